@@ -1,0 +1,152 @@
+//! The mass balance of one flow: every message that came in has gone out, was filtered, was dropped, or is in flight.
+//!
+//! All counts of a flow change under one lock, once per batch, so that a reader at any instant sees sums that add up.
+//! `in_flight` is not computed from the others: the [`Ack`](crate::Ack)s carry it, so the sum is a real check.
+
+use parking_lot::Mutex;
+
+macro_rules! reasons {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($variant),+ }
+
+        impl $name {
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// The reason as it appears in metrics, metadata and logs.
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why a message was removed as intended.
+    FilterReason {
+        ReturnedNull = "returned_null",
+        Deadband = "deadband",
+        SwingingDoor = "swinging_door",
+        Unchanged = "unchanged",
+        DuplicateTimestamp = "duplicate_timestamp",
+        KeyMismatch = "key_mismatch",
+        MappingDeleted = "mapping_deleted",
+        NoValue = "no_value",
+    }
+}
+
+reasons! {
+    /// Why a message was lost to a fault or a limit.
+    DropReason {
+        ScriptError = "script_error",
+        ScriptTimeout = "script_timeout",
+        ScriptBadReturn = "script_bad_return",
+        MissingField = "missing_field",
+        InvalidTopic = "invalid_topic",
+        InvalidValue = "invalid_value",
+        InvalidPayload = "invalid_payload",
+        Late = "late",
+        SchemaRejected = "schema_rejected",
+        OutputRejected = "output_rejected",
+        TooLarge = "too_large",
+        Limit = "limit",
+        Shutdown = "shutdown",
+    }
+}
+
+/// The counts of one flow at one instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that entered, plus those that stages added (`expanded`).
+    pub entered: u64,
+    /// Of `entered`: one message that became n counts n - 1.
+    pub expanded: u64,
+    pub out: u64,
+    filtered: [u64; FilterReason::ALL.len()],
+    dropped: [u64; DropReason::ALL.len()],
+    pub in_flight: u64,
+}
+
+impl Counts {
+    pub fn filtered(&self, reason: FilterReason) -> u64 {
+        self.filtered[reason as usize]
+    }
+
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.dropped[reason as usize]
+    }
+
+    pub fn filtered_total(&self) -> u64 {
+        self.filtered.iter().sum()
+    }
+
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped.iter().sum()
+    }
+
+    /// `in = out + filtered + dropped + in_flight`
+    pub fn adds_up(&self) -> bool {
+        self.entered == self.out + self.filtered_total() + self.dropped_total() + self.in_flight
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (filtered, dropped) = (self.filtered_total(), self.dropped_total());
+        write!(
+            f,
+            "in {} = out {} + filtered {filtered} + dropped {dropped} + in flight {}",
+            self.entered, self.out, self.in_flight
+        )
+    }
+}
+
+/// The account of one flow. Shared by everything that handles its messages.
+#[derive(Debug, Default)]
+pub struct Balance {
+    counts: Mutex<Counts>,
+}
+
+impl Balance {
+    pub fn snapshot(&self) -> Counts {
+        *self.counts.lock()
+    }
+
+    pub(crate) fn enter(&self, n: u64) {
+        let mut counts = self.counts.lock();
+        counts.entered += n;
+        counts.in_flight += n;
+    }
+
+    pub(crate) fn expand(&self, n: u64) {
+        let mut counts = self.counts.lock();
+        counts.entered += n;
+        counts.expanded += n;
+        counts.in_flight += n;
+    }
+
+    pub(crate) fn deliver(&self, n: u64) {
+        let mut counts = self.counts.lock();
+        counts.out += n;
+        counts.in_flight -= n;
+    }
+
+    pub(crate) fn filter(&self, reason: FilterReason, n: u64) {
+        let mut counts = self.counts.lock();
+        counts.filtered[reason as usize] += n;
+        counts.in_flight -= n;
+    }
+
+    pub(crate) fn lose(&self, reason: DropReason, n: u64) {
+        let mut counts = self.counts.lock();
+        counts.dropped[reason as usize] += n;
+        counts.in_flight -= n;
+    }
+}

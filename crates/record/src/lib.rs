@@ -1,0 +1,28 @@
+//! What travels through Thalweg: values, messages, batches, and the accounts kept of them.
+//!
+//! This crate does no I/O. A [`Message`] is a [`Payload`], [`Metadata`] whose constant part is shared per tag, and
+//! nothing that a stage would have to copy to leave it unchanged. A [`Batch`] is a vector of messages with one [`Ack`],
+//! and the `Ack` is the only way to say what became of them: it cannot be dropped without being counted.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod ack;
+mod balance;
+mod batch;
+pub mod json;
+mod message;
+mod metadata;
+mod number;
+mod time;
+mod value;
+
+pub use ack::{Ack, Outcome};
+pub use balance::{Balance, Counts, DropReason, FilterReason};
+pub use batch::Batch;
+pub use message::{Failure, Message, Payload};
+pub use metadata::{MetaMap, Metadata, Stamps, key};
+pub use number::{g_form, parse_decimal, write_f32, write_f64};
+pub use time::Ticks;
+pub use value::{Guid, Object, Structured, Value};
+
+/// Short immutable text: up to 23 bytes inline, longer ones shared. Cloning never copies the characters.
+pub type Text = smol_str::SmolStr;

@@ -1,0 +1,374 @@
+//! A message's metadata: text keys and values, where what is constant for a tag is shared by all its messages.
+//!
+//! Three layers answer a look-up, nearest first: the message's own changes, the stamps (OPC UA times and status, kept as
+//! numbers and turned into text only when somebody asks), and the shared [`MetaMap`]. An empty value means "absent", so
+//! setting a key to `""` removes it.
+
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
+
+use smallvec::SmallVec;
+
+use crate::{Text, Ticks};
+
+/// Keys that Thalweg itself reads or writes.
+pub mod key {
+    pub const SOURCE_TIMESTAMP: &str = "opcua_source_timestamp";
+    pub const SERVER_TIMESTAMP: &str = "opcua_server_timestamp";
+    pub const STATUS_CODE: &str = "opcua_attr_statuscode";
+    pub const UMH_TOPIC: &str = "umh_topic";
+}
+
+/// How the status Good is spelled in metadata; every other status is a text of its own, set by its source.
+const STATUS_GOOD: &str = "The operation succeeded. StatusGood (0x0)";
+
+/// Metadata that many messages share: sorted by key, keys unique, no empty values.
+#[derive(Debug, Default)]
+pub struct MetaMap {
+    entries: Box<[(Text, Text)]>,
+    series: Option<u64>,
+}
+
+impl MetaMap {
+    /// Of duplicate keys the last wins; empty values vanish. `series` is the hash by which messages of one tag are
+    /// kept in order, where it is known once for all of them.
+    pub fn new(entries: impl IntoIterator<Item = (Text, Text)>, series: Option<u64>) -> MetaMap {
+        let mut entries: Vec<_> = entries.into_iter().collect();
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut unique: Vec<(Text, Text)> = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match unique.last_mut() {
+                Some(last) if last.0 == entry.0 => *last = entry,
+                _ => unique.push(entry),
+            }
+        }
+        unique.retain(|(_, value)| !value.is_empty());
+        MetaMap {
+            entries: unique.into(),
+            series,
+        }
+    }
+
+    pub fn get(&self, key: &str) -> Option<&Text> {
+        let at = self.entries.binary_search_by(|(k, _)| k.as_str().cmp(key)).ok()?;
+        self.entries.get(at).map(|(_, value)| value)
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Text, &Text)> {
+        self.entries.iter().map(|(k, v)| (k, v))
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn series(&self) -> Option<u64> {
+        self.series
+    }
+
+    fn empty() -> &'static Arc<MetaMap> {
+        static EMPTY: LazyLock<Arc<MetaMap>> = LazyLock::new(Arc::default);
+        &EMPTY
+    }
+}
+
+/// What a value's source said about it, kept typed. Visible as metadata unless hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamps {
+    /// [`Ticks::MISSING`] when the source gave none.
+    pub source_time: Ticks,
+    pub server_time: Ticks,
+    /// OPC UA status code; 0 is Good.
+    pub status: u32,
+}
+
+impl Stamps {
+    pub const NONE: Stamps = Stamps {
+        source_time: Ticks::MISSING,
+        server_time: Ticks::MISSING,
+        status: 0,
+    };
+}
+
+const SOURCE: u8 = 1;
+const SERVER: u8 = 2;
+const STATUS: u8 = 4;
+
+/// The metadata of one message.
+#[derive(Clone, Debug)]
+pub struct Metadata {
+    shared: Arc<MetaMap>,
+    stamps: Stamps,
+    /// Which stamps are visible, as a set of `SOURCE`, `SERVER`, `STATUS`; 0 for messages that are not OPC UA values.
+    shown: u8,
+    stamped: bool,
+    /// Sorted by key; `None` hides a key of the layers below.
+    own: SmallVec<[(Text, Option<Text>); 0]>,
+}
+
+impl Default for Metadata {
+    fn default() -> Metadata {
+        Metadata::shared(MetaMap::empty().clone())
+    }
+}
+
+impl Metadata {
+    pub fn shared(shared: Arc<MetaMap>) -> Metadata {
+        Metadata {
+            shared,
+            stamps: Stamps::NONE,
+            shown: 0,
+            stamped: false,
+            own: SmallVec::new(),
+        }
+    }
+
+    /// Metadata of an OPC UA value: the tag's constant part and this value's stamps. A status other than Good is visible
+    /// as the text that the source sets under [`key::STATUS_CODE`].
+    pub fn stamped(shared: Arc<MetaMap>, stamps: Stamps) -> Metadata {
+        Metadata {
+            shared,
+            stamps,
+            shown: SOURCE | SERVER | STATUS,
+            stamped: true,
+            own: SmallVec::new(),
+        }
+    }
+
+    /// The same stamps over another shared map, without changes of its own: how a remembered result is applied.
+    pub fn with_shared(&self, shared: Arc<MetaMap>) -> Metadata {
+        Metadata {
+            shared,
+            stamps: self.stamps,
+            shown: self.shown,
+            stamped: self.stamped,
+            own: SmallVec::new(),
+        }
+    }
+
+    /// The typed stamps, also after a script hid or replaced their texts. `None` for what is not an OPC UA value.
+    pub fn stamps(&self) -> Option<Stamps> {
+        self.stamped.then_some(self.stamps)
+    }
+
+    pub fn shared_map(&self) -> &Arc<MetaMap> {
+        &self.shared
+    }
+
+    /// Whether the message has changes of its own on top of the shared part.
+    pub fn is_changed(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// The message's own changes, sorted by key; `None` hides a key of the layers below.
+    pub fn changes(&self) -> impl ExactSizeIterator<Item = (&Text, Option<&Text>)> {
+        self.own.iter().map(|(key, value)| (key, value.as_ref()))
+    }
+
+    pub fn get(&self, key: &str) -> Option<Cow<'_, str>> {
+        if let Ok(at) = self.find_own(key) {
+            return self
+                .own
+                .get(at)
+                .and_then(|(_, value)| value.as_deref())
+                .map(Cow::Borrowed);
+        }
+        self.stamp_text(stamp_bit(key))
+            .or_else(|| self.shared.get(key).map(|v| Cow::Borrowed(v.as_str())))
+    }
+
+    pub fn contains(&self, key: &str) -> bool {
+        match self.find_own(key) {
+            Ok(at) => self.own.get(at).is_some_and(|(_, value)| value.is_some()),
+            Err(_) => self.shown & stamp_bit(key) != 0 || self.shared.get(key).is_some(),
+        }
+    }
+
+    /// Makes room for that many changes at once.
+    pub fn reserve(&mut self, changes: usize) {
+        self.own.reserve_exact(changes);
+    }
+
+    /// Sets a key; the empty text removes it.
+    pub fn set(&mut self, key: impl Into<Text>, value: impl Into<Text>) {
+        let (key, value) = (key.into(), value.into());
+        if value.is_empty() {
+            return self.remove(&key);
+        }
+        match self.find_own(&key) {
+            Ok(at) => {
+                if let Some(entry) = self.own.get_mut(at) {
+                    entry.1 = Some(value);
+                }
+            }
+            Err(at) => self.own.insert(at, (key, Some(value))),
+        }
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        let below = self.shown & stamp_bit(key) != 0 || self.shared.get(key).is_some();
+        match (self.find_own(key), below) {
+            (Ok(at), true) => {
+                if let Some(entry) = self.own.get_mut(at) {
+                    entry.1 = None;
+                }
+            }
+            (Ok(at), false) => drop(self.own.remove(at)),
+            (Err(at), true) => self.own.insert(at, (key.into(), None)),
+            (Err(_), false) => {}
+        }
+    }
+
+    /// All keys with their texts, sorted by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        const STAMPS: [(&str, u8); 3] = [
+            (key::STATUS_CODE, STATUS),
+            (key::SERVER_TIMESTAMP, SERVER),
+            (key::SOURCE_TIMESTAMP, SOURCE),
+        ];
+        let mut shared = self.shared.iter().peekable();
+        let mut stamps = STAMPS.into_iter().filter(|(_, bit)| self.shown & bit != 0).peekable();
+        let mut own = self.own.iter().peekable();
+        std::iter::from_fn(move || {
+            loop {
+                let heads = [
+                    own.peek().map(|e| e.0.as_str()),
+                    stamps.peek().map(|s| s.0),
+                    shared.peek().map(|e| e.0.as_str()),
+                ];
+                let least = heads.into_iter().flatten().min()?;
+                let [from_own, from_stamps, from_shared] = heads.map(|head| head == Some(least));
+                let shared = if from_shared { shared.next() } else { None };
+                let stamp = if from_stamps { stamps.next() } else { None };
+                if from_own {
+                    // A hidden key is skipped together with what lies below it.
+                    if let Some((key, Some(value))) = own.next() {
+                        return Some((key.as_str(), Cow::Borrowed(value.as_str())));
+                    }
+                } else if let Some((key, bit)) = stamp {
+                    return self.stamp_text(bit).map(|text| (key, text));
+                } else if let Some((key, value)) = shared {
+                    return Some((key.as_str(), Cow::Borrowed(value.as_str())));
+                }
+            }
+        })
+    }
+
+    /// Removes every key; the typed stamps stay for tables.
+    pub fn clear(&mut self) {
+        self.shared = MetaMap::empty().clone();
+        self.shown = 0;
+        self.own.clear();
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.own
+            .iter()
+            .map(|(k, v)| size_of::<(Text, Option<Text>)>() + k.len() + v.as_ref().map_or(0, |v| v.len()))
+            .sum()
+    }
+
+    fn find_own(&self, key: &str) -> Result<usize, usize> {
+        self.own.binary_search_by(|(k, _)| k.as_str().cmp(key))
+    }
+
+    fn stamp_text(&self, bit: u8) -> Option<Cow<'_, str>> {
+        let time = match self.shown & bit {
+            SOURCE => self.stamps.source_time,
+            SERVER => self.stamps.server_time,
+            STATUS => return Some(Cow::Borrowed(STATUS_GOOD)),
+            _ => return None,
+        };
+        let mut text = String::with_capacity(27);
+        time.write_micros(&mut text);
+        Some(Cow::Owned(text))
+    }
+}
+
+impl PartialEq for Metadata {
+    /// Equal when every key has the same text in both.
+    fn eq(&self, other: &Metadata) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+fn stamp_bit(key: &str) -> u8 {
+    match key {
+        key::SOURCE_TIMESTAMP => SOURCE,
+        key::SERVER_TIMESTAMP => SERVER,
+        key::STATUS_CODE => STATUS,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn stamped() -> Metadata {
+        let map = MetaMap::new(
+            [
+                ("b".into(), "1".into()),
+                ("a".into(), "2".into()),
+                ("e".into(), "".into()),
+            ],
+            Some(7),
+        );
+        Metadata::stamped(
+            Arc::new(map),
+            Stamps {
+                source_time: Ticks(0),
+                ..Stamps::NONE
+            },
+        )
+    }
+
+    #[test]
+    fn stamps_show_as_text_until_replaced_and_stay_typed() {
+        let mut meta = stamped();
+        assert_eq!(meta.get(key::SOURCE_TIMESTAMP).unwrap(), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(meta.get(key::SERVER_TIMESTAMP).unwrap(), "0001-01-01T00:00:00.000000Z");
+        assert_eq!(meta.get(key::STATUS_CODE).unwrap(), STATUS_GOOD);
+        meta.set(key::SOURCE_TIMESTAMP, "mine");
+        meta.remove(key::SERVER_TIMESTAMP);
+        assert_eq!(meta.get(key::SOURCE_TIMESTAMP).unwrap(), "mine");
+        assert_eq!(meta.get(key::SERVER_TIMESTAMP), None);
+        assert_eq!(meta.stamps().unwrap().source_time, Ticks(0));
+    }
+
+    #[test]
+    fn setting_to_the_empty_text_removes() {
+        let mut meta = stamped();
+        meta.set("a", "");
+        meta.set("new", "x");
+        meta.set("new", "");
+        assert!(!meta.contains("a") && !meta.contains("new") && meta.contains("b"));
+        assert!(meta.get("e").is_none(), "an empty shared value is absent");
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_sorted_map(ops in prop::collection::vec((0usize..7, "[xy]?"), 0..40)) {
+            let keys = ["a", "b", "c", key::SOURCE_TIMESTAMP, key::SERVER_TIMESTAMP, key::STATUS_CODE, "z"];
+            let mut meta = stamped();
+            let mut model: BTreeMap<String, String> = meta.iter().map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
+            prop_assert_eq!(model.len(), 5);
+            for (k, v) in ops {
+                meta.set(keys[k], v.as_str());
+                if v.is_empty() { model.remove(keys[k]); } else { model.insert(keys[k].into(), v); }
+                let seen: Vec<_> = meta.iter().map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
+                prop_assert_eq!(&seen, &model.clone().into_iter().collect::<Vec<_>>());
+                for key in keys {
+                    prop_assert_eq!(meta.get(key).map(Cow::into_owned), model.get(key).cloned());
+                    prop_assert_eq!(meta.contains(key), model.contains_key(key));
+                }
+            }
+        }
+    }
+}
