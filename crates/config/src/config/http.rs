@@ -1,0 +1,284 @@
+//! The HTTP listener and who may use it.
+
+use std::path::PathBuf;
+
+use crate::diagnostics::Diagnostics;
+use crate::fields::Fields;
+use crate::names::nearest;
+use crate::node::Node;
+use crate::source::Pos;
+
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    pub enabled: bool,
+    /// `host:port`.
+    pub address: String,
+    /// Where the reference system's paths are served a second time.
+    pub root_path: String,
+    pub debug_endpoints: bool,
+    /// Given together or not at all.
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+    pub cors: CorsConfig,
+    /// Allows listeners beyond loopback without TLS and authentication.
+    pub insecure: bool,
+    /// One more user with all roles, from files of the reference system.
+    pub basic_auth: Option<BasicAuth>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct CorsConfig {
+    pub enabled: bool,
+    pub allowed_origins: Vec<String>,
+}
+
+/// A user of the reference system's `http.basic_auth`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BasicAuth {
+    pub username: String,
+    /// Base64 of the hash.
+    pub password_hash: String,
+    /// `md5`, `sha256`, `bcrypt` or `scrypt`.
+    pub algorithm: String,
+    /// Base64, for `scrypt`.
+    pub salt: String,
+}
+
+impl std::fmt::Debug for BasicAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BasicAuth")
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HttpConfig {
+    pub(super) fn read(mut f: Fields<'_>) -> HttpConfig {
+        let enabled = f.bool("enabled", true);
+        let address = f.string("address", "127.0.0.1:4195");
+        if !is_address(&address) {
+            let got = f.mapping().get("address").map(Node::describe).unwrap_or_default();
+            f.error(
+                "address",
+                format!("expected host:port such as 127.0.0.1:4195, got {got}"),
+            );
+        }
+        let root_path = f.string("root_path", "/benthos");
+        if !root_path.starts_with('/') {
+            f.error("root_path", "a path begins with \"/\", for example /benthos");
+        }
+        let debug_endpoints = f.bool("debug_endpoints", false);
+        let cert_file = f.opt_string("cert_file").filter(|path| !path.is_empty());
+        let key_file = f.opt_string("key_file").filter(|path| !path.is_empty());
+        if cert_file.is_some() != key_file.is_some() {
+            let (given, missing) = if cert_file.is_some() {
+                ("cert_file", "key_file")
+            } else {
+                ("key_file", "cert_file")
+            };
+            f.error(given, format!("TLS needs cert_file and key_file; add {missing}"));
+        }
+        let mut cors_fields = f.fields("cors");
+        let cors = CorsConfig {
+            enabled: cors_fields.bool("enabled", false),
+            allowed_origins: cors_fields.string_list("allowed_origins"),
+        };
+        cors_fields.finish();
+        let insecure = f.bool("insecure", false);
+        let effect = "is read as one more user for auth, with all roles; move it there";
+        let legacy = f.legacy("basic_auth", effect);
+        let basic_auth = legacy.and_then(|node| BasicAuth::read(&node, f.diags()));
+        f.finish();
+        HttpConfig {
+            enabled,
+            address,
+            root_path,
+            debug_endpoints,
+            cert_file: cert_file.map(PathBuf::from),
+            key_file: key_file.map(PathBuf::from),
+            cors,
+            insecure,
+            basic_auth,
+        }
+    }
+}
+
+/// `host:port`; the host may be empty, for all interfaces.
+fn is_address(text: &str) -> bool {
+    let port = text.rsplit_once(':').map(|(_, port)| port);
+    port.is_some_and(|port| port.parse::<u16>().is_ok())
+}
+
+impl BasicAuth {
+    fn read(node: &Node, diags: &Diagnostics) -> Option<BasicAuth> {
+        let mut f = Fields::new(node, diags);
+        let enabled = f.bool("enabled", false);
+        f.string("realm", "restricted");
+        let user = BasicAuth {
+            username: f.string("username", ""),
+            password_hash: f.string("password_hash", ""),
+            algorithm: f
+                .one_of("algorithm", &["md5", "sha256", "bcrypt", "scrypt"], "sha256")
+                .to_owned(),
+            salt: f.string("salt", ""),
+        };
+        if enabled && (user.username.is_empty() || user.password_hash.is_empty()) {
+            let message = format!("{} needs username and password_hash", node.path());
+            diags.error_at(node.pos(), message);
+        }
+        f.finish();
+        enabled.then_some(user)
+    }
+}
+
+/// What a token or user may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    Read,
+    Write,
+    Admin,
+}
+
+impl Role {
+    const NAMES: [&'static str; 3] = ["read", "write", "admin"];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Read => "read",
+            Role::Write => "write",
+            Role::Admin => "admin",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Role> {
+        [Role::Read, Role::Write, Role::Admin]
+            .into_iter()
+            .find(|role| role.as_str() == name)
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct AuthConfig {
+    pub tokens: Vec<Token>,
+    pub users_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Token {
+    pub name: String,
+    pub secret: TokenSecret,
+    pub roles: Vec<Role>,
+    /// Where the token is defined.
+    pub pos: Pos,
+}
+
+/// How a token is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenSecret {
+    /// The SHA-256 of the token's text.
+    Sha256([u8; 32]),
+    /// A file that holds the token's text.
+    File(PathBuf),
+}
+
+impl AuthConfig {
+    pub(super) fn read(mut f: Fields<'_>) -> AuthConfig {
+        let diags = f.diags();
+        let mut tokens: Vec<Token> = Vec::new();
+        for entry in f.list("tokens") {
+            let Some(token) = Token::read(&entry, diags) else {
+                continue;
+            };
+            if let Some(first) = tokens.iter().find(|first| first.name == token.name) {
+                let name = &token.name;
+                let message = format!("duplicate token \"{name}\", first defined on line {}", first.pos.line);
+                diags.error(&entry, message);
+            }
+            tokens.push(token);
+        }
+        let users_file = f
+            .opt_string("users_file")
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from);
+        f.finish();
+        AuthConfig { tokens, users_file }
+    }
+}
+
+impl Token {
+    fn read(entry: &Node, diags: &Diagnostics) -> Option<Token> {
+        let mut f = Fields::new(entry, diags);
+        let name = f.required_string("name");
+        let hash = f.opt_string("sha256");
+        let file = f.opt_string("file");
+        let roles = f.node("roles");
+        let secret = match (&hash, file) {
+            (Some(hex), None) => {
+                let decoded = decode_hash(hex);
+                if decoded.is_none() {
+                    f.error("sha256", "expected the 64 hexadecimal digits of the token's SHA-256");
+                }
+                decoded.map(TokenSecret::Sha256)
+            }
+            (None, Some(file)) => Some(TokenSecret::File(PathBuf::from(file))),
+            _ => {
+                if !diags.is_describing() {
+                    diags.error(entry, "a token needs either sha256 or file");
+                }
+                None
+            }
+        };
+        f.finish();
+        let roles = read_roles(entry, roles, diags);
+        let given = entry.get("name").is_some();
+        given.then_some(Token {
+            name,
+            secret: secret?,
+            roles,
+            pos: entry.pos(),
+        })
+    }
+}
+
+fn read_roles(entry: &Node, node: Option<Node>, diags: &Diagnostics) -> Vec<Role> {
+    let items = match node.as_ref().map(Node::expect_seq) {
+        Some(Ok(items)) => items,
+        Some(Err(message)) => {
+            if let Some(node) = &node {
+                diags.error(node, message);
+            }
+            return Vec::new();
+        }
+        None => &[],
+    };
+    if items.is_empty() {
+        diags.error(entry, "a token needs roles, for example roles: [read]");
+    }
+    let mut roles = Vec::new();
+    for item in items {
+        match item.scalar_text().and_then(Role::parse) {
+            Some(role) => roles.push(role),
+            None => {
+                let hint = nearest(item.scalar_text().unwrap_or_default(), Role::NAMES);
+                diags.error(item, format!("{} is no role{hint}", item.describe()));
+            }
+        }
+    }
+    roles.sort_unstable();
+    roles.dedup();
+    roles
+}
+
+fn decode_hash(hex: &str) -> Option<[u8; 32]> {
+    let digits: Vec<u32> = hex.chars().map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+    let bytes = digits.chunks_exact(2).map(|pair| match pair {
+        [high, low] => u8::try_from(high * 16 + low).ok(),
+        _ => None,
+    });
+    let bytes: Vec<u8> = bytes.collect::<Option<_>>()?;
+    if digits.len().is_multiple_of(2) {
+        bytes.try_into().ok()
+    } else {
+        None
+    }
+}

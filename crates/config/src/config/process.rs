@@ -1,0 +1,182 @@
+//! Settings of the process: memory, scripting limits, logging and metrics.
+
+use std::time::Duration;
+
+use crate::fields::Fields;
+use crate::machine::memory_bytes;
+use crate::names::{closest, quoted};
+
+/// Components take shares of one budget; nothing comes on top.
+#[derive(Debug, Clone)]
+pub struct MemoryConfig {
+    /// Bytes; by default half of the machine's memory.
+    pub limit: u64,
+}
+
+impl MemoryConfig {
+    pub(super) fn read(mut f: Fields<'_>) -> MemoryConfig {
+        let limit = f.opt_size("limit");
+        if limit == Some(0) {
+            f.error("limit", "the process needs memory; give a size such as 2GiB");
+        }
+        f.finish();
+        MemoryConfig {
+            limit: limit.unwrap_or_else(|| memory_bytes() / 2),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptEngine {
+    /// Native where the script allows it, QuickJS otherwise.
+    Auto,
+    Native,
+    QuickJs,
+    /// Both; counts differences.
+    Verify,
+}
+
+/// Limits of one script call.
+#[derive(Debug, Clone)]
+pub struct ScriptingConfig {
+    pub engine: ScriptEngine,
+    pub timeout: Duration,
+    /// The timeout for `stream_processor`: the configured one, by default 5 s.
+    pub stream_timeout: Duration,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes.
+    pub stack: u64,
+    /// Messages.
+    pub results: usize,
+    pub cache_entries: usize,
+}
+
+impl ScriptingConfig {
+    pub(super) fn read(mut f: Fields<'_>) -> ScriptingConfig {
+        let engine = match f.one_of("engine", &["auto", "native", "quickjs", "verify"], "auto") {
+            "native" => ScriptEngine::Native,
+            "quickjs" => ScriptEngine::QuickJs,
+            "verify" => ScriptEngine::Verify,
+            _ => ScriptEngine::Auto,
+        };
+        let given = f.has("timeout");
+        let timeout = f.duration("timeout", "1s");
+        if timeout.is_zero() {
+            f.error("timeout", "a script needs some time; give a duration such as 1s");
+        }
+        let config = ScriptingConfig {
+            engine,
+            timeout,
+            stream_timeout: if given { timeout } else { Duration::from_secs(5) },
+            memory: f.size("memory", "64MiB"),
+            stack: f.size("stack", "1MiB"),
+            results: count(f.int_in("results", 10_000, 1..=i64::MAX)),
+            cache_entries: count(f.int_in("cache_entries", 1_000_000, 0..=i64::MAX)),
+        };
+        f.finish();
+        config
+    }
+}
+
+fn count(number: i64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    /// The reference system's names; `FATAL` is `ERROR` here, `ALL` is `TRACE`.
+    const NAMES: [&'static str; 9] = ["OFF", "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL"];
+
+    /// A level by its name in any case, or which names there are.
+    pub fn parse(name: &str) -> Result<LogLevel, String> {
+        match name.to_ascii_uppercase().as_str() {
+            "OFF" | "NONE" => Ok(LogLevel::Off),
+            "FATAL" | "ERROR" => Ok(LogLevel::Error),
+            "WARN" => Ok(LogLevel::Warn),
+            "INFO" => Ok(LogLevel::Info),
+            "DEBUG" => Ok(LogLevel::Debug),
+            "TRACE" | "ALL" => Ok(LogLevel::Trace),
+            other => {
+                let hint = closest(other, &Self::NAMES).map(|near| format!(", did you mean \"{near}\"?"));
+                let hint = hint.unwrap_or_default();
+                let got = quoted(name);
+                Err(format!(
+                    "expected one of OFF, ERROR, WARN, INFO, DEBUG, TRACE, got {got}{hint}"
+                ))
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    Logfmt,
+    Json,
+}
+
+#[derive(Debug, Clone)]
+pub struct LoggerConfig {
+    pub level: LogLevel,
+    pub format: LogFormat,
+    pub add_timestamp: bool,
+    /// Written with every line.
+    pub static_fields: Vec<(String, String)>,
+}
+
+impl LoggerConfig {
+    pub(super) fn read(mut f: Fields<'_>) -> LoggerConfig {
+        let level = LogLevel::parse(&f.string("level", "INFO")).unwrap_or_else(|message| {
+            f.error("level", message);
+            LogLevel::Info
+        });
+        let format = match f.one_of("format", &["logfmt", "json"], "logfmt") {
+            "json" => LogFormat::Json,
+            _ => LogFormat::Logfmt,
+        };
+        let add_timestamp = f.bool("add_timestamp", false);
+        let given = f.has("static_fields");
+        let mut static_fields = f.string_map("static_fields");
+        if !given {
+            static_fields.push(("@service".to_owned(), "thalweg".to_owned()));
+        }
+        f.finish();
+        LoggerConfig {
+            level,
+            format,
+            add_timestamp,
+            static_fields,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct MetricsConfig {
+    /// Timings as histograms instead of summaries.
+    pub use_histogram_timing: bool,
+    /// A mapping that renames or drops metrics; empty for none.
+    pub mapping: String,
+}
+
+impl MetricsConfig {
+    pub(super) fn read(mut f: Fields<'_>) -> MetricsConfig {
+        let mut prometheus = f.fields("prometheus");
+        let use_histogram_timing = prometheus.bool("use_histogram_timing", false);
+        prometheus.finish();
+        let mapping = f.string("mapping", "");
+        f.finish();
+        MetricsConfig {
+            use_histogram_timing,
+            mapping,
+        }
+    }
+}

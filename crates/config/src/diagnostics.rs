@@ -1,0 +1,292 @@
+//! Mistakes and warnings found in a configuration, each with its place.
+//!
+//! [`Diagnostics`] is shared by everybody who reads a part of the file, through a plain reference:
+//! it takes messages from anywhere and gives them back sorted by position, without repetitions.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::describe::FieldDoc;
+use crate::node::Node;
+use crate::source::Pos;
+
+/// Diagnostics kept at most; a file with more mistakes is not a configuration.
+const DIAGNOSTICS_MAX: usize = 1000;
+
+/// Stands in the parsed text where an unset variable was. Messages about a value with it are
+/// dropped, because the unset variable is already reported and they would only repeat it.
+pub(crate) const UNSET: &str = "\u{E000}";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    Error,
+    Warning,
+}
+
+/// One message; its `Display` is the line that an operator reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    pub severity: Severity,
+    pub file: Arc<str>,
+    pub pos: Pos,
+    pub message: String,
+}
+
+impl Diagnostic {
+    pub(crate) fn error(file: &str, pos: Pos, message: String) -> Diagnostic {
+        Diagnostic {
+            severity: Severity::Error,
+            file: Arc::from(file),
+            pos,
+            message,
+        }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pos {
+            Pos::COMMAND_LINE => f.write_str("command line: ")?,
+            Pos::WHOLE_FILE => write!(f, "{}: ", self.file)?,
+            pos => write!(f, "{}:{pos}: ", self.file)?,
+        }
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Collects the diagnostics of one file; all methods take `&self`.
+#[derive(Debug)]
+pub struct Diagnostics {
+    file: Arc<str>,
+    chilled: bool,
+    describing: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    found: Vec<Diagnostic>,
+    omitted: usize,
+    /// Label to the place and the document path where it was given first.
+    labels: HashMap<String, (Pos, String)>,
+    docs: Vec<FieldDoc>,
+}
+
+impl Diagnostics {
+    /// `file` is the name shown in front of each message.
+    pub fn new(file: impl AsRef<str>) -> Diagnostics {
+        Diagnostics {
+            file: Arc::from(file.as_ref()),
+            chilled: false,
+            describing: false,
+            state: Mutex::default(),
+        }
+    }
+
+    /// With `chilled`, unknown fields are warnings.
+    #[must_use]
+    pub fn with_chilled(mut self, chilled: bool) -> Diagnostics {
+        self.chilled = chilled;
+        self
+    }
+
+    pub(crate) fn describing() -> Diagnostics {
+        Diagnostics {
+            describing: true,
+            ..Diagnostics::new("")
+        }
+    }
+
+    pub(crate) fn is_describing(&self) -> bool {
+        self.describing
+    }
+
+    /// An error at the node's place; the message is preceded by the node's path.
+    pub fn error(&self, node: &Node, message: impl fmt::Display) {
+        if self.is_told(node) {
+            return;
+        }
+        self.push(Severity::Error, node.pos(), with_path(node, &message));
+    }
+
+    /// A warning at the node's place; the message is preceded by the node's path.
+    pub fn warn(&self, node: &Node, message: impl fmt::Display) {
+        self.push(Severity::Warning, node.pos(), with_path(node, &message));
+    }
+
+    pub fn error_at(&self, pos: Pos, message: impl fmt::Display) {
+        self.push(Severity::Error, pos, message.to_string());
+    }
+
+    pub fn warn_at(&self, pos: Pos, message: impl fmt::Display) {
+        self.push(Severity::Warning, pos, message.to_string());
+    }
+
+    /// An unknown field: an error, with `--chilled` a warning.
+    pub(crate) fn unknown_field_at(&self, pos: Pos, message: String) {
+        let severity = if self.chilled {
+            Severity::Warning
+        } else {
+            Severity::Error
+        };
+        self.push(severity, pos, message);
+    }
+
+    /// Adds a diagnostic made elsewhere, for example of a file that could not be read.
+    pub fn add(&self, diagnostic: Diagnostic) {
+        if diagnostic.message.contains(UNSET) && self.has_errors() {
+            return;
+        }
+        let mut state = self.state();
+        if state.found.len() < DIAGNOSTICS_MAX {
+            state.found.push(diagnostic);
+        } else {
+            state.omitted += 1;
+        }
+    }
+
+    /// Whether the node stands for an unset variable or an unreadable secret, which was reported
+    /// before anything else could be. Without an error the mark is just a character of the file.
+    pub(crate) fn is_told(&self, node: &Node) -> bool {
+        node.is_unset() && self.has_errors()
+    }
+
+    fn push(&self, severity: Severity, pos: Pos, message: String) {
+        self.add(Diagnostic {
+            severity,
+            file: self.file.clone(),
+            pos,
+            message,
+        });
+    }
+
+    pub fn has_errors(&self) -> bool {
+        self.error_count() > 0
+    }
+
+    pub fn error_count(&self) -> usize {
+        let state = self.state();
+        state.found.iter().filter(|d| d.severity == Severity::Error).count()
+    }
+
+    /// Whether no further diagnostic would be kept.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state().found.len() >= DIAGNOSTICS_MAX
+    }
+
+    /// Everything found so far, sorted by position, each message once.
+    pub fn sorted(&self) -> Vec<Diagnostic> {
+        let state = self.state();
+        let mut found = state.found.clone();
+        found.sort_by_key(|found| (found.pos, found.severity));
+        let mut seen = std::collections::HashSet::new();
+        found.retain(|d| seen.insert((d.pos, d.severity, d.message.clone())));
+        if state.omitted > 0 {
+            let message = format!("{} more mistakes are not shown", state.omitted);
+            found.push(Diagnostic::error(&self.file, Pos::WHOLE_FILE, message));
+        }
+        found
+    }
+
+    /// Takes a label given at `path` in the document. Says where it was taken before, unless by the
+    /// same component, which is read once for checking and once for building.
+    pub(crate) fn claim_label(&self, label: &str, pos: Pos, path: &str) -> Option<Pos> {
+        match self.state().labels.entry(label.to_owned()) {
+            Entry::Vacant(free) => {
+                free.insert((pos, path.to_owned()));
+                None
+            }
+            Entry::Occupied(taken) => {
+                let (first, first_path) = taken.get();
+                ((*first, first_path.as_str()) != (pos, path)).then_some(*first)
+            }
+        }
+    }
+
+    pub(crate) fn record(&self, doc: FieldDoc) {
+        let mut state = self.state();
+        if !state.docs.iter().any(|known| known.name == doc.name) {
+            state.docs.push(doc);
+        }
+    }
+
+    pub(crate) fn take_docs(&self) -> Vec<FieldDoc> {
+        std::mem::take(&mut self.state().docs)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves the list whole: each change to it is one call.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    /// All diagnostics, one per line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for diagnostic in self.sorted() {
+            writeln!(f, "{diagnostic}")?;
+        }
+        Ok(())
+    }
+}
+
+fn with_path(node: &Node, message: &impl fmt::Display) -> String {
+    let path = node.path();
+    if path.is_empty() {
+        message.to_string()
+    } else {
+        format!("{path}: {message}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_sorted_and_once() {
+        let diags = Diagnostics::new("flow.yaml");
+        diags.warn_at(Pos { line: 9, column: 3 }, "late");
+        diags.error_at(Pos { line: 2, column: 8 }, "early");
+        diags.error_at(Pos { line: 2, column: 8 }, "early");
+        diags.error_at(Pos::COMMAND_LINE, "from -s");
+        diags.error_at(Pos::WHOLE_FILE, "unreadable");
+        let text = "flow.yaml: unreadable\ncommand line: from -s\n\
+                    flow.yaml:2:8: early\nflow.yaml:9:3: warning: late\n";
+        assert_eq!(diags.to_string(), text);
+        assert!(diags.has_errors());
+        assert_eq!(diags.error_count(), 4);
+    }
+
+    #[test]
+    fn a_flood_of_mistakes_is_counted_not_kept() {
+        let diags = Diagnostics::new("flow.yaml");
+        for line in 1..=1500 {
+            diags.error_at(Pos { line, column: 1 }, "bad");
+        }
+        let sorted = diags.sorted();
+        assert_eq!(sorted.len(), 1001);
+        assert_eq!(
+            sorted.last().unwrap().to_string(),
+            "flow.yaml: 500 more mistakes are not shown"
+        );
+    }
+
+    #[test]
+    fn messages_that_quote_an_unset_variable_are_dropped() {
+        let diags = Diagnostics::new("flow.yaml");
+        diags.error_at(Pos { line: 1, column: 1 }, format!("got the text \"{UNSET}\""));
+        assert_eq!(diags.error_count(), 1, "the character alone hides nothing");
+        let diags = Diagnostics::new("flow.yaml");
+        diags.error_at(Pos { line: 1, column: 1 }, "environment variable X is not set");
+        let node = Node::parse(&format!("a: {UNSET}")).unwrap();
+        diags.error(node.get("a").unwrap(), "bad");
+        diags.error_at(Pos { line: 1, column: 1 }, format!("got the text \"{UNSET}\""));
+        assert_eq!(diags.error_count(), 1);
+    }
+}

@@ -1,0 +1,39 @@
+//! The configuration file: YAML text in, a typed [`Config`] and a list of mistakes out.
+//!
+//! Every value keeps its place in the file as the user wrote it, also behind environment
+//! replacement, anchors and `-s` overrides, so each mistake is reported as `flow.yaml:7:5: ...`.
+//! Nothing here stops at the first mistake: [`Diagnostics`] collects them all, and other crates add
+//! theirs while they read their own part through [`Fields`].
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod component;
+mod config;
+mod describe;
+mod diagnostics;
+mod emit;
+mod environment;
+mod fields;
+mod load;
+mod machine;
+mod names;
+mod node;
+mod overrides;
+mod parse;
+mod scalar;
+mod secrets;
+mod source;
+mod units;
+
+pub use component::{ComponentKind, ComponentNode};
+pub use config::{
+    AuthConfig, BasicAuth, BufferConfig, Config, CorsConfig, FlowConfig, HttpConfig, LogFormat, LogLevel, LoggerConfig,
+    MemoryConfig, MetricsConfig, PipelineConfig, Resources, Role, ScriptEngine, ScriptingConfig, Token, TokenSecret,
+};
+pub use describe::{FieldDoc, describe};
+pub use diagnostics::{Diagnostic, Diagnostics, Severity};
+pub use fields::Fields;
+pub use load::{LoadOptions, Loaded, load, load_path, process_environment};
+pub use names::nearest;
+pub use node::{Key, Kind, Mapping, Node};
+pub use source::{Pos, Source};
+pub use units::{parse_duration, parse_size};

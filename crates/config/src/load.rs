@@ -1,0 +1,80 @@
+//! From a file to a configuration: environment, YAML, overrides, secret files, typed reading.
+//!
+//! Each step reports into the same [`Diagnostics`]. A text that is no YAML gives the configuration
+//! of an empty file beside its error, so a caller has to look at the diagnostics before using it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::diagnostics::Diagnostics;
+use crate::environment::replace;
+use crate::node::{Kind, Node};
+use crate::overrides::set;
+use crate::parse::parse;
+use crate::secrets::expand_files;
+use crate::source::Source;
+
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Pairs of `-s path=value`, applied in order.
+    pub set: Vec<(String, String)>,
+    /// Unknown fields are warnings.
+    pub chilled: bool,
+}
+
+/// A configuration and what is to be said about it.
+#[derive(Debug)]
+pub struct Loaded {
+    pub config: Config,
+    pub diagnostics: Diagnostics,
+}
+
+/// Reads a configuration from its text. `env` gives the value of an environment variable.
+pub fn load(source: &Source, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> Loaded {
+    let diagnostics = Diagnostics::new(&source.name).with_chilled(options.chilled);
+    let root = document(source, env, options, &diagnostics);
+    let config = root.map(|root| Config::read(&root, &diagnostics));
+    Loaded {
+        config: config.unwrap_or_default(),
+        diagnostics,
+    }
+}
+
+/// Reads a configuration from a file of at most 8 MiB.
+pub fn load_path(path: &Path, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> Loaded {
+    match Source::read(path) {
+        Ok(source) => load(&source, env, options),
+        Err(error) => {
+            let diagnostics = Diagnostics::new(path.display().to_string());
+            diagnostics.add(error);
+            Loaded {
+                config: Config::default(),
+                diagnostics,
+            }
+        }
+    }
+}
+
+/// The environment of this process; a value that is not UTF-8 counts as not set.
+pub fn process_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn document(
+    source: &Source,
+    env: &dyn Fn(&str) -> Option<String>,
+    options: &LoadOptions,
+    diags: &Diagnostics,
+) -> Option<Node> {
+    let map = replace(source, env, diags)?;
+    let root = parse(&Arc::new(map), None, diags)?;
+    if !matches!(root.kind(), Kind::Map | Kind::Null) {
+        let message = "the file must be a mapping, with fields such as input, pipeline and output";
+        diags.error_at(root.pos(), format!("{message}; it is {}", root.describe()));
+        return None;
+    }
+    let sets = options.set.iter();
+    let root = sets.fold(root, |root, (path, value)| set(&root, path, value, diags));
+    Some(expand_files(&root, diags))
+}

@@ -1,0 +1,85 @@
+//! What a user probably meant: the nearest valid name, or the list of all valid ones.
+
+use strsim::levenshtein;
+
+/// Largest edit distance at which a name is offered.
+const DISTANCE_MAX: usize = 3;
+
+/// Characters of an outside text that a message quotes.
+const QUOTED_CHARS_MAX: usize = 60;
+
+/// The end of a message about an unknown name: `, did you mean "x"?` when a candidate is within
+/// three edits, else `; valid names: a, b, c`.
+pub fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S>) -> String {
+    let candidates: Vec<S> = candidates.into_iter().collect();
+    if let Some(found) = closest(name, &candidates) {
+        return format!(", did you mean \"{found}\"?");
+    }
+    let names: Vec<&str> = candidates.iter().map(AsRef::as_ref).collect();
+    if names.is_empty() {
+        return "; none is accepted here".to_owned();
+    }
+    format!("; valid names: {}", names.join(", "))
+}
+
+/// The candidate with the fewest edits, at most three, that shares something with `name`.
+/// A difference in case alone counts nothing.
+pub(crate) fn closest<'c, S: AsRef<str>>(name: &str, candidates: &'c [S]) -> Option<&'c str> {
+    let length = name.chars().count();
+    let lower = name.to_lowercase();
+    candidates
+        .iter()
+        .map(AsRef::as_ref)
+        .filter_map(|candidate| {
+            let other = candidate.chars().count();
+            // The length check also keeps a key of megabytes away from the quadratic comparison.
+            if length.abs_diff(other) > DISTANCE_MAX {
+                return None;
+            }
+            let exact = levenshtein(name, candidate);
+            let distance = exact.min(levenshtein(&lower, &candidate.to_lowercase()));
+            (distance <= DISTANCE_MAX && distance < length.max(other)).then_some((distance, exact, candidate))
+        })
+        .min_by_key(|&(distance, exact, _)| (distance, exact))
+        .map(|(_, _, candidate)| candidate)
+}
+
+/// An outside text in double quotes, escaped and cut to a length that fits one line.
+pub(crate) fn quoted(text: &str) -> String {
+    if text.chars().nth(QUOTED_CHARS_MAX).is_none() {
+        return format!("{text:?}");
+    }
+    let start: String = text.chars().take(QUOTED_CHARS_MAX).collect();
+    format!("{:?}", format!("{start}..."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggestions() {
+        let names = ["endpoint", "subscribeEnabled", "pollRate", "qos"];
+        let all = "; valid names: endpoint, subscribeEnabled, pollRate, qos";
+        let cases = [
+            ("subscribeEnable", ", did you mean \"subscribeEnabled\"?"),
+            ("endpiont", ", did you mean \"endpoint\"?"),
+            ("POLLRATE", ", did you mean \"pollRate\"?"),
+            ("subscribed", all),
+            ("x", all),
+            ("", all),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(nearest(name, names), expected, "for {name}");
+        }
+        assert_eq!(nearest::<&str>("x", []), "; none is accepted here");
+    }
+
+    #[test]
+    fn long_and_odd_texts_are_cut_and_escaped() {
+        assert_eq!(quoted("a\nb"), r#""a\nb""#);
+        assert_eq!(quoted(&"é".repeat(100)), format!("\"{}...\"", "é".repeat(60)));
+        let huge = "x".repeat(1 << 20);
+        assert_eq!(nearest(&huge, ["endpoint"]), "; valid names: endpoint");
+    }
+}

@@ -1,0 +1,527 @@
+//! The tree of a configuration: each [`Node`] is a value with its place, its path and its text.
+//!
+//! Nodes are immutable and cheap to clone. A scalar keeps the text the user wrote beside its
+//! meaning, so `007` stays `007` in a text field and a truth value can be read as script text.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::diagnostics::{Diagnostics, UNSET};
+use crate::names::quoted;
+use crate::scalar::{Meaning, resolve};
+use crate::source::{Pos, SourceMap};
+use crate::units::{parse_duration, parse_size};
+use crate::{emit, parse, secrets};
+
+/// Largest integer up to which every whole `f64` is exact.
+const EXACT_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// The kind of value a node holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Null,
+    Bool,
+    Int,
+    Float,
+    Str,
+    Seq,
+    Map,
+}
+
+/// One value of the configuration.
+#[derive(Clone)]
+pub struct Node(Arc<Inner>);
+
+struct Inner {
+    pos: Pos,
+    path: Path,
+    value: Value,
+}
+
+pub(crate) enum Value {
+    Scalar(Scalar),
+    Seq(Vec<Node>),
+    Map(Mapping),
+}
+
+#[derive(Clone)]
+pub(crate) struct Scalar {
+    pub(crate) text: Arc<str>,
+    pub(crate) meaning: Meaning,
+    /// Holds the content of a `${file:...}`.
+    pub(crate) secret: bool,
+    pub(crate) origin: Option<Origin>,
+}
+
+impl Scalar {
+    pub(crate) fn new(text: impl Into<Arc<str>>, meaning: Meaning) -> Scalar {
+        Scalar {
+            text: text.into(),
+            meaning,
+            secret: false,
+            origin: None,
+        }
+    }
+}
+
+/// Where a scalar begins in the parsed text, to locate places inside it.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    pub(crate) map: Arc<SourceMap>,
+    pub(crate) offset: usize,
+    pub(crate) form: Form,
+}
+
+/// How a scalar stands in the file, as far as its lines are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Plain, quoted or folded.
+    Flow,
+    /// A `|` block; the offset is that of its first line with content.
+    Block,
+    /// A `|` block behind a tag or an anchor, where the offset is.
+    MarkedBlock,
+}
+
+/// The name of a field and where it stands.
+#[derive(Debug, Clone)]
+pub struct Key {
+    text: Arc<str>,
+    pos: Pos,
+}
+
+impl Key {
+    pub(crate) fn new(text: impl Into<Arc<str>>, pos: Pos) -> Key {
+        Key { text: text.into(), pos }
+    }
+
+    pub fn pos(&self) -> Pos {
+        self.pos
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn text(&self) -> Arc<str> {
+        self.text.clone()
+    }
+}
+
+impl Deref for Key {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The fields of a mapping in the order of the file; names are unique.
+#[derive(Clone, Default)]
+pub struct Mapping(Vec<(Key, Node)>);
+
+impl Mapping {
+    pub(crate) fn new(entries: Vec<(Key, Node)>) -> Mapping {
+        Mapping(entries)
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Node> {
+        self.entry(name).map(|(_, value)| value)
+    }
+
+    /// The field with its key, which has a place of its own.
+    pub fn entry(&self, name: &str) -> Option<(&Key, &Node)> {
+        self.iter().find(|(key, _)| key.as_str() == name)
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Key, &Node)> + '_ {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The way from the root to a node, shared step by step between neighbours.
+#[derive(Clone, Default)]
+pub(crate) struct Path(Option<Arc<(Path, Step)>>);
+
+enum Step {
+    Key(Arc<str>),
+    Index(usize),
+    /// Any entry of a list, in descriptions.
+    Each,
+}
+
+impl Path {
+    pub(crate) fn key(&self, name: impl Into<Arc<str>>) -> Path {
+        Path(Some(Arc::new((self.clone(), Step::Key(name.into())))))
+    }
+
+    pub(crate) fn index(&self, index: usize) -> Path {
+        Path(Some(Arc::new((self.clone(), Step::Index(index)))))
+    }
+
+    pub(crate) fn each(&self) -> Path {
+        Path(Some(Arc::new((self.clone(), Step::Each))))
+    }
+
+    /// The name of the innermost field that holds this place.
+    pub(crate) fn last_key(&self) -> Option<&str> {
+        let (parent, step) = self.0.as_deref()?;
+        match step {
+            Step::Key(name) => Some(name),
+            Step::Index(_) | Step::Each => parent.last_key(),
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((parent, step)) = self.0.as_deref() else {
+            return Ok(());
+        };
+        parent.fmt(f)?;
+        match step {
+            Step::Key(name) if parent.0.is_none() => f.write_str(name),
+            Step::Key(name) => write!(f, ".{name}"),
+            Step::Index(index) => write!(f, "[{index}]"),
+            Step::Each => f.write_str("[]"),
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(pos: Pos, path: Path, value: Value) -> Node {
+        Node(Arc::new(Inner { pos, path, value }))
+    }
+
+    pub(crate) fn scalar(pos: Pos, path: Path, scalar: Scalar) -> Node {
+        Node::new(pos, path, Value::Scalar(scalar))
+    }
+
+    pub(crate) fn empty_map_at(pos: Pos, path: Path) -> Node {
+        Node::new(pos, path, Value::Map(Mapping::default()))
+    }
+
+    /// A mapping without fields, as if the file held `{}`.
+    pub fn empty_map() -> Node {
+        Node::empty_map_at(Pos { line: 1, column: 1 }, Path::default())
+    }
+
+    /// Parses one YAML document without environment replacement; the first mistake is the error.
+    pub fn parse(text: &str) -> Result<Node, String> {
+        let diags = Diagnostics::new("yaml");
+        let node = parse::parse(&Arc::new(SourceMap::unchanged(text)), None, &diags);
+        match (diags.sorted().into_iter().next(), node) {
+            (Some(first), _) => Err(first.to_string()),
+            (None, Some(node)) => Ok(node),
+            (None, None) => Err("the document is empty".to_owned()),
+        }
+    }
+
+    /// Where the value begins in the original file.
+    pub fn pos(&self) -> Pos {
+        self.0.pos
+    }
+
+    /// The path from the root, such as `input.opcua.nodeIDs[2]`; empty for the root.
+    pub fn path(&self) -> String {
+        self.0.path.to_string()
+    }
+
+    pub(crate) fn steps(&self) -> &Path {
+        &self.0.path
+    }
+
+    pub(crate) fn value(&self) -> &Value {
+        &self.0.value
+    }
+
+    pub fn kind(&self) -> Kind {
+        match &self.0.value {
+            Value::Seq(_) => Kind::Seq,
+            Value::Map(_) => Kind::Map,
+            Value::Scalar(scalar) => match scalar.meaning {
+                Meaning::Null => Kind::Null,
+                Meaning::Bool(_) => Kind::Bool,
+                Meaning::Int(_) => Kind::Int,
+                Meaning::Float(_) => Kind::Float,
+                Meaning::Str => Kind::Str,
+            },
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        self.kind() == Kind::Null
+    }
+
+    /// The text of a value that is text; numbers and truth values are not, see [`Self::scalar_text`].
+    pub fn as_str(&self) -> Option<&str> {
+        self.as_scalar().filter(|s| s.meaning == Meaning::Str).map(|s| &*s.text)
+    }
+
+    /// The written text of any scalar but null.
+    pub fn scalar_text(&self) -> Option<&str> {
+        self.as_scalar()
+            .filter(|s| s.meaning != Meaning::Null)
+            .map(|s| &*s.text)
+    }
+
+    pub fn as_bool(&self) -> Option<bool> {
+        self.expect_bool().ok()
+    }
+
+    pub fn as_i64(&self) -> Option<i64> {
+        self.expect_i64().ok()
+    }
+
+    pub fn as_f64(&self) -> Option<f64> {
+        self.expect_f64().ok()
+    }
+
+    pub fn as_seq(&self) -> Option<&[Node]> {
+        match &self.0.value {
+            Value::Seq(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    pub fn as_map(&self) -> Option<&Mapping> {
+        match &self.0.value {
+            Value::Map(mapping) => Some(mapping),
+            _ => None,
+        }
+    }
+
+    /// A field of a mapping.
+    pub fn get(&self, name: &str) -> Option<&Node> {
+        self.as_map()?.get(name)
+    }
+
+    pub(crate) fn as_scalar(&self) -> Option<&Scalar> {
+        match &self.0.value {
+            Value::Scalar(scalar) => Some(scalar),
+            _ => None,
+        }
+    }
+
+    /// Whether the text holds the mark of an unset variable or an unreadable secret.
+    pub(crate) fn is_unset(&self) -> bool {
+        self.as_scalar().is_some_and(|scalar| scalar.text.contains(UNSET))
+    }
+
+    /// The meaning of a scalar; text that came quoted counts as what it spells, because
+    /// `"${PORT}"` is how an environment variable is put into a number field.
+    fn spelled(&self) -> Option<Meaning> {
+        let scalar = self.as_scalar()?;
+        match scalar.meaning {
+            Meaning::Str => Some(resolve(scalar.text.trim())),
+            meaning => Some(meaning),
+        }
+    }
+
+    /// The text of a scalar, or what was found instead.
+    pub fn expect_text(&self) -> Result<&str, String> {
+        self.scalar_text().ok_or_else(|| self.expected("a text"))
+    }
+
+    pub fn expect_bool(&self) -> Result<bool, String> {
+        match self.spelled() {
+            Some(Meaning::Bool(truth)) => Ok(truth),
+            _ => Err(self.expected("true or false")),
+        }
+    }
+
+    pub fn expect_i64(&self) -> Result<i64, String> {
+        match self.spelled() {
+            Some(Meaning::Int(number)) => Ok(number),
+            Some(Meaning::Float(number)) if number.fract() == 0.0 && number.abs() <= EXACT_FLOAT_MAX => {
+                Ok(number as i64)
+            }
+            _ => Err(self.expected("a whole number")),
+        }
+    }
+
+    pub fn expect_f64(&self) -> Result<f64, String> {
+        match self.spelled() {
+            Some(Meaning::Int(number)) => Ok(number as f64),
+            Some(Meaning::Float(number)) if number.is_finite() => Ok(number),
+            _ => Err(self.expected("a number")),
+        }
+    }
+
+    pub fn expect_duration(&self) -> Result<Duration, String> {
+        let text = self.scalar_text().unwrap_or_default();
+        parse_duration(text).map_err(|form| match self.kind() {
+            Kind::Int => format!("{}; add a unit, for example {text}s", self.expected(&form)),
+            _ => self.expected(&form),
+        })
+    }
+
+    /// A number of bytes.
+    pub fn expect_size(&self) -> Result<u64, String> {
+        if let Some(Meaning::Int(bytes)) = self.as_scalar().map(|s| s.meaning) {
+            return u64::try_from(bytes).map_err(|_| self.expected("a size of 0 or more"));
+        }
+        parse_size(self.scalar_text().unwrap_or_default()).map_err(|form| self.expected(&form))
+    }
+
+    pub fn expect_seq(&self) -> Result<&[Node], String> {
+        self.as_seq().ok_or_else(|| {
+            let hint = match (self.kind(), self.scalar_text()) {
+                (Kind::Map, _) => "; start each entry with \"- \"".to_owned(),
+                (_, Some(text)) if !self.is_masked() && text.len() < 40 && !text.contains('\n') => {
+                    let name = self.0.path.last_key().unwrap_or("field");
+                    format!("; for example {name}: [{text:?}]")
+                }
+                _ => String::new(),
+            };
+            self.expected("a list") + &hint
+        })
+    }
+
+    pub fn expect_map(&self) -> Result<&Mapping, String> {
+        self.as_map().ok_or_else(|| self.expected("a mapping of fields"))
+    }
+
+    /// `expected <what>, got <this value>`.
+    pub fn expected(&self, what: &str) -> String {
+        format!("expected {what}, got {}", self.describe())
+    }
+
+    /// What the value is, for messages; secrets are not shown.
+    pub fn describe(&self) -> String {
+        let Value::Scalar(scalar) = &self.0.value else {
+            return if self.kind() == Kind::Seq {
+                "a list"
+            } else {
+                "a mapping"
+            }
+            .to_owned();
+        };
+        match scalar.meaning {
+            Meaning::Null => "nothing".to_owned(),
+            _ if self.is_masked() => "a secret value".to_owned(),
+            Meaning::Bool(_) => scalar.text.to_string(),
+            Meaning::Int(_) | Meaning::Float(_) => {
+                format!("the number {}", quoted(&scalar.text).trim_matches('"'))
+            }
+            Meaning::Str => format!("the text {}", quoted(&scalar.text)),
+        }
+    }
+
+    /// Whether the value must not be shown: it came from `${file:...}` or its name says so.
+    pub fn is_masked(&self) -> bool {
+        self.as_scalar().is_some_and(|s| s.secret) || self.0.path.last_key().is_some_and(secrets::is_secret_name)
+    }
+
+    /// The place in the file of a line and column (both from 1) inside this scalar's text, for
+    /// mistakes found by whoever parses it. Exact for `|` blocks and for text on one line without
+    /// escapes; otherwise the place where the value begins.
+    pub fn text_pos(&self, line: usize, column: usize) -> Pos {
+        self.text_offset(line, column).unwrap_or(self.0.pos)
+    }
+
+    fn text_offset(&self, line: usize, column: usize) -> Option<Pos> {
+        let scalar = self.as_scalar()?;
+        let origin = scalar.origin.as_ref()?;
+        let parsed = origin.map.parsed();
+        let value_line = scalar.text.split('\n').nth(line.checked_sub(1)?)?;
+        let in_line = match value_line.char_indices().nth(column.saturating_sub(1)) {
+            Some((bytes, _)) => bytes,
+            None => value_line.len(),
+        };
+        let rest = parsed.text().get(origin.offset..)?;
+        let first = parsed.line_number(origin.offset);
+        let block_line = match origin.form {
+            Form::Flow => None,
+            Form::MarkedBlock => Some(first + line),
+            Form::Block => {
+                let blank = scalar.text.bytes().take_while(|&b| b == b'\n').count();
+                Some((first + line).checked_sub(blank + 1)?)
+            }
+        };
+        let line_offset = if let Some(raw) = block_line {
+            let indent = parsed.line(raw).strip_suffix(value_line)?.len();
+            parsed.line_start(raw) + indent
+        } else if rest.starts_with(&*scalar.text) {
+            origin.offset
+        } else if rest.get(1..)?.starts_with(&*scalar.text) {
+            origin.offset + 1
+        } else {
+            return None;
+        };
+        Some(origin.map.pos(line_offset + in_line))
+    }
+
+    /// The same value at another path, for aliases. `None` when it holds more than `budget` values
+    /// or reaches deeper than `depth` levels.
+    pub(crate) fn rebased(&self, path: Path, budget: &mut usize, depth: usize) -> Option<Node> {
+        *budget = budget.checked_sub(1)?;
+        let depth = depth.checked_sub(1)?;
+        let value = match &self.0.value {
+            Value::Scalar(scalar) => Value::Scalar(scalar.clone()),
+            Value::Seq(items) => {
+                let items = items.iter().enumerate();
+                let moved = items.map(|(i, item)| item.rebased(path.index(i), budget, depth));
+                Value::Seq(moved.collect::<Option<_>>()?)
+            }
+            Value::Map(mapping) => {
+                let moved = mapping
+                    .iter()
+                    .map(|(key, value)| Some((key.clone(), value.rebased(path.key(key.text()), budget, depth)?)));
+                Value::Map(Mapping::new(moved.collect::<Option<_>>()?))
+            }
+        };
+        Some(Node::new(self.0.pos, path, value))
+    }
+
+    /// The value as a YAML document with secrets masked.
+    pub fn to_yaml(&self) -> String {
+        emit::yaml(self, emit::Secrets::Mask)
+    }
+
+    /// The value as JSON with secrets masked.
+    pub fn to_json(&self) -> String {
+        emit::json(self, emit::Secrets::Mask)
+    }
+}
+
+impl fmt::Debug for Node {
+    /// JSON with secrets masked, so that a logged structure gives none away.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_json())
+    }
+}
+
+impl PartialEq for Node {
+    /// Compares values, not places: two files that mean the same are equal.
+    fn eq(&self, other: &Node) -> bool {
+        match (&self.0.value, &other.0.value) {
+            (Value::Scalar(a), Value::Scalar(b)) => match (a.meaning, b.meaning) {
+                (Meaning::Str, Meaning::Str) => a.text == b.text,
+                (Meaning::Float(x), Meaning::Float(y)) => x == y || (x.is_nan() && y.is_nan()),
+                (x, y) => x == y,
+            },
+            (Value::Seq(a), Value::Seq(b)) => a == b,
+            (Value::Map(a), Value::Map(b)) => {
+                a.len() == b.len() && a.iter().all(|(key, value)| b.get(key) == Some(value))
+            }
+            _ => false,
+        }
+    }
+}
