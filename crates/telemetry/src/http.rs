@@ -1,0 +1,35 @@
+//! How components add paths to the one HTTP listener without knowing it.
+
+use axum::Router;
+
+/// What a request must prove to use a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Anyone who can connect.
+    Open,
+    /// Role `read`, whatever the method: for questions that are too long for an address and come by POST.
+    Read,
+    /// Role `read`; requests that change something need `write`.
+    ReadWrite,
+    /// Role `admin`.
+    Admin,
+}
+
+/// Routes that belong together.
+pub struct Mount {
+    pub router: Router,
+    pub access: Access,
+    /// Whether the paths also appear under `http.root_path`, where clients of the reference system look for them.
+    pub under_root_path: bool,
+}
+
+/// Implemented by whatever serves HTTP paths.
+pub trait HttpRoutes: Send + Sync {
+    fn mounts(&self) -> Vec<Mount>;
+
+    /// What `/endpoints` says of these routes: each path, as far as it is fixed, and what it is for. The listener refuses
+    /// to start when two components declare one path, and the console offers its SQL box when `/api/sql` is declared.
+    fn endpoints(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,110 @@
+//! Keeps repeated events from flooding the log: the first of each kind in full, then one summary per 10 seconds.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Kinds that are remembered. More of them (a program error) share the last place.
+const KINDS_MAX: usize = 256;
+
+/// One per component; kinds are reasons, which are few.
+#[derive(Default)]
+pub struct LogLimiter {
+    kinds: Mutex<HashMap<&'static str, Seen>>,
+}
+
+struct Seen {
+    window_start: Instant,
+    held_back: u64,
+}
+
+/// What to do with an event.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Log it, and mention how many like it were held back since the last one.
+    Log {
+        held_back: u64,
+    },
+    HoldBack,
+}
+
+impl LogLimiter {
+    /// Call once per event, or once per batch with the number of events in it.
+    pub fn check(&self, kind: &'static str, n: u64) -> Verdict {
+        self.check_at(kind, n, Instant::now())
+    }
+
+    fn check_at(&self, kind: &'static str, n: u64, now: Instant) -> Verdict {
+        let mut kinds = self.kinds.lock();
+        let kind = if kinds.len() >= KINDS_MAX && !kinds.contains_key(kind) {
+            "other"
+        } else {
+            kind
+        };
+        match kinds.get_mut(kind) {
+            Some(seen) if now.duration_since(seen.window_start) < PERIOD => {
+                seen.held_back += n;
+                Verdict::HoldBack
+            }
+            Some(seen) => {
+                let held_back = seen.held_back + n.saturating_sub(1);
+                *seen = Seen {
+                    window_start: now,
+                    held_back: 0,
+                };
+                Verdict::Log { held_back }
+            }
+            None => {
+                kinds.insert(
+                    kind,
+                    Seen {
+                        window_start: now,
+                        held_back: n.saturating_sub(1),
+                    },
+                );
+                Verdict::Log { held_back: 0 }
+            }
+        }
+    }
+
+    /// Events held back whose summary is due, with their kinds: for a component that has gone quiet, and at the end.
+    pub fn drain(&self) -> Vec<(&'static str, u64)> {
+        let mut kinds = self.kinds.lock();
+        let held = kinds.iter_mut().filter(|(_, seen)| seen.held_back > 0);
+        held.map(|(kind, seen)| (*kind, std::mem::take(&mut seen.held_back)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_is_logged_and_the_rest_summed_up_after_ten_seconds() {
+        let limiter = LogLimiter::default();
+        let start = Instant::now();
+        assert_eq!(limiter.check_at("a", 1, start), Verdict::Log { held_back: 0 });
+        assert_eq!(
+            limiter.check_at("a", 5, start + Duration::from_secs(1)),
+            Verdict::HoldBack
+        );
+        assert_eq!(
+            limiter.check_at("b", 1, start + Duration::from_secs(1)),
+            Verdict::Log { held_back: 0 }
+        );
+        assert_eq!(
+            limiter.check_at("a", 1, start + Duration::from_secs(11)),
+            Verdict::Log { held_back: 5 }
+        );
+        assert_eq!(
+            limiter.check_at("a", 2, start + Duration::from_secs(12)),
+            Verdict::HoldBack
+        );
+        assert_eq!(limiter.drain(), [("a", 2)]);
+        assert!(limiter.drain().is_empty());
+    }
+}

@@ -1,0 +1,211 @@
+//! The process's log: logfmt or JSON lines with the static fields of the configuration.
+//!
+//! The layout is our own and small, because consumers of the reference system's logs match on it: `level=info
+//! @service=thalweg msg="..."` with further fields after the message.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+pub use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Logfmt,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Stdout,
+    /// When the data goes to stdout.
+    Stderr,
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub level: LevelFilter,
+    pub format: Format,
+    pub target: Target,
+    pub add_timestamp: bool,
+    pub static_fields: BTreeMap<String, String>,
+}
+
+/// The levels that a configuration may name.
+pub const LEVELS: &[&str] = &["OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL", "NONE"];
+
+/// The filter for a level's name in any case; `None` for unknown names.
+pub fn level(name: &str) -> Option<LevelFilter> {
+    Some(match name.to_ascii_uppercase().as_str() {
+        "OFF" | "NONE" => LevelFilter::OFF,
+        "FATAL" | "ERROR" => LevelFilter::ERROR,
+        "WARN" => LevelFilter::WARN,
+        "INFO" => LevelFilter::INFO,
+        "DEBUG" => LevelFilter::DEBUG,
+        "TRACE" | "ALL" => LevelFilter::TRACE,
+        _ => return None,
+    })
+}
+
+/// Starts logging for the whole process. A second call changes nothing.
+pub fn start(options: Options) {
+    // The libraries' own events matter only when they are errors: what an operator must know, Thalweg says itself.
+    let libraries = if options.level >= LevelFilter::DEBUG {
+        options.level
+    } else {
+        LevelFilter::ERROR
+    };
+    let libraries = libraries.min(LevelFilter::DEBUG);
+    let directives = format!("{libraries},opcua=off,thalweg={0}", options.level);
+    let directives = if options.level >= LevelFilter::DEBUG {
+        directives.replace(",opcua=off", "")
+    } else {
+        directives
+    };
+    let filter = EnvFilter::try_new(directives).unwrap_or_else(|_| EnvFilter::new("info"));
+    let _ = tracing_subscriber::registry()
+        .with(filter)
+        .with(Lines { options })
+        .try_init();
+}
+
+struct Lines {
+    options: Options,
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let mut line = match self.options.format {
+            Format::Logfmt => self.logfmt(*event.metadata().level(), &fields),
+            Format::Json => self.json(*event.metadata().level(), &fields),
+        };
+        line.push('\n');
+        // A log that cannot be written must not stop the data.
+        let _ = match self.options.target {
+            Target::Stdout => io::stdout().lock().write_all(line.as_bytes()),
+            Target::Stderr => io::stderr().lock().write_all(line.as_bytes()),
+        };
+    }
+}
+
+impl Lines {
+    fn logfmt(&self, level: Level, fields: &Fields) -> String {
+        let mut line = String::new();
+        let mut pair = |name: &str, value: &str| {
+            let gap = if line.is_empty() { "" } else { " " };
+            if value.is_empty() || value.contains(|c: char| c.is_whitespace() || c == '"' || c == '=' || c.is_control())
+            {
+                let _ = write!(line, "{gap}{name}={value:?}");
+            } else {
+                let _ = write!(line, "{gap}{name}={value}");
+            }
+        };
+        if self.options.add_timestamp {
+            pair("time", &timestamp());
+        }
+        pair("level", level_name(level));
+        for (name, value) in &self.options.static_fields {
+            pair(name, value);
+        }
+        pair("msg", &fields.message);
+        for (name, value) in &fields.others {
+            pair(name, value);
+        }
+        line
+    }
+
+    fn json(&self, level: Level, fields: &Fields) -> String {
+        let mut object = serde_json::Map::new();
+        for (name, value) in &self.options.static_fields {
+            object.insert(name.clone(), value.as_str().into());
+        }
+        object.insert("level".to_owned(), level_name(level).into());
+        object.insert("msg".to_owned(), fields.message.as_str().into());
+        for (name, value) in &fields.others {
+            object.insert((*name).to_owned(), value.as_str().into());
+        }
+        if self.options.add_timestamp {
+            object.insert("time".to_owned(), timestamp().into());
+        }
+        serde_json::Value::Object(object).to_string()
+    }
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
+fn timestamp() -> String {
+    thalweg_record::Ticks::now().to_string()
+}
+
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Vec<(&'static str, String)>,
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => self.message.push_str(value),
+            name => self.others.push((name, value.to_owned())),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        match field.name() {
+            "message" => {
+                let _ = write!(self.message, "{value:?}");
+            }
+            name => self.others.push((name, format!("{value:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(format: Format) -> Lines {
+        let static_fields = BTreeMap::from([("@service".to_owned(), "thalweg".to_owned())]);
+        Lines {
+            options: Options {
+                level: LevelFilter::INFO,
+                format,
+                target: Target::Stderr,
+                add_timestamp: false,
+                static_fields,
+            },
+        }
+    }
+
+    #[test]
+    fn a_line_has_level_static_fields_message_and_the_rest() {
+        let fields = Fields {
+            message: "it \"works\"".to_owned(),
+            others: vec![("flow", "a".to_owned()), ("why", "x=y".to_owned())],
+        };
+        let line = lines(Format::Logfmt).logfmt(Level::WARN, &fields);
+        assert_eq!(
+            line,
+            r#"level=warn @service=thalweg msg="it \"works\"" flow=a why="x=y""#
+        );
+        let json: serde_json::Value = serde_json::from_str(&lines(Format::Json).json(Level::WARN, &fields)).unwrap();
+        assert_eq!(json["msg"], "it \"works\"");
+        assert_eq!(json["@service"], "thalweg");
+    }
+}
