@@ -1,0 +1,177 @@
+//! What an expression can see while it runs on one message.
+//!
+//! The payload is parsed as JSON at most once, when something first asks for its structure; typed payloads are used as
+//! they are. Nothing here changes the message: the new root and metadata are kept aside until the run has succeeded.
+
+use std::borrow::Cow;
+
+use thalweg_record::{Message, Metadata, Object, Payload, Text, Value, json};
+
+use crate::error::{Eval, Fault};
+use crate::expr::Lambda;
+use crate::host::Host;
+use crate::limits;
+use crate::path::{Path, walk};
+use crate::root::Root;
+use crate::val::Val;
+
+pub(crate) struct Context<'a> {
+    pub batch: &'a [Message],
+    pub index: usize,
+    pub message: &'a Message,
+    pub host: &'a dyn Host,
+    pub root: Root,
+    /// Whether a statement has assigned to the root.
+    pub is_assigned: bool,
+    /// The changed metadata; `None` while no statement has changed any.
+    pub meta: Option<Metadata>,
+    pub variables: Vec<Option<Value>>,
+    /// Values of the `name ->` queries around the expression, outermost first.
+    pub named: Vec<Value>,
+    /// What `this` is bound to by a method or `match`; `None` where it is the document itself.
+    this: Option<Value>,
+    /// In a mutation `this` is the document under construction.
+    in_place: bool,
+    parsed: Option<Result<Value, Text>>,
+    work_left: usize,
+}
+
+impl<'a> Context<'a> {
+    pub fn new(host: &'a dyn Host, batch: &'a [Message], index: usize, in_place: bool) -> Eval<Context<'a>> {
+        let message = batch.get(index).ok_or_else(|| {
+            let size = batch.len();
+            Fault::text(format!("there is no message {index} in a batch of {size}"))
+        })?;
+        Ok(Context {
+            batch,
+            index,
+            message,
+            host,
+            root: Root::Nothing,
+            is_assigned: false,
+            meta: None,
+            variables: Vec::new(),
+            named: Vec::new(),
+            this: None,
+            in_place,
+            parsed: None,
+            work_left: limits::WORK_BYTES_MAX,
+        })
+    }
+
+    /// Counts `bytes` of work against the limit for one message.
+    pub fn spend(&mut self, bytes: usize) -> Eval<()> {
+        match self.work_left.checked_sub(bytes) {
+            Some(left) => {
+                self.work_left = left;
+                Ok(())
+            }
+            None => {
+                // Nothing that follows may succeed in a loop that catches this.
+                self.work_left = 0;
+                let mebibytes = limits::WORK_BYTES_MAX >> 20;
+                let message = format!("the mapping builds more than the limit of {mebibytes} MiB for one message");
+                Err(Fault::text(message))
+            }
+        }
+    }
+
+    /// Counts an array or object of `count` elements that is about to be built.
+    pub fn spend_elements(&mut self, count: usize) -> Eval<()> {
+        limits::check_elements(count)?;
+        self.spend(count * limits::ELEMENT_BYTES)
+    }
+
+    /// Counts a text of `length` bytes that is about to be built.
+    pub fn spend_bytes(&mut self, length: usize) -> Eval<()> {
+        limits::check_bytes(length)?;
+        self.spend(length)
+    }
+
+    /// Checks and counts a value that is about to be stored or printed.
+    pub fn check(&mut self, value: &Value) -> Eval<()> {
+        let size = limits::check(value)?;
+        self.spend(size)
+    }
+
+    pub fn this(&mut self, path: &Path) -> Eval<Value> {
+        match (&self.this, &self.root) {
+            (Some(bound), _) => Ok(path.read(bound)),
+            (None, Root::Value(root)) if self.in_place => Ok(path.read(root)),
+            _ => self.input(path),
+        }
+    }
+
+    /// Evaluates `run` with `this` bound to a value.
+    pub fn bind<T>(&mut self, value: Value, run: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.this.replace(value);
+        let result = run(self);
+        self.this = outer;
+        result
+    }
+
+    pub fn call(&mut self, query: &Lambda, value: Value) -> Eval<Val> {
+        self.spend(limits::CALL_BYTES)?;
+        if !query.named {
+            return self.bind(value, |context| query.body.eval(context));
+        }
+        self.named.push(value);
+        let result = query.body.eval(self);
+        self.named.pop();
+        result
+    }
+
+    /// The input document at a path.
+    pub fn input(&mut self, path: &Path) -> Eval<Value> {
+        match &self.message.payload {
+            Payload::Value(value) => Ok(path.read(value)),
+            Payload::Sample { value, time_ms } => Ok(read_sample(path, value, *time_ms)),
+            Payload::Raw(bytes) => match self.parsed.get_or_insert_with(|| parse(bytes)) {
+                Ok(document) => Ok(path.read(document)),
+                Err(error) => Err(Fault::text(error.as_str())),
+            },
+        }
+    }
+
+    /// All metadata of the input message as an object.
+    pub fn all_meta(&self) -> Value {
+        let members = self.message.meta.iter();
+        members
+            .map(|(key, value)| (Text::new(key), Value::text(Text::from(value))))
+            .collect::<Object>()
+            .into()
+    }
+
+    pub fn meta(&self, key: &str) -> Value {
+        self.message
+            .meta
+            .get(key)
+            .map_or(Value::Null, |text| Value::text(Text::from(text)))
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Value, Text> {
+    json::parse(bytes).map_err(|error| {
+        let cause = if bytes.is_empty() {
+            "the payload is empty".to_owned()
+        } else {
+            error.to_string()
+        };
+        format!("unable to reference message as structured (with `this`): {cause}").into()
+    })
+}
+
+/// A sample is seen as the object that it prints as, without building it for a path into it.
+fn read_sample(path: &Path, value: &Value, time_ms: i64) -> Value {
+    let Some((first, rest)) = path.0.split_first() else {
+        let mut sample = Object::with_capacity(2);
+        sample.push_new("value", value.clone());
+        sample.push_new("timestamp_ms", Value::I64(time_ms));
+        return sample.into();
+    };
+    match first.name.as_str() {
+        "value" => walk(rest, value).map_or(Value::Null, Cow::into_owned),
+        "timestamp_ms" if rest.is_empty() => Value::I64(time_ms),
+        _ => Value::Null,
+    }
+}

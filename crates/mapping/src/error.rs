@@ -1,0 +1,123 @@
+//! Faults: of a source text (with a place), of a run (with a line), and of one expression (which `catch` and `|` handle).
+
+use std::fmt;
+
+/// Why a text is not a mapping. Positions count from 1 within the text; a caller that took the text out of a file adds
+/// the file's own offset.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}:{column}: {message}")]
+pub struct CompileError {
+    pub line: usize,
+    /// In characters, not bytes.
+    pub column: usize,
+    pub message: String,
+}
+
+/// Why a mapping failed on a message. The message is as it was before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunError {
+    /// The line of the statement that failed; `None` in an interpolation, which has no lines.
+    pub line: Option<usize>,
+    pub message: String,
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "failed assignment (line {line}): {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// A fault of the source text at a byte offset.
+#[derive(Debug)]
+pub(crate) struct Syntax {
+    pub at: usize,
+    pub message: String,
+}
+
+impl Syntax {
+    pub fn new(at: usize, message: impl Into<String>) -> Syntax {
+        Syntax {
+            at,
+            message: message.into(),
+        }
+    }
+
+    pub fn place(self, source: &str) -> CompileError {
+        let before = source.get(..self.at).unwrap_or(source);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        CompileError {
+            line: before.matches('\n').count() + 1,
+            column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
+            message: self.message,
+        }
+    }
+}
+
+/// "unknown function `x`, did you mean `y`?", or all the names there are if none is near.
+pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = known.collect();
+    names.sort_unstable();
+    names.dedup();
+    let nearest = names
+        .iter()
+        .map(|known| (strsim::levenshtein(name, known), *known))
+        .min();
+    match nearest {
+        Some((distance, near)) if distance <= 3 => format!("unknown {what} `{name}`, did you mean `{near}`?"),
+        Some(_) => format!("unknown {what} `{name}`; there are: {}", names.join(", ")),
+        None => format!("unknown {what} `{name}`; there are none"),
+    }
+}
+
+/// The result of evaluating an expression.
+pub(crate) type Eval<T> = Result<T, Fault>;
+
+/// A fault of one expression. Boxed, so that results stay small on the path where nothing fails.
+#[derive(Debug)]
+pub(crate) struct Fault(Box<Kind>);
+
+#[derive(Debug)]
+enum Kind {
+    /// A value of the wrong type. Whoever knows where the value came from says so with [`Fault::from`].
+    Expected {
+        wanted: &'static str,
+        got: &'static str,
+        shown: String,
+    },
+    Text(String),
+}
+
+impl Fault {
+    pub fn text(message: impl Into<String>) -> Fault {
+        Fault(Box::new(Kind::Text(message.into())))
+    }
+
+    pub fn expected(wanted: &'static str, got: &'static str, shown: String) -> Fault {
+        Fault(Box::new(Kind::Expected { wanted, got, shown }))
+    }
+
+    /// Names the source of a value of the wrong type; other faults pass unchanged.
+    pub fn from(self, source: impl FnOnce() -> String) -> Fault {
+        match *self.0 {
+            Kind::Expected { wanted, got, shown } => {
+                let source = source();
+                Fault::text(format!("expected {wanted} value, got {got} from {source}{shown}"))
+            }
+            Kind::Text(_) => self,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Expected { wanted, got, shown } => write!(f, "expected {wanted} value, got {got}{shown}"),
+            Kind::Text(text) => f.write_str(text),
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The tree that an expression is compiled to, and its evaluation.
+//!
+//! Long chains (operators of one level, methods on a value) are lists, not nested nodes, so the depth of the tree is the
+//! nesting that a reader sees, and the parser has bounded it. Evaluation recurses no deeper than that.
+
+use thalweg_record::{Object, Text, Value};
+
+use crate::context::Context;
+use crate::error::{Eval, Fault};
+use crate::functions::Function;
+use crate::methods::Method;
+use crate::operators::{self, Op, Refusal};
+use crate::path::Path;
+use crate::root::Root;
+use crate::val::Val;
+use crate::view;
+
+pub(crate) enum Expr {
+    Literal(Value),
+    /// `this.a.b`
+    This(Path),
+    /// `root.a.b`: the new document as it stands.
+    Root(Path),
+    /// `json("a.b")`: the input document, whatever `this` is bound to.
+    Input(Path),
+    Meta(Text),
+    AllMeta,
+    Variable(usize, Text),
+    /// The value of the `name ->` query at a depth.
+    Named(usize, Text),
+    Array(Box<[Expr]>),
+    Object(Box<[(Expr, Expr)]>),
+    Not(Box<Expr>),
+    Negate(Box<Expr>),
+    Chain(Box<Chain>),
+    All(Box<[Expr]>),
+    Any(Box<[Expr]>),
+    If(Box<If>),
+    Match(Box<Match>),
+    Call(&'static str, Box<Function>),
+    Steps(Box<Steps>),
+}
+
+/// Operators of one level, from left to right.
+pub(crate) struct Chain {
+    pub first: Expr,
+    pub rest: Box<[(Op, Expr)]>,
+}
+
+pub(crate) struct If {
+    pub branches: Box<[(Expr, Expr)]>,
+    pub otherwise: Option<Expr>,
+}
+
+pub(crate) struct Match {
+    pub subject: Option<Expr>,
+    pub arms: Box<[(Pattern, Expr)]>,
+}
+
+pub(crate) enum Pattern {
+    Any,
+    Equal(Value),
+    When(Expr),
+}
+
+/// A value and what is done to it: fields, methods, `.(query)`.
+pub(crate) struct Steps {
+    pub base: Expr,
+    pub steps: Vec<Step>,
+}
+
+pub(crate) enum Step {
+    Field(Path),
+    Method(&'static str, Method),
+    Map(Lambda),
+}
+
+/// A query for a value that is given later: as `name`, or as `this`.
+pub(crate) struct Lambda {
+    pub named: bool,
+    pub body: Expr,
+}
+
+impl Expr {
+    pub fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+        Ok(Val::Value(match self {
+            Expr::Literal(value) => value.clone(),
+            Expr::This(path) => context.this(path)?,
+            Expr::Input(path) => context.input(path)?,
+            Expr::Root(path) => match &context.root {
+                Root::Value(root) => path.read(root),
+                Root::Nothing | Root::Deleted => Value::Null,
+            },
+            Expr::Meta(key) => context.meta(key),
+            Expr::AllMeta => context.all_meta(),
+            Expr::Variable(slot, name) => match context.variables.get(*slot) {
+                Some(Some(value)) => value.clone(),
+                _ => return Err(Fault::text(format!("variable `{name}` is not set"))),
+            },
+            Expr::Named(depth, _) => context.named.get(*depth).cloned().unwrap_or(Value::Null),
+            Expr::Array(elements) => eval_array(elements, context)?,
+            Expr::Object(members) => eval_object(members, context)?,
+            Expr::Not(inner) => Value::Bool(!inner.truth(context)?),
+            Expr::Negate(inner) => {
+                let value = inner.value("number", context)?;
+                operators::negate(&value).map_err(|fault| fault.from(|| inner.describe()))?
+            }
+            Expr::Chain(chain) => return chain.eval(context),
+            Expr::All(terms) => {
+                for term in terms {
+                    if !term.truth(context)? {
+                        return Ok(Val::Value(Value::Bool(false)));
+                    }
+                }
+                Value::Bool(true)
+            }
+            Expr::Any(terms) => {
+                for term in terms {
+                    if term.truth(context)? {
+                        return Ok(Val::Value(Value::Bool(true)));
+                    }
+                }
+                Value::Bool(false)
+            }
+            Expr::If(branches) => return branches.eval(context),
+            Expr::Match(cases) => return cases.eval(context),
+            Expr::Call(_, function) => return function.eval(context),
+            Expr::Steps(steps) => return steps.eval(context),
+        }))
+    }
+
+    /// The value, where only a value will do.
+    pub fn value(&self, wanted: &'static str, context: &mut Context<'_>) -> Eval<Value> {
+        let value = self.eval(context)?.value(wanted);
+        value.map_err(|fault| fault.from(|| self.describe()))
+    }
+
+    pub fn truth(&self, context: &mut Context<'_>) -> Eval<bool> {
+        match self.value("bool", context)? {
+            Value::Bool(truth) => Ok(truth),
+            other => Err(view::mismatch("bool", &other).from(|| self.describe())),
+        }
+    }
+
+    /// Where a value came from, for error messages.
+    pub fn describe(&self) -> String {
+        match self {
+            Expr::Literal(value) => format!("{} literal", view::kind(value)),
+            Expr::This(path) => format!("field `{}`", path.show("this")),
+            Expr::Root(path) => format!("field `{}`", path.show("root")),
+            Expr::Input(_) => "function `json`".to_owned(),
+            Expr::Meta(key) => format!("metadata `{key}`"),
+            Expr::AllMeta => "the metadata".to_owned(),
+            Expr::Variable(_, name) => format!("variable `{name}`"),
+            Expr::Named(_, name) => format!("`{name}`"),
+            Expr::Array(_) => "array literal".to_owned(),
+            Expr::Object(_) => "object literal".to_owned(),
+            Expr::If(_) => "if expression".to_owned(),
+            Expr::Match(_) => "match expression".to_owned(),
+            Expr::Call(name, _) => format!("function `{name}`"),
+            Expr::Steps(steps) => steps.describe(steps.steps.len()),
+            Expr::Not(_) | Expr::Negate(_) | Expr::Chain(_) | Expr::All(_) | Expr::Any(_) => "expression".to_owned(),
+        }
+    }
+
+    /// Whether the value is part of the input or of the source text, so that it cannot outgrow what already exists.
+    pub fn is_given(&self, in_place: bool) -> bool {
+        match self {
+            Expr::Literal(_) | Expr::Input(_) | Expr::Meta(_) | Expr::AllMeta => true,
+            Expr::This(_) => !in_place,
+            _ => false,
+        }
+    }
+}
+
+fn eval_array(elements: &[Expr], context: &mut Context<'_>) -> Eval<Value> {
+    context.spend_elements(elements.len())?;
+    let mut values = Vec::with_capacity(elements.len());
+    for element in elements {
+        // deleted() and nothing() leave no element.
+        if let Val::Value(value) = element.eval(context)? {
+            values.push(value);
+        }
+    }
+    Ok(values.into())
+}
+
+fn eval_object(members: &[(Expr, Expr)], context: &mut Context<'_>) -> Eval<Value> {
+    context.spend_elements(members.len())?;
+    let mut object = Vec::with_capacity(members.len());
+    for (name, value) in members {
+        let name = match name {
+            Expr::Literal(Value::Text(name)) => name.clone(),
+            computed => {
+                let name = computed.value("string", context)?;
+                let text = view::need_text(&name).map_err(|fault| fault.from(|| computed.describe()));
+                Text::from(text?)
+            }
+        };
+        if let Val::Value(value) = value.eval(context)? {
+            object.push((name, value));
+        }
+    }
+    Ok(object.into_iter().collect::<Object>().into())
+}
+
+impl Chain {
+    fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+        let mut left = self.first.eval(context);
+        for (at, (op, right)) in self.rest.iter().enumerate() {
+            left = match (op, left) {
+                (Op::Coalesce, Ok(value)) if !value.is_absent() => Ok(value),
+                (Op::Coalesce, _) => right.eval(context),
+                (_, Err(fault)) => Err(fault),
+                (op, Ok(left)) => self.operate(at, *op, left, right, context),
+            };
+        }
+        left
+    }
+
+    fn operate(&self, at: usize, op: Op, left: Val, right: &Expr, context: &mut Context<'_>) -> Eval<Val> {
+        let right_value = right.eval(context)?;
+        if let (Op::Equal | Op::Unequal, Val::Value(left @ (Value::Array(_) | Value::Object(_)))) = (op, &left) {
+            // Shared parts are compared each time they appear, so what is compared counts as if it were printed.
+            context.check(left)?;
+        }
+        let refusal = match (&left, &right_value) {
+            (Val::Value(left), Val::Value(right)) => match operators::operate(op, left, right) {
+                Ok(value) => {
+                    context.spend(built_bytes(&value))?;
+                    return Ok(Val::Value(value));
+                }
+                Err(refusal) => refusal,
+            },
+            _ => Refusal::Types,
+        };
+        match refusal {
+            Refusal::Fault(fault) => Err(fault),
+            Refusal::Types => {
+                let source = if at == 0 {
+                    self.first.describe()
+                } else {
+                    "expression".to_owned()
+                };
+                Err(operators::unfit(
+                    op,
+                    (left.kind(), source),
+                    (right_value.kind(), right.describe()),
+                ))
+            }
+        }
+    }
+}
+
+/// The size of what an operator has built.
+fn built_bytes(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        _ => 0,
+    }
+}
+
+impl If {
+    fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+        for (condition, branch) in &self.branches {
+            if condition.truth(context)? {
+                return branch.eval(context);
+            }
+        }
+        match &self.otherwise {
+            Some(branch) => branch.eval(context),
+            None => Ok(Val::Nothing),
+        }
+    }
+}
+
+impl Match {
+    fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+        match &self.subject {
+            Some(subject) => {
+                let value = subject.value("matched", context)?;
+                context.bind(value.clone(), |context| self.first_match(Some(&value), context))
+            }
+            None => self.first_match(None, context),
+        }
+    }
+
+    fn first_match(&self, subject: Option<&Value>, context: &mut Context<'_>) -> Eval<Val> {
+        for (pattern, branch) in &self.arms {
+            let matches = match pattern {
+                Pattern::Any => true,
+                Pattern::Equal(literal) => match subject {
+                    Some(subject) => operators::equal(subject, literal),
+                    None => operators::equal(&context.this(&Path::default())?, literal),
+                },
+                Pattern::When(condition) => condition.truth(context)?,
+            };
+            if matches {
+                return branch.eval(context);
+            }
+        }
+        Ok(Val::Nothing)
+    }
+}
+
+impl Steps {
+    fn eval(&self, context: &mut Context<'_>) -> Eval<Val> {
+        let mut value = self.base.eval(context);
+        for (at, step) in self.steps.iter().enumerate() {
+            value = match step {
+                Step::Field(path) => value.map(|value| match value {
+                    Val::Value(value) => Val::Value(path.read(&value)),
+                    absent => absent,
+                }),
+                Step::Method(_, method) => method.eval(value, context),
+                Step::Map(query) => match value {
+                    Ok(Val::Value(value)) => context.call(query, value),
+                    other => other,
+                },
+            }
+            .map_err(|fault| fault.from(|| self.describe(at)));
+        }
+        value
+    }
+
+    /// Where the value before step `at` came from.
+    fn describe(&self, at: usize) -> String {
+        match at.checked_sub(1).and_then(|before| self.steps.get(before)) {
+            None => self.base.describe(),
+            Some(Step::Field(path)) => {
+                let start = match &self.base {
+                    Expr::Variable(_, name) if at == 1 => format!("${name}"),
+                    Expr::Named(_, name) if at == 1 => name.to_string(),
+                    _ => String::new(),
+                };
+                format!("field `{}`", path.show(&start).trim_start_matches('.'))
+            }
+            Some(Step::Method(name, _)) => format!("method `{name}`"),
+            Some(Step::Map(_)) => "bracketed query".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! How deep a value an expression can build, from its text alone.
+//!
+//! Values are measured when they are stored or printed, not at each step of an expression. What an expression can add on
+//! top of its parts before that is bounded by its text, and this is that bound: it keeps every recursion over a value
+//! (printing, comparing, freeing) within the stack.
+
+use crate::expr::{Expr, Lambda, Pattern, Step};
+use crate::functions::Function;
+use crate::limits::FOLD_CHECK_STEPS;
+use crate::methods::Method;
+use crate::methods::queries::Query;
+
+/// The levels of nesting that the value can have more than the deepest value it is made of.
+pub(crate) fn growth(expr: &Expr) -> usize {
+    match expr {
+        Expr::Literal(_)
+        | Expr::This(_)
+        | Expr::Root(_)
+        | Expr::Input(_)
+        | Expr::Meta(_)
+        | Expr::AllMeta
+        | Expr::Variable(..)
+        | Expr::Named(..) => 0,
+        Expr::Array(elements) => 1 + greatest(elements),
+        Expr::Object(members) => 1 + members.iter().map(|(_, value)| growth(value)).max().unwrap_or(0),
+        Expr::Not(inner) | Expr::Negate(inner) => growth(inner),
+        Expr::Chain(chain) => {
+            let rest = chain.rest.iter().map(|(_, operand)| growth(operand));
+            rest.fold(growth(&chain.first), usize::max)
+        }
+        Expr::All(terms) | Expr::Any(terms) => greatest(terms),
+        Expr::If(branches) => {
+            let branches_max = branches
+                .branches
+                .iter()
+                .map(|(test, value)| growth(test).max(growth(value)))
+                .max();
+            branches_max
+                .unwrap_or(0)
+                .max(branches.otherwise.as_ref().map_or(0, growth))
+        }
+        Expr::Match(cases) => {
+            let arms = cases.arms.iter().map(|(pattern, value)| match pattern {
+                Pattern::When(test) => growth(test).max(growth(value)),
+                Pattern::Any | Pattern::Equal(_) => growth(value),
+            });
+            cases.subject.as_ref().map_or(0, growth) + arms.max().unwrap_or(0)
+        }
+        Expr::Call(_, function) => of_function(function),
+        Expr::Steps(steps) => {
+            let added = steps.steps.iter().map(|step| match step {
+                Step::Field(_) => 0,
+                Step::Map(query) => body(query),
+                Step::Method(_, method) => of_method(method),
+            });
+            added.fold(growth(&steps.base), usize::saturating_add)
+        }
+    }
+}
+
+fn greatest(exprs: &[Expr]) -> usize {
+    exprs.iter().map(growth).max().unwrap_or(0)
+}
+
+fn body(query: &Lambda) -> usize {
+    growth(&query.body)
+}
+
+/// Functions yield flat values; their arguments count only because they are evaluated.
+fn of_function(function: &Function) -> usize {
+    match function {
+        Function::Json(argument) | Function::Meta(argument) | Function::Env(argument) | Function::Throw(argument) => {
+            growth(argument)
+        }
+        Function::CountOf(argument, _) => growth(argument),
+        Function::Range { start, stop, step } => growth(start).max(growth(stop)).max(step.as_ref().map_or(0, growth)),
+        _ => 0,
+    }
+}
+
+fn of_method(method: &Method) -> usize {
+    match method {
+        Method::Plain(_) | Method::Type | Method::Path(_) | Method::Pattern(_) | Method::Time(_) => 0,
+        Method::WithArguments { arguments, nests, .. } => {
+            usize::from(*nests) + arguments.iter().flatten().map(growth).max().unwrap_or(0)
+        }
+        Method::Or(alternative) => growth(alternative),
+        Method::Catch(query) => body(query),
+        Method::Query(Query::Filter(query)) | Method::Query(Query::Sort(Some(query))) => body(query),
+        Method::Query(Query::Sort(None)) => 0,
+        Method::Query(Query::MapEach(query)) => 1 + body(query),
+        Method::Query(Query::Fold(initial, query)) => {
+            growth(initial).saturating_add((1 + body(query)).saturating_mul(FOLD_CHECK_STEPS))
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! [`Interpolation`]: a text with `${! expression }` in it, rendered for a message.
+
+use std::sync::Arc;
+
+use thalweg_record::{Message, Text};
+
+use crate::context::Context;
+use crate::error::{Eval, Syntax};
+use crate::expr::Expr;
+use crate::host::Host;
+use crate::parser::Parser;
+use crate::val::Val;
+use crate::view;
+use crate::{CompileError, Compiler, RunError};
+
+/// A compiled text. Cloning shares it; any number of threads may render it at once.
+#[derive(Clone)]
+pub struct Interpolation(Arc<Template>);
+
+struct Template {
+    pieces: Vec<Piece>,
+    host: Arc<dyn Host>,
+}
+
+enum Piece {
+    Literal(Text),
+    Meta(Text),
+    Expr(Expr),
+}
+
+impl Interpolation {
+    pub fn compile(text: &str) -> Result<Interpolation, CompileError> {
+        Compiler::default().interpolation(text)
+    }
+
+    pub(crate) fn build(compiler: &Compiler, text: &str) -> Result<Interpolation, CompileError> {
+        let pieces = parse(compiler, text).map_err(|fault| fault.place(text))?;
+        let host = compiler.host.clone();
+        Ok(Interpolation(Arc::new(Template { pieces, host })))
+    }
+
+    /// The text, if it is the same for every message.
+    pub fn is_static(&self) -> Option<&str> {
+        match &*self.0.pieces {
+            [] => Some(""),
+            [Piece::Literal(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The text for one message of a batch. What is missing in the message gives the text `null`.
+    pub fn render(&self, batch: &[Message], index: usize) -> Result<Text, RunError> {
+        match (&*self.0.pieces, batch.get(index)) {
+            ([], _) => Ok(Text::default()),
+            ([Piece::Literal(text)], _) => Ok(text.clone()),
+            ([Piece::Meta(key)], Some(message)) => Ok(message.meta.get(key).map_or(Text::new_static(NULL), Text::from)),
+            _ => {
+                let mut out = String::new();
+                self.render_into(batch, index, &mut out)?;
+                Ok(out.into())
+            }
+        }
+    }
+
+    /// Appends the text for one message; after an error `out` may hold a part of it.
+    pub fn render_into(&self, batch: &[Message], index: usize, out: &mut String) -> Result<(), RunError> {
+        self.write(batch, index, out).map_err(|fault| RunError {
+            line: None,
+            message: fault.to_string(),
+        })
+    }
+
+    fn write(&self, batch: &[Message], index: usize, out: &mut String) -> Eval<()> {
+        let mut context = Context::new(&*self.0.host, batch, index, false)?;
+        for piece in &self.0.pieces {
+            match piece {
+                Piece::Literal(text) => out.push_str(text),
+                Piece::Meta(key) => match context.message.meta.get(key) {
+                    Some(text) => out.push_str(&text),
+                    None => out.push_str(NULL),
+                },
+                Piece::Expr(expr) => match expr.eval(&mut context)? {
+                    Val::Value(value) => out.push_str(&view::to_text(&value)?),
+                    Val::Deleted | Val::Nothing => {}
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+const NULL: &str = "null";
+
+impl std::fmt::Debug for Interpolation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Interpolation({} pieces)", self.0.pieces.len())
+    }
+}
+
+fn parse(compiler: &Compiler, text: &str) -> Result<Vec<Piece>, Syntax> {
+    let mut pieces = Vec::new();
+    let mut literal = String::new();
+    let mut at = 0;
+    while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
+        // `${{! ... }}` is the literal text `${! ... }`.
+        if let Some(inner) = rest.strip_prefix("${{!")
+            && let Some(length) = inner.find("}}")
+        {
+            literal.push_str("${!");
+            literal.push_str(inner.get(..=length).unwrap_or_default());
+            at += length + "${{!}}".len();
+            continue;
+        }
+        if !rest.starts_with("${!") {
+            let length = rest
+                .char_indices()
+                .skip(1)
+                .find(|(_, c)| *c == '$')
+                .map_or(rest.len(), |(at, _)| at);
+            literal.push_str(rest.get(..length).unwrap_or_default());
+            at += length;
+            continue;
+        }
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(std::mem::take(&mut literal).into()));
+        }
+        let parser = Parser::new(compiler, text, at + "${!".len(), false);
+        let (expr, end) = parser.braced_expression()?;
+        pieces.push(match expr {
+            Expr::Meta(key) => Piece::Meta(key),
+            other => Piece::Expr(other),
+        });
+        at = end;
+    }
+    if !literal.is_empty() {
+        pieces.push(Piece::Literal(literal.into()));
+    }
+    Ok(pieces)
+}

@@ -1,0 +1,217 @@
+//! Go's reference layouts: a time format is written as the reference time `Mon Jan 2 15:04:05 MST 2006` would appear.
+//!
+//! A layout is read once into [`Item`]s, which then both print and read times. What Go accepts is accepted, except that
+//! a time zone abbreviation other than UTC and GMT is refused: it does not say which offset is meant.
+
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use thalweg_record::Text;
+
+use crate::error::{Eval, Fault};
+
+mod read;
+mod write;
+
+pub(crate) static RFC3339_NANO: LazyLock<Layout> =
+    LazyLock::new(|| Layout::parse("2006-01-02T15:04:05.999999999Z07:00").unwrap_or_default());
+
+/// A point in time in RFC 3339 form, in UTC with as many decimals as it has.
+pub(crate) fn rfc3339(unix_nanos: i64) -> Eval<String> {
+    let time = Timestamp::from_nanosecond(i128::from(unix_nanos));
+    let time = time.map_err(|_| Fault::text("the clock is out of range"))?;
+    Ok(RFC3339_NANO.write(time, TimeZone::UTC))
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    text: Text,
+    items: Vec<Item>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Item {
+    Literal(Text),
+    Field(Field),
+}
+
+/// How a number is filled up to its width.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pad {
+    None,
+    Space,
+    Zero,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Field {
+    Year,
+    YearOfCentury,
+    MonthName,
+    MonthShort,
+    Month(Pad),
+    WeekdayName,
+    WeekdayShort,
+    Day(Pad),
+    DayOfYear(Pad),
+    Hour24,
+    Hour12(Pad),
+    Minute(Pad),
+    Second(Pad),
+    /// `.000` exactly, `.999` as many digits as there are; the sign is a dot or a comma.
+    Fraction {
+        digits: usize,
+        exact: bool,
+        sign: char,
+    },
+    /// `PM` or `pm`
+    Half {
+        upper: bool,
+    },
+    ZoneName,
+    Offset(Offset),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Offset {
+    /// `Z` stands for UTC.
+    z: bool,
+    colons: bool,
+    /// Hours; hours and minutes; hours, minutes and seconds.
+    parts: usize,
+}
+
+const fn offset(z: bool, colons: bool, parts: usize) -> Field {
+    Field::Offset(Offset { z, colons, parts })
+}
+
+/// Longer ones before their prefixes.
+const FIELDS: [(&str, Field); 33] = [
+    ("January", Field::MonthName),
+    ("Jan", Field::MonthShort),
+    ("Monday", Field::WeekdayName),
+    ("Mon", Field::WeekdayShort),
+    ("MST", Field::ZoneName),
+    ("002", Field::DayOfYear(Pad::Zero)),
+    ("01", Field::Month(Pad::Zero)),
+    ("02", Field::Day(Pad::Zero)),
+    ("03", Field::Hour12(Pad::Zero)),
+    ("04", Field::Minute(Pad::Zero)),
+    ("05", Field::Second(Pad::Zero)),
+    ("06", Field::YearOfCentury),
+    ("15", Field::Hour24),
+    ("1", Field::Month(Pad::None)),
+    ("2006", Field::Year),
+    ("2", Field::Day(Pad::None)),
+    ("__2", Field::DayOfYear(Pad::Space)),
+    ("_2", Field::Day(Pad::Space)),
+    ("3", Field::Hour12(Pad::None)),
+    ("4", Field::Minute(Pad::None)),
+    ("5", Field::Second(Pad::None)),
+    ("PM", Field::Half { upper: true }),
+    ("pm", Field::Half { upper: false }),
+    ("-07:00:00", offset(false, true, 3)),
+    ("-07:00", offset(false, true, 2)),
+    ("-070000", offset(false, false, 3)),
+    ("-0700", offset(false, false, 2)),
+    ("-07", offset(false, false, 1)),
+    ("Z07:00:00", offset(true, true, 3)),
+    ("Z07:00", offset(true, true, 2)),
+    ("Z070000", offset(true, false, 3)),
+    ("Z0700", offset(true, false, 2)),
+    ("Z07", offset(true, false, 1)),
+];
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+const WEEKDAYS: [&str; 7] = [
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+];
+
+const SHORT_NAME_CHARS: usize = 3;
+
+impl Layout {
+    pub fn parse(text: &str) -> Result<Layout, String> {
+        let mut items = Vec::new();
+        let mut literal = String::new();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let Some((field, length)) = field_at(rest) else {
+                literal.push(first);
+                rest = rest.get(first.len_utf8()..).unwrap_or_default();
+                continue;
+            };
+            if !literal.is_empty() {
+                items.push(Item::Literal(std::mem::take(&mut literal).into()));
+            }
+            items.push(Item::Field(field));
+            rest = rest.get(length..).unwrap_or_default();
+        }
+        if !literal.is_empty() {
+            items.push(Item::Literal(literal.into()));
+        }
+        if !items.iter().any(|item| matches!(item, Item::Field(_))) {
+            return Err(format!(
+                "the time layout `{text}` has no field; a layout is written as the reference time would appear: Mon Jan 2 \
+                 15:04:05 MST 2006, for example `2006-01-02 15:04:05`"
+            ));
+        }
+        Ok(Layout {
+            text: text.into(),
+            items,
+        })
+    }
+}
+
+/// The field that a layout starts with, and its length.
+fn field_at(layout: &str) -> Option<(Field, usize)> {
+    if let Some(sign @ ('.' | ',')) = layout.chars().next() {
+        return fraction_at(layout, sign);
+    }
+    // An underscore before a year is text.
+    if layout.starts_with("_2006") {
+        return None;
+    }
+    let (name, field) = FIELDS.into_iter().find(|(name, _)| layout.starts_with(name))?;
+    let after = layout.as_bytes().get(name.len());
+    // A short name within a word is text.
+    let is_short_name = matches!(field, Field::MonthShort | Field::WeekdayShort);
+    if is_short_name && after.is_some_and(u8::is_ascii_lowercase) {
+        return None;
+    }
+    Some((field, name.len()))
+}
+
+/// Digits 0 or 9 after the sign, not followed by another digit.
+fn fraction_at(layout: &str, sign: char) -> Option<(Field, usize)> {
+    let digits = layout.as_bytes().get(1..)?;
+    let first = *digits.first()?;
+    let count = digits.iter().take_while(|digit| **digit == first).count();
+    let is_fraction = matches!(first, b'0' | b'9') && !digits.get(count).is_some_and(u8::is_ascii_digit);
+    let field = Field::Fraction {
+        digits: count,
+        exact: first == b'0',
+        sign,
+    };
+    is_fraction.then_some((field, count + 1))
+}

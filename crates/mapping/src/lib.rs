@@ -1,0 +1,39 @@
+//! The mapping language: text in, a tree of typed nodes out, run on messages.
+//!
+//! A [`Mapping`] turns one message into another or deletes it; an [`Interpolation`] turns one into text. Both are compiled
+//! once, are shared freely between threads, and never panic: a fault while compiling is a [`CompileError`] with its place,
+//! a fault while running is a [`RunError`] that concerns one message and leaves it as it was. The language is the
+//! Bloblang subset that `docs/mapping.md` lists.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod compiler;
+mod context;
+mod error;
+mod expr;
+mod functions;
+mod growth;
+mod host;
+mod interpolation;
+mod layout;
+mod lexer;
+mod limits;
+mod mapping;
+mod methods;
+mod operators;
+mod parser;
+mod path;
+mod prepared;
+mod root;
+mod statement;
+mod val;
+mod view;
+
+pub use compiler::Compiler;
+pub use error::{CompileError, RunError};
+pub use host::{Counts, Host, system};
+pub use interpolation::Interpolation;
+pub use limits::{ELEMENTS_MAX, NESTING_MAX, TEXT_BYTES_MAX, VALUE_DEPTH_MAX, WORK_BYTES_MAX};
+pub use mapping::{Applied, Mapping};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! What a mapping may not exceed, whatever its text and its messages are.
+//!
+//! Three kinds: how deep a source text nests, how large one value is, and how much work one message may cause. A mapping
+//! within its limits needs bounded stack, memory and time; one beyond them fails on that message with the limit's name.
+
+use thalweg_record::{Structured, Value};
+
+use crate::error::{Eval, Fault};
+
+/// Expressions and blocks inside each other in a source text.
+pub const NESTING_MAX: usize = 128;
+/// Arrays and objects inside each other in a value that a mapping builds.
+pub const VALUE_DEPTH_MAX: usize = 256;
+/// Elements and members in one value, nested ones included.
+pub const ELEMENTS_MAX: usize = 1_000_000;
+/// Text and bytes in one value, nested ones included.
+pub const TEXT_BYTES_MAX: usize = 64 << 20;
+/// Work for one message, as the bytes it would take to keep everything that was built.
+pub const WORK_BYTES_MAX: usize = 1600 << 20;
+
+/// How much deeper than its parts the value of one expression can be, by its text. Together with [`VALUE_DEPTH_MAX`] this
+/// bounds the depth of values that no check has seen yet.
+pub(crate) const GROWTH_MAX: usize = 512;
+/// A fold measures its tally once in so many steps: one that holds itself twice doubles with each.
+pub(crate) const FOLD_CHECK_STEPS: usize = 8;
+
+/// What one element of an array counts as, in bytes of work.
+pub(crate) const ELEMENT_BYTES: usize = 32;
+/// What one call of a query (for an element of `map_each`, say) counts as, in bytes of work.
+pub(crate) const CALL_BYTES: usize = 128;
+
+/// Whether a value that is about to be stored or printed keeps the limits. Shared parts count each time they appear,
+/// because they would be printed each time. Yields the size, in bytes of work.
+pub(crate) fn check(value: &Value) -> Eval<usize> {
+    let mut allowance = Allowance {
+        elements: ELEMENTS_MAX,
+        bytes: TEXT_BYTES_MAX,
+    };
+    allowance.visit(value, 0)?;
+    Ok((ELEMENTS_MAX - allowance.elements) * ELEMENT_BYTES + TEXT_BYTES_MAX - allowance.bytes)
+}
+
+pub(crate) fn check_elements(count: usize) -> Eval<()> {
+    if count > ELEMENTS_MAX {
+        return Err(Fault::text(format!(
+            "the value would have more than the limit of {ELEMENTS_MAX} elements"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_bytes(count: usize) -> Eval<()> {
+    if count > TEXT_BYTES_MAX {
+        let mebibytes = TEXT_BYTES_MAX >> 20;
+        return Err(Fault::text(format!(
+            "the value would be larger than the limit of {mebibytes} MiB"
+        )));
+    }
+    Ok(())
+}
+
+struct Allowance {
+    elements: usize,
+    bytes: usize,
+}
+
+impl Allowance {
+    fn visit(&mut self, value: &Value, depth: usize) -> Eval<()> {
+        match value {
+            Value::Text(t) | Value::Decimal(t) | Value::Xml(t) | Value::NodeId(t) => self.bytes(t.len()),
+            Value::Bytes(bytes) => self.bytes(bytes.len()),
+            Value::Structured(structured) => match &**structured {
+                Structured::Extension { body, .. } => self.bytes(body.len()),
+                _ => Ok(()),
+            },
+            Value::Array(values) => {
+                self.enter(values.len(), depth)?;
+                values.iter().try_for_each(|value| self.visit(value, depth + 1))
+            }
+            Value::Object(object) => {
+                self.enter(object.len(), depth)?;
+                object.iter().try_for_each(|(name, value)| {
+                    self.bytes(name.len())?;
+                    self.visit(value, depth + 1)
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn enter(&mut self, elements: usize, depth: usize) -> Eval<()> {
+        if depth >= VALUE_DEPTH_MAX {
+            let message = format!("the value is nested deeper than the limit of {VALUE_DEPTH_MAX}");
+            return Err(Fault::text(message));
+        }
+        match self.elements.checked_sub(elements) {
+            Some(left) => self.elements = left,
+            None => return check_elements(usize::MAX),
+        }
+        Ok(())
+    }
+
+    fn bytes(&mut self, count: usize) -> Eval<()> {
+        match self.bytes.checked_sub(count) {
+            Some(left) => self.bytes = left,
+            None => return check_bytes(usize::MAX),
+        }
+        Ok(())
+    }
+}

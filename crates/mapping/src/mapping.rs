@@ -1,0 +1,143 @@
+//! [`Mapping`]: a compiled mapping, and what running it does to a message.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thalweg_record::{Message, Object, Payload, Value};
+
+use crate::context::Context;
+use crate::host::Host;
+use crate::parser::statements;
+use crate::path::Path;
+use crate::root::Root;
+use crate::statement::{self, Statement};
+use crate::{CompileError, Compiler, RunError};
+
+/// A compiled mapping. Cloning shares it, counters included; any number of threads may run it at once.
+#[derive(Clone)]
+pub struct Mapping(Arc<Program>);
+
+struct Program {
+    statements: Vec<Statement>,
+    in_place: bool,
+    host: Arc<dyn Host>,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// It is in its place, changed as the mapping says.
+    Kept,
+    /// `root = deleted()`: the caller takes it out. The message itself is unchanged.
+    Deleted,
+}
+
+impl Mapping {
+    /// Compiles a mapping: `root` is a new document, `this` the input, which stays as it is.
+    pub fn compile(source: &str) -> Result<Mapping, CompileError> {
+        Compiler::default().mapping(source)
+    }
+
+    /// Compiles a mutation: `root` is the input document, and `this` sees each change.
+    pub fn compile_mutation(source: &str) -> Result<Mapping, CompileError> {
+        Compiler::default().mutation(source)
+    }
+
+    pub(crate) fn build(compiler: &Compiler, source: &str, in_place: bool) -> Result<Mapping, CompileError> {
+        let statements = statements::parse(compiler, source, in_place).map_err(|fault| fault.place(source))?;
+        Ok(Mapping(Arc::new(Program {
+            statements,
+            in_place,
+            host: compiler.host.clone(),
+        })))
+    }
+
+    /// Runs the mapping on one message of a batch. After an error the message is as it was before.
+    pub fn apply(&self, batch: &mut [Message], index: usize) -> Result<Applied, RunError> {
+        let Context {
+            root,
+            is_assigned,
+            meta,
+            ..
+        } = self.run(batch, index)?;
+        if matches!(root, Root::Deleted) {
+            return Ok(Applied::Deleted);
+        }
+        if let Some(message) = batch.get_mut(index) {
+            if let (Root::Value(root), true) = (root, is_assigned) {
+                message.payload = payload(root, &message.payload);
+            }
+            if let Some(meta) = meta {
+                message.meta = meta;
+            }
+        }
+        Ok(Applied::Kept)
+    }
+
+    /// The value of `root` after a run that changes no message: `None` if it was deleted or never assigned.
+    pub fn evaluate(&self, batch: &[Message], index: usize) -> Result<Option<Value>, RunError> {
+        match self.run(batch, index)?.root {
+            Root::Value(root) => Ok(Some(root)),
+            Root::Nothing | Root::Deleted => Ok(None),
+        }
+    }
+
+    /// Whether a condition, such as the `check` of a `switch` case, holds for a message.
+    pub fn check(&self, batch: &[Message], index: usize) -> Result<bool, RunError> {
+        let found = match self.evaluate(batch, index)? {
+            Some(Value::Bool(truth)) => return Ok(truth),
+            Some(other) => crate::view::kind(&other),
+            None => "nothing",
+        };
+        Err(RunError {
+            line: None,
+            message: format!("the condition must yield true or false, got {found}"),
+        })
+    }
+
+    fn run<'a>(&'a self, batch: &'a [Message], index: usize) -> Result<Context<'a>, RunError> {
+        let program = &*self.0;
+        let mut context = Context::new(&*program.host, batch, index, program.in_place).map_err(|fault| RunError {
+            line: None,
+            message: fault.to_string(),
+        })?;
+        if program.in_place
+            && let Ok(document) = context.input(&Path::default())
+        {
+            context.root = Root::Value(document);
+        }
+        statement::run(&program.statements, &mut context)?;
+        Ok(context)
+    }
+}
+
+impl std::fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mapping({} statements)", self.0.statements.len())
+    }
+}
+
+/// What a message carries after `root`: texts and bytes as they are, everything else typed.
+fn payload(root: Value, before: &Payload) -> Payload {
+    match root {
+        Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => Payload::Raw(text.as_str().to_owned().into()),
+        Value::Bytes(bytes) => Payload::Raw(Bytes::from_owner(bytes)),
+        Value::Time(time) => Payload::Raw(time.to_string().into()),
+        Value::Object(object) => match (before, as_sample(&object)) {
+            (Payload::Sample { .. }, Some(sample)) => sample,
+            _ => Payload::Value(Value::Object(object)),
+        },
+        other => Payload::Value(other),
+    }
+}
+
+/// What came as a sample and still has its shape stays one: the stages behind need not look for value and time again.
+fn as_sample(object: &Object) -> Option<Payload> {
+    let (value, Value::I64(time_ms)) = (object.get("value")?, object.get("timestamp_ms")?) else {
+        return None;
+    };
+    (object.len() == 2).then(|| Payload::Sample {
+        value: value.clone(),
+        time_ms: *time_ms,
+    })
+}

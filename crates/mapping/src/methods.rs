@@ -1,0 +1,207 @@
+//! The methods of the language: what follows a value and a dot. One table per field of work; here is what they share.
+
+use smallvec::SmallVec;
+use thalweg_record::{Text, Value};
+
+use crate::context::Context;
+use crate::error::{Eval, Fault, Syntax};
+use crate::expr::{Expr, Lambda};
+use crate::parser::arguments::{Arguments, Param};
+use crate::val::Val;
+use crate::view;
+
+mod codec;
+mod collections;
+mod convert;
+mod format;
+mod numbers;
+pub(crate) mod queries;
+mod strings;
+mod times;
+
+/// A method with its arguments, ready to run.
+pub(crate) enum Method {
+    Plain(fn(Value, &mut Context<'_>) -> Eval<Val>),
+    /// Arguments are values, evaluated before the method runs; one that is left out is `None`.
+    WithArguments {
+        run: Run,
+        arguments: Box<[Option<Expr>]>,
+        /// Whether the arguments become parts of the result.
+        nests: bool,
+    },
+    Or(Expr),
+    Catch(Lambda),
+    Type,
+    Query(queries::Query),
+    Path(collections::PathMethod),
+    Pattern(strings::PatternMethod),
+    Time(times::TimeMethod),
+}
+
+pub(crate) type Run = fn(Value, &[Option<Value>], &mut Context<'_>) -> Eval<Val>;
+
+pub(crate) struct MethodSpec {
+    pub name: &'static str,
+    pub params: &'static [Param],
+    /// Whether any number of arguments may follow.
+    pub variadic: bool,
+    pub build: Build,
+}
+
+pub(crate) enum Build {
+    Plain(fn(Value, &mut Context<'_>) -> Eval<Val>),
+    WithArguments(Run),
+    Custom(fn(&mut Arguments) -> Result<Method, Syntax>),
+}
+
+const fn plain(name: &'static str, run: fn(Value, &mut Context<'_>) -> Eval<Val>) -> MethodSpec {
+    MethodSpec {
+        name,
+        params: &[],
+        variadic: false,
+        build: Build::Plain(run),
+    }
+}
+
+const fn with(name: &'static str, params: &'static [Param], run: Run) -> MethodSpec {
+    MethodSpec {
+        name,
+        params,
+        variadic: false,
+        build: Build::WithArguments(run),
+    }
+}
+
+const fn variadic(name: &'static str, run: Run) -> MethodSpec {
+    MethodSpec {
+        name,
+        params: &[],
+        variadic: true,
+        build: Build::WithArguments(run),
+    }
+}
+
+const fn custom(
+    name: &'static str,
+    params: &'static [Param],
+    build: fn(&mut Arguments) -> Result<Method, Syntax>,
+) -> MethodSpec {
+    MethodSpec {
+        name,
+        params,
+        variadic: false,
+        build: Build::Custom(build),
+    }
+}
+
+static TABLES: [&[MethodSpec]; 7] = [
+    codec::METHODS,
+    collections::METHODS,
+    convert::METHODS,
+    numbers::METHODS,
+    queries::METHODS,
+    strings::METHODS,
+    times::METHODS,
+];
+
+/// All methods there are.
+pub(crate) fn all() -> impl Iterator<Item = &'static MethodSpec> {
+    TABLES.iter().flat_map(|table| table.iter())
+}
+
+impl MethodSpec {
+    pub fn build(&self, mut arguments: Arguments) -> Result<Method, Syntax> {
+        match self.build {
+            Build::Plain(run) => Ok(Method::Plain(run)),
+            Build::Custom(build) => build(&mut arguments),
+            Build::WithArguments(run) => {
+                let mut values = Vec::with_capacity(self.params.len());
+                for index in 0..self.params.len() {
+                    values.push(arguments.optional(index)?);
+                }
+                values.extend(arguments.rest.drain(..).map(Some));
+                Ok(Method::WithArguments {
+                    run,
+                    arguments: values.into(),
+                    nests: matches!(self.name, "append" | "merge"),
+                })
+            }
+        }
+    }
+}
+
+impl Method {
+    pub fn eval(&self, target: Eval<Val>, context: &mut Context<'_>) -> Eval<Val> {
+        match self {
+            Method::Or(alternative) => match target {
+                Ok(value) if !value.is_absent() => Ok(value),
+                _ => alternative.eval(context),
+            },
+            Method::Catch(handler) => match target {
+                Err(fault) => context.call(handler, Value::text(fault.to_string())),
+                value => value,
+            },
+            Method::Type => Ok(Val::Value(Value::text(target?.kind()))),
+            Method::Plain(run) => run(target?.value("any")?, context),
+            Method::WithArguments { run, arguments, .. } => {
+                let target = target?.value("any")?;
+                let mut values: SmallVec<[Option<Value>; 4]> = SmallVec::with_capacity(arguments.len());
+                for argument in arguments {
+                    values.push(match argument {
+                        Some(argument) => Some(argument.value("argument", context)?),
+                        None => None,
+                    });
+                }
+                run(target, &values, context)
+            }
+            Method::Query(query) => query.eval(target?.value("any")?, context),
+            Method::Path(method) => method.eval(target?.value("any")?, context),
+            Method::Pattern(method) => method.eval(target?.value("any")?, context),
+            Method::Time(method) => method.eval(target?.value("any")?, context),
+        }
+    }
+}
+
+/// The value of an argument that the parameters declare as needed.
+fn needed(arguments: &[Option<Value>], index: usize) -> &Value {
+    given(arguments, index).unwrap_or(&Value::Null)
+}
+
+fn given(arguments: &[Option<Value>], index: usize) -> Option<&Value> {
+    arguments.get(index).and_then(Option::as_ref)
+}
+
+fn text_argument<'v>(
+    arguments: &'v [Option<Value>],
+    index: usize,
+    name: &'static str,
+) -> Eval<std::borrow::Cow<'v, str>> {
+    argument_text(needed(arguments, index), name)
+}
+
+/// The text of the argument `name`.
+fn argument_text<'v>(value: &'v Value, name: &'static str) -> Eval<std::borrow::Cow<'v, str>> {
+    view::need_text(value).map_err(|fault| fault.from(|| format!("argument `{name}`")))
+}
+
+fn integer_argument(value: &Value, name: &'static str) -> Eval<i64> {
+    let integer = view::integer(value).ok_or_else(|| view::mismatch("integer", value));
+    integer.map_err(|fault| fault.from(|| format!("argument `{name}`")))
+}
+
+/// A text that a method has built.
+fn built(text: impl Into<Text>) -> Eval<Val> {
+    Ok(Val::Value(Value::Text(text.into())))
+}
+
+fn elements(value: &Value) -> Eval<&[Value]> {
+    match value {
+        Value::Array(values) => Ok(values),
+        other => Err(view::mismatch("array", other)),
+    }
+}
+
+/// A fault of one element of an array.
+fn at_element(index: usize, fault: Fault) -> Fault {
+    Fault::text(format!("element {index}: {fault}"))
+}

@@ -1,0 +1,71 @@
+//! Rounding, and sums and extremes of arrays.
+
+use std::cmp::Ordering;
+
+use thalweg_record::Value;
+
+use super::{MethodSpec, at_element, elements, plain};
+use crate::context::Context;
+use crate::error::{Eval, Fault};
+use crate::operators;
+use crate::val::Val;
+use crate::view::{Number, shallow_size, whole};
+
+pub(super) static METHODS: &[MethodSpec] = &[
+    plain("abs", |value, _| {
+        Ok(Val::Value(match Number::need(&value)? {
+            Number::Integer(n) => Number::Integer(n.saturating_abs()).value(),
+            Number::Float(n) => Value::F64(n.abs()),
+        }))
+    }),
+    plain("ceil", |value, _| round(&value, f64::ceil)),
+    plain("floor", |value, _| round(&value, f64::floor)),
+    plain("max", |value, context| extreme(&value, Ordering::is_gt, context)),
+    plain("min", |value, context| extreme(&value, Ordering::is_lt, context)),
+    plain("round", |value, _| round(&value, f64::round)),
+    plain("sum", |value, context| sum(&value, context)),
+];
+
+/// An integer if it fits 64 bits, else a float.
+fn round(value: &Value, rounding: fn(f64) -> f64) -> Eval<Val> {
+    Ok(Val::Value(match Number::need(value)? {
+        Number::Integer(_) => value.clone(),
+        Number::Float(n) => {
+            let rounded = rounding(n);
+            whole(rounded).map_or(Value::F64(rounded), Value::I64)
+        }
+    }))
+}
+
+fn extreme(value: &Value, is_better: fn(Ordering) -> bool, context: &mut Context<'_>) -> Eval<Val> {
+    context.spend(shallow_size(value))?;
+    let mut best: Option<&Value> = None;
+    for (index, value) in elements(value)?.iter().enumerate() {
+        Number::need(value).map_err(|fault| at_element(index, fault))?;
+        let order = best.and_then(|best| operators::compare(value, best).flatten());
+        if best.is_none() || order.is_some_and(is_better) {
+            best = Some(value);
+        }
+    }
+    match best {
+        Some(best) => Ok(Val::Value(best.clone())),
+        None => Err(Fault::text("the array is empty")),
+    }
+}
+
+/// Exact as long as all are integers.
+fn sum(value: &Value, context: &mut Context<'_>) -> Eval<Val> {
+    context.spend(shallow_size(value))?;
+    let mut sum = Number::Integer(0);
+    for (index, value) in elements(value)?.iter().enumerate() {
+        let next = Number::need(value).map_err(|fault| at_element(index, fault))?;
+        sum = match (sum, next) {
+            (Number::Integer(sum), Number::Integer(next)) => match sum.checked_add(next) {
+                Some(sum) => Number::Integer(sum),
+                None => Number::Float(sum as f64 + next as f64),
+            },
+            (sum, next) => Number::Float(sum.float() + next.float()),
+        };
+    }
+    Ok(Val::Value(sum.value()))
+}

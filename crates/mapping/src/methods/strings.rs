@@ -1,0 +1,183 @@
+//! Strings: case, parts, replacement, regular expressions, formatting. Bytes that are UTF-8 count as strings.
+
+use regex::Regex;
+use thalweg_record::{Text, Value};
+
+use super::{
+    Method, MethodSpec, argument_text, at_element, built, custom, elements, format, given, plain, text_argument,
+    variadic, with,
+};
+use crate::context::Context;
+use crate::error::{Eval, Syntax};
+use crate::expr::Expr;
+use crate::parser::arguments::{Arguments, Kind, Param};
+use crate::prepared::Prepared;
+use crate::val::Val;
+use crate::view::need_text;
+
+const PATTERN: Param = Param::needed("pattern", Kind::Text);
+
+pub(super) static METHODS: &[MethodSpec] = &[
+    variadic("format", |value, arguments, context| {
+        let arguments: Vec<&Value> = arguments.iter().flatten().collect();
+        let text = format::format(&need_text(&value)?, &arguments)?;
+        context.spend_bytes(text.len())?;
+        built(text)
+    }),
+    with(
+        "has_prefix",
+        &[Param::needed("value", Kind::Text)],
+        |value, arguments, _| {
+            let found = need_text(&value)?.starts_with(&*text_argument(arguments, 0, "value")?);
+            Ok(Val::Value(Value::Bool(found)))
+        },
+    ),
+    with(
+        "has_suffix",
+        &[Param::needed("value", Kind::Text)],
+        |value, arguments, _| {
+            let found = need_text(&value)?.ends_with(&*text_argument(arguments, 0, "value")?);
+            Ok(Val::Value(Value::Bool(found)))
+        },
+    ),
+    with("join", &[Param::optional("delimiter", Kind::Text)], join),
+    plain("lowercase", |value, context| {
+        let text = need_text(&value)?.to_lowercase();
+        context.spend_bytes(text.len())?;
+        built(text)
+    }),
+    custom("re_match", &[PATTERN], |arguments| {
+        Ok(Method::Pattern(PatternMethod::Match(pattern(arguments)?)))
+    }),
+    custom("re_replace", &[PATTERN, Param::needed("value", Kind::Text)], re_replace),
+    custom(
+        "re_replace_all",
+        &[PATTERN, Param::needed("value", Kind::Text)],
+        re_replace,
+    ),
+    with(
+        "replace_all",
+        &[Param::needed("old", Kind::Text), Param::needed("new", Kind::Text)],
+        replace_all,
+    ),
+    with("split", &[Param::needed("delimiter", Kind::Text)], split),
+    with("trim", &[Param::optional("cutset", Kind::Text)], trim),
+    plain("uppercase", |value, context| {
+        let text = need_text(&value)?.to_uppercase();
+        context.spend_bytes(text.len())?;
+        built(text)
+    }),
+];
+
+fn join(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+    let delimiter = match given(arguments, 0) {
+        Some(delimiter) => argument_text(delimiter, "delimiter")?,
+        None => "".into(),
+    };
+    let mut joined = String::new();
+    for (index, element) in elements(&value)?.iter().enumerate() {
+        let element = need_text(element).map_err(|fault| at_element(index, fault))?;
+        let part = if index == 0 { "" } else { &delimiter };
+        context.spend_bytes(part.len() + element.len())?;
+        crate::limits::check_bytes(joined.len() + part.len() + element.len())?;
+        joined.push_str(part);
+        joined.push_str(&element);
+    }
+    built(joined)
+}
+
+fn replace_all(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+    let text = need_text(&value)?;
+    let (old, new) = (text_argument(arguments, 0, "old")?, text_argument(arguments, 1, "new")?);
+    let found = if new.len() > old.len() {
+        text.matches(&*old).count()
+    } else {
+        0
+    };
+    let growth = found.saturating_mul(new.len().saturating_sub(old.len()));
+    context.spend_bytes(text.len().saturating_add(growth))?;
+    built(text.replace(&*old, &new))
+}
+
+/// An empty delimiter splits into characters.
+fn split(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+    let text = need_text(&value)?;
+    let delimiter = text_argument(arguments, 0, "delimiter")?;
+    let parts: Vec<Value> = if delimiter.is_empty() {
+        context.spend_elements(text.chars().count())?;
+        text.chars().map(|character| Value::Text(character.into())).collect()
+    } else {
+        context.spend_elements(text.matches(&*delimiter).count() + 1)?;
+        text.split(&*delimiter).map(Value::from).collect()
+    };
+    context.spend_bytes(text.len())?;
+    Ok(Val::Value(parts.into()))
+}
+
+fn trim(value: Value, arguments: &[Option<Value>], context: &mut Context<'_>) -> Eval<Val> {
+    let text = need_text(&value)?;
+    let trimmed = match given(arguments, 0) {
+        None => text.trim(),
+        Some(cutset) => {
+            let cutset = argument_text(cutset, "cutset")?;
+            text.trim_matches(|character| cutset.contains(character))
+        }
+    };
+    context.spend_bytes(trimmed.len())?;
+    built(Text::new(trimmed))
+}
+
+/// Methods on a regular expression.
+pub(crate) enum PatternMethod {
+    Match(Prepared<Regex>),
+    Replace(Prepared<Regex>, Expr),
+}
+
+fn pattern(arguments: &mut Arguments) -> Result<Prepared<Regex>, Syntax> {
+    let at = arguments.at(0);
+    Prepared::new("pattern", arguments.value(0)?, at, |text| {
+        Regex::new(text).map_err(|error| format!("bad regular expression: {error}"))
+    })
+}
+
+fn re_replace(arguments: &mut Arguments) -> Result<Method, Syntax> {
+    let pattern = pattern(arguments)?;
+    Ok(Method::Pattern(PatternMethod::Replace(pattern, arguments.value(1)?)))
+}
+
+impl PatternMethod {
+    pub fn eval(&self, target: Value, context: &mut Context<'_>) -> Eval<Val> {
+        let text = need_text(&target)?;
+        context.spend(text.len())?;
+        match self {
+            PatternMethod::Match(pattern) => pattern.with(context, |pattern, _| {
+                Ok(Val::Value(Value::Bool(pattern.is_match(&text))))
+            }),
+            PatternMethod::Replace(pattern, replacement) => {
+                let replacement = replacement.value("string", context)?;
+                let replacement = argument_text(&replacement, "value")?;
+                pattern.with(context, |pattern, context| {
+                    replace_matches(pattern, &text, &replacement, context)
+                })
+            }
+        }
+    }
+}
+
+/// All matches, with `$1` and `${name}` in the replacement; the size is watched as the text grows.
+fn replace_matches(pattern: &Regex, text: &str, replacement: &str, context: &mut Context<'_>) -> Eval<Val> {
+    let mut replaced = String::with_capacity(text.len());
+    let mut copied = 0;
+    for captures in pattern.captures_iter(text) {
+        let Some(whole) = captures.get(0) else { continue };
+        replaced.push_str(text.get(copied..whole.start()).unwrap_or_default());
+        let before = replaced.len();
+        captures.expand(replacement, &mut replaced);
+        copied = whole.end();
+        context.spend(replaced.len() - before)?;
+        crate::limits::check_bytes(replaced.len())?;
+    }
+    replaced.push_str(text.get(copied..).unwrap_or_default());
+    context.spend_bytes(replaced.len())?;
+    built(replaced)
+}

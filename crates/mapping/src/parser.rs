@@ -1,0 +1,294 @@
+//! Source text to the tree of typed nodes, by recursive descent with a bounded depth.
+//!
+//! Line breaks end statements but not expressions: an expression goes on as long as an operator or a dot follows, on
+//! whatever line. Names are resolved here (variables to slots, `name ->` queries to depths, functions and methods to
+//! code), so a mapping that compiles has no unknown name.
+
+use thalweg_record::Text;
+
+use crate::Compiler;
+use crate::error::{Syntax, unknown};
+use crate::expr::{Chain, Expr, Lambda};
+use crate::growth::growth;
+use crate::lexer::{Lexed, Lexer, Token};
+use crate::limits::{GROWTH_MAX, NESTING_MAX};
+use crate::operators::Op;
+
+pub(crate) mod arguments;
+mod literals;
+mod postfix;
+pub(crate) mod statements;
+
+pub(crate) struct Parser<'s> {
+    compiler: &'s Compiler,
+    lexer: Lexer<'s>,
+    source: &'s str,
+    peeked: Option<Lexed>,
+    depth: usize,
+    /// Names of the `name ->` queries around the current place, outermost first.
+    names: Vec<Text>,
+    /// Variables set so far; the position is the slot.
+    variables: Vec<Text>,
+    /// Whether the current expression may be followed by another match arm on the next line.
+    in_match: bool,
+    /// Whether `this` is the document under construction.
+    in_place: bool,
+}
+
+impl<'s> Parser<'s> {
+    pub fn new(compiler: &'s Compiler, source: &'s str, at: usize, in_place: bool) -> Parser<'s> {
+        Parser {
+            compiler,
+            lexer: Lexer::new(source, at),
+            source,
+            peeked: None,
+            depth: 0,
+            names: Vec::new(),
+            variables: Vec::new(),
+            in_match: false,
+            in_place,
+        }
+    }
+
+    /// The expression of an interpolation and the place after its closing brace.
+    pub fn braced_expression(mut self) -> Result<(Expr, usize), Syntax> {
+        let expression = self.whole_expression()?;
+        let end = self.expect("}", "after the expression of the interpolation")?;
+        Ok((expression, end.end))
+    }
+
+    /// An expression that is no part of another one.
+    fn whole_expression(&mut self) -> Result<Expr, Syntax> {
+        let at = self.peek()?.start;
+        let expression = self.expression()?;
+        if growth(&expression) > GROWTH_MAX {
+            let message =
+                format!("the value is nested up to {GROWTH_MAX} levels deeper than its parts; split it with `let`");
+            return Err(Syntax::new(at, message));
+        }
+        Ok(expression)
+    }
+
+    fn expression(&mut self) -> Result<Expr, Syntax> {
+        self.nested(|parser| {
+            let mut items = vec![parser.operand()?];
+            let mut ops = Vec::new();
+            while let Some(op) = parser.operator()? {
+                ops.push(op);
+                items.push(parser.operand()?);
+            }
+            Ok(group(items, ops))
+        })
+    }
+
+    /// Takes an operator if one follows.
+    fn operator(&mut self) -> Result<Option<Op>, Syntax> {
+        let next = self.peek()?;
+        let Token::Sign(sign) = next.token else {
+            return Ok(None);
+        };
+        let (on_new_line, end) = (next.on_new_line, next.end);
+        // In a match, a line that starts with `-5` is the next arm, not a subtraction.
+        let sticks = !self.source.get(end..).unwrap_or_default().starts_with([' ', '\t']);
+        if sign == "-" && on_new_line && self.in_match && sticks {
+            return Ok(None);
+        }
+        let op = Op::of(sign);
+        if op.is_some() {
+            self.take()?;
+        }
+        Ok(op)
+    }
+
+    fn operand(&mut self) -> Result<Expr, Syntax> {
+        let next = self.peek()?;
+        let start = next.start;
+        match next.token {
+            Token::Sign("!") => {
+                self.take()?;
+                let inner = self.nested(Parser::operand)?;
+                Ok(Expr::Not(Box::new(inner)))
+            }
+            Token::Sign("-") => {
+                let end = next.end;
+                self.take()?;
+                self.negated(start, end)
+            }
+            _ => self.postfix(),
+        }
+    }
+
+    /// After a minus: `-5.abs()` is the absolute value of -5, `-this.a.abs()` the negative of an absolute value.
+    fn negated(&mut self, start: usize, end: usize) -> Result<Expr, Syntax> {
+        let next = self.peek()?;
+        if let (Token::Number(number), true) = (&next.token, next.start == end) {
+            let negative = crate::operators::negate(number);
+            let negative = negative.map_err(|fault| Syntax::new(start, fault.to_string()))?;
+            self.take()?;
+            return self.postfix_of(Expr::Literal(negative));
+        }
+        let inner = self.nested(Parser::operand)?;
+        Ok(Expr::Negate(Box::new(inner)))
+    }
+
+    /// An argument or bracketed query: `name -> expression`, or an expression in which the value is `this`.
+    fn query(&mut self) -> Result<Lambda, Syntax> {
+        let next = self.peek()?.clone();
+        let Token::Name(name) = next.token else {
+            let body = self.expression()?;
+            return Ok(Lambda { named: false, body });
+        };
+        if !self.second_is("->") {
+            let body = self.expression()?;
+            return Ok(Lambda { named: false, body });
+        }
+        if matches!(name.as_str(), "this" | "root" | "true" | "false" | "null") {
+            return Err(Syntax::new(
+                next.start,
+                format!("`{name}` has a meaning already and cannot name a query's value"),
+            ));
+        }
+        self.take()?;
+        self.take()?;
+        self.names.push(name);
+        let body = self.expression();
+        self.names.pop();
+        Ok(Lambda {
+            named: true,
+            body: body?,
+        })
+    }
+
+    /// Runs `inner` one level deeper.
+    fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, Syntax>) -> Result<T, Syntax> {
+        if self.depth >= NESTING_MAX {
+            let at = self.peek()?.start;
+            return Err(Syntax::new(
+                at,
+                format!("nested deeper than the limit of {NESTING_MAX} levels"),
+            ));
+        }
+        self.depth += 1;
+        let result = inner(self);
+        self.depth -= 1;
+        result
+    }
+
+    fn peek(&mut self) -> Result<&Lexed, Syntax> {
+        match self.peeked {
+            Some(ref next) => Ok(next),
+            None => {
+                let next = self.lexer.next()?;
+                Ok(self.peeked.insert(next))
+            }
+        }
+    }
+
+    fn take(&mut self) -> Result<Lexed, Syntax> {
+        match self.peeked.take() {
+            Some(next) => Ok(next),
+            None => self.lexer.next(),
+        }
+    }
+
+    fn next_is(&mut self, sign: &str) -> Result<bool, Syntax> {
+        Ok(matches!(self.peek()?.token, Token::Sign(found) if found == sign))
+    }
+
+    fn next_is_name(&mut self, name: &str) -> Result<bool, Syntax> {
+        Ok(matches!(&self.peek()?.token, Token::Name(found) if found == name))
+    }
+
+    /// Takes a sign if it follows.
+    fn accept(&mut self, sign: &str) -> Result<bool, Syntax> {
+        let found = self.next_is(sign)?;
+        if found {
+            self.take()?;
+        }
+        Ok(found)
+    }
+
+    fn expect(&mut self, sign: &str, place: &str) -> Result<Lexed, Syntax> {
+        let next = self.take()?;
+        if matches!(next.token, Token::Sign(found) if found == sign) {
+            return Ok(next);
+        }
+        let found = next.token.show();
+        Err(Syntax::new(
+            next.start,
+            format!("expected `{sign}` {place}, found {found}"),
+        ))
+    }
+
+    /// Whether the token behind the next one is this sign.
+    fn second_is(&mut self, sign: &str) -> bool {
+        let at = match &self.peeked {
+            Some(next) => next.end,
+            None => return false,
+        };
+        let second = Lexer::new(self.source, at).next();
+        second.is_ok_and(|second| matches!(second.token, Token::Sign(found) if found == sign))
+    }
+
+    fn variable(&self, name: &Text, at: usize) -> Result<Expr, Syntax> {
+        match self.variables.iter().position(|known| known == name) {
+            Some(slot) => Ok(Expr::Variable(slot, name.clone())),
+            None => {
+                let known = self.variables.iter().map(Text::as_str);
+                let message = unknown("variable", name, known);
+                Err(Syntax::new(
+                    at,
+                    format!("{message}; a variable is set with `let {name} = ...` before it is used"),
+                ))
+            }
+        }
+    }
+}
+
+/// Operands and the operators between them, level by level, into chains.
+fn group(mut items: Vec<Expr>, mut ops: Vec<Op>) -> Expr {
+    for level in 0..Op::LEVELS {
+        if ops.is_empty() {
+            break;
+        }
+        (items, ops) = group_level(items, ops, level);
+    }
+    items.pop().unwrap_or(Expr::Literal(thalweg_record::Value::Null))
+}
+
+fn group_level(items: Vec<Expr>, ops: Vec<Op>, level: usize) -> (Vec<Expr>, Vec<Op>) {
+    let (mut new_items, mut new_ops) = (Vec::new(), Vec::new());
+    let mut items = items.into_iter();
+    let mut chain: Vec<(Op, Expr)> = Vec::new();
+    let Some(mut first) = items.next() else {
+        return (new_items, new_ops);
+    };
+    for (op, item) in ops.into_iter().zip(items) {
+        if op.level() == level {
+            chain.push((op, item));
+            continue;
+        }
+        new_items.push(chained(first, std::mem::take(&mut chain)));
+        new_ops.push(op);
+        first = item;
+    }
+    new_items.push(chained(first, chain));
+    (new_items, new_ops)
+}
+
+fn chained(first: Expr, rest: Vec<(Op, Expr)>) -> Expr {
+    match rest.first() {
+        None => first,
+        Some((op @ (Op::And | Op::Or), _)) => {
+            let is_and = *op == Op::And;
+            let terms = std::iter::once(first)
+                .chain(rest.into_iter().map(|(_, term)| term))
+                .collect();
+            if is_and { Expr::All(terms) } else { Expr::Any(terms) }
+        }
+        Some(_) => Expr::Chain(Box::new(Chain {
+            first,
+            rest: rest.into(),
+        })),
+    }
+}

@@ -1,0 +1,199 @@
+//! Arguments of functions and methods: from the call's text to the parameters of the one that is called.
+
+use thalweg_record::Value;
+
+use crate::error::{Syntax, unknown};
+use crate::expr::{Expr, Lambda};
+use crate::view;
+
+/// What a parameter takes. Literals are checked when the mapping is compiled, computed arguments when it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Any,
+    Text,
+    Integer,
+    Bool,
+    /// Evaluated for values that the method gives: `name -> ...`, or an expression in which they are `this`.
+    Query,
+}
+
+pub(crate) struct Param {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub is_needed: bool,
+}
+
+impl Param {
+    pub const fn needed(name: &'static str, kind: Kind) -> Param {
+        Param {
+            name,
+            kind,
+            is_needed: true,
+        }
+    }
+
+    pub const fn optional(name: &'static str, kind: Kind) -> Param {
+        Param {
+            name,
+            kind,
+            is_needed: false,
+        }
+    }
+}
+
+/// An argument as it was written.
+pub(crate) struct Written {
+    pub name: Option<String>,
+    pub value: Lambda,
+    pub at: usize,
+}
+
+/// The arguments of one call, in the order of the parameters.
+pub(crate) struct Arguments {
+    slots: Vec<Option<Written>>,
+    /// Those beyond the parameters, where any number is taken.
+    pub rest: Vec<Expr>,
+    /// The place of the call.
+    call_at: usize,
+}
+
+impl Arguments {
+    /// `call` is what is called, as in "method `split`".
+    pub fn bind(
+        call: &str,
+        call_at: usize,
+        params: &[Param],
+        variadic: bool,
+        written: Vec<Written>,
+    ) -> Result<Arguments, Syntax> {
+        let mut slots: Vec<Option<Written>> = params.iter().map(|_| None).collect();
+        let mut rest = Vec::new();
+        for (position, argument) in written.into_iter().enumerate() {
+            let at = argument.at;
+            let found = match &argument.name {
+                None => Some(position),
+                Some(name) => params.iter().position(|param| param.name == name),
+            };
+            let Some((slot, param)) = found.and_then(|found| Some((slots.get_mut(found)?, params.get(found)?))) else {
+                if let Some(name) = &argument.name {
+                    let names = params.iter().map(|param| param.name);
+                    return Err(Syntax::new(at, unknown(&format!("argument of {call}"), name, names)));
+                }
+                if variadic {
+                    rest.push(plain(argument.value, at, call)?);
+                    continue;
+                }
+                let message = match params.len() {
+                    0 => format!("{call} takes no arguments"),
+                    count => format!("{call} takes at most {count} argument(s): {}", names(params)),
+                };
+                return Err(Syntax::new(at, message));
+            };
+            check_kind(call, param, &argument)?;
+            if slot.replace(argument).is_some() {
+                return Err(Syntax::new(
+                    at,
+                    format!("argument `{}` of {call} is given twice", param.name),
+                ));
+            }
+        }
+        let missing = params
+            .iter()
+            .zip(&slots)
+            .find(|(param, slot)| param.is_needed && slot.is_none());
+        if let Some((param, _)) = missing {
+            return Err(Syntax::new(
+                call_at,
+                format!("{call} needs the argument `{}`", param.name),
+            ));
+        }
+        Ok(Arguments { slots, rest, call_at })
+    }
+
+    /// The place of an argument, or of the call if it is not given.
+    pub fn at(&self, index: usize) -> usize {
+        self.slots
+            .get(index)
+            .and_then(Option::as_ref)
+            .map_or(self.call_at, |argument| argument.at)
+    }
+
+    pub fn optional_query(&mut self, index: usize) -> Result<Option<Lambda>, Syntax> {
+        Ok(self
+            .slots
+            .get_mut(index)
+            .and_then(Option::take)
+            .map(|argument| argument.value))
+    }
+
+    pub fn query(&mut self, index: usize) -> Result<Lambda, Syntax> {
+        let call_at = self.call_at;
+        let query = self.optional_query(index)?;
+        query.ok_or_else(|| Syntax::new(call_at, format!("argument {} is missing", index + 1)))
+    }
+
+    pub fn value(&mut self, index: usize) -> Result<Expr, Syntax> {
+        self.query(index).map(|query| query.body)
+    }
+
+    pub fn optional(&mut self, index: usize) -> Result<Option<Expr>, Syntax> {
+        Ok(self.optional_query(index)?.map(|query| query.body))
+    }
+
+    /// An integer that must be known when the mapping is compiled.
+    pub fn constant(&mut self, index: usize, default: i64) -> Result<i64, Syntax> {
+        let at = self.at(index);
+        let value = match self.optional(index)? {
+            None => Some(default),
+            Some(Expr::Literal(value)) => view::integer(&value),
+            Some(_) => None,
+        };
+        value.ok_or_else(|| Syntax::new(at, "this argument must be a literal integer"))
+    }
+}
+
+fn names(params: &[Param]) -> String {
+    let names: Vec<&str> = params.iter().map(|param| param.name).collect();
+    names.join(", ")
+}
+
+/// The expression of an argument that is a value.
+fn plain(value: Lambda, at: usize, call: &str) -> Result<Expr, Syntax> {
+    if value.named {
+        return Err(Syntax::new(
+            at,
+            format!("{call} takes values here, not a query (`name -> ...`)"),
+        ));
+    }
+    Ok(value.body)
+}
+
+fn check_kind(call: &str, param: &Param, argument: &Written) -> Result<(), Syntax> {
+    if param.kind == Kind::Query {
+        return Ok(());
+    }
+    if argument.value.named {
+        let message = format!(
+            "argument `{}` of {call} is a value, not a query (`name -> ...`)",
+            param.name
+        );
+        return Err(Syntax::new(argument.at, message));
+    }
+    let Expr::Literal(literal) = &argument.value.body else {
+        return Ok(());
+    };
+    let (fits, wanted) = match param.kind {
+        Kind::Text => (view::text(literal).is_some(), "a string"),
+        Kind::Integer => (view::integer(literal).is_some(), "an integer"),
+        Kind::Bool => (matches!(literal, Value::Bool(_)), "true or false"),
+        Kind::Any | Kind::Query => (true, ""),
+    };
+    if fits {
+        return Ok(());
+    }
+    let (name, kind) = (param.name, view::kind(literal));
+    Err(Syntax::new(
+        argument.at,
+        format!("argument `{name}` of {call} must be {wanted}, not {kind}"),
+    ))
+}

@@ -1,0 +1,148 @@
+//! The document under construction: what `root` is while a mapping runs, and how assignments change it.
+
+use std::sync::Arc;
+
+use thalweg_record::{Object, Value};
+
+use crate::error::{Eval, Fault};
+use crate::path::{Path, Segment};
+use crate::val::Val;
+use crate::view;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Root {
+    /// Nothing was assigned: the payload stays as it is.
+    Nothing,
+    Deleted,
+    Value(Value),
+}
+
+impl Root {
+    /// `root<path> = value`. A path into a deleted root changes nothing: the message goes all the same.
+    pub fn assign(&mut self, path: &Path, value: Val) -> Eval<()> {
+        if matches!(value, Val::Nothing) {
+            return Ok(());
+        }
+        let Some((last, parents)) = path.0.split_last() else {
+            *self = match value {
+                Val::Value(value) => Root::Value(value),
+                _ => Root::Deleted,
+            };
+            return Ok(());
+        };
+        if matches!(self, Root::Nothing) {
+            *self = Root::Value(Object::new().into());
+        }
+        let Root::Value(root) = self else { return Ok(()) };
+        let (parent, depth) = match value {
+            // What is to be deleted need not be created first.
+            Val::Deleted => match existing(root, parents) {
+                Some(parent) => parent,
+                None => return Ok(()),
+            },
+            _ => create(root, parents, path)?,
+        };
+        match value {
+            Val::Value(value) => set(parent, last, value, path, depth),
+            _ => remove(parent, last),
+        }
+    }
+}
+
+/// The container that `segments` lead to, with objects put where nothing or null is.
+fn create<'r>(root: &'r mut Value, segments: &[Segment], path: &Path) -> Eval<(&'r mut Value, usize)> {
+    let mut at = root;
+    for (depth, segment) in segments.iter().enumerate() {
+        prepare(at);
+        at = match at {
+            Value::Object(object) => {
+                let object = Arc::make_mut(object);
+                if object.get(&segment.name).is_none() {
+                    object.push_new(segment.name.clone(), Object::new().into());
+                }
+                object
+                    .get_mut(&segment.name)
+                    .ok_or_else(|| collision(path, depth, "null"))?
+            }
+            Value::Array(values) => {
+                let length = values.len();
+                let element = segment.index.and_then(|index| Arc::make_mut(values).get_mut(index));
+                element.ok_or_else(|| no_element(path, segment, length))?
+            }
+            other => return Err(collision(path, depth, view::kind(other))),
+        };
+    }
+    prepare(at);
+    Ok((at, segments.len()))
+}
+
+/// Null becomes an object, and a record-like value the object that it is seen as.
+fn prepare(at: &mut Value) {
+    match at {
+        Value::Null => *at = Object::new().into(),
+        Value::Guid(_) | Value::Structured(_) => *at = view::unfold(at),
+        _ => {}
+    }
+}
+
+fn existing<'r>(root: &'r mut Value, segments: &[Segment]) -> Option<(&'r mut Value, usize)> {
+    let mut at = root;
+    for segment in segments {
+        if matches!(at, Value::Guid(_) | Value::Structured(_)) {
+            prepare(at);
+        }
+        at = match at {
+            Value::Object(object) => Arc::make_mut(object).get_mut(&segment.name)?,
+            Value::Array(values) => Arc::make_mut(values).get_mut(segment.index?)?,
+            _ => return None,
+        };
+    }
+    if matches!(at, Value::Guid(_) | Value::Structured(_)) {
+        prepare(at);
+    }
+    Some((at, segments.len()))
+}
+
+fn set(parent: &mut Value, segment: &Segment, value: Value, path: &Path, depth: usize) -> Eval<()> {
+    match parent {
+        Value::Object(object) => Arc::make_mut(object).set(segment.name.clone(), value),
+        Value::Array(values) => {
+            let length = values.len();
+            let element = segment.index.and_then(|index| Arc::make_mut(values).get_mut(index));
+            *element.ok_or_else(|| no_element(path, segment, length))? = value;
+        }
+        other => return Err(collision(path, depth, view::kind(other))),
+    }
+    Ok(())
+}
+
+fn remove(parent: &mut Value, segment: &Segment) -> Eval<()> {
+    match parent {
+        Value::Object(object) if object.get(&segment.name).is_some() => {
+            Arc::make_mut(object).remove(&segment.name);
+        }
+        Value::Array(values) => {
+            if let Some(index) = segment.index.filter(|index| *index < values.len()) {
+                let rest = values.iter().enumerate().filter(|(at, _)| *at != index);
+                *parent = Value::Array(rest.map(|(_, value)| value.clone()).collect());
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn collision(path: &Path, depth: usize, kind: &str) -> Fault {
+    let target = path.show("root");
+    let at = Path(path.0.iter().take(depth).cloned().collect()).show("root");
+    Fault::text(format!(
+        "cannot set `{target}`: `{at}` is not an object but has type {kind}"
+    ))
+}
+
+fn no_element(path: &Path, segment: &Segment, length: usize) -> Fault {
+    let (target, name) = (path.show("root"), &segment.name);
+    Fault::text(format!(
+        "cannot set `{target}`: `{name}` is not an index of an array of {length} elements"
+    ))
+}

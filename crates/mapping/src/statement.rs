@@ -1,0 +1,153 @@
+//! The statements of a mapping, and running them against a message.
+
+use thalweg_record::{Metadata, Text};
+
+use crate::RunError;
+use crate::context::Context;
+use crate::error::{Eval, Fault};
+use crate::expr::Expr;
+use crate::path::Path;
+use crate::val::Val;
+use crate::view;
+
+pub(crate) enum Statement {
+    /// `root.a.b = ...`; a value that is given needs no check of the limits.
+    Root {
+        path: Path,
+        value: Expr,
+        given: bool,
+        line: usize,
+    },
+    /// `meta key = ...`, or all metadata without a key.
+    Meta {
+        key: Option<Text>,
+        value: Expr,
+        line: usize,
+    },
+    /// `let name = ...`
+    Let {
+        slot: usize,
+        value: Expr,
+        given: bool,
+        line: usize,
+    },
+    If {
+        branches: Vec<(Expr, Vec<Statement>, usize)>,
+        otherwise: Vec<Statement>,
+    },
+}
+
+pub(crate) fn run(statements: &[Statement], context: &mut Context<'_>) -> Result<(), RunError> {
+    for statement in statements {
+        let (result, line) = match statement {
+            Statement::Root {
+                path,
+                value,
+                given,
+                line,
+            } => (assign_root(path, value, *given, context), *line),
+            Statement::Meta { key, value, line } => (assign_meta(key.as_ref(), value, context), *line),
+            Statement::Let {
+                slot,
+                value,
+                given,
+                line,
+            } => (assign_variable(*slot, value, *given, context), *line),
+            Statement::If { branches, otherwise } => {
+                run(chosen(branches, otherwise, context)?, context)?;
+                continue;
+            }
+        };
+        result.map_err(|fault| RunError {
+            line: Some(line),
+            message: fault.to_string(),
+        })?;
+    }
+    Ok(())
+}
+
+fn chosen<'s>(
+    branches: &'s [(Expr, Vec<Statement>, usize)],
+    otherwise: &'s [Statement],
+    context: &mut Context<'_>,
+) -> Result<&'s [Statement], RunError> {
+    for (condition, statements, line) in branches {
+        let truth = condition.truth(context).map_err(|fault| RunError {
+            line: Some(*line),
+            message: format!("failed to check if condition: {fault}"),
+        })?;
+        if truth {
+            return Ok(statements);
+        }
+    }
+    Ok(otherwise)
+}
+
+fn assign_root(path: &Path, value: &Expr, given: bool, context: &mut Context<'_>) -> Eval<()> {
+    let value = value.eval(context)?;
+    if !given && let Val::Value(value) = &value {
+        context.check(value)?;
+    }
+    context.is_assigned = true;
+    context.root.assign(path, value)
+}
+
+fn assign_variable(slot: usize, value: &Expr, given: bool, context: &mut Context<'_>) -> Eval<()> {
+    let value = match value.eval(context)? {
+        Val::Nothing => return Ok(()),
+        Val::Deleted => None,
+        Val::Value(value) => {
+            if !given {
+                context.check(&value)?;
+            }
+            Some(value)
+        }
+    };
+    if context.variables.len() <= slot {
+        context.variables.resize(slot + 1, None);
+    }
+    if let Some(variable) = context.variables.get_mut(slot) {
+        *variable = value;
+    }
+    Ok(())
+}
+
+fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut Context<'_>) -> Eval<()> {
+    let evaluated = value.eval(context)?;
+    let old = &context.message.meta;
+    let meta = match (key, evaluated) {
+        (_, Val::Nothing) => return Ok(()),
+        (Some(key), evaluated) => {
+            let text = match evaluated {
+                Val::Value(value) => Some(view::to_text(&value)?),
+                _ => None,
+            };
+            let meta = context.meta.get_or_insert_with(|| old.clone());
+            match text {
+                Some(text) => meta.set(key.clone(), text),
+                None => meta.remove(key),
+            }
+            return Ok(());
+        }
+        (None, Val::Deleted) => cleared(old),
+        (None, Val::Value(all)) => {
+            let object = view::object(&all)
+                .ok_or_else(|| view::mismatch("object", &all).from(|| value.describe()))
+                .map_err(|fault| Fault::text(format!("cannot replace all metadata: {fault}")))?;
+            let mut meta = cleared(old);
+            for (key, value) in object.iter() {
+                meta.set(key.clone(), view::to_text(value)?);
+            }
+            meta
+        }
+    };
+    context.meta = Some(meta);
+    Ok(())
+}
+
+/// No keys; the typed stamps of the message stay.
+fn cleared(old: &Metadata) -> Metadata {
+    let mut meta = old.clone();
+    meta.clear();
+    meta
+}

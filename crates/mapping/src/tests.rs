@@ -1,0 +1,108 @@
+//! Cases of the language as tables: an expression, a document, and what it yields or which error it gives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use thalweg_record::{Message, Payload, json};
+
+use crate::{Applied, CompileError, Compiler, Counts, Host, Interpolation, Mapping};
+
+mod arithmetic;
+mod compile_errors;
+mod fields;
+mod functions;
+mod interpolation;
+mod limits;
+mod mappings;
+mod methods;
+mod properties;
+mod queries;
+mod times;
+
+/// A world that answers the same each time: 2031-05-06T07:08:09.123456789Z, and random numbers that count up.
+#[derive(Default)]
+struct TestHost {
+    random: AtomicU64,
+}
+
+const NOW_NANOS: i64 = 1_935_817_689_123_456_789;
+
+impl Host for TestHost {
+    fn unix_nanos(&self) -> i64 {
+        NOW_NANOS
+    }
+
+    fn random(&self) -> u64 {
+        self.random.fetch_add(1, Ordering::Relaxed) << 60
+    }
+
+    fn env(&self, name: &str) -> Option<String> {
+        (name == "PLANT").then(|| "north".to_owned())
+    }
+
+    fn hostname(&self) -> Option<String> {
+        Some("edge-7".to_owned())
+    }
+}
+
+fn compiler() -> Compiler {
+    Compiler::new(Arc::new(TestHost::default()), Arc::new(Counts::default()))
+}
+
+fn mapping(source: &str) -> Mapping {
+    compiler()
+        .mapping(source)
+        .unwrap_or_else(|error| panic!("{source}\n{error}"))
+}
+
+fn interpolation(text: &str) -> Interpolation {
+    compiler()
+        .interpolation(text)
+        .unwrap_or_else(|error| panic!("{text}\n{error}"))
+}
+
+fn compile_error(source: &str) -> CompileError {
+    compiler()
+        .mapping(source)
+        .err()
+        .unwrap_or_else(|| panic!("compiles: {source}"))
+}
+
+/// The payload after a mapping, `(deleted)`, or the error.
+fn outcome(mapping: &Mapping, message: Message) -> String {
+    let mut batch = [message];
+    match mapping.apply(&mut batch, 0) {
+        Ok(Applied::Kept) => String::from_utf8_lossy(&batch[0].bytes()).into_owned(),
+        Ok(Applied::Deleted) => "(deleted)".to_owned(),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+/// What an expression yields for a JSON document: its JSON, `(nothing)`, or the error without its line.
+fn eval(expression: &str, document: &str) -> String {
+    let mapping = mapping(&format!("root = {expression}"));
+    match mapping.evaluate(&[Message::raw(document.to_owned())], 0) {
+        Ok(Some(value)) => json::to_string(&value),
+        Ok(None) => "(nothing)".to_owned(),
+        Err(error) => format!("error: {}", error.message),
+    }
+}
+
+/// `(expression, document, what it yields)`
+fn check(cases: &[(&str, &str, &str)]) {
+    for (expression, document, expected) in cases {
+        assert_eq!(eval(expression, document), *expected, "{expression} on {document}");
+    }
+}
+
+/// `(expression, what it yields)`
+fn check_constant(cases: &[(&str, &str)]) {
+    for (expression, expected) in cases {
+        assert_eq!(eval(expression, ""), *expected, "{expression}");
+    }
+}
+
+/// A typed payload, as another stage hands it over.
+fn typed(value: thalweg_record::Value) -> Message {
+    Message::new(Payload::Value(value), thalweg_record::Metadata::default())
+}

@@ -1,0 +1,324 @@
+//! What is wrong with a source text: where, what, and what to write instead.
+
+use super::compile_error;
+
+#[test]
+fn errors_name_the_place_and_the_cure() {
+    for (source, line, column, message) in [
+        ("", 1, 1, "the mapping is empty; write `root = this`"),
+        ("# nothing\n", 1, 1, "the mapping is empty; write `root = this`"),
+        (
+            "root = tmestamp_unix()",
+            1,
+            8,
+            "unknown function `tmestamp_unix`, did you mean `timestamp_unix`?",
+        ),
+        (
+            "root = this.a.upercase()",
+            1,
+            15,
+            "unknown method `upercase`, did you mean `uppercase`?",
+        ),
+        (
+            "root = this.a.\n  lenght()",
+            2,
+            3,
+            "unknown method `lenght`, did you mean `length`?",
+        ),
+        (
+            "root = foo.bar",
+            1,
+            8,
+            "unknown name `foo`: a field of the input is written `this.foo`, a variable `$foo`, a metadata value `@foo`, a text \"foo\"",
+        ),
+        (
+            "root = $x",
+            1,
+            8,
+            "unknown variable `x`; there are none; a variable is set with `let x = ...` before it is used",
+        ),
+        (
+            "let topic = 1\nroot = $topc",
+            2,
+            8,
+            "unknown variable `topc`, did you mean `topic`?; a variable is set with `let topc = ...` before it is used",
+        ),
+        (
+            "this.a = 1",
+            1,
+            8,
+            "`this` is the input and cannot be assigned to: write `root.a = ...`",
+        ),
+        (
+            "a = 1",
+            1,
+            1,
+            "cannot assign to `a`: write `root.a = ...` or `let a = ...`",
+        ),
+        ("@foo = 1", 1, 6, "metadata is set with `meta foo = ...`"),
+        (
+            "root.a = 1 root.b = 2",
+            1,
+            12,
+            "expected an operator or a line break, found `root`",
+        ),
+        (
+            "root.a == 1\nroot.b = 2",
+            2,
+            1,
+            "unexpected `root` after the expression; in a mapping of several lines each assigns something, as in `root.a = this.b`",
+        ),
+        ("root =", 1, 7, "expected an expression, found the end of the text"),
+        ("root = 1 +", 1, 11, "expected an expression, found the end of the text"),
+        (
+            "root = (1",
+            1,
+            10,
+            "expected `)` to close the parenthesis, found the end of the text",
+        ),
+        (
+            "root = [1, 2",
+            1,
+            13,
+            "expected `]` or `,` in the array, found the end of the text",
+        ),
+        (
+            "root = {\"a\" 1}",
+            1,
+            13,
+            "expected `:` after the member's name, found a number",
+        ),
+        ("root = {5: 1}", 1, 9, "the name of a member must be a string"),
+        ("root = 'x'", 1, 8, "strings are written in double quotes"),
+        (
+            "root = \"x",
+            1,
+            8,
+            "the string has no closing quote on its line; a text of several lines goes between \"\"\" and \"\"\"",
+        ),
+        ("root = \"\"\"x", 1, 8, "the string has no closing \"\"\""),
+        (
+            "root = \"\\q\"",
+            1,
+            9,
+            "unknown escape in a string; a backslash itself is written `\\\\`, and a text between \"\"\" and \"\"\" has no escapes",
+        ),
+        (
+            "root = this[0]",
+            1,
+            12,
+            "a value is not indexed with brackets; write `.index(0)`, or `.get(\"a.b\")` for a path",
+        ),
+        (
+            "root = this.foo-bar",
+            1,
+            17,
+            "unknown name `bar`: a field of the input is written `this.bar`, a variable `$bar`, a metadata value `@bar`, a text \"bar\"",
+        ),
+        (
+            "root = this.é",
+            1,
+            13,
+            "expected a field, a method or `(` after `.`; names with other characters than letters, digits and `_` go in quotes, as in this.\"foo-bar\"",
+        ),
+        ("root = 1 & 2", 1, 10, "unexpected `&`; the logical operator is `&&`"),
+        (
+            "root = 1;",
+            1,
+            9,
+            "unexpected `;`; statements are separated by line breaks",
+        ),
+        (
+            "root = 5x",
+            1,
+            8,
+            "this is not a number; numbers are written as 5, 0.5 or 1e6",
+        ),
+        (
+            "root = if true { 1",
+            1,
+            19,
+            "expected `}` after the branch, which is one expression, found the end of the text",
+        ),
+        (
+            "root = match this { 1 => 2 3 => 4 }",
+            1,
+            28,
+            "expected a line break, `,` or `}` after the case, found a number",
+        ),
+        (
+            "if true { root = 1",
+            1,
+            19,
+            "expected `}` after the statements, found the end of the text",
+        ),
+        ("root = 1 }", 1, 10, "unexpected `}`"),
+        (
+            "meta foo-bar = 1",
+            1,
+            9,
+            "expected `=` after the metadata key, found `-`; keys with other characters than letters, digits and `_` go in quotes, as in meta \"foo.bar\" = 1",
+        ),
+        ("meta \"\" = 1", 1, 6, "a metadata key cannot be empty"),
+        (
+            "let 5 = 1",
+            1,
+            5,
+            "expected a variable's name of letters, digits and `_` after `let`, found a number",
+        ),
+        (
+            "map foo { root = 1 }",
+            1,
+            1,
+            "`map` is not part of this language subset",
+        ),
+        ("root = $", 1, 8, "expected a variable's name after `$`"),
+        (
+            "root = this.map_each(this -> 1)",
+            1,
+            22,
+            "`this` has a meaning already and cannot name a query's value",
+        ),
+    ] {
+        let error = compile_error(source);
+        assert_eq!(
+            (error.line, error.column, error.message.as_str()),
+            (line, column, message),
+            "{source}"
+        );
+        assert!(error.to_string().starts_with(&format!("{line}:{column}: ")));
+    }
+}
+
+#[test]
+fn arguments_are_checked_against_the_parameters() {
+    for (source, column, message) in [
+        (
+            "root = this.split()",
+            13,
+            "method `split` needs the argument `delimiter`",
+        ),
+        (
+            "root = this.replace_all(\"a\")",
+            13,
+            "method `replace_all` needs the argument `new`",
+        ),
+        (
+            "root = this.replace_all(old: \"a\", nw: \"b\")",
+            35,
+            "unknown argument of method `replace_all` `nw`, did you mean `new`?",
+        ),
+        (
+            "root = this.split(\",\", 1)",
+            24,
+            "method `split` takes at most 1 argument(s): delimiter",
+        ),
+        ("root = this.uppercase(1)", 23, "method `uppercase` takes no arguments"),
+        ("root = now(1)", 12, "function `now` takes no arguments"),
+        (
+            "root = this.split(5)",
+            19,
+            "argument `delimiter` of method `split` must be a string, not number",
+        ),
+        (
+            "root = this.index(\"a\")",
+            19,
+            "argument `index` of method `index` must be an integer, not string",
+        ),
+        (
+            "root = this.index(1.5)",
+            19,
+            "argument `index` of method `index` must be an integer, not number",
+        ),
+        (
+            "root = this.split(x -> x)",
+            19,
+            "argument `delimiter` of method `split` is a value, not a query (`name -> ...`)",
+        ),
+        (
+            "root = this.append(x -> x)",
+            20,
+            "method `append` takes values here, not a query (`name -> ...`)",
+        ),
+        (
+            "root = this.trim(\"a\", cutset: \"b\")",
+            23,
+            "argument `cutset` of method `trim` is given twice",
+        ),
+        (
+            "root = counter(min: this.a)",
+            16,
+            "this argument must be a literal integer",
+        ),
+        (
+            "root = counter(5, 4)",
+            8,
+            "function `counter` counts from `min` to `max`, with 0 <= min <= max, not from 5 to 4",
+        ),
+        (
+            "root = env(\"A\", no_cache: 1)",
+            17,
+            "argument `no_cache` of function `env` must be true or false, not number",
+        ),
+        (
+            "root = this.map_each()",
+            13,
+            "method `map_each` needs the argument `query`",
+        ),
+    ] {
+        let error = compile_error(source);
+        assert_eq!(
+            (error.line, error.column, error.message.as_str()),
+            (1, column, message),
+            "{source}"
+        );
+    }
+}
+
+#[test]
+fn a_name_that_resembles_none_gets_the_whole_list() {
+    let error = compile_error("root = frobnicate()");
+    assert!(
+        error
+            .message
+            .starts_with("unknown function `frobnicate`; there are: batch_index, batch_size, content, ")
+    );
+    assert!(
+        error
+            .message
+            .ends_with(", throw, timestamp_unix, timestamp_unix_milli, timestamp_unix_nano, uuid_v4")
+    );
+    let error = compile_error("root = this.flatten_all_of_it()");
+    assert!(
+        error
+            .message
+            .starts_with("unknown method `flatten_all_of_it`; there are: abs, append, bool, catch, ceil, contains, ")
+    );
+}
+
+#[test]
+fn everything_the_documentation_promises_exists() {
+    let functions = "content json meta metadata error errored now timestamp_unix timestamp_unix_milli timestamp_unix_nano \
+                     uuid_v4 random_int counter count hostname env batch_index batch_size range throw deleted nothing";
+    let methods = "catch or string number bool type not_null not_empty length keys values index get exists merge append \
+                   contains has_prefix has_suffix split join trim uppercase lowercase replace_all re_match re_replace \
+                   re_replace_all format floor ceil round abs min max sum sort map_each filter fold parse_json format_json \
+                   encode decode ts_parse ts_format ts_unix ts_unix_milli";
+    let documentation = include_str!("../../../../docs/mapping.md");
+    let mut known: Vec<&str> = crate::functions::FUNCTIONS.iter().map(|spec| spec.name).collect();
+    let mut promised: Vec<&str> = functions.split_whitespace().collect();
+    known.sort_unstable();
+    promised.sort_unstable();
+    assert_eq!(known, promised);
+    let mut known: Vec<&str> = crate::methods::all().map(|spec| spec.name).collect();
+    let mut promised: Vec<&str> = methods.split_whitespace().collect();
+    known.sort_unstable();
+    promised.sort_unstable();
+    assert_eq!(known, promised);
+    for name in functions.split_whitespace().chain(methods.split_whitespace()) {
+        assert!(
+            documentation.contains(&format!("`{name}(")),
+            "docs/mapping.md does not show {name}"
+        );
+    }
+}
