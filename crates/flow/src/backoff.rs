@@ -1,0 +1,66 @@
+//! How long to wait between attempts at a write.
+
+use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
+
+/// Pauses that double from the first to the longest, and begin anew when a part of the messages was taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    pub first: Duration,
+    pub max: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff {
+            first: Duration::from_millis(100),
+            max: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Where one write stands in its attempts.
+pub(crate) struct Pauses {
+    backoff: Backoff,
+    next: Duration,
+}
+
+impl Pauses {
+    pub fn new(backoff: Backoff) -> Pauses {
+        Pauses {
+            backoff,
+            next: backoff.first,
+        }
+    }
+
+    /// The pause after a failed attempt, which may have made progress.
+    pub fn after(&mut self, progress: bool) -> Duration {
+        let pause = if progress { self.backoff.first } else { self.next };
+        self.next = (pause * 2).min(self.backoff.max);
+        with_jitter(pause)
+    }
+}
+
+/// Between half and the whole of a pause, so that many clients of a recovering server do not come back at once.
+fn with_jitter(pause: Duration) -> Duration {
+    let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    pause / 2 + (pause / 2).mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_to_the_longest_and_begin_anew_with_progress() {
+        let milliseconds = Duration::from_millis;
+        let mut pauses = Pauses::new(Backoff {
+            first: milliseconds(100),
+            max: milliseconds(300),
+        });
+        for (progress, whole) in [(false, 100), (false, 200), (false, 300), (false, 300), (true, 100), (false, 200)] {
+            let pause = pauses.after(progress);
+            assert!(pause >= milliseconds(whole) / 2 && pause <= milliseconds(whole), "{pause:?} of {whole} ms");
+        }
+    }
+}

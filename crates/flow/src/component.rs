@@ -1,0 +1,86 @@
+//! What every component of a flow knows about itself, and what it may use when it is built.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thalweg_telemetry::{ComponentId, IntCounter, IntGauge, LogLimiter, Metrics, Timing, Verdict};
+
+/// A component's identity with its metrics and its log. Clones share everything.
+#[derive(Clone)]
+pub struct Component {
+    /// `opcua`, `tag_processor`, …
+    pub name: Arc<str>,
+    /// Label, path and flow as metrics carry them.
+    pub id: Arc<ComponentId>,
+    pub metrics: Arc<Metrics>,
+    limiter: Arc<LogLimiter>,
+}
+
+impl Component {
+    pub fn new(name: &str, id: ComponentId, metrics: Arc<Metrics>) -> Component {
+        Component {
+            name: name.into(),
+            id: Arc::new(id),
+            metrics,
+            limiter: Arc::default(),
+        }
+    }
+
+    /// The label if the user gave one, else the path: how a component is called in logs and tables.
+    pub fn title(&self) -> &str {
+        if self.id.label.is_empty() {
+            &self.id.path
+        } else {
+            &self.id.label
+        }
+    }
+
+    pub fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.metrics.counter(&self.id, name, help)
+    }
+
+    pub fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.metrics.gauge(&self.id, name, help)
+    }
+
+    pub fn timing(&self, name: &str, help: &str) -> Timing {
+        self.metrics.timing(&self.id, name, help)
+    }
+
+    /// Logs an event that may repeat for every message: the first of a kind in full, then one summary per 10 s.
+    pub fn warn_limited(&self, kind: &'static str, n: u64, text: impl FnOnce() -> String) {
+        if let Verdict::Log { held_back } = self.limiter.check(kind, n) {
+            let (text, component) = (text(), self.title());
+            match held_back {
+                0 => tracing::warn!(component, "{text}"),
+                more => tracing::warn!(component, more_like_it = more, "{text}"),
+            }
+        }
+    }
+
+    pub(crate) fn log_held_back(&self) {
+        for (kind, count) in self.limiter.drain() {
+            tracing::warn!(component = self.title(), "{count} more events of kind {kind}");
+        }
+    }
+}
+
+/// What a component may use when it is built from its specification.
+#[derive(Clone)]
+pub struct BuildContext {
+    pub component: Component,
+    /// The label of the flow's input, else its path: what tables call the source of the messages.
+    pub source: Arc<str>,
+    pub data_dir: PathBuf,
+}
+
+/// Why a component cannot start: one sentence with the place and the cure.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(pub String);
+
+impl BuildError {
+    pub fn new(text: impl Into<String>) -> BuildError {
+        BuildError(text.into())
+    }
+}

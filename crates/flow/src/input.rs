@@ -1,0 +1,212 @@
+//! What an input is, and the sink into which it puts its batches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::RwLock;
+use thalweg_record::{Ack, Balance, Batch, Message, Outcome};
+use thalweg_telemetry::{Detail, IntCounter, Timing};
+use tokio_util::sync::CancellationToken;
+
+use crate::BoxFuture;
+use crate::component::Component;
+use crate::shard::Shards;
+
+/// A source of messages. Runs until its work is done or it is told to stop; connects and reconnects by itself.
+pub trait Input: Send {
+    /// Returns `Ok` when the source has no more to give (a file's end) or after `context.stop` was cancelled; an error
+    /// only when going on is pointless. Batches already sent are still delivered after it returned; an input that must
+    /// tell its server about acknowledgements waits for them before returning (see [`Sink::settled`]).
+    fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>>;
+}
+
+/// Why an input gave up for good. One sentence with the place and the cure.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InputError(pub String);
+
+/// What an input gets to work with.
+pub struct InputContext {
+    pub component: Component,
+    pub sink: Sink,
+    /// Cancelled when the input shall take in no more.
+    pub stop: CancellationToken,
+    pub connection: Connection,
+}
+
+/// Whether data can flow at one end, and what the component shows of itself. Clones share their state.
+#[derive(Clone)]
+pub struct Connection {
+    inner: Arc<ConnectionInner>,
+}
+
+struct ConnectionInner {
+    connected: AtomicBool,
+    why_not: RwLock<String>,
+    details: RwLock<Option<DetailsFn>>,
+    up: IntCounter,
+    failed: IntCounter,
+    lost: IntCounter,
+}
+
+type DetailsFn = Arc<dyn Fn() -> Vec<Detail> + Send + Sync>;
+
+impl Connection {
+    /// `direction` is `input` or `output`, as the metric names have it.
+    pub(crate) fn new(component: &Component, direction: &str) -> Connection {
+        let counter = |what: &str, help: &str| component.counter(&format!("{direction}_connection_{what}"), help);
+        Connection {
+            inner: Arc::new(ConnectionInner {
+                connected: AtomicBool::new(false),
+                why_not: RwLock::new("starting".to_owned()),
+                details: RwLock::new(None),
+                up: counter("up", "Connections made."),
+                failed: counter("failed", "Attempts to connect that failed."),
+                lost: counter("lost", "Connections lost."),
+            }),
+        }
+    }
+
+    /// Data can flow. Counts a connection if it could not before.
+    pub fn up(&self) {
+        if !self.inner.connected.swap(true, Ordering::Relaxed) {
+            self.inner.up.inc();
+        }
+    }
+
+    /// An attempt failed; `why` is shown by `/ready`.
+    pub fn failed(&self, why: &str) {
+        self.inner.failed.inc();
+        self.down(why);
+    }
+
+    /// Data cannot flow at the moment. Counts a loss if it could before.
+    pub fn lost(&self, why: &str) {
+        if self.inner.connected.load(Ordering::Relaxed) {
+            self.inner.lost.inc();
+        }
+        self.down(why);
+    }
+
+    /// Still on the way to a connection; `why` says how far.
+    pub fn progress(&self, why: &str) {
+        self.down(why);
+    }
+
+    fn down(&self, why: &str) {
+        self.inner.connected.store(false, Ordering::Relaxed);
+        *self.inner.why_not.write() = why.to_owned();
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.inner.connected.load(Ordering::Relaxed)
+    }
+
+    /// Why data cannot flow; `None` if it can.
+    pub fn why_not(&self) -> Option<String> {
+        (!self.is_up()).then(|| self.inner.why_not.read().clone())
+    }
+
+    /// What the console and the terminal show of this component; called about once per second.
+    pub fn show(&self, details: impl Fn() -> Vec<Detail> + Send + Sync + 'static) {
+        *self.inner.details.write() = Some(Arc::new(details));
+    }
+
+    pub fn details(&self) -> Vec<Detail> {
+        let details = self.inner.details.read().clone();
+        details.map(|details| details()).unwrap_or_default()
+    }
+}
+
+/// The flow takes no more: it is stopping or one of its stages died.
+#[derive(Debug, thiserror::Error)]
+#[error("the flow takes no more messages")]
+pub struct SinkClosed;
+
+/// Where an input puts its batches. Clones feed the same flow.
+#[derive(Clone)]
+pub struct Sink {
+    pub(crate) balance: Arc<Balance>,
+    pub(crate) shards: Arc<Shards>,
+    pub(crate) metrics: Arc<SinkMetrics>,
+    pub(crate) hurry: Arc<dyn Fn() + Send + Sync>,
+    pub(crate) open_batches: Arc<OpenBatches>,
+}
+
+pub(crate) struct SinkMetrics {
+    pub received: IntCounter,
+    pub latency: Timing,
+    pub flow_latency: Timing,
+}
+
+/// How many batches have entered and are not settled.
+#[derive(Default)]
+pub(crate) struct OpenBatches {
+    count: std::sync::atomic::AtomicU64,
+    changed: tokio::sync::Notify,
+}
+
+impl Sink {
+    /// Counts `n` messages as entered. `settle` hears, once, what became of them, on whatever thread ends the last.
+    /// Messages that the input itself filters or drops are told to the returned `Ack` before [`Sink::send`].
+    pub fn enter(&self, n: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
+        let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), Instant::now());
+        metrics.received.inc_by(n as u64);
+        open.count.fetch_add(1, Ordering::SeqCst);
+        Ack::enter(&self.balance, n, move |outcome| {
+            metrics.flow_latency.observe_many(start.elapsed(), n as u64);
+            settle(outcome);
+            open.count.fetch_sub(1, Ordering::SeqCst);
+            open.changed.notify_waiters();
+        })
+    }
+
+    /// Passes a batch on; waits while the flow is full. After an error the batch has been given up (and so nacked).
+    pub async fn send(&self, batch: Batch) -> Result<(), SinkClosed> {
+        let start = Instant::now();
+        let result = self.shards.send(batch).await;
+        self.metrics.latency.observe(start.elapsed());
+        result
+    }
+
+    /// [`Sink::enter`] and [`Sink::send`] in one, for messages that need no settling.
+    pub async fn send_all(
+        &self,
+        messages: Vec<Message>,
+        settle: impl FnOnce(Outcome) + Send + 'static,
+    ) -> Result<(), SinkClosed> {
+        let ack = self.enter(messages.len(), settle);
+        self.send(Batch::new(messages, ack)).await
+    }
+
+    /// Waits until the flow could take a batch at once: a source that is asked for its data (a Publish request, a fetch)
+    /// asks only then, so that a slow output stops the asking.
+    pub async fn has_room(&self) {
+        self.shards.has_room().await;
+    }
+
+    /// Tells outputs that collect before they write that somebody waits for the acknowledgement.
+    pub fn hurry(&self) {
+        (self.hurry)();
+    }
+
+    /// Batches that entered and are not settled yet.
+    pub fn open_batches(&self) -> u64 {
+        self.open_batches.count.load(Ordering::SeqCst)
+    }
+
+    /// Waits until every batch that entered so far is settled.
+    pub async fn settled(&self) {
+        loop {
+            let changed = self.open_batches.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.open_batches() == 0 {
+                return;
+            }
+            self.hurry();
+            changed.await;
+        }
+    }
+}

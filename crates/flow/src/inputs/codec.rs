@@ -1,0 +1,200 @@
+//! How a stream of bytes is cut into messages: `lines`, `all-bytes`, `delim:x`.
+
+use bytes::{Bytes, BytesMut};
+use memchr::memmem;
+use thalweg_config::Fields;
+
+/// A message of a stream may be this large unless `max_buffer` says otherwise.
+const MAX_BUFFER: &str = "64MiB";
+
+/// The rule by which a stream is cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Codec {
+    cut: Cut,
+    max_bytes: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cut {
+    /// At line feeds; a carriage return before one belongs to it.
+    Lines,
+    At(Vec<u8>),
+    /// Not at all.
+    AllBytes,
+}
+
+impl Codec {
+    /// Reads the fields `codec` and `max_buffer`.
+    pub fn read(fields: &mut Fields<'_>) -> Codec {
+        let name = fields.string("codec", "lines");
+        let max_bytes = usize::try_from(fields.size("max_buffer", MAX_BUFFER)).unwrap_or(usize::MAX);
+        let cut = match name.as_str() {
+            "lines" => Cut::Lines,
+            "all-bytes" => Cut::AllBytes,
+            other => match other.strip_prefix("delim:") {
+                Some(delimiter) if !delimiter.is_empty() => Cut::At(delimiter.as_bytes().to_vec()),
+                _ => {
+                    fields.error(
+                        "codec",
+                        format!("unknown codec \"{other}\"; valid: lines, all-bytes, delim:x"),
+                    );
+                    Cut::Lines
+                }
+            },
+        };
+        Codec { cut, max_bytes }
+    }
+
+    pub fn splitter(&self) -> Splitter {
+        Splitter {
+            codec: self.clone(),
+            buffer: BytesMut::new(),
+            searched: 0,
+            skipping: false,
+        }
+    }
+}
+
+/// Cuts one stream.
+pub(super) struct Splitter {
+    codec: Codec,
+    buffer: BytesMut,
+    /// The delimiter does not begin before this offset of the buffer.
+    searched: usize,
+    /// Inside a message that is too large: everything up to the next delimiter is passed over.
+    skipping: bool,
+}
+
+/// What came out of a piece of the stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Cuts {
+    pub messages: Vec<Bytes>,
+    /// Messages that were passed over because they are larger than `max_buffer`.
+    pub too_large: usize,
+}
+
+impl Splitter {
+    pub fn push(&mut self, piece: &[u8]) -> Cuts {
+        self.buffer.extend_from_slice(piece);
+        let mut cuts = Cuts::default();
+        while let Some((end, next)) = self.find() {
+            let mut message = self.buffer.split_to(next);
+            message.truncate(end);
+            self.searched = 0;
+            if std::mem::take(&mut self.skipping) {
+                continue;
+            }
+            if message.len() > self.codec.max_bytes {
+                cuts.too_large += 1;
+            } else {
+                cuts.messages.push(message.freeze());
+            }
+        }
+        self.bound(&mut cuts);
+        cuts
+    }
+
+    /// The stream's end: what is left is a message too, unless it is empty.
+    pub fn finish(&mut self) -> Cuts {
+        let rest = self.buffer.split().freeze();
+        let complete = !rest.is_empty() && !self.skipping;
+        Cuts {
+            messages: complete.then_some(rest).into_iter().collect(),
+            too_large: 0,
+        }
+    }
+
+    /// Where the first message ends and where the next begins.
+    fn find(&mut self) -> Option<(usize, usize)> {
+        let tail = self.buffer.get(self.searched..)?;
+        match &self.codec.cut {
+            Cut::AllBytes => None,
+            Cut::Lines => {
+                let Some(at) = memchr::memchr(b'\n', tail).map(|at| at + self.searched) else {
+                    self.searched = self.buffer.len();
+                    return None;
+                };
+                let carriage_return = at.checked_sub(1).and_then(|i| self.buffer.get(i)) == Some(&b'\r');
+                Some((at - usize::from(carriage_return), at + 1))
+            }
+            Cut::At(delimiter) => {
+                let Some(at) = memmem::find(tail, delimiter).map(|at| at + self.searched) else {
+                    self.searched = self.buffer.len().saturating_sub(delimiter.len() - 1);
+                    return None;
+                };
+                Some((at, at + delimiter.len()))
+            }
+        }
+    }
+
+    /// Keeps the buffer from growing with a message that is too large anyway.
+    fn bound(&mut self, cuts: &mut Cuts) {
+        if self.buffer.len() <= self.codec.max_bytes && !self.skipping {
+            return;
+        }
+        if !std::mem::replace(&mut self.skipping, true) {
+            cuts.too_large += 1;
+        }
+        // A delimiter of several bytes may have begun at the end.
+        let keep = match &self.codec.cut {
+            Cut::At(delimiter) => delimiter.len() - 1,
+            _ => 0,
+        };
+        let passed = self.buffer.len().saturating_sub(keep);
+        let _ = self.buffer.split_to(passed);
+        self.searched = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn codec(cut: Cut, max_bytes: usize) -> Codec {
+        Codec { cut, max_bytes }
+    }
+
+    fn run(codec: &Codec, pieces: &[&[u8]]) -> (Vec<String>, usize) {
+        let mut splitter = codec.splitter();
+        let mut all: Vec<Cuts> = pieces.iter().map(|piece| splitter.push(piece)).collect();
+        all.push(splitter.finish());
+        let too_large = all.iter().map(|cuts| cuts.too_large).sum();
+        let messages = all.into_iter().flat_map(|cuts| cuts.messages);
+        (
+            messages.map(|m| String::from_utf8_lossy(&m).into_owned()).collect(),
+            too_large,
+        )
+    }
+
+    #[test]
+    fn lines_end_with_or_without_carriage_return_and_the_last_needs_no_end() {
+        let (messages, _) = run(&codec(Cut::Lines, 100), &[b"a\r", b"\nb\n\nc"]);
+        assert_eq!(messages, ["a", "b", "", "c"]);
+    }
+
+    #[test]
+    fn a_message_over_the_limit_is_passed_over_and_the_next_is_whole() {
+        for cut in [Cut::Lines, Cut::At(b"\n".to_vec())] {
+            let (messages, too_large) = run(&codec(cut, 3), &[b"ab\nabcd", b"efgh", b"i\nxy\nabcd\nz"]);
+            assert_eq!(
+                (messages, too_large),
+                (vec!["ab".to_owned(), "xy".to_owned(), "z".to_owned()], 2)
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_do_not_matter(text in "[a-c|;]{0,60}", cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
+            let codec = codec(Cut::At(b"|;".to_vec()), 1000);
+            let mut at: Vec<usize> = cuts.iter().map(|i| i.index(text.len() + 1)).collect();
+            at.extend([0, text.len()]);
+            at.sort_unstable();
+            let pieces: Vec<&[u8]> = at.windows(2).map(|w| &text.as_bytes()[w[0]..w[1]]).collect();
+            let mut expected: Vec<String> = text.split("|;").map(str::to_owned).collect();
+            if expected.last().is_some_and(String::is_empty) { expected.pop(); }
+            prop_assert_eq!(run(&codec, &pieces).0, expected);
+        }
+    }
+}

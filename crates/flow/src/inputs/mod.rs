@@ -1,0 +1,18 @@
+//! The inputs that need nothing but this crate.
+
+mod broker;
+mod codec;
+mod file;
+mod generate;
+mod resource;
+mod stdin;
+
+use crate::registry::Registry;
+
+pub(crate) fn register(registry: &mut Registry) {
+    registry.input("broker", broker::parse);
+    registry.input("file", file::parse);
+    registry.input("generate", generate::parse);
+    registry.input("resource", resource::parse);
+    registry.input("stdin", stdin::parse);
+}

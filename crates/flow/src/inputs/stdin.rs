@@ -1,0 +1,86 @@
+//! `stdin`: the standard input, cut into messages. The flow ends when it does.
+
+use std::sync::Arc;
+
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_record::{Batch, DropReason, Message};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::codec::{Codec, Cuts};
+use crate::BoxFuture;
+use crate::component::{BuildContext, BuildError};
+use crate::input::{Input, InputContext, InputError};
+use crate::parse::ParseContext;
+use crate::registry::InputSpec;
+
+struct Spec(Codec);
+
+pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let codec = Codec::read(&mut fields);
+    fields.finish();
+    Some(Arc::new(Spec(codec)))
+}
+
+impl InputSpec for Spec {
+    fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+        Ok(Box::new(Stdin(self.0.clone())))
+    }
+}
+
+struct Stdin(Codec);
+
+impl Input for Stdin {
+    fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
+        Box::pin(async move {
+            context.connection.up();
+            let read = read_stream(tokio::io::stdin(), &self.0, &context, |_| {}).await;
+            read.map_err(|error| InputError(format!("cannot read the standard input: {error}")))
+        })
+    }
+}
+
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Reads a stream to its end or until the flow stops; `mark` adds to each message what is known of it.
+pub(super) async fn read_stream(
+    mut stream: impl AsyncRead + Unpin,
+    codec: &Codec,
+    context: &InputContext,
+    mark: impl Fn(&mut Message),
+) -> std::io::Result<()> {
+    let mut splitter = codec.splitter();
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let read = tokio::select! {
+            () = context.stop.cancelled() => return Ok(()),
+            read = stream.read(&mut piece) => read?,
+        };
+        let end = read == 0;
+        let cuts = if end {
+            splitter.finish()
+        } else {
+            splitter.push(piece.get(..read).unwrap_or_default())
+        };
+        if send(cuts, context, &mark).await.is_err() || end {
+            return Ok(());
+        }
+    }
+}
+
+async fn send(cuts: Cuts, context: &InputContext, mark: &impl Fn(&mut Message)) -> Result<(), crate::SinkClosed> {
+    let count = cuts.messages.len() + cuts.too_large;
+    if count == 0 {
+        return Ok(());
+    }
+    let mut ack = context.sink.enter(count, |_| {});
+    if cuts.too_large > 0 {
+        ack.dropped(DropReason::TooLarge, cuts.too_large);
+        context.component.warn_limited("too_large", cuts.too_large as u64, || {
+            "a message is larger than max_buffer and was dropped; raise max_buffer to let it pass".to_owned()
+        });
+    }
+    let mut messages: Vec<Message> = cuts.messages.into_iter().map(Message::raw).collect();
+    messages.iter_mut().for_each(mark);
+    context.sink.send(Batch::new(messages, ack)).await
+}

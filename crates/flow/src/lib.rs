@@ -1,0 +1,37 @@
+//! The flow runtime: carries batches from an input through processors to an output, and acknowledgements back.
+//!
+//! Inputs and outputs are tasks on the async runtime; processors run synchronously on threads of their own, one instance
+//! per thread, with work sharded by series so that order within a series holds at any number of threads. Every queue in
+//! between has limits in messages and bytes: a full one stops what feeds it, back to the source.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod backoff;
+mod children;
+mod component;
+mod context;
+mod delivery;
+mod input;
+mod inputs;
+mod output;
+mod outputs;
+mod parse;
+mod processor;
+mod processors;
+mod queue;
+mod registry;
+mod runtime;
+mod shard;
+mod worker;
+
+pub use backoff::Backoff;
+pub use component::{BuildContext, BuildError, Component};
+pub use context::{DeadLetters, StageContext};
+pub use input::{Connection, Input, InputContext, InputError, Sink, SinkClosed};
+pub use output::{Output, OutputContext, Rejection, WriteError};
+pub use parse::ParseContext;
+pub use processor::Processor;
+pub use registry::{InputSpec, OutputSpec, ProcessorSpec, Registry};
+pub use runtime::{DeadLetterOutput, Flow, FlowEnvironment, FlowHandle, FlowSpec, StopReport};
+
+/// The future of a call that an object-safe trait returns.
+pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

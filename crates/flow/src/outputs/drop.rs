@@ -1,0 +1,31 @@
+//! `drop`: takes everything and keeps nothing.
+
+use std::sync::Arc;
+
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_record::Message;
+
+use crate::BoxFuture;
+use crate::component::{BuildContext, BuildError};
+use crate::output::{Output, WriteError};
+use crate::parse::ParseContext;
+use crate::registry::OutputSpec;
+
+pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
+    Fields::new(&node.body, context.diagnostics).finish();
+    Some(Arc::new(Drop))
+}
+
+struct Drop;
+
+impl OutputSpec for Drop {
+    fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
+        Ok(Arc::new(Drop))
+    }
+}
+
+impl Output for Drop {
+    fn write(&self, _: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

@@ -1,0 +1,19 @@
+//! The outputs that need nothing but this crate.
+
+mod broker;
+mod codec;
+mod drop;
+mod file;
+mod resource;
+mod stdout;
+mod writer;
+
+use crate::registry::Registry;
+
+pub(crate) fn register(registry: &mut Registry) {
+    registry.output("broker", broker::parse);
+    registry.output("drop", drop::parse);
+    registry.output("file", file::parse);
+    registry.output("resource", resource::parse);
+    registry.output("stdout", stdout::parse);
+}

@@ -1,0 +1,108 @@
+//! What a component's configuration reader may use.
+
+use std::sync::Arc;
+
+use thalweg_config::{ComponentKind, ComponentNode, Config, Diagnostics, Node, nearest};
+use thalweg_mapping::{CompileError, Interpolation};
+
+use crate::registry::{InputSpec, OutputSpec, ProcessorSpec, Registry};
+
+/// Passed down while a configuration is checked. Mistakes go to `diagnostics`; reading goes on to find them all.
+pub struct ParseContext<'a> {
+    pub diagnostics: &'a Diagnostics,
+    pub registry: &'a Registry,
+    pub config: &'a Config,
+    /// How deep in resources this is, to stop resources that name each other in a circle.
+    pub(crate) depth: usize,
+}
+
+const DEPTH_MAX: usize = 32;
+
+impl<'a> ParseContext<'a> {
+    pub fn new(diagnostics: &'a Diagnostics, registry: &'a Registry, config: &'a Config) -> ParseContext<'a> {
+        ParseContext {
+            diagnostics,
+            registry,
+            config,
+            depth: 0,
+        }
+    }
+
+    pub fn input(&mut self, node: &ComponentNode) -> Option<Arc<dyn InputSpec>> {
+        let registry = self.registry;
+        self.nested(node, |context| registry.parse_input(node, context))
+    }
+
+    pub fn processor(&mut self, node: &ComponentNode) -> Option<Arc<dyn ProcessorSpec>> {
+        let registry = self.registry;
+        self.nested(node, |context| registry.parse_processor(node, context))
+    }
+
+    pub fn output(&mut self, node: &ComponentNode) -> Option<Arc<dyn OutputSpec>> {
+        let registry = self.registry;
+        self.nested(node, |context| registry.parse_output(node, context))
+    }
+
+    /// Reads a component that nothing uses yet, for its mistakes.
+    pub fn check(&mut self, node: &ComponentNode) {
+        match node.kind {
+            ComponentKind::Input => drop(self.input(node)),
+            ComponentKind::Processor => drop(self.processor(node)),
+            ComponentKind::Output => drop(self.output(node)),
+            kind => self.diagnostics.error_at(
+                node.name_pos,
+                format!("this version has no {kind} components; remove \"{}\"", node.name),
+            ),
+        }
+    }
+
+    fn nested<T>(&mut self, node: &ComponentNode, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        if self.depth >= DEPTH_MAX {
+            self.diagnostics.error_at(
+                node.pos,
+                format!("components are nested more than {DEPTH_MAX} deep; do resources name each other in a circle?"),
+            );
+            return None;
+        }
+        self.depth += 1;
+        let result = read(self);
+        self.depth -= 1;
+        result
+    }
+}
+
+impl ParseContext<'_> {
+    /// The component that `resource: label` names; reports an unknown label.
+    pub(crate) fn resource(&mut self, node: &ComponentNode, kind: ComponentKind) -> Option<ComponentNode> {
+        let label = node.body.scalar_text().unwrap_or_default();
+        let found = self.config.resources.find(kind, label).cloned();
+        if found.is_none() {
+            let known = self
+                .config
+                .resources
+                .of(kind)
+                .iter()
+                .filter_map(|resource| resource.label.as_deref());
+            let hint = nearest(label, known);
+            self.diagnostics.error(
+                &node.body,
+                format!("no {kind} resource has the label \"{label}\"{hint}"),
+            );
+        }
+        found
+    }
+
+    /// Compiles an interpolated text; reports its mistake at its place in the file.
+    pub fn interpolation(&self, node: &Node) -> Option<Interpolation> {
+        let text = node.scalar_text().unwrap_or_default();
+        Interpolation::compile(text)
+            .map_err(|error| compile_error(node, &error, self.diagnostics))
+            .ok()
+    }
+}
+
+/// Reports a mistake in a mapping at its place in the file.
+pub(crate) fn compile_error(node: &Node, error: &CompileError, diagnostics: &Diagnostics) {
+    let pos = node.text_pos(error.line, error.column);
+    diagnostics.error_at(pos, &error.message);
+}

@@ -1,0 +1,145 @@
+//! `catch` runs its processors on flagged messages only and clears their flag; `try` stops processing a message at the
+//! first processor that flags it.
+
+use std::sync::Arc;
+
+use thalweg_config::ComponentNode;
+use thalweg_record::{Batch, Message};
+
+use super::nested::{Chain, ChainSpec};
+use crate::Processor;
+use crate::component::BuildError;
+use crate::context::StageContext;
+use crate::parse::ParseContext;
+use crate::registry::ProcessorSpec;
+
+struct CatchSpec(ChainSpec);
+
+pub(super) fn parse_catch(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
+    Some(Arc::new(CatchSpec(ChainSpec::parse(node, &node.body, "", context)?)))
+}
+
+impl ProcessorSpec for CatchSpec {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
+        Ok(Box::new(Catch(self.0.build(&context)?)))
+    }
+}
+
+struct Catch(Chain);
+
+impl Processor for Catch {
+    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+        for (flagged, run) in runs(batch) {
+            if !flagged {
+                out.push(run);
+                continue;
+            }
+            let mut caught = self.0.process(run);
+            for message in caught.iter_mut().flat_map(|batch| &mut batch.messages) {
+                message.failure = None;
+            }
+            out.append(&mut caught);
+        }
+    }
+
+    fn next_tick(&self) -> Option<std::time::Instant> {
+        self.0.next_tick()
+    }
+
+    fn tick(&mut self, now: std::time::Instant, out: &mut Vec<Batch>) {
+        self.0.tick(now, out);
+    }
+
+    fn flush(&mut self, out: &mut Vec<Batch>) {
+        self.0.flush(out);
+    }
+}
+
+/// Cuts a batch where flagged and unflagged messages meet, so that order is kept.
+fn runs(batch: Batch) -> Vec<(bool, Batch)> {
+    let Batch { messages, mut ack } = batch;
+    let mut parts: Vec<(bool, Vec<Message>)> = Vec::new();
+    for message in messages {
+        let flagged = message.failure.is_some();
+        match parts.last_mut() {
+            Some((kind, part)) if *kind == flagged => part.push(message),
+            _ => parts.push((flagged, vec![message])),
+        }
+    }
+    let Some(last) = parts.pop() else {
+        return vec![(false, Batch::new(Vec::new(), ack))];
+    };
+    let mut runs: Vec<(bool, Batch)> = Vec::with_capacity(parts.len() + 1);
+    for (flagged, part) in parts {
+        let part_ack = ack.split(part.len());
+        runs.push((flagged, Batch::new(part, part_ack)));
+    }
+    runs.push((last.0, Batch::new(last.1, ack)));
+    runs
+}
+
+struct TrySpec(Vec<ChainSpec>);
+
+pub(super) fn parse_try(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
+    // One chain per step, so that a message can leave between two of them.
+    let Ok(items) = node.body.expect_seq() else {
+        context
+            .diagnostics
+            .error(&node.body, node.body.expected("a list of processors"));
+        return None;
+    };
+    let nodes = node.children(
+        &node.body,
+        thalweg_config::ComponentKind::Processor,
+        "",
+        context.diagnostics,
+    );
+    let steps: Vec<ChainSpec> = nodes
+        .into_iter()
+        .filter_map(|step| ChainSpec::single(step, context))
+        .collect();
+    (steps.len() == items.len()).then(|| Arc::new(TrySpec(steps)) as Arc<dyn ProcessorSpec>)
+}
+
+impl ProcessorSpec for TrySpec {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
+        Ok(Box::new(Try(self
+            .0
+            .iter()
+            .map(|step| step.build(&context))
+            .collect::<Result<_, _>>()?)))
+    }
+}
+
+struct Try(Vec<Chain>);
+
+impl Processor for Try {
+    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+        let mut batches = vec![batch];
+        for step in &mut self.0 {
+            let mut results = Vec::new();
+            for (flagged, run) in batches.into_iter().flat_map(runs) {
+                if flagged {
+                    results.push(run);
+                } else {
+                    results.append(&mut step.process(run));
+                }
+            }
+            batches = results;
+        }
+        out.append(&mut batches);
+    }
+
+    fn flush(&mut self, out: &mut Vec<Batch>) {
+        for at in 0..self.0.len() {
+            let mut released = Vec::new();
+            if let Some(step) = self.0.get_mut(at) {
+                step.flush(&mut released);
+            }
+            for later in self.0.iter_mut().skip(at + 1) {
+                released = released.into_iter().flat_map(|batch| later.process(batch)).collect();
+            }
+            out.append(&mut released);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `mapping` (also `bloblang`) and `mutation`: a program per message. A message on which it fails is flagged and passed
+//! on unchanged; one that it deletes is filtered.
+
+use std::sync::Arc;
+
+use thalweg_config::ComponentNode;
+use thalweg_mapping::{Applied, Mapping};
+use thalweg_record::{Batch, Failure, FilterReason};
+
+use crate::Processor;
+use crate::component::BuildError;
+use crate::context::StageContext;
+use crate::parse::{ParseContext, compile_error};
+use crate::registry::ProcessorSpec;
+
+struct Spec(Arc<Mapping>);
+
+pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
+    compile(node, context, Mapping::compile)
+}
+
+pub(super) fn parse_mutation(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
+    compile(node, context, Mapping::compile_mutation)
+}
+
+fn compile(
+    node: &ComponentNode,
+    context: &mut ParseContext<'_>,
+    compiler: fn(&str) -> Result<Mapping, thalweg_mapping::CompileError>,
+) -> Option<Arc<dyn ProcessorSpec>> {
+    let Some(text) = node.body.scalar_text() else {
+        context.diagnostics.error(
+            &node.body,
+            node.body.expected("the text of a mapping such as \"root = this\""),
+        );
+        return None;
+    };
+    let mapping = compiler(text)
+        .map_err(|error| compile_error(&node.body, &error, context.diagnostics))
+        .ok()?;
+    Some(Arc::new(Spec(Arc::new(mapping))))
+}
+
+impl ProcessorSpec for Spec {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
+        Ok(Box::new(Map {
+            mapping: self.0.clone(),
+            context,
+        }))
+    }
+}
+
+struct Map {
+    mapping: Arc<Mapping>,
+    context: StageContext,
+}
+
+impl Processor for Map {
+    fn process(&mut self, mut batch: Batch, out: &mut Vec<Batch>) {
+        let mut deleted = vec![false; batch.len()];
+        let mut failed = 0;
+        let mut first_error = String::new();
+        for index in 0..batch.len() {
+            match self.mapping.apply(&mut batch.messages, index) {
+                Ok(Applied::Kept) => {}
+                Ok(Applied::Deleted) => {
+                    if let Some(mark) = deleted.get_mut(index) {
+                        *mark = true;
+                    }
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    failed += 1;
+                    if first_error.is_empty() {
+                        first_error.clone_from(&error);
+                    }
+                    if let Some(message) = batch.messages.get_mut(index) {
+                        let stage = self.context.component.title().into();
+                        message.failure = Some(Arc::new(Failure {
+                            stage,
+                            error: error.into(),
+                        }));
+                    }
+                }
+            }
+        }
+        if failed > 0 {
+            self.context.flagged(failed, &first_error);
+        }
+        if deleted.contains(&true) {
+            let mut marks = deleted.into_iter();
+            batch.filter(FilterReason::MappingDeleted, |_| !marks.next().unwrap_or(false));
+        }
+        out.push(batch);
+    }
+}

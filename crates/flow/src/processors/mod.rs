@@ -1,0 +1,24 @@
+//! The processors that need nothing but this crate and the mapping language.
+
+mod catch;
+mod log;
+mod mapping;
+mod nested;
+mod sleep;
+mod split;
+mod switch;
+
+use crate::registry::Registry;
+
+pub(crate) fn register(registry: &mut Registry) {
+    registry.processor("bloblang", mapping::parse);
+    registry.processor("catch", catch::parse_catch);
+    registry.processor("log", log::parse);
+    registry.processor("mapping", mapping::parse);
+    registry.processor("mutation", mapping::parse_mutation);
+    registry.processor("resource", nested::parse_resource);
+    registry.processor("sleep", sleep::parse);
+    registry.processor("split", split::parse);
+    registry.processor("switch", switch::parse);
+    registry.processor("try", catch::parse_try);
+}

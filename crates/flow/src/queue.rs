@@ -1,0 +1,195 @@
+//! A bounded queue between an async task or thread and another, limited in messages and in bytes.
+//!
+//! Room is two semaphores: a sender takes permits for what it brings, the receiver gives them back when it takes it out.
+//! Something larger than the whole queue takes all of it, so that it passes alone instead of never.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc};
+
+/// How much room something needs.
+pub(crate) trait Weight {
+    fn messages(&self) -> usize;
+    fn bytes(&self) -> usize;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub messages: usize,
+    pub bytes: usize,
+}
+
+struct Room {
+    messages: Semaphore,
+    bytes: Semaphore,
+    limits: Limits,
+}
+
+/// Permits that one element holds while it is in the queue.
+struct Permits {
+    messages: u32,
+    bytes: u32,
+}
+
+pub(crate) struct Sender<T> {
+    room: Arc<Room>,
+    queue: mpsc::UnboundedSender<(T, Permits)>,
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        Sender {
+            room: self.room.clone(),
+            queue: self.queue.clone(),
+        }
+    }
+}
+
+pub(crate) struct Receiver<T> {
+    room: Arc<Room>,
+    queue: mpsc::UnboundedReceiver<(T, Permits)>,
+}
+
+/// The other end is gone; the element comes back.
+pub(crate) struct Closed<T>(#[allow(dead_code, reason = "dropping it gives the batch up, which is the point")] pub T);
+
+pub(crate) fn bounded<T: Weight>(limits: Limits) -> (Sender<T>, Receiver<T>) {
+    let limits = Limits {
+        messages: limits.messages.clamp(1, MAX),
+        bytes: limits.bytes.clamp(1, MAX),
+    };
+    let room = Arc::new(Room {
+        messages: Semaphore::new(limits.messages),
+        bytes: Semaphore::new(limits.bytes),
+        limits,
+    });
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (
+        Sender {
+            room: room.clone(),
+            queue: sender,
+        },
+        Receiver { room, queue: receiver },
+    )
+}
+
+/// What one call may take from a semaphore.
+const MAX: usize = u32::MAX as usize / 8;
+
+impl<T: Weight> Sender<T> {
+    /// Waits for room. After an error the receiver is gone.
+    pub async fn send(&self, element: T) -> Result<(), Closed<T>> {
+        let limits = self.room.limits;
+        let messages = element.messages().clamp(1, limits.messages) as u32;
+        let bytes = element.bytes().clamp(1, limits.bytes) as u32;
+        let permits = async {
+            self.room.messages.acquire_many(messages).await.ok()?.forget();
+            self.room.bytes.acquire_many(bytes).await.ok()?.forget();
+            Some(Permits { messages, bytes })
+        };
+        let permits = permits.await;
+        let Some(permits) = permits else {
+            return Err(Closed(element));
+        };
+        self.queue
+            .send((element, permits))
+            .map_err(|mpsc::error::SendError((element, _))| Closed(element))
+    }
+
+    /// Waits until something of ordinary size would fit at once.
+    pub async fn has_room(&self) {
+        // Taking one permit and giving it back queues fairly behind senders that already wait.
+        if let Ok(permit) = self.room.messages.acquire().await {
+            drop(permit);
+        }
+        if let Ok(permit) = self.room.bytes.acquire().await {
+            drop(permit);
+        }
+    }
+}
+
+impl<T> Receiver<T> {
+    /// `None` after all senders are gone and the queue is empty.
+    pub async fn receive(&mut self) -> Option<T> {
+        let (element, permits) = self.queue.recv().await?;
+        self.release(permits);
+        Some(element)
+    }
+
+    /// An element that is there now.
+    pub fn try_receive(&mut self) -> Option<T> {
+        let (element, permits) = self.queue.try_recv().ok()?;
+        self.release(permits);
+        Some(element)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    fn release(&self, permits: Permits) {
+        self.room.messages.add_permits(permits.messages as usize);
+        self.room.bytes.add_permits(permits.bytes as usize);
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        // Wakes senders that wait for room; what is left in the queue is dropped with it, and so given up.
+        self.room.messages.close();
+        self.room.bytes.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Item(usize, usize);
+
+    impl Weight for Item {
+        fn messages(&self) -> usize {
+            self.0
+        }
+        fn bytes(&self) -> usize {
+            self.1
+        }
+    }
+
+    fn full<T: Weight>(sender: &Sender<T>, item: T) -> bool {
+        let mut send = std::pin::pin!(sender.send(item));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        send.as_mut().poll(&mut context).is_pending()
+    }
+
+    #[tokio::test]
+    async fn either_limit_stops_the_sender_until_something_is_taken_out() {
+        for item in [(4, 1), (1, 40)] {
+            let (sender, mut receiver) = bounded::<Item>(Limits { messages: 8, bytes: 80 });
+            assert!(!full(&sender, Item(item.0, item.1)));
+            assert!(!full(&sender, Item(item.0, item.1)));
+            assert!(full(&sender, Item(item.0, item.1)));
+            assert!(receiver.receive().await.is_some());
+            assert!(!full(&sender, Item(item.0, item.1)));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_element_larger_than_the_queue_passes_alone() {
+        let (sender, mut receiver) = bounded::<Item>(Limits { messages: 8, bytes: 80 });
+        assert!(!full(&sender, Item(100, 1000)));
+        assert!(full(&sender, Item(1, 1)));
+        assert_eq!(receiver.receive().await.map(|i| i.0), Some(100));
+        assert!(!full(&sender, Item(1, 1)));
+    }
+
+    #[tokio::test]
+    async fn a_receiver_that_goes_wakes_senders_in_the_queue_for_room() {
+        let (sender, receiver) = bounded::<Item>(Limits { messages: 1, bytes: 80 });
+        assert!(sender.send(Item(1, 1)).await.is_ok());
+        let blocked = tokio::spawn(async move { sender.send(Item(1, 1)).await.is_err() });
+        tokio::task::yield_now().await;
+        drop(receiver);
+        assert!(blocked.await.unwrap());
+    }
+}

@@ -1,0 +1,122 @@
+//! Which components exist: names from the configuration to factories. Every crate that brings components adds them here;
+//! only the assembly knows them all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use thalweg_config::{ComponentNode, Diagnostics, nearest};
+
+use crate::component::{BuildContext, BuildError};
+use crate::context::StageContext;
+use crate::parse::ParseContext;
+use crate::{Input, Output, Processor};
+
+/// A checked input configuration: building it does no more than open what it needs.
+pub trait InputSpec: Send + Sync {
+    fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError>;
+}
+
+/// A checked processor configuration. Built once per worker thread; instances that share state (a cache) get it from
+/// the specification.
+pub trait ProcessorSpec: Send + Sync {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError>;
+}
+
+/// A checked output configuration.
+pub trait OutputSpec: Send + Sync {
+    fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError>;
+}
+
+type Factory<S> = Box<dyn Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<S>> + Send + Sync>;
+
+/// All components that a configuration may name.
+#[derive(Default)]
+pub struct Registry {
+    inputs: BTreeMap<&'static str, Factory<dyn InputSpec>>,
+    processors: BTreeMap<&'static str, Factory<dyn ProcessorSpec>>,
+    outputs: BTreeMap<&'static str, Factory<dyn OutputSpec>>,
+}
+
+impl Registry {
+    /// The components of this crate.
+    pub fn new() -> Registry {
+        let mut registry = Registry::default();
+        crate::inputs::register(&mut registry);
+        crate::processors::register(&mut registry);
+        crate::outputs::register(&mut registry);
+        registry
+    }
+
+    /// `factory` reads the component's configuration, reports every mistake to the context's diagnostics, and returns
+    /// `None` if there was one.
+    pub fn input<F>(&mut self, name: &'static str, factory: F)
+    where
+        F: Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> + Send + Sync + 'static,
+    {
+        self.inputs.insert(name, Box::new(factory));
+    }
+
+    pub fn processor<F>(&mut self, name: &'static str, factory: F)
+    where
+        F: Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> + Send + Sync + 'static,
+    {
+        self.processors.insert(name, Box::new(factory));
+    }
+
+    pub fn output<F>(&mut self, name: &'static str, factory: F)
+    where
+        F: Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> + Send + Sync + 'static,
+    {
+        self.outputs.insert(name, Box::new(factory));
+    }
+
+    pub fn input_names(&self) -> impl Iterator<Item = &'static str> {
+        self.inputs.keys().copied()
+    }
+
+    pub fn processor_names(&self) -> impl Iterator<Item = &'static str> {
+        self.processors.keys().copied()
+    }
+
+    pub fn output_names(&self) -> impl Iterator<Item = &'static str> {
+        self.outputs.keys().copied()
+    }
+
+    pub(crate) fn parse_input(
+        &self,
+        node: &ComponentNode,
+        context: &mut ParseContext<'_>,
+    ) -> Option<Arc<dyn InputSpec>> {
+        lookup(&self.inputs, "input", node, context.diagnostics)?(node, context)
+    }
+
+    pub(crate) fn parse_processor(
+        &self,
+        node: &ComponentNode,
+        context: &mut ParseContext<'_>,
+    ) -> Option<Arc<dyn ProcessorSpec>> {
+        lookup(&self.processors, "processor", node, context.diagnostics)?(node, context)
+    }
+
+    pub(crate) fn parse_output(
+        &self,
+        node: &ComponentNode,
+        context: &mut ParseContext<'_>,
+    ) -> Option<Arc<dyn OutputSpec>> {
+        lookup(&self.outputs, "output", node, context.diagnostics)?(node, context)
+    }
+}
+
+fn lookup<'a, S: ?Sized>(
+    known: &'a BTreeMap<&'static str, Factory<S>>,
+    kind: &str,
+    node: &ComponentNode,
+    diagnostics: &Diagnostics,
+) -> Option<&'a Factory<S>> {
+    let factory = known.get(node.name.as_str());
+    if factory.is_none() {
+        let hint = nearest(&node.name, known.keys().copied());
+        diagnostics.error_at(node.name_pos, format!("unknown {kind} \"{}\"{hint}", node.name));
+    }
+    factory
+}

@@ -1,0 +1,290 @@
+//! The state of a flow, for whoever wants to know: the console, the terminal, metrics, the end of the program.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+use prometheus::{Opts, proto};
+use thalweg_record::{Balance, Counts, DropReason, FilterReason};
+use thalweg_telemetry::{BalanceStatus, FlowStatus, IntCounter, Metrics, NodeKind, NodeStatus, StatusSource, Timing};
+use tokio_util::sync::CancellationToken;
+
+use crate::component::Component;
+use crate::delivery::DeliveryMetrics;
+use crate::input::{Connection, SinkMetrics};
+use crate::worker::StageMetrics;
+
+/// One component's place in the graph and its counters.
+pub struct NodeCounters {
+    pub(crate) kind: NodeKind,
+    component: Component,
+    received: Option<IntCounter>,
+    sent: IntCounter,
+    errors: Option<IntCounter>,
+    connection: Option<Connection>,
+}
+
+impl NodeCounters {
+    pub(crate) fn input(component: &Component, metrics: &SinkMetrics, connection: Connection) -> NodeCounters {
+        let sent = metrics.received.clone();
+        NodeCounters {
+            kind: NodeKind::Input,
+            component: component.clone(),
+            received: None,
+            sent,
+            errors: None,
+            connection: Some(connection),
+        }
+    }
+
+    pub(crate) fn processor(component: &Component, metrics: &StageMetrics, errors: IntCounter) -> NodeCounters {
+        let (received, sent) = (Some(metrics.received.clone()), metrics.sent.clone());
+        NodeCounters {
+            kind: NodeKind::Processor,
+            component: component.clone(),
+            received,
+            sent,
+            errors: Some(errors),
+            connection: None,
+        }
+    }
+
+    pub(crate) fn output(component: &Component, metrics: &DeliveryMetrics, connection: Connection) -> NodeCounters {
+        let (sent, errors) = (metrics.sent.clone(), Some(metrics.error.clone()));
+        NodeCounters {
+            kind: NodeKind::Output,
+            component: component.clone(),
+            received: None,
+            sent,
+            errors,
+            connection: Some(connection),
+        }
+    }
+
+    pub fn status(&self) -> NodeStatus {
+        let sent = self.sent.get();
+        NodeStatus {
+            kind: self.kind,
+            component: self.component.name.to_string(),
+            path: self.component.id.path.clone(),
+            label: self.component.id.label.clone(),
+            received: self.received.as_ref().map_or(sent, IntCounter::get),
+            sent,
+            errors: self.errors.as_ref().map_or(0, IntCounter::get),
+            connected: self.connection.as_ref().map(Connection::is_up),
+            not_ready: self.connection.as_ref().and_then(Connection::why_not),
+            details: self.connection.as_ref().map(Connection::details).unwrap_or_default(),
+        }
+    }
+}
+
+/// What a flow tells of itself, while it runs and after it ended.
+pub struct FlowHandle {
+    pub name: String,
+    pub(crate) balance: Arc<Balance>,
+    pub(crate) nodes: Vec<NodeCounters>,
+    pub(crate) latency: Timing,
+    pub(crate) failure: Mutex<Option<String>>,
+    pub(crate) ended: CancellationToken,
+}
+
+/// How a flow ended.
+#[derive(Clone, Debug)]
+pub struct StopReport {
+    pub flow: String,
+    pub counts: Counts,
+    /// Messages given up because the shutdown time was over.
+    pub unacknowledged: u64,
+    /// Why the flow ended by itself, if it failed.
+    pub failure: Option<String>,
+}
+
+impl FlowHandle {
+    pub fn counts(&self) -> Counts {
+        self.balance.snapshot()
+    }
+
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    pub(crate) fn fail(&self, why: String) {
+        tracing::error!(flow = self.name, "{why}");
+        self.failure.lock().get_or_insert(why);
+    }
+
+    pub(crate) fn log_held_back(&self) {
+        self.nodes.iter().for_each(|node| node.component.log_held_back());
+    }
+
+    pub(crate) fn stop_report(&self) -> StopReport {
+        let counts = self.counts();
+        StopReport {
+            flow: self.name.clone(),
+            counts,
+            unacknowledged: counts.dropped(DropReason::Shutdown),
+            failure: self.failure(),
+        }
+    }
+
+    pub fn status(&self) -> FlowStatus {
+        FlowStatus {
+            name: self.name.clone(),
+            nodes: self.nodes.iter().map(NodeCounters::status).collect(),
+            balance: balance_status(&self.counts()),
+            latency_p50_ns: self.latency.quantile_ns(0.5),
+            latency_p99_ns: self.latency.quantile_ns(0.99),
+        }
+    }
+
+    pub(crate) fn register_metrics(self: &Arc<FlowHandle>, flow: Option<&str>, metrics: &Metrics) {
+        metrics.register(BalanceCollector::new(self.balance.clone(), flow));
+    }
+}
+
+impl StatusSource for FlowHandle {
+    fn flows(&self) -> Vec<FlowStatus> {
+        vec![self.status()]
+    }
+
+    fn not_ready(&self) -> Vec<String> {
+        let down = self.nodes.iter().filter_map(|node| {
+            let why = node.connection.as_ref()?.why_not()?;
+            Some(format!(
+                "flow {}: {} {} is not connected: {why}",
+                self.name,
+                node.component.name,
+                node.component.title()
+            ))
+        });
+        down.chain(
+            self.failure()
+                .map(|why| format!("flow {} has failed: {why}", self.name)),
+        )
+        .collect()
+    }
+}
+
+fn balance_status(counts: &Counts) -> BalanceStatus {
+    let named = |pairs: Vec<(&'static str, u64)>| {
+        pairs
+            .into_iter()
+            .filter(|p| p.1 > 0)
+            .map(|(k, v)| (k.to_owned(), v))
+            .collect()
+    };
+    BalanceStatus {
+        entered: counts.entered,
+        expanded: counts.expanded,
+        out: counts.out,
+        filtered: counts.filtered_total(),
+        dropped: counts.dropped_total(),
+        in_flight: counts.in_flight,
+        adds_up: counts.adds_up(),
+        filtered_by: named(
+            FilterReason::ALL
+                .iter()
+                .map(|r| (r.as_str(), counts.filtered(*r)))
+                .collect(),
+        ),
+        dropped_by: named(
+            DropReason::ALL
+                .iter()
+                .map(|r| (r.as_str(), counts.dropped(*r)))
+                .collect(),
+        ),
+    }
+}
+
+/// Exports a flow's account. All figures of one scrape come from one snapshot, so they add up in it.
+struct BalanceCollector {
+    balance: Arc<Balance>,
+    flow: Option<String>,
+    descriptions: Vec<Desc>,
+}
+
+const IN: (&str, &str) = (
+    "thalweg_flow_in_total",
+    "Messages that entered, with those that stages added.",
+);
+const OUT: (&str, &str) = ("thalweg_flow_out_total", "Messages written and confirmed.");
+const EXPANDED: (&str, &str) = (
+    "thalweg_flow_expanded_total",
+    "Of the messages that entered: added by stages.",
+);
+const IN_FLIGHT: (&str, &str) = ("thalweg_flow_in_flight", "Messages between entry and acknowledgement.");
+const FILTERED: (&str, &str) = ("thalweg_flow_filtered_total", "Messages removed as intended.");
+const DROPPED: (&str, &str) = ("thalweg_flow_dropped_total", "Messages lost to a fault or a limit.");
+
+impl BalanceCollector {
+    fn new(balance: Arc<Balance>, flow: Option<&str>) -> BalanceCollector {
+        let mut collector = BalanceCollector {
+            balance,
+            flow: flow.map(str::to_owned),
+            descriptions: Vec::new(),
+        };
+        collector.descriptions = [IN, OUT, EXPANDED, IN_FLIGHT, FILTERED, DROPPED]
+            .into_iter()
+            .filter_map(|(name, help)| {
+                Desc::new(name.to_owned(), help.to_owned(), Vec::new(), collector.labels(None)).ok()
+            })
+            .collect();
+        collector
+    }
+
+    fn labels(&self, reason: Option<&str>) -> std::collections::HashMap<String, String> {
+        let pairs = [("flow", self.flow.as_deref()), ("reason", reason)];
+        pairs
+            .into_iter()
+            .filter_map(|(k, v)| Some((k.to_owned(), v?.to_owned())))
+            .collect()
+    }
+
+    fn family(
+        &self,
+        (name, help): (&str, &str),
+        gauge: bool,
+        values: &[(Option<&str>, u64)],
+    ) -> Vec<proto::MetricFamily> {
+        let families = values.iter().filter_map(|(reason, value)| {
+            let opts = Opts::new(name, help).const_labels(self.labels(*reason));
+            if gauge {
+                let metric = prometheus::IntGauge::with_opts(opts).ok()?;
+                metric.set(i64::try_from(*value).unwrap_or(i64::MAX));
+                Some(metric.collect())
+            } else {
+                let metric = IntCounter::with_opts(opts).ok()?;
+                metric.inc_by(*value);
+                Some(metric.collect())
+            }
+        });
+        families.flatten().collect()
+    }
+}
+
+impl Collector for BalanceCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        let counts = self.balance.snapshot();
+        let filtered: Vec<_> = FilterReason::ALL
+            .iter()
+            .map(|r| (Some(r.as_str()), counts.filtered(*r)))
+            .collect();
+        let dropped: Vec<_> = DropReason::ALL
+            .iter()
+            .map(|r| (Some(r.as_str()), counts.dropped(*r)))
+            .collect();
+        [
+            self.family(IN, false, &[(None, counts.entered)]),
+            self.family(OUT, false, &[(None, counts.out)]),
+            self.family(EXPANDED, false, &[(None, counts.expanded)]),
+            self.family(IN_FLIGHT, true, &[(None, counts.in_flight)]),
+            self.family(FILTERED, false, &filtered),
+            self.family(DROPPED, false, &dropped),
+        ]
+        .concat()
+    }
+}
