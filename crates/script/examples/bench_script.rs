@@ -1,0 +1,173 @@
+//! What a script call costs: `cargo run --release -p thalweg-script --example bench_script`.
+//!
+//! Prints, per case, the median over rounds of nanoseconds, allocations and bytes per call. Memory that QuickJS holds
+//! comes from the same allocator, in blocks of 4 KiB that are used again; they count when they are taken.
+#![allow(clippy::print_stdout, clippy::unwrap_used)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Ticks, Value};
+use thalweg_script::{Cache, Environment, Form, Limits, LogConsole, Program, QuickJs, Script};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: passes everything on to the system allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        BYTES.fetch_add(layout.size() as u64, Relaxed);
+        // SAFETY: same contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: same contract.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        BYTES.fetch_add(size as u64, Relaxed);
+        // SAFETY: same contract.
+        unsafe { System.realloc(block, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn environment() -> Environment {
+    Environment {
+        limits: Limits::default(),
+        console: Arc::new(LogConsole {
+            component: "bench".into(),
+        }),
+        cache: Arc::new(Cache::new(1000)),
+        computed: &[],
+    }
+}
+
+fn messages() -> Vec<Message> {
+    (0..100)
+        .map(|i| {
+            let entries = [
+                ("opcua_attr_nodeid", format!("ns=3;s=FastUInt{i}")),
+                ("opcua_attr_browsename", format!("FastUInt{i}")),
+                ("opcua_attr_description", "Constantly increasing value(s)".to_owned()),
+                ("opcua_attr_nodeclass", "NodeClassVariable".to_owned()),
+                ("opcua_attr_accesslevel", "AccessLevelType(3)".to_owned()),
+                ("opcua_attr_datatype", "uint32".to_owned()),
+                ("opcua_tag_name", format!("FastUInt{i}")),
+                ("opcua_tag_group", "OpcPlc.Telemetry.Fast".to_owned()),
+                ("opcua_tag_path", "OpcPlc.Telemetry.Fast".to_owned()),
+                ("opcua_tag_type", "number".to_owned()),
+            ];
+            let map = MetaMap::new(entries.map(|(k, v)| (k.into(), v.into())), Some(i));
+            let stamps = Stamps {
+                source_time: Ticks(i as i64),
+                ..Stamps::NONE
+            };
+            Message::new(
+                Payload::Value(Value::U32(i as u32)),
+                Metadata::stamped(Arc::new(map), stamps),
+            )
+        })
+        .collect()
+}
+
+fn measure(name: &str, calls: usize, mut call: impl FnMut(usize)) {
+    (0..calls.min(1000)).for_each(&mut call);
+    let mut rounds: Vec<f64> = (0..7)
+        .map(|_| {
+            let start = Instant::now();
+            (0..calls).for_each(&mut call);
+            start.elapsed().as_nanos() as f64 / calls as f64
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    let (allocations, bytes) = (ALLOCATIONS.load(Relaxed), BYTES.load(Relaxed));
+    (0..calls).for_each(&mut call);
+    let per = |counter: &AtomicU64, before: u64| (counter.load(Relaxed) - before) as f64 / calls as f64;
+    println!(
+        "{name:44} {:9.0} ns {:8.2} allocations {:9.0} bytes",
+        rounds[3],
+        per(&ALLOCATIONS, allocations),
+        per(&BYTES, bytes)
+    );
+}
+
+fn main() {
+    let typical = "msg.meta.location_path = 'enterprise.site.area'; msg.meta.data_contract = '_historian';
+                   msg.meta.tag_name = msg.meta.opcua_tag_name; return msg;";
+    let bodies = [
+        ("return msg", "return msg"),
+        ("typical: three assignments", typical),
+        (
+            "value: payload * 2 + 1",
+            "msg.payload = msg.payload * 2 + 1; msg.meta.x = 'y'; return msg",
+        ),
+        (
+            "spread of meta into a new object",
+            "return {payload: msg.payload, meta: {...msg.meta, tag_name: 'x'}}",
+        ),
+        ("sets a global (tidy)", "globalThis.n = 1; return msg"),
+        ("extends a built-in (open)", "Array.prototype.n = 1; return msg"),
+    ];
+    let messages = messages();
+    for (name, code) in bodies {
+        let script = Script {
+            stage: "defaults".into(),
+            form: Form::Body,
+            code: code.into(),
+        };
+        let mut engine = QuickJs::new(&[script], environment()).unwrap();
+        let calls = if name.contains("open") { 200 } else { 100_000 };
+        measure(name, calls, |i| {
+            let message = &messages[i % messages.len()];
+            black_box(engine.run(0, message, &message.meta).unwrap());
+        });
+    }
+    for (name, code) in [
+        (
+            "condition: expression",
+            "msg.meta.opcua_tag_type === 'number' && msg.payload > 50",
+        ),
+        (
+            "condition: statements",
+            "var p = msg.payload; if (p > 50) { true } else { false }",
+        ),
+    ] {
+        let script = Script {
+            stage: "condition-0-if".into(),
+            form: Form::Condition,
+            code: code.into(),
+        };
+        let mut engine = QuickJs::new(&[script], environment()).unwrap();
+        measure(name, 100_000, |i| {
+            let message = &messages[i % messages.len()];
+            black_box(engine.test(0, message, &message.meta).unwrap());
+        });
+    }
+    let script = Script {
+        stage: "defaults".into(),
+        form: Form::Body,
+        code: typical.into(),
+    };
+    let engine = QuickJs::new(&[script], environment()).unwrap();
+    println!("an engine with one sealed script holds {} bytes", engine.memory_bytes());
+    measure("making an engine (one sealed script)", 20, |_| {
+        let script = Script {
+            stage: "defaults".into(),
+            form: Form::Body,
+            code: typical.into(),
+        };
+        black_box(QuickJs::new(&[script], environment()).unwrap());
+    });
+}

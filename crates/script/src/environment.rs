@@ -1,0 +1,103 @@
+//! What scripts run in: limits, console, cache, and keys that are computed when they are read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_record::Metadata;
+
+use crate::Cache;
+
+/// What one call may use. Reaching a limit fails the message, not the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Wall time of one call.
+    pub timeout: Duration,
+    /// Bytes that one engine (one thread of one processor) may hold; also the size of what one call returns.
+    pub memory: usize,
+    /// Bytes of native stack. The threads that run scripts need this much and half a MiB beyond it.
+    pub stack: usize,
+    /// Messages that one call may return.
+    pub results: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            timeout: Duration::from_secs(1),
+            memory: 64 << 20,
+            stack: 1 << 20,
+            results: 10_000,
+        }
+    }
+}
+
+/// A key of `msg.meta` that exists only for scripts. It is never part of what a script returns.
+#[derive(Clone, Copy, Debug)]
+pub struct ComputedKey {
+    pub name: &'static str,
+    /// Its text, from the metadata that the message came with. Called when a script reads the key.
+    pub compute: fn(&Metadata) -> String,
+}
+
+/// How a script rates what it writes to the console.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConsoleLevel {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+/// Where `console.*` and the warnings of `cache.*` go.
+pub trait Console: Send + Sync {
+    /// Whether a line of this level would be kept; if not, it is not even formatted.
+    fn enabled(&self, level: ConsoleLevel) -> bool;
+
+    fn line(&self, level: ConsoleLevel, text: &str);
+}
+
+/// A console that writes to the log.
+#[derive(Clone, Debug)]
+pub struct LogConsole {
+    /// The component that the lines come from.
+    pub component: Arc<str>,
+}
+
+impl Console for LogConsole {
+    fn enabled(&self, level: ConsoleLevel) -> bool {
+        match level {
+            ConsoleLevel::Debug => tracing::enabled!(tracing::Level::DEBUG),
+            ConsoleLevel::Info => tracing::enabled!(tracing::Level::INFO),
+            ConsoleLevel::Warn => tracing::enabled!(tracing::Level::WARN),
+            ConsoleLevel::Error => tracing::enabled!(tracing::Level::ERROR),
+        }
+    }
+
+    fn line(&self, level: ConsoleLevel, text: &str) {
+        let component = &*self.component;
+        match level {
+            ConsoleLevel::Debug => tracing::debug!(component, "{text}"),
+            ConsoleLevel::Info => tracing::info!(component, "{text}"),
+            ConsoleLevel::Warn => tracing::warn!(component, "{text}"),
+            ConsoleLevel::Error => tracing::error!(component, "{text}"),
+        }
+    }
+}
+
+/// Everything that the scripts of one processor share.
+#[derive(Clone)]
+pub struct Environment {
+    pub limits: Limits,
+    pub console: Arc<dyn Console>,
+    /// Shared by all threads of the processor.
+    pub cache: Arc<Cache>,
+    pub computed: &'static [ComputedKey],
+}
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Environment")
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,80 @@
+//! The seam between processors and engines: scripts, the trait that runs them, and how they fail.
+
+use thalweg_record::{Message, Metadata};
+
+use crate::Returned;
+
+/// What kind of code a script is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The body of a strict function of `msg`, which returns what becomes of the message.
+    Body,
+    /// A non-strict program whose last value counts as truth.
+    Condition,
+}
+
+/// One script of a processor.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// How errors call it: `defaults`, `condition-0-if`.
+    pub stage: String,
+    pub form: Form,
+    pub code: String,
+}
+
+/// A script that is not JavaScript. Line and column count from 1 within the script.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text} (line {line}, column {column})")]
+pub struct CompileError {
+    /// Which of the scripts.
+    pub script: usize,
+    pub text: String,
+    pub line: usize,
+    pub column: usize,
+}
+
+/// How a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The script threw.
+    Exception,
+    /// The script returned what is not a message.
+    BadReturn,
+    /// The time was up.
+    Timeout,
+    /// Memory, stack, results or cache entries were used up.
+    Limit,
+}
+
+/// One call failed; the message is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Failure {
+    pub kind: FailureKind,
+    /// What happened, with the place in the script where there is one.
+    pub text: String,
+}
+
+/// What a program did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub calls: u64,
+    /// Calls that ran out of time.
+    pub timeouts: u64,
+    /// Engines made: one or a few at start, one after each call that used up its time or memory.
+    pub engines_made: u64,
+}
+
+/// The compiled scripts of one processor, for one thread. Scripts are named by their index.
+pub trait Program: Send {
+    /// Runs a [`Form::Body`] on a message. `origin` is the metadata it first came with.
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure>;
+
+    fn stats(&self) -> Stats;
+
+    /// The name of the engine that runs the scripts.
+    fn engine(&self) -> &'static str;
+
+    /// Evaluates a [`Form::Condition`]; what it does to `msg` is lost.
+    fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure>;
+}

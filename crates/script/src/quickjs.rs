@@ -1,0 +1,242 @@
+//! Scripts on QuickJS-ng: compiled once per thread, called once per message.
+//!
+//! **Nothing survives a call.** A realm (global object and built-in objects) costs far more to make than a call, so calls
+//! share one, and what keeps them apart depends on what the script does (see [`crate::scan`]):
+//! - *sealed*, nearly all scripts: the global object and every built-in object are frozen, so there is nothing to change.
+//!   Assigning below them works as always (`error.name = "x"`); changing them throws a TypeError.
+//! - *tidy*, scripts that set globals: the same, but new globals are allowed, and removed after the call.
+//! - *open*, scripts that extend built-in objects: everything works, and the engine is thrown away after the call, which
+//!   makes such a script some hundred times slower.
+//!
+//! The choice only decides what works and how fast; each of the three keeps calls apart by itself.
+//!
+//! **Limits.** QuickJS asks every 10,000 steps (and within regular expressions) whether to go on; the interruption cannot
+//! be caught. Memory is counted in the allocator, so hitting the limit is seen even if the script catches the error.
+//! After either, the whole engine is thrown away and made anew for the next message. Built-in functions that work on
+//! huge imaginary lengths without calling back (`Array.prototype.indexOf.call({length: 2 ** 52})`) are not interrupted.
+//!
+//! `msg.meta` reads the message's metadata when asked and records what is written (see [`lazy`]).
+
+mod compile;
+mod convert;
+mod exception;
+mod from_js;
+mod globals;
+mod keys;
+mod lazy;
+mod machine;
+mod memory;
+mod shared;
+mod text;
+mod to_js;
+mod value;
+
+use std::sync::Arc;
+
+use thalweg_record::{Message, Metadata};
+
+use self::compile::{Prepared, compile, prepare};
+pub use self::convert::{NOT_A_MESSAGE, NOT_ALL_MESSAGES};
+use self::machine::{Compiled, Machine};
+use self::value::{Thrown, Val};
+use crate::scan::Realm;
+use crate::{
+    Cache, CompileError, Environment, Failure, FailureKind, Limits, LogConsole, Program, Returned, Script, Stats,
+};
+
+/// The scripts of one processor, for one thread.
+pub struct QuickJs {
+    environment: Environment,
+    scripts: Vec<Prepared>,
+    /// One for each realm, if a script needs it.
+    machines: [Option<Machine>; 3],
+    stats: Stats,
+}
+
+impl QuickJs {
+    /// Compiles all scripts. The first one that is no JavaScript is the error.
+    pub fn new(scripts: &[Script], environment: Environment) -> Result<QuickJs, CompileError> {
+        let mut engine = QuickJs {
+            environment,
+            scripts: Vec::new(),
+            machines: Default::default(),
+            stats: Stats::default(),
+        };
+        let parser = Machine::new(&engine.environment, Realm::Open).map_err(|text| no_place(0, text))?;
+        for (index, script) in scripts.iter().enumerate() {
+            engine.scripts.push(prepare(&parser, index, script)?);
+        }
+        // Makes the engines now, so that the first message does not wait for them.
+        for index in 0..engine.scripts.len() {
+            engine.ready(index).map_err(|text| no_place(index, text))?;
+        }
+        Ok(engine)
+    }
+
+    /// What is wrong with each script that is no JavaScript. Runs nothing.
+    pub fn check(scripts: &[Script]) -> Vec<CompileError> {
+        let environment = Environment {
+            limits: Limits::default(),
+            console: Arc::new(LogConsole { component: "".into() }),
+            cache: Arc::new(Cache::new(0)),
+            computed: &[],
+        };
+        let parser = match Machine::new(&environment, Realm::Open) {
+            Ok(parser) => parser,
+            Err(text) => return vec![no_place(0, text)],
+        };
+        let numbered = scripts.iter().enumerate();
+        numbered
+            .filter_map(|(index, script)| prepare(&parser, index, script).err())
+            .collect()
+    }
+
+    /// Bytes that the engines hold.
+    pub fn memory_bytes(&self) -> usize {
+        self.machines.iter().flatten().map(Machine::memory_bytes).sum()
+    }
+
+    /// The machine and the compiled code for a script, made if need be.
+    fn ready(&mut self, index: usize) -> Result<(&mut Machine, Compiled, &Prepared), String> {
+        let missing = || format!("there is no script {index}");
+        let prepared = self.scripts.get(index).ok_or_else(missing)?;
+        let place = self.machines.get_mut(prepared.realm as usize).ok_or_else(missing)?;
+        let machine = match place {
+            Some(machine) => machine,
+            None => {
+                let mut machine = Machine::new(&self.environment, prepared.realm)?;
+                machine.compiled = vec![None; self.scripts.len()];
+                self.stats.engines_made += 1;
+                place.insert(machine)
+            }
+        };
+        let compiled = match machine.compiled.get(index) {
+            Some(Some(compiled)) => *compiled,
+            _ => {
+                let compiled = compile(machine, prepared).map_err(|Thrown| {
+                    let place = exception::describe(machine.ctx(), &prepared.script.stage, prepared.wrapping);
+                    format!("{} does not compile any more: {}", prepared.script.stage, place.text)
+                })?;
+                if let Some(place) = machine.compiled.get_mut(index) {
+                    *place = Some(compiled);
+                }
+                compiled
+            }
+        };
+        Ok((machine, compiled, prepared))
+    }
+
+    /// Calls a script and lets `read` look at `msg` and the result, then cleans up.
+    fn call<R>(
+        &mut self,
+        index: usize,
+        message: &Message,
+        origin: &Metadata,
+        read: impl FnOnce(&Machine, &Val, Val) -> Result<R, convert::Unread>,
+    ) -> Result<R, Failure> {
+        let limits = self.environment.limits;
+        let (machine, compiled, prepared) = self.ready(index).map_err(|text| Failure {
+            kind: FailureKind::Limit,
+            text,
+        })?;
+        machine.begin();
+        let result = call_machine(machine, compiled, message, origin, read)
+            .map_err(|unread| exception::failure(machine, unread, &prepared.script.stage, prepared.wrapping));
+        let result = match (exception::limit_reached(machine, &limits), result) {
+            (Some(reached), Ok(_)) => Err(reached),
+            (Some(mut reached), Err(failure)) => {
+                // The place where memory ran out is in the exception; QuickJS does not know where a loop was stopped.
+                if reached.kind == FailureKind::Limit
+                    && failure.kind == FailureKind::Exception
+                    && let Some(at) = failure.text.rfind(" (line ")
+                {
+                    reached.text.push_str(failure.text.get(at..).unwrap_or_default());
+                }
+                Err(reached)
+            }
+            (None, result) => result,
+        };
+        let realm = prepared.realm as usize;
+        let timed_out = machine.out_of_time();
+        if !machine.end()
+            && let Some(place) = self.machines.get_mut(realm)
+        {
+            *place = None;
+        }
+        self.stats.calls += 1;
+        self.stats.timeouts += u64::from(timed_out);
+        result
+    }
+}
+
+fn no_place(script: usize, text: String) -> CompileError {
+    CompileError {
+        script,
+        text,
+        line: 1,
+        column: 1,
+    }
+}
+
+fn call_machine<R>(
+    machine: &mut Machine,
+    compiled: Compiled,
+    message: &Message,
+    origin: &Metadata,
+    read: impl FnOnce(&Machine, &Val, Val) -> Result<R, convert::Unread>,
+) -> Result<R, convert::Unread> {
+    let msg = machine.message(message, origin)?;
+    let result = machine.call(compiled, &msg);
+    machine.run_jobs();
+    if machine.out_of_time() || machine.out_of_memory() {
+        // Reading the result would run more of the script.
+        return Err(match result {
+            Ok(_) => convert::Unread::Limit(String::new()),
+            Err(Thrown) => convert::Unread::Thrown,
+        });
+    }
+    read(machine, &msg, result?)
+}
+
+impl Program for QuickJs {
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
+        self.call(script, message, origin, |machine, msg, result| {
+            convert::returned(machine, msg, message, result)
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    fn engine(&self) -> &'static str {
+        "quickjs"
+    }
+
+    fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
+        self.call(script, message, origin, |_, _, result| Ok(result.truth()?))
+    }
+}
+
+impl std::fmt::Debug for QuickJs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let stages: Vec<&str> = self.scripts.iter().map(|p| p.script.stage.as_str()).collect();
+        f.debug_struct("QuickJs")
+            .field("stages", &stages)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+impl QuickJs {
+    fn live_objects(&self) -> usize {
+        self.machines
+            .iter()
+            .flatten()
+            .map(|m| m.shared().states.borrow().live())
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! From a script's text to something to call.
+//!
+//! QuickJS compiles programs; a body becomes one by a function around it, a condition mostly too. What is around a script
+//! never shows: places in errors are those of the script's own text, and a script cannot close what is around it.
+
+use std::ffi::CString;
+
+use super::exception;
+use super::machine::{Compiled, Machine};
+use super::value::Thrown;
+use crate::scan::{self, Realm};
+use crate::{CompileError, Form, Script};
+
+/// A script with what was found out about it when it was first compiled.
+pub(super) struct Prepared {
+    pub script: Script,
+    pub file: CString,
+    pub realm: Realm,
+    pub wrapping: Wrapping,
+}
+
+/// How a script becomes something to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrapping {
+    /// A function of `msg`.
+    Body,
+    /// A function of `msg` around another one, so that the body may declare its own `msg`.
+    InnerBody,
+    /// A function of `msg` that returns the expression.
+    Expression,
+    /// A program with statements, evaluated with `msg` as a global.
+    Statements,
+}
+
+impl Wrapping {
+    fn wrap(self, code: &str) -> String {
+        let (before, after) = self.parts();
+        format!("{before}{code}{after}")
+    }
+
+    /// What stands before the script on its first line, and after it.
+    pub(super) fn parts(self) -> (&'static str, &'static str) {
+        match self {
+            Wrapping::Body => ("(function (msg) {", "\n})"),
+            Wrapping::InnerBody => ("(function (msg) { return (function () {", "\n})() })"),
+            Wrapping::Expression => ("(function (msg) { return (", "\n) })"),
+            // A block keeps its own `let` and `const`, so that the program can be evaluated again.
+            Wrapping::Statements => ("{", "\n}"),
+        }
+    }
+}
+
+/// Finds out how a script is to be compiled and run.
+pub(super) fn prepare(parser: &Machine, index: usize, script: &Script) -> Result<Prepared, CompileError> {
+    let mut prepared = Prepared {
+        script: script.clone(),
+        file: CString::new(script.stage.replace('\0', "")).unwrap_or_default(),
+        realm: scan::realm(&script.code, script.form == Form::Condition),
+        wrapping: Wrapping::Body,
+    };
+    let wrapping = choose_wrapping(parser, &prepared);
+    prepared.wrapping = wrapping.map_err(|(text, line, column)| CompileError {
+        script: index,
+        text,
+        line,
+        column,
+    })?;
+    if prepared.wrapping == Wrapping::Statements {
+        prepared.realm = prepared.realm.max(Realm::Tidy);
+    }
+    Ok(prepared)
+}
+
+pub(super) fn compile(machine: &Machine, prepared: &Prepared) -> Result<Compiled, Thrown> {
+    let code = prepared.wrapping.wrap(&prepared.script.code);
+    let compiled = match prepared.wrapping {
+        Wrapping::Statements => machine.program(&code, &prepared.file)?,
+        wrapping => machine.function(&code, &prepared.file, wrapping != Wrapping::Expression)?,
+    };
+    debug_assert!(compiled.is_function() || prepared.wrapping == Wrapping::Statements);
+    Ok(compiled)
+}
+
+/// What is wrong with a script, with line and column.
+type Mistake = (String, usize, usize);
+
+/// Finds the wrapping under which the script compiles; else what is wrong, and where.
+fn choose_wrapping(machine: &Machine, prepared: &Prepared) -> Result<Wrapping, Mistake> {
+    let code = &prepared.script.code;
+    let stage = &prepared.script.stage;
+    let try_as = |wrapping: Wrapping| match machine.parses(&wrapping.wrap(code), &prepared.file, strict(wrapping)) {
+        Ok(()) => Ok(wrapping),
+        Err(Thrown) => Err(mistake(code, exception::describe(machine.ctx(), stage, wrapping))),
+    };
+    match prepared.script.form {
+        Form::Body => {
+            // A body that closes the function around it and opens another would pass as one; a method cannot be closed
+            // in the same way.
+            let method = format!("({{ m(msg) {{{code}\n}} }})");
+            if let Err(Thrown) = machine.parses(&method, &prepared.file, true) {
+                let place = exception::describe_after(machine.ctx(), stage, "({ m(msg) {".len());
+                let error = mistake(code, place);
+                // Unless it is only that the script declares its own `msg`.
+                return match scan::unmatched_closer(code) {
+                    None => try_as(Wrapping::InnerBody).map_err(|_| error),
+                    Some(_) => Err(error),
+                };
+            }
+            try_as(Wrapping::Body)
+        }
+        Form::Condition => {
+            // As a program it must be complete by itself: `a) || (b` is an expression only inside the wrapping.
+            if let Err(Thrown) = machine.parses(code, &prepared.file, false) {
+                return Err(mistake(code, exception::describe_after(machine.ctx(), stage, 0)));
+            }
+            if is_expression_start(code) && try_as(Wrapping::Expression).is_ok() {
+                return Ok(Wrapping::Expression);
+            }
+            try_as(Wrapping::Statements)
+        }
+    }
+}
+
+/// The place of a mistake within the script. What QuickJS finds in the wrapping after the script comes from a bracket
+/// too many, or from a script that ends too early.
+fn mistake(code: &str, place: exception::Place) -> Mistake {
+    let (line, column) = (place.line.unwrap_or(1), place.column.unwrap_or(1));
+    let last_line = code.split('\n').nth(line.saturating_sub(1));
+    if last_line.is_some_and(|text| column <= text.chars().count()) {
+        return (place.text, line, column);
+    }
+    let place_of = |offset: usize| {
+        let before = code.get(..offset).unwrap_or(code);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        (before.matches('\n').count() + 1, line.chars().count() + 1)
+    };
+    match scan::unmatched_closer(code) {
+        Some((offset, bracket)) => {
+            let (line, column) = place_of(offset);
+            (format!("SyntaxError: '{bracket}' closes nothing"), line, column)
+        }
+        None => {
+            let (line, column) = place_of(code.trim_end().len());
+            ("SyntaxError: unexpected end of the script".to_owned(), line, column)
+        }
+    }
+}
+
+fn strict(wrapping: Wrapping) -> bool {
+    matches!(wrapping, Wrapping::Body | Wrapping::InnerBody)
+}
+
+/// Whether code that parses as an expression also means one as a program: a block, a declaration or a directive does not.
+fn is_expression_start(code: &str) -> bool {
+    let code = code.trim_start();
+    let word = code
+        .split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$')
+        .next()
+        .unwrap_or_default();
+    !code.starts_with('{') && !matches!(word, "function" | "class" | "async" | "let") && !code.is_empty()
+}

@@ -1,0 +1,188 @@
+//! What a script returned, as changes to the message that it got.
+
+use smallvec::SmallVec;
+use thalweg_record::{Message, Payload, Text, Value};
+
+use super::from_js::{Budget, Unfit, from_js};
+use super::lazy;
+use super::machine::Machine;
+use super::shared::Hit;
+use super::text::meta_text;
+use super::value::{Thrown, Val};
+use crate::{MetaReply, PayloadReply, Reply, Returned};
+
+/// Why a result could not be read.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// An exception is pending.
+    Thrown,
+    /// It is not a message.
+    Bad(String),
+    /// It exceeds a limit.
+    Limit(String),
+}
+
+impl From<Thrown> for Unread {
+    fn from(_: Thrown) -> Unread {
+        Unread::Thrown
+    }
+}
+
+/// Said of a returned value that is neither a message nor a list.
+pub const NOT_A_MESSAGE: &str = "code must return a message object or array of message objects";
+/// Said of a returned list.
+pub const NOT_ALL_MESSAGES: &str = "array elements must be message objects";
+
+/// Reads what a body returned. `msg` is what it was called with.
+pub(super) fn returned(machine: &Machine, msg: &Val, message: &Message, result: Val) -> Result<Returned, Unread> {
+    if result.is_nullish() {
+        return Ok(Returned::Nothing);
+    }
+    let mut reader = Reader {
+        machine,
+        msg,
+        message,
+        budget: Budget::new(machine.shared().limits.memory),
+    };
+    if !result.is_array() {
+        return match is_message(&result) {
+            true => reader.reply(&result).map(Returned::One),
+            false => Err(Unread::Bad(NOT_A_MESSAGE.to_owned())),
+        };
+    }
+    let length = usize::try_from(result.length()?).unwrap_or_default();
+    let limit = machine.shared().limits.results;
+    if length > limit {
+        machine.shared().hit.set(Some(Hit::Results));
+        return Err(Unread::Limit(format!(
+            "code returned {length} messages, more than {limit}; raise scripting.results if that is meant"
+        )));
+    }
+    let mut replies = Vec::with_capacity(length);
+    for i in 0..length {
+        let element = result.get_index(i as u32)?;
+        if element.is_nullish() {
+            continue;
+        }
+        if !is_message(&element) {
+            return Err(Unread::Bad(NOT_ALL_MESSAGES.to_owned()));
+        }
+        replies.push(reader.reply(&element)?);
+    }
+    Ok(match replies.len() {
+        0 => Returned::Nothing,
+        _ => Returned::Many(replies),
+    })
+}
+
+fn is_message(value: &Val) -> bool {
+    value.is_object() && !value.is_array() && !value.is_function() && !value.is_date()
+}
+
+struct Reader<'a> {
+    machine: &'a Machine,
+    msg: &'a Val,
+    message: &'a Message,
+    budget: Budget,
+}
+
+impl Reader<'_> {
+    fn reply(&mut self, result: &Val) -> Result<Reply, Unread> {
+        Ok(Reply {
+            payload: self.payload(result)?,
+            meta: self.meta(result)?,
+        })
+    }
+
+    fn payload(&mut self, result: &Val) -> Result<PayloadReply, Unread> {
+        let shared = self.machine.shared();
+        let read = lazy::read_payload(shared, self.msg);
+        let is_msg = result.address() == self.msg.address();
+        if is_msg && matches!(read, Some(lazy::PayloadRead::Never)) {
+            return Ok(PayloadReply::Same);
+        }
+        let Some(payload) = result.get_own(shared.atoms.get().payload)? else {
+            return Ok(PayloadReply::Missing);
+        };
+        let original: Option<&Value> = match (&read, &self.message.payload) {
+            (Some(lazy::PayloadRead::As(value)), _) => Some(value),
+            (None, Payload::Value(value)) => Some(value),
+            _ => None,
+        };
+        match from_js(&payload, original, &mut self.budget) {
+            Ok(converted) if converted.same => Ok(PayloadReply::Same),
+            Ok(converted) => Ok(PayloadReply::New(converted.value)),
+            Err(unfit) => Err(self.unread(unfit, "payload")),
+        }
+    }
+
+    fn meta(&mut self, result: &Val) -> Result<MetaReply, Unread> {
+        let none = MetaReply::Replaced(Vec::new());
+        let shared = self.machine.shared();
+        let Some(meta) = result.get_own(shared.atoms.get().meta)? else {
+            return Ok(none);
+        };
+        if !is_message(&meta) {
+            return Ok(none);
+        }
+        if let Some(touched) = lazy::meta_changes(shared, &meta)? {
+            let mut changes = SmallVec::new();
+            for (atom, value) in touched {
+                if let Some(entry) = self.entry(atom, value.as_ref())? {
+                    changes.push(entry);
+                }
+            }
+            return Ok(MetaReply::Changes(changes));
+        }
+        let names = meta.keys()?;
+        let mut entries = Vec::with_capacity(names.atoms().len());
+        for atom in names.atoms() {
+            let value = meta.get(atom)?;
+            if let Some(entry) = self.entry(atom, Some(&value))? {
+                entries.push(entry);
+            }
+        }
+        Ok(MetaReply::Replaced(entries))
+    }
+
+    /// One key with its text; `None` for symbols and computed keys.
+    fn entry(&mut self, atom: rquickjs::qjs::JSAtom, value: Option<&Val>) -> Result<Option<(Text, Text)>, Unread> {
+        let ctx = self.msg.ctx;
+        let shared = self.machine.shared();
+        let Some(name) = shared.keys.borrow_mut().name(ctx, atom) else {
+            return Ok(None);
+        };
+        if shared.computed.iter().any(|key| key.name == name) {
+            return Ok(None);
+        }
+        let spent = |budget: &mut Budget, text: &str| budget.spend(text.len() + name.len());
+        let text = match value {
+            None => Text::default(),
+            Some(value) if value.is_string() => {
+                let budget = &mut self.budget;
+                let share = |text: &str| {
+                    spent(budget, text)?;
+                    Ok(shared.keys.borrow_mut().share(ctx, atom, text))
+                };
+                value.with_text(share)?.map_err(|unfit| self.unread(unfit, "meta"))?
+            }
+            Some(value) => match meta_text(value, &mut self.budget) {
+                Ok(text) => shared.keys.borrow_mut().share(ctx, atom, &text),
+                Err(unfit) => return Err(self.unread(unfit, &format!("meta.{name}"))),
+            },
+        };
+        Ok(Some((name, text)))
+    }
+
+    fn unread(&self, unfit: Unfit, what: &str) -> Unread {
+        match unfit {
+            Unfit::Thrown => Unread::Thrown,
+            Unfit::Bad(why) => Unread::Bad(format!("{what} cannot be used: {why}")),
+            Unfit::TooLarge => {
+                self.machine.shared().hit.set(Some(Hit::Results));
+                let limit = self.machine.shared().limits.memory;
+                Unread::Limit(format!("{what} is larger than scripting.memory ({limit} bytes)"))
+            }
+        }
+    }
+}

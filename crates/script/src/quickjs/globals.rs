@@ -1,0 +1,165 @@
+//! `console` and `cache`: what scripts can reach outside of their message.
+
+use std::ffi::{CStr, c_int};
+
+use rquickjs::qjs;
+
+use super::from_js::{Budget, Unfit, from_js};
+use super::lazy;
+use super::shared::{Hit, Shared};
+use super::text::console_text;
+use super::to_js::to_js;
+use super::value::{Ctx, JsResult, Thrown, Val};
+use crate::ConsoleLevel;
+
+const CONSOLE: [(&CStr, ConsoleLevel); 5] = [
+    (c"debug", ConsoleLevel::Debug),
+    (c"log", ConsoleLevel::Info),
+    (c"info", ConsoleLevel::Info),
+    (c"warn", ConsoleLevel::Warn),
+    (c"error", ConsoleLevel::Error),
+];
+
+const CACHE: [(&CStr, c_int); 4] = [(c"set", 2), (c"get", 1), (c"exists", 1), (c"delete", 1)];
+
+/// Adds both objects to a new realm.
+pub(super) fn install(ctx: Ctx) -> JsResult<()> {
+    let console = ctx.object()?;
+    for (i, (name, _)) in CONSOLE.iter().enumerate() {
+        console.set_named(name, function(ctx, name, 0, i, console_line)?)?;
+    }
+    ctx.global().set_named(c"console", console)?;
+    let cache = ctx.object()?;
+    for (i, (name, arguments)) in CACHE.iter().enumerate() {
+        cache.set_named(name, function(ctx, name, *arguments, i, cache_call)?)?;
+    }
+    ctx.global().set_named(c"cache", cache)
+}
+
+/// The function that turns a lazy object into an ordinary one, for the prelude.
+pub(super) fn materialise(ctx: Ctx) -> JsResult<Val> {
+    function(ctx, c"materialise", 1, 0, materialise_call)
+}
+
+type Function =
+    unsafe extern "C" fn(*mut qjs::JSContext, qjs::JSValue, c_int, *mut qjs::JSValue, c_int) -> qjs::JSValue;
+
+fn function(ctx: Ctx, name: &CStr, arguments: c_int, magic: usize, f: Function) -> JsResult<Val> {
+    let kind = qjs::JSCFunctionEnum_JS_CFUNC_generic_magic;
+    let f = qjs::JSCFunctionType { generic_magic: Some(f) };
+    // SAFETY: QuickJS calls the function with the magic number, as `kind` says.
+    ctx.own(unsafe { qjs::JS_NewCFunction2(ctx.0, f.generic, name.as_ptr(), arguments, kind, magic as c_int) })
+}
+
+/// The arguments as owned values, at least `least` of them.
+///
+/// # Safety
+/// `argv` holds `argc` live values.
+unsafe fn arguments(ctx: Ctx, argc: c_int, argv: *mut qjs::JSValue, least: usize) -> Vec<Val> {
+    let given = usize::try_from(argc).unwrap_or_default();
+    // SAFETY: by contract.
+    let mut values: Vec<Val> = (0..given).map(|i| ctx.dup(unsafe { *argv.add(i) })).collect();
+    while values.len() < least {
+        values.push(ctx.undefined());
+    }
+    values
+}
+
+fn give(result: JsResult<Val>) -> qjs::JSValue {
+    match result {
+        Ok(value) => value.into_raw(),
+        Err(Thrown) => qjs::JS_EXCEPTION,
+    }
+}
+
+unsafe extern "C" fn console_line(
+    ctx: *mut qjs::JSContext,
+    _this: qjs::JSValue,
+    argc: c_int,
+    argv: *mut qjs::JSValue,
+    magic: c_int,
+) -> qjs::JSValue {
+    let ctx = Ctx(ctx);
+    // SAFETY: called by QuickJS with its own arguments.
+    let (shared, arguments) = unsafe { (Shared::of(ctx), arguments(ctx, argc, argv, 0)) };
+    let level = CONSOLE.get(magic as usize).map_or(ConsoleLevel::Info, |entry| entry.1);
+    if shared.console.enabled(level) {
+        match console_text(&arguments) {
+            Ok(text) => shared.console.line(level, &text),
+            Err(Thrown) => return qjs::JS_EXCEPTION,
+        }
+    }
+    qjs::JS_UNDEFINED
+}
+
+unsafe extern "C" fn cache_call(
+    ctx: *mut qjs::JSContext,
+    _this: qjs::JSValue,
+    argc: c_int,
+    argv: *mut qjs::JSValue,
+    magic: c_int,
+) -> qjs::JSValue {
+    let ctx = Ctx(ctx);
+    // SAFETY: called by QuickJS with its own arguments.
+    let (shared, arguments) = unsafe { (Shared::of(ctx), arguments(ctx, argc, argv, 2)) };
+    let [key, value, ..] = arguments.as_slice() else {
+        return qjs::JS_UNDEFINED;
+    };
+    give(key.text().and_then(|key| match magic {
+        0 => cache_set(ctx, shared, &key, value),
+        1 => cache_get(ctx, shared, &key),
+        2 => Ok(ctx.bool(shared.cache.exists(&key))),
+        _ => {
+            shared.cache.delete(&key);
+            Ok(ctx.undefined())
+        }
+    }))
+}
+
+fn cache_set(ctx: Ctx, shared: &Shared, key: &str, value: &Val) -> JsResult<Val> {
+    if key.is_empty() {
+        shared
+            .console
+            .line(ConsoleLevel::Warn, "cache.set failed: cache: key must not be empty");
+        return Ok(ctx.undefined());
+    }
+    let value = match from_js(value, None, &mut Budget::new(shared.limits.memory)) {
+        Ok(converted) => converted.value,
+        Err(Unfit::Thrown) => return Err(Thrown),
+        Err(Unfit::Bad(why)) => return Err(ctx.throw_type(&format!("cache.set: {why}"))),
+        Err(Unfit::TooLarge) => return Err(ctx.throw_range("cache.set: the value is larger than scripting.memory")),
+    };
+    if let Err(full) = shared.cache.set(key, value) {
+        shared.hit.set(Some(Hit::CacheEntries));
+        return Err(ctx.throw_range(&format!("cache.set: {full}")));
+    }
+    Ok(ctx.undefined())
+}
+
+fn cache_get(ctx: Ctx, shared: &Shared, key: &str) -> JsResult<Val> {
+    match shared.cache.get(key) {
+        Some(value) => to_js(ctx, &value),
+        None => {
+            let text = format!("cache.get: key \"{key}\" not found. Use cache.exists(key) to check before reading.");
+            shared.console.line(ConsoleLevel::Warn, &text);
+            Ok(ctx.undefined())
+        }
+    }
+}
+
+unsafe extern "C" fn materialise_call(
+    ctx: *mut qjs::JSContext,
+    _this: qjs::JSValue,
+    argc: c_int,
+    argv: *mut qjs::JSValue,
+    _magic: c_int,
+) -> qjs::JSValue {
+    let ctx = Ctx(ctx);
+    // SAFETY: called by QuickJS with its own arguments.
+    let (shared, arguments) = unsafe { (Shared::of(ctx), arguments(ctx, argc, argv, 1)) };
+    let done = match arguments.first() {
+        Some(object) => lazy::materialise(shared, object),
+        None => Ok(()),
+    };
+    give(done.map(|()| ctx.undefined()))
+}

@@ -1,0 +1,502 @@
+//! Objects whose properties come into being when a script looks at them: `msg.meta`, and `msg` with a large payload.
+//!
+//! To a script they are ordinary objects. Properties that nobody has written are *virtual*: QuickJS asks the hooks here,
+//! which read the message. What a script writes becomes an ordinary property of the object, which QuickJS finds without
+//! asking. The list of *touched* names ties the two together: a touched name is never virtual again, whether the script
+//! set, redefined or deleted it, so at the end the touched names are exactly the changes.
+//!
+//! The rejected option was a plain object filled for each message: twelve texts in and out cost more than the script.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use rquickjs::qjs;
+use smallvec::SmallVec;
+use thalweg_record::{Metadata, Payload, Value};
+
+use super::shared::Shared;
+use super::to_js::to_js;
+use super::value::{Atom, Ctx, JsResult, Thrown, Val};
+use crate::view::payload_value;
+
+/// What stands behind a lazy object.
+pub(super) enum Source {
+    /// Nothing: the object is gone and its place free.
+    Free,
+    /// `msg.meta`: the message's metadata, and the metadata it first came with (for computed keys).
+    Meta { base: Metadata, origin: Metadata },
+    /// `msg` whose payload is converted when it is first read.
+    Payload {
+        payload: Payload,
+        read: Option<ReadPayload>,
+    },
+}
+
+/// A payload that a script has looked at.
+pub(super) struct ReadPayload {
+    /// One reference, owned by the state.
+    js: qjs::JSValue,
+    /// What it was converted from.
+    value: Value,
+}
+
+pub(super) struct State {
+    place: usize,
+    /// Atoms, each with a reference.
+    touched: SmallVec<[qjs::JSAtom; 8]>,
+    /// The virtual property that was read last, with a reference to its text: QuickJS often asks twice, for the
+    /// attributes and for the value.
+    last: Option<(qjs::JSAtom, qjs::JSValue)>,
+    source: Source,
+}
+
+/// All states of a runtime. Each stays where it is, because its object points to it; places are used again.
+#[derive(Default)]
+pub(super) struct States {
+    all: Vec<*mut State>,
+    free: Vec<usize>,
+}
+
+impl States {
+    fn take(&mut self, source: Source) -> *mut State {
+        if let Some(&state) = self.free.pop().and_then(|place| self.all.get(place)) {
+            // SAFETY: a free place belongs to nobody else.
+            unsafe { (*state).source = source };
+            return state;
+        }
+        let state = Box::into_raw(Box::new(State {
+            place: self.all.len(),
+            touched: SmallVec::new(),
+            last: None,
+            source,
+        }));
+        self.all.push(state);
+        state
+    }
+
+    #[cfg(test)]
+    pub fn live(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+}
+
+impl Drop for States {
+    fn drop(&mut self) {
+        for state in self.all.drain(..) {
+            // SAFETY: made by `Box::into_raw`, and dropped only with the runtime, whose objects are not used any more.
+            drop(unsafe { Box::from_raw(state) });
+        }
+    }
+}
+
+static HOOKS: qjs::JSClassExoticMethods = qjs::JSClassExoticMethods {
+    get_own_property: Some(get_own_property),
+    get_own_property_names: Some(get_own_property_names),
+    delete_property: Some(delete_property),
+    define_own_property: Some(define_own_property),
+    has_property: None,
+    get_property: None,
+    set_property: Some(set_property),
+};
+
+/// Registers the class of lazy objects in a new runtime, with the prototype of plain objects.
+pub(super) fn register(ctx: Ctx, shared: &Shared) -> JsResult<()> {
+    let mut class: qjs::JSClassID = 0;
+    let definition = qjs::JSClassDef {
+        class_name: c"Object".as_ptr(),
+        finalizer: Some(finalize),
+        gc_mark: Some(mark),
+        call: None,
+        exotic: ptr::from_ref(&HOOKS).cast_mut(),
+    };
+    // SAFETY: the definition is copied, the hooks are static and QuickJS does not write to them.
+    unsafe {
+        let rt = qjs::JS_GetRuntime(ctx.0);
+        qjs::JS_NewClassID(rt, &mut class);
+        if qjs::JS_NewClass(rt, class, &definition) != 0 {
+            return Err(Thrown);
+        }
+        let prototype = ctx.own(qjs::JS_GetPrototype(ctx.0, ctx.object()?.raw()))?;
+        qjs::JS_SetClassProto(ctx.0, class, prototype.into_raw());
+    }
+    shared.lazy_class.set(class);
+    Ok(())
+}
+
+/// `msg.meta` over a message's metadata.
+pub(super) fn meta(ctx: Ctx, shared: &Shared, base: &Metadata, origin: &Metadata) -> JsResult<Val> {
+    let (base, origin) = (base.clone(), origin.clone());
+    object(ctx, shared, Source::Meta { base, origin })
+}
+
+/// `msg` over a payload that is worth converting only when it is read.
+pub(super) fn message(ctx: Ctx, shared: &Shared, payload: &Payload) -> JsResult<Val> {
+    let payload = payload.clone();
+    object(ctx, shared, Source::Payload { payload, read: None })
+}
+
+fn object(ctx: Ctx, shared: &Shared, source: Source) -> JsResult<Val> {
+    // SAFETY: the class was registered; the state lives as long as the runtime.
+    unsafe {
+        let object = ctx.own(qjs::JS_NewObjectClass(ctx.0, shared.lazy_class.get()))?;
+        let state = shared.states.borrow_mut().take(source);
+        qjs::JS_SetOpaque(object.raw(), state.cast());
+        Ok(object)
+    }
+}
+
+/// The names that a script touched on a lazy `msg.meta`, each with its present value; `None` if it is gone.
+///
+/// `None` for the whole if the object is not a lazy `msg.meta`.
+pub(super) fn meta_changes(shared: &Shared, object: &Val) -> JsResult<Option<Changes>> {
+    let Some(state) = lazy_state(shared, object) else {
+        return Ok(None);
+    };
+    // SAFETY: the state is alive while its object is; the borrow ends before anything else runs.
+    let touched: SmallVec<[qjs::JSAtom; 8]> = unsafe {
+        match (*state).source {
+            Source::Meta { .. } => (*state).touched.clone(),
+            _ => return Ok(None),
+        }
+    };
+    let mut changes = Changes::new();
+    for atom in touched {
+        changes.push((atom, object.get_own(atom)?));
+    }
+    Ok(Some(changes))
+}
+
+pub(super) type Changes = SmallVec<[(qjs::JSAtom, Option<Val>); 8]>;
+
+/// What a script did with the payload of a lazy `msg`.
+pub(super) enum PayloadRead {
+    /// It never looked at it, nor set it.
+    Never,
+    /// It set or deleted it without looking.
+    Replaced,
+    /// It saw this.
+    As(Value),
+}
+
+/// `None` if `object` is not a lazy `msg`.
+pub(super) fn read_payload(shared: &Shared, object: &Val) -> Option<PayloadRead> {
+    let state = lazy_state(shared, object)?;
+    // SAFETY: the state is alive while its object is; nothing runs during the borrow.
+    unsafe {
+        match &(*state).source {
+            Source::Payload { read: Some(read), .. } => Some(PayloadRead::As(read.value.clone())),
+            Source::Payload { .. } => match (*state).touched.contains(&shared.atoms.get().payload) {
+                true => Some(PayloadRead::Replaced),
+                false => Some(PayloadRead::Never),
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Makes all virtual properties of a lazy object ordinary ones. Does nothing to other values.
+pub(super) fn materialise(shared: &Shared, object: &Val) -> JsResult<()> {
+    let Some(state) = lazy_state(shared, object) else {
+        return Ok(());
+    };
+    for atom in virtual_names(object.ctx, shared, state)? {
+        // SAFETY: the state is alive while its object is.
+        if let Some(value) = unsafe { virtual_value(object.ctx, shared, state, atom.raw)? } {
+            define_real(object, state, &atom, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn define_real(object: &Val, state: *mut State, atom: &Atom, value: Val) -> JsResult<()> {
+    let flags = (qjs::JS_PROP_C_W_E | HAS_ALL | qjs::JS_PROP_NO_EXOTIC | qjs::JS_PROP_THROW) as c_int;
+    // SAFETY: object, atom and value are alive; the value is copied by QuickJS.
+    unsafe {
+        touch(object.ctx, state, atom.raw);
+        let undefined = qjs::JS_UNDEFINED;
+        match qjs::JS_DefineProperty(
+            object.ctx.0,
+            object.raw(),
+            atom.raw,
+            value.raw(),
+            undefined,
+            undefined,
+            flags,
+        ) {
+            -1 => Err(Thrown),
+            _ => Ok(()),
+        }
+    }
+}
+
+const HAS_ALL: u32 =
+    qjs::JS_PROP_HAS_VALUE | qjs::JS_PROP_HAS_CONFIGURABLE | qjs::JS_PROP_HAS_WRITABLE | qjs::JS_PROP_HAS_ENUMERABLE;
+
+fn lazy_state(shared: &Shared, object: &Val) -> Option<*mut State> {
+    // SAFETY: returns the opaque pointer only for objects of our class.
+    let state = unsafe { qjs::JS_GetOpaque(object.raw(), shared.lazy_class.get()) };
+    (!state.is_null()).then_some(state.cast())
+}
+
+/// # Safety
+/// `object` is of the lazy class, as it is in every hook.
+unsafe fn state_of(object: qjs::JSValue) -> *mut State {
+    let mut class = 0;
+    // SAFETY: by contract.
+    unsafe { qjs::JS_GetAnyOpaque(object, &mut class).cast() }
+}
+
+/// # Safety
+/// `state` and `atom` are alive.
+unsafe fn touch(ctx: Ctx, state: *mut State, atom: qjs::JSAtom) {
+    // SAFETY: by contract; JS_DupAtom runs no script.
+    unsafe {
+        let touched = &mut (*state).touched;
+        if !touched.contains(&atom) {
+            touched.push(qjs::JS_DupAtom(ctx.0, atom));
+        }
+    }
+}
+
+/// The value of a virtual property, or `None` if there is none of that name.
+///
+/// # Safety
+/// `state` and `atom` are alive.
+unsafe fn virtual_value(ctx: Ctx, shared: &Shared, state: *mut State, atom: qjs::JSAtom) -> JsResult<Option<Val>> {
+    // SAFETY: by contract. No borrow of the state is held across a call that may run the garbage collector.
+    unsafe {
+        if (*state).touched.contains(&atom) {
+            return Ok(None);
+        }
+        match &(*state).source {
+            Source::Free => Ok(None),
+            Source::Meta { base, origin } => {
+                if let Some((last, text)) = (*state).last
+                    && last == atom
+                {
+                    return Ok(Some(ctx.dup(text)));
+                }
+                let text = shared.keys.borrow_mut().with_name(ctx, atom, |name| {
+                    match shared.computed.iter().find(|key| key.name == name) {
+                        Some(key) => Some((key.compute)(origin).into()),
+                        None => base.get(name),
+                    }
+                });
+                let Some(text) = text else { return Ok(None) };
+                let text = ctx.string(&text)?;
+                let last = (atom, text.clone().into_raw());
+                if let Some((_, before)) = (*state).last.replace(last) {
+                    qjs::JS_FreeValue(ctx.0, before);
+                }
+                Ok(Some(text))
+            }
+            Source::Payload { .. } if atom != shared.atoms.get().payload => Ok(None),
+            Source::Payload { read: Some(read), .. } => Ok(Some(ctx.dup(read.js))),
+            Source::Payload { payload, read: None } => {
+                let value = payload_value(&payload.clone()).into_owned();
+                let js = to_js(ctx, &value)?;
+                let kept = js.clone().into_raw();
+                if let Source::Payload { read, .. } = &mut (*state).source {
+                    *read = Some(ReadPayload { js: kept, value });
+                }
+                Ok(Some(js))
+            }
+        }
+    }
+}
+
+/// The names of the virtual properties, also of touched ones.
+fn virtual_names(ctx: Ctx, shared: &Shared, state: *mut State) -> JsResult<Vec<Atom>> {
+    let mut keys = shared.keys.borrow_mut();
+    let computed = |name: &str| shared.computed.iter().any(|key| key.name == name);
+    // SAFETY: the state is alive; making atoms runs neither scripts nor the garbage collector.
+    unsafe {
+        match &(*state).source {
+            Source::Free => Ok(Vec::new()),
+            Source::Payload { .. } => Ok(vec![ctx.dup_atom(shared.atoms.get().payload)]),
+            Source::Meta { base, .. } => {
+                let stored = base.iter().map(|(key, _)| key).filter(|key| !computed(key));
+                let names = stored.chain(shared.computed.iter().map(|key| key.name));
+                let mut atoms = Vec::with_capacity(base.shared_map().len() + 8);
+                for name in names {
+                    atoms.push(keys.atom(ctx, name)?);
+                }
+                Ok(atoms)
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn get_own_property(
+    ctx: *mut qjs::JSContext,
+    desc: *mut qjs::JSPropertyDescriptor,
+    object: qjs::JSValue,
+    atom: qjs::JSAtom,
+) -> c_int {
+    let ctx = Ctx(ctx);
+    // SAFETY: called by QuickJS with a live object of our class.
+    unsafe {
+        let shared = Shared::of(ctx);
+        match virtual_value(ctx, shared, state_of(object), atom) {
+            Err(Thrown) => -1,
+            Ok(None) => 0,
+            Ok(Some(value)) => {
+                if !desc.is_null() {
+                    desc.write(qjs::JSPropertyDescriptor {
+                        flags: qjs::JS_PROP_C_W_E as c_int,
+                        value: value.into_raw(),
+                        getter: qjs::JS_UNDEFINED,
+                        setter: qjs::JS_UNDEFINED,
+                    });
+                }
+                1
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn get_own_property_names(
+    ctx: *mut qjs::JSContext,
+    table: *mut *mut qjs::JSPropertyEnum,
+    len: *mut u32,
+    object: qjs::JSValue,
+) -> c_int {
+    let ctx = Ctx(ctx);
+    // SAFETY: called by QuickJS with a live object of our class and valid places for the result.
+    unsafe {
+        let shared = Shared::of(ctx);
+        let state = state_of(object);
+        let Ok(mut atoms) = virtual_names(ctx, shared, state) else {
+            return -1;
+        };
+        atoms.retain(|atom| !(*state).touched.contains(&atom.raw));
+        *table = ptr::null_mut();
+        *len = 0;
+        if atoms.is_empty() {
+            return 0;
+        }
+        let bytes = atoms.len() * size_of::<qjs::JSPropertyEnum>();
+        let entries: *mut qjs::JSPropertyEnum = qjs::js_malloc(ctx.0, bytes as _).cast();
+        if entries.is_null() {
+            return -1;
+        }
+        *len = atoms.len() as u32;
+        *table = entries;
+        for (i, atom) in atoms.into_iter().enumerate() {
+            let atom = std::mem::ManuallyDrop::new(atom).raw;
+            entries.add(i).write(qjs::JSPropertyEnum {
+                is_enumerable: true,
+                atom,
+            });
+        }
+        0
+    }
+}
+
+unsafe extern "C" fn delete_property(ctx: *mut qjs::JSContext, object: qjs::JSValue, atom: qjs::JSAtom) -> c_int {
+    // SAFETY: called by QuickJS with a live object of our class. Ordinary properties it has deleted itself before.
+    unsafe { touch(Ctx(ctx), state_of(object), atom) };
+    1
+}
+
+unsafe extern "C" fn define_own_property(
+    ctx: *mut qjs::JSContext,
+    object: qjs::JSValue,
+    atom: qjs::JSAtom,
+    value: qjs::JSValue,
+    getter: qjs::JSValue,
+    setter: qjs::JSValue,
+    flags: c_int,
+) -> c_int {
+    let ctx = Ctx(ctx);
+    // SAFETY: called by QuickJS with live values, for names that are not ordinary properties yet.
+    unsafe {
+        let state = state_of(object);
+        // What a descriptor leaves out, it takes from the property that is there.
+        match virtual_value(ctx, Shared::of(ctx), state, atom) {
+            Err(Thrown) => return -1,
+            Ok(None) => touch(ctx, state, atom),
+            Ok(Some(old)) => {
+                let owned = ctx.dup(object);
+                let name = ctx.dup_atom(atom);
+                if define_real(&owned, state, &name, old).is_err() {
+                    return -1;
+                }
+            }
+        }
+        let flags = flags | qjs::JS_PROP_NO_EXOTIC as c_int;
+        qjs::JS_DefineProperty(ctx.0, object, atom, value, getter, setter, flags)
+    }
+}
+
+/// Assignment to a name that is not an ordinary property yet: it becomes one, without asking for the old value.
+unsafe extern "C" fn set_property(
+    ctx: *mut qjs::JSContext,
+    object: qjs::JSValue,
+    atom: qjs::JSAtom,
+    value: qjs::JSValue,
+    receiver: qjs::JSValue,
+    flags: c_int,
+) -> c_int {
+    let ctx = Ctx(ctx);
+    // SAFETY: called by QuickJS with live values; the value stays owned by the caller.
+    unsafe {
+        let shared = Shared::of(ctx);
+        let target = ctx.dup(receiver);
+        let direct = target.is_object() && target.address() == ctx.dup(object).address();
+        if atom == shared.atoms.get().proto {
+            let new = ctx.dup(value);
+            if target.is_object() && (new.is_object() || new.tag() == qjs::JS_TAG_NULL) {
+                return qjs::JS_SetPrototype(ctx.0, receiver, value);
+            }
+            return 1;
+        }
+        if direct {
+            touch(ctx, state_of(object), atom);
+        } else if !target.is_object() {
+            return ctx.refuse(flags, "not an object");
+        }
+        let exotic = if direct { qjs::JS_PROP_NO_EXOTIC } else { 0 };
+        let throw = flags & (qjs::JS_PROP_THROW | qjs::JS_PROP_THROW_STRICT) as c_int;
+        let flags = throw | (qjs::JS_PROP_C_W_E | HAS_ALL | exotic) as c_int;
+        let undefined = qjs::JS_UNDEFINED;
+        qjs::JS_DefineProperty(ctx.0, receiver, atom, value, undefined, undefined, flags)
+    }
+}
+
+unsafe extern "C" fn finalize(rt: *mut qjs::JSRuntime, object: qjs::JSValue) {
+    // SAFETY: called once per object of our class; nothing uses its state afterwards. Freeing values may finalise other
+    // objects, so no borrow is held while it happens.
+    unsafe {
+        let state = state_of(object);
+        if state.is_null() {
+            return;
+        }
+        let touched = std::mem::take(&mut (*state).touched);
+        let source = std::mem::replace(&mut (*state).source, Source::Free);
+        let last = (*state).last.take();
+        let place = (*state).place;
+        Shared::of_runtime(rt).states.borrow_mut().free.push(place);
+        for atom in touched {
+            qjs::JS_FreeAtomRT(rt, atom);
+        }
+        if let Some((_, text)) = last {
+            qjs::JS_FreeValueRT(rt, text);
+        }
+        if let Source::Payload { read: Some(read), .. } = source {
+            qjs::JS_FreeValueRT(rt, read.js);
+        }
+    }
+}
+
+unsafe extern "C" fn mark(rt: *mut qjs::JSRuntime, object: qjs::JSValue, visit: qjs::JS_MarkFunc) {
+    // SAFETY: called during garbage collection with a live object of our class.
+    unsafe {
+        let state = state_of(object);
+        if !state.is_null()
+            && let Source::Payload { read: Some(read), .. } = &(*state).source
+        {
+            qjs::JS_MarkValue(rt, read.js, visit);
+        }
+    }
+}

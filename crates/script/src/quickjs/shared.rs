@@ -1,0 +1,136 @@
+//! What the callbacks of one runtime need: limits, clock, console, cache, and the tables behind lazy objects.
+//!
+//! One boxed [`Shared`] per runtime hangs on the runtime as its opaque pointer. Callbacks run on the thread that called
+//! into QuickJS, so cells suffice.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rquickjs::qjs;
+
+use super::keys::Keys;
+use super::lazy::States;
+use super::value::Ctx;
+use crate::{Cache, ComputedKey, Console, Environment, Limits};
+
+/// A limit that was reached in a way the script may have caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hit {
+    Results,
+    CacheEntries,
+}
+
+/// Names the engine itself uses. Their references are kept for the life of the runtime.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Atoms {
+    pub payload: qjs::JSAtom,
+    pub meta: qjs::JSAtom,
+    pub proto: qjs::JSAtom,
+}
+
+pub(super) struct Shared {
+    pub limits: Limits,
+    pub console: Arc<dyn Console>,
+    pub cache: Arc<Cache>,
+    pub computed: &'static [ComputedKey],
+    pub clock: Clock,
+    pub hit: Cell<Option<Hit>>,
+    pub keys: RefCell<Keys>,
+    pub states: RefCell<States>,
+    pub lazy_class: Cell<qjs::JSClassID>,
+    pub atoms: Cell<Atoms>,
+    /// Classes of `new Number(…)` and the like.
+    pub boxed_classes: Cell<[qjs::JSClassID; 5]>,
+    /// Turns a Set or Map into an array; one reference for the life of the runtime.
+    pub list_function: Cell<qjs::JSValue>,
+}
+
+impl Shared {
+    pub fn new(environment: &Environment) -> Box<Shared> {
+        Box::new(Shared {
+            limits: environment.limits,
+            console: environment.console.clone(),
+            cache: environment.cache.clone(),
+            computed: environment.computed,
+            clock: Clock::new(environment.limits.timeout),
+            hit: Cell::new(None),
+            keys: RefCell::default(),
+            states: RefCell::default(),
+            lazy_class: Cell::new(0),
+            atoms: Cell::default(),
+            boxed_classes: Cell::default(),
+            list_function: Cell::new(qjs::JS_UNDEFINED),
+        })
+    }
+
+    /// # Safety
+    /// The context belongs to a runtime whose opaque pointer is a live `Shared`.
+    pub unsafe fn of<'a>(ctx: Ctx) -> &'a Shared {
+        // SAFETY: by contract.
+        unsafe { Shared::of_runtime(qjs::JS_GetRuntime(ctx.0)) }
+    }
+
+    /// # Safety
+    /// The runtime's opaque pointer is a live `Shared`.
+    pub unsafe fn of_runtime<'a>(rt: *mut qjs::JSRuntime) -> &'a Shared {
+        // SAFETY: by contract.
+        unsafe { &*qjs::JS_GetRuntimeOpaque(rt).cast::<Shared>() }
+    }
+}
+
+/// The time limit of one call. The clock is read for the first time when QuickJS first asks whether to go on (every
+/// 10,000 steps): nearly all calls end before that and never pay for reading the time.
+pub(super) struct Clock {
+    timeout: Duration,
+    /// Between calls (an engine is made, a script compiled) nothing is timed.
+    running: Cell<bool>,
+    started: Cell<Option<Instant>>,
+    expired: Cell<bool>,
+}
+
+impl Clock {
+    fn new(timeout: Duration) -> Clock {
+        Clock {
+            timeout,
+            running: Cell::new(false),
+            started: Cell::new(None),
+            expired: Cell::new(false),
+        }
+    }
+
+    pub fn start(&self) {
+        self.running.set(true);
+        self.started.set(None);
+        self.expired.set(false);
+    }
+
+    pub fn stop(&self) {
+        self.running.set(false);
+    }
+
+    /// Whether the current call used up its time; also starts the clock.
+    pub fn check(&self) -> bool {
+        if !self.running.get() {
+            return false;
+        }
+        match self.started.get() {
+            None => self.started.set(Some(Instant::now())),
+            Some(started) if started.elapsed() >= self.timeout => self.expired.set(true),
+            Some(_) => {}
+        }
+        self.expired.get()
+    }
+
+    pub fn expired(&self) -> bool {
+        self.expired.get()
+    }
+}
+
+/// QuickJS asks here whether a script may go on.
+pub(super) unsafe extern "C" fn interrupt(_rt: *mut qjs::JSRuntime, opaque: *mut c_void) -> c_int {
+    // SAFETY: registered with the runtime's `Shared`.
+    let shared = unsafe { &*opaque.cast::<Shared>() };
+    shared.clock.check().into()
+}

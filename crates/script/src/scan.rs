@@ -1,0 +1,468 @@
+//! A look at a script's words, to choose the realm it runs in.
+//!
+//! The choice is about what works, never about what is safe: every realm keeps calls apart (see [`crate::quickjs`]), but
+//! in the cheapest one the built-in objects cannot be extended. So a wrong guess here costs speed, or gives a script that
+//! extends built-in objects in a hidden way a clear error; it never lets anything through to the next call.
+
+/// How a script's calls are kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Realm {
+    /// Globals and built-in objects are frozen. Nothing to clean up.
+    Sealed,
+    /// Built-in objects are frozen, globals are removed after each call.
+    Tidy,
+    /// Everything can be changed; the engine is thrown away after each call.
+    Open,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Token<'a> {
+    Word(&'a str),
+    /// A string, template or regular expression.
+    Text,
+    Mark(&'a str),
+    Number,
+}
+
+const BUILT_IN: &[&str] = &[
+    "AggregateError",
+    "Array",
+    "ArrayBuffer",
+    "Atomics",
+    "BigInt",
+    "BigInt64Array",
+    "BigUint64Array",
+    "Boolean",
+    "DOMException",
+    "DataView",
+    "Date",
+    "Error",
+    "EvalError",
+    "FinalizationRegistry",
+    "Float16Array",
+    "Float32Array",
+    "Float64Array",
+    "Function",
+    "Infinity",
+    "Int16Array",
+    "Int32Array",
+    "Int8Array",
+    "Iterator",
+    "JSON",
+    "Map",
+    "Math",
+    "NaN",
+    "Number",
+    "Object",
+    "Promise",
+    "Proxy",
+    "RangeError",
+    "ReferenceError",
+    "Reflect",
+    "RegExp",
+    "Set",
+    "SharedArrayBuffer",
+    "String",
+    "Symbol",
+    "SyntaxError",
+    "TypeError",
+    "URIError",
+    "Uint16Array",
+    "Uint32Array",
+    "Uint8Array",
+    "Uint8ClampedArray",
+    "WeakMap",
+    "WeakRef",
+    "WeakSet",
+    "atob",
+    "btoa",
+    "cache",
+    "console",
+    "decodeURI",
+    "decodeURIComponent",
+    "encodeURI",
+    "encodeURIComponent",
+    "escape",
+    "eval",
+    "isFinite",
+    "isNaN",
+    "parseFloat",
+    "parseInt",
+    "performance",
+    "queueMicrotask",
+    "unescape",
+    "undefined",
+];
+
+/// Functions of `Object` and `Reflect` that change their first argument.
+const CHANGING: &[&str] = &[
+    "assign",
+    "defineProperties",
+    "defineProperty",
+    "deleteProperty",
+    "freeze",
+    "preventExtensions",
+    "seal",
+    "set",
+    "setPrototypeOf",
+];
+
+/// The realm for a strict function body, or for a non-strict program (`sloppy`).
+pub(crate) fn realm(code: &str, sloppy: bool) -> Realm {
+    let tokens = tokens(code);
+    let mut realm = Realm::Sealed;
+    for (i, token) in tokens.iter().enumerate() {
+        match token {
+            Token::Word(word) => realm = realm.max(word_realm(&tokens, i, word, sloppy)),
+            // Non-strict code makes a global of any name it assigns to.
+            Token::Mark(mark) if sloppy && is_assignment(mark) => realm = realm.max(Realm::Tidy),
+            _ => {}
+        }
+    }
+    realm
+}
+
+fn word_realm(tokens: &[Token<'_>], i: usize, word: &str, sloppy: bool) -> Realm {
+    let before = i.checked_sub(1).and_then(|b| tokens.get(b)).copied();
+    let member = matches!(before, Some(Token::Mark("." | "?.")));
+    if member {
+        return if word == "__proto__" {
+            Realm::Open
+        } else {
+            Realm::Sealed
+        };
+    }
+    match word {
+        // Code made at run time runs in non-strict mode and may set any global.
+        "eval" => return Realm::Open,
+        "Function" if before != Some(Token::Word("instanceof")) => return Realm::Open,
+        "globalThis" => return Realm::Tidy.max(changes_at(tokens, i)),
+        "this" if sloppy => return Realm::Tidy.max(changes_at(tokens, i)),
+        "var" | "function" | "class" if sloppy => return Realm::Tidy,
+        _ => {}
+    }
+    if BUILT_IN.contains(&word) {
+        return changes_at(tokens, i);
+    }
+    Realm::Sealed
+}
+
+/// Whether the expression that starts with a built-in object at `start` changes it or something inside it.
+fn changes_at(tokens: &[Token<'_>], start: usize) -> Realm {
+    let token = |i: usize| tokens.get(i).copied();
+    let before = start.checked_sub(1).and_then(token);
+    if matches!(before, Some(Token::Word("let" | "const" | "class"))) {
+        return Realm::Sealed;
+    }
+    let mut at = start + 1;
+    let mut last_member = None;
+    loop {
+        match token(at) {
+            Some(Token::Mark("." | "?.")) => {
+                last_member = match token(at + 1) {
+                    Some(Token::Word(name)) => Some(name),
+                    _ => None,
+                };
+                at += 2;
+            }
+            Some(Token::Mark("[")) => at = after_bracket(tokens, at),
+            _ => break,
+        }
+    }
+    let assigned = matches!(token(at), Some(Token::Mark(mark)) if is_assignment(mark));
+    let stepped = matches!(before, Some(Token::Mark("++" | "--") | Token::Word("delete")));
+    let global = matches!(token(start), Some(Token::Word("globalThis" | "this")));
+    if assigned || stepped {
+        // A new global is no built-in object: `globalThis.count = 1`.
+        let known = last_member.is_none_or(|name| BUILT_IN.contains(&name));
+        let shallow = at <= start + 3;
+        return if global && shallow && !known {
+            Realm::Tidy
+        } else {
+            Realm::Open
+        };
+    }
+    let changing_call = token(at) == Some(Token::Mark("(")) && last_member.is_some_and(|name| CHANGING.contains(&name));
+    match token(at + 1) {
+        Some(Token::Word(target)) if changing_call && (BUILT_IN.contains(&target) || target == "globalThis") => {
+            Realm::Open
+        }
+        _ => Realm::Sealed,
+    }
+}
+
+fn after_bracket(tokens: &[Token<'_>], open: usize) -> usize {
+    let mut depth = 0usize;
+    for (i, token) in tokens.iter().enumerate().skip(open) {
+        match token {
+            Token::Mark("[") => depth += 1,
+            Token::Mark("]") => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return i + 1;
+        }
+    }
+    tokens.len()
+}
+
+fn is_assignment(mark: &str) -> bool {
+    matches!(
+        mark,
+        "=" | "+="
+            | "-="
+            | "*="
+            | "/="
+            | "%="
+            | "**="
+            | "<<="
+            | ">>="
+            | ">>>="
+            | "&="
+            | "|="
+            | "^="
+            | "&&="
+            | "||="
+            | "??="
+            | "++"
+            | "--"
+    )
+}
+
+const MARKS: &[&str] = &[
+    ">>>=", "...", "===", "!==", "**=", "<<=", ">>=", ">>>", "&&=", "||=", "??=", "=>", "==", "!=", "<=", ">=", "&&",
+    "||", "??", "?.", "++", "--", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<", ">>", "**",
+];
+
+/// Words and marks of a script. Comments are skipped; what a template holds inside `${}` is read like the rest.
+fn tokens(code: &str) -> Vec<Token<'_>> {
+    placed_tokens(code).into_iter().map(|(_, token)| token).collect()
+}
+
+/// The first closing bracket that nothing opened: its byte offset in the script.
+pub(crate) fn unmatched_closer(code: &str) -> Option<(usize, &str)> {
+    let mut open = Vec::new();
+    for (offset, token) in placed_tokens(code) {
+        let Token::Mark(mark) = token else { continue };
+        match mark {
+            "(" | "[" | "{" => open.push(mark),
+            ")" | "]" | "}" => {
+                let opener = match mark {
+                    ")" => "(",
+                    "]" => "[",
+                    _ => "{",
+                };
+                if open.pop() != Some(opener) {
+                    return Some((offset, mark));
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The tokens with their byte offsets.
+fn placed_tokens(code: &str) -> Vec<(usize, Token<'_>)> {
+    let mut tokens: Vec<(usize, Token<'_>)> = Vec::new();
+    let mut rest = code;
+    // Depth of braces inside each open `${`.
+    let mut templates: Vec<usize> = Vec::new();
+    while let Some(c) = rest.chars().next() {
+        let offset = code.len() - rest.len();
+        let last = tokens.last().map(|(_, token)| *token);
+        let mut push = |token| tokens.push((offset, token));
+        let taken = if c.is_whitespace() {
+            c.len_utf8()
+        } else if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if is_word(c) {
+            let end = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
+            let (word, _) = rest.split_at(end);
+            let number = word.starts_with(|c: char| c.is_ascii_digit());
+            push(if number { Token::Number } else { Token::Word(word) });
+            end
+        } else if c == '"' || c == '\'' {
+            let end = quoted_end(rest, c);
+            push(Token::Text);
+            end
+        } else if c == '`' || (c == '}' && templates.last() == Some(&0)) {
+            if c == '}' {
+                templates.pop();
+            }
+            let (end, open) = template_end(rest);
+            if open {
+                templates.push(0);
+            }
+            push(Token::Text);
+            end
+        } else if c == '/' && regex_may_start(last) {
+            push(Token::Text);
+            regex_end(rest)
+        } else {
+            let mark = MARKS.iter().copied().find(|mark| rest.starts_with(mark));
+            let mark = mark.or(rest.get(..c.len_utf8())).unwrap_or_default();
+            match (mark, templates.last_mut()) {
+                ("{", Some(depth)) => *depth += 1,
+                ("}", Some(depth)) => *depth -= 1,
+                _ => {}
+            }
+            push(Token::Mark(mark));
+            mark.len()
+        };
+        rest = rest.get(taken.max(1)..).unwrap_or_default();
+    }
+    tokens
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '$'
+}
+
+fn quoted_end(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (i, c) in text.char_indices().skip(1) {
+        if c == quote && !escaped {
+            return i + 1;
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    text.len()
+}
+
+/// Where a template's text ends that starts with a backtick or the `}` of a hole, and whether at another hole.
+fn template_end(text: &str) -> (usize, bool) {
+    let mut escaped = false;
+    let mut dollar = false;
+    for (i, c) in text.char_indices().skip(1) {
+        match c {
+            '`' if !escaped => return (i + 1, false),
+            '{' if dollar => return (i + 1, true),
+            _ => {}
+        }
+        dollar = c == '$' && !escaped;
+        escaped = c == '\\' && !escaped;
+    }
+    (text.len(), false)
+}
+
+fn regex_may_start(before: Option<Token<'_>>) -> bool {
+    match before {
+        None => true,
+        Some(Token::Mark(mark)) => !matches!(mark, ")" | "]" | "}" | "++" | "--"),
+        Some(Token::Word(word)) => matches!(
+            word,
+            "return"
+                | "typeof"
+                | "case"
+                | "in"
+                | "of"
+                | "delete"
+                | "void"
+                | "throw"
+                | "new"
+                | "else"
+                | "do"
+                | "instanceof"
+        ),
+        Some(Token::Text | Token::Number) => false,
+    }
+}
+
+fn regex_end(text: &str) -> usize {
+    let (mut escaped, mut class) = (false, false);
+    for (i, c) in text.char_indices().skip(1) {
+        match c {
+            '\n' => return i,
+            '[' if !escaped => class = true,
+            ']' if !escaped => class = false,
+            '/' if !escaped && !class => return i + 1,
+            _ => {}
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_scripts_run_sealed() {
+        for code in [
+            "msg.meta.location_path = 'a'; return msg;",
+            "return {payload: Math.round(msg.payload), meta: {...msg.meta, Map: 1}};",
+            "const has = Object.prototype.hasOwnProperty.call(msg.meta, 'x'); let Map = {}; return msg",
+            "// globalThis = eval('x')\nlet s = 'globalThis.x = 1'; let t = `a${ {a: 'b'}.a }Math.x = 1`; return msg",
+            "let r = /Math.x = 1/.test(msg.payload) / 2; Object.assign(msg.meta, {a: 1}); return msg",
+            "class A extends Error { constructor() { super(); this.name = 'A' } } throw new A()",
+            "if (Number.MAX_SAFE_INTEGER == 1 || Array.isArray(msg.payload)) return msg",
+            "if (msg.f instanceof Function) return msg",
+        ] {
+            assert_eq!(realm(code, false), Realm::Sealed, "{code}");
+        }
+    }
+
+    #[test]
+    fn scripts_that_set_globals_are_tidied() {
+        for code in [
+            "globalThis.n = (globalThis.n || 0) + 1",
+            "const g = globalThis; return msg",
+        ] {
+            assert_eq!(realm(code, false), Realm::Tidy, "{code}");
+        }
+        for code in [
+            "x = 5; x > 3",
+            "var a = 1; a > 0",
+            "this.y = 1",
+            "n++ > 1",
+            "function f() {} f()",
+        ] {
+            assert_eq!(realm(code, true), Realm::Tidy, "{code}");
+        }
+        assert_eq!(
+            realm("msg.payload >= 5 && msg.meta.a === 'b' && (() => 1)()", true),
+            Realm::Sealed
+        );
+    }
+
+    #[test]
+    fn scripts_that_extend_built_in_objects_get_an_engine_of_their_own() {
+        for code in [
+            "Array.prototype.last = function() { return this[this.length - 1] }",
+            "Math.answer = 42",
+            "Object.defineProperty(String.prototype, 'x', {value: 1})",
+            "Object.assign(console, {log() {}})",
+            "console.log = () => 0",
+            "`${Math.x = 1}`",
+            "parseInt = 5",
+            "delete Math.PI",
+            "++Math.n",
+            "String['prototype']['y'] = 1",
+            "msg.__proto__.x = 1",
+            "globalThis.Math.x = 1",
+            "new Function('return 1')()",
+            "eval('var a')",
+            "(0, eval)('var a')",
+        ] {
+            assert_eq!(realm(code, false), Realm::Open, "{code}");
+        }
+    }
+
+    #[test]
+    fn the_bracket_too_many_is_found() {
+        assert_eq!(unmatched_closer("a(`${b}`) }; {"), Some((10, "}")));
+        assert_eq!(unmatched_closer("if (x) { y[0] /* } */ '}' }"), None);
+        assert_eq!(unmatched_closer("f(]"), Some((2, "]")));
+    }
+
+    #[test]
+    fn broken_code_is_read_to_its_end() {
+        for code in ["'", "`${", "/a", "/*", "a[", "\"\\", "`${`${`", "}}}", "é='ü"] {
+            let _realm = realm(code, true);
+        }
+    }
+}
