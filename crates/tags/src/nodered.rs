@@ -1,0 +1,126 @@
+//! `nodered_js`: one script on each message, which says what the message becomes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
+use thalweg_record::{Batch, FilterReason, Message, Payload};
+use thalweg_script::{
+    Failure, FailureKind, Form, NOT_A_MESSAGE, NOT_ALL_MESSAGES, PayloadReply, Program, Reply, Returned, Script,
+};
+use thalweg_telemetry::IntCounter;
+
+use crate::scripting::{ScriptMetrics, Scripts, Source, check, reason};
+
+const STAGE: &str = "nodered_js";
+const BAD_RETURN: &str = "function must return a message object or null";
+
+struct Spec {
+    scripts: Scripts,
+}
+
+pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let code = fields.required_string("code");
+    let place = fields.mapping().get("code").cloned();
+    fields.finish();
+    let source = Source {
+        script: Script {
+            stage: STAGE.to_owned(),
+            form: Form::Body,
+            code,
+        },
+        node: place?,
+        label: "code: ".to_owned(),
+    };
+    if !check(
+        std::slice::from_ref(&source),
+        "failed to compile JavaScript ",
+        context.diagnostics,
+    ) {
+        return None;
+    }
+    Some(Arc::new(Spec {
+        scripts: Scripts::new(vec![source.script], &context.config.scripting, &[]),
+    }))
+}
+
+impl ProcessorSpec for Spec {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
+        let counter = |name: &str, help: &str| context.component.counter(name, help);
+        let program = self.scripts.build(&context)?;
+        let program = program.ok_or_else(|| BuildError::new("nodered_js has no code"))?;
+        Ok(Box::new(NodeRed {
+            script_metrics: ScriptMetrics::new(&context, program.engine()),
+            program,
+            processed: counter("messages_processed", "Messages that the script returned."),
+            errored: counter("messages_errored", "Messages that the script failed on."),
+            dropped: counter("messages_dropped", "Messages for which the script returned nothing."),
+            context,
+        }))
+    }
+}
+
+struct NodeRed {
+    program: Box<dyn Program>,
+    script_metrics: ScriptMetrics,
+    processed: IntCounter,
+    errored: IntCounter,
+    dropped: IntCounter,
+    context: StageContext,
+}
+
+impl Processor for NodeRed {
+    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+        let Batch { messages, mut ack } = batch;
+        let mut results = Vec::with_capacity(messages.len());
+        let mut filtered = 0;
+        for message in messages {
+            match self.program.run(0, &message, &message.meta) {
+                Ok(Returned::Nothing) => filtered += 1,
+                Ok(Returned::One(reply)) => results.push(apply(message, reply)),
+                Ok(Returned::Many(replies)) => {
+                    ack.expanded(replies.len().saturating_sub(1));
+                    results.extend(replies.into_iter().map(|reply| apply(message.clone(), reply)));
+                }
+                Err(failure) => {
+                    self.errored.inc();
+                    let (reason, error) = (reason(failure.kind), failure_text(&failure));
+                    self.context.fail(&mut ack, message, reason, &error);
+                }
+            }
+        }
+        if filtered > 0 {
+            self.dropped.inc_by(filtered as u64);
+            ack.filtered(FilterReason::ReturnedNull, filtered);
+        }
+        self.script_metrics.update(self.program.stats());
+        self.processed.inc_by(results.len() as u64);
+        if results.is_empty() {
+            return ack.delivered();
+        }
+        out.push(Batch::new(results, ack));
+    }
+}
+
+fn failure_text(failure: &Failure) -> String {
+    let text = match failure.text.as_str() {
+        NOT_A_MESSAGE | NOT_ALL_MESSAGES if failure.kind == FailureKind::BadReturn => BAD_RETURN,
+        text => text,
+    };
+    format!("JavaScript error in {STAGE}: {text}")
+}
+
+fn apply(mut message: Message, reply: Reply) -> Message {
+    match reply.payload {
+        PayloadReply::Same => {}
+        PayloadReply::Missing => message.payload = Payload::Raw(Bytes::new()),
+        PayloadReply::New(value) => message.payload = Payload::Value(value),
+    }
+    reply.meta.apply(&mut message.meta);
+    message
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+use super::*;
+use crate::tag_processor::tests::with_config;
+use std::sync::Arc;
+use thalweg_record::{Ack, Balance, DropReason, Value};
+
+fn run(code: &str, messages: Vec<Message>) -> (Vec<Message>, Arc<Balance>) {
+    let yaml = format!("  - nodered_js:\n      code: |\n        {code}\n");
+    let spec = with_config(&yaml, parse).unwrap();
+    let mut processor = spec.build(StageContext::for_tests("nodered_js")).unwrap();
+    let balance = Arc::new(Balance::default());
+    let ack = Ack::enter(&balance, messages.len(), |_| {});
+    let mut out = Vec::new();
+    processor.process(Batch::new(messages, ack), &mut out);
+    let mut results = Vec::new();
+    for batch in out {
+        results.extend(batch.messages);
+        batch.ack.delivered();
+    }
+    assert!(balance.snapshot().adds_up());
+    (results, balance)
+}
+
+fn raw(payload: &str) -> Message {
+    let mut message = Message::raw(payload.to_owned().into_bytes());
+    message.meta.set("a", "1");
+    message
+}
+
+fn shown(message: &Message) -> String {
+    let meta: Vec<String> = message.meta.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    format!("{} {}", String::from_utf8_lossy(&message.bytes()), meta.join(","))
+}
+
+#[test]
+fn messages_become_what_the_script_returns() {
+    for (code, results) in [
+        ("return msg", vec!["{ \"n\": 1.50 } a=1"]),
+        (
+            "msg.payload = {x: msg.payload.n}; msg.meta.b = 2; return msg",
+            vec!["{\"x\":1.5} a=1,b=2"],
+        ),
+        ("msg.payload = 'text'; return msg", vec!["\"text\" a=1"]),
+        ("return {payload: 1}", vec!["1 "]),
+        ("return {meta: {c: [1, 'x']}}", vec![" c=[1 x]"]),
+        (
+            "return [msg, {payload: 2, meta: msg.meta}, null]",
+            vec!["{ \"n\": 1.50 } a=1", "2 a=1"],
+        ),
+        ("return null", vec![]),
+        ("", vec![]),
+        ("throw new Error('x')", vec![]),
+        ("return 5", vec![]),
+        (
+            "msg.meta._initialMetadata === undefined ? msg : null; return msg",
+            vec!["{ \"n\": 1.50 } a=1"],
+        ),
+    ] {
+        let (messages, _) = run(code, vec![raw("{ \"n\": 1.50 }")]);
+        assert_eq!(messages.iter().map(shown).collect::<Vec<_>>(), results, "{code}");
+    }
+}
+
+#[test]
+fn accounts_add_up() {
+    let code = "if (msg.payload === 1) return null; if (msg.payload === 2) throw 1; if (msg.payload === 3) return 'x'; return [msg, msg]";
+    let (messages, balance) = run(code, ["1", "2", "3", "4"].map(raw).into());
+    let counts = balance.snapshot();
+    assert_eq!(messages.len(), 2);
+    assert_eq!((counts.entered, counts.out, counts.expanded), (5, 2, 1));
+    assert_eq!(counts.filtered(FilterReason::ReturnedNull), 1);
+    assert_eq!(counts.dropped(DropReason::ScriptError), 1);
+    assert_eq!(counts.dropped(DropReason::ScriptBadReturn), 1);
+}
+
+#[test]
+fn what_failed_is_told_in_the_words_of_this_processor() {
+    let failure = |kind, text: &str| {
+        failure_text(&Failure {
+            kind,
+            text: text.into(),
+        })
+    };
+    assert_eq!(
+        failure(FailureKind::BadReturn, NOT_A_MESSAGE),
+        "JavaScript error in nodered_js: function must return a message object or null"
+    );
+    assert_eq!(
+        failure(FailureKind::Exception, "Error: x"),
+        "JavaScript error in nodered_js: Error: x"
+    );
+    assert_eq!(
+        with_config("  - nodered_js: {code: 'return msg +'}\n", parse)
+            .map(|_| ())
+            .unwrap_err(),
+        [
+            "flow.yaml:4:37: failed to compile JavaScript code: SyntaxError: unexpected end of the script (line 1, column 13)"
+        ]
+    );
+    assert_eq!(
+        with_config("  - nodered_js: {}\n", parse).map(|_| ()).unwrap_err(),
+        ["flow.yaml:4:17: missing required field \"code\" in pipeline.processors[0].nodered_js"]
+    );
+}
+
+#[test]
+fn typed_payloads_stay_typed() {
+    let mut message = raw("");
+    message.payload = Payload::Value(Value::U64(u64::MAX));
+    let (messages, _) = run("return msg", vec![message]);
+    assert_eq!(messages[0].payload, Payload::Value(Value::U64(u64::MAX)));
+}

@@ -1,0 +1,293 @@
+//! Metadata of results, shared again: messages of one tag come with one map and leave with one map.
+//!
+//! A script that writes the same keys for every message of a tag would give each message a list of its own. Instead the
+//! result is built once per input map and written values, with the topic, and used again for every message that equals
+//! it. Keys whose value keeps changing under one input map (a counter, a time) are found out and stay with the message.
+//! Both tables are bounded; when one is full it starts over.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
+use thalweg_record::{DropReason, Message, MetaMap, Metadata, Text, key};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::computed::is_computed;
+use crate::datatype::Datatype;
+use crate::time::{TIMESTAMP, TIMESTAMP_MS};
+use crate::topic;
+
+const INPUT_MAPS_MAX: usize = 1 << 17;
+const TOPICS_MAX: usize = 1 << 16;
+/// Results of one input map: a fan-out gives several. With more, the keys in which they differ count as changing.
+const VARIANTS_MAX: usize = 8;
+const CHANGING_MAX: usize = 64;
+
+const LOCATION_PATH: &str = "location_path";
+const DATA_CONTRACT: &str = "data_contract";
+const TAG_NAME: &str = "tag_name";
+const VIRTUAL_PATH: &str = "virtual_path";
+const DATATYPE: &str = "datatype";
+const TOPIC: &str = "topic";
+const STAMPS: [&str; 3] = [key::SOURCE_TIMESTAMP, key::SERVER_TIMESTAMP, key::STATUS_CODE];
+
+/// Why a message gets no metadata.
+pub(crate) type Refused = (DropReason, String);
+
+/// What the metadata of a result says about its value and time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hints {
+    pub datatype: Datatype,
+    /// Whether metadata may hold a time.
+    pub timed: bool,
+}
+
+/// Results seen so far, for one thread.
+pub(crate) struct Results {
+    by_input: HashMap<usize, Known>,
+    /// Keys that change from message to message.
+    changing: HashSet<Text>,
+    topics: HashMap<String, Result<Text, String>>,
+    /// Scratch for the key of `topics`.
+    parts: String,
+    input_maps_max: usize,
+    topics_max: usize,
+}
+
+impl Default for Results {
+    fn default() -> Results {
+        Results::bounded(INPUT_MAPS_MAX, TOPICS_MAX)
+    }
+}
+
+/// Results of one input map, which is held so that its address stays its own.
+struct Known {
+    _input: Arc<MetaMap>,
+    variants: SmallVec<[Variant; 1]>,
+}
+
+struct Variant {
+    /// The changes it stands for, sorted by key, without changing keys.
+    changes: Box<[(Text, Option<Text>)]>,
+    map: Arc<MetaMap>,
+    hints: Hints,
+}
+
+impl Results {
+    fn bounded(input_maps_max: usize, topics_max: usize) -> Results {
+        Results {
+            by_input: HashMap::new(),
+            changing: HashSet::new(),
+            topics: HashMap::new(),
+            parts: String::new(),
+            input_maps_max,
+            topics_max,
+        }
+    }
+
+    /// The metadata that a message leaves with, topic included.
+    pub fn metadata(&mut self, message: &Message) -> Result<(Metadata, Hints), Refused> {
+        let meta = &message.meta;
+        let address = Arc::as_ptr(meta.shared_map()) as usize;
+        if let Some(known) = self.by_input.get(&address) {
+            let variant = known.variants.iter().find(|variant| self.stands_for(variant, meta));
+            if let Some(variant) = variant {
+                let mut result = meta.with_shared(variant.map.clone());
+                let mut hints = variant.hints;
+                if !self.changing.is_empty() || meta.changes().len() > variant.changes.len() {
+                    hints = self.keep_changing(meta, &mut result, hints)?;
+                }
+                return Ok((result, hints));
+            }
+        }
+        self.first(meta, address)
+    }
+
+    fn is_changing(&self, key: &str) -> bool {
+        STAMPS.contains(&key) || self.changing.contains(key)
+    }
+
+    fn stands_for(&self, variant: &Variant, meta: &Metadata) -> bool {
+        let mut expected = variant.changes.iter();
+        for (key, value) in meta.changes() {
+            match expected.as_slice().first() {
+                Some((k, v)) if k == key => {
+                    if v.as_ref() != value {
+                        return false;
+                    }
+                    expected.next();
+                }
+                _ if self.is_changing(key) => {}
+                _ => return false,
+            }
+        }
+        expected.as_slice().is_empty()
+    }
+
+    /// Puts what changes from message to message on top of a shared result. If parts of the topic are among it, the
+    /// topic is too.
+    fn keep_changing(&mut self, meta: &Metadata, result: &mut Metadata, hints: Hints) -> Result<Hints, Refused> {
+        let mut topic_changes = false;
+        for (key, value) in meta.changes() {
+            if !self.is_changing(key) || is_computed(key) {
+                continue;
+            }
+            topic_changes |= [LOCATION_PATH, DATA_CONTRACT, TAG_NAME, VIRTUAL_PATH].contains(&key.as_str());
+            match value {
+                Some(value) => result.set(key.clone(), value.clone()),
+                None => result.remove(key),
+            }
+        }
+        if topic_changes || self.changing_topic() {
+            let topic = self.topic(meta)?;
+            result.set(TOPIC, topic.clone());
+            result.set(key::UMH_TOPIC, topic);
+        }
+        if self.changing.is_empty() {
+            return Ok(hints);
+        }
+        Ok(Hints::of(result))
+    }
+
+    fn changing_topic(&self) -> bool {
+        [LOCATION_PATH, DATA_CONTRACT, TAG_NAME, VIRTUAL_PATH]
+            .iter()
+            .any(|key| self.changing.contains(*key))
+    }
+
+    /// A combination that was not seen before.
+    fn first(&mut self, meta: &Metadata, address: usize) -> Result<(Metadata, Hints), Refused> {
+        // Checked before anything is remembered, so that a refused message leaves nothing behind.
+        let topic = self.topic(meta)?;
+        if self.by_input.len() >= self.input_maps_max {
+            self.by_input.clear();
+        }
+        if let Some(known) = self.by_input.get(&address)
+            && known.variants.len() >= VARIANTS_MAX
+        {
+            if self.changing.len() >= CHANGING_MAX {
+                return Ok(unshared(meta, topic));
+            }
+            self.learn_changing(meta, address);
+        }
+        let variant = self.variant(meta, &topic);
+        let (map, hints) = (variant.map.clone(), variant.hints);
+        let known = self.by_input.entry(address).or_insert_with(|| Known {
+            _input: meta.shared_map().clone(),
+            variants: SmallVec::new(),
+        });
+        if known.variants.len() < VARIANTS_MAX {
+            known.variants.push(variant);
+        }
+        let mut result = meta.with_shared(map);
+        let hints = self.keep_changing(meta, &mut result, hints)?;
+        Ok((result, hints))
+    }
+
+    /// The result of everything in the metadata that does not change from message to message.
+    fn variant(&self, meta: &Metadata, topic: &Text) -> Variant {
+        let input = meta.shared_map();
+        let own: Vec<(Text, Option<Text>)> = meta
+            .changes()
+            .filter(|(key, _)| !self.is_changing(key))
+            .map(|(key, value)| (key.clone(), value.cloned()))
+            .collect();
+        let replaced = |key: &Text| own.binary_search_by(|(k, _)| k.cmp(key)).is_ok();
+        let topics = [(TOPIC, topic), (key::UMH_TOPIC, topic)];
+        let entries = input
+            .iter()
+            .filter(|(key, _)| !replaced(key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .chain(
+                own.iter()
+                    .filter_map(|(key, value)| Some((key.clone(), value.clone()?))),
+            )
+            .filter(|(key, _)| !is_computed(key))
+            .chain(topics.map(|(key, topic)| (Text::new_static(key), topic.clone())));
+        let series = input.series().unwrap_or_else(|| xxh3_64(topic.as_bytes()));
+        // Where the topic changes, so does the series, unless the input map has one.
+        let series = (!self.changing_topic() || input.series().is_some()).then_some(series);
+        let map = Arc::new(MetaMap::new(entries, series));
+        let hints = Hints::of(&Metadata::shared(map.clone()));
+        Variant {
+            changes: own.into(),
+            map,
+            hints,
+        }
+    }
+
+    /// Too many results of one input map: the keys in which the newest differs from the others change all the time.
+    fn learn_changing(&mut self, meta: &Metadata, address: usize) {
+        let Some(known) = self.by_input.get(&address) else {
+            return;
+        };
+        let mut differing: Vec<Text> = Vec::new();
+        for variant in &known.variants {
+            let value_in_variant = |key: &str| variant.changes.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_ref());
+            let own = meta
+                .changes()
+                .filter(|(key, value)| value_in_variant(key) != Some(*value));
+            let gone = variant
+                .changes
+                .iter()
+                .filter(|(key, _)| !meta.changes().any(|(k, _)| k == key));
+            differing.extend(own.map(|(key, _)| key.clone()).chain(gone.map(|(key, _)| key.clone())));
+        }
+        self.changing.extend(differing);
+        // Results made before hold values of keys that now belong to messages.
+        self.by_input.clear();
+    }
+
+    fn topic(&mut self, meta: &Metadata) -> Result<Text, Refused> {
+        let part = |key: &str| meta.get(key).unwrap_or_default();
+        let (location, contract, name) = (part(LOCATION_PATH), part(DATA_CONTRACT), part(TAG_NAME));
+        if location.is_empty() || contract.is_empty() || name.is_empty() {
+            return Err((DropReason::MissingField, String::new()));
+        }
+        let path = part(VIRTUAL_PATH);
+        self.parts.clear();
+        let _infallible = write!(self.parts, "{location}\0{contract}\0{path}\0{name}");
+        if let Some(known) = self.topics.get(&self.parts) {
+            return known.clone().map_err(|text| (DropReason::InvalidTopic, text));
+        }
+        let built = topic::build(&location, &contract, &path, &name)
+            .map(Text::from)
+            .map_err(|error| format!("failed to construct UMH topic: failed to build UMH topic: {error}"));
+        if self.topics.len() >= self.topics_max {
+            self.topics.clear();
+        }
+        self.topics.insert(self.parts.clone(), built.clone());
+        built.map_err(|text| (DropReason::InvalidTopic, text))
+    }
+}
+
+/// The result with all changes on the message itself: for scripts that make up keys without end.
+fn unshared(meta: &Metadata, topic: Text) -> (Metadata, Hints) {
+    let mut result = meta.clone();
+    for computed in crate::computed::KEYS {
+        result.remove(computed.name);
+    }
+    result.set(TOPIC, topic.clone());
+    result.set(key::UMH_TOPIC, topic);
+    let hints = Hints::of(&result);
+    (result, hints)
+}
+
+impl Hints {
+    fn of(meta: &Metadata) -> Hints {
+        Hints {
+            datatype: Datatype::of(meta.get(DATATYPE).as_deref()),
+            timed: meta.contains(TIMESTAMP_MS) || meta.contains(TIMESTAMP),
+        }
+    }
+}
+
+/// The required fields that are missing, in their order.
+pub(crate) fn missing_fields(meta: &Metadata) -> Vec<&'static str> {
+    let required = [LOCATION_PATH, DATA_CONTRACT, TAG_NAME];
+    required.into_iter().filter(|key| !meta.contains(key)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! `tag_processor`: scripts give messages their place in the namespace, and what leaves is a sample with a topic.
+//!
+//! A batch passes stage by stage: `defaults`, each condition, `advancedProcessing`, then the check of the required fields
+//! and the build of value, time and metadata. A message that fails anywhere leaves alone, with its reason; the others go
+//! on as one batch, in order.
+
+mod config;
+mod finish;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use thalweg_flow::{Processor, StageContext};
+use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Metadata, Payload};
+use thalweg_script::{Failure, MetaReply, PayloadReply, Program, Reply, Returned, payload_value};
+use thalweg_telemetry::IntCounter;
+
+use self::finish::Finisher;
+use crate::datatype::Provenance;
+use crate::scripting::{self, ScriptMetrics};
+
+pub(crate) use self::config::parse;
+
+/// A step of the pipeline; numbers are those of the scripts.
+#[derive(Clone, Debug)]
+enum Step {
+    Run(Stage),
+    When {
+        condition: usize,
+        name: String,
+        then: Stage,
+    },
+}
+
+/// A script that says what becomes of a message.
+#[derive(Clone, Debug)]
+struct Stage {
+    script: usize,
+    /// How errors call it: `defaults`, `condition-0-then`, `advanced`.
+    name: String,
+    /// Whether it was told already that this stage filters. Shared by all threads.
+    told: Arc<AtomicBool>,
+}
+
+struct TagProcessor {
+    context: StageContext,
+    steps: Arc<[Step]>,
+    program: Option<Box<dyn Program>>,
+    script_metrics: Option<ScriptMetrics>,
+    finisher: Finisher,
+    counters: Counters,
+    /// Messages of the present batch that leave it early.
+    failed: Vec<Failed>,
+    /// The messages between two stages, and an empty list with room for those after the next one.
+    items: Vec<Item>,
+    spare: Vec<Item>,
+}
+
+/// Room for this many messages is kept from batch to batch.
+const ROOM_MAX: usize = 1 << 14;
+
+/// A message that a stage or the final check failed on.
+struct Failed {
+    message: Message,
+    reason: DropReason,
+    error: String,
+}
+
+/// The processor's own counters, shared by its instances.
+struct Counters {
+    processed: IntCounter,
+    errored: IntCounter,
+    dropped: IntCounter,
+}
+
+/// A message on its way through the stages.
+struct Item {
+    message: Message,
+    /// The metadata it came with, once a stage changed it.
+    origin: Option<Metadata>,
+    /// The bytes it came with, as long as no script replaced what they say.
+    raw: Option<Payload>,
+    replaced: bool,
+}
+
+impl Processor for TagProcessor {
+    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+        let Batch { messages, mut ack } = batch;
+        let results = self.results(messages, &mut ack);
+        if let (Some(program), Some(metrics)) = (&self.program, &mut self.script_metrics) {
+            metrics.update(program.stats());
+        }
+        for failed in self.failed.drain(..) {
+            self.counters.errored.inc();
+            self.context
+                .fail(&mut ack, failed.message, failed.reason, &failed.error);
+        }
+        self.counters.processed.inc_by(results.len() as u64);
+        if results.is_empty() {
+            return ack.delivered();
+        }
+        out.push(Batch::new(results, ack));
+    }
+}
+
+impl TagProcessor {
+    /// Takes messages through all stages and puts the results in their place. What fails is in `self.failed` afterwards.
+    fn results(&mut self, mut messages: Vec<Message>, ack: &mut Ack) -> Vec<Message> {
+        let steps = self.steps.clone();
+        self.items.extend(messages.drain(..).map(Item::new));
+        for step in steps.iter() {
+            self.step(step, ack);
+        }
+        let mut items = std::mem::take(&mut self.items);
+        for item in items.drain(..) {
+            let provenance = item.provenance(!steps.is_empty());
+            match self.finisher.finish(&item.message, provenance, &self.context) {
+                Ok(message) => messages.push(message),
+                Err((reason, error)) => self.fail(item, reason, error),
+            }
+        }
+        items.shrink_to(ROOM_MAX);
+        self.items = items;
+        messages
+    }
+
+    fn step(&mut self, step: &Step, ack: &mut Ack) {
+        let mut items = std::mem::take(&mut self.items);
+        let mut next = std::mem::take(&mut self.spare);
+        let mut filtered = 0;
+        for item in items.drain(..) {
+            match step {
+                Step::Run(stage) => filtered += self.run(stage, item, &mut next, ack),
+                Step::When { condition, name, then } => match self.test(*condition, &item) {
+                    Ok(true) => filtered += self.run(then, item, &mut next, ack),
+                    Ok(false) => next.push(item),
+                    Err(failure) => self.fail_script(name, item, failure),
+                },
+            }
+        }
+        if filtered > 0 {
+            let (Step::Run(stage) | Step::When { then: stage, .. }) = step;
+            self.filtered(stage, filtered, ack);
+        }
+        items.shrink_to(ROOM_MAX);
+        self.spare = items;
+        self.items = next;
+    }
+
+    fn test(&mut self, condition: usize, item: &Item) -> Result<bool, Failure> {
+        match &mut self.program {
+            Some(program) => program.test(condition, &item.message, item.origin()),
+            None => Ok(false),
+        }
+    }
+
+    /// Runs a stage on one message and adds what becomes of it. Returns 1 if it filtered the message.
+    fn run(&mut self, stage: &Stage, mut item: Item, next: &mut Vec<Item>, ack: &mut Ack) -> usize {
+        let Some(program) = &mut self.program else {
+            next.push(item);
+            return 0;
+        };
+        match program.run(stage.script, &item.message, item.origin()) {
+            Ok(Returned::Nothing) => return 1,
+            Ok(Returned::One(reply)) => {
+                item.apply(reply);
+                next.push(item);
+            }
+            Ok(Returned::Many(replies)) => {
+                ack.expanded(replies.len().saturating_sub(1));
+                for reply in replies {
+                    let mut one = item.copy();
+                    one.apply(reply);
+                    next.push(one);
+                }
+            }
+            Err(failure) => self.fail_script(&stage.name, item, failure),
+        }
+        0
+    }
+
+    fn filtered(&self, stage: &Stage, n: usize, ack: &mut Ack) {
+        ack.filtered(FilterReason::ReturnedNull, n);
+        self.counters.dropped.inc_by(n as u64);
+        if !stage.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                component = self.context.component.title(),
+                "{} returned no message, so the message is filtered; if that is not meant, end the script with: return \
+                 msg;",
+                stage.name
+            );
+        }
+    }
+
+    fn fail_script(&mut self, stage: &str, item: Item, failure: Failure) {
+        let error = format!("JavaScript error in {stage}: {}", failure.text);
+        self.fail(item, scripting::reason(failure.kind), error);
+    }
+
+    fn fail(&mut self, item: Item, reason: DropReason, error: String) {
+        let message = item.into_failed();
+        self.failed.push(Failed { message, reason, error });
+    }
+}
+
+impl Item {
+    fn new(mut message: Message) -> Item {
+        let raw = match &message.payload {
+            // Every stage and the value itself need the parsed form, so it is made once.
+            Payload::Raw(_) | Payload::Sample { .. } => {
+                let value = Payload::Value(payload_value(&message.payload).into_owned());
+                Some(std::mem::replace(&mut message.payload, value))
+            }
+            Payload::Value(_) => None,
+        };
+        Item {
+            message,
+            origin: None,
+            raw,
+            replaced: false,
+        }
+    }
+
+    fn origin(&self) -> &Metadata {
+        self.origin.as_ref().unwrap_or(&self.message.meta)
+    }
+
+    /// One more message from the same source, as it is now.
+    fn copy(&self) -> Item {
+        Item {
+            message: self.message.clone(),
+            origin: self.origin.clone(),
+            raw: self.raw.clone(),
+            replaced: self.replaced,
+        }
+    }
+
+    fn apply(&mut self, reply: Reply) {
+        let changes = match &reply.meta {
+            MetaReply::Changes(changes) => !changes.is_empty(),
+            MetaReply::Replaced(_) => true,
+        };
+        if changes {
+            if self.origin.is_none() {
+                self.origin = Some(self.message.meta.clone());
+            }
+            reply.meta.apply(&mut self.message.meta);
+        }
+        if let PayloadReply::New(value) = reply.payload {
+            self.message.payload = Payload::Value(value);
+            self.raw = None;
+            self.replaced = true;
+        }
+    }
+
+    /// The message for the dead letter: with the bytes it came with, unless a script replaced them.
+    fn into_failed(mut self) -> Message {
+        if let Some(raw) = self.raw {
+            self.message.payload = raw;
+        }
+        self.message
+    }
+
+    fn provenance(&self, scripted: bool) -> Provenance {
+        match (self.replaced, scripted) {
+            (true, _) => Provenance::Script,
+            (false, true) => Provenance::Input,
+            (false, false) => Provenance::Untouched,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,82 @@
+//! The last step: required fields, metadata with the topic, value, time.
+
+use thalweg_flow::StageContext;
+use thalweg_record::{DropReason, Message, Payload, json};
+use thalweg_script::payload_value;
+
+use crate::computed::is_computed;
+use crate::datatype::{Provenance, convert};
+use crate::results::{Refused, Results, missing_fields};
+use crate::time::{TimestampSource, now_ms, sample_time, time_of_value};
+
+/// Of a message's payload and metadata, error texts show this much.
+const SHOWN_BYTES_MAX: usize = 4096;
+
+pub(super) struct Finisher {
+    results: Results,
+    timestamp_source: TimestampSource,
+}
+
+impl Finisher {
+    pub fn new(timestamp_source: TimestampSource) -> Finisher {
+        Finisher {
+            results: Results::default(),
+            timestamp_source,
+        }
+    }
+
+    pub fn finish(
+        &mut self,
+        message: &Message,
+        provenance: Provenance,
+        context: &StageContext,
+    ) -> Result<Message, Refused> {
+        let (meta, hints) = self.results.metadata(message).map_err(|refused| match refused {
+            (DropReason::MissingField, _) => (DropReason::MissingField, missing_text(message)),
+            other => other,
+        })?;
+        let value = payload_value(&message.payload);
+        let value = convert(&value, hints.datatype, provenance).map_err(|why| (DropReason::InvalidValue, why))?;
+        let time_ms = match hints.timed {
+            false => time_of_value(&meta, self.timestamp_source).unwrap_or_else(now_ms),
+            true => sample_time(&meta, self.timestamp_source, |warning| {
+                context.component.warn_limited("timestamp", 1, || warning);
+            }),
+        };
+        Ok(Message {
+            payload: Payload::Sample { value, time_ms },
+            meta,
+            failure: message.failure.clone(),
+        })
+    }
+}
+
+/// What is missing, from what, and how to add it.
+fn missing_text(message: &Message) -> String {
+    let mut payload = String::new();
+    message.payload.write_text(&mut payload);
+    let mut metadata = String::from("{");
+    for (key, value) in message.meta.iter().filter(|(key, _)| !is_computed(key)) {
+        metadata.push_str(if metadata.len() > 1 { ",\n  " } else { "\n  " });
+        json::write_string(key, &mut metadata);
+        metadata.push_str(": ");
+        json::write_string(&value, &mut metadata);
+    }
+    metadata.push_str(if metadata.len() > 1 { "\n}" } else { "}" });
+    format!(
+        "Message validation failed\n{}\nMissing fields: {}\n\nCurrent message:\n┌ Payload: {}\n└ Metadata: {}\n\n\
+         To fix: set msg.meta.location_path, msg.meta.data_contract and msg.meta.tag_name in a script",
+        "━".repeat(40),
+        missing_fields(&message.meta).join(", "),
+        cut(&payload),
+        cut(&metadata),
+    )
+}
+
+fn cut(text: &str) -> String {
+    if text.len() <= SHOWN_BYTES_MAX {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+    format!("{}… ({} bytes)", text.get(..end).unwrap_or_default(), text.len())
+}

@@ -1,0 +1,511 @@
+//! Scenarios of `tag_processor`: YAML and messages in, messages and accounts out.
+
+use super::config::read;
+use super::*;
+use std::sync::Arc;
+use thalweg_config::{LoadOptions, Source, load};
+use thalweg_flow::{ParseContext, Registry};
+use thalweg_record::{Balance, Counts, MetaMap, Stamps, Ticks, Value, key};
+
+/// Loads a flow whose one processor is written in `yaml` (indented by two), and gives the processor or the mistakes.
+pub(crate) fn with_config<T>(
+    yaml: &str,
+    read: impl FnOnce(&thalweg_config::ComponentNode, &mut ParseContext<'_>) -> Option<T>,
+) -> Result<T, Vec<String>> {
+    let text = format!(
+        "input: {{generate: {{mapping: root = 1}}}}\npipeline:\n  processors:\n{yaml}\noutput: {{drop: {{}}}}\n"
+    );
+    let source = Source::new("flow.yaml", text);
+    let loaded = load(&source, &|_| None, &LoadOptions::default());
+    let mut registry = Registry::new();
+    crate::register(&mut registry);
+    let processor = loaded
+        .config
+        .flows
+        .first()
+        .and_then(|flow| flow.pipeline.processors.first())
+        .cloned();
+    let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
+    let result = processor.and_then(|node| read(&node, &mut context));
+    let errors: Vec<String> = loaded.diagnostics.sorted().iter().map(ToString::to_string).collect();
+    match result {
+        Some(result) if errors.is_empty() => Ok(result),
+        _ => Err(errors),
+    }
+}
+
+fn processor(yaml: &str) -> TagProcessor {
+    let spec = with_config(yaml, |node, context| read(node, context)).unwrap();
+    spec.processor(StageContext::for_tests("tag_processor")).unwrap()
+}
+
+/// A processor whose `defaults` are `code`.
+fn defaults(code: &str) -> TagProcessor {
+    processor(&block("defaults", code))
+}
+
+fn block(name: &str, code: &str) -> String {
+    let code: String = code.lines().map(|line| format!("          {line}\n")).collect();
+    format!("  - tag_processor:\n      {name}: |\n{code}")
+}
+
+/// What came of some messages.
+struct Outcome {
+    results: Vec<Message>,
+    failed: Vec<(DropReason, String)>,
+    counts: Counts,
+}
+
+fn run(processor: &mut TagProcessor, messages: Vec<Message>) -> Outcome {
+    let balance = Arc::new(Balance::default());
+    let mut ack = Ack::enter(&balance, messages.len(), |_| {});
+    let results = processor.results(messages, &mut ack);
+    let failed: Vec<_> = processor.failed.drain(..).map(|f| (f.reason, f.error)).collect();
+    for (reason, _) in &failed {
+        ack.dropped(*reason, 1);
+    }
+    assert_eq!(ack.count(), results.len(), "every message is accounted for");
+    ack.delivered();
+    let counts = balance.snapshot();
+    assert!(counts.adds_up() && counts.in_flight == 0);
+    Outcome {
+        results,
+        failed,
+        counts,
+    }
+}
+
+fn opcua(value: Value) -> Message {
+    let entries = [
+        ("opcua_tag_name", "FastUInt1"),
+        ("opcua_tag_group", "OpcPlc.Fast"),
+        ("opcua_attr_nodeid", "ns=3;s=x"),
+    ];
+    let map = MetaMap::new(entries.map(|(k, v)| (k.into(), v.into())), Some(1));
+    let stamps = Stamps {
+        source_time: Ticks::from_unix_millis(1000),
+        server_time: Ticks::from_unix_millis(2000),
+        status: 0,
+    };
+    Message::new(Payload::Value(value), Metadata::stamped(Arc::new(map), stamps))
+}
+
+fn raw(payload: &str, meta: &[(&str, &str)]) -> Message {
+    let mut message = Message::raw(payload.to_owned().into_bytes());
+    for (key, value) in meta {
+        message.meta.set(*key, *value);
+    }
+    message
+}
+
+const PLACE: &str = "msg.meta.location_path = 'ent.site'; msg.meta.data_contract = '_raw'; msg.meta.tag_name = 'temp';";
+
+/// Metadata that needs no script.
+const PLACED: [(&str, &str); 4] = [
+    ("location_path", "ent.site"),
+    ("data_contract", "_raw"),
+    ("tag_name", "temp"),
+    ("timestamp_ms", "5"),
+];
+
+fn text(message: &Message) -> String {
+    String::from_utf8(message.bytes().into_owned()).unwrap()
+}
+
+#[test]
+fn an_opcua_value_gets_topic_value_and_time() {
+    let code = "msg.meta.location_path = 'ent.site';\nmsg.meta.data_contract = '_historian';\n\
+                msg.meta.tag_name = msg.meta.opcua_tag_name;\nreturn msg;";
+    let mut processor = processor(&format!("{}      timestampSource: source\n", block("defaults", code)));
+    let out = run(
+        &mut processor,
+        vec![opcua(Value::U64(u64::MAX)), opcua(Value::F64(0.5))],
+    );
+    assert_eq!(
+        text(&out.results[0]),
+        "{\"value\":18446744073709551615,\"timestamp_ms\":1000}"
+    );
+    assert_eq!(text(&out.results[1]), "{\"value\":0.5,\"timestamp_ms\":1000}");
+    let meta = &out.results[0].meta;
+    assert_eq!(meta.get("umh_topic").unwrap(), "umh.v1.ent.site._historian.FastUInt1");
+    assert_eq!(meta.get("topic").unwrap(), "umh.v1.ent.site._historian.FastUInt1");
+    assert_eq!(meta.get("opcua_tag_group").unwrap(), "OpcPlc.Fast");
+    assert_eq!(meta.get(key::SOURCE_TIMESTAMP).unwrap(), "1970-01-01T00:00:01.000000Z");
+    assert_eq!(meta.stamps().unwrap().server_time, Ticks::from_unix_millis(2000));
+    assert!(!meta.is_changed(), "all metadata is shared again");
+    assert_eq!(out.results[0].series(), Some(1));
+    assert_eq!((out.counts.entered, out.counts.out), (2, 2));
+}
+
+#[test]
+fn stages_run_in_order_and_see_each_other() {
+    let yaml = r#"
+  - tag_processor:
+      defaults: |
+        msg.meta.location_path = "ent";
+        msg.meta.data_contract = "_raw";
+        msg.meta.tag_name = "t";
+        msg.meta.n = 1;
+        return msg;
+      conditions:
+        - if: msg.meta.kind === "double"
+          then: |
+            return [msg, {payload: msg.payload * 2, meta: {...msg.meta, tag_name: "twice"}}];
+        - if: true
+          then: |
+            msg.meta.seen = typeof msg.meta.n;
+            return msg;
+        - if: |
+            msg.meta.tag_name = "changed in the condition";
+            msg.payload > 100
+          then: return null
+      advancedProcessing: |
+        msg.meta.virtual_path = "v." + msg.meta.seen;
+        return msg;
+"#;
+    let mut processor = processor(yaml);
+    let messages = vec![
+        raw("4", &[("kind", "double")]),
+        raw("60", &[("kind", "double")]),
+        raw("7", &[]),
+        raw("101", &[]),
+    ];
+    let out = run(&mut processor, messages);
+    let seen: Vec<String> = out
+        .results
+        .iter()
+        .map(|m| {
+            format!(
+                "{} {}",
+                m.meta.get("umh_topic").unwrap(),
+                text(m).split(',').next().unwrap()
+            )
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            "umh.v1.ent._raw.v.string.t {\"value\":4",
+            "umh.v1.ent._raw.v.string.twice {\"value\":8",
+            "umh.v1.ent._raw.v.string.t {\"value\":60",
+            "umh.v1.ent._raw.v.string.t {\"value\":7",
+        ]
+    );
+    assert_eq!(out.counts.expanded, 2);
+    assert_eq!(out.counts.filtered(FilterReason::ReturnedNull), 2);
+}
+
+#[test]
+fn one_bad_message_fails_alone() {
+    let mut processor = defaults(&format!(
+        "if (msg.payload === 'throw') throw new Error('boom');\nif (msg.payload === 'loop') while (true) {{}}\n\
+         if (msg.payload === 'bad') return 1;\nif (msg.payload === 'list') return [msg, 2];\n{PLACE}\n\
+         if (msg.payload === 'topic') msg.meta.data_contract = 'raw';\nif (msg.payload === 'missing') msg.meta.tag_name = '';\n\
+         if (msg.payload === 'nan') msg.payload = NaN;\nif (msg.payload === 'number') msg.meta.datatype = 'number';\n\
+         return msg;"
+    ));
+    processor.program = {
+        let spec = with_config(
+            &format!(
+                "{}      scriptTimeout: 100ms\n",
+                block(
+                    "defaults",
+                    &format!(
+                        "if (msg.payload === 'throw') throw new Error('boom');\nif (msg.payload === 'loop') while (true) {{}}\n\
+                     if (msg.payload === 'bad') return 1;\nif (msg.payload === 'list') return [msg, 2];\n{PLACE}\n\
+                     if (msg.payload === 'topic') msg.meta.data_contract = 'raw';\n\
+                     if (msg.payload === 'missing') msg.meta.tag_name = '';\n\
+                     if (msg.payload === 'nan') msg.payload = NaN;\n\
+                     if (msg.payload === 'number') msg.meta.datatype = 'number';\nreturn msg;"
+                    )
+                )
+            ),
+            |node, context| read(node, context),
+        );
+        spec.unwrap()
+            .processor(StageContext::for_tests("timeout"))
+            .unwrap()
+            .program
+    };
+    let payloads = [
+        "1", "throw", "loop", "bad", "list", "topic", "missing", "nan", "number", "2",
+    ];
+    let out = run(&mut processor, payloads.map(|p| raw(p, &[])).into());
+    assert_eq!(out.results.len(), 2);
+    let failed: Vec<(DropReason, &str)> = out
+        .failed
+        .iter()
+        .map(|(reason, error)| (*reason, error.lines().next().unwrap()))
+        .collect();
+    assert_eq!(
+        failed,
+        [
+            (
+                DropReason::ScriptError,
+                "JavaScript error in defaults: Error: boom (line 1, column 40)"
+            ),
+            (
+                DropReason::ScriptTimeout,
+                "JavaScript error in defaults: the script ran longer than 100ms and was stopped"
+            ),
+            (
+                DropReason::ScriptBadReturn,
+                "JavaScript error in defaults: code must return a message object or array of message objects"
+            ),
+            (
+                DropReason::ScriptBadReturn,
+                "JavaScript error in defaults: array elements must be message objects"
+            ),
+            (
+                DropReason::InvalidTopic,
+                "failed to construct UMH topic: failed to build UMH topic: topic must contain a data contract (segment \
+                 starting with '_') and it cannot be the final segment"
+            ),
+            (DropReason::MissingField, "Message validation failed"),
+            (DropReason::InvalidValue, "the value NaN has no JSON form"),
+            (
+                DropReason::InvalidValue,
+                "cannot convert \"number\" to number: not a decimal number"
+            ),
+        ]
+    );
+    assert_eq!(out.counts.dropped_total(), 8);
+}
+
+#[test]
+fn errors_name_their_stage() {
+    let mut processor = processor(
+        "  - tag_processor:\n      conditions:\n        - {if: 'true', then: return msg}\n        - {if: 'nothing.here', then: return msg}\n",
+    );
+    let out = run(&mut processor, vec![raw("1", &[])]);
+    assert_eq!(
+        out.failed[0].1,
+        "JavaScript error in condition-1-if: ReferenceError: nothing is not defined (line 1, column 1)"
+    );
+    let mut processor = super::tests::processor(
+        "  - tag_processor:\n      conditions:\n        - {if: 'true', then: throw 'x'}\n      advancedProcessing: return msg\n",
+    );
+    let out = run(&mut processor, vec![raw("1", &[])]);
+    assert_eq!(out.failed[0].1, "JavaScript error in condition-0-then: x");
+    let mut processor = super::tests::processor("  - tag_processor:\n      advancedProcessing: throw 'x'\n");
+    let out = run(&mut processor, vec![raw("1", &[])]);
+    assert_eq!(out.failed[0].1, "JavaScript error in advanced: x");
+}
+
+#[test]
+fn missing_fields_are_told_with_the_message() {
+    let mut processor = defaults("msg.meta.tag_name = 'x'; return msg;");
+    let out = run(&mut processor, vec![raw("{\"a\": 1}", &[("k", "v\"")])]);
+    assert_eq!(
+        out.failed[0].1,
+        "Message validation failed\n━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━\nMissing fields: location_path, data_contract\n\n\
+         Current message:\n┌ Payload: {\"a\":1}\n└ Metadata: {\n  \"k\": \"v\\\"\",\n  \"tag_name\": \"x\"\n}\n\n\
+         To fix: set msg.meta.location_path, msg.meta.data_contract and msg.meta.tag_name in a script"
+    );
+    let mut nothing = processor_without_scripts();
+    let out = run(&mut nothing, vec![raw("1", &[])]);
+    assert!(
+        out.failed[0]
+            .1
+            .contains("Missing fields: location_path, data_contract, tag_name\n"),
+        "{}",
+        out.failed[0].1
+    );
+    assert!(out.failed[0].1.contains("└ Metadata: {}\n"));
+}
+
+fn processor_without_scripts() -> TagProcessor {
+    processor("  - tag_processor: {}\n")
+}
+
+#[test]
+fn values_are_typed() {
+    let mut processor = processor_without_scripts();
+    let placed = |payload: &str, datatype: &str| {
+        let mut message = raw(payload, &PLACED);
+        message.meta.set("datatype", datatype);
+        message
+    };
+    for (payload, datatype, value) in [
+        ("9007199254740993", "", "9007199254740993"),
+        ("1.10", "", "1.10"),
+        ("\"12\"", "", "12"),
+        ("007", "", "7"),
+        ("007", "number", "7"),
+        ("text", "", "\"text\""),
+        ("", "", "\"\""),
+        ("true", "", "true"),
+        ("null", "", "\"<nil>\""),
+        ("[1,2]", "", "\"[1,2]\""),
+        ("2500000", "string", "\"2500000\""),
+        ("1", "bool", "true"),
+        ("NaN", "", "\"NaN\""),
+    ] {
+        let out = run(&mut processor, vec![placed(payload, datatype)]);
+        assert_eq!(
+            text(&out.results[0]),
+            format!("{{\"value\":{value},\"timestamp_ms\":5}}"),
+            "{payload} {datatype}"
+        );
+    }
+    let mut scripted = defaults("return msg");
+    let out = run(
+        &mut scripted,
+        vec![placed("2500000", "string"), placed("9007199254740993", "string")],
+    );
+    assert_eq!(text(&out.results[0]), "{\"value\":\"2.5e+06\",\"timestamp_ms\":5}");
+    assert_eq!(
+        text(&out.results[1]),
+        "{\"value\":\"9007199254740993\",\"timestamp_ms\":5}"
+    );
+    let mut replacing = defaults("msg.payload = msg.payload + 1; return msg");
+    let out = run(&mut replacing, vec![placed("2500000", "string")]);
+    assert_eq!(text(&out.results[0]), "{\"value\":\"2500001\",\"timestamp_ms\":5}");
+    let out = run(
+        &mut processor,
+        vec![{
+            let mut message = opcua(Value::F64(f64::NAN));
+            PLACED.iter().for_each(|(k, v)| message.meta.set(*k, *v));
+            message
+        }],
+    );
+    assert_eq!(
+        out.failed,
+        [(DropReason::InvalidValue, "the value NaN has no JSON form".to_owned())]
+    );
+}
+
+#[test]
+fn a_time_that_a_script_sets_counts_and_stays() {
+    let mut processor = defaults(&format!(
+        "{PLACE} msg.meta.timestamp_ms = 1700000000000 + msg.payload; return msg"
+    ));
+    let out = run(&mut processor, (0..20).map(|n| raw(&n.to_string(), &[])).collect());
+    for (n, message) in out.results.iter().enumerate() {
+        assert_eq!(
+            text(message),
+            format!("{{\"value\":{n},\"timestamp_ms\":{}}}", 1_700_000_000_000u64 + n as u64)
+        );
+        assert_eq!(
+            message.meta.get("timestamp_ms").unwrap(),
+            (1_700_000_000_000u64 + n as u64).to_string()
+        );
+    }
+    let mut now = defaults(&format!("{PLACE} return msg"));
+    let before = Ticks::now().unix_millis();
+    let out = run(&mut now, vec![opcua(Value::U8(1))]);
+    assert!(matches!(out.results[0].payload, Payload::Sample { time_ms, .. } if time_ms >= before));
+}
+
+#[test]
+fn scripts_see_what_the_message_came_with() {
+    let mut processor = processor(&format!(
+        "{}      advancedProcessing: |\n        msg.meta.keys = msg.meta._incomingKeys; msg.meta.initial = msg.meta._initialMetadata;\n        msg.meta.listed = Object.keys(msg.meta).includes('_initialMetadata'); return msg;\n",
+        block(
+            "defaults",
+            &format!("{PLACE} msg.meta.b = 'changed'; delete msg.meta.a; return msg;")
+        )
+    ));
+    let out = run(
+        &mut processor,
+        vec![raw("1", &[("b", "2"), ("a", "\"1\""), ("_incomingKeys", "old")])],
+    );
+    let meta = &out.results[0].meta;
+    assert_eq!(meta.get("keys").unwrap(), "a,b");
+    assert_eq!(meta.get("initial").unwrap(), r#"{"a":"\"1\"","b":"2"}"#);
+    assert_eq!(meta.get("listed").unwrap(), "true");
+    assert!(!meta.contains("_incomingKeys") && !meta.contains("_initialMetadata"));
+    let mut copying = defaults(&format!("{PLACE} return {{payload: 1, meta: {{...msg.meta}}}}"));
+    let out = run(&mut copying, vec![raw("1", &[])]);
+    assert!(!out.results[0].meta.contains("_incomingKeys"));
+}
+
+#[test]
+fn a_failed_message_keeps_the_bytes_it_came_with() {
+    let mut processor = defaults("throw new Error('x')");
+    let balance = Arc::new(Balance::default());
+    let mut ack = Ack::enter(&balance, 1, |_| {});
+    processor.results(vec![raw("{ \"a\": 1 }", &[])], &mut ack);
+    let failed = processor.failed.pop().unwrap();
+    assert_eq!(&*failed.message.bytes(), b"{ \"a\": 1 }");
+    ack.dropped(failed.reason, 1);
+}
+
+#[test]
+fn samples_and_large_texts_pass() {
+    let mut processor = defaults(&format!(
+        "{PLACE} if (msg.payload.value) msg.payload = msg.payload.value; return msg"
+    ));
+    let mut sample = raw("", &[]);
+    sample.payload = Payload::Sample {
+        value: Value::I64(5),
+        time_ms: 3,
+    };
+    let large = "x".repeat(10 << 20);
+    let out = run(&mut processor, vec![sample, raw(&large, &[])]);
+    assert!(text(&out.results[0]).starts_with("{\"value\":5,"));
+    assert!(text(&out.results[1]).len() > large.len());
+}
+
+#[test]
+fn the_batch_leaves_as_one_and_counters_count() {
+    let mut processor = defaults(&format!(
+        "if (msg.payload == 0) return null; if (msg.payload == 1) throw 1; {PLACE} return [msg, msg];"
+    ));
+    let balance = Arc::new(Balance::default());
+    let batch = Batch::new(
+        (0..4).map(|n| raw(&n.to_string(), &[])).collect(),
+        Ack::enter(&balance, 4, |_| {}),
+    );
+    let mut out = Vec::new();
+    processor.process(batch, &mut out);
+    assert_eq!(out.len(), 1);
+    assert_eq!(out[0].len(), 4);
+    out.pop().unwrap().ack.delivered();
+    let counts = balance.snapshot();
+    assert!(counts.adds_up());
+    assert_eq!(
+        (counts.entered, counts.out, counts.dropped(DropReason::ScriptError)),
+        (6, 4, 1)
+    );
+    assert_eq!(processor.counters.processed.get(), 4);
+    assert_eq!(processor.counters.errored.get(), 1);
+    assert_eq!(processor.counters.dropped.get(), 1);
+    let batch = Batch::new(vec![raw("0", &[])], Ack::enter(&balance, 1, |_| {}));
+    processor.process(batch, &mut out);
+    assert!(out.is_empty() && balance.snapshot().in_flight == 0);
+}
+
+#[test]
+fn every_mistake_in_the_configuration_is_told_with_its_place() {
+    let errors = |yaml: &str| {
+        with_config(yaml, |node, context| read(node, context))
+            .map(|_| ())
+            .unwrap_err()
+    };
+    let yaml = r#"  - tag_processor:
+      defaults: |
+        msg.meta.a = 1;
+          return msg +;
+      conditions:
+        - if: msg.payload >
+          then: return msg
+        - if: true
+          then: |
+            }
+      advancedProcessing: let a = 1; let a = 2;
+"#;
+    assert_eq!(
+        errors(yaml),
+        [
+            "flow.yaml:7:23: failed to compile JavaScript programs: failed to compile defaults code: SyntaxError: unexpected token in expression: ';' (line 2, column 15)",
+            "flow.yaml:9:28: failed to compile JavaScript programs: failed to compile condition 0 'if' code: SyntaxError: unexpected end of the script (line 1, column 14)",
+            "flow.yaml:13:13: failed to compile JavaScript programs: failed to compile condition 1 'then' code: SyntaxError: '}' closes nothing (line 1, column 1)",
+            "flow.yaml:14:44: failed to compile JavaScript programs: failed to compile advanced processing code: SyntaxError: invalid redefinition of lexical identifier (line 1, column 18)",
+        ]
+    );
+    assert_eq!(
+        errors("  - tag_processor: {default: return msg, timestampSource: later, scriptTimeout: 0s, conditions: [{if: 'true', thn: x}]}\n").len(),
+        5
+    );
+}

@@ -1,0 +1,256 @@
+//! The time of a sample: from metadata, from the OPC UA value, or now.
+
+use std::borrow::Cow;
+
+use thalweg_record::{Metadata, Ticks, key};
+
+/// Where a sample's time comes from when metadata does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimestampSource {
+    Now,
+    Source,
+    Server,
+}
+
+pub(crate) const TIMESTAMP_MS: &str = "timestamp_ms";
+pub(crate) const TIMESTAMP: &str = "timestamp";
+
+/// The time in milliseconds since 1970. `warn` is told of metadata that is no time.
+pub(crate) fn sample_time(meta: &Metadata, source: TimestampSource, mut warn: impl FnMut(String)) -> i64 {
+    if let Some(text) = meta.get(TIMESTAMP_MS) {
+        if let Some(ms) = parse(&text) {
+            return ms;
+        }
+        warn(format!(
+            "Failed to parse timestamp_ms metadata '{}', trying timestamp field",
+            shortened(&text)
+        ));
+    }
+    if let Some(text) = meta.get(TIMESTAMP) {
+        if let Some(ms) = parse(&text) {
+            return ms;
+        }
+        warn(format!(
+            "Failed to parse timestamp metadata '{}', using current time",
+            shortened(&text)
+        ));
+    }
+    time_of_value(meta, source).unwrap_or_else(now_ms)
+}
+
+/// The OPC UA time, unless it is missing.
+pub(crate) fn time_of_value(meta: &Metadata, source: TimestampSource) -> Option<i64> {
+    let (name, stamp) = match source {
+        TimestampSource::Now => return None,
+        TimestampSource::Source => (key::SOURCE_TIMESTAMP, meta.stamps().map(|stamps| stamps.source_time)),
+        TimestampSource::Server => (key::SERVER_TIMESTAMP, meta.stamps().map(|stamps| stamps.server_time)),
+    };
+    match stamp {
+        Some(time) => (!time.is_missing()).then(|| time.unix_millis()),
+        // A value that came through another system has its times as text.
+        None => meta
+            .get(name)
+            .and_then(|text| rfc3339_ms(&text))
+            .filter(|ms| *ms > Ticks::MISSING.unix_millis()),
+    }
+}
+
+pub(crate) fn now_ms() -> i64 {
+    Ticks::now().unix_millis()
+}
+
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(200) {
+        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// Whole milliseconds, or RFC 3339.
+fn parse(text: &str) -> Option<i64> {
+    text.parse().ok().or_else(|| rfc3339_ms(text))
+}
+
+/// `2031-05-06T07:08:09[.123][Z|+02:00]` in milliseconds, rounded towards the past.
+fn rfc3339_ms(text: &str) -> Option<i64> {
+    let (date, rest) = text.split_at_checked(10)?;
+    let [year, month, day] = numbers(date, [4, 2, 2], '-')?;
+    let rest = rest.strip_prefix('T')?;
+    let (clock, rest) = rest.split_at_checked(8)?;
+    let [hour, minute, second] = numbers(clock, [2, 2, 2], ':')?;
+    let days_in_month = match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return None,
+    };
+    if !(1..=days_in_month).contains(&day) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let (fraction_ms, rest) = fraction(rest)?;
+    let offset = offset_minutes(rest)?;
+    let seconds = ((days_from_civil(year, month, day) * 24 + hour) * 60 + minute - offset) * 60 + second;
+    Some(seconds * 1000 + fraction_ms)
+}
+
+/// Whole milliseconds of a fraction of a second, and what stands behind it.
+fn fraction(text: &str) -> Option<(i64, &str)> {
+    let Some(digits) = text.strip_prefix('.') else {
+        return Some((0, text));
+    };
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    let (digits, rest) = digits.split_at(end);
+    if digits.is_empty() {
+        return None;
+    }
+    let padded = format!("{digits:0<3}");
+    let ms = padded.get(..3)?.parse().ok()?;
+    Some((ms, rest))
+}
+
+fn offset_minutes(text: &str) -> Option<i64> {
+    if text == "Z" {
+        return Some(0);
+    }
+    let (sign, clock) = text.split_at_checked(1)?;
+    let [hours, minutes] = numbers(clock, [2, 2], ':')?;
+    if hours > 23 || minutes > 59 {
+        return None;
+    }
+    match sign {
+        "+" => Some(hours * 60 + minutes),
+        "-" => Some(-(hours * 60 + minutes)),
+        _ => None,
+    }
+}
+
+/// Exactly `N` numbers of the given widths between separators.
+fn numbers<const N: usize>(text: &str, widths: [usize; N], separator: char) -> Option<[i64; N]> {
+    let mut parts = text.split(separator);
+    let mut result = [0; N];
+    for (number, width) in result.iter_mut().zip(widths) {
+        let part = parts.next()?;
+        if part.len() != width || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        *number = part.parse().ok()?;
+    }
+    parts.next().is_none().then_some(result)
+}
+
+/// Day number of a proleptic Gregorian date (0 = 1970-01-01), after Howard Hinnant's `days_from_civil`.
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year - era * 400;
+    let shifted_month = (month + 9) % 12;
+    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    era * 146_097 + day_of_era - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+    use thalweg_record::{MetaMap, Stamps};
+
+    fn time(meta: &Metadata, source: TimestampSource) -> (i64, Vec<String>) {
+        let mut warnings = Vec::new();
+        let ms = sample_time(meta, source, |text| warnings.push(text));
+        (ms, warnings)
+    }
+
+    #[test]
+    fn metadata_decides_first() {
+        for (key, text, ms) in [
+            (TIMESTAMP_MS, "1700000000123", 1_700_000_000_123),
+            (TIMESTAMP_MS, "0", 0),
+            (TIMESTAMP_MS, "-5", -5),
+            (TIMESTAMP_MS, "+5", 5),
+            (TIMESTAMP_MS, "1970-01-01T00:00:01.5Z", 1500),
+            (TIMESTAMP, "1970-01-01T01:00:00+01:00", 0),
+            (TIMESTAMP, "1969-12-31T23:59:59.9999Z", -1),
+            (TIMESTAMP, "2024-02-29T00:00:00-05:30", 1_709_184_600_000),
+            (TIMESTAMP, "0001-01-01T00:00:00Z", -62_135_596_800_000),
+            (TIMESTAMP, "12", 12),
+        ] {
+            let mut meta = Metadata::default();
+            meta.set(key, text);
+            assert_eq!(time(&meta, TimestampSource::Source), (ms, vec![]), "{text}");
+        }
+        let mut both = Metadata::default();
+        both.set(TIMESTAMP_MS, "7");
+        both.set(TIMESTAMP, "8");
+        assert_eq!(time(&both, TimestampSource::Now).0, 7);
+    }
+
+    #[test]
+    fn what_is_no_time_warns_and_the_next_source_counts() {
+        let mut meta = Metadata::default();
+        meta.set(TIMESTAMP_MS, "soon");
+        meta.set(TIMESTAMP, "9");
+        assert_eq!(
+            time(&meta, TimestampSource::Now),
+            (
+                9,
+                vec!["Failed to parse timestamp_ms metadata 'soon', trying timestamp field".to_owned()]
+            )
+        );
+        meta.set(TIMESTAMP, "2024-02-30T00:00:00Z");
+        let (ms, warnings) = time(&meta, TimestampSource::Now);
+        assert!(ms > 1_600_000_000_000);
+        assert_eq!(
+            warnings.last().unwrap(),
+            "Failed to parse timestamp metadata '2024-02-30T00:00:00Z', using current time"
+        );
+        for text in [
+            "1.5",
+            "1e3",
+            "2024-01-01",
+            "2024-01-01 00:00:00Z",
+            "2024-1-01T00:00:00Z",
+            "2024-01-01T24:00:00Z",
+            "2024-01-01T00:00:00",
+            "2024-01-01T00:00:00.Z",
+            "2024-01-01T00:00:00+2:00",
+            "é024-01-01T00:00:00Z",
+            "",
+            " 5",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_the_value_counts_if_configured_and_present() {
+        let stamps = Stamps {
+            source_time: Ticks::from_unix_millis(1000),
+            server_time: Ticks::MISSING,
+            status: 0,
+        };
+        let meta = Metadata::stamped(Arc::new(MetaMap::default()), stamps);
+        assert_eq!(time(&meta, TimestampSource::Source).0, 1000);
+        assert!(time(&meta, TimestampSource::Server).0 > 1_600_000_000_000);
+        assert!(time(&meta, TimestampSource::Now).0 > 1_600_000_000_000);
+        let mut text = Metadata::default();
+        text.set(key::SOURCE_TIMESTAMP, "1970-01-01T00:00:02.000000Z");
+        assert_eq!(time(&text, TimestampSource::Source).0, 2000);
+        text.set(key::SOURCE_TIMESTAMP, "0001-01-01T00:00:00.000000Z");
+        assert!(time(&text, TimestampSource::Source).0 > 1_600_000_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn printed_times_read_back(ms in -62_135_596_800_000i64..253_402_300_800_000) {
+            prop_assert_eq!(rfc3339_ms(&Ticks::from_unix_millis(ms).to_string()), Some(ms));
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,30}") {
+            let _ = parse(&text);
+        }
+    }
+}
