@@ -1,0 +1,50 @@
+//! Delays between attempts: doubling up to a minute, with jitter so that many clients do not knock at once.
+
+use std::time::Duration;
+
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Backoff {
+    first: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    pub fn new(first: Duration) -> Backoff {
+        Backoff { first, next: first }
+    }
+
+    /// The delay before the next attempt: between three quarters and the whole of the nominal one.
+    pub fn next(&mut self) -> Duration {
+        let nominal = self.next;
+        self.next = (nominal * 2).min(DELAY_MAX.max(self.first));
+        nominal.mul_f64(0.75 + 0.25 * random_fraction())
+    }
+
+    pub fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+fn random_fraction() -> f64 {
+    let mut bytes = [0; 4];
+    opcua::crypto::random::bytes(&mut bytes);
+    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_to_a_minute_and_begin_anew_after_success() {
+        let mut backoff = Backoff::new(Duration::from_secs(5));
+        for nominal in [5.0, 10.0, 20.0, 40.0, 60.0, 60.0] {
+            let delay = backoff.next().as_secs_f64();
+            assert!((nominal * 0.75..=nominal).contains(&delay), "{delay}");
+        }
+        backoff.reset();
+        assert!(backoff.next() <= Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,372 @@
+//! Finding the tags: breadth first from the configured nodes, with many nodes per call and many calls in flight.
+//!
+//! The browser owns the node table's growth. It hands out variables as soon as their attributes are known, says when
+//! paths are final, tries failed nodes again, and brings the table up to date when the server may have changed.
+
+mod attributes;
+mod pace;
+mod progress;
+mod references;
+mod roots;
+mod survey;
+mod walk;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use opcua::types::NodeId;
+use parking_lot::RwLock;
+use thalweg_flow::{Component, Connection};
+use tokio::sync::{Notify, watch};
+
+use crate::assign::Assigner;
+use crate::backoff::Backoff;
+use crate::config::BrowseConfig;
+use crate::failures::{Failures, What};
+use crate::metrics::Metrics;
+use crate::node_id::{self, NodeSpec};
+use crate::node_table::{Class, FailureReason, Found, ItemState, NO_NODE, NodeIndex, NodeTable};
+use crate::profile::Profile;
+use crate::server_facts::ServerFacts;
+use crate::session::Session;
+use crate::tag_path;
+use crate::value::status;
+
+use progress::Progress;
+use roots::Root;
+use survey::Survey;
+
+/// How often failed nodes are looked through for those whose time has come.
+const RETRY_TICK: Duration = Duration::from_secs(5);
+
+/// A usable session and what was learnt of its server. Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct Connected {
+    pub session: Session,
+    pub facts: Arc<ServerFacts>,
+    pub profile: Profile,
+}
+
+/// What the browse works on and with.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub table: Arc<RwLock<NodeTable>>,
+    pub browse: BrowseConfig,
+    pub failures: Arc<Failures>,
+    pub metrics: Arc<Metrics>,
+    /// Whether this is the table that is served, and not one that is only compared with it.
+    pub is_served: bool,
+    /// The primary connection, `None` while there is none.
+    pub sessions: watch::Receiver<Option<Connected>>,
+}
+
+impl Context {
+    /// Waits for a session whose connection is open.
+    async fn connected(&self) -> Connected {
+        let mut sessions = self.sessions.clone();
+        let open = |connected: &Option<Connected>| {
+            connected
+                .as_ref()
+                .is_some_and(|connected| !connected.session.channel().is_closed())
+        };
+        let found = sessions
+            .wait_for(open)
+            .await
+            .ok()
+            .and_then(|connected| connected.clone());
+        match found {
+            Some(connected) => connected,
+            // Whoever makes connections is gone, and will end this task too.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn namespaces(&self) -> Vec<String> {
+        self.sessions
+            .borrow()
+            .as_ref()
+            .map(|connected| connected.facts.namespaces.clone())
+            .unwrap_or_default()
+    }
+
+    fn is_full(&self) -> bool {
+        self.is_full_with(&self.table.read())
+    }
+
+    fn is_full_with(&self, table: &NodeTable) -> bool {
+        references::is_full(table, &self.browse)
+    }
+}
+
+pub(crate) struct Browser {
+    pub context: Context,
+    pub nodes: Vec<NodeSpec>,
+    pub assigner: Assigner,
+    pub component: Component,
+    pub connection: Connection,
+    pub backoff: Backoff,
+    /// The server may have changed: browse again.
+    pub changed: Arc<Notify>,
+}
+
+impl Browser {
+    /// Runs until it is dropped.
+    pub async fn run(mut self) {
+        let start = Instant::now();
+        self.add_roots_until_some_work().await;
+        self.survey(None, start).await;
+        self.paths_final();
+        self.context.metrics.browse_done.set(1);
+        let mut tick = tokio::time::interval(RETRY_TICK);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => self.retry().await,
+                () = self.changed.notified() => self.bring_up_to_date().await,
+            }
+        }
+    }
+
+    /// One pass with progress in log and metrics; over everything, or from some nodes on.
+    async fn survey(&mut self, nodes: Option<Vec<NodeIndex>>, start: Instant) {
+        let context = self.context.clone();
+        let connected = context.connected().await;
+        let survey = match nodes {
+            None => Survey::new(&context, &connected),
+            Some(nodes) => Survey::again(&context, &connected, nodes),
+        };
+        let assigner = &mut self.assigner;
+        let mut ready = |nodes: Vec<NodeIndex>| assigner.assign(&nodes, connected.profile.items_max);
+        let progress = Progress::new(&context, &self.component, start);
+        tokio::select! {
+            () = survey.run(&mut ready) => {}
+            () = progress.run() => {}
+        }
+        progress.done();
+        if context.is_full() {
+            let limit = context.browse.nodes_max;
+            self.component.warn_limited("max_nodes", 1, || {
+                format!("browsing stopped at {limit} nodes; raise browse.maxNodes to find more")
+            });
+        }
+    }
+
+    fn paths_final(&mut self) {
+        let renamed = self.context.table.write().make_paths_unique();
+        if renamed > 0 {
+            tracing::info!(
+                component = self.component.title(),
+                "{renamed} tags share their path and are told apart by NodeID"
+            );
+        }
+        self.assigner.paths_changed();
+    }
+
+    /// Reads the configured nodes. If none is usable, there is nothing to do but try again.
+    async fn add_roots_until_some_work(&mut self) {
+        loop {
+            match self.add_roots().await {
+                Ok(()) => return,
+                Err(why) => {
+                    let wait = self.backoff.next();
+                    self.connection.failed(&why);
+                    self.component.warn_limited("no_roots", 1, || why);
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    async fn add_roots(&mut self) -> Result<(), String> {
+        let connected = self.context.connected().await;
+        let resolved: Vec<(NodeSpec, Result<NodeId, String>)> = self
+            .nodes
+            .iter()
+            .map(|spec| (spec.clone(), spec.resolve(&connected.facts.namespaces)))
+            .collect();
+        let ids: Vec<NodeId> = resolved
+            .iter()
+            .filter_map(|(_, id)| id.as_ref().ok().cloned())
+            .collect();
+        let chunk = match connected.facts.limits.nodes_per_read {
+            0 => connected.profile.items_per_call,
+            limit => connected.profile.items_per_call.min(limit as usize),
+        };
+        let read = roots::read(&connected.session, &ids, chunk).await;
+        let read = read.map_err(|error| format!("the configured nodes cannot be read: {error}"))?;
+        let usable = read.iter().filter(|root| matches!(root, Root::Usable { .. })).count();
+        if usable == 0 {
+            return Err(self.no_roots(&resolved, &ids, &read));
+        }
+        for (id, root) in ids.iter().zip(&read) {
+            self.add_root(id, root);
+        }
+        for (_, missing) in resolved.iter().filter(|(_, id)| id.is_err()) {
+            if let Err(why) = missing {
+                self.component.warn_limited("unknown_namespace", 1, || {
+                    format!("a configured node cannot be used: {why}")
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn no_roots(&self, resolved: &[(NodeSpec, Result<NodeId, String>)], ids: &[NodeId], read: &[Root]) -> String {
+        let unknown = resolved.iter().find_map(|(_, id)| id.as_ref().err().cloned());
+        let refused = ids.iter().zip(read).find_map(|(id, root)| match root {
+            Root::Unusable { status } => Some(format!("{}: {}", node_id::text(id), status::text(*status))),
+            Root::Usable { .. } => None,
+        });
+        let why = unknown.or(refused).unwrap_or_default();
+        format!(
+            "no valid nodes selected: none of the {} nodeIDs is in the server ({why}); check nodeIDs",
+            resolved.len()
+        )
+    }
+
+    fn add_root(&self, id: &NodeId, root: &Root) {
+        let mut table = self.context.table.write();
+        let metrics = &self.context.metrics;
+        match root {
+            Root::Usable { class, name } => {
+                let Some(class) = references::filter("", name, *class, &self.context.browse) else {
+                    return;
+                };
+                if table
+                    .add(&Found {
+                        id,
+                        name,
+                        class,
+                        parent: NO_NODE,
+                    })
+                    .is_some()
+                {
+                    metrics.browse_nodes.inc();
+                }
+            }
+            Root::Unusable { status } => {
+                // Counted as a wanted node that failed, under its own name for the moment.
+                let name = node_id::text(id);
+                let found = Found {
+                    id,
+                    name: &name,
+                    class: Class::Variable,
+                    parent: NO_NODE,
+                };
+                if let Some(index) = table.add(&found) {
+                    table.set_state(index, ItemState::Failed(FailureReason::of_status(*status)));
+                    self.context.failures.add(What::Root, index, *status, None);
+                    metrics.browse_error(*status);
+                    self.component.warn_limited("root", 1, || {
+                        format!("the configured node {name} cannot be used: {}", status::text(*status))
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tries failed nodes whose time has come.
+    async fn retry(&mut self) {
+        let now = Instant::now();
+        let failures = self.context.failures.clone();
+        self.assigner
+            .retry(&failures.due(What::Item, now), &failures.due(What::Read, now));
+        let mut nodes = self.retry_roots(failures.due(What::Root, now)).await;
+        nodes.extend(failures.due(What::Browse, now));
+        if !nodes.is_empty() {
+            self.survey(Some(nodes), Instant::now()).await;
+            self.paths_final();
+        }
+    }
+
+    /// Returns the roots that have become usable.
+    async fn retry_roots(&self, roots: Vec<NodeIndex>) -> Vec<NodeIndex> {
+        if roots.is_empty() {
+            return roots;
+        }
+        let connected = self.context.connected().await;
+        let ids: Vec<NodeId> = roots
+            .iter()
+            .map(|root| self.context.table.read().node_id(*root))
+            .collect();
+        let Ok(read) = roots::read(&connected.session, &ids, connected.profile.items_per_call).await else {
+            return Vec::new();
+        };
+        let mut usable = Vec::new();
+        for (index, root) in roots.into_iter().zip(read) {
+            match root {
+                Root::Unusable { status } => self.context.failures.add(What::Root, index, status, None),
+                Root::Usable { class, name } => {
+                    let class = references::filter("", &name, class, &self.context.browse).unwrap_or(Class::Object);
+                    self.context.table.write().set_root(index, &name, class);
+                    self.context.failures.remove(What::Root, index);
+                    usable.push(index);
+                }
+            }
+        }
+        usable
+    }
+
+    /// Browses the whole server again into a table of its own, and applies what is different.
+    async fn bring_up_to_date(&mut self) {
+        tracing::info!(
+            component = self.component.title(),
+            "the server may have changed; browsing again in the background"
+        );
+        let newer = Arc::new(RwLock::new(NodeTable::default()));
+        let mut second = Browser {
+            context: Context {
+                table: newer.clone(),
+                failures: Arc::default(),
+                is_served: false,
+                ..self.context.clone()
+            },
+            nodes: self.nodes.clone(),
+            assigner: Assigner::nowhere(),
+            component: self.component.clone(),
+            connection: self.connection.clone(),
+            backoff: self.backoff.clone(),
+            changed: self.changed.clone(),
+        };
+        // A server that has none of the nodes any more is asked again at the next change or retry, not wiped out.
+        if let Err(why) = second.add_roots().await {
+            self.component.warn_limited("no_roots", 1, || why);
+            return;
+        }
+        Box::pin(second.survey(None, Instant::now())).await;
+        let differences = self.context.table.write().merge(&newer.read());
+        self.take_over_failures(&second.context);
+        tracing::info!(
+            component = self.component.title(),
+            "the server has {} new and {} removed variables",
+            differences.added.len(),
+            differences.removed.len()
+        );
+        self.assigner.remove(&differences.removed);
+        let items_max = self.context.connected().await.profile.items_max;
+        self.assigner.assign(&differences.added, items_max);
+        self.paths_final();
+    }
+}
+
+impl Browser {
+    /// The failures of a newer browse instead of those of the earlier one, under this table's indexes.
+    fn take_over_failures(&self, newer: &Context) {
+        let failures = &self.context.failures;
+        failures.forget_browse();
+        let (table, newer_table) = (self.context.table.read(), newer.table.read());
+        for (what, node, failure) in newer.failures.page(0, usize::MAX) {
+            if let Some(own) = table.find(&newer_table.node_id(node)) {
+                failures.add(what, own, failure.status, failure.text);
+            }
+        }
+    }
+}
+
+/// The path of a node for messages to the operator.
+pub(crate) fn describe(table: &NodeTable, node: NodeIndex) -> String {
+    format!(
+        "{} ({})",
+        node_id::text(&table.node_id(node)),
+        tag_path::unique(table, node)
+    )
+}

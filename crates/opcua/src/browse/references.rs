@@ -1,0 +1,119 @@
+//! What of a server's references becomes a node: forward, hierarchical, of this server, not excluded.
+
+use opcua::types::{NodeClass, NodeId, ReferenceDescription, ReferenceTypeId};
+
+use crate::config::BrowseConfig;
+use crate::node_table::{Class, Found, NodeIndex, NodeTable};
+use crate::tag_path;
+use crate::text_arena::TEXT_BYTES_MAX;
+
+/// Adds what a node refers to. Returns how many references led to new nodes.
+pub(super) fn apply(
+    table: &mut NodeTable,
+    parent: NodeIndex,
+    references: &[ReferenceDescription],
+    config: &BrowseConfig,
+    namespaces: &[String],
+) -> usize {
+    let filtered = config.include.is_some() || config.exclude.is_some();
+    let parent_path = if filtered {
+        tag_path::plain(table, parent)
+    } else {
+        String::new()
+    };
+    let mut added = 0;
+    for reference in references {
+        if is_full(table, config) {
+            break;
+        }
+        let Some(id) = target(reference, namespaces) else {
+            continue;
+        };
+        let Some(class) = class(reference, config) else {
+            continue;
+        };
+        let name = reference.browse_name.name.as_ref();
+        let Some(class) = filter(&parent_path, name, class, config) else {
+            continue;
+        };
+        added += usize::from(
+            table
+                .add(&Found {
+                    id: &id,
+                    name,
+                    class,
+                    parent,
+                })
+                .is_some(),
+        );
+    }
+    added
+}
+
+pub(super) fn is_full(table: &NodeTable, config: &BrowseConfig) -> bool {
+    config.nodes_max != 0 && table.len() >= config.nodes_max
+}
+
+/// The node in this server; `None` for nodes of other servers and unknown namespaces.
+fn target(reference: &ReferenceDescription, namespaces: &[String]) -> Option<NodeId> {
+    let expanded = &reference.node_id;
+    if expanded.server_index != 0 || !reference.is_forward {
+        return None;
+    }
+    let mut id = expanded.node_id.clone();
+    if !expanded.namespace_uri.is_empty() {
+        let index = namespaces
+            .iter()
+            .position(|uri| uri == expanded.namespace_uri.as_ref())?;
+        id.namespace = u16::try_from(index).ok()?;
+    }
+    // The specification allows 4,096 characters; what the table would cut would be another node.
+    let fits = match &id.identifier {
+        opcua::types::Identifier::String(text) => text.as_ref().len() <= TEXT_BYTES_MAX,
+        opcua::types::Identifier::ByteString(bytes) => bytes.as_ref().len() <= TEXT_BYTES_MAX / 2,
+        _ => true,
+    };
+    (fits && !id.is_null()).then_some(id)
+}
+
+fn class(reference: &ReferenceDescription, config: &BrowseConfig) -> Option<Class> {
+    if !config.properties && reference.reference_type_id == ReferenceTypeId::HasProperty {
+        return None;
+    }
+    match reference.node_class {
+        NodeClass::Object => Some(Class::Object),
+        NodeClass::Variable => Some(Class::Variable),
+        _ => None,
+    }
+}
+
+/// `None` if the path is excluded, with all below it. A variable that is not included is walked like an object.
+pub(super) fn filter(parent_path: &str, name: &str, class: Class, config: &BrowseConfig) -> Option<Class> {
+    if config.include.is_none() && config.exclude.is_none() {
+        return Some(class);
+    }
+    let mut path = parent_path.to_owned();
+    if !path.is_empty() {
+        path.push('.');
+    }
+    tag_path::sanitize(name, &mut path);
+    if config.exclude.as_ref().is_some_and(|exclude| exclude.is_match(&path)) {
+        return None;
+    }
+    let included = config.include.as_ref().is_none_or(|include| include.is_match(&path));
+    Some(if included { class } else { Class::Object })
+}
+
+/// All forward hierarchical references to objects and variables, with everything that the answer can say.
+pub(super) fn description(node_id: NodeId) -> opcua::types::BrowseDescription {
+    const OBJECTS_AND_VARIABLES: u32 = 1 | 2;
+    const ALL_FIELDS: u32 = 63;
+    opcua::types::BrowseDescription {
+        node_id,
+        browse_direction: opcua::types::BrowseDirection::Forward,
+        reference_type_id: ReferenceTypeId::HierarchicalReferences.into(),
+        include_subtypes: true,
+        node_class_mask: OBJECTS_AND_VARIABLES,
+        result_mask: ALL_FIELDS,
+    }
+}

@@ -1,0 +1,466 @@
+//! One pass over a server's address space: calls in flight, their answers into the walk, variables out as soon as their
+//! attributes are known.
+//!
+//! The pass outlives connections: what a lost one owed is asked again of the next, and nothing found is forgotten.
+//!
+//! | work | comes from | ends as |
+//! |---|---|---|
+//! | nodes to browse | the walk, refused and lost calls | references in the walk, continuation points, or a failure |
+//! | continuation points | browse answers | references in the walk; invalid ones: their node is browsed again |
+//! | variables to read | references whose turn it was | variables handed out |
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use opcua::types::{
+    BrowseNextRequest, BrowseRequest, BrowseResult, ByteString, StatusCode, TimestampsToReturn, ViewDescription,
+};
+
+use super::pace::Pace;
+use super::walk::{Ticket, Walk};
+use super::{attributes, references};
+use crate::channel::CallError;
+use crate::chunk::ChunkSize;
+use crate::failures::What;
+use crate::node_table::{Class, NodeIndex};
+use crate::session::Session;
+use crate::value::{DataValue, TypeBook};
+
+use super::{Connected, Context};
+
+/// After this long without an answer a call is made again.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// References per node and answer; a wider node is continued.
+const REFERENCES_PER_ANSWER: u32 = 5_000;
+
+/// Calls that time out one after the other before they are made smaller.
+const TIMEOUTS_BEFORE_HALVING: u32 = 3;
+
+/// Whoever owns the connection needs a moment to notice its loss.
+const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(100);
+
+/// A node being browsed, with its place in the order.
+type Turn = (Ticket, NodeIndex);
+
+enum Done {
+    Browsed(Vec<Turn>, Result<Vec<BrowseResult>, CallError>),
+    Continued(Vec<(Turn, ByteString)>, Result<Vec<BrowseResult>, CallError>),
+    Read(Vec<NodeIndex>, Result<Vec<DataValue>, CallError>),
+}
+
+pub(super) struct Survey<'a> {
+    context: &'a Context,
+    walk: Walk,
+    again: VecDeque<Turn>,
+    /// Nodes for which the server had no continuation point left; they wait until all are given back.
+    starved: VecDeque<Turn>,
+    points: VecDeque<(Turn, ByteString)>,
+    points_in_flight: usize,
+    points_max: usize,
+    to_read: VecDeque<NodeIndex>,
+    /// The table up to here has been looked through for variables.
+    seen: NodeIndex,
+    pace: Pace,
+    browse_chunk: ChunkSize,
+    read_chunk: ChunkSize,
+    timeouts: u32,
+    calls: FuturesUnordered<BoxFuture<'static, (Done, Duration, usize)>>,
+    references_per_answer: u32,
+}
+
+impl<'a> Survey<'a> {
+    /// A pass over the whole table as it is and grows.
+    pub fn new(context: &'a Context, connected: &Connected) -> Survey<'a> {
+        let (profile, limits) = (connected.profile, connected.facts.limits);
+        Survey {
+            context,
+            walk: Walk::default(),
+            again: VecDeque::new(),
+            starved: VecDeque::new(),
+            points: VecDeque::new(),
+            points_in_flight: 0,
+            points_max: match limits.continuation_points {
+                0 => usize::MAX,
+                max => max as usize,
+            },
+            to_read: VecDeque::new(),
+            seen: 0,
+            pace: Pace::new(profile.browse_in_flight),
+            browse_chunk: ChunkSize::new(limits.nodes_per_browse, profile.items_per_call, profile.adaptive),
+            read_chunk: ChunkSize::new(
+                limits.nodes_per_read,
+                profile.items_per_call * attributes::PER_NODE,
+                profile.adaptive,
+            ),
+            timeouts: 0,
+            calls: FuturesUnordered::new(),
+            references_per_answer: REFERENCES_PER_ANSWER,
+        }
+    }
+
+    /// A pass over some nodes of a table that was walked before, and over whatever they lead to.
+    pub fn again(context: &'a Context, connected: &Connected, nodes: Vec<NodeIndex>) -> Survey<'a> {
+        let mut survey = Survey::new(context, connected);
+        let walked = context.table.read().len() as NodeIndex;
+        survey.walk = Walk::starting_at(walked);
+        survey.seen = walked;
+        for node in nodes {
+            let turn = (survey.walk.enter(node), node);
+            survey.again.push_back(turn);
+        }
+        survey
+    }
+
+    /// Runs to the end, over as many connections as it takes. `ready` gets variables whose attributes are known.
+    pub async fn run(mut self, ready: &mut (dyn FnMut(Vec<NodeIndex>) + Send)) {
+        let mut connected = self.context.connected().await;
+        loop {
+            self.apply();
+            self.issue(&connected.session);
+            self.show();
+            if self.calls.is_empty() && self.is_done() {
+                return;
+            }
+            // With nothing in flight nothing could be issued: the connection is gone.
+            let lost = match self.calls.next().await {
+                Some((done, latency, operations)) => self.settle(done, latency, operations, ready),
+                None => true,
+            };
+            if lost {
+                tokio::time::sleep(PAUSE_AFTER_LOSS).await;
+                connected = self.context.connected().await;
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let len = self.context.table.read().len();
+        let all_handed_out = self.walk.frontier(len) == 0 || self.context.is_full();
+        self.walk.is_idle()
+            && all_handed_out
+            && self.to_read.is_empty()
+            && self.again.is_empty()
+            && self.starved.is_empty()
+    }
+
+    /// Applies references whose turn it is, and finds the variables among the new nodes.
+    fn apply(&mut self) {
+        let namespaces = self.context.namespaces();
+        while let Some((parent, found)) = self.walk.take_turn() {
+            let mut table = self.context.table.write();
+            let added = references::apply(&mut table, parent, &found, &self.context.browse, &namespaces);
+            self.context.metrics.browse_nodes.inc_by(added as u64);
+        }
+        let table = self.context.table.read();
+        let new = self.seen..table.len() as NodeIndex;
+        self.seen = new.end;
+        self.to_read
+            .extend(new.filter(|node| table.class(*node) == Class::Variable && !table.is_failed(*node)));
+    }
+
+    fn issue(&mut self, session: &Session) {
+        if session.channel().is_closed() {
+            return;
+        }
+        while self.calls.len() < self.pace.get() {
+            let issued = self.issue_points(session) || self.issue_reads(session) || self.issue_browse(session);
+            if !issued {
+                return;
+            }
+        }
+    }
+
+    fn issue_points(&mut self, session: &Session) -> bool {
+        if self.context.is_full() {
+            self.release_points(session);
+        }
+        let room = self
+            .browse_chunk
+            .get()
+            .min(self.points_max.saturating_sub(self.points_in_flight).max(1));
+        let some: Vec<_> = self.points.drain(..room.min(self.points.len())).collect();
+        if some.is_empty() {
+            return false;
+        }
+        self.points_in_flight += some.len();
+        let request = BrowseNextRequest {
+            request_header: Default::default(),
+            release_continuation_points: false,
+            continuation_points: Some(some.iter().map(|(_, point)| point.clone()).collect()),
+        };
+        let session = session.clone();
+        self.call(some.len(), async move {
+            let answer = session.call_within(request, CALL_TIMEOUT).await;
+            let wanted = some.len();
+            Done::Continued(some, answer.and_then(|answer| complete(answer.results, wanted)))
+        });
+        true
+    }
+
+    fn issue_browse(&mut self, session: &Session) -> bool {
+        let size = self.browse_chunk.get();
+        let mut some: Vec<Turn> = self.again.drain(..size.min(self.again.len())).collect();
+        if some.is_empty() && self.points.is_empty() && self.points_in_flight == 0 {
+            some.extend(self.starved.pop_front());
+        }
+        let table = self.context.table.read();
+        if !self.context.is_full_with(&table) {
+            let depth_max = self.context.browse.depth_max;
+            let wanted = |node| table.depth(node) < depth_max && !table.is_failed(node);
+            some.extend(self.walk.hand_out(table.len(), size - some.len(), wanted));
+        }
+        if some.is_empty() {
+            return false;
+        }
+        let nodes = some
+            .iter()
+            .map(|(_, node)| references::description(table.node_id(*node)))
+            .collect();
+        drop(table);
+        let request = BrowseRequest {
+            request_header: Default::default(),
+            view: ViewDescription::default(),
+            requested_max_references_per_node: self.references_per_answer,
+            nodes_to_browse: Some(nodes),
+        };
+        let session = session.clone();
+        self.call(some.len(), async move {
+            let answer = session.call_within(request, CALL_TIMEOUT).await;
+            let wanted = some.len();
+            Done::Browsed(some, answer.and_then(|answer| complete(answer.results, wanted)))
+        });
+        true
+    }
+
+    fn issue_reads(&mut self, session: &Session) -> bool {
+        let size = (self.read_chunk.get() / attributes::PER_NODE).max(1);
+        // Full calls while there is more to come, whatever is there at the end.
+        let more_to_come = !self.walk.is_idle() || !self.again.is_empty();
+        if self.to_read.is_empty() || (self.to_read.len() < size && more_to_come && !self.calls.is_empty()) {
+            return false;
+        }
+        let some: Vec<NodeIndex> = self.to_read.drain(..size.min(self.to_read.len())).collect();
+        let table = self.context.table.read();
+        let ids = some
+            .iter()
+            .flat_map(|node| attributes::request(&table.node_id(*node)))
+            .collect();
+        drop(table);
+        let session = session.clone();
+        self.call(some.len() * attributes::PER_NODE, async move {
+            let types = TypeBook::default();
+            let read = session
+                .read_within(ids, TimestampsToReturn::Neither, 0.0, &types, CALL_TIMEOUT)
+                .await;
+            Done::Read(some, read)
+        });
+        true
+    }
+
+    fn call(&mut self, operations: usize, call: impl Future<Output = Done> + Send + 'static) {
+        let start = Instant::now();
+        self.calls
+            .push(Box::pin(async move { (call.await, start.elapsed(), operations) }));
+    }
+
+    /// Takes over one answer. True if the connection is gone.
+    fn settle(
+        &mut self,
+        done: Done,
+        latency: Duration,
+        operations: usize,
+        ready: &mut (dyn FnMut(Vec<NodeIndex>) + Send),
+    ) -> bool {
+        match done {
+            Done::Browsed(turns, Ok(results)) => {
+                self.answered(latency, operations);
+                self.browse_chunk.succeeded();
+                turns
+                    .into_iter()
+                    .zip(results)
+                    .for_each(|(turn, result)| self.browsed(turn, result));
+            }
+            Done::Continued(turns, Ok(results)) => {
+                self.answered(latency, operations);
+                self.points_in_flight -= turns.len();
+                turns
+                    .into_iter()
+                    .zip(results)
+                    .for_each(|((turn, _), result)| self.browsed(turn, result));
+            }
+            Done::Read(nodes, Ok(values)) => {
+                self.answered(latency, operations);
+                self.read_chunk.succeeded();
+                attributes::apply(&mut self.context.table.write(), &nodes, &values);
+                ready(nodes);
+            }
+            Done::Browsed(turns, Err(error)) => return self.browse_failed(turns, &error),
+            Done::Continued(turns, Err(error)) => {
+                self.points_in_flight -= turns.len();
+                return self.points_failed(turns, &error);
+            }
+            Done::Read(nodes, Err(error)) => return self.read_failed(nodes, &error, ready),
+        }
+        false
+    }
+
+    fn answered(&mut self, latency: Duration, operations: usize) {
+        self.pace.answered(latency, operations);
+        self.timeouts = 0;
+    }
+
+    fn browsed(&mut self, turn: Turn, result: BrowseResult) {
+        let (ticket, node) = turn;
+        match result.status_code {
+            StatusCode::BadNoContinuationPoints => return self.starved.push_back(turn),
+            // The session that held it is gone, or the server forgot it: from the start, what is known is not added again.
+            StatusCode::BadContinuationPointInvalid => return self.again.push_back(turn),
+            status if status.is_bad() => return self.failed(turn, status.bits(), None),
+            _ => {}
+        }
+        let point = result.continuation_point;
+        let finished = point.is_null_or_empty();
+        self.walk
+            .deliver(ticket, result.references.unwrap_or_default(), finished);
+        if finished {
+            self.context.failures.remove(What::Browse, node);
+        } else {
+            self.points.push_back((turn, point));
+        }
+    }
+
+    fn failed(&mut self, (ticket, node): Turn, status: u32, text: Option<String>) {
+        self.walk.deliver(ticket, Vec::new(), true);
+        self.context.metrics.browse_error(status);
+        self.context.failures.add(What::Browse, node, status, text);
+    }
+
+    fn browse_failed(&mut self, turns: Vec<Turn>, error: &CallError) -> bool {
+        match self.verdict(error, turns.len()) {
+            Verdict::Again { lost } => {
+                self.again.extend(turns);
+                return lost;
+            }
+            Verdict::Smaller if self.browse_chunk.too_large(turns.len()) => self.again.extend(turns),
+            // One node whose answer is too large: fewer references at a time.
+            Verdict::Smaller if error.is_too_large() && self.references_per_answer > 1 => {
+                self.references_per_answer /= 2;
+                self.again.extend(turns);
+            }
+            Verdict::Smaller => {
+                let status = error.status().unwrap_or(0);
+                turns
+                    .into_iter()
+                    .for_each(|turn| self.failed(turn, status, Some(error.to_string())));
+            }
+        }
+        false
+    }
+
+    fn points_failed(&mut self, turns: Vec<(Turn, ByteString)>, error: &CallError) -> bool {
+        match self.verdict(error, turns.len()) {
+            Verdict::Again { lost } => {
+                self.points.extend(turns);
+                return lost;
+            }
+            Verdict::Smaller if self.browse_chunk.too_large(turns.len()) => self.points.extend(turns),
+            Verdict::Smaller => {
+                let status = error.status().unwrap_or(0);
+                turns
+                    .into_iter()
+                    .for_each(|(turn, _)| self.failed(turn, status, Some(error.to_string())));
+            }
+        }
+        false
+    }
+
+    fn read_failed(
+        &mut self,
+        nodes: Vec<NodeIndex>,
+        error: &CallError,
+        ready: &mut (dyn FnMut(Vec<NodeIndex>) + Send),
+    ) -> bool {
+        match self.verdict(error, nodes.len()) {
+            Verdict::Again { lost } => {
+                self.to_read.extend(nodes);
+                return lost;
+            }
+            Verdict::Smaller if self.read_chunk.too_large(nodes.len() * attributes::PER_NODE) && nodes.len() > 1 => {
+                self.to_read.extend(nodes);
+            }
+            // Unreadable attributes stay empty.
+            Verdict::Smaller => ready(nodes),
+        }
+        false
+    }
+
+    /// What to do with the operations of a failed call.
+    fn verdict(&mut self, error: &CallError, operations: usize) -> Verdict {
+        match error {
+            CallError::Closed(_) => Verdict::Again { lost: true },
+            CallError::Refused(status) if crate::value::status::says_session_gone(*status) => {
+                Verdict::Again { lost: true }
+            }
+            CallError::Timeout(_) => {
+                self.pace.timed_out();
+                self.timeouts += 1;
+                let halve = self.timeouts >= TIMEOUTS_BEFORE_HALVING && operations > 1;
+                if halve {
+                    Verdict::Smaller
+                } else {
+                    Verdict::Again { lost: false }
+                }
+            }
+            _ => Verdict::Smaller,
+        }
+    }
+
+    fn show(&self) {
+        let metrics = &self.context.metrics;
+        let len = self.context.table.read().len();
+        let frontier = self.walk.frontier(len) + self.again.len() + self.starved.len() + self.points.len();
+        let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        metrics.browse_frontier.set(gauge(frontier));
+        metrics.browse_in_flight.set(gauge(self.calls.len()));
+    }
+
+    /// Gives back continuation points that nobody will follow. The answer is of no interest.
+    fn release_points(&mut self, session: &Session) {
+        let points: Vec<(Turn, ByteString)> = self.points.drain(..).collect();
+        if points.is_empty() {
+            return;
+        }
+        points
+            .iter()
+            .for_each(|((ticket, _), _)| self.walk.deliver(*ticket, Vec::new(), true));
+        let request = BrowseNextRequest {
+            request_header: Default::default(),
+            release_continuation_points: true,
+            continuation_points: Some(points.into_iter().map(|(_, point)| point).collect()),
+        };
+        let session = session.clone();
+        tokio::spawn(async move { session.call(request).await });
+    }
+}
+
+enum Verdict {
+    /// The same again, on another connection if this one is lost.
+    Again { lost: bool },
+    /// In smaller parts; what cannot be smaller has failed.
+    Smaller,
+}
+
+fn complete(results: Option<Vec<BrowseResult>>, wanted: usize) -> Result<Vec<BrowseResult>, CallError> {
+    let results = results.unwrap_or_default();
+    match results.len() == wanted {
+        true => Ok(results),
+        false => Err(CallError::Unreadable(format!(
+            "the server answered {} of {wanted} browses",
+            results.len()
+        ))),
+    }
+}

@@ -1,0 +1,118 @@
+//! The order of a browse. Calls are answered in any order and piecemeal; the walk applies what they say in breadth-first
+//! order, so that the table is the same whatever the timing.
+//!
+//! Every node is walked in the order of the table, so the frontier is a position in it: there is no queue that could
+//! fill up. What arrives ahead of its turn waits in its slot, up to a limit at which no further nodes are handed out
+//! while the one whose turn it is goes on.
+
+use std::collections::VecDeque;
+
+use opcua::types::ReferenceDescription;
+
+use crate::node_table::NodeIndex;
+
+/// References that may wait for their turn before no more nodes are handed out.
+const WAITING_MAX: usize = 200_000;
+
+/// The place of one browsed node in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+#[derive(Debug, Default)]
+struct Slot {
+    node: NodeIndex,
+    references: Vec<ReferenceDescription>,
+    finished: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    /// The next node of the table that was not handed out.
+    next: NodeIndex,
+    /// Handed out and not finished, or waiting for others before them.
+    slots: VecDeque<Slot>,
+    /// The ticket of the first slot.
+    first: u64,
+    waiting: usize,
+}
+
+impl Walk {
+    /// A walk of a table whose first nodes were walked before.
+    pub fn starting_at(next: NodeIndex) -> Walk {
+        Walk {
+            next,
+            ..Walk::default()
+        }
+    }
+
+    /// Hands out up to `max` nodes; `wanted` says of a node whether its children are to be visited.
+    pub fn hand_out(
+        &mut self,
+        table_len: usize,
+        max: usize,
+        wanted: impl Fn(NodeIndex) -> bool,
+    ) -> Vec<(Ticket, NodeIndex)> {
+        let mut handed = Vec::new();
+        while handed.len() < max && (self.next as usize) < table_len && self.waiting < WAITING_MAX {
+            let node = self.next;
+            self.next += 1;
+            if wanted(node) {
+                handed.push((self.enter(node), node));
+            }
+        }
+        handed
+    }
+
+    /// A node out of its turn: one that is tried again.
+    pub fn enter(&mut self, node: NodeIndex) -> Ticket {
+        let ticket = Ticket(self.first + self.slots.len() as u64);
+        self.slots.push_back(Slot {
+            node,
+            ..Slot::default()
+        });
+        ticket
+    }
+
+    /// References of a node, in the server's order. `finished`: there are no more.
+    pub fn deliver(&mut self, ticket: Ticket, references: Vec<ReferenceDescription>, finished: bool) {
+        let first = self.first;
+        let slot = ticket
+            .0
+            .checked_sub(first)
+            .and_then(|at| self.slots.get_mut(usize::try_from(at).ok()?));
+        if let Some(slot) = slot {
+            self.waiting += references.len();
+            slot.references.extend(references);
+            slot.finished |= finished;
+        }
+    }
+
+    /// The next references whose turn it is, with their parent.
+    pub fn take_turn(&mut self) -> Option<(NodeIndex, Vec<ReferenceDescription>)> {
+        while let Some(slot) = self.slots.front_mut() {
+            if !slot.references.is_empty() {
+                self.waiting -= slot.references.len();
+                return Some((slot.node, std::mem::take(&mut slot.references)));
+            }
+            if !slot.finished {
+                return None;
+            }
+            self.slots.pop_front();
+            self.first += 1;
+        }
+        None
+    }
+
+    /// Whether everything handed out is finished and applied. More may be handed out then, if the table has grown.
+    pub fn is_idle(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Nodes of the table that were not handed out yet.
+    pub fn frontier(&self, table_len: usize) -> usize {
+        table_len.saturating_sub(self.next as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests;

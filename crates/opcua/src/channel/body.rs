@@ -1,0 +1,85 @@
+//! An answer as bytes: the id of its type and the encoded structure.
+
+use std::io::Cursor;
+
+use bytes::Bytes;
+use opcua::types::{
+    BinaryDecodable as _, Context, ContextOwned, NamespaceMap, NodeId, ObjectId, ServiceFault, TypeLoaderCollection,
+};
+
+use super::limits;
+use super::service::{CallError, Service};
+
+/// One whole answer. Cloning shares the bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Body {
+    bytes: Bytes,
+}
+
+impl Body {
+    pub(super) fn new(bytes: Bytes) -> Body {
+        Body { bytes }
+    }
+
+    #[cfg(test)]
+    pub fn from_bytes(bytes: Bytes) -> Body {
+        Body { bytes }
+    }
+
+    #[cfg(test)]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Decodes a whole answer of a service and checks its result.
+    pub fn decode<S: Service>(&self) -> Result<S::Response, CallError> {
+        self.decode_with(|cursor, context| {
+            expect_type(cursor, context, S::RESPONSE)?;
+            S::decode(cursor, context).map_err(unreadable)
+        })
+    }
+
+    /// The bytes behind the type id, which must be that of the service's answer.
+    pub fn content<S: Service>(&self) -> Result<Bytes, CallError> {
+        let start = self.decode_with(|cursor, context| {
+            expect_type(cursor, context, S::RESPONSE)?;
+            Ok(usize::try_from(cursor.position()).unwrap_or(usize::MAX))
+        })?;
+        Ok(self.bytes.slice(start.min(self.bytes.len())..))
+    }
+
+    pub(super) fn check_fault(&self) -> Result<(), CallError> {
+        self.decode_with(|cursor, context| {
+            let id = NodeId::decode(cursor, context).map_err(unreadable)?;
+            if id != ObjectId::ServiceFault_Encoding_DefaultBinary {
+                return Ok(());
+            }
+            let fault = ServiceFault::decode(cursor, context).map_err(unreadable)?;
+            Err(CallError::Refused(fault.response_header.service_result.bits()))
+        })
+    }
+
+    fn decode_with<T>(
+        &self,
+        decode: impl FnOnce(&mut Cursor<&[u8]>, &Context<'_>) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        let options = limits::decoding_options(self.bytes.len());
+        let context = ContextOwned::new(NamespaceMap::new(), TypeLoaderCollection::new(), options);
+        let mut cursor = Cursor::new(&*self.bytes);
+        decode(&mut cursor, &context.context())
+    }
+}
+
+fn expect_type(cursor: &mut Cursor<&[u8]>, context: &Context<'_>, wanted: ObjectId) -> Result<(), CallError> {
+    let id = NodeId::decode(cursor, context).map_err(unreadable)?;
+    if id == wanted {
+        return Ok(());
+    }
+    Err(CallError::Unreadable(format!(
+        "the server answered with message type {id} instead of {wanted:?}"
+    )))
+}
+
+fn unreadable(error: opcua::types::Error) -> CallError {
+    CallError::Unreadable(format!("the server's answer cannot be decoded: {error}"))
+}

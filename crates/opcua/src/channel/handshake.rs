@@ -1,0 +1,309 @@
+//! From an address to an open channel: TCP, hello and acknowledge, the first security token and its renewals.
+
+use std::io::Cursor;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use opcua::core::comms::secure_channel::{Role, SecureChannel};
+use opcua::core::comms::tcp_types::{AcknowledgeMessage, ErrorMessage, HelloMessage};
+use opcua::crypto::CertificateStore;
+use opcua::types::{
+    ContextOwned, MessageSecurityMode, NodeId, OpenSecureChannelRequest, OpenSecureChannelResponse,
+    SecurityTokenRequestType, SimpleBinaryDecodable as _, SimpleBinaryEncodable as _,
+};
+use parking_lot::RwLock;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::body::Body;
+use super::service::CallError;
+use super::{Channel, ChannelSecurity, SharedSecureChannel, limits};
+use crate::endpoint_url::EndpointUrl;
+use crate::value::status;
+
+/// For each step of connecting.
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why no channel could be opened; each says what to do about it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error("{0}")]
+    BadUrl(String),
+    #[error("the host \"{host}\" of {url} is not known ({why}); check its name or use its IP address")]
+    UnknownHost { url: String, host: String, why: String },
+    #[error("nothing can be reached at {url} ({why}); check host and port, and that the server runs")]
+    Unreachable { url: String, why: String },
+    #[error("{url} answers, but not as an OPC UA server ({why}); check the port")]
+    NotOpcUa { url: String, why: String },
+    /// The server refused the connection with a status of its own.
+    #[error("the server at {url} refused the connection: {}{reason}", status::text(*.status))]
+    Refused { url: String, status: u32, reason: String },
+    #[error("{0}")]
+    Call(#[from] CallError),
+}
+
+impl OpenError {
+    pub fn status(&self) -> Option<u32> {
+        match self {
+            OpenError::Refused { status, .. } => Some(*status),
+            OpenError::Call(error) => error.status(),
+            _ => None,
+        }
+    }
+}
+
+/// A connection after hello and acknowledge.
+pub(super) struct Link {
+    pub stream: TcpStream,
+    pub peer: PeerLimits,
+    /// Largest chunk that the peer may send.
+    pub chunk_bytes_max: usize,
+}
+
+/// What the peer accepts; 0 means no limit.
+pub(super) struct PeerLimits {
+    pub chunk_bytes: usize,
+    pub message_bytes: usize,
+    pub chunks: usize,
+}
+
+pub(super) async fn connect(url: &str) -> Result<Link, OpenError> {
+    let address = EndpointUrl::parse(url).map_err(OpenError::BadUrl)?;
+    let unreachable = |why: String| OpenError::Unreachable {
+        url: url.to_owned(),
+        why,
+    };
+    let mut stream = within(tcp(&address, url))
+        .await
+        .ok_or_else(|| unreachable("no answer within 10 s".to_owned()))??;
+    let _unsupported = stream.set_nodelay(true);
+    let not_opcua = |why: String| OpenError::NotOpcUa {
+        url: url.to_owned(),
+        why,
+    };
+    within(hello(&mut stream, url))
+        .await
+        .ok_or_else(|| not_opcua("no answer to hello within 10 s".to_owned()))?
+        .map(|(peer, chunk_bytes_max)| Link {
+            stream,
+            peer,
+            chunk_bytes_max,
+        })
+}
+
+async fn within<T>(step: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(STEP_TIMEOUT, step).await.ok()
+}
+
+async fn tcp(address: &EndpointUrl, url: &str) -> Result<TcpStream, OpenError> {
+    let unknown = |why: String| OpenError::UnknownHost {
+        url: url.to_owned(),
+        host: address.host.clone(),
+        why,
+    };
+    let found = tokio::net::lookup_host(format!("{}:{}", address.host, address.port)).await;
+    let addresses: Vec<_> = found.map_err(|error| unknown(error.to_string()))?.collect();
+    let mut last = None;
+    for socket in &addresses {
+        match TcpStream::connect(socket).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) => Err(OpenError::Unreachable {
+            url: url.to_owned(),
+            why: error.to_string(),
+        }),
+        None => Err(unknown("it has no address".to_owned())),
+    }
+}
+
+async fn hello(stream: &mut TcpStream, url: &str) -> Result<(PeerLimits, usize), OpenError> {
+    let not_opcua = |why: String| OpenError::NotOpcUa {
+        url: url.to_owned(),
+        why,
+    };
+    let hello = HelloMessage::new(
+        url,
+        limits::CHUNK_BYTES_MAX,
+        limits::CHUNK_BYTES_MAX,
+        limits::MESSAGE_BYTES_MAX,
+        limits::CHUNKS_MAX,
+    );
+    let io = |error: std::io::Error| not_opcua(error.to_string());
+    stream.write_all(&hello.encode_to_vec()).await.map_err(io)?;
+    let mut answer = BytesMut::zeroed(8);
+    stream.read_exact(&mut answer).await.map_err(io)?;
+    let (kind, size) = answer.split_at(4);
+    let size = u32::from_le_bytes(size.try_into().unwrap_or_default()) as usize;
+    let kind: [u8; 3] = kind.get(..3).and_then(|k| k.try_into().ok()).unwrap_or_default();
+    if !matches!(&kind, b"ACK" | b"ERR") || !(8..=limits::CHUNK_BYTES_MIN).contains(&size) {
+        return Err(not_opcua("its first bytes are no answer to an OPC UA hello".to_owned()));
+    }
+    answer.resize(size, 0);
+    stream
+        .read_exact(answer.get_mut(8..).unwrap_or_default())
+        .await
+        .map_err(io)?;
+    let options = limits::decoding_options(size);
+    let mut cursor = Cursor::new(&*answer);
+    let undecodable = |error: opcua::types::Error| not_opcua(error.to_string());
+    if &kind == b"ERR" {
+        let error = ErrorMessage::decode(&mut cursor, &options).map_err(undecodable)?;
+        let reason = reason(error.reason.as_ref());
+        return Err(OpenError::Refused {
+            url: url.to_owned(),
+            status: error.error.bits(),
+            reason,
+        });
+    }
+    let ack = AcknowledgeMessage::decode(&mut cursor, &options).map_err(undecodable)?;
+    let chunk = (ack.receive_buffer_size as usize).min(limits::CHUNK_BYTES_MAX);
+    if chunk < limits::CHUNK_BYTES_MIN {
+        return Err(not_opcua(format!(
+            "it accepts chunks of only {chunk} bytes, the protocol demands 8192"
+        )));
+    }
+    let peer = PeerLimits {
+        chunk_bytes: chunk,
+        message_bytes: ack.max_message_size as usize,
+        chunks: ack.max_chunk_count as usize,
+    };
+    Ok((peer, limits::CHUNK_BYTES_MAX))
+}
+
+/// A server's own words behind its status, or nothing.
+pub(super) fn reason(text: &str) -> String {
+    let text = text.trim();
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", text.chars().take(200).collect::<String>())
+    }
+}
+
+/// The library's state of a channel. It insists on looking for key files and complains about their absence, which
+/// means nothing here: keys are set directly.
+pub(super) fn secure_channel(security: &ChannelSecurity) -> SecureChannel {
+    let context = ContextOwned::new(
+        opcua::types::NamespaceMap::new(),
+        opcua::types::TypeLoaderCollection::new(),
+        limits::decoding_options(limits::MESSAGE_BYTES_MAX),
+    );
+    let store = Arc::new(RwLock::new(CertificateStore::new(Path::new(""))));
+    let quiet = tracing::subscriber::NoSubscriber::default();
+    let mut channel = tracing::subscriber::with_default(quiet, || {
+        SecureChannel::new(store, Role::Client, Arc::new(RwLock::new(context)))
+    });
+    channel.set_security_policy(security.policy);
+    channel.set_security_mode(security.mode);
+    let (certificate, key) = security.own.clone().unzip();
+    channel.set_cert(certificate);
+    channel.set_private_key(key);
+    channel.set_remote_cert(security.server_certificate.clone());
+    channel
+}
+
+/// What is asked of the server for each token.
+#[derive(Clone, Copy)]
+pub(super) struct TokenWish {
+    pub mode: MessageSecurityMode,
+    pub lifetime_ms: u32,
+}
+
+/// Asks for the first token. The reader applies the answer before anything else can arrive.
+pub(super) async fn issue(channel: &Channel, secure: &SharedSecureChannel, wish: TokenWish) -> Result<(), CallError> {
+    token(channel, secure, wish, SecurityTokenRequestType::Issue).await
+}
+
+async fn token(
+    channel: &Channel,
+    secure: &SharedSecureChannel,
+    wish: TokenWish,
+    request_type: SecurityTokenRequestType,
+) -> Result<(), CallError> {
+    let client_nonce = {
+        let mut secure = secure.write();
+        let nonce = secure.security_policy().random_nonce();
+        secure.set_local_nonce(nonce.as_ref());
+        nonce
+    };
+    let request = OpenSecureChannelRequest {
+        request_header: Default::default(),
+        client_protocol_version: 0,
+        request_type,
+        security_mode: wish.mode,
+        client_nonce,
+        requested_lifetime: wish.lifetime_ms,
+    };
+    // The writer waits for the answer too: if there is none, the channel is of no further use.
+    let answer = channel.call(&NodeId::null(), request, STEP_TIMEOUT).await;
+    let response = answer.inspect_err(|error| {
+        channel.close(&format!("the server gave no security token: {error}"));
+    })?;
+    bad_result(response.response_header.service_result.bits())
+}
+
+fn bad_result(status: u32) -> Result<(), CallError> {
+    if status::is_bad(status) {
+        Err(CallError::Refused(status))
+    } else {
+        Ok(())
+    }
+}
+
+/// Takes over the token of an answer to OpenSecureChannel. Called by the reader, so that no message secured with the
+/// new token can be read before its keys exist.
+pub(super) fn apply_token(secure: &SharedSecureChannel, body: &Body) -> Result<(), CallError> {
+    let response: OpenSecureChannelResponse = body.decode::<OpenSecureChannelRequest>()?;
+    bad_result(response.response_header.service_result.bits())?;
+    let mut secure = secure.write();
+    let known = secure.secure_channel_id();
+    if known != 0 && known != response.security_token.channel_id {
+        return Err(CallError::Unreadable(
+            "the server renewed another channel than this one".to_owned(),
+        ));
+    }
+    let mut token = response.security_token;
+    // Lifetimes are counted with this machine's clock: the server's may be off by years.
+    token.created_at = opcua::types::DateTime::now();
+    secure.set_security_token(token);
+    if secure.security_policy() != opcua::crypto::SecurityPolicy::None {
+        let unreadable = |error: opcua::types::Error| CallError::Unreadable(error.to_string());
+        secure
+            .validate_secure_channel_nonce_length(&response.server_nonce)
+            .map_err(unreadable)?;
+        secure
+            .set_remote_nonce_from_byte_string(&response.server_nonce)
+            .map_err(unreadable)?;
+        secure.derive_keys();
+    }
+    Ok(())
+}
+
+/// Renews the token after three quarters of each lifetime, for as long as the channel lives. Holds no clone of the
+/// channel while it sleeps, so that it does not keep it open.
+pub(super) fn spawn_renewal(channel: &Channel, secure: SharedSecureChannel, wish: TokenWish) {
+    let weak = Arc::downgrade(&channel.inner);
+    let closed = channel.inner.closed.clone();
+    tokio::spawn(async move {
+        loop {
+            // A server that grants next to nothing, or centuries, is not followed.
+            let lifetime = secure.read().token_lifetime().clamp(1000, limits::TOKEN_LIFETIME_MS);
+            let wait = Duration::from_millis(u64::from(lifetime) * 3 / 4);
+            tokio::select! {
+                () = closed.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            let Some(inner) = weak.upgrade() else { return };
+            let channel = Channel { inner };
+            if let Err(error) = token(&channel, &secure, wish, SecurityTokenRequestType::Renew).await {
+                channel.close(&format!("the security token could not be renewed: {error}"));
+                return;
+            }
+        }
+    });
+}

@@ -1,0 +1,275 @@
+//! A secure channel: requests go in, each gets its answer or one error; nothing else leaves.
+//!
+//! The library's channel closes the connection when it cannot decode one answer, reads its keys only from files, and
+//! decodes every answer on the one task that reads the socket. So the socket, the framing and the bookkeeping are here
+//! (reader and writer task, bounds on everything the peer says), while the library encodes requests and does the
+//! cryptography. Answers come back as bytes and are decoded by whoever asked, in its own task.
+
+mod body;
+mod handshake;
+mod limits;
+mod pending;
+mod reader;
+mod service;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use opcua::core::RequestMessage;
+use opcua::core::comms::secure_channel::SecureChannel;
+use opcua::crypto::{PrivateKey, SecurityPolicy, X509};
+use opcua::types::{DateTime, DiagnosticBits, MessageSecurityMode, NodeId, RequestHeader};
+use parking_lot::RwLock;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub(crate) use body::Body;
+pub(crate) use handshake::OpenError;
+pub(crate) use limits::{ARRAY_ELEMENTS_MAX, MESSAGE_BYTES_MAX};
+pub(crate) use pending::{Answer, AnswerQueue};
+pub(crate) use service::{CallError, Service};
+
+use pending::Pending;
+
+/// How a channel is to be secured. `None` for mode and policy needs neither certificate.
+#[derive(Clone)]
+pub(crate) struct ChannelSecurity {
+    pub mode: MessageSecurityMode,
+    pub policy: SecurityPolicy,
+    /// Ours; required unless the policy is None.
+    pub own: Option<(X509, PrivateKey)>,
+    /// The server's, already trusted by the caller; required unless the policy is None.
+    pub server_certificate: Option<X509>,
+}
+
+impl ChannelSecurity {
+    pub fn none() -> ChannelSecurity {
+        ChannelSecurity {
+            mode: MessageSecurityMode::None,
+            policy: SecurityPolicy::None,
+            own: None,
+            server_certificate: None,
+        }
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.policy == SecurityPolicy::None
+    }
+}
+
+/// An open channel. Clones share it; it closes when the last one goes.
+#[derive(Clone)]
+pub(crate) struct Channel {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    requests: mpsc::Sender<Outgoing>,
+    pending: Arc<Pending>,
+    handles: AtomicU32,
+    #[cfg(test)]
+    secure: SharedSecureChannel,
+    /// Cancelled when either task ends; dropping the channel cancels it.
+    closed: CancellationToken,
+    _close_on_drop: DropGuard,
+}
+
+/// One request on its way to the writer.
+pub(super) struct Outgoing {
+    request: RequestMessage,
+    /// `None` for requests without an answer.
+    reply: Option<pending::Reply>,
+}
+
+impl Channel {
+    /// Connects, says hello and opens the secure channel.
+    pub async fn open(url: &str, security: &ChannelSecurity) -> Result<Channel, OpenError> {
+        Channel::open_with_lifetime(url, security, limits::TOKEN_LIFETIME_MS).await
+    }
+
+    /// `lifetime_ms` is asked for the security token, which is renewed after three quarters of what the server grants.
+    async fn open_with_lifetime(url: &str, security: &ChannelSecurity, lifetime_ms: u32) -> Result<Channel, OpenError> {
+        let link = handshake::connect(url).await?;
+        let secure = Arc::new(RwLock::new(handshake::secure_channel(security)));
+        let pending = Arc::new(Pending::default());
+        let closed = CancellationToken::new();
+        let (requests, outgoing) = mpsc::channel(limits::REQUESTS_QUEUED_MAX);
+        let (read, write) = link.stream.into_split();
+        let token_answered = Arc::new(Notify::new());
+        let reader = reader::Reader {
+            read,
+            chunk_bytes_max: link.chunk_bytes_max,
+            secure: secure.clone(),
+            security: security.clone(),
+            pending: pending.clone(),
+            token_answered: token_answered.clone(),
+            buffer: BytesMut::new(),
+            sequence: None,
+        };
+        let writer = writer::Writer::new(
+            write,
+            &link.peer,
+            secure.clone(),
+            pending.clone(),
+            token_answered,
+            outgoing,
+        );
+        spawn(closed.clone(), pending.clone(), reader.run());
+        spawn(closed.clone(), pending.clone(), writer.run());
+        let inner = Inner {
+            requests,
+            pending,
+            handles: AtomicU32::new(1),
+            #[cfg(test)]
+            secure: secure.clone(),
+            _close_on_drop: closed.clone().drop_guard(),
+            closed,
+        };
+        let channel = Channel { inner: Arc::new(inner) };
+        let token = handshake::TokenWish {
+            mode: security.mode,
+            lifetime_ms,
+        };
+        handshake::issue(&channel, &secure, token).await?;
+        handshake::spawn_renewal(&channel, secure, token);
+        Ok(channel)
+    }
+
+    /// Sends a request and decodes its answer.
+    pub async fn call<S: Service>(
+        &self,
+        token: &NodeId,
+        request: S,
+        timeout: Duration,
+    ) -> Result<S::Response, CallError> {
+        self.call_raw(token, request, timeout).await?.decode::<S>()
+    }
+
+    /// Sends a request and returns its answer undecoded; a service fault is an error already.
+    pub async fn call_raw<S: Service>(
+        &self,
+        token: &NodeId,
+        mut request: S,
+        timeout: Duration,
+    ) -> Result<Body, CallError> {
+        *request.header() = self.header(token, timeout);
+        let body = self.exchange(request.into(), timeout).await?;
+        body.check_fault()?;
+        Ok(body)
+    }
+
+    /// Sends what needs no answer. Errors are of no interest: the channel is closing.
+    pub async fn post<S: Service>(&self, token: &NodeId, mut request: S) {
+        *request.header() = self.header(token, Duration::from_secs(1));
+        let _closed = self
+            .inner
+            .requests
+            .send(Outgoing {
+                request: request.into(),
+                reply: None,
+            })
+            .await;
+    }
+
+    /// Sends a request whose answer goes to a queue, in the order in which the server's answers arrive.
+    pub async fn enqueue<S: Service>(
+        &self,
+        token: &NodeId,
+        mut request: S,
+        timeout_hint: Duration,
+        queue: &AnswerQueue,
+        tag: u64,
+    ) {
+        *request.header() = self.header(token, timeout_hint);
+        let reply = pending::Reply::Queue(pending::QueueReply::new(queue.clone(), tag));
+        // What cannot be sent answers by itself.
+        let _closed = self
+            .inner
+            .requests
+            .send(Outgoing {
+                request: request.into(),
+                reply: Some(reply),
+            })
+            .await;
+    }
+
+    async fn exchange(&self, request: RequestMessage, timeout: Duration) -> Result<Body, CallError> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let exchange = async {
+            let outgoing = Outgoing {
+                request,
+                reply: Some(pending::Reply::One(reply)),
+            };
+            if self.inner.requests.send(outgoing).await.is_err() {
+                return Err(self.inner.pending.closed_error());
+            }
+            answer.await.unwrap_or_else(|_| Err(self.inner.pending.closed_error()))
+        };
+        tokio::time::timeout(timeout, exchange)
+            .await
+            .unwrap_or(Err(CallError::Timeout(timeout)))
+    }
+
+    fn header(&self, token: &NodeId, timeout: Duration) -> RequestHeader {
+        RequestHeader {
+            authentication_token: token.clone(),
+            timestamp: DateTime::now(),
+            request_handle: self.inner.handles.fetch_add(1, Ordering::Relaxed),
+            return_diagnostics: DiagnosticBits::empty(),
+            timeout_hint: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
+            ..RequestHeader::default()
+        }
+    }
+
+    /// Resolves when the channel is no longer usable.
+    pub async fn closed(&self) {
+        self.inner.closed.cancelled().await;
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed.is_cancelled()
+    }
+
+    /// Why the channel closed.
+    pub fn closed_error(&self) -> CallError {
+        self.inner.pending.closed_error()
+    }
+
+    /// Closes the channel with a reason that every waiting and later call gets.
+    pub fn close(&self, why: &str) {
+        self.inner.pending.close(why);
+        self.inner.closed.cancel();
+    }
+}
+
+#[cfg(test)]
+impl Channel {
+    fn token_id(&self) -> u32 {
+        self.inner.secure.read().token_id()
+    }
+}
+
+/// Runs one half of the connection until it ends, the channel closes or it panics (a hostile peer may find a way to do
+/// that inside the library); then nothing waits for an answer any more.
+fn spawn(closed: CancellationToken, pending: Arc<Pending>, half: impl Future<Output = String> + Send + 'static) {
+    use futures::FutureExt as _;
+    tokio::spawn(async move {
+        let guarded = std::panic::AssertUnwindSafe(half).catch_unwind();
+        let why = tokio::select! {
+            biased;
+            () = closed.cancelled() => "the connection was closed".to_owned(),
+            why = guarded => why.unwrap_or_else(|_| "the server sent something that could not be decrypted".to_owned()),
+        };
+        pending.close(&why);
+        closed.cancel();
+    });
+}
+
+/// The parts of a [`SecureChannel`] that both halves share.
+pub(super) type SharedSecureChannel = Arc<RwLock<SecureChannel>>;
+
+#[cfg(test)]
+mod tests;

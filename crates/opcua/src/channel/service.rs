@@ -1,0 +1,107 @@
+//! The services that Thalweg calls: which answer belongs to which request, and how a call can fail.
+
+use std::io::Cursor;
+use std::sync::Arc;
+use std::time::Duration;
+
+use opcua::core::RequestMessage;
+use opcua::types::{
+    ActivateSessionRequest, ActivateSessionResponse, BinaryDecodable as _, BrowseNextRequest, BrowseNextResponse,
+    BrowseRequest, BrowseResponse, CloseSecureChannelRequest, CloseSecureChannelResponse, CloseSessionRequest,
+    CloseSessionResponse, Context, CreateMonitoredItemsRequest, CreateMonitoredItemsResponse, CreateSessionRequest,
+    CreateSessionResponse, CreateSubscriptionRequest, CreateSubscriptionResponse, DeleteMonitoredItemsRequest,
+    DeleteMonitoredItemsResponse, DeleteSubscriptionsRequest, DeleteSubscriptionsResponse, EncodingResult,
+    GetEndpointsRequest, GetEndpointsResponse, ObjectId, OpenSecureChannelRequest, OpenSecureChannelResponse,
+    PublishRequest, PublishResponse, ReadRequest, ReadResponse, RepublishRequest, RepublishResponse, RequestHeader,
+    TransferSubscriptionsRequest, TransferSubscriptionsResponse, TranslateBrowsePathsToNodeIdsRequest,
+    TranslateBrowsePathsToNodeIdsResponse,
+};
+
+use crate::value::status;
+
+/// Why a call has no result.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The connection is gone.
+    #[error("{0}")]
+    Closed(Arc<str>),
+    #[error("the server did not answer within {} s", .0.as_secs_f32())]
+    Timeout(Duration),
+    /// The server refused the whole call with this status.
+    #[error("{}", status::text(*.0))]
+    Refused(u32),
+    #[error("{0}")]
+    Unreadable(String),
+    #[error("the server's answer is larger than {} MiB", super::MESSAGE_BYTES_MAX >> 20)]
+    TooLarge,
+    /// The request does not fit the server's limits for messages.
+    #[error("the request is larger than the server accepts")]
+    RequestTooLarge,
+}
+
+impl CallError {
+    /// The server's status, if it gave one.
+    pub fn status(&self) -> Option<u32> {
+        match self {
+            CallError::Refused(status) => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Whether fewer operations per call may succeed where this call failed.
+    pub fn is_too_large(&self) -> bool {
+        match self {
+            CallError::TooLarge | CallError::RequestTooLarge => true,
+            CallError::Refused(status) => status::says_too_large(*status),
+            _ => false,
+        }
+    }
+}
+
+/// A request of a service with its answer.
+pub(crate) trait Service: Into<RequestMessage> + Send {
+    type Response: Send;
+    const RESPONSE: ObjectId;
+
+    fn header(&mut self) -> &mut RequestHeader;
+
+    /// Decodes the answer; a bad service result in it is for the caller of [`Service::result`].
+    fn decode(cursor: &mut Cursor<&[u8]>, context: &Context<'_>) -> EncodingResult<Self::Response>;
+}
+
+macro_rules! services {
+    ($($request:ident => $response:ident, $id:ident;)+) => {
+        $(impl Service for $request {
+            type Response = $response;
+            const RESPONSE: ObjectId = ObjectId::$id;
+
+            fn header(&mut self) -> &mut RequestHeader {
+                &mut self.request_header
+            }
+
+            fn decode(cursor: &mut Cursor<&[u8]>, context: &Context<'_>) -> EncodingResult<$response> {
+                $response::decode(cursor, context)
+            }
+        })+
+    };
+}
+
+services! {
+    ActivateSessionRequest => ActivateSessionResponse, ActivateSessionResponse_Encoding_DefaultBinary;
+    BrowseNextRequest => BrowseNextResponse, BrowseNextResponse_Encoding_DefaultBinary;
+    BrowseRequest => BrowseResponse, BrowseResponse_Encoding_DefaultBinary;
+    CloseSecureChannelRequest => CloseSecureChannelResponse, CloseSecureChannelResponse_Encoding_DefaultBinary;
+    CloseSessionRequest => CloseSessionResponse, CloseSessionResponse_Encoding_DefaultBinary;
+    CreateMonitoredItemsRequest => CreateMonitoredItemsResponse, CreateMonitoredItemsResponse_Encoding_DefaultBinary;
+    CreateSessionRequest => CreateSessionResponse, CreateSessionResponse_Encoding_DefaultBinary;
+    CreateSubscriptionRequest => CreateSubscriptionResponse, CreateSubscriptionResponse_Encoding_DefaultBinary;
+    DeleteMonitoredItemsRequest => DeleteMonitoredItemsResponse, DeleteMonitoredItemsResponse_Encoding_DefaultBinary;
+    DeleteSubscriptionsRequest => DeleteSubscriptionsResponse, DeleteSubscriptionsResponse_Encoding_DefaultBinary;
+    GetEndpointsRequest => GetEndpointsResponse, GetEndpointsResponse_Encoding_DefaultBinary;
+    OpenSecureChannelRequest => OpenSecureChannelResponse, OpenSecureChannelResponse_Encoding_DefaultBinary;
+    PublishRequest => PublishResponse, PublishResponse_Encoding_DefaultBinary;
+    ReadRequest => ReadResponse, ReadResponse_Encoding_DefaultBinary;
+    RepublishRequest => RepublishResponse, RepublishResponse_Encoding_DefaultBinary;
+    TransferSubscriptionsRequest => TransferSubscriptionsResponse, TransferSubscriptionsResponse_Encoding_DefaultBinary;
+    TranslateBrowsePathsToNodeIdsRequest => TranslateBrowsePathsToNodeIdsResponse, TranslateBrowsePathsToNodeIdsResponse_Encoding_DefaultBinary;
+}

@@ -1,0 +1,158 @@
+//! The sending half: requests to chunks to the socket, as many per write as are waiting.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use opcua::core::RequestMessage;
+use opcua::core::comms::chunker::Chunker;
+use opcua::core::comms::message_chunk::MessageChunk;
+use opcua::core::comms::sequence_number::SequenceNumberHandle;
+use opcua::types::StatusCode;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::{Notify, mpsc};
+
+use super::handshake::PeerLimits;
+use super::pending::Pending;
+use super::service::CallError;
+use super::{Outgoing, SharedSecureChannel, limits};
+
+/// Requests are gathered into one write up to this size.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Encryption makes chunks a little longer than their content.
+const SECURITY_BYTES_MAX: usize = 4096;
+
+/// What follows a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    GoOn,
+    Close,
+    /// Servers may forget the old token the moment they give a new one, so nothing is sent under it any more.
+    WaitForToken,
+}
+
+pub(super) struct Writer {
+    write: OwnedWriteHalf,
+    peer_chunk_bytes: usize,
+    peer_message_bytes: usize,
+    peer_chunks: usize,
+    secure: SharedSecureChannel,
+    pending: Arc<Pending>,
+    token_answered: Arc<Notify>,
+    outgoing: mpsc::Receiver<Outgoing>,
+    sequence: SequenceNumberHandle,
+    request_id: u32,
+    buffer: Vec<u8>,
+    /// Reused from request to request.
+    storage: BytesMut,
+    chunks: Vec<MessageChunk>,
+}
+
+impl Writer {
+    pub fn new(
+        write: OwnedWriteHalf,
+        peer: &PeerLimits,
+        secure: SharedSecureChannel,
+        pending: Arc<Pending>,
+        token_answered: Arc<Notify>,
+        outgoing: mpsc::Receiver<Outgoing>,
+    ) -> Writer {
+        let legacy = secure.read().security_policy().legacy_sequence_numbers();
+        Writer {
+            write,
+            peer_chunk_bytes: peer.chunk_bytes,
+            peer_message_bytes: match peer.message_bytes {
+                0 => limits::MESSAGE_BYTES_MAX,
+                limit => limit.min(limits::MESSAGE_BYTES_MAX),
+            },
+            peer_chunks: if peer.chunks == 0 { usize::MAX } else { peer.chunks },
+            secure,
+            pending,
+            token_answered,
+            outgoing,
+            sequence: SequenceNumberHandle::new(legacy),
+            request_id: 0,
+            buffer: Vec::new(),
+            storage: BytesMut::new(),
+            chunks: Vec::new(),
+        }
+    }
+
+    /// Returns why the connection ended.
+    pub async fn run(mut self) -> String {
+        loop {
+            let Some(first) = self.outgoing.recv().await else {
+                return "the connection was closed".to_owned();
+            };
+            self.buffer.clear();
+            let mut then = self.encode(first);
+            while then == Then::GoOn && self.buffer.len() < WRITE_BYTES {
+                let Ok(next) = self.outgoing.try_recv() else { break };
+                then = self.encode(next);
+            }
+            if let Err(error) = self.write.write_all(&self.buffer).await {
+                return format!("the connection broke: {error}");
+            }
+            match then {
+                Then::GoOn => {}
+                Then::Close => return "the connection was closed".to_owned(),
+                // Whoever asked for the token sees to it that this does not last.
+                Then::WaitForToken => self.token_answered.notified().await,
+            }
+        }
+    }
+
+    /// Appends a request to the buffer; a request that cannot be sent fails alone.
+    fn encode(&mut self, outgoing: Outgoing) -> Then {
+        let Outgoing { request, reply } = outgoing;
+        let then = match &request {
+            RequestMessage::CloseSecureChannel(_) => Then::Close,
+            RequestMessage::OpenSecureChannel(_) => Then::WaitForToken,
+            _ => Then::GoOn,
+        };
+        self.request_id = self.request_id.wrapping_add(1);
+        let request_id = self.request_id;
+        if let Some(reply) = reply {
+            self.pending.add(request_id, reply);
+        }
+        if let Err(error) = self.chunks_of(request_id, &request) {
+            self.pending.fail(request_id, error);
+            return Then::GoOn;
+        }
+        then
+    }
+
+    fn chunks_of(&mut self, request_id: u32, request: &RequestMessage) -> Result<(), CallError> {
+        let secure = self.secure.read();
+        self.chunks.clear();
+        let unsendable = |error: opcua::types::Error| match error.status() {
+            StatusCode::BadRequestTooLarge => CallError::RequestTooLarge,
+            _ => CallError::Unreadable(format!("the request cannot be encoded: {error}")),
+        };
+        let count = Chunker::encode_into(
+            self.sequence.clone(),
+            request_id,
+            self.peer_message_bytes,
+            self.peer_chunk_bytes,
+            &secure,
+            request,
+            &mut self.storage,
+            &mut self.chunks,
+        )
+        .map_err(unsendable)?;
+        if count > self.peer_chunks {
+            return Err(CallError::RequestTooLarge);
+        }
+        self.sequence.increment(u32::try_from(count).unwrap_or(u32::MAX));
+        for chunk in self.chunks.drain(..) {
+            let start = self.buffer.len();
+            self.buffer.resize(start + chunk.data.len() + SECURITY_BYTES_MAX, 0);
+            let room = self.buffer.get_mut(start..).unwrap_or_default();
+            let written = secure.apply_security(&chunk, room);
+            self.buffer.truncate(start + *written.as_ref().unwrap_or(&0));
+            written.map_err(|status| CallError::Unreadable(format!("the request cannot be secured: {status}")))?;
+        }
+        Ok(())
+    }
+}

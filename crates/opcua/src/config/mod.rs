@@ -1,0 +1,7 @@
+//! The `opcua` components' fields: what the user wrote, checked and with defaults filled in.
+
+mod connection;
+mod input;
+
+pub(crate) use connection::{ConnectionConfig, Identity, PolicyChoice, SecurityChoice, policy_name};
+pub(crate) use input::{BrowseConfig, InputConfig, TagGroupMode};

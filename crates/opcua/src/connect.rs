@@ -1,0 +1,298 @@
+//! From the configuration to a session: discovery, choice of the endpoint, trust, channel, login.
+//!
+//! Every failure becomes one sentence that says what to do. What the configuration demands is demanded at every attempt
+//! again; nothing is remembered that could make a later connection weaker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use opcua::crypto::{SecurityPolicy, X509};
+use opcua::types::{EndpointDescription, GetEndpointsRequest, MessageSecurityMode, NodeId, StatusCode, UAString};
+
+use crate::channel::{CallError, Channel, ChannelSecurity, OpenError};
+use crate::config::{ConnectionConfig, Identity, PolicyChoice};
+use crate::endpoint_url::EndpointUrl;
+use crate::security::{ClientCertificates, Offer, Trust, choose, leaf_certificate, stronger};
+use crate::session::{Credentials, LoginError, REQUEST_TIMEOUT, Session};
+use crate::value::status;
+
+/// Why there is no connection, in one sentence.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct ConnectError {
+    pub text: String,
+    /// The server asked for patience: it counts attempts or sessions.
+    pub wait: bool,
+    /// Nobody answered at all; a session may still be alive there.
+    pub unreachable: bool,
+}
+
+impl ConnectError {
+    fn new(text: impl Into<String>) -> ConnectError {
+        ConnectError {
+            text: text.into(),
+            wait: false,
+            unreachable: false,
+        }
+    }
+}
+
+/// Makes connections to one server. Shared by all sessions of a component.
+pub(crate) struct Connector {
+    config: ConnectionConfig,
+    certificates: ClientCertificates,
+    trust: Trust,
+    warned_of_no_security: AtomicBool,
+}
+
+impl Connector {
+    pub fn new(config: ConnectionConfig, certificates: ClientCertificates, trust: Trust) -> Connector {
+        Connector {
+            config,
+            certificates,
+            trust,
+            warned_of_no_security: AtomicBool::new(false),
+        }
+    }
+
+    /// A new session. `name` shows up in the server's list of sessions.
+    pub async fn connect(&self, name: &str) -> Result<Session, ConnectError> {
+        let offer = self.offer().await?;
+        let credentials = Arc::new(self.credentials(offer, name).await?);
+        let channel = self.channel(&credentials).await?;
+        Session::create(channel, credentials.clone())
+            .await
+            .map_err(|error| self.login_error(error, &credentials))
+    }
+
+    /// A channel for a session that exists: secured exactly as its first one was.
+    pub async fn channel(&self, credentials: &Credentials) -> Result<Channel, ConnectError> {
+        let opened = Channel::open(&credentials.offer.url, &credentials.security).await;
+        opened.map_err(|error| self.open_error(error, credentials))
+    }
+
+    /// The endpoint to use, by discovery unless that is not wanted or fails.
+    async fn offer(&self) -> Result<Offer, ConnectError> {
+        let config = &self.config;
+        let direct = || self.direct_offer();
+        if config.direct_connect && config.security.is_none() {
+            return Ok(direct());
+        }
+        let offers = match discover(&config.endpoint).await {
+            Ok(offers) => offers,
+            // A server that is not there is not there; one that only refuses discovery may still take a session.
+            Err(OpenError::Call(error)) if config.security.is_none() => {
+                tracing::warn!(endpoint = %config.endpoint, "discovery failed ({error}); the endpoint is opened directly");
+                return Ok(direct());
+            }
+            Err(error) => return Err(open_error(&error)),
+        };
+        let offer = choose(&offers, &config.security, &config.identity).map_err(ConnectError::new)?;
+        if config.security.is_none() {
+            self.warn_of_no_security(&offers);
+        }
+        let url = match config.direct_connect {
+            true => config.endpoint.to_string(),
+            false => offer.url.clone(),
+        };
+        Ok(Offer { url, ..offer.clone() })
+    }
+
+    fn direct_offer(&self) -> Offer {
+        let security = &self.config.security;
+        let mode = security.mode.unwrap_or(MessageSecurityMode::None);
+        let policy = security
+            .policy
+            .map_or(SecurityPolicy::None, |PolicyChoice(policy)| policy);
+        Offer::assumed(self.config.endpoint.to_string(), mode, policy)
+    }
+
+    fn warn_of_no_security(&self, offers: &[Offer]) {
+        let unset = self.config.security.mode.is_none() && self.config.security.policy.is_none();
+        if !unset || self.warned_of_no_security.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(lines) = stronger(offers, &self.config.identity) {
+            tracing::warn!(
+                endpoint = %self.config.endpoint,
+                "the connection is not encrypted, though the server offers better; to use it, write {lines}"
+            );
+        }
+    }
+
+    async fn credentials(&self, offer: Offer, name: &str) -> Result<Credentials, ConnectError> {
+        let secured = offer.policy != SecurityPolicy::None;
+        let announced = leaf_certificate(&offer.certificate);
+        let server_certificate = announced.as_deref().and_then(|der| X509::from_der(der).ok());
+        let mut security = ChannelSecurity::none();
+        let mut application_uri = self.certificates.application_uri_if_known();
+        if secured {
+            let url = &offer.url;
+            if announced.is_none() {
+                let text =
+                    format!("the endpoint {url} shows no certificate, so it cannot be secured; check the server");
+                return Err(ConnectError::new(text));
+            }
+            let certificate = server_certificate.clone().ok_or_else(|| {
+                ConnectError::new(format!(
+                    "the certificate of endpoint {url} cannot be read; check the server"
+                ))
+            })?;
+            let host = &self.config.endpoint.host;
+            self.trust
+                .check(&offer.certificate, url, host, &offer.application_uri)
+                .map_err(ConnectError::new)?;
+            let own = self
+                .certificates
+                .for_policy(offer.policy)
+                .await
+                .map_err(ConnectError::new)?;
+            application_uri = own.application_uri;
+            security = ChannelSecurity {
+                mode: offer.mode,
+                policy: offer.policy,
+                own: Some((own.pair.certificate, own.pair.key)),
+                server_certificate: Some(certificate),
+            };
+        }
+        Ok(Credentials {
+            offer,
+            security,
+            server_certificate,
+            identity: self.config.identity.clone(),
+            application_uri,
+            session_name: name.to_owned(),
+            session_timeout: self.config.session_timeout,
+        })
+    }
+
+    fn open_error(&self, error: OpenError, credentials: &Credentials) -> ConnectError {
+        let status = error.status().unwrap_or(0);
+        match self.untrusted_by_server(status, &error.to_string(), credentials) {
+            Some(text) => ConnectError::new(text),
+            None => open_error(&error),
+        }
+    }
+
+    fn login_error(&self, error: LoginError, credentials: &Credentials) -> ConnectError {
+        let Some(status) = error.status() else {
+            return ConnectError::new(error.to_string());
+        };
+        if let Some(text) = self.untrusted_by_server(status, &error.to_string(), credentials) {
+            return ConnectError::new(text);
+        }
+        let reason = status::text(status);
+        let text = match StatusCode::from(status) {
+            StatusCode::BadUserAccessDenied
+            | StatusCode::BadIdentityTokenRejected
+            | StatusCode::BadIdentityTokenInvalid => match &self.config.identity {
+                Identity::User { name, .. } => {
+                    format!("the server refused the login of user \"{name}\" ({reason}); check username and password")
+                }
+                Identity::Certificate(_) => format!(
+                    "the server refused the login by certificate ({reason}); check userCertificate, and that the server trusts it"
+                ),
+                Identity::Anonymous => {
+                    format!("the server refused an anonymous login ({reason}); set username and password")
+                }
+            },
+            StatusCode::BadTooManySessions => {
+                format!("the server has no session left ({reason}); close other clients or raise its limit")
+            }
+            _ => format!("the server refused the session: {reason}"),
+        };
+        ConnectError {
+            text,
+            wait: status::says_wait(status),
+            unreachable: false,
+        }
+    }
+
+    /// Refusals that mean: the operator of the server must accept our certificate.
+    fn untrusted_by_server(&self, status: u32, text: &str, credentials: &Credentials) -> Option<String> {
+        const CODES: [StatusCode; 4] = [
+            StatusCode::BadSecurityChecksFailed,
+            StatusCode::BadCertificateUntrusted,
+            StatusCode::BadCertificateInvalid,
+            StatusCode::BadCertificateUriInvalid,
+        ];
+        let (certificate, _) = credentials.security.own.as_ref()?;
+        let named = CODES
+            .iter()
+            .any(|code| code.bits() == status || text.contains(&format!("(0x{:X})", code.bits())));
+        named.then(|| {
+            format!(
+                "the server does not accept Thalweg's certificate {} ({}); trust it on the server: {text}",
+                crate::security::sha256_hex(certificate.as_byte_string().as_ref()),
+                credentials.application_uri,
+            )
+        })
+    }
+}
+
+fn open_error(error: &OpenError) -> ConnectError {
+    let unreachable = matches!(error, OpenError::Unreachable { .. } | OpenError::UnknownHost { .. });
+    ConnectError {
+        unreachable,
+        ..ConnectError::new(error.to_string())
+    }
+}
+
+/// The endpoints that a server announces, with the host and port that the user knows it by.
+async fn discover(url: &EndpointUrl) -> Result<Vec<Offer>, OpenError> {
+    let mut endpoints = get_endpoints(url).await?;
+    if let [only] = endpoints.as_slice() {
+        let named = only
+            .server
+            .discovery_urls
+            .iter()
+            .flatten()
+            .find(|named| !named.is_empty());
+        let named = named
+            .map(|named| url.with_path_of(named.as_ref()))
+            .filter(|named| named != url);
+        // One endpoint is what a discovery server tells of another; if the other does not answer, one must do.
+        if let Some(named) = named
+            && let Ok(found) = get_endpoints(&named).await
+            && !found.is_empty()
+        {
+            endpoints = found;
+        }
+    }
+    let offers = endpoints.iter().map(|endpoint| {
+        let offer = Offer::from(endpoint);
+        Offer {
+            url: url.with_path_of(&offer.url).to_string(),
+            ..offer
+        }
+    });
+    Ok(offers.collect())
+}
+
+async fn get_endpoints(url: &EndpointUrl) -> Result<Vec<EndpointDescription>, OpenError> {
+    const BINARY: &str = "http://opcfoundation.org/UA-Profile/Transport/uatcp-uasc-uabinary";
+    let text = url.to_string();
+    let channel = Channel::open(&text, &ChannelSecurity::none()).await?;
+    let request = GetEndpointsRequest {
+        request_header: Default::default(),
+        endpoint_url: UAString::from(text),
+        locale_ids: None,
+        profile_uris: None,
+    };
+    let response = channel.call(&NodeId::null(), request, REQUEST_TIMEOUT).await?;
+    channel
+        .post(
+            &NodeId::null(),
+            opcua::types::CloseSecureChannelRequest {
+                request_header: Default::default(),
+            },
+        )
+        .await;
+    let status = response.response_header.service_result.bits();
+    if status::is_bad(status) {
+        return Err(CallError::Refused(status).into());
+    }
+    let mut endpoints = response.endpoints.unwrap_or_default();
+    endpoints.retain(|endpoint| matches!(endpoint.transport_profile_uri.as_ref(), "" | BINARY));
+    Ok(endpoints)
+}

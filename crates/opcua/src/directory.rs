@@ -1,0 +1,206 @@
+//! What HTTP shows of all OPC UA inputs of the process: their nodes and their failures, page by page.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::response::Json;
+use axum::routing::get;
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use thalweg_telemetry::{Access, HttpRoutes, Mount};
+
+use crate::failures::Failures;
+use crate::node_id;
+use crate::node_table::{ItemState, NodeIndex, NodeTable};
+use crate::tag_path;
+use crate::value::{status, types};
+
+/// Entries of a page if the request does not say, and at most.
+const LIMIT: usize = 100;
+const LIMIT_MAX: usize = 10_000;
+
+/// All inputs of the process. The assembly makes one and serves it; its routes show inputs that come later, too.
+#[derive(Default)]
+pub struct Directory {
+    inputs: Inputs,
+}
+
+type Inputs = Arc<RwLock<Vec<Arc<Listed>>>>;
+
+/// One input.
+pub(crate) struct Listed {
+    /// Its flow if the file has several, and its label or its path in the configuration.
+    pub input: String,
+    pub endpoint: String,
+    pub table: Arc<RwLock<NodeTable>>,
+    pub failures: Arc<Failures>,
+}
+
+impl Directory {
+    pub fn new() -> Arc<Directory> {
+        Arc::default()
+    }
+
+    /// Takes the place of an earlier run of the same input.
+    pub(crate) fn add(&self, listed: Arc<Listed>) {
+        let mut inputs = self.inputs.write();
+        inputs.retain(|known| known.input != listed.input);
+        inputs.push(listed);
+    }
+
+    fn chosen(&self, page: &Page) -> Vec<Arc<Listed>> {
+        let inputs = self.inputs.read();
+        let wanted = |listed: &&Arc<Listed>| page.input.as_ref().is_none_or(|input| *input == listed.input);
+        inputs.iter().filter(wanted).cloned().collect()
+    }
+}
+
+/// What a request may ask for.
+#[derive(Debug, Default, Deserialize)]
+struct Page {
+    /// One input by its label or path; all if not given.
+    input: Option<String>,
+    offset: Option<usize>,
+    limit: Option<usize>,
+    /// `pending`, `monitored`, `polled` or `failed`.
+    state: Option<String>,
+}
+
+impl Page {
+    fn bounds(&self) -> (usize, usize) {
+        (self.offset.unwrap_or(0), self.limit.unwrap_or(LIMIT).min(LIMIT_MAX))
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Paged<T> {
+    total: usize,
+    offset: usize,
+    limit: usize,
+    items: Vec<T>,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeView {
+    input: String,
+    node_id: String,
+    path: String,
+    browse_name: String,
+    data_type: String,
+    description: String,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct FailureView {
+    input: String,
+    endpoint: String,
+    node_id: String,
+    path: String,
+    /// `root`, `browse`, `monitored item` or `read`.
+    what: &'static str,
+    status: String,
+    since: String,
+    attempts: u32,
+    retry_in_seconds: u64,
+}
+
+impl HttpRoutes for Directory {
+    fn mounts(&self) -> Vec<Mount> {
+        let state = Arc::new(Directory {
+            inputs: self.inputs.clone(),
+        });
+        let router = Router::new()
+            .route("/api/v1/opcua/nodes", get(nodes))
+            .route("/api/v1/opcua/failures", get(failures))
+            .with_state(state);
+        vec![Mount {
+            router,
+            access: Access::ReadWrite,
+            under_root_path: false,
+        }]
+    }
+}
+
+async fn nodes(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Json<Paged<NodeView>> {
+    let (offset, limit) = page.bounds();
+    let (mut total, mut items) = (0, Vec::new());
+    for listed in directory.chosen(&page) {
+        let table = listed.table.read();
+        let wanted = |node: &NodeIndex| {
+            page.state
+                .as_ref()
+                .is_none_or(|state| state_name(table.state(*node)).0 == state)
+        };
+        for node in table.variable_indexes().filter(wanted) {
+            if total >= offset && items.len() < limit {
+                items.push(node_view(&listed.input, &table, node));
+            }
+            total += 1;
+        }
+    }
+    Json(Paged {
+        total,
+        offset,
+        limit,
+        items,
+    })
+}
+
+fn node_view(input: &str, table: &NodeTable, node: NodeIndex) -> NodeView {
+    let (state, reason) = state_name(table.state(node));
+    NodeView {
+        input: input.to_owned(),
+        node_id: node_id::text(&table.node_id(node)),
+        path: tag_path::unique(table, node),
+        browse_name: table.name(node).to_owned(),
+        data_type: table.data_type(node).map(types::metadata_name).unwrap_or_default(),
+        description: table.description(node).to_owned(),
+        state,
+        reason,
+    }
+}
+
+fn state_name(state: ItemState) -> (&'static str, Option<&'static str>) {
+    match state {
+        ItemState::Pending => ("pending", None),
+        ItemState::Monitored => ("monitored", None),
+        ItemState::Polled => ("polled", None),
+        ItemState::Failed(reason) => ("failed", Some(reason.as_str())),
+        ItemState::NotWanted => ("not_wanted", None),
+    }
+}
+
+async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Page>) -> Json<Paged<FailureView>> {
+    let (offset, limit) = page.bounds();
+    let (mut total, mut items) = (0, Vec::new());
+    let now = std::time::Instant::now();
+    for listed in directory.chosen(&page) {
+        let skip = offset.saturating_sub(total);
+        let room = limit - items.len();
+        let table = listed.table.read();
+        for (what, node, failure) in listed.failures.page(skip, room) {
+            items.push(FailureView {
+                input: listed.input.clone(),
+                endpoint: listed.endpoint.clone(),
+                node_id: node_id::text(&table.node_id(node)),
+                path: tag_path::unique(&table, node),
+                what: what.as_str(),
+                status: failure.text.unwrap_or_else(|| status::text(failure.status)),
+                since: failure.since.to_string(),
+                attempts: failure.attempts,
+                retry_in_seconds: failure.retry_at.saturating_duration_since(now).as_secs(),
+            });
+        }
+        total += listed.failures.len();
+    }
+    Json(Paged {
+        total,
+        offset,
+        limit,
+        items,
+    })
+}

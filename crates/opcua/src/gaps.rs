@@ -1,0 +1,157 @@
+//! Losses of continuity: each is counted and logged once, and marked on the next value of every item it touches.
+
+use std::time::Duration;
+
+use thalweg_record::{Metadata, Ticks};
+
+use crate::value::ticks::micros_text;
+
+/// Why values may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GapReason {
+    /// The server no longer had what was sent over a connection that broke.
+    NotRepublished,
+    /// Subscriptions and items had to be created anew.
+    Recreated,
+    /// The server's queue of an item was full.
+    Overflow,
+    /// A poll cycle did not take place.
+    PollSkipped,
+    /// An answer with values could not be decoded.
+    Undecodable,
+}
+
+impl GapReason {
+    pub const ALL: [GapReason; 5] = [
+        GapReason::NotRepublished,
+        GapReason::Recreated,
+        GapReason::Overflow,
+        GapReason::PollSkipped,
+        GapReason::Undecodable,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GapReason::NotRepublished => "not_republished",
+            GapReason::Recreated => "recreated",
+            GapReason::Overflow => "overflow",
+            GapReason::PollSkipped => "poll_skipped",
+            GapReason::Undecodable => "undecodable",
+        }
+    }
+}
+
+/// A span of time in which values may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub from: Ticks,
+    pub to: Ticks,
+}
+
+impl Gap {
+    pub fn length(&self) -> Duration {
+        let ticks = self.to.0.saturating_sub(self.from.0).max(0).unsigned_abs();
+        Duration::from_nanos(ticks.saturating_mul(100))
+    }
+
+    /// Marks the first value behind the gap.
+    pub fn mark(&self, meta: &mut Metadata) {
+        meta.set("opcua_gap", "true");
+        meta.set("opcua_gap_from", micros_text(self.from));
+        meta.set("opcua_gap_to", micros_text(self.to));
+    }
+
+    /// The span of both.
+    pub fn joined(self, other: Gap) -> Gap {
+        Gap {
+            from: self.from.min(other.from),
+            to: self.to.max(other.to),
+        }
+    }
+}
+
+/// Gaps that items still have to mark. Items hold a number; most items at most times hold none.
+#[derive(Debug, Default)]
+pub(crate) struct Gaps {
+    open: Vec<Open>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Open {
+    gap: Gap,
+    /// Items that have not marked it yet.
+    items: usize,
+}
+
+/// "No gap" in an item.
+pub(crate) const NO_GAP: u32 = u32::MAX;
+
+impl Gaps {
+    /// A gap that touches a number of items, which hold the returned number until they mark it.
+    pub fn open(&mut self, gap: Gap, items: usize) -> u32 {
+        let open = Open { gap, items };
+        if items == 0 {
+            return NO_GAP;
+        }
+        if let Some(number) = self.free.pop() {
+            if let Some(slot) = self.open.get_mut(number as usize) {
+                *slot = open;
+            }
+            return number;
+        }
+        self.open.push(open);
+        (self.open.len() - 1) as u32
+    }
+
+    /// An item has marked its gap, or is touched by a later one instead.
+    pub fn take(&mut self, number: u32) -> Option<Gap> {
+        let open = self.open.get_mut(number as usize)?;
+        let gap = open.gap;
+        open.items = open.items.saturating_sub(1);
+        if open.items == 0 {
+            self.free.push(number);
+        }
+        Some(gap)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_gap_is_marked_by_each_item_once_and_its_number_reused() {
+        let mut gaps = Gaps::default();
+        let gap = Gap {
+            from: Ticks(0),
+            to: Ticks(25_000_000),
+        };
+        let number = gaps.open(gap, 2);
+        assert_eq!((gaps.take(number), gaps.take(number)), (Some(gap), Some(gap)));
+        assert_eq!(gaps.open(gap, 1), number);
+        assert_eq!(gaps.open(gap, 0), NO_GAP);
+        assert_eq!(gaps.take(NO_GAP), None);
+        assert_eq!(gap.length(), Duration::from_millis(2500));
+    }
+
+    #[test]
+    fn the_mark_is_three_keys() {
+        let mut meta = Metadata::shared(Arc::default());
+        Gap {
+            from: Ticks(0),
+            to: Ticks(10),
+        }
+        .mark(&mut meta);
+        let seen: Vec<String> = meta.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(
+            seen,
+            [
+                "opcua_gap=true",
+                "opcua_gap_from=1970-01-01T00:00:00.000000Z",
+                "opcua_gap_to=1970-01-01T00:00:00.000001Z"
+            ]
+        );
+    }
+}

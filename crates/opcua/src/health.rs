@@ -1,0 +1,121 @@
+//! When the input counts as connected: the first browse is complete, every connection is up, and at least one item is
+//! monitored or read. Told to the flow's [`Connection`] and the metric in one place.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use thalweg_flow::Connection;
+use thalweg_telemetry::IntGauge;
+
+const NOTHING: &str = "no valid nodes selected";
+
+/// Clones share the state.
+#[derive(Clone)]
+pub(crate) struct Health {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    connection: Connection,
+    gauge: IntGauge,
+    state: Mutex<State>,
+}
+
+struct State {
+    links: Vec<Link>,
+    browsed: bool,
+    served: bool,
+    /// Why nothing is served although all has been browsed.
+    unserved: &'static str,
+}
+
+#[derive(Clone)]
+enum Link {
+    Down(String),
+    Up,
+}
+
+impl Health {
+    pub fn new(connection: Connection, gauge: IntGauge, links: usize) -> Health {
+        let state = State {
+            links: vec![Link::Down("connecting".to_owned()); links],
+            browsed: false,
+            served: false,
+            unserved: "creating monitored items",
+        };
+        Health {
+            inner: Arc::new(Inner {
+                connection,
+                gauge,
+                state: Mutex::new(state),
+            }),
+        }
+    }
+
+    pub fn link_up(&self, link: usize) {
+        self.change(|state| {
+            if let Some(link) = state.links.get_mut(link) {
+                *link = Link::Up;
+            }
+        });
+    }
+
+    /// An attempt to connect failed.
+    pub fn link_failed(&self, link: usize, why: &str) {
+        self.down(link, why);
+        self.inner.connection.failed(why);
+        self.inner.gauge.set(0);
+    }
+
+    /// A connection that was up is gone.
+    pub fn link_lost(&self, link: usize, why: &str) {
+        self.down(link, why);
+        self.inner.connection.lost(why);
+        self.inner.gauge.set(0);
+    }
+
+    fn down(&self, link: usize, why: &str) {
+        if let Some(link) = self.inner.state.lock().links.get_mut(link) {
+            *link = Link::Down(why.to_owned());
+        }
+    }
+
+    pub fn browsed(&self) {
+        self.change(|state| state.browsed = true);
+    }
+
+    /// Some item is monitored or was read.
+    pub fn served(&self) {
+        if !self.inner.state.lock().served {
+            self.change(|state| state.served = true);
+        }
+    }
+
+    /// Every wanted node has failed, or there is none.
+    pub fn nothing_to_serve(&self) {
+        let known = { self.inner.state.lock().unserved == NOTHING };
+        if !known {
+            self.change(|state| state.unserved = NOTHING);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.inner.state.lock();
+        change(&mut state);
+        let down = state.links.iter().find_map(|link| match link {
+            Link::Down(why) => Some(why.clone()),
+            Link::Up => None,
+        });
+        let why_not = match (down, state.browsed, state.served) {
+            (Some(why), _, _) => why,
+            (None, false, _) => "browsing the server".to_owned(),
+            (None, true, false) => state.unserved.to_owned(),
+            (None, true, true) => {
+                self.inner.gauge.set(1);
+                return self.inner.connection.up();
+            }
+        };
+        self.inner.gauge.set(0);
+        self.inner.connection.progress(&why_not);
+    }
+}

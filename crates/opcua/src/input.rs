@@ -1,0 +1,181 @@
+//! The `opcua` input as a component: its checked configuration, and the tasks that it consists of while it runs.
+//!
+//! One task per connection does all talking and delivering; one task browses over the primary connection and tells the
+//! others what to serve. The input ends when the connections have ended, which they do at the stop.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, Registry};
+use thalweg_telemetry::Detail;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::assign::Assigner;
+use crate::backoff::Backoff;
+use crate::browse::{Browser, Context};
+use crate::config::InputConfig;
+use crate::connect::Connector;
+use crate::directory::{Directory, Listed};
+use crate::failures::Failures;
+use crate::health::Health;
+use crate::link::{Link, LinkContext, LinkStatus};
+use crate::metrics::Metrics;
+use crate::node_table::NodeTable;
+use crate::security::{ClientCertificates, Trust};
+
+/// Adds the `opcua` input to the components that a configuration may name. What inputs find is shown by `directory`.
+pub fn register(registry: &mut Registry, directory: Arc<Directory>) {
+    registry.input("opcua", move |node, context| {
+        let config = InputConfig::parse(&node.body, context.diagnostics)?;
+        Some(Arc::new(Spec {
+            config: Arc::new(config),
+            directory: directory.clone(),
+        }))
+    });
+}
+
+struct Spec {
+    config: Arc<InputConfig>,
+    directory: Arc<Directory>,
+}
+
+impl InputSpec for Spec {
+    fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+        Ok(Box::new(OpcUaInput {
+            config: self.config.clone(),
+            directory: self.directory.clone(),
+            keys: context.data_dir.join("keys"),
+        }))
+    }
+}
+
+struct OpcUaInput {
+    config: Arc<InputConfig>,
+    directory: Arc<Directory>,
+    keys: PathBuf,
+}
+
+impl Input for OpcUaInput {
+    fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
+        Box::pin(async move {
+            self.serve(context).await;
+            Ok(())
+        })
+    }
+}
+
+impl OpcUaInput {
+    async fn serve(&self, context: InputContext) {
+        let config = &self.config;
+        let table = Arc::new(RwLock::new(NodeTable::default()));
+        let failures = Arc::new(Failures::default());
+        let metrics = Arc::new(Metrics::new(&context.component));
+        self.directory.add(Arc::new(Listed {
+            input: match &context.component.id.flow {
+                Some(flow) => format!("{flow}/{}", context.component.title()),
+                None => context.component.title().to_owned(),
+            },
+            endpoint: config.connection.endpoint.to_string(),
+            table: table.clone(),
+            failures: failures.clone(),
+        }));
+        let health = Health::new(
+            context.connection.clone(),
+            metrics.connected.clone(),
+            config.connections,
+        );
+        let changed = Arc::new(Notify::new());
+        let links = LinkContext {
+            config: config.clone(),
+            component: context.component.clone(),
+            connector: Arc::new(self.connector()),
+            table: table.clone(),
+            failures: failures.clone(),
+            metrics: metrics.clone(),
+            health,
+            sink: context.sink.clone(),
+            stop: context.stop.clone(),
+            changed: changed.clone(),
+        };
+        let (sessions_sender, sessions) = watch::channel(None);
+        let mut primary = Some(sessions_sender);
+        let (mut tasks, mut senders, mut states) = (JoinSet::new(), Vec::new(), Vec::new());
+        for number in 0..config.connections {
+            let (sender, commands) = mpsc::unbounded_channel();
+            let status = Arc::new(Mutex::new(LinkStatus::default()));
+            senders.push(sender);
+            states.push(status.clone());
+            tasks.spawn(Link::new(links.clone(), number, commands, primary.take(), status).run());
+        }
+        show(&context, table.clone(), metrics.clone(), states);
+        let browser = Browser {
+            assigner: Assigner::new(table.clone(), senders, config.subscribe, context.component.clone()),
+            context: Context {
+                table,
+                browse: config.browse.clone(),
+                failures,
+                metrics,
+                is_served: true,
+                sessions,
+            },
+            nodes: config.nodes.clone(),
+            component: context.component.clone(),
+            connection: context.connection.clone(),
+            backoff: Backoff::new(config.connection.reconnect_interval),
+            changed,
+        };
+        // The browse has no end of its own; it is dropped with the connections.
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        tokio::select! {
+            () = ended => {}
+            () = browser.run() => {}
+        }
+    }
+
+    fn connector(&self) -> Connector {
+        let connection = &self.config.connection;
+        let certificates = ClientCertificates::new(connection.certificates.client.clone(), &self.keys);
+        let trust = Trust::new(
+            connection.certificates.fingerprint.clone(),
+            connection.certificates.trust_folder.as_deref(),
+            &self.keys,
+        );
+        Connector::new(connection.clone(), certificates, trust)
+    }
+}
+
+/// What console and terminal show.
+fn show(
+    context: &InputContext,
+    table: Arc<RwLock<NodeTable>>,
+    metrics: Arc<Metrics>,
+    states: Vec<Arc<Mutex<LinkStatus>>>,
+) {
+    context.connection.show(move || {
+        let (nodes, counts, bytes) = {
+            let table = table.read();
+            (table.len(), table.counts(), table.heap_bytes())
+        };
+        let first = states.first().map(|status| status.lock().clone()).unwrap_or_default();
+        let subscriptions: usize = states.iter().map(|status| status.lock().subscriptions).sum();
+        let browse = match metrics.browse_done.get() {
+            1 => format!("complete, {nodes} nodes"),
+            _ => format!("{nodes} nodes found, {} to go", metrics.browse_frontier.get()),
+        };
+        vec![
+            Detail::new("server", first.server),
+            Detail::new("security", first.security),
+            Detail::new("connection", first.state),
+            Detail::new("browse", browse),
+            Detail::new("node_table_bytes", bytes),
+            Detail::new("tags_found", counts.wanted()),
+            Detail::new("tags_monitored", counts.monitored),
+            Detail::new("tags_polled", counts.polled),
+            Detail::new("tags_failed", counts.failed_total()),
+            Detail::new("tags_pending", counts.pending),
+            Detail::new("subscriptions", subscriptions),
+        ]
+    });
+}

@@ -1,0 +1,306 @@
+//! From answers to the flow: decode, convert, count, send; before paths are final, hold.
+
+use std::time::Duration;
+
+use opcua::types::NodeId;
+use thalweg_flow::SinkClosed;
+use thalweg_record::{Batch, DropReason, FilterReason, Ticks};
+
+use super::Link;
+use super::items::{ItemIndex, Items, Way};
+use crate::channel::{Body, CallError};
+use crate::failures::What;
+use crate::gaps::{Gap, GapReason};
+use crate::node_table::{FailureReason, ItemState, NO_NODE};
+use crate::poll::{self, Part, Tick};
+use crate::session::Session;
+use crate::value::answers::{self, HandledValue};
+use crate::value::{Content, DataValue, status};
+
+/// The answer to one part of a poll cycle.
+pub(super) struct Polled {
+    part: Part,
+    result: Result<Body, CallError>,
+}
+
+impl Link {
+    /// Takes what is in `self.values` to the flow, as one batch. Waits while the flow is full.
+    pub(super) async fn deliver(&mut self) -> Result<(), SinkClosed> {
+        self.context.metrics.values.inc_by(self.values.len() as u64);
+        if self.paths_final {
+            self.pass_on().await?;
+        } else {
+            self.hold();
+        }
+        // After waiting for the flow, so that a wait is not taken for silence.
+        self.last_data = std::time::Instant::now();
+        Ok(())
+    }
+
+    async fn pass_on(&mut self) -> Result<(), SinkClosed> {
+        let converted = self
+            .converter
+            .convert(&mut self.values, &mut self.items, &mut self.gaps);
+        let metrics = &self.context.metrics;
+        metrics.values_suppressed.inc_by(converted.suppressed as u64);
+        metrics.status_only.inc_by(converted.without_value as u64);
+        metrics.overflows.inc_by(converted.overflows as u64);
+        for gap in &converted.gaps {
+            metrics.gap(GapReason::Overflow, gap.length());
+        }
+        if converted.overflows > 0 {
+            self.context
+                .component
+                .warn_limited("overflow", converted.overflows as u64, || {
+                    "the server's queues overflowed and values were lost; raise queueSize or lower publishingInterval"
+                        .to_owned()
+                });
+        }
+        if converted.heartbeat {
+            self.last_heartbeat = std::time::Instant::now();
+        }
+        if let Some(newest) = converted.newest {
+            let age = Ticks::now().0.saturating_sub(newest.0).max(0).unsigned_abs();
+            metrics.value_age.observe(Duration::from_nanos(age.saturating_mul(100)));
+        }
+        let entered = converted.entered();
+        if entered == 0 {
+            return Ok(());
+        }
+        let mut ack = self.context.sink.enter(entered, |_| {});
+        if converted.without_value > 0 {
+            ack.filtered(FilterReason::NoValue, converted.without_value);
+        }
+        if converted.too_large > 0 {
+            ack.dropped(DropReason::TooLarge, converted.too_large);
+            self.context
+                .component
+                .warn_limited("too_large", converted.too_large as u64, || {
+                    format!(
+                        "an array of more than {} elements was dropped",
+                        crate::channel::ARRAY_ELEMENTS_MAX
+                    )
+                });
+        }
+        if converted.messages.is_empty() {
+            ack.delivered();
+            return Ok(());
+        }
+        self.context.sink.send(Batch::new(converted.messages, ack)).await
+    }
+
+    /// Keeps values until paths are final: the last few of each item, as its queue on the server would.
+    fn hold(&mut self) {
+        self.held.append(&mut self.values);
+        let limit = self.context.config.queue_size as usize;
+        // Compacting costs a pass, so it waits until there is at least as much to drop as to keep.
+        let room = self.items.len().max(10_000).saturating_mul(limit.min(4)).max(20_000);
+        if self.held.len() <= room {
+            return;
+        }
+        let mut seen: hashbrown::HashMap<u32, usize> = hashbrown::HashMap::new();
+        let mut kept: Vec<HandledValue> = Vec::with_capacity(self.held.len());
+        for (handle, value) in self.held.drain(..).rev() {
+            let count = seen.entry(handle).or_insert(0);
+            if *count < limit {
+                *count += 1;
+                kept.push((handle, value));
+            }
+        }
+        kept.reverse();
+        self.held = kept;
+    }
+
+    /// Paths are final: what was held goes first.
+    pub(super) async fn release_held(&mut self) -> Result<(), SinkClosed> {
+        const BATCH: usize = 10_000;
+        let mut held = std::mem::take(&mut self.held);
+        let mut rest = held.drain(..);
+        loop {
+            self.values.extend(rest.by_ref().take(BATCH));
+            if self.values.is_empty() {
+                return Ok(());
+            }
+            self.pass_on().await?;
+        }
+    }
+
+    /// One publish answer's values, whose handles are still in `self.values`.
+    pub(super) async fn learn_and_decode<T>(
+        &mut self,
+        session: &Session,
+        decode: impl Fn(&crate::value::TypeBook, &mut Vec<HandledValue>) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        self.values.clear();
+        let decoded = decode(&self.types, &mut self.values)?;
+        let missing = self.types.take_missing();
+        if missing.is_empty() {
+            return Ok(decoded);
+        }
+        crate::type_learner::learn(session, &mut self.types, missing).await;
+        self.values.clear();
+        decode(&self.types, &mut self.values)
+    }
+
+    /// The poll clock ticked.
+    pub(super) fn poll_ticked(&mut self, ticks: Vec<Tick>) {
+        for tick in ticks {
+            match tick {
+                Tick::Start => self.poller.start(self.items.polled()),
+                Tick::Skipped { cycles, since } => {
+                    self.context.metrics.poll_overruns.inc_by(cycles);
+                    let gap = Gap {
+                        from: since,
+                        to: Ticks::now(),
+                    };
+                    self.gap(GapReason::PollSkipped, gap, |item| item.way == Way::Poll);
+                }
+            }
+        }
+    }
+
+    pub(super) fn poll_items(&mut self, session: &Session) {
+        while let Some(part) = self.poller.next_part() {
+            let nodes: Vec<NodeId> = part
+                .iter()
+                .map(|index| self.items.get(*index).map_or(NO_NODE, |item| item.node))
+                .map(|node| self.node_id_of(node))
+                .collect();
+            let session = session.clone();
+            self.polling.push(Box::pin(async move {
+                let result = poll::read(session, nodes).await;
+                Polled { part, result }
+            }));
+        }
+    }
+
+    /// One part of a cycle was read, or not.
+    pub(super) async fn polled(&mut self, session: &Session, polled: Polled) -> Result<(), SinkClosed> {
+        let Polled { part, result } = polled;
+        let decoded = match result {
+            Ok(body) => self.decode_read(session, &body, &part).await,
+            Err(error) => Err(error),
+        };
+        match decoded {
+            Ok(()) => {
+                self.poller.answered();
+                self.deliver().await
+            }
+            Err(error) => {
+                if !matches!(error, CallError::Closed(_)) && !error.is_too_large() {
+                    self.context
+                        .component
+                        .warn_limited("poll", 1, || format!("a read of {} nodes failed: {error}", part.len()));
+                    let gap = Gap {
+                        from: Ticks::now(),
+                        to: Ticks::now(),
+                    };
+                    let touched: hashbrown::HashSet<ItemIndex> = part.iter().copied().collect();
+                    self.gap_of_items(GapReason::PollSkipped, gap, &touched);
+                }
+                self.poller.failed(part, &error);
+                Ok(())
+            }
+        }
+    }
+
+    /// The values of a read into `self.values`, by handle; what their statuses say of the nodes.
+    async fn decode_read(&mut self, session: &Session, body: &Body, part: &Part) -> Result<(), CallError> {
+        let handles: Vec<u32> = part.iter().map(|index| Items::handle(*index)).collect();
+        self.learn_and_decode(session, |types, values| {
+            let read = answers::read(body, types)?;
+            if read.len() != handles.len() {
+                return Err(CallError::Unreadable(format!(
+                    "the server answered {} of {} reads",
+                    read.len(),
+                    handles.len()
+                )));
+            }
+            values.extend(handles.iter().copied().zip(read));
+            Ok(())
+        })
+        .await?;
+        self.note_read_states();
+        Ok(())
+    }
+
+    /// A node that cannot be read is a failed one until it can; its bad answers without a value are no messages.
+    fn note_read_states(&mut self) {
+        let table = self.context.table.clone();
+        let mut changed: Vec<(ItemIndex, u32)> = Vec::new();
+        {
+            let table = table.read();
+            for (handle, value) in &self.values {
+                let Some(index) = Items::of_handle(*handle) else {
+                    continue;
+                };
+                let Some(node) = self
+                    .items
+                    .get(index)
+                    .map(|item| item.node)
+                    .filter(|node| *node != NO_NODE)
+                else {
+                    continue;
+                };
+                let failed = failure_of(value);
+                let known = table.state(node);
+                let same = match failed {
+                    Some(status) => known == ItemState::Failed(FailureReason::of_status(status)),
+                    None => known == ItemState::Polled,
+                };
+                if !same {
+                    changed.push((index, failed.unwrap_or(0)));
+                }
+            }
+        }
+        let mut table = table.write();
+        for (index, status) in changed {
+            let Some(node) = self.items.get(index).map(|item| item.node) else {
+                continue;
+            };
+            if status == 0 {
+                table.set_state(node, ItemState::Polled);
+                self.context.failures.remove(What::Read, node);
+                self.context.health.served();
+                continue;
+            }
+            let reason = FailureReason::of_status(status);
+            table.set_state(node, ItemState::Failed(reason));
+            self.context.failures.add(What::Read, node, status, None);
+            self.context.component.warn_limited("read", 1, || {
+                format!(
+                    "{} cannot be read: {}",
+                    crate::browse::describe(&table, node),
+                    status::text(status)
+                )
+            });
+            // Until its retry it is not asked for again in every cycle.
+            self.items.set_way(index, Way::Nowhere);
+        }
+    }
+
+    fn gap_of_items(&mut self, reason: GapReason, gap: Gap, touched: &hashbrown::HashSet<ItemIndex>) {
+        let nodes: hashbrown::HashSet<u32> = touched
+            .iter()
+            .filter_map(|index| self.items.get(*index))
+            .map(|item| item.node)
+            .collect();
+        self.gap(reason, gap, |item| nodes.contains(&item.node));
+    }
+}
+
+/// Statuses that concern the node itself, and no value beside them.
+fn failure_of(value: &DataValue) -> Option<u32> {
+    use opcua::types::StatusCode;
+    const OF_THE_NODE: [StatusCode; 6] = [
+        StatusCode::BadNodeIdUnknown,
+        StatusCode::BadNodeIdInvalid,
+        StatusCode::BadAttributeIdInvalid,
+        StatusCode::BadNotReadable,
+        StatusCode::BadUserAccessDenied,
+        StatusCode::BadIndexRangeInvalid,
+    ];
+    let status = value.stamps.status;
+    let concerns = OF_THE_NODE.iter().any(|code| code.bits() == status);
+    (concerns && value.content == Content::Nothing).then_some(status)
+}

@@ -1,0 +1,246 @@
+//! The tags that one connection serves, by client handle: index plus one, since servers and libraries give handle 0 a
+//! meaning of its own. Handles never change while the process lives, also when the item behind one is created anew.
+
+use std::sync::Arc;
+
+use thalweg_record::{MetaMap, Ticks};
+
+use crate::deadband::{ClientDeadband, Deadband};
+use crate::gaps::NO_GAP;
+use crate::metadata::TagType;
+use crate::node_table::{NO_NODE, NodeIndex};
+
+/// Position in the table.
+pub(super) type ItemIndex = u32;
+
+/// How a tag's values come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Monitor,
+    Poll,
+    /// Not any more.
+    Nowhere,
+}
+
+/// Where a monitored item is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// To be created.
+    Waiting,
+    /// In a call that is not answered yet.
+    Asked,
+    Created,
+    /// Refused; its retry comes from the browse.
+    Failed,
+}
+
+/// Who filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filtering {
+    /// Nobody, or the server.
+    Server,
+    /// This end, by the deadband of this number.
+    Client(u32),
+}
+
+#[derive(Debug)]
+pub(super) struct Item {
+    /// `NO_NODE` for the heartbeat.
+    pub node: NodeIndex,
+    pub way: Way,
+    pub stage: Stage,
+    /// The number of the subscription within the link.
+    pub subscription: u16,
+    /// The server's id of the item.
+    pub monitored_id: u32,
+    pub filtering: Filtering,
+    /// The last filter was refused: ask for none.
+    pub without_filter: bool,
+    /// The gap that its next value marks.
+    pub gap: u32,
+    /// Source time of its last value.
+    pub last_time: Ticks,
+    pub meta: Option<Arc<MetaMap>>,
+    pub tag_type: TagType,
+    /// Whether a value has come: metadata is kept from the second on where there are very many tags.
+    pub seen: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    items: Vec<Item>,
+    deadbands: Vec<ClientDeadband>,
+    /// Items that are polled, and some that were until lately.
+    polled: Vec<ItemIndex>,
+    polled_stale: bool,
+    by_node: hashbrown::HashMap<NodeIndex, ItemIndex>,
+}
+
+impl Items {
+    pub fn add(&mut self, node: NodeIndex, way: Way) -> ItemIndex {
+        if let Some(index) = self.of_node(node) {
+            self.set_way(index, way);
+            return index;
+        }
+        let index = self.items.len() as ItemIndex;
+        self.items.push(Item {
+            node,
+            way: Way::Nowhere,
+            stage: Stage::Waiting,
+            subscription: 0,
+            monitored_id: 0,
+            filtering: Filtering::Server,
+            without_filter: false,
+            gap: NO_GAP,
+            last_time: Ticks::MISSING,
+            meta: None,
+            tag_type: TagType::Number,
+            seen: false,
+        });
+        if node != NO_NODE {
+            self.by_node.insert(node, index);
+        }
+        self.set_way(index, way);
+        index
+    }
+
+    pub fn set_way(&mut self, index: ItemIndex, way: Way) {
+        let Some(item) = self.items.get_mut(index as usize) else {
+            return;
+        };
+        // While the list of polled items is put in order below, this one is on no list.
+        let before = std::mem::replace(&mut item.way, if way == Way::Poll { Way::Nowhere } else { way });
+        if before == way {
+            item.way = way;
+            return;
+        }
+        item.stage = Stage::Waiting;
+        match (before, way) {
+            (Way::Poll, _) => self.polled_stale = true,
+            (_, Way::Poll) => {
+                self.forget_stale();
+                self.polled.push(index);
+            }
+            _ => {}
+        }
+        if let (Way::Poll, Some(item)) = (way, self.items.get_mut(index as usize)) {
+            item.way = way;
+        }
+    }
+
+    /// Taking many items off the list costs one pass when the list is used next.
+    fn forget_stale(&mut self) {
+        if std::mem::take(&mut self.polled_stale) {
+            let items = &self.items;
+            self.polled
+                .retain(|index| items.get(*index as usize).is_some_and(|item| item.way == Way::Poll));
+        }
+    }
+
+    pub fn polled(&mut self) -> &[ItemIndex] {
+        self.forget_stale();
+        &self.polled
+    }
+
+    pub fn any_polled(&self) -> bool {
+        !self.polled.is_empty()
+    }
+
+    pub fn of_node(&self, node: NodeIndex) -> Option<ItemIndex> {
+        self.by_node.get(&node).copied()
+    }
+
+    pub fn handle(index: ItemIndex) -> u32 {
+        index + 1
+    }
+
+    /// The item of a client handle that a server sent.
+    pub fn of_handle(handle: u32) -> Option<ItemIndex> {
+        handle.checked_sub(1)
+    }
+
+    pub fn get(&self, index: ItemIndex) -> Option<&Item> {
+        self.items.get(index as usize)
+    }
+
+    pub fn get_mut(&mut self, index: ItemIndex) -> Option<&mut Item> {
+        self.items.get_mut(index as usize)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ItemIndex, &Item)> {
+        self.items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| (index as ItemIndex, item))
+    }
+
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Lets this end filter an item.
+    pub fn filter_here(&mut self, index: ItemIndex, deadband: Deadband, span: Option<f64>) {
+        let Some(filter) = ClientDeadband::new(deadband, span) else {
+            return;
+        };
+        let Some(item) = self.items.get_mut(index as usize) else {
+            return;
+        };
+        match item.filtering {
+            Filtering::Client(number) => {
+                if let Some(slot) = self.deadbands.get_mut(number as usize) {
+                    *slot = filter;
+                }
+            }
+            Filtering::Server => {
+                item.filtering = Filtering::Client(self.deadbands.len() as u32);
+                self.deadbands.push(filter);
+            }
+        }
+    }
+
+    /// An item and its filter, if this end filters it.
+    pub fn with_deadband(&mut self, index: ItemIndex) -> Option<(&mut Item, Option<&mut ClientDeadband>)> {
+        let item = self.items.get_mut(index as usize)?;
+        let deadband = match item.filtering {
+            Filtering::Server => None,
+            Filtering::Client(number) => self.deadbands.get_mut(number as usize),
+        };
+        Some((item, deadband))
+    }
+
+    /// Paths have become other ones.
+    pub fn forget_metadata(&mut self) {
+        for item in self.items.iter_mut().filter(|item| item.node != NO_NODE) {
+            item.meta = None;
+        }
+    }
+
+    /// Marks that this end knows nothing of what happened to some items between two points in time. Returns how many.
+    pub fn set_gap(
+        &mut self,
+        gaps: &mut crate::gaps::Gaps,
+        gap: crate::gaps::Gap,
+        touched: impl Fn(&Item) -> bool,
+    ) -> usize {
+        // The heartbeat has no values that could be missed.
+        let touched = |item: &Item| item.node != NO_NODE && touched(item);
+        let count = self.items.iter().filter(|item| touched(item)).count();
+        // Items that still have to mark an earlier gap mark both as one.
+        let earlier: Vec<u32> = self
+            .items
+            .iter()
+            .filter(|i| touched(i) && i.gap != NO_GAP)
+            .map(|i| i.gap)
+            .collect();
+        let joined = earlier
+            .into_iter()
+            .filter_map(|number| gaps.take(number))
+            .fold(gap, crate::gaps::Gap::joined);
+        let number = gaps.open(joined, count);
+        for item in self.items.iter_mut().filter(|item| touched(item)) {
+            item.gap = number;
+        }
+        count
+    }
+}

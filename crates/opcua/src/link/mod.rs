@@ -1,0 +1,357 @@
+//! One connection to the server, for as long as the process runs: its session, its subscriptions, its tags' values.
+//!
+//! | state | does | goes on to |
+//! |---|---|---|
+//! | connecting | discovery, trust, channel, session | recovering; waiting after a failure |
+//! | waiting | nothing, for the back-off's delay | connecting |
+//! | recovering | session reactivated: fetches lost messages; new session: transfers subscriptions, or makes them anew | serving; connecting if the connection breaks |
+//! | serving | creates items, publishes, polls, delivers values | connecting when the connection breaks; ended at the stop |
+//! | ended | the session is closed | - |
+//!
+//! Items and client handles survive every change of state; only the server's side of them is made again.
+
+mod convert;
+mod creation;
+mod deliver;
+mod items;
+mod ranges;
+mod recovery;
+mod serve;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use parking_lot::{Mutex, RwLock};
+use thalweg_flow::{Component, Sink};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::assign::Command;
+use crate::backoff::Backoff;
+use crate::browse::Connected;
+use crate::channel::CallError;
+use crate::chunk::ChunkSize;
+use crate::config::{InputConfig, policy_name};
+use crate::connect::{ConnectError, Connector};
+use crate::failures::Failures;
+use crate::gaps::{Gap, GapReason, Gaps};
+use crate::health::Health;
+use crate::metrics::{Metrics, Reconnect};
+use crate::node_table::NodeTable;
+use crate::poll::Poller;
+use crate::server_facts::ServerFacts;
+use crate::session::{LoginError, Session};
+use crate::subscribe::{Filters, Publisher, Subscription};
+use crate::value::TypeBook;
+use crate::value::answers::HandledValue;
+
+use convert::Converter;
+use items::Items;
+
+/// What all connections of an input share.
+#[derive(Clone)]
+pub(crate) struct LinkContext {
+    pub config: Arc<InputConfig>,
+    pub component: Component,
+    pub connector: Arc<Connector>,
+    pub table: Arc<RwLock<NodeTable>>,
+    pub failures: Arc<Failures>,
+    pub metrics: Arc<Metrics>,
+    pub health: Health,
+    pub sink: Sink,
+    pub stop: CancellationToken,
+    /// Told when the server may have another address space.
+    pub changed: Arc<Notify>,
+}
+
+/// What the console shows of a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LinkStatus {
+    pub state: String,
+    pub server: String,
+    pub security: String,
+    pub subscriptions: usize,
+}
+
+pub(crate) struct Link {
+    context: LinkContext,
+    number: usize,
+    commands: mpsc::UnboundedReceiver<Command>,
+    /// The primary connection is the one that the browse uses.
+    browse: Option<watch::Sender<Option<Connected>>>,
+    status: Arc<Mutex<LinkStatus>>,
+    backoff: Backoff,
+    facts: Option<Arc<ServerFacts>>,
+
+    items: Items,
+    gaps: Gaps,
+    converter: Converter,
+    types: TypeBook,
+    paths_final: bool,
+    /// Values that came before paths were final.
+    held: Vec<HandledValue>,
+    /// Reused from answer to answer.
+    values: Vec<HandledValue>,
+
+    subscriptions: Vec<Subscription>,
+    publisher: Publisher,
+    creation: creation::Creation,
+    creating: FuturesUnordered<BoxFuture<'static, creation::Done>>,
+    ranges_wanted: Vec<items::ItemIndex>,
+    ranges_chunk: ChunkSize,
+    ranging: FuturesUnordered<BoxFuture<'static, ranges::Ranged>>,
+    poller: Poller,
+    polling: FuturesUnordered<BoxFuture<'static, deliver::Polled>>,
+    last_data: Instant,
+    last_heartbeat: Instant,
+    last_heartbeat_warning: Instant,
+}
+
+/// Why serving ended.
+enum Ended {
+    Stopped,
+    Lost(String),
+}
+
+impl Link {
+    pub fn new(
+        context: LinkContext,
+        number: usize,
+        commands: mpsc::UnboundedReceiver<Command>,
+        browse: Option<watch::Sender<Option<Connected>>>,
+        status: Arc<Mutex<LinkStatus>>,
+    ) -> Link {
+        let config = context.config.clone();
+        let mut link = Link {
+            number,
+            commands,
+            browse,
+            status,
+            backoff: Backoff::new(config.connection.reconnect_interval),
+            facts: None,
+            items: Items::default(),
+            gaps: Gaps::default(),
+            converter: Converter::new(context.table.clone(), config.tag_group_mode),
+            types: TypeBook::standard(),
+            paths_final: false,
+            held: Vec::new(),
+            values: Vec::new(),
+            subscriptions: Vec::new(),
+            publisher: Publisher::new(config.publish_requests, context.metrics.publish_in_flight.clone()),
+            creation: creation::Creation::new(),
+            creating: FuturesUnordered::new(),
+            ranges_wanted: Vec::new(),
+            ranges_chunk: ChunkSize::new(0, RANGES_PER_CALL, false),
+            ranging: FuturesUnordered::new(),
+            poller: Poller::new(config.poll_rate, ChunkSize::new(0, 1, false)),
+            polling: FuturesUnordered::new(),
+            last_data: Instant::now(),
+            last_heartbeat: Instant::now(),
+            last_heartbeat_warning: Instant::now(),
+            context,
+        };
+        if config.heartbeat && link.is_primary() {
+            link.add_heartbeat();
+        }
+        link
+    }
+
+    fn is_primary(&self) -> bool {
+        self.number == 0
+    }
+
+    /// Runs until the stop.
+    pub async fn run(mut self) {
+        let mut previous = None;
+        loop {
+            let Some((session, how)) = self.establish(previous.take()).await else {
+                return;
+            };
+            let stop = self.context.stop.clone();
+            let recovered = tokio::select! {
+                biased;
+                () = stop.cancelled() => return session.close().await,
+                recovered = self.recover(&session, how) => recovered,
+            };
+            match recovered {
+                Ok(()) => {}
+                Err(error) => {
+                    self.lost(&error.to_string());
+                    previous = Some(session);
+                    continue;
+                }
+            }
+            self.announce(&session);
+            match self.serve(&session).await {
+                Ended::Stopped => {
+                    session.close().await;
+                    self.set_state("stopped");
+                    return;
+                }
+                Ended::Lost(why) => {
+                    self.lost(&why);
+                    previous = Some(session);
+                }
+            }
+        }
+    }
+
+    /// Tries until there is a session; `None` at the stop. The first attempt after a loss comes at once.
+    async fn establish(&mut self, mut previous: Option<Session>) -> Option<(Session, Option<Reconnect>)> {
+        let stop = self.context.stop.clone();
+        let was_connected = previous.is_some() || self.facts.is_some();
+        loop {
+            self.set_state("connecting");
+            let attempt = tokio::select! {
+                biased;
+                () = stop.cancelled() => return None,
+                attempt = self.attempt(&mut previous) => attempt,
+            };
+            let error = match attempt {
+                Ok((session, true)) => return Some((session, Some(Reconnect::Reactivated))),
+                Ok((session, false)) => return Some((session, was_connected.then_some(Reconnect::Transferred))),
+                Err(error) => error,
+            };
+            self.context.health.link_failed(self.number, &error.text);
+            self.context
+                .component
+                .warn_limited("connect", 1, || format!("cannot connect: {error}"));
+            self.set_state(&error.text);
+            let mut wait = self.backoff.next();
+            if error.wait {
+                wait = wait.max(self.context.config.connection.session_timeout);
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// One attempt: the previous session on a new channel, else a new session. True if it is the previous one.
+    async fn attempt(&mut self, previous: &mut Option<Session>) -> Result<(Session, bool), ConnectError> {
+        if let Some(old) = previous.as_ref() {
+            match self.context.connector.channel(old.credentials()).await {
+                Ok(channel) => match old.reactivate(channel).await {
+                    Ok(session) => return Ok((session, true)),
+                    // Forgotten by the server, or the server cuts off whoever asks for it: a new one is needed.
+                    Err(LoginError::Call(_) | LoginError::Proof(_)) => *previous = None,
+                },
+                Err(error) if error.unreachable => return Err(error),
+                // Its certificate may have changed, for example; that is for discovery and trust to judge.
+                Err(_) => *previous = None,
+            }
+        }
+        let name = format!("thalweg {} {}", self.context.component.title(), self.number);
+        let session = self.context.connector.connect(&name).await?;
+        Ok((session, false))
+    }
+
+    /// The session is ready: facts for the browse, state for the console.
+    fn announce(&mut self, session: &Session) {
+        self.backoff.reset();
+        self.context.health.link_up(self.number);
+        let Some(facts) = self.facts.clone() else { return };
+        let profile = facts.profile(self.context.config.connection.profile);
+        {
+            let offer = &session.credentials().offer;
+            let mut status = self.status.lock();
+            status.server = facts.product.as_ref().map(ToString::to_string).unwrap_or_default();
+            status.security = format!("{:?}/{}", offer.mode, policy_name(offer.policy));
+        }
+        self.set_state("connected");
+        if let Some(browse) = &self.browse {
+            let connected = Connected {
+                session: session.clone(),
+                facts,
+                profile,
+            };
+            browse.send_replace(Some(connected));
+        }
+    }
+
+    fn lost(&mut self, why: &str) {
+        self.context.health.link_lost(self.number, why);
+        self.context
+            .component
+            .warn_limited("connection_lost", 1, || format!("connection lost: {why}"));
+        self.set_state(&format!("connection lost: {why}"));
+        self.publisher.connection_lost();
+        self.poller.connection_lost();
+        self.polling = FuturesUnordered::new();
+        self.abandon_creating();
+    }
+
+    fn set_state(&self, state: &str) {
+        let mut status = self.status.lock();
+        status.state = state.to_owned();
+        status.subscriptions = self.subscriptions.len();
+    }
+
+    /// A loss of continuity of many items, counted and logged once, to be marked by each on its next value.
+    fn gap(&mut self, reason: GapReason, gap: Gap, touched: impl Fn(&items::Item) -> bool) {
+        let count = self.items.set_gap(&mut self.gaps, gap, touched);
+        if count == 0 {
+            return;
+        }
+        self.context.metrics.gap(reason, gap.length());
+        self.context.component.warn_limited(reason.as_str(), 1, || {
+            format!(
+                "values of {count} tags may be missing from {} to {} ({})",
+                crate::value::ticks::micros_text(gap.from),
+                crate::value::ticks::micros_text(gap.to),
+                reason.as_str()
+            )
+        });
+    }
+
+    /// Takes over a new session's facts: chunk sizes, whether filters are tried, whether the server changed.
+    async fn learn_facts(&mut self, session: &Session) -> Result<(), CallError> {
+        let facts = Arc::new(ServerFacts::read(session).await?);
+        let profile = facts.profile(self.context.config.connection.profile);
+        let limits = facts.limits;
+        self.creation.chunk = ChunkSize::new(limits.items_per_call, profile.items_per_call, profile.adaptive);
+        self.creation.filters = Filters::from(profile.filters);
+        self.poller.set_chunk(ChunkSize::new(
+            limits.nodes_per_read,
+            profile.items_per_call,
+            profile.adaptive,
+        ));
+        let changed = self.facts.as_ref().is_some_and(|earlier| facts.differs_from(earlier));
+        let first = self.facts.is_none();
+        self.facts = Some(facts.clone());
+        if first && self.is_primary() {
+            let product = facts
+                .product
+                .as_ref()
+                .map_or_else(|| "unknown".to_owned(), ToString::to_string);
+            tracing::info!(
+                component = self.context.component.title(),
+                endpoint = %self.context.config.connection.endpoint,
+                server = product,
+                profile = profile.name.as_str(),
+                "connected"
+            );
+        }
+        if changed {
+            self.types = TypeBook::standard();
+        }
+        if changed && self.is_primary() {
+            self.context.changed.notify_one();
+        }
+        Ok(())
+    }
+}
+
+/// How long an operation of the serving loop may be put off.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// EURanges asked for at a time.
+const RANGES_PER_CALL: usize = 100;
+
+/// Items that wait to be created.
+type Queue = VecDeque<items::ItemIndex>;

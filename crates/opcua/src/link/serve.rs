@@ -1,0 +1,335 @@
+//! The loop of a working connection: whatever is ready first is done first, and nothing blocks but a full flow.
+
+use std::time::Instant;
+
+use futures::StreamExt as _;
+use opcua::types::{AttributeId, StatusCode, TimestampsToReturn, VariableId};
+use thalweg_flow::SinkClosed;
+use tokio_util::sync::CancellationToken;
+
+use super::items::{Stage, Way};
+use super::{Ended, Link, WATCH_PERIOD};
+use crate::assign::Command;
+use crate::channel::{Answer, CallError};
+use crate::config::InputConfig;
+use crate::heartbeat;
+use crate::metadata;
+use crate::node_table::{NO_NODE, NodeIndex};
+use crate::session::{REQUEST_TIMEOUT, Session, read_id};
+use crate::subscribe::sequence::Arrival;
+use crate::value::{TypeBook, answers, status};
+
+/// Something that ends serving.
+enum Stop {
+    Flow(SinkClosed),
+    Connection(CallError),
+}
+
+impl From<SinkClosed> for Stop {
+    fn from(closed: SinkClosed) -> Stop {
+        Stop::Flow(closed)
+    }
+}
+
+impl From<CallError> for Stop {
+    fn from(error: CallError) -> Stop {
+        Stop::Connection(error)
+    }
+}
+
+impl Link {
+    pub(super) async fn serve(&mut self, session: &Session) -> Ended {
+        self.last_data = Instant::now();
+        self.last_heartbeat = self.last_data;
+        let _alive = KeepAlive::start(session);
+        let ended = match self.serve_loop(session).await {
+            Ok(()) => return Ended::Stopped,
+            Err(Stop::Flow(_)) => return Ended::Stopped,
+            Err(Stop::Connection(error)) => error,
+        };
+        session.channel().close(&ended.to_string());
+        Ended::Lost(ended.to_string())
+    }
+
+    async fn serve_loop(&mut self, session: &Session) -> Result<(), Stop> {
+        let (stop, sink) = (self.context.stop.clone(), self.context.sink.clone());
+        let mut watch = tokio::time::interval(WATCH_PERIOD);
+        loop {
+            self.create_items(session).await?;
+            self.poll_items(session);
+            self.ask_ranges(session);
+            let to_publish = self.publisher.missing(self.subscriptions.len());
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = session.channel().closed() => return Err(session.channel().closed_error().into()),
+                (answer, latency) = self.publisher.answer() => {
+                    self.context.metrics.publish_latency.observe(latency);
+                    self.published(session, answer).await?;
+                }
+                Some(done) = self.creating.next() => self.created(done),
+                Some(ranged) = self.ranging.next() => self.ranged(ranged),
+                Some(polled) = self.polling.next() => self.polled(session, polled).await?,
+                ticks = self.poller.tick(), if self.items.any_polled() => self.poll_ticked(ticks),
+                () = sink.has_room(), if to_publish > 0 => {
+                    for _ in 0..to_publish {
+                        self.publisher.send(session).await;
+                    }
+                }
+                command = self.commands.recv() => match command {
+                    Some(command) => self.command(session, command).await?,
+                    None => return Ok(()),
+                },
+                _ = watch.tick() => self.watch(session).await?,
+            }
+        }
+    }
+
+    async fn command(&mut self, session: &Session, command: Command) -> Result<(), Stop> {
+        match command {
+            Command::Monitor(nodes) => self.add(session, &nodes, Way::Monitor).await,
+            Command::Poll(nodes) => self.add(session, &nodes, Way::Poll).await,
+            Command::Remove(nodes) => {
+                let items: Vec<_> = nodes.iter().filter_map(|node| self.items.of_node(*node)).collect();
+                self.delete_items(session, &items).await;
+            }
+            Command::PathsChanged => {
+                self.items.forget_metadata();
+                if !std::mem::replace(&mut self.paths_final, true) {
+                    self.context.health.browsed();
+                    self.release_held().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn add(&mut self, session: &Session, nodes: &[NodeIndex], way: Way) {
+        let clock = if self.context.config.heartbeat && self.is_primary() {
+            self.context.table.read().find(&heartbeat::node())
+        } else {
+            None
+        };
+        for node in nodes {
+            let index = self.items.add(*node, way);
+            let stage = self.items.get(index).map(|item| item.stage);
+            if matches!(stage, Some(Stage::Waiting | Stage::Failed)) {
+                self.enqueue(index);
+            }
+            if Some(*node) == clock {
+                self.share_heartbeat(session, index).await;
+            }
+        }
+    }
+
+    /// A heartbeat of its own, until the user's selection turns out to contain its node.
+    pub(super) fn add_heartbeat(&mut self) {
+        let way = if self.context.config.subscribe {
+            Way::Monitor
+        } else {
+            Way::Poll
+        };
+        let index = self.items.add(NO_NODE, way);
+        self.converter
+            .set_heartbeat(index, metadata::of_heartbeat(&heartbeat::node()));
+        self.enqueue(index);
+    }
+
+    /// The user's own item of the server's clock serves both purposes.
+    async fn share_heartbeat(&mut self, session: &Session, index: super::items::ItemIndex) {
+        self.converter
+            .set_heartbeat(index, metadata::of_heartbeat(&heartbeat::node()));
+        let own = self
+            .items
+            .iter()
+            .find(|(_, item)| item.node == NO_NODE)
+            .map(|(index, _)| index);
+        if let Some(own) = own {
+            self.delete_items(session, &[own]).await;
+        }
+    }
+
+    async fn published(&mut self, session: &Session, answer: Answer) -> Result<(), Stop> {
+        let body = match answer.result {
+            Ok(body) => body,
+            Err(error) => return self.publish_failed(session, error).await,
+        };
+        let decoded = self
+            .learn_and_decode(session, |types, values| answers::publish(&body, types, values))
+            .await;
+        let published = match decoded {
+            Ok(published) => published,
+            Err(error @ CallError::Refused(_)) => return self.publish_failed(session, error).await,
+            Err(error) => {
+                (0..self.subscriptions.len()).for_each(|number| self.undecodable(number, &error));
+                return Ok(());
+            }
+        };
+        let id = published.subscription_id;
+        let Some(number) = self.subscriptions.iter().position(|subscription| subscription.id == id) else {
+            // A subscription that was replaced; its last values are those of items that exist anew.
+            self.values.clear();
+            return Ok(());
+        };
+        let message = published.message;
+        let Some(subscription) = self.subscriptions.get_mut(number) else {
+            return Ok(());
+        };
+        let arrival = match message.is_keep_alive {
+            true => subscription.sequence.keep_alive(message.sequence_number),
+            false => subscription.sequence.message(message.sequence_number),
+        };
+        if let Arrival::After(missing) = arrival {
+            // The values of this message come after those that are fetched now.
+            let later = std::mem::take(&mut self.values);
+            self.fill(session, number, missing, &published.available).await?;
+            self.values = later;
+        }
+        if let Some(subscription) = self.subscriptions.get_mut(number) {
+            subscription.heard_now();
+            subscription.lost |= message.status_change.is_some();
+        }
+        if message.is_keep_alive {
+            return Ok(());
+        }
+        self.context.metrics.notifications.inc();
+        self.publisher.acknowledge(id, message.sequence_number);
+        if arrival != Arrival::Seen {
+            self.deliver().await?;
+        }
+        if message.status_change.is_some() {
+            self.replace_broken(session).await?;
+        }
+        Ok(())
+    }
+
+    async fn publish_failed(&mut self, session: &Session, error: CallError) -> Result<(), Stop> {
+        let Some(code) = error.status() else {
+            return match error {
+                CallError::Closed(_) => Err(error.into()),
+                _ => Ok(()),
+            };
+        };
+        match StatusCode::from(code) {
+            StatusCode::BadTooManyPublishRequests => self.publisher.too_many(),
+            StatusCode::BadNoSubscription => {
+                self.subscriptions
+                    .iter_mut()
+                    .for_each(|subscription| subscription.lost = true);
+                self.replace_broken(session).await?;
+            }
+            StatusCode::BadTimeout => {}
+            _ if status::says_session_gone(code) => return Err(error.into()),
+            _ => {
+                self.context
+                    .component
+                    .warn_limited("publish", 1, || format!("a publish request failed: {error}"));
+                // Whatever it is, asking again at once would only repeat it.
+                tokio::time::sleep(WATCH_PERIOD).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Once per second: silence, subscriptions to replace, gauges.
+    async fn watch(&mut self, session: &Session) -> Result<(), Stop> {
+        let now = Instant::now();
+        self.status.lock().subscriptions = self.subscriptions.len();
+        if self.is_primary() {
+            self.context.metrics.show_items(&self.context.table);
+            let counts = self.context.table.read().counts();
+            if self.paths_final && counts.pending + counts.monitored + counts.polled == 0 {
+                self.context.health.nothing_to_serve();
+            }
+        }
+        self.replace_broken(session).await?;
+        if !self.subscriptions.is_empty() && !self.publisher.is_up_to_date() {
+            // The flow is or was full: nothing was asked for, or what was heard is not processed yet.
+            self.subscriptions
+                .iter_mut()
+                .for_each(|subscription| subscription.heard = now);
+            self.last_data = now;
+        }
+        if let Some(silent) = self
+            .subscriptions
+            .iter_mut()
+            .find(|subscription| subscription.is_silent(now))
+        {
+            silent.silences += 1;
+            // A new connection did not help the last time: this subscription is gone.
+            silent.lost |= silent.silences > 1;
+            let seconds = now.saturating_duration_since(silent.heard).as_secs();
+            let why = format!("a subscription was silent for {seconds} s, longer than two of its keep-alives");
+            return Err(CallError::Closed(why.into()).into());
+        }
+        self.watch_heartbeat(&self.context.config.clone(), now)
+    }
+
+    fn watch_heartbeat(&mut self, config: &InputConfig, now: Instant) -> Result<(), Stop> {
+        if !config.heartbeat || !self.is_primary() || !self.paths_final {
+            return Ok(());
+        }
+        let since = |then: Instant| now.saturating_duration_since(then);
+        if since(self.last_heartbeat) <= heartbeat::SILENCE_MAX {
+            return Ok(());
+        }
+        if since(self.last_data) > heartbeat::SILENCE_MAX {
+            let why = "neither a heartbeat nor data for 10 s";
+            return Err(CallError::Closed(why.into()).into());
+        }
+        if since(self.last_heartbeat_warning) >= std::time::Duration::from_secs(60) {
+            self.last_heartbeat_warning = now;
+            tracing::warn!(
+                component = self.context.component.title(),
+                "no heartbeat for 10 s though data arrives; the server does not update its CurrentTime"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Reads the server's state often enough for the session to stay alive, in a task of its own since the loop may wait for
+/// a full flow. Closes the channel when the server does not answer.
+struct KeepAlive {
+    stop: CancellationToken,
+}
+
+impl KeepAlive {
+    fn start(session: &Session) -> KeepAlive {
+        let stop = CancellationToken::new();
+        let (session, stopped) = (session.clone(), stop.clone());
+        let period = (session.timeout() / 3).clamp(WATCH_PERIOD, REQUEST_TIMEOUT);
+        tokio::spawn(async move {
+            let mut tick = tokio::time::interval(period);
+            loop {
+                tokio::select! {
+                    () = stopped.cancelled() => return,
+                    _ = tick.tick() => {}
+                }
+                if let Err(error) = ask(&session).await {
+                    session.channel().close(&error.to_string());
+                    return;
+                }
+            }
+        });
+        KeepAlive { stop }
+    }
+}
+
+impl Drop for KeepAlive {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn ask(session: &Session) -> Result<(), CallError> {
+    let state = read_id(VariableId::Server_ServerStatus_State.into(), AttributeId::Value);
+    match session
+        .read(vec![state], TimestampsToReturn::Neither, 0.0, &TypeBook::default())
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(CallError::Refused(status)) if !status::says_session_gone(status) => Ok(()),
+        Err(CallError::Unreadable(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

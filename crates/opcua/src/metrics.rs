@@ -1,0 +1,197 @@
+//! The input's metrics by their names in `/metrics`. Everything is counted per batch or per call, never per value.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use thalweg_flow::Component;
+use thalweg_telemetry::{IntCounter, IntGauge, Timing};
+
+use crate::gaps::GapReason;
+use crate::node_table::{FailureReason, NodeTable};
+use crate::value::status;
+
+/// How a connection came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reconnect {
+    Reactivated,
+    Transferred,
+    Recreated,
+}
+
+impl Reconnect {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reconnect::Reactivated => "reactivated",
+            Reconnect::Transferred => "transferred",
+            Reconnect::Recreated => "recreated",
+        }
+    }
+}
+
+/// Status labels of browse errors; further ones share `other`.
+const STATUS_LABELS_MAX: usize = 50;
+
+pub(crate) struct Metrics {
+    component: Component,
+    pub connected: IntGauge,
+    reconnects: [IntCounter; 3],
+    pub browse_nodes: IntCounter,
+    pub browse_variables: IntGauge,
+    pub browse_frontier: IntGauge,
+    pub browse_in_flight: IntGauge,
+    pub browse_seconds: IntGauge,
+    pub browse_done: IntGauge,
+    browse_errors: Mutex<HashMap<String, IntCounter>>,
+    items_wanted: IntGauge,
+    items_monitored: IntGauge,
+    items_polled: IntGauge,
+    items_failed: [IntGauge; FailureReason::ALL.len()],
+    items_pending: IntGauge,
+    subscription_failures: [IntCounter; FailureReason::ALL.len()],
+    pub notifications: IntCounter,
+    pub values: IntCounter,
+    pub values_suppressed: IntCounter,
+    pub status_only: IntCounter,
+    pub overflows: IntCounter,
+    pub publish_in_flight: IntGauge,
+    pub publish_latency: Timing,
+    pub value_age: Timing,
+    gaps: [IntCounter; GapReason::ALL.len()],
+    gap_milliseconds: Mutex<u64>,
+    gap_seconds: IntCounter,
+    pub poll_overruns: IntCounter,
+}
+
+impl Metrics {
+    pub fn new(component: &Component) -> Metrics {
+        let name = |name: &str| format!("thalweg_opcua_{name}");
+        let counter = |n: &str, help: &str| component.counter(&name(n), help);
+        let gauge = |n: &str, help: &str| component.gauge(&name(n), help);
+        let labelled = |n: &str, help: &str, key: &str, value: &str| {
+            component.metrics.counter_with(&component.id, n, help, &[(key, value)])
+        };
+        let failed = |reason: &str| {
+            let help = "Wanted nodes that are neither monitored nor polled, by reason.";
+            component
+                .metrics
+                .gauge_with(&component.id, &name("items_failed"), help, &[("reason", reason)])
+        };
+        let reconnects = [Reconnect::Reactivated, Reconnect::Transferred, Reconnect::Recreated].map(|how| {
+            labelled(
+                &name("reconnects_total"),
+                "Connections that came back, by how.",
+                "how",
+                how.as_str(),
+            )
+        });
+        let subscription_failures = FailureReason::ALL.map(|reason| {
+            let help = "Monitored items that the server refused, by reason.";
+            labelled("opcua_subscription_failures_total", help, "reason", reason.as_str())
+        });
+        let gaps = GapReason::ALL.map(|reason| {
+            let help = "Spans of time in which values may be missing, by reason.";
+            labelled(&name("gaps_total"), help, "reason", reason.as_str())
+        });
+        Metrics {
+            connected: gauge("connected", "1 while values can flow."),
+            reconnects,
+            browse_nodes: counter("browse_nodes_total", "Nodes found by browsing."),
+            browse_variables: gauge("browse_variables", "Variables found by browsing."),
+            browse_frontier: gauge("browse_frontier", "Nodes that are still to be browsed."),
+            browse_in_flight: gauge("browse_in_flight", "Browse and read calls in flight while browsing."),
+            browse_seconds: gauge("browse_seconds", "How long the browse has taken or takes."),
+            browse_done: gauge("browse_done", "1 once the first browse is complete."),
+            browse_errors: Mutex::default(),
+            items_wanted: gauge(
+                "items_wanted",
+                "Variables that are wanted: monitored, polled and failed ones.",
+            ),
+            items_monitored: gauge("items_monitored", "Wanted nodes with a monitored item."),
+            items_polled: gauge("items_polled", "Wanted nodes that are read periodically."),
+            items_failed: FailureReason::ALL.map(|reason| failed(reason.as_str())),
+            items_pending: failed("pending"),
+            subscription_failures,
+            notifications: counter("notifications_total", "Notification messages received."),
+            values: counter("values_total", "Values received."),
+            values_suppressed: counter(
+                "values_suppressed_total",
+                "Values within their deadband, filtered here.",
+            ),
+            status_only: counter("status_only_total", "Notifications without a value."),
+            overflows: counter("overflows_total", "Values marked by the server as following lost ones."),
+            publish_in_flight: gauge("publish_in_flight", "Publish requests that the server holds."),
+            publish_latency: component.timing(&name("publish_latency_ns"), "From a publish request to its answer."),
+            value_age: component.timing(
+                &name("value_age_ns"),
+                "From a batch's newest source timestamp to its arrival.",
+            ),
+            gaps,
+            gap_milliseconds: Mutex::new(0),
+            gap_seconds: counter("gap_seconds_total", "Length of all gaps together."),
+            poll_overruns: counter(
+                "poll_overruns_total",
+                "Poll cycles that were skipped, the one before still running.",
+            ),
+            component: component.clone(),
+        }
+    }
+
+    pub fn reconnected(&self, how: Reconnect) {
+        if let Some(counter) = self.reconnects.get(how as usize) {
+            counter.inc();
+        }
+    }
+
+    pub fn browse_error(&self, status: u32) {
+        let mut errors = self.browse_errors.lock();
+        let mut label = status::name(status);
+        if errors.len() >= STATUS_LABELS_MAX && !errors.contains_key(&label) {
+            label = "other".to_owned();
+        }
+        let component = &self.component;
+        let counter = errors.entry(label).or_insert_with_key(|label| {
+            let (name, help) = (
+                "thalweg_opcua_browse_errors_total",
+                "Nodes that could not be browsed, by status.",
+            );
+            component
+                .metrics
+                .counter_with(&component.id, name, help, &[("status", label)])
+        });
+        counter.inc();
+    }
+
+    pub fn item_refused(&self, reason: FailureReason) {
+        if let Some(counter) = self.subscription_failures.get(reason as usize) {
+            counter.inc();
+        }
+    }
+
+    pub fn gap(&self, reason: GapReason, length: std::time::Duration) {
+        if let Some(counter) = self.gaps.get(reason as usize) {
+            counter.inc();
+        }
+        // The counter has whole seconds; what is left over is carried.
+        let mut rest = self.gap_milliseconds.lock();
+        *rest += u64::try_from(length.as_millis())
+            .unwrap_or(u64::MAX)
+            .min(u64::from(u32::MAX));
+        self.gap_seconds.inc_by(*rest / 1000);
+        *rest %= 1000;
+    }
+
+    /// Takes over the states of all variables; what is still on its way counts as failed for now, so that the sum is
+    /// right at every moment.
+    pub fn show_items(&self, table: &Arc<RwLock<NodeTable>>) {
+        let counts = table.read().counts();
+        let set = |gauge: &IntGauge, count: usize| gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        set(&self.items_wanted, counts.wanted());
+        set(&self.items_monitored, counts.monitored);
+        set(&self.items_polled, counts.polled);
+        set(&self.items_pending, counts.pending);
+        for (gauge, count) in self.items_failed.iter().zip(counts.failed) {
+            set(gauge, count);
+        }
+    }
+}

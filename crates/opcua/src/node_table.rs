@@ -1,0 +1,506 @@
+//! All nodes that a browse has found, flat: 64 bytes each plus their texts, so that a million fit in a few hundred
+//! megabytes. Nodes are known by index in the order of their discovery, which is breadth first; an index never changes
+//! its meaning. Paths are not stored but walked up from parent to parent.
+
+use std::hash::BuildHasher as _;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use opcua::types::{ByteString, Guid, Identifier, NodeId, UAString};
+
+use crate::text_arena::{TextArena, TextRef};
+
+/// An index into the table.
+pub(crate) type NodeIndex = u32;
+
+mod merge;
+
+/// "No node", as the parent of roots.
+pub(crate) const NO_NODE: NodeIndex = u32::MAX;
+
+/// How many nodes a table can hold.
+pub(crate) const NODES_MAX: usize = (u32::MAX - 1) as usize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Only walked.
+    Object,
+    /// A result, and walked too.
+    Variable,
+}
+
+/// What became of a variable. The order is that of the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ItemState {
+    /// Found, its outcome is not known yet.
+    Pending,
+    Monitored,
+    Polled,
+    Failed(FailureReason),
+    /// An object, or no longer in the server.
+    NotWanted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureReason {
+    NodeIdUnknown,
+    NodeIdInvalid,
+    FilterNotAllowed,
+    FilterUnsupported,
+    Other,
+}
+
+impl FailureReason {
+    pub const ALL: [FailureReason; 5] = [
+        FailureReason::NodeIdUnknown,
+        FailureReason::NodeIdInvalid,
+        FailureReason::FilterNotAllowed,
+        FailureReason::FilterUnsupported,
+        FailureReason::Other,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FailureReason::NodeIdUnknown => "node_id_unknown",
+            FailureReason::NodeIdInvalid => "node_id_invalid",
+            FailureReason::FilterNotAllowed => "filter_not_allowed",
+            FailureReason::FilterUnsupported => "filter_unsupported",
+            FailureReason::Other => "other",
+        }
+    }
+
+    pub fn of_status(status: u32) -> FailureReason {
+        use opcua::types::StatusCode;
+        match StatusCode::from(status & 0xFFFF_0000) {
+            StatusCode::BadNodeIdUnknown => FailureReason::NodeIdUnknown,
+            StatusCode::BadNodeIdInvalid => FailureReason::NodeIdInvalid,
+            StatusCode::BadFilterNotAllowed => FailureReason::FilterNotAllowed,
+            StatusCode::BadMonitoredItemFilterUnsupported => FailureReason::FilterUnsupported,
+            _ => FailureReason::Other,
+        }
+    }
+}
+
+/// The identifier of a node, without its allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Id {
+    Numeric(u32),
+    Text(TextRef),
+    Guid(TextRef),
+    Bytes(TextRef),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    id: Id,
+    name: TextRef,
+    description: TextRef,
+    /// Of the path from the root, for finding equal ones.
+    path_hash: u64,
+    parent: NodeIndex,
+    namespace: u16,
+    /// Index into the data types; `NO_TYPE` if unknown.
+    data_type: u16,
+    depth: u16,
+    access_level: u8,
+    class: Class,
+    state: ItemState,
+    /// The last segment of the path is the NodeID, since another node has the same path.
+    by_id: bool,
+    removed: bool,
+}
+
+const NO_TYPE: u16 = u16::MAX;
+
+/// Access level of a variable whose attribute could not be read.
+const NO_ACCESS_LEVEL: u8 = 0;
+
+#[derive(Debug, Default)]
+pub(crate) struct NodeTable {
+    entries: Vec<Entry>,
+    texts: TextArena,
+    by_id: HashTable<NodeIndex>,
+    hasher: DefaultHashBuilder,
+    data_types: Vec<NodeId>,
+    variables: usize,
+    counts: StateCounts,
+}
+
+/// How many variables are in which state; together they are all that are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StateCounts {
+    pub pending: usize,
+    pub monitored: usize,
+    pub polled: usize,
+    pub failed: [usize; FailureReason::ALL.len()],
+}
+
+impl StateCounts {
+    pub fn wanted(&self) -> usize {
+        self.pending + self.monitored + self.polled + self.failed_total()
+    }
+
+    pub fn failed_total(&self) -> usize {
+        self.failed.iter().sum()
+    }
+
+    fn slot(&mut self, state: ItemState) -> Option<&mut usize> {
+        match state {
+            ItemState::Pending => Some(&mut self.pending),
+            ItemState::Monitored => Some(&mut self.monitored),
+            ItemState::Polled => Some(&mut self.polled),
+            ItemState::Failed(reason) => self.failed.get_mut(reason as usize),
+            ItemState::NotWanted => None,
+        }
+    }
+}
+
+/// What a reference says of the node it leads to.
+pub(crate) struct Found<'a> {
+    pub id: &'a NodeId,
+    pub name: &'a str,
+    pub class: Class,
+    pub parent: NodeIndex,
+}
+
+impl NodeTable {
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn variables(&self) -> usize {
+        self.variables
+    }
+
+    pub fn counts(&self) -> StateCounts {
+        self.counts
+    }
+
+    /// Adds a node unless it is known or the table is full: the first path counts.
+    pub fn add(&mut self, found: &Found<'_>) -> Option<NodeIndex> {
+        let hash = self.hash(found.id);
+        if self.find_hashed(found.id, hash).is_some() || self.entries.len() >= NODES_MAX {
+            return None;
+        }
+        let parent = self.entries.get(found.parent as usize);
+        let (depth, parent_hash) = parent.map_or((0, 0), |parent| (parent.depth.saturating_add(1), parent.path_hash));
+        let index = self.entries.len() as NodeIndex;
+        let id = self.store_id(&found.id.identifier);
+        let name = self.texts.add(found.name);
+        let state = if found.class == Class::Variable {
+            ItemState::Pending
+        } else {
+            ItemState::NotWanted
+        };
+        self.entries.push(Entry {
+            id,
+            name,
+            description: TextRef::EMPTY,
+            path_hash: chain_hash(parent_hash, found.name),
+            parent: found.parent,
+            namespace: found.id.namespace,
+            data_type: NO_TYPE,
+            depth,
+            access_level: NO_ACCESS_LEVEL,
+            class: found.class,
+            state,
+            by_id: false,
+            removed: false,
+        });
+        self.variables += usize::from(found.class == Class::Variable);
+        if let Some(count) = self.counts.slot(state) {
+            *count += 1;
+        }
+        let NodeTable {
+            entries,
+            texts,
+            by_id,
+            hasher,
+            ..
+        } = self;
+        by_id.insert_unique(hash, index, |other| {
+            entries
+                .get(*other as usize)
+                .map_or(0, |entry| hash_entry(hasher, texts, entry))
+        });
+        Some(index)
+    }
+
+    pub fn find(&self, id: &NodeId) -> Option<NodeIndex> {
+        self.find_hashed(id, self.hash(id))
+    }
+
+    fn find_hashed(&self, id: &NodeId, hash: u64) -> Option<NodeIndex> {
+        let same = |index: &NodeIndex| {
+            self.entries
+                .get(*index as usize)
+                .is_some_and(|entry| self.is(entry, id))
+        };
+        self.by_id.find(hash, same).copied()
+    }
+
+    fn is(&self, entry: &Entry, id: &NodeId) -> bool {
+        entry.namespace == id.namespace
+            && match (&entry.id, &id.identifier) {
+                (Id::Numeric(a), Identifier::Numeric(b)) => a == b,
+                (Id::Text(a), Identifier::String(b)) => self.texts.get(*a) == b.as_ref(),
+                (Id::Guid(a), Identifier::Guid(b)) => self.texts.get(*a) == encoded(&b.to_bytes()),
+                (Id::Bytes(a), Identifier::ByteString(b)) => self.texts.get(*a) == encoded(b.as_ref()),
+                _ => false,
+            }
+    }
+
+    fn store_id(&mut self, identifier: &Identifier) -> Id {
+        match identifier {
+            Identifier::Numeric(number) => Id::Numeric(*number),
+            Identifier::String(text) => Id::Text(self.texts.add(text.as_ref())),
+            Identifier::Guid(guid) => Id::Guid(self.texts.add(&encoded(&guid.to_bytes()))),
+            Identifier::ByteString(bytes) => Id::Bytes(self.texts.add(&encoded(bytes.as_ref()))),
+        }
+    }
+
+    fn hash(&self, id: &NodeId) -> u64 {
+        match &id.identifier {
+            Identifier::Numeric(number) => self.hasher.hash_one((id.namespace, *number)),
+            Identifier::String(text) => self.hasher.hash_one((id.namespace, text.as_ref())),
+            Identifier::Guid(guid) => self.hasher.hash_one((id.namespace, encoded(&guid.to_bytes()))),
+            Identifier::ByteString(bytes) => self.hasher.hash_one((id.namespace, encoded(bytes.as_ref()))),
+        }
+    }
+
+    pub fn node_id(&self, index: NodeIndex) -> NodeId {
+        let Some(entry) = self.entries.get(index as usize) else {
+            return NodeId::null();
+        };
+        let identifier = match entry.id {
+            Id::Numeric(number) => Identifier::Numeric(number),
+            Id::Text(text) => Identifier::String(UAString::from(self.texts.get(text))),
+            Id::Guid(text) => {
+                let bytes: [u8; 16] = decoded(self.texts.get(text)).try_into().unwrap_or_default();
+                Identifier::Guid(Guid::from_bytes(bytes))
+            }
+            Id::Bytes(text) => Identifier::ByteString(ByteString::from(decoded(self.texts.get(text)))),
+        };
+        NodeId {
+            namespace: entry.namespace,
+            identifier,
+        }
+    }
+
+    pub fn class(&self, index: NodeIndex) -> Class {
+        self.entries
+            .get(index as usize)
+            .map_or(Class::Object, |entry| entry.class)
+    }
+
+    pub fn depth(&self, index: NodeIndex) -> u16 {
+        self.entries.get(index as usize).map_or(0, |entry| entry.depth)
+    }
+
+    pub fn parent(&self, index: NodeIndex) -> NodeIndex {
+        self.entries.get(index as usize).map_or(NO_NODE, |entry| entry.parent)
+    }
+
+    /// The raw browse name.
+    pub fn name(&self, index: NodeIndex) -> &str {
+        self.entries
+            .get(index as usize)
+            .map_or("", |entry| self.texts.get(entry.name))
+    }
+
+    /// Empty if the node has none or it could not be read.
+    pub fn description(&self, index: NodeIndex) -> &str {
+        self.entries
+            .get(index as usize)
+            .map_or("", |entry| self.texts.get(entry.description))
+    }
+
+    pub fn access_level(&self, index: NodeIndex) -> u8 {
+        self.entries
+            .get(index as usize)
+            .map_or(NO_ACCESS_LEVEL, |entry| entry.access_level)
+    }
+
+    pub fn data_type(&self, index: NodeIndex) -> Option<&NodeId> {
+        let entry = self.entries.get(index as usize)?;
+        self.data_types.get(usize::from(entry.data_type))
+    }
+
+    /// Whether the path's last segment is the NodeID.
+    pub fn is_named_by_id(&self, index: NodeIndex) -> bool {
+        self.entries.get(index as usize).is_some_and(|entry| entry.by_id)
+    }
+
+    pub fn state(&self, index: NodeIndex) -> ItemState {
+        self.entries
+            .get(index as usize)
+            .map_or(ItemState::NotWanted, |entry| entry.state)
+    }
+
+    pub fn is_failed(&self, index: NodeIndex) -> bool {
+        matches!(self.state(index), ItemState::Failed(_))
+    }
+
+    pub fn set_state(&mut self, index: NodeIndex, state: ItemState) {
+        let Some(entry) = self.entries.get_mut(index as usize) else {
+            return;
+        };
+        let before = std::mem::replace(&mut entry.state, state);
+        if let Some(count) = self.counts.slot(before) {
+            *count -= 1;
+        }
+        if let Some(count) = self.counts.slot(state) {
+            *count += 1;
+        }
+    }
+
+    pub fn set_attributes(
+        &mut self,
+        index: NodeIndex,
+        data_type: Option<&NodeId>,
+        access_level: u8,
+        description: &str,
+    ) {
+        let data_type = data_type.map_or(NO_TYPE, |data_type| self.intern(data_type));
+        let description = self.texts.add(description);
+        if let Some(entry) = self.entries.get_mut(index as usize) {
+            entry.data_type = data_type;
+            entry.access_level = access_level;
+            entry.description = description;
+        }
+    }
+
+    /// Data types are few; beyond 65,534 of them a variable's stays unknown.
+    fn intern(&mut self, data_type: &NodeId) -> u16 {
+        let known = self.data_types.iter().position(|known| known == data_type);
+        let index = known.unwrap_or_else(|| {
+            if self.data_types.len() < usize::from(NO_TYPE) {
+                self.data_types.push(data_type.clone());
+            }
+            self.data_types
+                .iter()
+                .position(|known| known == data_type)
+                .unwrap_or(usize::from(NO_TYPE))
+        });
+        u16::try_from(index).unwrap_or(NO_TYPE)
+    }
+
+    /// A configured node that was added without being known: what it turned out to be.
+    pub fn set_root(&mut self, index: NodeIndex, name: &str, class: Class) {
+        let state = if class == Class::Variable {
+            ItemState::Pending
+        } else {
+            ItemState::NotWanted
+        };
+        self.set_state(index, state);
+        let name_ref = self.texts.add(name);
+        let Some(entry) = self.entries.get_mut(index as usize) else {
+            return;
+        };
+        self.variables += usize::from(class == Class::Variable);
+        self.variables -= usize::from(entry.class == Class::Variable);
+        entry.class = class;
+        entry.name = name_ref;
+        entry.path_hash = chain_hash(0, name);
+    }
+
+    /// From the root to the node.
+    pub fn chain(&self, index: NodeIndex) -> Vec<NodeIndex> {
+        let mut chain = vec![index];
+        let mut at = self.parent(index);
+        // The parents form a tree, so this ends.
+        while at != NO_NODE {
+            chain.push(at);
+            at = self.parent(at);
+        }
+        chain.reverse();
+        chain
+    }
+
+    /// Gives every variable whose path is not its own the NodeID as its last segment. Returns how many there are.
+    pub fn make_paths_unique(&mut self) -> usize {
+        let mut hashed: Vec<(u64, NodeIndex)> = Vec::with_capacity(self.variables);
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            entry.by_id = false;
+            if entry.class == Class::Variable && !entry.removed {
+                hashed.push((entry.path_hash, index as NodeIndex));
+            }
+        }
+        hashed.sort_unstable();
+        let mut renamed = 0;
+        let mut rest = hashed.as_slice();
+        while let Some((first, _)) = rest.first() {
+            let same = rest.iter().take_while(|(hash, _)| hash == first).count();
+            let (group, behind) = rest.split_at(same);
+            if group.len() > 1 {
+                renamed += self.rename_equal(group);
+            }
+            rest = behind;
+        }
+        renamed
+    }
+
+    /// Equal hashes are nearly always equal paths, but only the paths themselves tell.
+    fn rename_equal(&mut self, group: &[(u64, NodeIndex)]) -> usize {
+        let mut paths: Vec<(String, NodeIndex)> = group
+            .iter()
+            .map(|(_, index)| (crate::tag_path::plain(self, *index), *index))
+            .collect();
+        paths.sort();
+        let mut renamed = 0;
+        for (i, (path, index)) in paths.iter().enumerate() {
+            let neighbour = |at: Option<usize>| at.and_then(|at| paths.get(at)).is_some_and(|(other, _)| other == path);
+            if (neighbour(i.checked_sub(1)) || neighbour(i.checked_add(1)))
+                && let Some(entry) = self.entries.get_mut(*index as usize)
+            {
+                entry.by_id = true;
+                renamed += 1;
+            }
+        }
+        renamed
+    }
+
+    /// The variables, in the order of their discovery.
+    pub fn variable_indexes(&self) -> impl Iterator<Item = NodeIndex> + '_ {
+        let entries = self.entries.iter().enumerate();
+        entries
+            .filter(|(_, entry)| entry.class == Class::Variable && !entry.removed)
+            .map(|(index, _)| index as NodeIndex)
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + self.texts.heap_bytes()
+            + self.by_id.capacity() * (size_of::<NodeIndex>() + 2)
+            + self.data_types.capacity() * size_of::<NodeId>()
+    }
+}
+
+fn hash_entry(hasher: &DefaultHashBuilder, texts: &TextArena, entry: &Entry) -> u64 {
+    match entry.id {
+        Id::Numeric(number) => hasher.hash_one((entry.namespace, number)),
+        Id::Text(text) | Id::Guid(text) | Id::Bytes(text) => hasher.hash_one((entry.namespace, texts.get(text))),
+    }
+}
+
+/// The hash of a path from that of its parent and its own segment, sanitized as paths are.
+fn chain_hash(parent: u64, name: &str) -> u64 {
+    let mut segment = String::with_capacity(name.len());
+    crate::tag_path::sanitize(name, &mut segment);
+    xxhash_rust::xxh3::xxh3_64_with_seed(segment.as_bytes(), parent.wrapping_add(1))
+}
+
+/// Bytes as text for the arena; these identifiers are rare.
+fn encoded(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD
+        .decode(text)
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

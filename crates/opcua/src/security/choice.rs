@@ -1,0 +1,206 @@
+//! Which of a server's endpoints is used. The outcome depends only on the offers and the configuration, and is never
+//! weaker than the configuration.
+
+use opcua::crypto::SecurityPolicy;
+use opcua::types::{EndpointDescription, MessageSecurityMode, UserTokenPolicy, UserTokenType};
+
+use crate::config::{Identity, PolicyChoice, SecurityChoice, policy_name};
+
+/// Policies that "the strongest" means, strongest first. Basic128Rsa15 is used only by name.
+const STRONGEST: [SecurityPolicy; 4] = [
+    SecurityPolicy::Aes256Sha256RsaPss,
+    SecurityPolicy::Aes128Sha256RsaOaep,
+    SecurityPolicy::Basic256Sha256,
+    SecurityPolicy::Basic256,
+];
+
+/// One endpoint as far as the choice and the connection need it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Offer {
+    pub url: String,
+    pub mode: MessageSecurityMode,
+    /// `Unknown` for policies that the library cannot speak.
+    pub policy: SecurityPolicy,
+    pub policy_uri: String,
+    /// DER, perhaps with its issuers behind it; empty without one.
+    pub certificate: Vec<u8>,
+    pub tokens: Vec<UserTokenPolicy>,
+    pub application_uri: String,
+}
+
+impl Offer {
+    /// An endpoint that nobody announced.
+    pub fn assumed(url: String, mode: MessageSecurityMode, policy: SecurityPolicy) -> Offer {
+        let policy_uri = policy.to_uri().to_owned();
+        Offer {
+            url,
+            mode,
+            policy,
+            policy_uri,
+            certificate: Vec::new(),
+            tokens: Vec::new(),
+            application_uri: String::new(),
+        }
+    }
+
+    fn accepts(&self, identity: &Identity) -> bool {
+        let kind = token_type(identity);
+        // A server that lists no logins at all takes anonymous ones.
+        (self.tokens.is_empty() && matches!(identity, Identity::Anonymous))
+            || self.tokens.iter().any(|token| token.token_type == kind)
+    }
+
+    fn is_open(&self) -> bool {
+        self.mode == MessageSecurityMode::None && self.policy == SecurityPolicy::None
+    }
+}
+
+impl From<&EndpointDescription> for Offer {
+    fn from(endpoint: &EndpointDescription) -> Offer {
+        let policy_uri = endpoint.security_policy_uri.as_ref().to_owned();
+        Offer {
+            url: endpoint.endpoint_url.as_ref().to_owned(),
+            mode: endpoint.security_mode,
+            policy: policy_of_uri(&policy_uri),
+            policy_uri,
+            certificate: endpoint.server_certificate.as_ref().to_vec(),
+            tokens: endpoint.user_identity_tokens.clone().unwrap_or_default(),
+            application_uri: endpoint.server.application_uri.as_ref().to_owned(),
+        }
+    }
+}
+
+/// `Unknown` for what the library does not speak, without the complaint that its own look-up logs.
+pub(super) fn policy_of_uri(uri: &str) -> SecurityPolicy {
+    let known = STRONGEST
+        .into_iter()
+        .chain([SecurityPolicy::None, SecurityPolicy::Basic128Rsa15]);
+    known
+        .into_iter()
+        .find(|policy| policy.to_uri() == uri)
+        .unwrap_or(SecurityPolicy::Unknown)
+}
+
+pub(super) fn token_type(identity: &Identity) -> UserTokenType {
+    match identity {
+        Identity::Anonymous => UserTokenType::Anonymous,
+        Identity::User { .. } => UserTokenType::UserName,
+        Identity::Certificate(_) => UserTokenType::Certificate,
+    }
+}
+
+/// The endpoint to use, or one sentence that says what was offered instead.
+pub(crate) fn choose<'a>(
+    offers: &'a [Offer],
+    choice: &SecurityChoice,
+    identity: &Identity,
+) -> Result<&'a Offer, String> {
+    let fits = |offer: &&Offer| offer.accepts(identity);
+    if choice.is_none() {
+        let mut open = offers.iter().filter(|offer| offer.is_open()).peekable();
+        if open.peek().is_none() {
+            return Err(format!(
+                "could not connect to any endpoint without security; offered: {}",
+                list(offers)
+            ));
+        }
+        return open.find(fits).ok_or_else(|| no_login(offers, identity));
+    }
+    let candidates = || offers.iter().filter(|offer| matches(offer, choice));
+    let found = match choice {
+        SecurityChoice {
+            mode: Some(_),
+            policy: Some(_),
+        } => candidates().find(fits),
+        _ => STRONGEST
+            .into_iter()
+            .chain(named(choice))
+            .find_map(|policy| candidates().filter(fits).find(|offer| offer.policy == policy)),
+    };
+    found.ok_or_else(|| match candidates().next() {
+        Some(_) => no_login(offers, identity),
+        None => format!(
+            "no suitable endpoint found for {}; offered: {}",
+            wanted(choice),
+            list(offers)
+        ),
+    })
+}
+
+/// A policy that the user named counts even if it is not among the strongest.
+fn named(choice: &SecurityChoice) -> Option<SecurityPolicy> {
+    choice.policy.map(|PolicyChoice(policy)| policy)
+}
+
+fn matches(offer: &Offer, choice: &SecurityChoice) -> bool {
+    if offer.policy == SecurityPolicy::Unknown {
+        return false;
+    }
+    // A policy alone means SignAndEncrypt.
+    let mode = choice.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
+    offer.mode == mode && choice.policy.is_none_or(|PolicyChoice(policy)| offer.policy == policy)
+}
+
+fn wanted(choice: &SecurityChoice) -> String {
+    let mode = choice.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
+    match choice.policy {
+        Some(PolicyChoice(policy)) => format!("securityMode {mode:?} and securityPolicy {}", policy_name(policy)),
+        None => format!("securityMode {mode:?}"),
+    }
+}
+
+fn no_login(offers: &[Offer], identity: &Identity) -> String {
+    format!(
+        "no suitable endpoint found: none of those with the wanted security accepts {} login; offered: {}",
+        identity.as_str(),
+        list(offers)
+    )
+}
+
+/// `SignAndEncrypt/Basic256Sha256 (anonymous, user name), …`
+fn list(offers: &[Offer]) -> String {
+    if offers.is_empty() {
+        return "nothing".to_owned();
+    }
+    let each = offers.iter().map(|offer| {
+        let policy = match offer.policy {
+            SecurityPolicy::Unknown => offer.policy_uri.rsplit('#').next().unwrap_or_default(),
+            known => policy_name(known),
+        };
+        let mut logins: Vec<&str> = offer.tokens.iter().map(|token| login_name(token.token_type)).collect();
+        logins.dedup();
+        format!("{:?}/{policy} ({})", offer.mode, logins.join(", "))
+    });
+    let mut each: Vec<String> = each.collect();
+    each.dedup();
+    each.join("; ")
+}
+
+fn login_name(kind: UserTokenType) -> &'static str {
+    match kind {
+        UserTokenType::Anonymous => "anonymous",
+        UserTokenType::UserName => "user name",
+        UserTokenType::Certificate => "certificate",
+        UserTokenType::IssuedToken => "issued token",
+    }
+}
+
+/// The lines that would select the strongest secured offer for a login, if there is one.
+pub(crate) fn stronger(offers: &[Offer], identity: &Identity) -> Option<String> {
+    let modes = [MessageSecurityMode::SignAndEncrypt, MessageSecurityMode::Sign];
+    let found = modes.into_iter().find_map(|mode| {
+        STRONGEST.into_iter().find_map(|policy| {
+            offers
+                .iter()
+                .find(|offer| offer.mode == mode && offer.policy == policy && offer.accepts(identity))
+        })
+    })?;
+    Some(format!(
+        "securityMode: {:?} and securityPolicy: {}",
+        found.mode,
+        policy_name(found.policy)
+    ))
+}
+
+#[cfg(test)]
+mod tests;

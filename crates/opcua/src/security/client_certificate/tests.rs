@@ -1,0 +1,89 @@
+use opcua::crypto::SecurityPolicy;
+
+use super::*;
+use crate::security::x509::Parsed;
+
+#[tokio::test]
+async fn a_certificate_is_made_once_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    let first = ClientCertificates::new(None, &keys)
+        .for_policy(SecurityPolicy::Basic256Sha256)
+        .await
+        .unwrap();
+    let again = ClientCertificates::new(None, &keys)
+        .for_policy(SecurityPolicy::Aes256Sha256RsaPss)
+        .await
+        .unwrap();
+    assert_eq!(first.pair.der, again.pair.der);
+    assert!(first.application_uri.starts_with("urn:thalweg:client:"));
+    let legacy = ClientCertificates::new(None, &keys)
+        .for_policy(SecurityPolicy::Basic256)
+        .await
+        .unwrap();
+    assert_ne!(legacy.pair.der, first.pair.der);
+
+    let parsed = Parsed::from_der(&first.pair.der).unwrap();
+    let name = first.application_uri.rsplit(':').next().unwrap().to_owned();
+    assert_eq!(name.len(), 8);
+    assert_eq!(parsed.subject(), format!("CN=thalweg-{name}"));
+    assert!(parsed.is_signed_by(&parsed), "self-signed");
+    let ten_years = (parsed.valid_to() - parsed.valid_from()).as_secs() / 86_400;
+    assert!((3652..=3653).contains(&ten_years), "{ten_years}");
+    let usage = parsed.certificate.tbs_certificate.get::<KeyUsage>().unwrap().unwrap().1;
+    assert!(usage.digital_signature() && usage.non_repudiation() && usage.key_encipherment());
+    assert!(usage.data_encipherment() && usage.key_cert_sign());
+    let extended = parsed
+        .certificate
+        .tbs_certificate
+        .get::<ExtendedKeyUsage>()
+        .unwrap()
+        .unwrap()
+        .1;
+    assert_eq!(extended.0, [CLIENT_AUTH]);
+    let sha1 = Parsed::from_der(&legacy.pair.der).unwrap();
+    assert_eq!(
+        sha1.certificate.signature_algorithm.oid.to_string(),
+        "1.2.840.113549.1.1.5"
+    );
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_private_key_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    ClientCertificates::new(None, folder.path())
+        .for_policy(SecurityPolicy::Basic256Sha256)
+        .await
+        .unwrap();
+    let mode = std::fs::metadata(folder.path().join("opcua-client.key.pem"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_damaged_or_unwritable_folder_is_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("opcua-client.der"), b"x").unwrap();
+    std::fs::write(folder.path().join("opcua-client.key.pem"), b"y").unwrap();
+    let load = |keys: &Path| ClientCertificates::new(None, keys);
+    let error = load(folder.path())
+        .for_policy(SecurityPolicy::Basic256Sha256)
+        .await
+        .err()
+        .unwrap();
+    assert!(
+        error.contains("cannot be used") && error.contains("remove it"),
+        "{error}"
+    );
+    let file = folder.path().join("opcua-client.der");
+    let error = load(&file)
+        .for_policy(SecurityPolicy::Basic256Sha256)
+        .await
+        .err()
+        .unwrap();
+    assert!(error.contains("make the folder writable"), "{error}");
+}

@@ -1,0 +1,25 @@
+//! Who may be talked to and how: the choice of an endpoint, our certificate, trust in the server's, and the login.
+//!
+//! Nothing here ever lowers what the configuration asks for: no match is an error that lists the offers.
+
+mod choice;
+mod client_certificate;
+mod fingerprint;
+mod identity;
+mod key_pair;
+mod pins;
+mod trust;
+mod trust_folder;
+mod x509;
+
+pub(crate) use choice::{Offer, choose, stronger};
+pub(crate) use client_certificate::ClientCertificates;
+pub(crate) use fingerprint::{Fingerprint, sha256_hex};
+pub(crate) use identity::login;
+pub(crate) use key_pair::KeyPair;
+pub(crate) use trust::Trust;
+
+/// The server's own certificate out of what may be a chain.
+pub(crate) fn leaf_certificate(chain: &[u8]) -> Option<Vec<u8>> {
+    x509::first_certificate(chain)
+}

@@ -1,0 +1,57 @@
+//! Whether a server's certificate is trusted: by fingerprint, by trust folder, by both if both are set, and by first use
+//! if neither is.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::fingerprint::Fingerprint;
+use super::pins::Pins;
+use super::trust_folder::{Check, TrustFolder};
+use super::x509;
+
+pub(crate) struct Trust {
+    fingerprint: Option<Fingerprint>,
+    folder: Option<TrustFolder>,
+    pins: Pins,
+}
+
+impl Trust {
+    /// `keys` is the data folder's.
+    pub fn new(fingerprint: Option<Fingerprint>, folder: Option<&Path>, keys: &Path) -> Trust {
+        Trust {
+            fingerprint,
+            folder: folder.map(TrustFolder::new),
+            pins: Pins::new(keys),
+        }
+    }
+
+    /// `chain` is what the endpoint announces: its certificate, perhaps with issuers. The error is one sentence.
+    pub fn check(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<(), String> {
+        let certificates = x509::certificates(chain);
+        let leaf = certificates
+            .first()
+            .ok_or_else(|| format!("the endpoint {url} shows no certificate"))?;
+        if let Some(fingerprint) = &self.fingerprint {
+            fingerprint.check(leaf).map_err(|(expected, got)| {
+                format!("fingerprint mismatch for endpoint {url}: expected {expected}, got {got}")
+            })?;
+        }
+        if let Some(folder) = &self.folder {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            folder.check(&Check {
+                certificates: &certificates,
+                url,
+                host,
+                application_uri,
+                now,
+            })?;
+        }
+        match self.fingerprint.is_none() && self.folder.is_none() {
+            true => self.pins.check(url, leaf),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+use std::path::Path;
+use std::time::Duration;
+
+use rsa::RsaPrivateKey;
+use rsa::pkcs1v15::SigningKey;
+use rsa::pkcs8::{DecodePrivateKey as _, EncodePublicKey as _};
+use sha2::Sha256;
+use x509_cert::builder::{Builder as _, CertificateBuilder, Profile};
+use x509_cert::der::asn1::{BitString, Ia5String};
+use x509_cert::der::{Decode as _, Encode as _};
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::name::Name;
+use x509_cert::serial_number::SerialNumber;
+use x509_cert::spki::SubjectPublicKeyInfoOwned;
+use x509_cert::time::Validity;
+
+use super::*;
+use crate::security::sha256_hex;
+
+/// A key made once: making one takes a noticeable part of a second.
+fn key(index: usize) -> RsaPrivateKey {
+    static KEYS: std::sync::OnceLock<Vec<RsaPrivateKey>> = std::sync::OnceLock::new();
+    let make = |_| {
+        let der = opcua::crypto::PrivateKey::new(2048).unwrap().to_der().unwrap();
+        RsaPrivateKey::from_pkcs8_der(der.as_bytes()).unwrap()
+    };
+    KEYS.get_or_init(|| (0..3).map(make).collect())[index].clone()
+}
+
+struct Signed {
+    der: Vec<u8>,
+    key: RsaPrivateKey,
+    name: Name,
+}
+
+/// A certificate signed by an authority, or by itself.
+fn certificate(name: &str, index: usize, issuer: Option<&Signed>, authority: bool, seconds: u64, uri: &str) -> Signed {
+    let key = key(index);
+    let subject: Name = format!("CN={name}").parse().unwrap();
+    let public = key.to_public_key().to_public_key_der().unwrap();
+    let public = SubjectPublicKeyInfoOwned::from_der(public.as_bytes()).unwrap();
+    let signer = SigningKey::<Sha256>::new(issuer.map_or(key.clone(), |issuer| issuer.key.clone()));
+    let issuer_name = issuer.map_or(subject.clone(), |issuer| issuer.name.clone());
+    let profile = match authority {
+        true if issuer.is_none() => Profile::Root,
+        true => Profile::SubCA {
+            issuer: issuer_name,
+            path_len_constraint: None,
+        },
+        false => Profile::Manual {
+            issuer: Some(issuer_name),
+        },
+    };
+    let validity = Validity::from_now(Duration::from_secs(seconds)).unwrap();
+    let serial = SerialNumber::from(index as u32 + 7);
+    let mut builder = CertificateBuilder::new(profile, serial, validity, subject.clone(), public, &signer).unwrap();
+    if !authority {
+        let names = vec![
+            GeneralName::UniformResourceIdentifier(Ia5String::new(uri).unwrap()),
+            GeneralName::DnsName(Ia5String::new("plc").unwrap()),
+        ];
+        builder.add_extension(&SubjectAltName(names)).unwrap();
+    }
+    let built = builder.build::<rsa::pkcs1v15::Signature>().unwrap();
+    Signed {
+        der: built.to_der().unwrap(),
+        key,
+        name: subject,
+    }
+}
+
+const URI: &str = "urn:server";
+const URL: &str = "opc.tcp://plc:4840/";
+
+fn put(folder: &Path, sub: &str, name: &str, bytes: &[u8]) {
+    std::fs::create_dir_all(folder.join(sub)).unwrap();
+    std::fs::write(folder.join(sub).join(name), bytes).unwrap();
+}
+
+fn check(trust: &Trust, chain: &[u8]) -> Result<(), String> {
+    trust.check(chain, URL, "plc", URI)
+}
+
+#[test]
+fn an_unknown_certificate_is_kept_and_accepted_once_it_is_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let server = certificate("server", 0, None, false, 3600, URI);
+    let digest = sha256_hex(&server.der);
+    let error = check(&trust, &server.der).unwrap_err();
+    assert_eq!(
+        error,
+        format!("server certificate {digest} is not trusted; move it from rejected/ to trusted/ to accept it")
+    );
+    let rejected = folder.path().join("rejected").join(format!("{digest}.der"));
+    std::fs::create_dir_all(folder.path().join("trusted")).unwrap();
+    std::fs::rename(&rejected, folder.path().join("trusted/server.der")).unwrap();
+    check(&trust, &server.der).unwrap();
+    let wrong_uri = trust.check(&server.der, URL, "plc", "urn:other").unwrap_err();
+    assert!(
+        wrong_uri.contains("the server calls itself \"urn:other\""),
+        "{wrong_uri}"
+    );
+    // Another host name is only a warning.
+    trust.check(&server.der, URL, "other", URI).unwrap();
+}
+
+#[test]
+fn a_chain_to_a_trusted_authority_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let root = certificate("root", 0, None, true, 3600, "");
+    let middle = certificate("middle", 1, Some(&root), true, 3600, "");
+    let server = certificate("server", 2, Some(&middle), false, 3600, URI);
+    put(
+        folder.path(),
+        "trusted",
+        "root.pem",
+        super::super::key_pair::to_pem("CERTIFICATE", &root.der).as_bytes(),
+    );
+    assert!(check(&trust, &server.der).is_err(), "the middle is missing");
+    check(&trust, &[server.der.clone(), middle.der.clone()].concat()).unwrap();
+    put(folder.path(), "issuers", "middle.der", &middle.der);
+    check(&trust, &server.der).unwrap();
+    // What an ordinary certificate signs is worth nothing.
+    let forged = certificate("forged", 1, Some(&server), false, 3600, URI);
+    assert!(check(&trust, &[forged.der, server.der].concat()).is_err());
+}
+
+#[test]
+fn an_expired_certificate_is_refused_though_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = certificate("server", 0, None, false, 0, URI);
+    put(folder.path(), "trusted", "a.der", &server.der);
+    std::thread::sleep(Duration::from_millis(1100));
+    let error = check(&Trust::new(None, Some(folder.path()), folder.path()), &server.der).unwrap_err();
+    assert!(
+        error.contains("expired on") && error.contains("have it renewed"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_revoked_certificate_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let root = certificate("root", 0, None, true, 3600, "");
+    let server = certificate("server", 2, Some(&root), false, 3600, URI);
+    put(folder.path(), "trusted", "root.der", &root.der);
+    put(folder.path(), "crl", "other.crl", &revocation_list(&root, 99));
+    check(&trust, &server.der).unwrap();
+    put(folder.path(), "crl", "root.crl", &revocation_list(&root, 2 + 7));
+    let error = check(&trust, &server.der).unwrap_err();
+    assert!(error.contains("was revoked by its issuer"), "{error}");
+}
+
+fn revocation_list(issuer: &Signed, serial: u32) -> Vec<u8> {
+    use rsa::signature::{SignatureEncoding as _, Signer as _};
+    use x509_cert::crl::{CertificateList, RevokedCert, TbsCertList};
+    let leaf = x509_cert::Certificate::from_der(&issuer.der).unwrap();
+    let time = leaf.tbs_certificate.validity.not_before;
+    let tbs = TbsCertList {
+        version: x509_cert::Version::V2,
+        signature: leaf.signature_algorithm.clone(),
+        issuer: issuer.name.clone(),
+        this_update: time,
+        next_update: None,
+        revoked_certificates: Some(vec![RevokedCert {
+            serial_number: SerialNumber::from(serial),
+            revocation_date: time,
+            crl_entry_extensions: None,
+        }]),
+        crl_extensions: None,
+    };
+    let signature = SigningKey::<Sha256>::new(issuer.key.clone()).sign(&tbs.to_der().unwrap());
+    let list = CertificateList {
+        tbs_cert_list: tbs,
+        signature_algorithm: leaf.signature_algorithm,
+        signature: BitString::from_bytes(&signature.to_vec()).unwrap(),
+    };
+    list.to_der().unwrap()
+}
+
+#[test]
+fn fingerprint_and_folder_must_both_pass_if_both_are_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = certificate("server", 0, None, false, 3600, URI);
+    let fingerprint = Fingerprint::parse(&sha256_hex(&server.der)).unwrap();
+    let both = Trust::new(Some(fingerprint.clone()), Some(folder.path()), folder.path());
+    assert!(check(&both, &server.der).unwrap_err().contains("is not trusted"));
+    put(folder.path(), "trusted", "a.der", &server.der);
+    check(&both, &server.der).unwrap();
+    check(&Trust::new(Some(fingerprint), None, folder.path()), &server.der).unwrap();
+    let other = Fingerprint::parse(&sha256_hex(b"other")).unwrap();
+    let error = check(&Trust::new(Some(other), None, folder.path()), &server.der).unwrap_err();
+    let (expected, got) = (sha256_hex(b"other"), sha256_hex(&server.der));
+    assert_eq!(
+        error,
+        format!("fingerprint mismatch for endpoint {URL}: expected {expected}, got {got}")
+    );
+}
+
+#[test]
+fn without_either_the_first_certificate_is_remembered_and_another_refused() {
+    let keys = tempfile::tempdir().unwrap();
+    let (first, second) = (
+        certificate("a", 0, None, false, 3600, URI),
+        certificate("b", 1, None, false, 3600, URI),
+    );
+    check(&Trust::new(None, None, keys.path()), &first.der).unwrap();
+    let again = Trust::new(None, None, keys.path());
+    check(&again, &first.der).unwrap();
+    let error = check(&again, &second.der).unwrap_err();
+    assert!(
+        error.contains("another certificate than before") && error.contains("remove"),
+        "{error}"
+    );
+    // Another server has a memory of its own.
+    again
+        .check(&second.der, "opc.tcp://elsewhere:4840/", "elsewhere", URI)
+        .unwrap();
+}
+
+#[test]
+fn a_negative_serial_number_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = certificate("server", 0, None, false, 3600, URI).der;
+    // The serial number is the one-byte integer 7 right behind the version.
+    let at = server
+        .windows(8)
+        .position(|w| w == [0xA0, 3, 2, 1, 2, 2, 1, 7])
+        .unwrap()
+        + 7;
+    server[at] = 0xF9;
+    put(folder.path(), "trusted", "a.der", &server);
+    check(&Trust::new(None, Some(folder.path()), folder.path()), &server).unwrap();
+    let library = opcua::crypto::X509::from_der(&server).unwrap();
+    assert_eq!(library.to_der().unwrap(), server);
+}

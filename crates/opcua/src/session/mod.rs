@@ -1,0 +1,86 @@
+//! An OPC UA session: a login on a secure channel, under which all services but discovery are called.
+//!
+//! A session outlives its channel: after a cut, [`Session::reactivate`] takes it over to a new one, where subscriptions
+//! go on. It never reconnects by itself; whoever owns it decides.
+
+mod login;
+mod read;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opcua::types::{ByteString, CloseSecureChannelRequest, CloseSessionRequest, NodeId};
+use parking_lot::Mutex;
+
+use crate::channel::{AnswerQueue, Body, CallError, Channel, Service};
+
+pub(crate) use login::{Credentials, LoginError};
+pub(crate) use read::read_id;
+
+/// How long a call may take.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Cheap to clone; clones are the same session.
+#[derive(Clone)]
+pub(crate) struct Session {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    channel: Channel,
+    credentials: Arc<Credentials>,
+    /// Secret: proves to the server which session a request belongs to.
+    token: NodeId,
+    /// As the server revised it.
+    timeout: Duration,
+    /// The server's latest, for the next activation.
+    nonce: Mutex<ByteString>,
+}
+
+impl Session {
+    pub fn channel(&self) -> &Channel {
+        &self.inner.channel
+    }
+
+    pub fn credentials(&self) -> &Arc<Credentials> {
+        &self.inner.credentials
+    }
+
+    pub fn timeout(&self) -> Duration {
+        self.inner.timeout
+    }
+
+    pub async fn call<S: Service>(&self, request: S) -> Result<S::Response, CallError> {
+        self.call_within(request, REQUEST_TIMEOUT).await
+    }
+
+    pub async fn call_within<S: Service>(&self, request: S, timeout: Duration) -> Result<S::Response, CallError> {
+        self.inner.channel.call(&self.inner.token, request, timeout).await
+    }
+
+    /// The answer undecoded, for those that carry values.
+    pub async fn call_raw<S: Service>(&self, request: S, timeout: Duration) -> Result<Body, CallError> {
+        self.inner.channel.call_raw(&self.inner.token, request, timeout).await
+    }
+
+    /// Sends a request whose answer goes to a queue, in the order of arrival.
+    pub async fn enqueue<S: Service>(&self, request: S, timeout_hint: Duration, queue: &AnswerQueue, tag: u64) {
+        self.inner
+            .channel
+            .enqueue(&self.inner.token, request, timeout_hint, queue, tag)
+            .await;
+    }
+
+    /// Ends the session and its subscriptions, if the server still listens.
+    pub async fn close(&self) {
+        let request = CloseSessionRequest {
+            delete_subscriptions: true,
+            request_header: Default::default(),
+        };
+        let _gone = self.call_within(request, Duration::from_secs(2)).await;
+        let request = CloseSecureChannelRequest {
+            request_header: Default::default(),
+        };
+        self.inner.channel.post(&self.inner.token, request).await;
+    }
+}

@@ -1,0 +1,119 @@
+//! CreateMonitoredItems: the request for a chunk of items, and what each result means.
+
+use opcua::types::{
+    AttributeId, CreateMonitoredItemsRequest, ExtensionObject, MonitoredItemCreateRequest, MonitoredItemCreateResult,
+    MonitoringMode, MonitoringParameters, NodeId, TimestampsToReturn,
+};
+
+use crate::channel::CallError;
+use crate::profile;
+use crate::session::{Session, read_id};
+use crate::value::status;
+
+/// Whether filters are sent to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filters {
+    /// The first chunk is on its way, or still to be sent alone.
+    Undecided,
+    Server,
+    Client,
+}
+
+impl From<profile::Filters> for Filters {
+    fn from(filters: profile::Filters) -> Filters {
+        match filters {
+            profile::Filters::Yes => Filters::Server,
+            profile::Filters::No => Filters::Client,
+            profile::Filters::Try => Filters::Undecided,
+        }
+    }
+}
+
+/// One item to create.
+pub(crate) struct Wanted {
+    pub node_id: NodeId,
+    pub handle: u32,
+    pub filter: ExtensionObject,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sampling {
+    pub interval_ms: f64,
+    pub queue_size: u32,
+}
+
+/// What became of one item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CreateOutcome {
+    Created {
+        id: u32,
+    },
+    /// The filter was refused, not the item.
+    WithoutFilter,
+    /// The subscription or the server takes no more items.
+    Full {
+        status: u32,
+    },
+    Failed {
+        status: u32,
+    },
+}
+
+impl From<&MonitoredItemCreateResult> for CreateOutcome {
+    fn from(result: &MonitoredItemCreateResult) -> CreateOutcome {
+        let status = result.status_code.bits();
+        if !status::is_bad(status) {
+            return CreateOutcome::Created {
+                id: result.monitored_item_id,
+            };
+        }
+        if status::says_no_filter(status) {
+            return CreateOutcome::WithoutFilter;
+        }
+        match status::says_full(status) {
+            true => CreateOutcome::Full { status },
+            false => CreateOutcome::Failed { status },
+        }
+    }
+}
+
+/// One call. The answer has one outcome per item, or the call fails as a whole.
+pub(crate) async fn create(
+    session: &Session,
+    subscription_id: u32,
+    wanted: Vec<Wanted>,
+    sampling: Sampling,
+) -> Result<Vec<CreateOutcome>, CallError> {
+    let count = wanted.len();
+    let items = wanted.into_iter().map(|item| MonitoredItemCreateRequest {
+        item_to_monitor: read_id(item.node_id, AttributeId::Value),
+        monitoring_mode: MonitoringMode::Reporting,
+        requested_parameters: MonitoringParameters {
+            client_handle: item.handle,
+            sampling_interval: sampling.interval_ms,
+            filter: item.filter,
+            queue_size: sampling.queue_size,
+            discard_oldest: true,
+        },
+    });
+    let request = CreateMonitoredItemsRequest {
+        request_header: Default::default(),
+        subscription_id,
+        timestamps_to_return: TimestampsToReturn::Both,
+        items_to_create: Some(items.collect()),
+    };
+    let response = session.call(request).await?;
+    let status = response.response_header.service_result.bits();
+    if status::is_bad(status) {
+        return Err(CallError::Refused(status));
+    }
+    let results = response.results.unwrap_or_default();
+    match results.len() == count {
+        true => Ok(results.iter().map(CreateOutcome::from).collect()),
+        // Which item each result belongs to is anybody's guess.
+        false => Err(CallError::Unreadable(format!(
+            "the server answered {} of {count} items",
+            results.len()
+        ))),
+    }
+}

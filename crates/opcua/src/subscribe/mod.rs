@@ -1,0 +1,11 @@
+//! Subscriptions of one session: created in chunks, published without a pause, recovered after a cut.
+
+pub(crate) mod create;
+pub(crate) mod publish;
+pub(crate) mod recover;
+pub(crate) mod sequence;
+pub(crate) mod subscription;
+
+pub(crate) use create::{CreateOutcome, Filters};
+pub(crate) use publish::Publisher;
+pub(crate) use subscription::{Subscription, SubscriptionSettings};

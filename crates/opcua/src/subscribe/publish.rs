@@ -1,0 +1,114 @@
+//! Publish requests of one session: as many outstanding as its subscriptions call for, each carrying the
+//! acknowledgements of what arrived since the last. Answers come through one queue in the order of their arrival.
+//!
+//! No request is sent while the flow has no room: the server then keeps the values, up to its queues' size.
+
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use opcua::types::{PublishRequest, SubscriptionAcknowledgement};
+use thalweg_telemetry::IntGauge;
+use tokio::sync::mpsc;
+
+use crate::channel::{Answer, AnswerQueue};
+use crate::session::Session;
+
+/// Outstanding requests of a session.
+const OUTSTANDING_MAX: usize = 64;
+
+/// What the server is told about how long a request may wait: longer than any keep-alive.
+const TIMEOUT_HINT: Duration = Duration::from_secs(600);
+
+pub(crate) struct Publisher {
+    answers: mpsc::UnboundedReceiver<Answer>,
+    queue: AnswerQueue,
+    sent: HashMap<u64, Instant>,
+    tag: u64,
+    per_subscription: usize,
+    /// The server refused more than this.
+    limit: usize,
+    acknowledgements: Vec<SubscriptionAcknowledgement>,
+}
+
+impl Publisher {
+    /// `outstanding` shows how many requests the server holds.
+    pub fn new(per_subscription: usize, outstanding: IntGauge) -> Publisher {
+        let (sender, answers) = mpsc::unbounded_channel();
+        let queue = AnswerQueue {
+            answers: sender,
+            outstanding,
+        };
+        Publisher {
+            answers,
+            queue,
+            sent: HashMap::new(),
+            tag: 0,
+            per_subscription,
+            limit: OUTSTANDING_MAX,
+            acknowledgements: Vec::new(),
+        }
+    }
+
+    /// How many requests may be sent now.
+    pub fn missing(&self, subscriptions: usize) -> usize {
+        (self.per_subscription * subscriptions)
+            .min(self.limit)
+            .saturating_sub(self.sent.len())
+    }
+
+    /// Whether nothing but the server can be waited for: requests are outstanding and no answer waits to be processed.
+    pub fn is_up_to_date(&self) -> bool {
+        !self.sent.is_empty() && self.answers.is_empty()
+    }
+
+    pub async fn send(&mut self, session: &Session) {
+        let acknowledgements = std::mem::take(&mut self.acknowledgements);
+        let request = PublishRequest {
+            request_header: Default::default(),
+            subscription_acknowledgements: (!acknowledgements.is_empty()).then_some(acknowledgements),
+        };
+        self.tag += 1;
+        self.sent.insert(self.tag, Instant::now());
+        session.enqueue(request, TIMEOUT_HINT, &self.queue, self.tag).await;
+    }
+
+    /// The next answer with the time since its request. Pending while nothing is outstanding.
+    pub async fn answer(&mut self) -> (Answer, Duration) {
+        loop {
+            let Some(answer) = self.answers.recv().await else {
+                std::future::pending::<()>().await;
+                continue;
+            };
+            // Answers to requests of a connection that is gone are told apart by their tag.
+            if let Some(sent) = self.sent.remove(&answer.tag) {
+                return (answer, sent.elapsed());
+            }
+        }
+    }
+
+    /// A message has been taken over; the server need not keep it.
+    pub fn acknowledge(&mut self, subscription_id: u32, sequence_number: u32) {
+        self.acknowledgements.push(SubscriptionAcknowledgement {
+            subscription_id,
+            sequence_number,
+        });
+    }
+
+    /// The server has too many requests waiting.
+    pub fn too_many(&mut self) {
+        self.limit = self.sent.len().max(1);
+    }
+
+    /// The connection is gone, and all its requests with it. Acknowledgements wait for the next.
+    pub fn connection_lost(&mut self) {
+        self.sent.clear();
+        while self.answers.try_recv().is_ok() {}
+    }
+
+    /// Another session: what the old one received cannot be acknowledged in it.
+    pub fn session_lost(&mut self) {
+        self.connection_lost();
+        self.acknowledgements.clear();
+        self.limit = OUTSTANDING_MAX;
+    }
+}

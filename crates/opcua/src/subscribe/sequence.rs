@@ -1,0 +1,159 @@
+//! The numbers of a subscription's notification messages: which one comes next, which ones are missing.
+//!
+//! Numbers count from 1 and wrap to 1. A keep-alive carries the number of the message that comes next.
+
+/// More missing messages than a server keeps are not asked for one by one.
+const MISSING_MAX: u32 = 1000;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sequence {
+    next: u32,
+}
+
+/// What a message's number means.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// The one that was expected.
+    InOrder,
+    /// These are missing before it.
+    After(Missing),
+    /// It was seen before.
+    Seen,
+}
+
+/// Consecutive numbers, oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub first: u32,
+    pub count: u32,
+    /// There are more than `count`, which nobody will have kept.
+    pub too_many: bool,
+}
+
+impl Missing {
+    pub fn numbers(self) -> impl Iterator<Item = u32> {
+        std::iter::successors(Some(self.first), |number| Some(successor(*number))).take(self.count as usize)
+    }
+}
+
+fn successor(number: u32) -> u32 {
+    number.checked_add(1).unwrap_or(1)
+}
+
+/// How far `to` lies behind `from`, in the direction of counting; large if it lies before.
+fn distance(from: u32, to: u32) -> u32 {
+    if to >= from {
+        to - from
+    } else {
+        (u32::MAX - from).saturating_add(to)
+    }
+}
+
+impl Default for Sequence {
+    fn default() -> Sequence {
+        Sequence { next: 1 }
+    }
+}
+
+impl Sequence {
+    pub fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// A message with data arrived: the one after it is next, unless it was seen before.
+    pub fn message(&mut self, number: u32) -> Arrival {
+        let arrival = self.compare(number);
+        if arrival != Arrival::Seen {
+            self.next = successor(number);
+        }
+        arrival
+    }
+
+    /// A keep-alive announces the next number.
+    pub fn keep_alive(&mut self, number: u32) -> Arrival {
+        let arrival = self.compare(number);
+        if let Arrival::After(_) = arrival {
+            self.next = number;
+        }
+        arrival
+    }
+
+    fn compare(&self, number: u32) -> Arrival {
+        if number == 0 {
+            return Arrival::InOrder;
+        }
+        match distance(self.next, number) {
+            0 => Arrival::InOrder,
+            ahead if ahead <= u32::MAX / 2 => Arrival::After(Missing {
+                first: self.next,
+                count: ahead.min(MISSING_MAX),
+                too_many: ahead > MISSING_MAX,
+            }),
+            _ => Arrival::Seen,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_skipped_is_missing_and_what_comes_again_was_seen() {
+        let mut sequence = Sequence::default();
+        assert_eq!(sequence.message(1), Arrival::InOrder);
+        let missing = Missing {
+            first: 2,
+            count: 2,
+            too_many: false,
+        };
+        assert_eq!(sequence.message(4), Arrival::After(missing));
+        assert_eq!(missing.numbers().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(sequence.message(3), Arrival::Seen);
+        assert_eq!(sequence.keep_alive(5), Arrival::InOrder);
+        assert_eq!(
+            sequence.keep_alive(6),
+            Arrival::After(Missing {
+                first: 5,
+                count: 1,
+                too_many: false
+            })
+        );
+        assert_eq!(sequence.message(6), Arrival::InOrder);
+    }
+
+    #[test]
+    fn numbers_wrap_to_one() {
+        let mut sequence = Sequence { next: u32::MAX };
+        assert_eq!(sequence.message(u32::MAX), Arrival::InOrder);
+        assert_eq!(sequence.next(), 1);
+        let mut sequence = Sequence { next: u32::MAX };
+        let missing = Missing {
+            first: u32::MAX,
+            count: 2,
+            too_many: false,
+        };
+        assert_eq!(sequence.message(2), Arrival::After(missing));
+        assert_eq!(missing.numbers().collect::<Vec<_>>(), [u32::MAX, 1]);
+    }
+
+    proptest! {
+        /// Of messages 1..=n some are lost: every lost one before the last that arrived is named once, nothing else is.
+        #[test]
+        fn every_loss_is_named_once(arrives in prop::collection::vec(any::<bool>(), 1..200)) {
+            let mut sequence = Sequence::default();
+            let mut named = Vec::new();
+            for (i, _) in arrives.iter().enumerate().filter(|(_, arrives)| **arrives) {
+                match sequence.message(i as u32 + 1) {
+                    Arrival::After(missing) => named.extend(missing.numbers()),
+                    Arrival::InOrder => {}
+                    Arrival::Seen => prop_assert!(false),
+                }
+            }
+            let last = arrives.iter().rposition(|arrives| *arrives).unwrap_or(0);
+            let lost: Vec<u32> = (0..last).filter(|i| !arrives[*i]).map(|i| i as u32 + 1).collect();
+            prop_assert_eq!(named, lost);
+        }
+    }
+}

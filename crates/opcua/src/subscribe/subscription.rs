@@ -1,0 +1,120 @@
+//! One subscription: what was agreed with the server, what it holds, when it was last heard of.
+
+use std::time::{Duration, Instant};
+
+use opcua::types::{CreateSubscriptionRequest, DeleteSubscriptionsRequest};
+use thalweg_record::Ticks;
+
+use super::sequence::Sequence;
+use crate::channel::CallError;
+use crate::config::InputConfig;
+use crate::session::Session;
+use crate::value::status;
+
+/// A subscription outlives this many keep-alive intervals without a publish request.
+const LIFETIME_KEEP_ALIVES: u32 = 10;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SubscriptionSettings {
+    pub publishing_interval: Duration,
+    pub keep_alive_count: u32,
+    pub notifications_per_publish_max: u32,
+    pub items_max: usize,
+}
+
+impl From<&InputConfig> for SubscriptionSettings {
+    fn from(config: &InputConfig) -> SubscriptionSettings {
+        SubscriptionSettings {
+            publishing_interval: config.publishing_interval,
+            keep_alive_count: config.keep_alive_count,
+            notifications_per_publish_max: config.notifications_per_publish_max,
+            items_max: config.items_per_subscription,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    /// The server's id.
+    pub id: u32,
+    pub sequence: Sequence,
+    /// Items created or asked for.
+    pub items: usize,
+    /// Lower than configured once the server refused more.
+    pub items_max: usize,
+    /// Longest silence that the server may keep.
+    pub keep_alive: Duration,
+    /// When the server was last heard of it, by both clocks.
+    pub heard: Instant,
+    pub heard_at: Ticks,
+    /// A call that creates items was not answered: nobody knows what exists.
+    pub in_doubt: bool,
+    /// How often in a row it fell silent.
+    pub silences: u8,
+    /// The server has ended it, or does not answer for it: it must be made anew.
+    pub lost: bool,
+}
+
+impl Subscription {
+    pub async fn create(session: &Session, settings: &SubscriptionSettings) -> Result<Subscription, CallError> {
+        let request = CreateSubscriptionRequest {
+            request_header: Default::default(),
+            requested_publishing_interval: settings.publishing_interval.as_secs_f64() * 1000.0,
+            requested_lifetime_count: settings.keep_alive_count.saturating_mul(LIFETIME_KEEP_ALIVES),
+            requested_max_keep_alive_count: settings.keep_alive_count,
+            max_notifications_per_publish: settings.notifications_per_publish_max,
+            publishing_enabled: true,
+            priority: 0,
+        };
+        let response = session.call(request).await?;
+        let status = response.response_header.service_result.bits();
+        if status::is_bad(status) {
+            return Err(CallError::Refused(status));
+        }
+        let interval = response.revised_publishing_interval;
+        let interval = if interval.is_finite() {
+            interval.clamp(1.0, 3_600_000.0)
+        } else {
+            1000.0
+        };
+        let keep_alive = interval * f64::from(response.revised_max_keep_alive_count.max(1));
+        Ok(Subscription {
+            id: response.subscription_id,
+            sequence: Sequence::default(),
+            items: 0,
+            items_max: settings.items_max,
+            keep_alive: Duration::from_secs_f64((keep_alive / 1000.0).min(86_400.0)),
+            heard: Instant::now(),
+            heard_at: Ticks::now(),
+            in_doubt: false,
+            silences: 0,
+            lost: false,
+        })
+    }
+
+    /// Forgets a subscription on the server; errors are of no interest, since it may be gone.
+    pub async fn delete(session: &Session, id: u32) {
+        let request = DeleteSubscriptionsRequest {
+            request_header: Default::default(),
+            subscription_ids: Some(vec![id]),
+        };
+        let _gone = session.call(request).await;
+    }
+
+    pub fn heard_now(&mut self) {
+        self.heard = Instant::now();
+        self.heard_at = Ticks::now();
+        self.silences = 0;
+    }
+
+    /// Whether it holds room for another item.
+    pub fn has_room(&self) -> bool {
+        !self.lost && !self.in_doubt && self.items < self.items_max
+    }
+
+    /// Silent for longer than a server may be: two keep-alives, and a moment for the way.
+    pub fn is_silent(&self, now: Instant) -> bool {
+        const MARGIN: Duration = Duration::from_secs(1);
+        now.saturating_duration_since(self.heard) > self.keep_alive * 2 + MARGIN
+    }
+}

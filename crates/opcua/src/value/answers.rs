@@ -1,0 +1,262 @@
+//! The answers that carry values, decoded in one pass: Publish, Republish and Read.
+
+use opcua::types::{Identifier, NodeId, PublishRequest, ReadRequest, RepublishRequest};
+
+use super::decode::{DataValue, DecodeError, Decoder};
+use super::types::TypeBook;
+use crate::channel::{Body, CallError};
+
+const DATA_CHANGE: u32 = 811;
+const STATUS_CHANGE: u32 = 820;
+
+/// What one publish answer says.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct PublishAnswer {
+    pub subscription_id: u32,
+    /// Notifications that the server still keeps.
+    pub available: Vec<u32>,
+    pub more: bool,
+    pub message: Notifications,
+    /// One status per acknowledgement of the request.
+    pub acknowledged: Vec<u32>,
+}
+
+/// A notification message without its values, which go to a buffer of the caller.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Notifications {
+    pub sequence_number: u32,
+    /// Without data it is a keep-alive, whose number is the next to come.
+    pub is_keep_alive: bool,
+    /// The subscription ended or moved, with this status.
+    pub status_change: Option<u32>,
+}
+
+/// One value by the client handle of its item.
+pub(crate) type HandledValue = (u32, DataValue);
+
+pub(crate) fn publish(
+    body: &Body,
+    types: &TypeBook,
+    values: &mut Vec<HandledValue>,
+) -> Result<PublishAnswer, CallError> {
+    let bytes = body.content::<PublishRequest>()?;
+    answer(&bytes, types, |decoder| {
+        let subscription_id = decoder.u32()?;
+        let available = numbers(decoder)?;
+        let more = decoder.u8()? != 0;
+        let message = notifications(decoder, values)?;
+        let acknowledged = numbers(decoder)?;
+        Ok(PublishAnswer {
+            subscription_id,
+            available,
+            more,
+            message,
+            acknowledged,
+        })
+    })
+}
+
+pub(crate) fn republish(
+    body: &Body,
+    types: &TypeBook,
+    values: &mut Vec<HandledValue>,
+) -> Result<Notifications, CallError> {
+    let bytes = body.content::<RepublishRequest>()?;
+    answer(&bytes, types, |decoder| notifications(decoder, values))
+}
+
+/// The values of a read, in the order of the request.
+pub(crate) fn read(body: &Body, types: &TypeBook) -> Result<Vec<DataValue>, CallError> {
+    let bytes = body.content::<ReadRequest>()?;
+    answer(&bytes, types, |decoder| {
+        let count = decoder.length(1)?.unwrap_or(0);
+        (0..count).map(|_| decoder.data_value()).collect()
+    })
+}
+
+fn answer<T>(
+    bytes: &[u8],
+    types: &TypeBook,
+    read: impl FnOnce(&mut Decoder<'_>) -> Result<T, DecodeError>,
+) -> Result<T, CallError> {
+    let mut decoder = Decoder::new(bytes, types);
+    let unreadable = |error: DecodeError| CallError::Unreadable(error.to_string());
+    let status = response_header(&mut decoder).map_err(unreadable)?;
+    if super::status::is_bad(status) {
+        return Err(CallError::Refused(status));
+    }
+    read(&mut decoder).map_err(unreadable)
+}
+
+/// Returns the service result.
+fn response_header(decoder: &mut Decoder<'_>) -> Result<u32, DecodeError> {
+    decoder.time()?;
+    decoder.u32()?;
+    let status = decoder.u32()?;
+    decoder.diagnostic_info()?;
+    let strings = decoder.length(4)?.unwrap_or(0);
+    for _ in 0..strings {
+        decoder.bytes()?;
+    }
+    extension(decoder)?;
+    Ok(status)
+}
+
+/// The type and the body of an extension object.
+fn extension<'a>(decoder: &mut Decoder<'a>) -> Result<(NodeId, &'a [u8]), DecodeError> {
+    let id = decoder.node_id()?;
+    let body = if decoder.u8()? == 0 { None } else { decoder.bytes()? };
+    Ok((id, body.unwrap_or_default()))
+}
+
+fn notifications(decoder: &mut Decoder<'_>, values: &mut Vec<HandledValue>) -> Result<Notifications, DecodeError> {
+    let sequence_number = decoder.u32()?;
+    decoder.time()?;
+    let count = decoder.length(3)?.unwrap_or(0);
+    let mut message = Notifications {
+        sequence_number,
+        is_keep_alive: count == 0,
+        status_change: None,
+    };
+    for _ in 0..count {
+        let (id, body) = extension(decoder)?;
+        let mut inner = decoder.over(body);
+        match (id.namespace, &id.identifier) {
+            (0, Identifier::Numeric(DATA_CHANGE)) => data_change(&mut inner, values)?,
+            (0, Identifier::Numeric(STATUS_CHANGE)) => message.status_change = Some(inner.u32()?),
+            // Events are not asked for.
+            _ => {}
+        }
+    }
+    Ok(message)
+}
+
+fn data_change(decoder: &mut Decoder<'_>, values: &mut Vec<HandledValue>) -> Result<(), DecodeError> {
+    let count = decoder.length(5)?.unwrap_or(0);
+    values.reserve(count);
+    for _ in 0..count {
+        let handle = decoder.u32()?;
+        values.push((handle, decoder.data_value()?));
+    }
+    Ok(())
+}
+
+fn numbers(decoder: &mut Decoder<'_>) -> Result<Vec<u32>, DecodeError> {
+    let count = decoder.length(4)?.unwrap_or(0);
+    (0..count).map(|_| decoder.u32()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use opcua::types::{
+        BinaryEncodable as _, ContextOwned, DataChangeNotification, DataValue as UaDataValue, DecodingOptions,
+        ExtensionObject, MonitoredItemNotification, NamespaceMap, NotificationMessage, ObjectId, PublishResponse,
+        ResponseHeader, StatusChangeNotification, StatusCode, Variant,
+    };
+    use proptest::prelude::*;
+    use thalweg_record::Value;
+
+    use crate::value::Content;
+
+    fn body(response: &PublishResponse) -> Body {
+        let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());
+        let context = context.context();
+        let mut bytes = NodeId::from(ObjectId::PublishResponse_Encoding_DefaultBinary).encode_to_vec(&context);
+        bytes.extend(response.encode_to_vec(&context));
+        Body::from_bytes(Bytes::from(bytes))
+    }
+
+    fn response(notifications: Vec<ExtensionObject>) -> PublishResponse {
+        PublishResponse {
+            response_header: ResponseHeader::null(),
+            subscription_id: 7,
+            available_sequence_numbers: Some(vec![3, 4]),
+            more_notifications: true,
+            notification_message: NotificationMessage {
+                sequence_number: 4,
+                publish_time: opcua::types::DateTime::now(),
+                notification_data: if notifications.is_empty() {
+                    None
+                } else {
+                    Some(notifications)
+                },
+            },
+            results: Some(vec![StatusCode::Good]),
+            diagnostic_infos: None,
+        }
+    }
+
+    fn data_change(values: &[(u32, i32)]) -> ExtensionObject {
+        let items = values.iter().map(|(handle, value)| MonitoredItemNotification {
+            client_handle: *handle,
+            value: UaDataValue::value_only(Variant::Int32(*value)),
+        });
+        ExtensionObject::from_message(DataChangeNotification {
+            monitored_items: Some(items.collect()),
+            diagnostic_infos: None,
+        })
+    }
+
+    #[test]
+    fn values_come_by_handle_and_everything_else_is_read_around_them() {
+        let book = TypeBook::default();
+        let mut values = Vec::new();
+        let notifications = vec![data_change(&[(1, 10), (2, 20)]), data_change(&[(1, 11)])];
+        let answer = publish(&body(&response(notifications)), &book, &mut values).unwrap();
+        let seen: Vec<(u32, Content)> = values
+            .iter()
+            .map(|(handle, value)| (*handle, value.content.clone()))
+            .collect();
+        let content = |n| Content::Value(Value::I32(n));
+        assert_eq!(seen, [(1, content(10)), (2, content(20)), (1, content(11))]);
+        assert_eq!(
+            (answer.subscription_id, answer.available, answer.more),
+            (7, vec![3, 4], true)
+        );
+        let message = Notifications {
+            sequence_number: 4,
+            is_keep_alive: false,
+            status_change: None,
+        };
+        assert_eq!((answer.message, answer.acknowledged), (message, vec![0]));
+    }
+
+    #[test]
+    fn keep_alives_and_status_changes_are_told_apart() {
+        let book = TypeBook::default();
+        let answer = publish(&body(&response(vec![])), &book, &mut Vec::new()).unwrap();
+        assert!(answer.message.is_keep_alive);
+        let change = ExtensionObject::from_message(StatusChangeNotification {
+            status: StatusCode::BadTimeout,
+            diagnostic_info: Default::default(),
+        });
+        let answer = publish(&body(&response(vec![change])), &book, &mut Vec::new()).unwrap();
+        assert!(!answer.message.is_keep_alive);
+        assert_eq!(answer.message.status_change, Some(StatusCode::BadTimeout.bits()));
+    }
+
+    #[test]
+    fn a_bad_service_result_is_a_refusal() {
+        let book = TypeBook::default();
+        let mut refused = response(vec![]);
+        refused.response_header.service_result = StatusCode::BadNoSubscription;
+        let error = publish(&body(&refused), &book, &mut Vec::new()).unwrap_err();
+        assert_eq!(error.status(), Some(StatusCode::BadNoSubscription.bits()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_panics(noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20), cut in any::<prop::sample::Index>()) {
+            let whole = body(&response(vec![data_change(&[(1, 1), (2, 2)])]));
+            let mut bytes = whole.bytes().to_vec();
+            for (at, byte) in noise {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.index(bytes.len()) + 1);
+            let _ = publish(&Body::from_bytes(Bytes::from(bytes)), &TypeBook::default(), &mut Vec::new());
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! From the bytes of OPC UA values to [`thalweg_record::Value`]s with their stamps.
+
+pub(crate) mod answers;
+pub(crate) mod decode;
+mod standard_types;
+pub(crate) mod status;
+pub(crate) mod ticks;
+pub(crate) mod types;
+
+pub(crate) use decode::{Content, DataValue, DecodeError, Decoder};
+pub(crate) use types::TypeBook;

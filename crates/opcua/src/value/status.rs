@@ -1,0 +1,126 @@
+//! OPC UA status codes: their text in metadata and logs, and what a few of them mean for a client.
+
+use opcua::types::{StatusCode, SubStatusCode};
+
+const SEVERITY: u32 = 0xC000_0000;
+const BAD: u32 = 0x8000_0000;
+const OVERFLOW: u32 = 0x0000_0080;
+/// The half of the info type that is reserved.
+const INFO_RESERVED: u32 = 0x0000_0800;
+const CODE: u32 = 0xFFFF_0000;
+
+/// `<sentence> <name> (0x<HEX>)`; a code that the specification does not list, or one with further bits: `0x<HEX>`.
+pub(crate) fn text(status: u32) -> String {
+    match SubStatusCode::from_value(status) {
+        Some(known) => format!("{} Status{} (0x{status:X})", known.description().trim(), known.name()),
+        None => format!("0x{status:X}"),
+    }
+}
+
+/// The code's name alone, for metric labels and lists.
+pub(crate) fn name(status: u32) -> String {
+    match SubStatusCode::from_value(status & CODE) {
+        Some(known) => known.name().to_owned(),
+        None => format!("0x{status:X}"),
+    }
+}
+
+pub(crate) fn is_bad(status: u32) -> bool {
+    status & SEVERITY >= BAD
+}
+
+/// Whether values were lost in the server's queue just before or after this one. Some servers set the bit without the
+/// info type that it needs.
+pub(crate) fn is_overflow(status: u32) -> bool {
+    status & (INFO_RESERVED | OVERFLOW) == OVERFLOW
+}
+
+fn is_one_of(status: u32, codes: &[StatusCode]) -> bool {
+    codes.iter().any(|code| code.bits() == status & CODE)
+}
+
+/// Refusals after which the same call with fewer operations may succeed.
+pub(crate) fn says_too_large(status: u32) -> bool {
+    const CODES: [StatusCode; 5] = [
+        StatusCode::BadTooManyOperations,
+        StatusCode::BadRequestTooLarge,
+        StatusCode::BadResponseTooLarge,
+        StatusCode::BadEncodingLimitsExceeded,
+        StatusCode::BadTcpMessageTooLarge,
+    ];
+    is_one_of(status, &CODES)
+}
+
+/// Refusals that concern the filter of a monitored item and not the item.
+pub(crate) fn says_no_filter(status: u32) -> bool {
+    const CODES: [StatusCode; 4] = [
+        StatusCode::BadFilterNotAllowed,
+        StatusCode::BadMonitoredItemFilterUnsupported,
+        StatusCode::BadMonitoredItemFilterInvalid,
+        StatusCode::BadDeadbandFilterInvalid,
+    ];
+    is_one_of(status, &CODES)
+}
+
+/// Whether a subscription or the server takes no more monitored items.
+pub(crate) fn says_full(status: u32) -> bool {
+    is_one_of(status, &[StatusCode::BadTooManyMonitoredItems])
+}
+
+/// Whether the session is gone and another one is needed.
+pub(crate) fn says_session_gone(status: u32) -> bool {
+    const CODES: [StatusCode; 4] = [
+        StatusCode::BadSessionIdInvalid,
+        StatusCode::BadSessionClosed,
+        StatusCode::BadSessionNotActivated,
+        StatusCode::BadSecureChannelIdInvalid,
+    ];
+    is_one_of(status, &CODES)
+}
+
+/// Whether the subscription is gone.
+pub(crate) fn says_no_subscription(status: u32) -> bool {
+    const CODES: [StatusCode; 2] = [StatusCode::BadSubscriptionIdInvalid, StatusCode::BadNoSubscription];
+    is_one_of(status, &CODES)
+}
+
+/// Refusals after which a client must not knock again at once.
+pub(crate) fn says_wait(status: u32) -> bool {
+    const CODES: [StatusCode; 2] = [StatusCode::BadUserAccessDenied, StatusCode::BadTooManySessions];
+    is_one_of(status, &CODES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_sentence_name_and_number() {
+        assert_eq!(text(0), "The operation succeeded. StatusGood (0x0)");
+        assert_eq!(
+            text(0x8001_0000),
+            "An unexpected error occurred. StatusBadUnexpectedError (0x80010000)"
+        );
+        assert!(text(0x8034_0000).ends_with(" StatusBadNodeIdUnknown (0x80340000)"));
+        assert_eq!(text(0x0000_0480), "0x480");
+        assert_eq!(text(0xBEEF_0000), "0xBEEF0000");
+    }
+
+    #[test]
+    fn every_listed_code_has_a_sentence() {
+        for code in (0..0x400u32).flat_map(|sub| [sub << 16, 0x4000_0000 | sub << 16, 0x8000_0000 | sub << 16]) {
+            let text = text(code);
+            assert!(
+                text.starts_with("0x") || (text.contains(" Status") && text.ends_with(&format!("(0x{code:X})"))),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn overflow_is_told_with_and_without_its_info_type() {
+        assert!(is_overflow(0x480) && is_overflow(0x80));
+        assert!(!is_overflow(0x880) && !is_overflow(0x400) && !is_overflow(0));
+        assert!(is_bad(0x8000_0000) && is_bad(0xC000_0000) && !is_bad(0x4000_0000));
+    }
+}

@@ -1,0 +1,198 @@
+//! The built-in types by number, and the structures that a server has described.
+//!
+//! The book answers two questions while values are decoded: what does this encoding look like, and what does this data
+//! type look like. A question without an answer is remembered once, so that whoever has the session can ask the server
+//! and decode the same bytes again.
+
+use std::collections::{HashMap, HashSet};
+
+use opcua::types::{Identifier, NodeId};
+use parking_lot::Mutex;
+use thalweg_record::Text;
+
+pub(crate) const BOOLEAN: u8 = 1;
+pub(crate) const SBYTE: u8 = 2;
+pub(crate) const BYTE: u8 = 3;
+pub(crate) const INT16: u8 = 4;
+pub(crate) const UINT16: u8 = 5;
+pub(crate) const INT32: u8 = 6;
+pub(crate) const UINT32: u8 = 7;
+pub(crate) const INT64: u8 = 8;
+pub(crate) const UINT64: u8 = 9;
+pub(crate) const FLOAT: u8 = 10;
+pub(crate) const DOUBLE: u8 = 11;
+pub(crate) const STRING: u8 = 12;
+pub(crate) const DATE_TIME: u8 = 13;
+pub(crate) const GUID: u8 = 14;
+pub(crate) const BYTE_STRING: u8 = 15;
+pub(crate) const XML_ELEMENT: u8 = 16;
+pub(crate) const NODE_ID: u8 = 17;
+pub(crate) const EXPANDED_NODE_ID: u8 = 18;
+pub(crate) const STATUS_CODE: u8 = 19;
+pub(crate) const QUALIFIED_NAME: u8 = 20;
+pub(crate) const LOCALIZED_TEXT: u8 = 21;
+pub(crate) const EXTENSION_OBJECT: u8 = 22;
+pub(crate) const DATA_VALUE: u8 = 23;
+pub(crate) const VARIANT: u8 = 24;
+pub(crate) const DIAGNOSTIC_INFO: u8 = 25;
+
+/// Structures that are remembered; more of them stay bytes.
+const STRUCTURES_MAX: usize = 10_000;
+
+/// How a structure is laid out.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Structure {
+    pub kind: StructureKind,
+    pub fields: Vec<Field>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StructureKind {
+    Plain,
+    /// A mask of the optional fields that are present comes first.
+    OptionalFields,
+    /// The number of the one field that is present comes first.
+    Union,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Field {
+    pub name: Text,
+    pub element: Element,
+    pub rank: Rank,
+    pub optional: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Element {
+    BuiltIn(u8),
+    /// The structure of this data type.
+    Structure(NodeId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rank {
+    Scalar,
+    Array,
+    Matrix,
+}
+
+/// What is known of one server's structures.
+#[derive(Debug, Default)]
+pub(crate) struct TypeBook {
+    structures: HashMap<NodeId, Structure>,
+    /// From the id of a binary encoding to its data type.
+    encodings: HashMap<NodeId, NodeId>,
+    /// Encodings for which the server has no description.
+    without: HashSet<NodeId>,
+    missing: Mutex<Vec<NodeId>>,
+}
+
+impl TypeBook {
+    /// A book that knows the structures of the specification.
+    pub fn standard() -> TypeBook {
+        let mut book = TypeBook::default();
+        super::standard_types::add_to(&mut book);
+        book
+    }
+
+    pub fn structure_of_encoding(&self, encoding: &NodeId) -> Option<&Structure> {
+        if let Some(structure) = self
+            .encodings
+            .get(encoding)
+            .and_then(|data_type| self.structures.get(data_type))
+        {
+            return Some(structure);
+        }
+        if !self.without.contains(encoding) && self.structures.len() + self.without.len() < STRUCTURES_MAX {
+            let mut missing = self.missing.lock();
+            if !missing.contains(encoding) {
+                missing.push(encoding.clone());
+            }
+        }
+        None
+    }
+
+    pub fn structure(&self, data_type: &NodeId) -> Option<&Structure> {
+        self.structures.get(data_type)
+    }
+
+    /// Encodings that were met and not found; each is named once per decoding.
+    pub fn take_missing(&self) -> Vec<NodeId> {
+        std::mem::take(&mut *self.missing.lock())
+    }
+
+    pub fn learn(&mut self, data_type: NodeId, structure: Structure) {
+        self.structures.insert(data_type, structure);
+    }
+
+    pub fn learn_encoding(&mut self, encoding: NodeId, data_type: NodeId) {
+        self.without.remove(&encoding);
+        self.encodings.insert(encoding, data_type);
+    }
+
+    /// The server cannot describe what is encoded so.
+    pub fn give_up(&mut self, encoding: NodeId) {
+        self.without.insert(encoding);
+    }
+}
+
+/// The built-in type by which values of a data type of namespace 0 are encoded; `None` for structures and for types of
+/// other namespaces, whose supertypes must be asked for.
+pub(crate) fn built_in(data_type: &NodeId) -> Option<u8> {
+    let (0, Identifier::Numeric(id)) = (data_type.namespace, &data_type.identifier) else {
+        return None;
+    };
+    Some(match id {
+        1..=25 => u8::try_from(*id).ok()?,
+        // Abstract numbers travel as variants.
+        26..=28 => VARIANT,
+        29 => INT32,
+        // Images.
+        30 | 2000..=2003 => BYTE_STRING,
+        290 => DOUBLE,
+        294 | 293 => DATE_TIME,
+        288 | 289 => UINT32,
+        291 | 292 | 295 | 12877..=12881 => STRING,
+        // ApplicationInstanceCertificate, ContinuationPoint, AudioDataType, EncodedTicket
+        311 | 521 | 16307 => BYTE_STRING,
+        388 => NODE_ID,
+        // BitFieldMaskDataType
+        11737 => UINT64,
+        // NormalizedString, DecimalString, DurationString, TimeString, DateString, UriString …
+        23751 | 24263 => STRING,
+        20998 => UINT32,
+        17588 => UINT32,
+        _ => return None,
+    })
+}
+
+/// Whether a data type of namespace 0 is a number, so that a deadband makes sense.
+pub(crate) fn is_numeric(data_type: &NodeId) -> bool {
+    let (0, Identifier::Numeric(id)) = (data_type.namespace, &data_type.identifier) else {
+        return false;
+    };
+    matches!(id, 2..=11 | 26..=28 | 288..=290 | 17588 | 20998)
+}
+
+/// A data type as metadata names it.
+pub(crate) fn metadata_name(data_type: &NodeId) -> String {
+    let name = match (data_type.namespace, &data_type.identifier) {
+        (0, Identifier::Numeric(id)) => match id {
+            13 | 294 => "time.Time",
+            1 => "bool",
+            2 => "int8",
+            3 => "byte",
+            4 => "int16",
+            5 => "uint16",
+            6 => "int32",
+            7 => "uint32",
+            10 => "float32",
+            11 => "float64",
+            12 => "string",
+            _ => return crate::node_id::text_with_namespace(data_type),
+        },
+        _ => return crate::node_id::text_with_namespace(data_type),
+    };
+    name.to_owned()
+}

@@ -1,0 +1,207 @@
+//! Servers that refuse, lack or limit something, and flows that are full.
+
+use thalweg_record::FilterReason;
+
+use crate::harness::{Options, Plant, collect, is_unbroken, open};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_refuses_filters_is_filtered_here() {
+    let plant = Plant::start(Options {
+        fast_nodes: 60,
+        refuse_filters: true,
+        types: true,
+        ..open()
+    })
+    .await;
+    let fields = "subscribeEnabled: true, deadbandRules: [{pattern: \"*FastUInt5*\", type: absolute, value: 3}]";
+    let collector = collect(&plant.endpoint(), fields).await;
+    collector
+        .until("values", |c| c.values_of("ns=3;s=FastUInt1").len() > 12)
+        .await;
+    // Values of the right tags, none twice, none lost; those within the band are suppressed here.
+    assert!(is_unbroken(&collector.values_of("ns=3;s=FastUInt1")));
+    let banded: Vec<u32> = collector
+        .values_of("ns=3;s=FastUInt5")
+        .iter()
+        .map(|v| v.parse().unwrap())
+        .collect();
+    assert!(
+        banded.len() >= 2 && banded.windows(2).all(|pair| pair[1] - pair[0] == 4),
+        "{banded:?}"
+    );
+    assert!(collector.metric("values_suppressed_total") > 0.0);
+    assert_eq!(collector.metric("items_failed"), 0.0);
+    assert_eq!(collector.metric("items_monitored"), collector.metric("items_wanted"));
+    collector.stop().await;
+    plant.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_percent_deadband_is_of_the_nodes_range_also_here() {
+    let plant = Plant::start(Options {
+        types: true,
+        refuse_filters: true,
+        fast_rate: 0.05,
+        ..open()
+    })
+    .await;
+    let fields = "subscribeEnabled: true, nodeIDs: [\"ns=3;s=TypesAnalog\"], deadband: {type: percent, value: 10}, browse: {maxDepth: 0}";
+    let collector = collect(&plant.endpoint(), fields).await;
+    collector
+        .until("steps of ten", |c| {
+            let values: Vec<f64> = c
+                .values_of("ns=3;s=TypesAnalog")
+                .iter()
+                .map(|v| v.parse().unwrap())
+                .collect();
+            // The range is 0 to 100 and each change adds 1, so the next value that passes is 11 higher.
+            values
+                .windows(2)
+                .filter(|pair| (pair[1] - pair[0] - 11.0).abs() < 1e-9)
+                .count()
+                >= 3
+        })
+        .await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_nodes_among_good_ones_concern_only_themselves() {
+    let plant = Plant::start(Options {
+        fast_nodes: 50,
+        bad_nodes: 7,
+        ..open()
+    })
+    .await;
+    for mode in ["subscribeEnabled: true", "pollRate: 100"] {
+        let fields = format!("{mode}, nodeIDs: [\"ns=3;s=Nowhere\", \"ns=3;s=OpcPlc\", \"ns=9;i=1\"]");
+        let collector = collect(&plant.endpoint(), &fields).await;
+        collector.until_served(50).await;
+        collector
+            .until("failures known", |c| c.metric("items_failed") == 9.0)
+            .await;
+        assert_eq!(collector.labelled("items_failed", "reason=\"node_id_unknown\""), 9.0);
+        assert_eq!(collector.metric("items_wanted"), 59.0);
+        collector.until("values", |c| c.latest().len() == 50).await;
+        collector
+            .until("more values", |c| c.values_of("ns=3;s=FastUInt50").len() > 5)
+            .await;
+        assert!(is_unbroken(&collector.values_of("ns=3;s=FastUInt50")) || mode.starts_with("poll"));
+        collector.stop().await;
+    }
+    plant.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_good_node_it_says_so_and_goes_on_trying() {
+    let plant = Plant::start(open()).await;
+    let collector = collect(
+        &plant.endpoint(),
+        "subscribeEnabled: true, nodeIDs: [\"ns=3;s=Nowhere\"]",
+    )
+    .await;
+    collector
+        .until("the sentence", |c| {
+            c.not_ready()
+                .is_some_and(|why| why.starts_with("no valid nodes selected"))
+        })
+        .await;
+    let why = collector.not_ready().unwrap();
+    assert!(
+        why.contains("ns=3;s=Nowhere") && why.contains("StatusBadNodeIdUnknown"),
+        "{why}"
+    );
+    collector
+        .until("another attempt", |c| c.metrics.total("input_connection_failed") >= 2.0)
+        .await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn items_beyond_a_profiles_limit_are_polled() {
+    let options = Options {
+        fast_nodes: 1200,
+        manufacturer: "Siemens AG".to_owned(),
+        product: "SIMATIC S7-1200".to_owned(),
+        ..open()
+    };
+    let plant = Plant::start(options).await;
+    let collector = collect(&plant.endpoint(), "subscribeEnabled: true, pollRate: 200").await;
+    collector.until_served(1200).await;
+    assert_eq!(
+        (collector.metric("items_monitored"), collector.metric("items_polled")),
+        (1000.0, 200.0)
+    );
+    collector.until("values", |c| c.latest().len() == 1200).await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_flow_stops_the_asking_and_what_the_server_loses_is_a_gap() {
+    let plant = Plant::start(Options {
+        fast_nodes: 4000,
+        fast_rate: 0.05,
+        ..open()
+    })
+    .await;
+    let collector = collect(&plant.endpoint(), "subscribeEnabled: true, queueSize: 2").await;
+    collector.until_served(4000).await;
+    collector.until("values", |c| c.count() > 10_000).await;
+    collector.gate.send(false).unwrap();
+    collector
+        .until("no request left", |c| c.metric("publish_in_flight") == 0.0)
+        .await;
+    let entered = collector.counts().entered;
+    let overflows = |c: &crate::harness::Collector| c.labelled("gaps_total", "reason=\"overflow\"");
+    let before = overflows(&collector);
+    // The server goes on; its queues of two overflow.
+    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    assert_eq!(collector.counts().entered, entered);
+    collector.forget();
+    collector.gate.send(true).unwrap();
+    collector
+        .until("overflows", |c| overflows(c) > before)
+        .await;
+    let marked = collector
+        .messages()
+        .into_iter()
+        .find(|m| crate::harness::meta(m, "opcua_gap") == "true")
+        .unwrap();
+    let (from, to) = (
+        crate::harness::meta(&marked, "opcua_gap_from"),
+        crate::harness::meta(&marked, "opcua_gap_to"),
+    );
+    assert!(from < to, "{from} {to}");
+    collector.until("values again", |c| c.latest().len() == 4000).await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_poll_cycle_that_finds_the_last_one_running_is_skipped_and_counted() {
+    // Each answer takes longer than the period.
+    let plant = Plant::start(Options {
+        fast_nodes: 300,
+        latency: 60,
+        ..open()
+    })
+    .await;
+    let collector = collect(&plant.endpoint(), "pollRate: 50").await;
+    collector
+        .until("skipped cycles", |c| c.metric("poll_overruns_total") >= 3.0)
+        .await;
+    collector
+        .until("marked values", |c| {
+            c.messages()
+                .iter()
+                .any(|m| crate::harness::meta(m, "opcua_gap") == "true")
+        })
+        .await;
+    assert!(collector.labelled("gaps_total", "reason=\"poll_skipped\"") >= 1.0);
+    let counts = collector.stop().await;
+    assert_eq!(counts.filtered(FilterReason::NoValue), 0);
+    plant.stop().await;
+}
