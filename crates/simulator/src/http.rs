@@ -1,0 +1,26 @@
+//! `GET /sim/stats`: the ticker's books as JSON.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::Stats;
+use crate::simulator::Reporter;
+
+pub(crate) async fn serve(listener: TcpListener, reporter: Reporter, cancel: CancellationToken) {
+    let router = Router::new().route("/sim/stats", get(stats)).with_state(reporter);
+    let served = axum::serve(listener, router)
+        .with_graceful_shutdown(cancel.cancelled_owned())
+        .await;
+    if let Err(error) = served {
+        warn!(%error, "the statistics listener ended");
+    }
+}
+
+async fn stats(State(reporter): State<Reporter>) -> Result<Json<Stats>, StatusCode> {
+    reporter.stats().await.map(Json).ok_or(StatusCode::SERVICE_UNAVAILABLE)
+}

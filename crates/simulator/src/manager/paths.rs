@@ -1,0 +1,68 @@
+//! TranslateBrowsePathsToNodeIds: a path of browse names is followed inside namespace 3. A step that leads to another
+//! namespace is handed back by name, and its node manager decides whether it matches.
+
+use opcua::nodes::TypeTree;
+use opcua::server::node_manager::BrowsePathItem;
+use opcua::types::{NodeId, RelativePathElement};
+
+use crate::space::{Node, ReferenceKind, Space, Target};
+
+pub(super) fn translate(space: &Space, item: &mut BrowsePathItem, tree: &dyn TypeTree, own_index: usize) {
+    // Another node manager reached one of our nodes and asks whether its name is the one of the path.
+    if let Some(expected) = item.unmatched_browse_name() {
+        let matches = space
+            .find(item.node_id())
+            .is_some_and(|node| space.qualified_name(node) == *expected);
+        if !matches {
+            return;
+        }
+        item.set_browse_name_matched(own_index);
+    }
+    let mut reached = vec![item.node_id().clone()];
+    for (step, element) in item.path().iter().enumerate() {
+        let mut next = Vec::new();
+        for from in &reached {
+            for target in targets(space, from, element, tree) {
+                match target {
+                    Target::Own(node) if space.qualified_name(node) == element.target_name => {
+                        let id = space.id(node);
+                        item.add_element(id.clone(), step + 1, None);
+                        next.push(id);
+                    }
+                    Target::Own(_) => {}
+                    Target::Core(core) => item.add_element(core.id(), step + 1, Some(element.target_name.clone())),
+                }
+            }
+        }
+        reached = next;
+    }
+}
+
+/// Targets of the references that the step allows; a run of numbered children contributes only the one with that name.
+fn targets(space: &Space, from: &NodeId, element: &RelativePathElement, tree: &dyn TypeTree) -> Vec<Target> {
+    let Some(links) = space.links(from) else {
+        return Vec::new();
+    };
+    let allowed = ReferenceKind::ALL.map(|kind| allows(element, kind, tree));
+    let mut targets: Vec<Target> = links
+        .singles()
+        .iter()
+        .filter(|link| link.forward != element.is_inverse && allowed[link.kind as usize])
+        .map(|link| link.target)
+        .collect();
+    if !element.is_inverse && allowed[ReferenceKind::HasComponent as usize] {
+        let name = element.target_name.name.as_ref();
+        let child: Option<Node> = links.children().and_then(|run| space.child(run, name));
+        targets.extend(child.map(Target::Own));
+    }
+    targets
+}
+
+fn allows(element: &RelativePathElement, kind: ReferenceKind, tree: &dyn TypeTree) -> bool {
+    let wanted = &element.reference_type_id;
+    if wanted.is_null() {
+        return true;
+    }
+    let id = kind.id();
+    id == *wanted || (element.include_subtypes && tree.is_subtype_of(&id, wanted))
+}

@@ -1,0 +1,278 @@
+//! Start and stop: options go in; a listening server, its statistics listener and its ticker come out as one value. What
+//! was started last stops first, and dropping the value stops everything without waiting.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle as ThreadHandle;
+use std::time::Duration;
+
+use opcua::server::{Server, ServerHandle};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::front::Front;
+use crate::space::Space;
+use crate::ticker::{Event, Events, Ticker};
+use crate::{Error, Options, Stats, http, server};
+
+const BACKLOG: u32 = 1_024;
+const START_POLL: Duration = Duration::from_millis(2);
+/// Connections that do not close in this time are abandoned.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A running simulator.
+pub struct Simulator {
+    endpoint: String,
+    stats_url: String,
+    reporter: Reporter,
+    server: ServerHandle,
+    running: JoinHandle<Result<(), String>>,
+    helpers: JoinSet<()>,
+    ticker: Option<ThreadHandle<()>>,
+    cancel: CancellationToken,
+}
+
+/// Asks the ticker for its books.
+#[derive(Clone)]
+pub(crate) struct Reporter {
+    events: Events,
+    front: Option<Front>,
+}
+
+/// Start a simulator and return once it accepts connections.
+pub async fn start(options: Options) -> Result<Simulator, Error> {
+    options.validate()?;
+    let public = listen(&options.host, options.port, "OPC UA").await?;
+    let port = local_port(&public, "OPC UA")?;
+    let stats = listen_for_stats(&options, port).await?;
+    let stats_port = local_port(&stats, "statistics")?;
+    let host = announced_host(&options.host);
+
+    let (events, inbox) = Events::new();
+    let space = Arc::new(Space::new(&options));
+    let (server, handle) = build(&options, &host, port, &space, &events).await?;
+    let cancel = CancellationToken::new();
+    let mut helpers = JoinSet::new();
+
+    let (running, front) = if options.needs_front() {
+        let inner = listen("127.0.0.1", 0, "the server behind the front").await?;
+        let target = inner
+            .local_addr()
+            .map_err(|source| listen_error("127.0.0.1:0", "OPC UA", source))?;
+        let running = run(server, &handle, inner).await?;
+        // Endpoints must name the public port, not the one the server itself listens on.
+        handle.info().port.store(port, Ordering::Relaxed);
+        let front = Front::new(target, Duration::from_millis(options.latency));
+        let drop_every = (options.drop_every > 0.0).then(|| Duration::from_secs_f64(options.drop_every));
+        helpers.spawn(front.clone().run(public, drop_every, cancel.clone()));
+        (running, Some(front))
+    } else {
+        (run(server, &handle, public).await?, None)
+    };
+
+    let cache = Arc::clone(handle.subscriptions());
+    let ticker = Ticker::spawn(space, options.seed, cache, inbox).map_err(|error| Error::Server(error.to_string()))?;
+    let reporter = Reporter { events, front };
+    helpers.spawn(http::serve(stats, reporter.clone(), cancel.clone()));
+
+    let endpoint = format!("opc.tcp://{host}:{port}/");
+    let stats_url = format!("http://{host}:{stats_port}/sim/stats");
+    info!(endpoint, stats_url, "simulator listening");
+    Ok(Simulator {
+        endpoint,
+        stats_url,
+        reporter,
+        server: handle,
+        running,
+        helpers,
+        ticker: Some(ticker),
+        cancel,
+    })
+}
+
+/// The library makes its certificate here if it has none, which takes a second of computing.
+async fn build(
+    options: &Options,
+    host: &str,
+    port: u16,
+    space: &Arc<Space>,
+    events: &Events,
+) -> Result<(Server, ServerHandle), Error> {
+    std::fs::create_dir_all(&options.pki_dir).map_err(|source| Error::Pki {
+        path: options.pki_dir.clone(),
+        source,
+    })?;
+    let (copy, host, space, events) = (options.clone(), host.to_owned(), Arc::clone(space), events.clone());
+    let built = tokio::task::spawn_blocking(move || server::builder(&copy, &host, port, &space, &events).build());
+    let (server, handle) = built
+        .await
+        .map_err(|error| Error::Server(error.to_string()))?
+        .map_err(Error::Server)?;
+    if options.secure && handle.info().server_certificate.is_none() {
+        return Err(Error::Certificate(options.pki_dir.clone()));
+    }
+    Ok((server, handle))
+}
+
+/// Run the server, and return once it accepts: the port it stores last tells.
+async fn run(
+    server: Server,
+    handle: &ServerHandle,
+    listener: TcpListener,
+) -> Result<JoinHandle<Result<(), String>>, Error> {
+    let running = tokio::spawn(server.run_with(listener));
+    while handle.info().port.load(Ordering::Relaxed) == 0 {
+        if running.is_finished() {
+            let reason = running.await.map_err(|error| Error::Server(error.to_string()))?;
+            return Err(Error::Server(
+                reason.err().unwrap_or_else(|| "it ended at once".to_owned()),
+            ));
+        }
+        tokio::time::sleep(START_POLL).await;
+    }
+    Ok(running)
+}
+
+async fn listen(host: &str, port: u16, purpose: &'static str) -> Result<TcpListener, Error> {
+    let fail = |source| listen_error(&format!("{host}:{port}"), purpose, source);
+    let mut resolved = tokio::net::lookup_host((host, port)).await.map_err(fail)?;
+    let target = resolved
+        .next()
+        .ok_or_else(|| fail(std::io::Error::other("the host has no address")))?;
+    bind(target).map_err(fail)
+}
+
+/// Accepted connections inherit the option, so small answers leave at once.
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.set_nodelay(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn listen_for_stats(options: &Options, port: u16) -> Result<TcpListener, Error> {
+    const PURPOSE: &str = "statistics";
+    if options.http_port != 0 {
+        return listen(&options.host, options.http_port, PURPOSE).await;
+    }
+    match listen(&options.host, port.wrapping_add(1), PURPOSE).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => listen(&options.host, 0, PURPOSE).await,
+    }
+}
+
+fn listen_error(address: &str, purpose: &'static str, source: std::io::Error) -> Error {
+    Error::Listen {
+        address: address.to_owned(),
+        purpose,
+        source,
+    }
+}
+
+fn local_port(listener: &TcpListener, purpose: &'static str) -> Result<u16, Error> {
+    let address = listener
+        .local_addr()
+        .map_err(|source| listen_error("?", purpose, source))?;
+    Ok(address.port())
+}
+
+/// Clients cannot connect to an unspecified address, so the machine's name stands for it.
+fn announced_host(host: &str) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(address) if address.is_unspecified() => std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map(|name| name.trim().to_owned())
+            .ok()
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| Ipv4Addr::LOCALHOST.to_string()),
+        Ok(IpAddr::V6(address)) => format!("[{address}]"),
+        _ => host.to_owned(),
+    }
+}
+
+impl Reporter {
+    /// `None` once the simulator has stopped.
+    pub(crate) async fn stats(&self) -> Option<Stats> {
+        let (reply, answer) = oneshot::channel();
+        self.events.send(Event::Report(reply));
+        let stats = answer.await.ok()?;
+        Some(Stats {
+            front: self.front.as_ref().map(Front::stats),
+            ..stats
+        })
+    }
+}
+
+impl Simulator {
+    /// `opc.tcp://host:port/`
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// `http://host:port/sim/stats`
+    pub fn stats_url(&self) -> &str {
+        &self.stats_url
+    }
+
+    /// The one line that a parent process reads to learn both addresses.
+    pub fn ready_line(&self) -> String {
+        format!("listening {} stats {}", self.endpoint, self.stats_url)
+    }
+
+    /// The present figures; `None` after the simulator has ended.
+    pub async fn stats(&self) -> Option<Stats> {
+        self.reporter.stats().await
+    }
+
+    /// Cut all connections now and return how many were open. Needs one of the options `cuttable`, `drop_every` and
+    /// `latency`; without, it returns 0.
+    pub fn cut_connections(&self) -> u64 {
+        self.reporter.front.as_ref().map_or(0, Front::cut)
+    }
+
+    /// Wait until the server ends by itself, which it does only on a fault.
+    pub async fn wait(&mut self) -> Result<(), Error> {
+        match (&mut self.running).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(reason)) => Err(Error::Server(reason)),
+            Err(error) => Err(Error::Server(error.to_string())),
+        }
+    }
+
+    /// Close all connections and stop.
+    pub async fn shutdown(mut self) {
+        self.stop();
+        if !self.running.is_finished() {
+            let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, &mut self.running).await;
+        }
+        self.running.abort();
+        let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, async {
+            while self.helpers.join_next().await.is_some() {}
+        })
+        .await;
+        if let Some(ticker) = self.ticker.take() {
+            let _ = tokio::task::spawn_blocking(move || ticker.join()).await;
+        }
+    }
+
+    fn stop(&self) {
+        self.server.cancel();
+        self.cancel.cancel();
+        self.reporter.events.send(Event::Stop);
+    }
+}
+
+impl Drop for Simulator {
+    fn drop(&mut self) {
+        self.stop();
+        self.running.abort();
+    }
+}

@@ -1,0 +1,103 @@
+//! What `GET /sim/stats` answers. The figures are the simulator's half of a count that a checker compares with a client's
+//! half, so each says exactly what it counts.
+
+use serde::Serialize;
+
+/// A snapshot of a running simulator.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stats {
+    pub uptime_seconds: f64,
+    pub seed: u64,
+    /// Sessions that are activated and not closed.
+    pub sessions: u64,
+    /// Subscriptions of all sessions, also of dead ones until their lifetime ends.
+    pub subscriptions: u64,
+    /// Monitored items in them, those of namespace 0 included.
+    pub monitored_items: u64,
+    pub groups: GroupsStats,
+    /// Sums over the groups.
+    pub total: Counts,
+    /// Of the TCP front; absent when clients reach the server directly.
+    pub front: Option<FrontStats>,
+}
+
+/// The figures of each group of nodes.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupsStats {
+    pub slow: GroupStats,
+    pub fast: GroupStats,
+    /// The changing nodes of the folder `Types`.
+    pub types: GroupStats,
+    /// Nodes that never change: only their initial values are counted.
+    pub fixed: GroupStats,
+}
+
+/// The figures of one group.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupStats {
+    pub nodes: u64,
+    /// Seconds between changes; 0 if the nodes never change.
+    pub period_seconds: f64,
+    /// Changes of each node so far: its value is its first value plus this.
+    pub counter: u64,
+    /// How far the changes lag behind their schedule; above one period the machine is too slow for the load.
+    pub behind_seconds: f64,
+    /// Changes that were served only when the next one was due already.
+    pub late_changes: u64,
+    pub monitored_items: u64,
+    /// Items among them that the counts leave out: not reporting, sampled at the publishing interval, or writable.
+    pub uncounted_items: u64,
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// What became of values. At any moment `queued = published + pending + lost_overflow + discarded`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Changes of nodes, monitored or not: nodes times counter.
+    pub generated: u64,
+    /// Values put into the queues of monitored items: initial values, and changes that passed sampling interval and
+    /// filter.
+    pub queued: u64,
+    /// Values taken from the queues into notification messages. A message stays counted when its connection is cut or
+    /// the client never collects it; values resent at the client's wish are not counted again.
+    pub published: u64,
+    /// Values in the queues now.
+    pub pending: u64,
+    /// Values displaced from a full queue by newer ones.
+    pub lost_overflow: u64,
+    /// Values in queues that were deleted, cut shorter, or stopped reporting.
+    pub discarded: u64,
+}
+
+/// The TCP front that cuts and delays connections.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct FrontStats {
+    pub connections_open: u64,
+    pub connections_accepted: u64,
+    /// How often all connections were cut.
+    pub cuts: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: Counts) {
+        self.generated += other.generated;
+        self.queued += other.queued;
+        self.published += other.published;
+        self.pending += other.pending;
+        self.lost_overflow += other.lost_overflow;
+        self.discarded += other.discarded;
+    }
+}
+
+impl GroupsStats {
+    /// All groups, with the names they have in the JSON.
+    pub fn all(&self) -> [(&'static str, &GroupStats); 4] {
+        [
+            ("slow", &self.slow),
+            ("fast", &self.fast),
+            ("types", &self.types),
+            ("fixed", &self.fixed),
+        ]
+    }
+}

@@ -1,0 +1,288 @@
+//! The thread that makes nodes change. It alone knows the monitored items: the node manager sends it events, and at each
+//! change of a group it gives every item of that group its new value, subscription by subscription, under the session's
+//! lock and never for long. It also keeps the books that `/sim/stats` shows.
+
+mod filter;
+mod home;
+mod item;
+mod ledger;
+mod report;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use opcua::server::{MonitoredItemHandle, SubscriptionCache};
+use opcua::types::{DateTime, MonitoringMode};
+use tokio::sync::oneshot;
+
+use crate::Stats;
+use crate::space::{CHANGING, GROUPS, Group, Space};
+use home::{Home, Homes};
+use ledger::{Change, Ledger, Totals};
+
+pub(crate) use filter::Filter;
+pub(crate) use ledger::NewItem;
+
+/// Items that get a value while the session's lock is held once: some milliseconds. A subscription up to this size gets a
+/// change as a whole; in parts, the library would make a message of each part.
+const ITEMS_PER_LOCK: usize = 20_000;
+/// How often the ticker looks whether the library has created the items it announced.
+const ADMIT_INTERVAL: Duration = Duration::from_millis(2);
+/// How often it looks whether a client that was late has collected, so that held changes can follow.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
+/// An announced item that does not appear in this time was refused by another part of the server.
+const ADMIT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the rest of the simulator tells the ticker.
+pub(crate) enum Event {
+    /// A session was activated; `alive` tells whether it still is.
+    Session {
+        id: u32,
+        alive: Box<dyn Fn() -> bool + Send>,
+    },
+    Created {
+        session: u32,
+        items: Vec<NewItem>,
+    },
+    Modified(Vec<MonitoredItemHandle>),
+    Mode(MonitoringMode, Vec<MonitoredItemHandle>),
+    Deleted(Vec<MonitoredItemHandle>),
+    Report(oneshot::Sender<Stats>),
+    Stop,
+}
+
+/// Where events are sent.
+#[derive(Clone)]
+pub(crate) struct Events(Sender<Event>);
+
+impl Events {
+    pub(crate) fn new() -> (Events, Receiver<Event>) {
+        let (sender, receiver) = channel();
+        (Events(sender), receiver)
+    }
+
+    /// Events after the ticker has stopped have nobody to care about them.
+    pub(crate) fn send(&self, event: Event) {
+        let _ = self.0.send(event);
+    }
+}
+
+/// A subscription with items of ours.
+struct Watched {
+    session: u32,
+    ledger: Ledger,
+    waiting_since: Option<Instant>,
+}
+
+pub(crate) struct Ticker {
+    space: Arc<Space>,
+    seed: u64,
+    homes: Homes,
+    subscriptions: HashMap<u32, Watched>,
+    totals: [Totals; GROUPS],
+    late_changes: [u64; CHANGING.len()],
+}
+
+impl Ticker {
+    pub(crate) fn spawn(
+        space: Arc<Space>,
+        seed: u64,
+        cache: Arc<SubscriptionCache>,
+        events: Receiver<Event>,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let ticker = Ticker {
+            space,
+            seed,
+            homes: Homes::new(cache),
+            subscriptions: HashMap::new(),
+            totals: Default::default(),
+            late_changes: [0; CHANGING.len()],
+        };
+        std::thread::Builder::new()
+            .name("sim-ticker".to_owned())
+            .spawn(move || ticker.run(&events))
+    }
+
+    fn run(mut self, events: &Receiver<Event>) {
+        loop {
+            let wait = self.next_wake().saturating_duration_since(Instant::now());
+            let first = match events.recv_timeout(wait) {
+                Ok(event) => Some(event),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            for event in first.into_iter().chain(std::iter::from_fn(|| events.try_recv().ok())) {
+                if matches!(event, Event::Stop) {
+                    return;
+                }
+                self.apply(event);
+            }
+            self.admit();
+            for group in CHANGING {
+                self.change_if_due(group);
+            }
+            self.release();
+        }
+    }
+
+    fn next_wake(&self) -> Instant {
+        let start = self.space.start();
+        let clocks = CHANGING.iter().filter_map(|group| self.space.clock(*group));
+        let next_change = clocks.map(|clock| clock.instant(start, clock.changes() + 1)).min();
+        let any = |doing: fn(&Ledger) -> bool| self.subscriptions.values().any(|watched| doing(&watched.ledger));
+        let now = Instant::now();
+        let next_admit = any(Ledger::is_waiting).then(|| now + ADMIT_INTERVAL);
+        let next_release = any(Ledger::is_holding).then(|| now + RELEASE_INTERVAL);
+        let wakes = next_change.into_iter().chain(next_admit).chain(next_release);
+        wakes.min().unwrap_or(now)
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::Session { id, alive } => self.homes.add(id, alive),
+            Event::Created { session, items } => self.announce(session, items),
+            Event::Modified(handles) => self.revise(&handles),
+            Event::Mode(mode, handles) => {
+                self.each_addressed(&handles, |watched, home, ids, _, totals| {
+                    home.with(|queues| watched.ledger.set_mode(ids, mode, queues, totals));
+                });
+            }
+            Event::Deleted(handles) => {
+                self.each_addressed(&handles, |watched, home, ids, _, totals| {
+                    home.with(|queues| watched.ledger.remove(ids, queues, totals));
+                });
+                self.subscriptions.retain(|_, watched| !watched.ledger.is_empty());
+            }
+            Event::Report(reply) => {
+                let _ = reply.send(self.report());
+            }
+            Event::Stop => {}
+        }
+    }
+
+    fn announce(&mut self, session: u32, items: Vec<NewItem>) {
+        let now = Instant::now();
+        for item in items {
+            let watched = self.subscriptions.entry(item.subscription).or_insert_with(|| Watched {
+                session,
+                ledger: Ledger::default(),
+                waiting_since: None,
+            });
+            watched.waiting_since.get_or_insert(now);
+            watched.ledger.add(item);
+        }
+    }
+
+    fn admit(&mut self) {
+        let now = Instant::now();
+        let (space, totals) = (&self.space, &mut self.totals);
+        for (id, watched) in self
+            .subscriptions
+            .iter_mut()
+            .filter(|(_, watched)| watched.ledger.is_waiting())
+        {
+            let Some(home) = self.homes.find(*id, &mut watched.session) else {
+                continue;
+            };
+            home.with(|queues| watched.ledger.admit(space, queues, DateTime::now(), totals));
+            if !watched.ledger.is_waiting() {
+                watched.waiting_since = None;
+            } else if watched.waiting_since.is_some_and(|since| now - since > ADMIT_PATIENCE) {
+                watched.ledger.forget_waiting();
+                watched.waiting_since = None;
+            }
+        }
+    }
+
+    /// Serve one change if one is due, so that events are heard between changes even when the machine is too slow.
+    fn change_if_due(&mut self, group: Group) {
+        let Some(clock) = self.space.clock(group) else { return };
+        let due = clock.due(self.space.start(), Instant::now());
+        let number = clock.changes() + 1;
+        if number > due {
+            return;
+        }
+        if number < due {
+            self.late_changes[group as usize] += 1;
+        }
+        // From here on, Read and new items see the new value.
+        clock.set_changes(number);
+        let Some(change) = Change::new(&self.space, group, number, DateTime::now()) else {
+            return;
+        };
+        let totals = &mut self.totals;
+        let homes = &self.homes;
+        self.subscriptions.retain(|id, watched| {
+            let Some(home) = homes.find(*id, &mut watched.session) else {
+                std::mem::take(&mut watched.ledger).close(totals);
+                return false;
+            };
+            let count = watched.ledger.len(group);
+            for from in (0..count).step_by(ITEMS_PER_LOCK) {
+                let positions = from..count.min(from + ITEMS_PER_LOCK);
+                home.with(|queues| watched.ledger.push(change, positions, queues, totals));
+            }
+            true
+        });
+    }
+
+    fn release(&mut self) {
+        let (space, totals, now) = (&self.space, &mut self.totals, DateTime::now());
+        for (id, watched) in &mut self.subscriptions {
+            if !watched.ledger.is_holding() {
+                continue;
+            }
+            if let Some(home) = self.homes.find(*id, &mut watched.session) {
+                home.with(|queues| watched.ledger.release(space, queues, now, totals));
+            }
+        }
+    }
+
+    fn revise(&mut self, handles: &[MonitoredItemHandle]) {
+        // An item that is modified exists, so it can be admitted first.
+        self.admit();
+        self.each_addressed(handles, |watched, home, ids, space, totals| {
+            home.with(|queues| {
+                let queues = &*queues;
+                watched.ledger.revise(space, queues, totals, |id| {
+                    if ids.contains(&id) {
+                        queues.get(&id).map(home::revision)
+                    } else {
+                        None
+                    }
+                });
+            });
+        });
+    }
+
+    /// Sort the handles by subscription and call `act` for each one that is still there.
+    fn each_addressed(
+        &mut self,
+        handles: &[MonitoredItemHandle],
+        mut act: impl FnMut(&mut Watched, &Home, &HashSet<u32>, &Space, &mut [Totals; GROUPS]),
+    ) {
+        let mut by_subscription: HashMap<u32, HashSet<u32>> = HashMap::new();
+        for handle in handles {
+            by_subscription
+                .entry(handle.subscription_id)
+                .or_default()
+                .insert(handle.monitored_item_id);
+        }
+        for (id, ids) in by_subscription {
+            let Some(watched) = self.subscriptions.get_mut(&id) else {
+                continue;
+            };
+            match self.homes.find(id, &mut watched.session) {
+                Some(home) => act(watched, &home, &ids, &self.space, &mut self.totals),
+                None => {
+                    if let Some(watched) = self.subscriptions.remove(&id) {
+                        watched.ledger.close(&mut self.totals);
+                    }
+                }
+            }
+        }
+    }
+}
