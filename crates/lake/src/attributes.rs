@@ -1,0 +1,280 @@
+//! Which attribute has a column of its own, and what that column is called.
+//!
+//! Names come in as they were sent; out comes a column of the table or the overflow map. A name keeps its place for
+//! ever, since the binding is in the table's schema, and two names never share a column.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use thalweg_record::Text;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::delta::schema::{Column, TableSchema};
+
+/// Columns that attributes may take unless the user says otherwise.
+pub const MAX_PROMOTED: usize = 256;
+
+/// What the user decided about a table's attribute columns (`lake.<table>.…`).
+#[derive(Clone, Debug)]
+pub struct Promotion {
+    pub max_promoted: usize,
+    /// Names that get a column however many others there are.
+    pub promote: Vec<String>,
+    never_promote: GlobSet,
+}
+
+impl Default for Promotion {
+    fn default() -> Promotion {
+        Promotion {
+            max_promoted: MAX_PROMOTED,
+            promote: Vec::new(),
+            never_promote: GlobSet::empty(),
+        }
+    }
+}
+
+impl Promotion {
+    /// `never_promote` are globs on original names; the error names the one that is not a glob.
+    pub fn new(max_promoted: usize, promote: Vec<String>, never_promote: &[String]) -> Result<Promotion, String> {
+        let mut globs = GlobSetBuilder::new();
+        for pattern in never_promote {
+            globs.add(Glob::new(pattern).map_err(|e| format!("{pattern:?} is not a pattern: {e}"))?);
+        }
+        let never_promote = globs
+            .build()
+            .map_err(|e| format!("the patterns together are too large: {e}"))?;
+        Ok(Promotion {
+            max_promoted,
+            promote,
+            never_promote,
+        })
+    }
+}
+
+/// Where an attribute's values go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Index among the promoted columns, in the order of the table.
+    Column(u16),
+    Overflow,
+}
+
+/// The attribute columns of one source (`attr`, `resource`, `scope`) of a table.
+#[derive(Clone, Debug)]
+pub struct Bindings {
+    source: &'static str,
+    promotion: Promotion,
+    places: HashMap<Text, Place>,
+    /// The promoted columns' names, by index.
+    columns: Vec<String>,
+    taken: HashSet<String>,
+    /// Changes with every new column: what was resolved before is still right, but may lack columns.
+    epoch: u32,
+}
+
+/// Beyond this many names without a column, further ones are looked up by pattern each time instead of remembered.
+const OVERFLOW_NAMES_MAX: usize = 65_536;
+
+impl Bindings {
+    /// The bindings that a table's schema holds.
+    pub fn of(schema: &TableSchema, source: &'static str, promotion: Promotion) -> Bindings {
+        let mut bindings = Bindings {
+            source,
+            promotion,
+            places: HashMap::new(),
+            columns: Vec::new(),
+            taken: schema
+                .columns
+                .iter()
+                .map(|column| column.name.to_ascii_lowercase())
+                .collect(),
+            epoch: 0,
+        };
+        for column in &schema.columns {
+            if let Some((_, original)) = column.binding().filter(|(bound, _)| *bound == source) {
+                bindings.bind(original.into(), column.name.clone());
+            }
+        }
+        bindings
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Names of the promoted columns, by index.
+    pub fn columns(&self) -> &[String] {
+        &self.columns
+    }
+
+    /// The place of a name, or `None` if it was never seen.
+    pub fn place(&self, name: &str) -> Option<Place> {
+        self.places.get(name).copied()
+    }
+
+    /// Gives every name a place and returns the columns that are new, to be added to the table's schema in this order.
+    /// Names are bound in byte order, so the same names give the same columns whatever order they arrived in.
+    pub fn admit<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> Vec<Column> {
+        let new: BTreeSet<&str> = names
+            .into_iter()
+            .filter(|name| !self.places.contains_key(*name))
+            .collect();
+        let mut columns = Vec::new();
+        for name in new {
+            match self.column_for(name) {
+                Some(column) => {
+                    columns.push(Column::attribute(column.clone(), self.source, name));
+                    self.taken.insert(column.clone());
+                    self.bind(name.into(), column);
+                }
+                None if self.places.len() < self.columns.len() + OVERFLOW_NAMES_MAX => {
+                    self.places.insert(name.into(), Place::Overflow);
+                }
+                None => {}
+            }
+        }
+        columns
+    }
+
+    fn bind(&mut self, original: Text, column: String) {
+        let index = u16::try_from(self.columns.len()).unwrap_or(u16::MAX);
+        self.columns.push(column);
+        self.places.insert(original, Place::Column(index));
+        self.epoch += 1;
+    }
+
+    fn column_for(&self, name: &str) -> Option<String> {
+        let wanted = self.promotion.promote.iter().any(|promoted| promoted == name);
+        if !wanted && (self.free() == 0 || self.promotion.never_promote.is_match(name)) {
+            return None;
+        }
+        if self.columns.len() >= usize::from(u16::MAX) {
+            return None;
+        }
+        let column = column_name(self.source, name);
+        let column = match self.taken.contains(&column) {
+            true => with_suffix(&column, name),
+            false => column,
+        };
+        // Two names whose column and hash are equal: the second has no column that is only its own.
+        (!self.taken.contains(&column)).then_some(column)
+    }
+
+    /// How many further names may take a column without using the places reserved by `promote`.
+    fn free(&self) -> usize {
+        let promote = &self.promotion.promote;
+        let reserved = promote
+            .iter()
+            .filter(|name| !self.places.contains_key(name.as_str()))
+            .count();
+        self.promotion
+            .max_promoted
+            .saturating_sub(self.columns.len() + reserved)
+    }
+}
+
+/// `attr_` and the name in ASCII lower case, every other byte than `[a-z0-9]` as `_`.
+pub fn column_name(source: &str, original: &str) -> String {
+    let mut name = String::with_capacity(source.len() + 1 + original.len());
+    name.push_str(source);
+    name.push('_');
+    name.extend(original.bytes().map(|byte| match byte.to_ascii_lowercase() {
+        kept @ (b'a'..=b'z' | b'0'..=b'9') => char::from(kept),
+        _ => '_',
+    }));
+    name
+}
+
+fn with_suffix(column: &str, original: &str) -> String {
+    let hash = format!("{:016x}", xxh3_64(original.as_bytes()));
+    format!("{column}__{}", hash.get(..8).unwrap_or(&hash))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delta::schema::ColumnType;
+    use proptest::prelude::*;
+
+    fn bindings(promotion: Promotion) -> Bindings {
+        Bindings::of(&TableSchema::default(), "attr", promotion)
+    }
+
+    #[test]
+    fn names_become_columns_by_the_documented_form() {
+        for (name, column) in [
+            ("opcua_tag_name", "attr_opcua_tag_name"),
+            ("HTTP.Status", "attr_http_status"),
+            ("_x", "attr__x"),
+            ("é", "attr___"),
+            ("", "attr_"),
+        ] {
+            assert_eq!(column_name("attr", name), column);
+        }
+    }
+
+    #[test]
+    fn the_second_name_of_a_column_gets_the_hash_of_its_original() {
+        let mut bindings = bindings(Promotion::default());
+        let columns = bindings.admit(["a.b", "a_b", "A.b"]);
+        let names: Vec<_> = columns.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(
+            names[0], "attr_a_b",
+            "the first in byte order, A.b, has the plain column"
+        );
+        assert_eq!(columns[0].binding(), Some(("attr", "A.b")));
+        assert_eq!(
+            names[1],
+            format!("attr_a_b__{}", &format!("{:016x}", xxh3_64(b"a.b"))[..8])
+        );
+        assert!(names[2].starts_with("attr_a_b__") && names[2] != names[1]);
+        assert!(bindings.admit(["a.b"]).is_empty(), "a bound name stays");
+    }
+
+    #[test]
+    fn a_fixed_column_is_never_taken() {
+        let schema = TableSchema {
+            columns: vec![Column::new("attr_time", ColumnType::String)],
+        };
+        let mut bindings = Bindings::of(&schema, "attr", Promotion::default());
+        assert!(bindings.admit(["time"])[0].name.starts_with("attr_time__"));
+    }
+
+    #[test]
+    fn the_cap_leaves_room_for_promoted_names_and_patterns_keep_names_out() {
+        let promotion = Promotion::new(2, vec!["z".into(), "tmp_z".into()], &["tmp_*".into()]).unwrap();
+        let mut bindings = bindings(promotion);
+        assert_eq!(bindings.admit(["a", "b"]).len(), 0, "both places are reserved");
+        assert_eq!(bindings.place("a"), Some(Place::Overflow));
+        assert_eq!(bindings.admit(["z", "tmp_z", "tmp_y"]).len(), 2);
+        assert_eq!(bindings.place("tmp_y"), Some(Place::Overflow));
+        assert!(
+            Promotion::new(1, vec![], &["[".into()])
+                .unwrap_err()
+                .starts_with("\"[\" is not a pattern")
+        );
+    }
+
+    proptest! {
+        /// However names arrive, each column has one name, and reading the schema back gives the same places.
+        #[test]
+        fn columns_are_never_shared(flushes in prop::collection::vec(prop::collection::vec("[aAbB._é]{0,3}", 0..8), 0..8), cap in 0usize..20) {
+            let promotion = Promotion { max_promoted: cap, ..Promotion::default() };
+            let mut bindings = bindings(promotion.clone());
+            let mut schema = TableSchema::default();
+            for names in &flushes {
+                schema.columns.extend(bindings.admit(names.iter().map(String::as_str)));
+            }
+            let distinct: HashSet<_> = schema.columns.iter().map(|c| &c.name).collect();
+            prop_assert_eq!(distinct.len(), schema.columns.len());
+            prop_assert!(schema.columns.len() <= cap);
+            let reopened = Bindings::of(&schema, "attr", promotion);
+            for name in flushes.iter().flatten() {
+                let place = bindings.place(name).unwrap();
+                if let Place::Column(_) = place {
+                    prop_assert_eq!(reopened.place(name), Some(place));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The columns of a table: Delta's schema text on one side, Arrow's fields on the other.
+//!
+//! A column that stands for an attribute carries the attribute's original name in its field metadata
+//! (`thalweg.source`, `thalweg.name`), so the binding of names to columns lives in the table itself. Types that this
+//! program does not write are kept as they are.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Fields, Schema, TimeUnit};
+use serde_json::{Map, Value, json};
+
+const SOURCE_KEY: &str = "thalweg.source";
+const NAME_KEY: &str = "thalweg.name";
+
+/// A Delta type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ColumnType {
+    Date,
+    Timestamp,
+    Long,
+    Integer,
+    Double,
+    Boolean,
+    String,
+    Binary,
+    /// `map<string,string>`
+    TextMap,
+    /// A type that only others write; kept as Delta spells it.
+    Other(Value),
+}
+
+/// One column of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    pub name: String,
+    pub kind: ColumnType,
+    pub nullable: bool,
+    pub metadata: Map<String, Value>,
+}
+
+impl Column {
+    pub fn new(name: &str, kind: ColumnType) -> Column {
+        Column {
+            name: name.to_owned(),
+            kind,
+            nullable: true,
+            metadata: Map::new(),
+        }
+    }
+
+    pub fn required(name: &str, kind: ColumnType) -> Column {
+        Column {
+            nullable: false,
+            ..Column::new(name, kind)
+        }
+    }
+
+    /// A column for the attribute `original` of a `source` (`attr`, `resource`, `scope`).
+    pub fn attribute(name: String, source: &str, original: &str) -> Column {
+        let metadata = [(SOURCE_KEY, source), (NAME_KEY, original)];
+        Column {
+            name,
+            kind: ColumnType::String,
+            nullable: true,
+            metadata: metadata.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect(),
+        }
+    }
+
+    /// The source and original name of the attribute that the column stands for.
+    pub fn binding(&self) -> Option<(&str, &str)> {
+        let text = |key| self.metadata.get(key).and_then(Value::as_str);
+        Some((text(SOURCE_KEY)?, text(NAME_KEY)?))
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "type": self.kind.to_json(),
+            "nullable": self.nullable,
+            "metadata": self.metadata,
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<Column> {
+        Some(Column {
+            name: value.get("name")?.as_str()?.to_owned(),
+            kind: ColumnType::from_json(value.get("type")?),
+            nullable: value.get("nullable").and_then(Value::as_bool).unwrap_or(true),
+            metadata: value
+                .get("metadata")
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default(),
+        })
+    }
+}
+
+impl ColumnType {
+    fn to_json(&self) -> Value {
+        match self {
+            ColumnType::Date => "date".into(),
+            ColumnType::Timestamp => "timestamp".into(),
+            ColumnType::Long => "long".into(),
+            ColumnType::Integer => "integer".into(),
+            ColumnType::Double => "double".into(),
+            ColumnType::Boolean => "boolean".into(),
+            ColumnType::String => "string".into(),
+            ColumnType::Binary => "binary".into(),
+            ColumnType::TextMap => {
+                json!({"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": true})
+            }
+            ColumnType::Other(value) => value.clone(),
+        }
+    }
+
+    fn from_json(value: &Value) -> ColumnType {
+        let simple = [
+            ColumnType::Date,
+            ColumnType::Timestamp,
+            ColumnType::Long,
+            ColumnType::Integer,
+            ColumnType::Double,
+            ColumnType::Boolean,
+            ColumnType::String,
+            ColumnType::Binary,
+        ];
+        if let Some(kind) = simple.into_iter().find(|kind| kind.to_json() == *value) {
+            return kind;
+        }
+        let part = |key| value.get(key).and_then(Value::as_str);
+        match (part("type"), part("keyType"), part("valueType")) {
+            (Some("map"), Some("string"), Some("string")) => ColumnType::TextMap,
+            _ => ColumnType::Other(value.clone()),
+        }
+    }
+
+    /// The Arrow type in which a table of this type is read; `None` for types that this program does not read.
+    pub fn arrow(&self) -> Option<DataType> {
+        Some(match self {
+            ColumnType::Date => DataType::Date32,
+            ColumnType::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+            ColumnType::Long => DataType::Int64,
+            ColumnType::Integer => DataType::Int32,
+            ColumnType::Double => DataType::Float64,
+            ColumnType::Boolean => DataType::Boolean,
+            ColumnType::String => DataType::Utf8,
+            ColumnType::Binary => DataType::Binary,
+            ColumnType::TextMap => text_map_type(),
+            ColumnType::Other(_) => return None,
+        })
+    }
+}
+
+/// `map<string,string>` with the member names that Parquet prescribes.
+pub(crate) fn text_map_type() -> DataType {
+    let entry = Fields::from(vec![
+        Field::new("key", DataType::Utf8, false),
+        Field::new("value", DataType::Utf8, true),
+    ]);
+    DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(entry), false)), false)
+}
+
+/// All columns of a table in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TableSchema {
+    pub columns: Vec<Column>,
+}
+
+impl TableSchema {
+    pub fn to_delta(&self) -> String {
+        let fields: Vec<Value> = self.columns.iter().map(Column::to_json).collect();
+        json!({"type": "struct", "fields": fields}).to_string()
+    }
+
+    pub fn from_delta(text: &str) -> Option<TableSchema> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let fields = value.get("fields")?.as_array()?;
+        Some(TableSchema {
+            columns: fields.iter().map(Column::from_json).collect::<Option<_>>()?,
+        })
+    }
+
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+
+    /// As Arrow sees the table; columns of types that this program does not read are left out.
+    pub fn arrow(&self) -> Schema {
+        let fields = self.columns.iter().filter_map(|column| {
+            let field = Field::new(&column.name, column.kind.arrow()?, column.nullable);
+            let texts = column
+                .metadata
+                .iter()
+                .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())));
+            Some(field.with_metadata(texts.collect()))
+        });
+        Schema::new(fields.collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_survives_its_delta_text() {
+        let schema = TableSchema {
+            columns: vec![
+                Column::required("date", ColumnType::Date),
+                Column::new("n", ColumnType::Long),
+                Column::new("overflow", ColumnType::TextMap),
+                Column::attribute("attr_a_b".into(), "attr", "a.b"),
+                Column::new(
+                    "foreign",
+                    ColumnType::Other(json!({"type": "array", "elementType": "long", "containsNull": true})),
+                ),
+            ],
+        };
+        assert_eq!(TableSchema::from_delta(&schema.to_delta()).unwrap(), schema);
+        assert_eq!(schema.columns[3].binding(), Some(("attr", "a.b")));
+        assert_eq!(schema.arrow().fields().len(), 4, "the foreign column is not read");
+    }
+}

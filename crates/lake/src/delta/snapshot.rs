@@ -1,0 +1,201 @@
+//! One version of a table: its columns and its live files.
+//!
+//! A snapshot moves forward commit by commit; the sums over its files are kept up to date on the way. What it cannot
+//! represent (a newer protocol, deletion vectors, files outside the table) is an error, never a wrong answer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::actions::{Action, Add, Metadata, Protocol};
+use super::schema::TableSchema;
+use super::stats::FileStats;
+
+type StorePath = object_store::path::Path;
+
+/// The newest reader and writer protocol that is understood.
+const READER_VERSION: i32 = 1;
+const WRITER_VERSION: i32 = 2;
+
+/// What a snapshot keeps of each file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Sizes and row counts: for a writer.
+    Counts,
+    /// Also the bounds of each column: for queries.
+    Stats,
+}
+
+/// A live file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileEntry {
+    /// Relative to the table, decoded.
+    pub path: Arc<str>,
+    pub size: u64,
+    pub modified_unix_ms: i64,
+    /// In the order of the table's partition columns.
+    pub partition: Box<[Option<Box<str>>]>,
+    /// How often the rows were merged: 0 is a flush.
+    pub level: u32,
+    pub stats: FileStats,
+}
+
+/// A table at one version.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub version: i64,
+    pub protocol: Protocol,
+    pub metadata: Metadata,
+    pub schema: Arc<TableSchema>,
+    pub files: BTreeMap<Arc<str>, Arc<FileEntry>>,
+    /// Sums over `files`.
+    pub rows: u64,
+    pub bytes: u64,
+    detail: Detail,
+    names: HashMap<String, Arc<str>>,
+}
+
+/// Why a table cannot be represented.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unsupported(pub String);
+
+impl Snapshot {
+    pub(super) fn new(
+        version: i64,
+        protocol: Protocol,
+        metadata: Metadata,
+        detail: Detail,
+    ) -> Result<Snapshot, Unsupported> {
+        check_protocol(&protocol)?;
+        Ok(Snapshot {
+            version,
+            protocol,
+            schema: Arc::new(parse_schema(&metadata)?),
+            metadata,
+            files: BTreeMap::new(),
+            rows: 0,
+            bytes: 0,
+            detail,
+            names: HashMap::new(),
+        })
+    }
+
+    /// Goes to the next version, whose commit this process wrote itself.
+    pub fn advance(&mut self, actions: Vec<Action>) -> Result<(), Unsupported> {
+        self.apply(actions)
+    }
+
+    /// Goes to the next version.
+    pub(super) fn apply(&mut self, actions: Vec<Action>) -> Result<(), Unsupported> {
+        for action in actions {
+            match action {
+                Action::Add(add) => self.add(add)?,
+                Action::Remove(remove) => self.remove(&decode_path(&remove.path)?),
+                Action::Metadata(metadata) => {
+                    self.schema = Arc::new(parse_schema(&metadata)?);
+                    self.metadata = metadata;
+                }
+                Action::Protocol(protocol) => {
+                    check_protocol(&protocol)?;
+                    self.protocol = protocol;
+                }
+                Action::CommitInfo(_) | Action::Txn(_) => {}
+            }
+        }
+        self.version += 1;
+        Ok(())
+    }
+
+    pub(super) fn add(&mut self, add: Add) -> Result<(), Unsupported> {
+        if add.deletion_vector.is_some() {
+            let what =
+                "the table has deletion vectors, which this program does not read; rewrite the table without them";
+            return Err(Unsupported(what.to_owned()));
+        }
+        let path: Arc<str> = decode_path(&add.path)?.into();
+        self.remove(&path);
+        let partitions = self.metadata.partition_columns.iter();
+        let partition = partitions.map(|column| add.partition_values.get(column).cloned().flatten().map(Into::into));
+        let level = add
+            .tags
+            .as_ref()
+            .and_then(|tags| tags.get("thalweg.level")?.as_ref()?.parse().ok());
+        let mut stats = match &add.stats {
+            Some(text) if self.detail == Detail::Stats => FileStats::parse(text, &self.schema, &mut self.names),
+            Some(text) => FileStats {
+                rows: rows_only(text),
+                columns: Box::default(),
+            },
+            None => FileStats::default(),
+        };
+        if self.detail == Detail::Counts {
+            stats.columns = Box::default();
+        }
+        self.rows += stats.rows.unwrap_or(0);
+        self.bytes += add.size;
+        let entry = FileEntry {
+            path: path.clone(),
+            size: add.size,
+            modified_unix_ms: add.modification_time,
+            partition: partition.collect(),
+            level: level.unwrap_or(0),
+            stats,
+        };
+        self.files.insert(path, Arc::new(entry));
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &str) {
+        if let Some(file) = self.files.remove(path) {
+            self.rows -= file.stats.rows.unwrap_or(0);
+            self.bytes -= file.size;
+        }
+    }
+
+    /// How many files there are of each level.
+    pub fn files_by_level(&self) -> BTreeMap<u32, u64> {
+        let mut levels = BTreeMap::new();
+        for file in self.files.values() {
+            *levels.entry(file.level).or_default() += 1;
+        }
+        levels
+    }
+}
+
+/// The row count alone: `{"numRecords":123,...` as this program writes it, else by the full parser.
+fn rows_only(text: &str) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Rows {
+        num_records: Option<u64>,
+    }
+    serde_json::from_str::<Rows>(text).ok()?.num_records
+}
+
+fn parse_schema(metadata: &Metadata) -> Result<TableSchema, Unsupported> {
+    TableSchema::from_delta(&metadata.schema_string)
+        .ok_or_else(|| Unsupported("the schema in the table's metadata cannot be read".to_owned()))
+}
+
+fn check_protocol(protocol: &Protocol) -> Result<(), Unsupported> {
+    if protocol.min_reader_version > READER_VERSION || protocol.min_writer_version > WRITER_VERSION {
+        return Err(Unsupported(format!(
+            "the table asks for Delta reader version {} and writer version {}, this program has {READER_VERSION} and \
+             {WRITER_VERSION}; another program has upgraded it, write to a new table instead",
+            protocol.min_reader_version, protocol.min_writer_version
+        )));
+    }
+    Ok(())
+}
+
+fn decode_path(path: &str) -> Result<String, Unsupported> {
+    if path.contains("://") {
+        return Err(Unsupported(format!("the table refers to a file elsewhere ({path})")));
+    }
+    match StorePath::from_url_path(path) {
+        Ok(path) => Ok(path.to_string()),
+        Err(e) => Err(Unsupported(format!(
+            "the table names a file that no store can hold ({path}): {e}"
+        ))),
+    }
+}

@@ -1,0 +1,300 @@
+//! What is known of a file without opening it: row count, and per column the smallest and largest value and the nulls.
+//!
+//! On the way out these come from a Parquet footer and become Delta's JSON; on the way in Delta's JSON becomes typed
+//! bounds. A bound is never tighter than the data: texts may be cut, timestamps are rounded outwards to milliseconds,
+//! and a column whose bounds cannot be trusted (NaN, infinities) has none.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::compute::kernels::cast_utils::Parser as _;
+use arrow::datatypes::{Date32Type, TimestampMicrosecondType};
+use parquet::file::metadata::ParquetMetaData;
+use parquet::file::statistics::Statistics;
+use serde_json::{Map, Value};
+use thalweg_record::{Ticks, Value as Sent, json};
+
+use super::schema::{ColumnType, TableSchema};
+
+/// Columns with statistics: the first ones of the schema, as Delta counts them.
+pub const INDEXED_COLUMNS: usize = 32;
+
+const TICKS_PER_MILLI: i64 = 10_000;
+const MICROS_PER_MILLI: i64 = 1_000;
+
+/// The statistics of one file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileStats {
+    /// `None` when whoever wrote the file did not say.
+    pub rows: Option<u64>,
+    pub columns: Box<[ColumnStats]>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColumnStats {
+    pub column: Arc<str>,
+    pub min: Option<Bound>,
+    pub max: Option<Bound>,
+    pub nulls: Option<u64>,
+}
+
+/// A smallest or largest value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Bound {
+    /// Long and integer as they are, dates in days, timestamps in microseconds.
+    Int(i64),
+    Float(f64),
+    Text(Box<str>),
+}
+
+impl FileStats {
+    pub fn column(&self, name: &str) -> Option<&ColumnStats> {
+        self.columns.iter().find(|stats| &*stats.column == name)
+    }
+
+    /// Delta's JSON for a file that was just written. Columns of `schema` that the file lacks count as all null.
+    pub fn delta_json(schema: &TableSchema, partition: &str, file: &ParquetMetaData) -> String {
+        let rows = file.file_metadata().num_rows();
+        let written: HashMap<&str, usize> = file
+            .file_metadata()
+            .schema_descr()
+            .columns()
+            .iter()
+            .enumerate()
+            .filter(|(_, leaf)| leaf.path().parts().len() == 1)
+            .map(|(index, leaf)| (leaf.name(), index))
+            .collect();
+        let (mut min, mut max, mut nulls) = (Map::new(), Map::new(), Map::new());
+        for column in schema
+            .columns
+            .iter()
+            .take(INDEXED_COLUMNS)
+            .filter(|c| c.name != partition)
+        {
+            let Some(&leaf) = written.get(column.name.as_str()) else {
+                if !matches!(column.kind, ColumnType::TextMap | ColumnType::Other(_)) {
+                    nulls.insert(column.name.clone(), rows.into());
+                }
+                continue;
+            };
+            let merged = Merged::of(file, leaf);
+            if let Some(count) = merged.nulls {
+                nulls.insert(column.name.clone(), count.into());
+            }
+            if let Some((low, high)) = merged.bounds.and_then(|bounds| bounds.to_json(&column.kind)) {
+                min.insert(column.name.clone(), low);
+                max.insert(column.name.clone(), high);
+            }
+        }
+        serde_json::json!({"numRecords": rows, "minValues": min, "maxValues": max, "nullCount": nulls}).to_string()
+    }
+
+    /// Reads Delta's JSON; what does not fit the schema is left out. `names` shares the column names among files.
+    pub fn parse(text: &str, schema: &TableSchema, names: &mut HashMap<String, Arc<str>>) -> FileStats {
+        // This parser keeps every digit of a float; a bound that is off by one bit would hide rows.
+        let Ok(Sent::Object(stats)) = json::parse(text.as_bytes()) else {
+            return FileStats::default();
+        };
+        let part = |key: &str, column: &str| match stats.get(key) {
+            Some(Sent::Object(values)) => values.get(column),
+            _ => None,
+        };
+        let columns = schema.columns.iter().filter_map(|column| {
+            let bound = |key| part(key, &column.name).and_then(|value| parse_bound(value, &column.kind));
+            let (min, max) = (bound("minValues"), bound("maxValues"));
+            let nulls = part("nullCount", &column.name).and_then(count_of);
+            if min.is_none() && max.is_none() && nulls.is_none() {
+                return None;
+            }
+            let name = match names.get(&column.name) {
+                Some(name) => name.clone(),
+                None => names
+                    .entry(column.name.clone())
+                    .or_insert_with(|| column.name.as_str().into())
+                    .clone(),
+            };
+            Some(ColumnStats {
+                column: name,
+                min,
+                max,
+                nulls,
+            })
+        });
+        FileStats {
+            columns: columns.collect(),
+            rows: stats.get("numRecords").and_then(count_of),
+        }
+    }
+}
+
+/// The statistics of one column over all row groups.
+struct Merged {
+    nulls: Option<u64>,
+    /// `None` when a row group has values without bounds, or no row group has values.
+    bounds: Option<Bounds>,
+}
+
+enum Bounds {
+    Int(i64, i64),
+    Float(f64, f64),
+    Text(Box<str>, Box<str>),
+}
+
+impl Merged {
+    fn of(file: &ParquetMetaData, leaf: usize) -> Merged {
+        let (mut nulls, mut bounds, mut complete) = (Some(0), None, true);
+        for group in file.row_groups() {
+            let stats = group.columns().get(leaf).and_then(|chunk| chunk.statistics());
+            let group_nulls = stats.and_then(Statistics::null_count_opt);
+            nulls = nulls.zip(group_nulls).map(|(a, b)| a + b);
+            if group_nulls == Some(group.num_rows().unsigned_abs()) {
+                continue;
+            }
+            match stats.and_then(Bounds::of) {
+                Some(of_group) => bounds = Bounds::merge(bounds, of_group),
+                None => complete = false,
+            }
+        }
+        Merged {
+            nulls,
+            bounds: bounds.filter(|_| complete),
+        }
+    }
+}
+
+impl Bounds {
+    fn of(stats: &Statistics) -> Option<Bounds> {
+        Some(match stats {
+            Statistics::Int32(s) => Bounds::Int((*s.min_opt()?).into(), (*s.max_opt()?).into()),
+            Statistics::Int64(s) => Bounds::Int(*s.min_opt()?, *s.max_opt()?),
+            Statistics::Double(s) => Bounds::Float(*s.min_opt()?, *s.max_opt()?),
+            Statistics::ByteArray(s) => Bounds::Text(
+                std::str::from_utf8(s.min_opt()?.data()).ok()?.into(),
+                std::str::from_utf8(s.max_opt()?.data()).ok()?.into(),
+            ),
+            _ => return None,
+        })
+    }
+
+    fn merge(known: Option<Bounds>, more: Bounds) -> Option<Bounds> {
+        Some(match (known, more) {
+            (None, more) => more,
+            (Some(Bounds::Int(a, b)), Bounds::Int(c, d)) => Bounds::Int(a.min(c), b.max(d)),
+            (Some(Bounds::Float(a, b)), Bounds::Float(c, d)) => Bounds::Float(a.min(c), b.max(d)),
+            (Some(Bounds::Text(a, b)), Bounds::Text(c, d)) => Bounds::Text(a.min(c), b.max(d)),
+            _ => return None,
+        })
+    }
+
+    fn to_json(&self, kind: &ColumnType) -> Option<(Value, Value)> {
+        Some(match (kind, self) {
+            (ColumnType::Timestamp, Bounds::Int(min, max)) => {
+                // The largest is rounded up, or values within its last millisecond would seem to lie outside.
+                let max_millis = max.div_euclid(MICROS_PER_MILLI) + i64::from(max.rem_euclid(MICROS_PER_MILLI) != 0);
+                (millis_text(min.div_euclid(MICROS_PER_MILLI)), millis_text(max_millis))
+            }
+            (ColumnType::Long | ColumnType::Integer, Bounds::Int(min, max)) => ((*min).into(), (*max).into()),
+            (ColumnType::Double, Bounds::Float(min, max)) if min.is_finite() && max.is_finite() => {
+                ((*min).into(), (*max).into())
+            }
+            (ColumnType::String, Bounds::Text(min, max)) => (min.to_string().into(), max.to_string().into()),
+            _ => return None,
+        })
+    }
+}
+
+fn millis_text(millis: i64) -> Value {
+    Ticks(millis.saturating_mul(TICKS_PER_MILLI)).to_string().into()
+}
+
+fn count_of(value: &Sent) -> Option<u64> {
+    value.as_i64().and_then(|count| u64::try_from(count).ok())
+}
+
+fn parse_bound(value: &Sent, kind: &ColumnType) -> Option<Bound> {
+    Some(match kind {
+        ColumnType::Long | ColumnType::Integer => Bound::Int(value.as_i64()?),
+        ColumnType::Date => Bound::Int(Date32Type::parse(value.as_str()?)?.into()),
+        ColumnType::Timestamp => Bound::Int(TimestampMicrosecondType::parse(value.as_str()?)?),
+        ColumnType::Double => Bound::Float(value.as_f64()?),
+        ColumnType::String => Bound::Text(value.as_str()?.into()),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delta::schema::Column;
+    use arrow::array::{Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::WriterProperties;
+
+    fn schema() -> TableSchema {
+        TableSchema {
+            columns: vec![
+                Column::required("date", ColumnType::Date),
+                Column::new("n", ColumnType::Long),
+                Column::new("time", ColumnType::Timestamp),
+                Column::new("v", ColumnType::Double),
+                Column::new("t", ColumnType::String),
+                Column::new("absent", ColumnType::String),
+            ],
+        }
+    }
+
+    fn written(values: Vec<Option<f64>>) -> FileStats {
+        let schema = schema();
+        let arrow = Arc::new(schema.arrow().project(&[1, 2, 3, 4]).unwrap());
+        let n = Int64Array::from_iter((0..values.len()).map(|i| (i != 1).then_some(i as i64 + i64::MAX - 9)));
+        let time = TimestampMicrosecondArray::from_iter_values((0..values.len()).map(|i| i as i64 * 1_001 - 1));
+        let text = StringArray::from_iter_values((0..values.len()).map(|i| format!("{i}{}", "é".repeat(100))));
+        let columns: Vec<arrow::array::ArrayRef> = vec![
+            Arc::new(n),
+            Arc::new(time.with_timezone("UTC")),
+            Arc::new(Float64Array::from(values)),
+            Arc::new(text),
+        ];
+        let batch = RecordBatch::try_new(arrow.clone(), columns).unwrap();
+        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(2)).build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), arrow, Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        let footer = writer.close().unwrap();
+        FileStats::parse(
+            &FileStats::delta_json(&schema, "date", &footer),
+            &schema,
+            &mut HashMap::new(),
+        )
+    }
+
+    #[test]
+    fn bounds_contain_every_value() {
+        let stats = written(vec![Some(1.5), None, Some(-2.0)]);
+        assert_eq!(stats.rows, Some(3));
+        let of = |name| stats.column(name).unwrap();
+        assert_eq!(
+            (of("n").min.clone(), of("n").nulls),
+            (Some(Bound::Int(i64::MAX - 9)), Some(1))
+        );
+        assert_eq!(of("n").max, Some(Bound::Int(i64::MAX - 7)));
+        assert_eq!(
+            (&of("time").min, &of("time").max),
+            (&Some(Bound::Int(-1_000)), &Some(Bound::Int(3_000)))
+        );
+        assert_eq!(
+            (&of("v").min, &of("v").max),
+            (&Some(Bound::Float(-2.0)), &Some(Bound::Float(1.5)))
+        );
+        let Some(Bound::Text(max)) = &of("t").max else {
+            panic!("no bound")
+        };
+        assert!(max.len() <= 70 && **max > *format!("2{}", "é".repeat(100)));
+        assert_eq!(of("absent").nulls, Some(3));
+    }
+
+    #[test]
+    fn infinities_have_no_bounds() {
+        let stats = written(vec![Some(f64::INFINITY), Some(0.0)]);
+        assert_eq!(stats.column("v").unwrap().max, None);
+    }
+}

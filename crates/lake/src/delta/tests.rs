@@ -1,0 +1,169 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::actions::{Action, Add, Remove};
+use super::schema::{Column, ColumnType, TableSchema};
+use super::*;
+use crate::store::SyncedStore;
+
+fn schema() -> TableSchema {
+    TableSchema {
+        columns: vec![
+            Column::required("date", ColumnType::Date),
+            Column::new("n", ColumnType::Long),
+        ],
+    }
+}
+
+fn add(name: &str, rows: u64) -> Action {
+    Action::Add(Add {
+        path: format!("date=2031-05-06/{name}"),
+        partition_values: [("date".to_owned(), Some("2031-05-06".to_owned()))].into(),
+        size: 10,
+        modification_time: 1,
+        data_change: true,
+        stats: Some(format!(
+            "{{\"numRecords\":{rows},\"minValues\":{{\"n\":1}},\"maxValues\":{{\"n\":{rows}}}}}"
+        )),
+        tags: Some([("thalweg.level".to_owned(), Some("2".to_owned()))].into()),
+        deletion_vector: None,
+    })
+}
+
+async fn created(folder: &std::path::Path) -> DeltaLog {
+    let log = DeltaLog::new(&folder.join("t"), SyncedStore::new()).unwrap();
+    let actions = creation(new_metadata(
+        &schema(),
+        "date",
+        &[("delta.checkpointInterval", "100")],
+        7,
+    ));
+    assert_eq!(log.commit(0, &actions).await.unwrap(), CommitOutcome::Committed);
+    log
+}
+
+fn commit_file(log: &DeltaLog, version: i64) -> PathBuf {
+    log.table().join(format!("_delta_log/{version:020}.json"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_is_given_once_and_snapshots_follow() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = created(folder.path()).await;
+    let mut first = log.load(Detail::Stats).await.unwrap().unwrap();
+    assert_eq!(
+        log.commit(1, &[add("a", 5), add("b", 7)]).await.unwrap(),
+        CommitOutcome::Committed
+    );
+    assert_eq!(log.commit(1, &[add("c", 9)]).await.unwrap(), CommitOutcome::Taken);
+    let remove = Remove {
+        path: "date=2031-05-06/a".into(),
+        data_change: true,
+        deletion_timestamp: None,
+    };
+    log.commit(2, &[Action::Remove(remove), add("c", 9)]).await.unwrap();
+    assert!(log.refresh(&mut first).await.unwrap());
+    assert!(!log.refresh(&mut first).await.unwrap());
+    assert_eq!(
+        (first.version, first.rows, first.bytes, first.files.len()),
+        (2, 16, 20, 2)
+    );
+    assert_eq!(first.files_by_level(), [(2, 2)].into());
+    let loaded = log.load(Detail::Stats).await.unwrap().unwrap();
+    assert_eq!(loaded.files, first.files, "what was followed is what is loaded");
+    assert_eq!(loaded.metadata, first.metadata);
+    let counts = log.load(Detail::Counts).await.unwrap().unwrap();
+    assert_eq!((counts.rows, counts.bytes), (16, 20));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_stands_in_for_the_commits_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = created(folder.path()).await;
+    for version in 1..=12 {
+        log.commit(version, &[add(&format!("f{version}"), 1)]).await.unwrap();
+    }
+    log.checkpoint(10).await.unwrap();
+    for version in 0..=10 {
+        std::fs::remove_file(commit_file(&log, version)).unwrap();
+    }
+    let snapshot = log.load(Detail::Stats).await.unwrap().unwrap();
+    assert_eq!((snapshot.version, snapshot.rows, snapshot.files.len()), (12, 12, 12));
+    assert!(
+        snapshot
+            .files
+            .values()
+            .all(|file| file.level == 2 && file.stats.column("n").is_some())
+    );
+    assert_eq!(*snapshot.schema, schema());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_torn_newest_commit_is_moved_away_and_an_older_one_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let quarantine = folder.path().join("quarantine");
+    let log = created(folder.path()).await;
+    log.commit(1, &[add("a", 5)]).await.unwrap();
+    log.commit(2, &[add("b", 6)]).await.unwrap();
+    let whole = std::fs::read(commit_file(&log, 2)).unwrap();
+    std::fs::write(commit_file(&log, 2), &whole[..whole.len() / 2]).unwrap();
+    log.recover(&quarantine, Duration::ZERO).await.unwrap();
+    assert_eq!(log.load(Detail::Counts).await.unwrap().unwrap().version, 1);
+    assert_eq!(std::fs::read_dir(&quarantine).unwrap().count(), 1, "nothing is deleted");
+
+    log.commit(2, &[add("c", 7)]).await.unwrap();
+    std::fs::write(commit_file(&log, 1), "{\"add\":").unwrap();
+    log.recover(&quarantine, Duration::ZERO).await.unwrap();
+    let mut snapshot = Snapshot::new(
+        0,
+        actions::Protocol::plain(),
+        new_metadata(&schema(), "date", &[], 0),
+        Detail::Counts,
+    )
+    .unwrap();
+    let error = log.refresh(&mut snapshot).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("lake.corrupt_log: commit 1 of ") && error.ends_with("to go back to version 0"),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_temporary_files_are_swept_and_young_ones_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = created(folder.path()).await;
+    let staged = log.table().join("_delta_log/00000000000000000001.json#123");
+    std::fs::write(&staged, "half").unwrap();
+    log.recover(folder.path(), Duration::from_secs(3600)).await.unwrap();
+    assert!(staged.exists());
+    log.recover(folder.path(), Duration::ZERO).await.unwrap();
+    assert!(!staged.exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_represented_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = created(folder.path()).await;
+    let mut snapshot = log.load(Detail::Counts).await.unwrap().unwrap();
+    let newer = actions::Protocol {
+        min_reader_version: 3,
+        ..actions::Protocol::plain()
+    };
+    log.commit(1, &[Action::Protocol(newer)]).await.unwrap();
+    let error = log.refresh(&mut snapshot).await.unwrap_err().to_string();
+    assert!(error.starts_with("lake.unsupported_table: "), "{error}");
+    let Action::Add(mut elsewhere) = add("x", 1) else {
+        unreachable!()
+    };
+    elsewhere.path = "s3://bucket/x".into();
+    assert!(snapshot.apply(vec![Action::Add(elsewhere)]).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn there_is_no_table_where_there_is_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = DeltaLog::new(&folder.path().join("t"), SyncedStore::new()).unwrap();
+    assert!(log.load(Detail::Counts).await.unwrap().is_none());
+    std::fs::create_dir_all(folder.path().join("t/_delta_log")).unwrap();
+    assert!(log.load(Detail::Counts).await.unwrap().is_none());
+}

@@ -1,0 +1,192 @@
+//! What the lake tells Prometheus, prefix `thalweg_lake_`.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, proto};
+
+const SECONDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
+
+/// Counters and distributions of all tables. Clones share them.
+#[derive(Clone)]
+pub struct LakeMetrics {
+    /// `table`, `phase`: `encode`, `store`, `commit`.
+    pub flush_seconds: HistogramVec,
+    /// `table`, `kind`: `flush`, `create`; `outcome`: `ok`, `conflict`, `error`.
+    pub commits: IntCounterVec,
+    /// `table`
+    pub overflow_values: IntCounterVec,
+    /// `table`, `reason`: `time_replaced`, `stamp_out_of_range`.
+    pub changed_values: IntCounterVec,
+    /// `table`, `reason`
+    pub refused_rows: IntCounterVec,
+    /// `op`: `put`, `commit`, `checkpoint`; `outcome`: `ok`, `error`.
+    pub store_seconds: HistogramVec,
+    tables: Arc<Tables>,
+}
+
+/// One look at a table, taken when somebody scrapes.
+#[derive(Clone, Debug, Default)]
+pub struct TableGauges {
+    pub table: String,
+    /// By level.
+    pub files: Vec<(u32, u64)>,
+    pub bytes: u64,
+    pub rows: u64,
+    pub buffer_bytes: u64,
+    pub commit_lag: Duration,
+    pub promoted_columns: u64,
+}
+
+/// Whoever keeps a table.
+pub trait GaugeSource: Send + Sync {
+    fn gauges(&self) -> TableGauges;
+}
+
+impl LakeMetrics {
+    pub fn register(registry: &Registry) -> prometheus::Result<LakeMetrics> {
+        let histogram = |name: &str, help: &str, labels: &[&str]| {
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()), labels)
+        };
+        let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let metrics = LakeMetrics {
+            flush_seconds: histogram(
+                "thalweg_lake_flush_seconds",
+                "Duration of a flush by phase.",
+                &["table", "phase"],
+            )?,
+            commits: counter(
+                "thalweg_lake_commits_total",
+                "Delta commits that were tried.",
+                &["table", "kind", "outcome"],
+            )?,
+            overflow_values: counter(
+                "thalweg_lake_overflow_values_total",
+                "Attribute values without a column of their own.",
+                &["table"],
+            )?,
+            changed_values: counter(
+                "thalweg_lake_changed_values_total",
+                "Values that could not be stored as sent; the sent form is kept beside them.",
+                &["table", "reason"],
+            )?,
+            refused_rows: counter(
+                "thalweg_lake_rejected_records_total",
+                "Messages that can never become a row; their senders were told.",
+                &["table", "reason"],
+            )?,
+            store_seconds: histogram(
+                "thalweg_lake_store_seconds",
+                "Duration of operations on the store.",
+                &["op", "outcome"],
+            )?,
+            tables: Arc::new(Tables::new()?),
+        };
+        registry.register(Box::new(metrics.flush_seconds.clone()))?;
+        registry.register(Box::new(metrics.commits.clone()))?;
+        registry.register(Box::new(metrics.overflow_values.clone()))?;
+        registry.register(Box::new(metrics.changed_values.clone()))?;
+        registry.register(Box::new(metrics.refused_rows.clone()))?;
+        registry.register(Box::new(metrics.store_seconds.clone()))?;
+        registry.register(Box::new(TableCollector(metrics.tables.clone())))?;
+        Ok(metrics)
+    }
+
+    /// Adds a table to what a scrape looks at, for as long as it lives.
+    pub fn watch(&self, source: Weak<dyn GaugeSource>) {
+        self.tables.sources.lock().push(source);
+    }
+
+    pub(crate) fn observe_store(&self, op: &str, ok: bool, took: Duration) {
+        let outcome = if ok { "ok" } else { "error" };
+        self.store_seconds
+            .with_label_values(&[op, outcome])
+            .observe(took.as_secs_f64());
+    }
+}
+
+struct Tables {
+    sources: Mutex<Vec<Weak<dyn GaugeSource>>>,
+    files: IntGaugeVec,
+    bytes: IntGaugeVec,
+    rows: IntGaugeVec,
+    buffer_bytes: IntGaugeVec,
+    promoted_columns: IntGaugeVec,
+    commit_lag: GaugeVec,
+}
+
+impl Tables {
+    fn new() -> prometheus::Result<Tables> {
+        let gauge = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
+        Ok(Tables {
+            sources: Mutex::default(),
+            files: gauge("thalweg_lake_files", "Live files.", &["table", "level"])?,
+            bytes: gauge("thalweg_lake_bytes", "Bytes of live files.", &["table"])?,
+            rows: gauge("thalweg_lake_rows", "Committed rows.", &["table"])?,
+            buffer_bytes: gauge(
+                "thalweg_lake_buffer_bytes",
+                "Decoded rows not yet committed.",
+                &["table"],
+            )?,
+            promoted_columns: gauge("thalweg_lake_promoted_columns", "Attributes with a column.", &["table"])?,
+            commit_lag: GaugeVec::new(
+                Opts::new(
+                    "thalweg_lake_commit_lag_seconds",
+                    "Age of the oldest row not yet committed.",
+                ),
+                &["table"],
+            )?,
+        })
+    }
+
+    fn all(&self) -> [&dyn Collector; 6] {
+        [
+            &self.files,
+            &self.bytes,
+            &self.rows,
+            &self.buffer_bytes,
+            &self.promoted_columns,
+            &self.commit_lag,
+        ]
+    }
+
+    fn look(&self) {
+        let mut sources = self.sources.lock();
+        sources.retain(|source| source.strong_count() > 0);
+        for gauges in sources.iter().filter_map(Weak::upgrade).map(|source| source.gauges()) {
+            let table = gauges.table.as_str();
+            let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+            for (level, files) in &gauges.files {
+                self.files
+                    .with_label_values(&[table, &level.to_string()])
+                    .set(int(*files));
+            }
+            self.bytes.with_label_values(&[table]).set(int(gauges.bytes));
+            self.rows.with_label_values(&[table]).set(int(gauges.rows));
+            self.buffer_bytes
+                .with_label_values(&[table])
+                .set(int(gauges.buffer_bytes));
+            self.promoted_columns
+                .with_label_values(&[table])
+                .set(int(gauges.promoted_columns));
+            self.commit_lag
+                .with_label_values(&[table])
+                .set(gauges.commit_lag.as_secs_f64());
+        }
+    }
+}
+
+struct TableCollector(Arc<Tables>);
+
+impl Collector for TableCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.0.all().into_iter().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        self.0.look();
+        self.0.all().into_iter().flat_map(Collector::collect).collect()
+    }
+}

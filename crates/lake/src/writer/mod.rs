@@ -1,0 +1,353 @@
+//! Writes a table: batches of messages in, Delta commits out, in the order in which batches were appended.
+//!
+//! Two threads work on a table. One turns messages into rows of the growing generation; the other takes a sealed
+//! generation, writes its files and commits them. An append ends when the commit that holds its rows is durable. While
+//! a commit waits for the disk, the next generation grows up to its limit, then batches wait as messages, and their
+//! senders with them: memory is bounded and nothing is dropped. The writer knows nothing of who sends.
+
+mod commit;
+mod cook;
+mod shared;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use thalweg_record::{Message, Ticks};
+use thalweg_telemetry::{StatusSource, TableStatus};
+use tokio::sync::oneshot;
+
+use crate::attributes::{Bindings, Promotion};
+use crate::delta::actions::{Action, CommitInfo};
+use crate::delta::{self, CommitOutcome, DeltaLog, Detail, Snapshot};
+use crate::error::{AppendError, OpenError};
+use crate::metrics::{GaugeSource, LakeMetrics, TableGauges};
+use crate::store::SyncedStore;
+use crate::tags::{self, FileOptions, RowRules};
+use commit::Committer;
+use shared::{Pending, Shared};
+
+/// Temporary files that are older belong to nobody any more.
+const STAGED_AGE: Duration = Duration::from_secs(3600);
+/// A commit lag of so many flush intervals means that data does not flow.
+const LAG_INTERVALS_MAX: u32 = 5;
+/// The same, where the interval is very short.
+const LAG_MIN: Duration = Duration::from_secs(10);
+const TROUBLE_MAX: Duration = Duration::from_secs(60);
+
+/// How a table is written (`lake.*`).
+#[derive(Clone, Debug)]
+pub struct WriterOptions {
+    /// Arrow memory after which a flush starts.
+    pub flush_bytes: usize,
+    /// Age of the oldest row at which a flush starts.
+    pub flush_interval: Duration,
+    /// The pause between two commits that only hurry asked for.
+    pub hurry_pause: Duration,
+    /// What buffers and encoding may take together.
+    pub memory_bytes: usize,
+    pub promotion: Promotion,
+    pub rules: RowRules,
+    pub files: FileOptions,
+    /// Commits between two checkpoints.
+    pub checkpoint_interval: i64,
+}
+
+impl Default for WriterOptions {
+    fn default() -> WriterOptions {
+        WriterOptions {
+            flush_bytes: 64 << 20,
+            flush_interval: Duration::from_secs(2),
+            hurry_pause: Duration::from_millis(50),
+            memory_bytes: 768 << 20,
+            promotion: Promotion::default(),
+            rules: RowRules::default(),
+            files: FileOptions::default(),
+            checkpoint_interval: 100,
+        }
+    }
+}
+
+impl WriterOptions {
+    /// Two generations and the files made of one of them share the memory.
+    fn generation_bytes(&self) -> usize {
+        self.flush_bytes.min(self.memory_bytes / 4).max(1)
+    }
+}
+
+/// The writer of the table `tags`. Clones write the same table; it stops when the last one goes.
+#[derive(Clone)]
+pub struct TagsWriter {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    closed: tokio::sync::watch::Receiver<bool>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Nobody can hear of a commit any more, so trying again has no end and no use.
+        self.shared.abandon();
+    }
+}
+
+impl TagsWriter {
+    /// Opens the table `tags` in a lake folder, and creates both if they do not exist. Only one process may write a
+    /// table; the caller sees to that. Must be called on a tokio runtime.
+    pub async fn open(
+        lake: PathBuf,
+        store: SyncedStore,
+        metrics: LakeMetrics,
+        options: WriterOptions,
+    ) -> Result<TagsWriter, OpenError> {
+        let lake = std::path::absolute(&lake).unwrap_or(lake);
+        let path = lake.join(tags::schema::TABLE);
+        let folder = {
+            let (store, log) = (store.clone(), path.join("_delta_log"));
+            tokio::task::spawn_blocking(move || store.create_directories(&log)).await
+        };
+        if let Ok(Err(source)) = folder {
+            return Err(OpenError::Folder { path: lake, source });
+        }
+        let table_error = |source| OpenError::Table {
+            path: path.clone(),
+            source,
+        };
+        let log = DeltaLog::new(&path, store).map_err(table_error)?;
+        log.recover(&lake.join("_thalweg/quarantine"), STAGED_AGE)
+            .await
+            .map_err(table_error)?;
+        let snapshot = open_or_create(&log, &metrics).await?;
+        check_schema(&log, &snapshot)?;
+
+        let (closed_sender, closed) = tokio::sync::watch::channel(false);
+        let shared = Arc::new(Shared::new(options.generation_bytes(), &options, metrics.clone()));
+        let bindings = Bindings::of(
+            &snapshot.schema,
+            tags::schema::ATTRIBUTE_SOURCE,
+            options.promotion.clone(),
+        );
+        let committer = Committer::new(
+            log,
+            snapshot,
+            bindings,
+            shared.clone(),
+            options.clone(),
+            metrics.clone(),
+        );
+        let runtime = tokio::runtime::Handle::current();
+        let thread_error = |source| OpenError::Thread {
+            path: path.clone(),
+            source,
+        };
+        let cook_shared = shared.clone();
+        let thread = std::thread::Builder::new().name("lake-rows".to_owned());
+        thread
+            .spawn(move || cook::run(&cook_shared, options.rules))
+            .map_err(thread_error)?;
+        let thread = std::thread::Builder::new().name("lake-commit".to_owned());
+        thread
+            .spawn(move || {
+                committer.run(&runtime);
+                // Nobody may be left to hear it.
+                let _ = closed_sender.send(true);
+            })
+            .map_err(thread_error)?;
+        let source: Arc<dyn GaugeSource> = shared.clone();
+        metrics.watch(Arc::downgrade(&source));
+        Ok(TagsWriter {
+            handle: Arc::new(Handle { shared, closed }),
+        })
+    }
+
+    /// Appends messages of a source (its label, else its path). The place of the rows in the order of the table is fixed
+    /// by this call, not by polling. The future ends when the rows are durable and visible to every reader; if it is
+    /// dropped the rows are written all the same.
+    pub fn append(
+        &self,
+        source: &Arc<str>,
+        messages: Arc<Vec<Message>>,
+        arrival: Ticks,
+    ) -> impl Future<Output = Result<(), AppendError>> + Send + use<> {
+        let (done, outcome) = oneshot::channel();
+        let shared = self.handle.shared.clone();
+        let arrival = arrival.unix_nanos().unwrap_or(0);
+        shared.push(Pending {
+            source: source.clone(),
+            messages,
+            arrival,
+            done,
+            since: Instant::now(),
+        });
+        async move {
+            match outcome.await {
+                Ok(outcome) => outcome,
+                // Whoever dropped the sender has said why, or has ended.
+                Err(_) => Err(shared.failure().unwrap_or(AppendError::Stopped)),
+            }
+        }
+    }
+
+    /// Senders are blocked until their rows are committed: commit what there is now.
+    pub fn hurry(&self) {
+        self.handle.shared.hurry();
+    }
+
+    /// Commits what was appended and stops. Appends after this end with [`AppendError::Stopped`].
+    pub async fn close(&self) {
+        self.handle.shared.close();
+        let mut closed = self.handle.closed.clone();
+        // An error means that the thread is gone, which is as closed as it gets.
+        let _ = closed.wait_for(|closed| *closed).await;
+    }
+
+    /// Gives up what is not committed: the appends that wait end with [`AppendError::Stopped`].
+    pub fn abandon(&self) {
+        self.handle.shared.abandon();
+    }
+
+    pub fn status(&self) -> WriterStatus {
+        self.handle.shared.status()
+    }
+}
+
+/// One look at a table that is being written.
+#[derive(Clone, Debug)]
+pub struct WriterStatus {
+    pub rows: u64,
+    pub files: u64,
+    pub bytes: u64,
+    pub version: i64,
+    /// Rows accepted and not yet committed.
+    pub buffered_rows: u64,
+    pub last_commit_unix_ms: Option<i64>,
+    /// Age of the oldest row that is not committed.
+    pub lag: Duration,
+    /// What keeps the table from taking data, in one sentence, and for how long.
+    pub trouble: Option<(String, Duration)>,
+}
+
+impl StatusSource for TagsWriter {
+    fn tables(&self) -> Vec<TableStatus> {
+        let status = self.status();
+        vec![TableStatus {
+            name: tags::schema::TABLE.to_owned(),
+            rows: status.rows,
+            files: status.files,
+            bytes: status.bytes,
+            version: status.version,
+            buffered_rows: status.buffered_rows,
+            last_commit_unix_ms: status.last_commit_unix_ms,
+            failed: status.trouble.map(|(text, _)| text),
+        }]
+    }
+
+    fn not_ready(&self) -> Vec<String> {
+        let status = self.status();
+        let lag_max = (self.handle.shared.flush_interval() * LAG_INTERVALS_MAX).max(LAG_MIN);
+        match status.trouble {
+            Some((text, since)) if since > TROUBLE_MAX || self.handle.shared.failure().is_some() => vec![text],
+            _ if status.lag > lag_max => {
+                vec![format!(
+                    "rows of the table tags wait for their commit since {:.0} s",
+                    status.lag.as_secs_f64()
+                )]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl GaugeSource for Shared {
+    fn gauges(&self) -> TableGauges {
+        self.table_gauges(tags::schema::TABLE)
+    }
+}
+
+async fn open_or_create(log: &DeltaLog, metrics: &LakeMetrics) -> Result<Snapshot, OpenError> {
+    let error = |source| OpenError::Table {
+        path: log.table().to_owned(),
+        source,
+    };
+    loop {
+        if let Some(snapshot) = log.load(Detail::Counts).await.map_err(error)? {
+            return Ok(snapshot);
+        }
+        let now = unix_ms();
+        let schema = tags::schema::schema();
+        let metadata = delta::new_metadata(&schema, tags::schema::DATE, &tags::schema::CONFIGURATION, now);
+        let mut actions = vec![Action::CommitInfo(commit_info("CREATE TABLE", now))];
+        actions.extend(delta::creation(metadata));
+        let outcome = log.commit(0, &actions).await;
+        let label = match &outcome {
+            Ok(CommitOutcome::Committed) => "ok",
+            Ok(CommitOutcome::Taken) => "conflict",
+            Err(_) => "error",
+        };
+        metrics
+            .commits
+            .with_label_values(&[log.table_name(), "create", label])
+            .inc();
+        // Created by us or by another writer just now: either way it can be loaded.
+        outcome.map_err(error)?;
+    }
+}
+
+/// The columns that this program writes must mean the same in the table.
+fn check_schema(log: &DeltaLog, snapshot: &Snapshot) -> Result<(), OpenError> {
+    let conflict = |what: String| OpenError::Schema {
+        path: log.table().to_owned(),
+        what,
+    };
+    if snapshot.metadata.partition_columns != [tags::schema::DATE] {
+        return Err(conflict(format!(
+            "it is partitioned by {:?}, not by date",
+            snapshot.metadata.partition_columns
+        )));
+    }
+    for column in tags::schema::schema().columns {
+        match snapshot.schema.column(&column.name) {
+            Some(found) if found.kind == column.kind => {}
+            Some(_) => return Err(conflict(format!("its column {} has another type", column.name))),
+            None => return Err(conflict(format!("it has no column {}", column.name))),
+        }
+    }
+    Ok(())
+}
+
+fn commit_info(operation: &str, now_unix_ms: i64) -> CommitInfo {
+    CommitInfo {
+        timestamp: now_unix_ms,
+        operation: operation.to_owned(),
+        operation_parameters: Default::default(),
+        engine_info: Some(concat!("thalweg/", env!("CARGO_PKG_VERSION")).to_owned()),
+        is_blind_append: Some(operation == "WRITE"),
+    }
+}
+
+fn unix_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Set once by whoever stops the writer for good.
+#[derive(Debug, Default)]
+struct Flag(AtomicBool);
+
+impl Flag {
+    fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod rate;
+#[cfg(test)]
+mod tests;
