@@ -1,0 +1,190 @@
+//! The tables of a lake folder: each sub-folder with a Delta log is one.
+//!
+//! Between queries the newest known snapshot of each table is kept and only moved forward by the commits that came since,
+//! whoever made them. One query sees each table at one version, however often it names it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
+use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::object_store::ObjectStoreUrl;
+use thalweg_lake::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
+use thalweg_lake::store::SyncedStore;
+use tokio::sync::Mutex;
+
+use crate::error::QueryError;
+use crate::metrics::QueryMetrics;
+use crate::table::LakeTable;
+
+pub const CATALOG: &str = "thalweg";
+pub const SCHEMA: &str = "lake";
+/// The one store that queries can reach: the lake folder.
+pub const STORE: &str = "lake://local";
+
+/// A snapshot not looked at for so long is loaded anew: commits that it would follow may have been cleaned up.
+const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(3600);
+
+/// The lake folder and what is known of its tables. Shared by all queries.
+pub struct Tables {
+    folder: PathBuf,
+    store: SyncedStore,
+    known: parking_lot::Mutex<HashMap<String, Arc<Mutex<Option<Known>>>>>,
+    metrics: QueryMetrics,
+}
+
+struct Known {
+    log: DeltaLog,
+    snapshot: Snapshot,
+    files: Arc<[Arc<FileEntry>]>,
+    looked: Instant,
+}
+
+impl std::fmt::Debug for Tables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tables({})", self.folder.display())
+    }
+}
+
+impl Tables {
+    pub fn new(folder: &Path, metrics: QueryMetrics) -> Tables {
+        Tables {
+            folder: folder.to_owned(),
+            store: SyncedStore::new(),
+            known: Default::default(),
+            metrics,
+        }
+    }
+
+    /// The names of all tables, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let tables = entries.filter(|entry| entry.path().join("_delta_log").is_dir());
+        let mut names: Vec<String> = tables
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// A table at its newest version.
+    async fn open(&self, name: &str) -> Result<Option<Arc<LakeTable>>, DeltaError> {
+        // Names come from SQL: only what is a plain name in this folder is a table.
+        if !self.names().iter().any(|known| known == name) {
+            return Ok(None);
+        }
+        let slot = self.known.lock().entry(name.to_owned()).or_default().clone();
+        let mut slot = slot.lock().await;
+        let fresh = slot
+            .as_ref()
+            .is_some_and(|known| known.looked.elapsed() < SNAPSHOT_AGE_MAX);
+        if fresh && let Some(known) = slot.as_mut() {
+            if known.log.refresh(&mut known.snapshot).await? {
+                known.files = known.snapshot.files.values().cloned().collect();
+            }
+            known.looked = Instant::now();
+        } else {
+            *slot = self.load(name).await?;
+        }
+        let Some(known) = slot.as_ref() else { return Ok(None) };
+        let store = ObjectStoreUrl::parse(STORE).unwrap_or_else(|_| ObjectStoreUrl::local_filesystem());
+        Ok(Some(Arc::new(LakeTable::new(
+            name,
+            known.snapshot.schema.clone(),
+            known.snapshot.metadata.partition_columns.clone(),
+            known.files.clone(),
+            store,
+            self.metrics.clone(),
+        ))))
+    }
+
+    async fn load(&self, name: &str) -> Result<Option<Known>, DeltaError> {
+        let log = DeltaLog::new(&self.folder.join(name), self.store.clone())?;
+        let Some(snapshot) = log.load(Detail::Stats).await? else {
+            return Ok(None);
+        };
+        let files = snapshot.files.values().cloned().collect();
+        Ok(Some(Known {
+            log,
+            snapshot,
+            files,
+            looked: Instant::now(),
+        }))
+    }
+}
+
+/// The tables as one query sees them.
+#[derive(Debug)]
+pub struct QueryTables {
+    tables: Arc<Tables>,
+    opened: Mutex<HashMap<String, Arc<LakeTable>>>,
+}
+
+impl QueryTables {
+    pub fn new(tables: Arc<Tables>) -> QueryTables {
+        QueryTables {
+            tables,
+            opened: Mutex::default(),
+        }
+    }
+
+    pub async fn open(&self, name: &str) -> Result<Option<Arc<LakeTable>>> {
+        let mut opened = self.opened.lock().await;
+        if let Some(table) = opened.get(name) {
+            return Ok(Some(table.clone()));
+        }
+        let unreadable =
+            |error: DeltaError| DataFusionError::External(Box::new(QueryError::unavailable(error.to_string())));
+        let Some(table) = self.tables.open(name).await.map_err(unreadable)? else {
+            return Ok(None);
+        };
+        opened.insert(name.to_owned(), table.clone());
+        Ok(Some(table))
+    }
+}
+
+#[async_trait]
+impl SchemaProvider for QueryTables {
+    fn table_names(&self) -> Vec<String> {
+        self.tables.names()
+    }
+
+    async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+        Ok(self.open(name).await?.map(|table| table as Arc<dyn TableProvider>))
+    }
+
+    fn table_exist(&self, name: &str) -> bool {
+        self.tables.names().iter().any(|known| known == name)
+    }
+}
+
+/// One catalog with one schema with the tables of the lake.
+#[derive(Debug, Clone)]
+pub struct LakeCatalog(pub Arc<QueryTables>);
+
+impl CatalogProvider for LakeCatalog {
+    fn schema_names(&self) -> Vec<String> {
+        vec![SCHEMA.to_owned()]
+    }
+
+    fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
+        (name == SCHEMA).then(|| self.0.clone() as Arc<dyn SchemaProvider>)
+    }
+}
+
+impl CatalogProviderList for LakeCatalog {
+    fn register_catalog(&self, _name: String, _catalog: Arc<dyn CatalogProvider>) -> Option<Arc<dyn CatalogProvider>> {
+        None
+    }
+
+    fn catalog_names(&self) -> Vec<String> {
+        vec![CATALOG.to_owned()]
+    }
+
+    fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
+        (name == CATALOG).then(|| Arc::new(self.clone()) as Arc<dyn CatalogProvider>)
+    }
+}

@@ -1,0 +1,165 @@
+//! Makes a plan stoppable: operators that can work for long without handing on a batch look at the clock.
+//!
+//! A query runs on threads that it shares with others, and an operator that never pauses cannot be interrupted. Joins
+//! that multiply rows are therefore made to yield after some batches, and the filter of a nested-loop join, which is
+//! evaluated once per row of one side, ends the query when its time is over or nobody reads its answer.
+
+use std::fmt::{Display, Formatter};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::common::tree_node::{Transformed, TreeNode as _};
+use datafusion::common::{DataFusionError, Result};
+use datafusion::logical_expr::ColumnarValue;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::joins::utils::JoinFilter;
+use datafusion::physical_plan::joins::{NestedLoopJoinExec, NestedLoopJoinExecBuilder};
+
+use crate::error::QueryError;
+
+/// Operators that can give many rows for few.
+const MULTIPLYING: [&str; 6] = [
+    "NestedLoopJoinExec",
+    "CrossJoinExec",
+    "HashJoinExec",
+    "SortMergeJoinExec",
+    "UnnestExec",
+    "RecursiveQueryExec",
+];
+
+/// When a query has to end.
+#[derive(Debug)]
+pub struct Watch {
+    timeout: Duration,
+    deadline: Instant,
+    gone: AtomicBool,
+}
+
+impl Watch {
+    pub fn new(timeout: Duration) -> Watch {
+        Watch {
+            timeout,
+            deadline: Instant::now() + timeout,
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Nobody reads the answer any more.
+    pub fn leave(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    pub fn expired(&self) -> QueryError {
+        QueryError::timeout(self.timeout.as_secs_f64())
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.gone.load(Ordering::Relaxed) || Instant::now() >= self.deadline {
+            return Err(DataFusionError::External(Box::new(self.expired())));
+        }
+        Ok(())
+    }
+}
+
+/// The same plan, stoppable.
+pub fn guard(plan: Arc<dyn ExecutionPlan>, watch: &Arc<Watch>) -> Result<Arc<dyn ExecutionPlan>> {
+    let guarded = plan.transform_up(|node| {
+        if !MULTIPLYING.contains(&node.name()) {
+            return Ok(Transformed::no(node));
+        }
+        let node = watch_filter(node, watch)?;
+        Ok(Transformed::yes(
+            Arc::new(CooperativeExec::new(node)) as Arc<dyn ExecutionPlan>
+        ))
+    });
+    Ok(guarded?.data)
+}
+
+fn watch_filter(node: Arc<dyn ExecutionPlan>, watch: &Arc<Watch>) -> Result<Arc<dyn ExecutionPlan>> {
+    let Some(join) = node.downcast_ref::<NestedLoopJoinExec>() else {
+        return Ok(node);
+    };
+    let Some(filter) = join.filter() else { return Ok(node) };
+    let watched = Watched {
+        inner: filter.expression().clone(),
+        watch: watch.clone(),
+    };
+    let filter = JoinFilter::new(
+        Arc::new(watched),
+        filter.column_indices().to_vec(),
+        filter.schema().clone(),
+    );
+    Ok(Arc::new(
+        NestedLoopJoinExecBuilder::from(join)
+            .with_filter(Some(filter))
+            .build()?,
+    ))
+}
+
+/// An expression that is evaluated only while the query may run.
+#[derive(Debug)]
+struct Watched {
+    inner: Arc<dyn PhysicalExpr>,
+    watch: Arc<Watch>,
+}
+
+impl Display for Watched {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl PartialEq for Watched {
+    fn eq(&self, other: &Watched) -> bool {
+        self.inner.eq(&other.inner)
+    }
+}
+
+impl Eq for Watched {}
+
+impl Hash for Watched {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.inner.hash(state);
+    }
+}
+
+impl PhysicalExpr for Watched {
+    fn data_type(&self, input: &Schema) -> Result<DataType> {
+        self.inner.data_type(input)
+    }
+
+    fn nullable(&self, input: &Schema) -> Result<bool> {
+        self.inner.nullable(input)
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
+        self.watch.check()?;
+        self.inner.evaluate(batch)
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        vec![&self.inner]
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn PhysicalExpr>>) -> Result<Arc<dyn PhysicalExpr>> {
+        let inner = children.into_iter().next().unwrap_or_else(|| self.inner.clone());
+        Ok(Arc::new(Watched {
+            inner,
+            watch: self.watch.clone(),
+        }))
+    }
+
+    fn fmt_sql(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt_sql(f)
+    }
+}

@@ -1,0 +1,248 @@
+//! `POST /api/sql` and `GET /api/sql?q=`: SQL in, rows out as they come.
+//!
+//! The status tells of failures before the first byte. A failure after it breaks the connection, so that a part never
+//! looks like the whole. A client that goes away cancels its query.
+
+use std::collections::HashMap;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use datafusion::common::{ParamValues, ScalarValue};
+use futures::{StreamExt as _, stream};
+use serde_json::{Value, json};
+
+use crate::engine::{Answer, Engine, Query};
+use crate::error::QueryError;
+use crate::format::{Format, RowWriter};
+use crate::statement::SQL_BYTES_MAX;
+
+pub const PATH: &str = "/api/sql";
+/// The text and its parameters.
+const BODY_BYTES_MAX: usize = 8 * SQL_BYTES_MAX;
+const RETRY_AFTER_SECONDS: &str = "1";
+
+/// Both methods only read.
+pub fn router(engine: Engine) -> Router {
+    Router::new()
+        .route(PATH, get(by_url).post(by_body))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(engine)
+}
+
+async fn by_url(State(engine): State<Engine>, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    let parameters: HashMap<String, String> = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes())
+        .into_owned()
+        .collect();
+    let Some(sql) = parameters.get("q") else {
+        return refuse(&QueryError::request(
+            "the query is missing: give it as ?q= or as the body of a POST",
+        ));
+    };
+    let asked = Asked {
+        query: Query::new(sql.as_str()),
+        format: parameters.get("format").cloned(),
+    };
+    respond(&engine, asked, &headers).await
+}
+
+async fn by_body(
+    State(engine): State<Engine>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
+) -> Response {
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) => {
+            let message = format!("the request has more than {BODY_BYTES_MAX} bytes or is not whole");
+            return refuse(&QueryError {
+                status: rejection.status().as_u16(),
+                ..QueryError::request(message)
+            });
+        }
+    };
+    match Asked::of(&headers, &body) {
+        Ok(mut asked) => {
+            let in_url = query.unwrap_or_default();
+            let format = url::form_urlencoded::parse(in_url.as_bytes()).find(|(name, _)| name == "format");
+            asked.format = asked.format.or(format.map(|(_, value)| value.into_owned()));
+            respond(&engine, asked, &headers).await
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+struct Asked {
+    query: Query,
+    format: Option<String>,
+}
+
+impl Asked {
+    /// JSON `{"sql", "params", "format"}` where the media type says so, else SQL text.
+    fn of(headers: &HeaderMap, body: &[u8]) -> Result<Asked, QueryError> {
+        let text = std::str::from_utf8(body)
+            .map_err(|e| QueryError::request(format!("the query is not UTF-8 at byte {}", e.valid_up_to())))?;
+        let media_type = headers
+            .get(header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        if !media_type
+            .trim_start()
+            .to_ascii_lowercase()
+            .starts_with("application/json")
+        {
+            return Ok(Asked {
+                query: Query::new(text),
+                format: None,
+            });
+        }
+        let value: Value =
+            serde_json::from_str(text).map_err(|e| QueryError::request(format!("the request is not JSON: {e}")))?;
+        let known = ["sql", "params", "format"];
+        let members = value
+            .as_object()
+            .ok_or_else(|| QueryError::request("the request must be a JSON object"))?;
+        if let Some(unknown) = members.keys().find(|name| !known.contains(&name.as_str())) {
+            let message = format!("unknown member {unknown:?}; a request has sql, params and format");
+            return Err(QueryError::request(message));
+        }
+        let Some(sql) = value.get("sql").and_then(Value::as_str) else {
+            return Err(QueryError::request("the request must have the member sql, a text"));
+        };
+        let params = value.get("params").map(parameters).transpose()?.flatten();
+        let format = value.get("format").and_then(Value::as_str).map(str::to_owned);
+        Ok(Asked {
+            query: Query {
+                params,
+                ..Query::new(sql)
+            },
+            format,
+        })
+    }
+}
+
+/// `[1, "a"]` for `$1`, `$2`; `{"a": 1}` for `$a`.
+fn parameters(value: &Value) -> Result<Option<ParamValues>, QueryError> {
+    Ok(match value {
+        Value::Null => None,
+        Value::Array(values) => {
+            let values: Vec<ScalarValue> = values.iter().map(scalar).collect::<Result<_, _>>()?;
+            Some(ParamValues::from(values))
+        }
+        Value::Object(values) => {
+            let values: HashMap<String, ScalarValue> = values
+                .iter()
+                .map(|(name, value)| Ok((name.clone(), scalar(value)?)))
+                .collect::<Result<_, QueryError>>()?;
+            Some(ParamValues::from(values))
+        }
+        _ => return Err(QueryError::request("params must be a list or an object")),
+    })
+}
+
+fn scalar(value: &Value) -> Result<ScalarValue, QueryError> {
+    Ok(match value {
+        Value::Null => ScalarValue::Null,
+        Value::Bool(truth) => ScalarValue::Boolean(Some(*truth)),
+        Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+            (Some(integer), _, _) => ScalarValue::Int64(Some(integer)),
+            (None, Some(integer), _) => ScalarValue::UInt64(Some(integer)),
+            (None, None, float) => ScalarValue::Float64(float),
+        },
+        Value::String(text) => ScalarValue::Utf8(Some(text.clone())),
+        Value::Array(_) | Value::Object(_) => {
+            return Err(QueryError::request(
+                "a parameter must be null, true, false, a number or a text",
+            ));
+        }
+    })
+}
+
+async fn respond(engine: &Engine, asked: Asked, headers: &HeaderMap) -> Response {
+    let format = match format_of(asked.format.as_deref(), headers) {
+        Ok(format) => format,
+        Err(error) => return refuse(&error),
+    };
+    let answer = match engine.run(asked.query).await {
+        Ok(answer) => answer,
+        Err(error) => return refuse(&error),
+    };
+    match RowWriter::new(format, &answer.schema) {
+        Ok(writer) => rows(format, answer, writer).await,
+        Err(error) => refuse(&error),
+    }
+}
+
+fn format_of(asked: Option<&str>, headers: &HeaderMap) -> Result<Format, QueryError> {
+    if let Some(name) = asked {
+        return Format::parse(name).ok_or_else(|| {
+            QueryError::request(format!("unknown format {name:?}; one of {} is possible", Format::NAMES))
+        });
+    }
+    let accepted = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let formats = [Format::NdJson, Format::Csv, Format::Arrow, Format::Json];
+    let wanted = accepted.flat_map(|value| value.split(',')).find_map(|part| {
+        let media_type = part.split(';').next().unwrap_or_default().trim();
+        formats
+            .into_iter()
+            .find(|format| format.media_type().eq_ignore_ascii_case(media_type))
+    });
+    Ok(wanted.unwrap_or(Format::Json))
+}
+
+/// Waits for the first rows, so that failures up to there have a status of their own, then streams.
+async fn rows(format: Format, mut answer: Answer, mut writer: RowWriter) -> Response {
+    let first = match answer.next().await {
+        None => None,
+        Some(Err(error)) => return refuse(&error),
+        Some(Ok(batch)) => match writer.write(&batch) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => return refuse(&error),
+        },
+    };
+    let Some(first) = first else {
+        return match writer.finish() {
+            Ok(bytes) => ([(header::CONTENT_TYPE, format.media_type())], bytes).into_response(),
+            Err(error) => refuse(&error),
+        };
+    };
+    let rest = stream::try_unfold(Some((answer, writer)), |state| async move {
+        let Some((mut answer, mut writer)) = state else {
+            return Ok::<_, QueryError>(None);
+        };
+        match answer.next().await {
+            Some(batch) => {
+                let bytes = writer.write(&batch?)?;
+                Ok(Some((bytes, Some((answer, writer)))))
+            }
+            None => Ok(Some((writer.finish()?, None))),
+        }
+    });
+    let rest = rest.inspect(|bytes| {
+        if let Err(error) = bytes {
+            tracing::warn!("a query failed after its first rows were sent; the connection is broken off: {error}");
+        }
+    });
+    let body = stream::once(async { Ok(first) }).chain(rest);
+    ([(header::CONTENT_TYPE, format.media_type())], Body::from_stream(body)).into_response()
+}
+
+fn refuse(error: &QueryError) -> Response {
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let body = json!({"error": {"code": error.code, "message": error.message}}).to_string();
+    let mut response = (status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        response.headers_mut().insert(
+            header::RETRY_AFTER,
+            header::HeaderValue::from_static(RETRY_AFTER_SECONDS),
+        );
+    }
+    response
+}

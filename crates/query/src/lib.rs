@@ -1,0 +1,23 @@
+//! SQL over the tables of the lake: from SQL text to Arrow batches, and from these to JSON, CSV, Arrow streams, tables on
+//! a terminal, and HTTP.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod catalog;
+mod engine;
+mod error;
+mod format;
+mod functions;
+mod guard;
+pub mod http;
+mod metrics;
+pub mod print;
+mod pruning;
+mod statement;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use engine::{Answer, Engine, Query, QueryOptions};
+pub use error::QueryError;
+pub use format::Format;
+pub use metrics::QueryMetrics;

@@ -1,0 +1,115 @@
+//! Answers on a terminal or in a pipe.
+
+use std::io::{self, Write};
+
+use arrow::array::RecordBatch;
+use arrow::util::display::FormatOptions;
+use arrow::util::pretty::pretty_format_batches_with_options;
+use futures::StreamExt as _;
+
+use crate::engine::Answer;
+use crate::error::QueryError;
+use crate::format::{Format, RowWriter};
+
+/// Rows whose widths a table on a terminal takes into account at a time.
+const TABLE_ROWS: usize = 1_000;
+
+/// Why printing ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum PrintError {
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// The reader of the output may simply have enough: `BrokenPipe`.
+    #[error("the answer cannot be written: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Aligned columns between rules. Returns the number of rows.
+pub async fn table(mut answer: Answer, mut out: impl Write) -> Result<usize, PrintError> {
+    let (mut rows, mut waiting, mut printed) = (0, Vec::<RecordBatch>::new(), false);
+    let mut held = 0;
+    while let Some(batch) = answer.next().await {
+        let batch = batch?;
+        rows += batch.num_rows();
+        held += batch.num_rows();
+        waiting.push(batch);
+        if held >= TABLE_ROWS {
+            write_table(&waiting, &mut out)?;
+            (printed, held) = (true, 0);
+            waiting.clear();
+        }
+    }
+    if !printed && waiting.is_empty() {
+        waiting.push(RecordBatch::new_empty(answer.schema.clone()));
+    }
+    if !waiting.is_empty() {
+        write_table(&waiting, &mut out)?;
+    }
+    out.flush()?;
+    Ok(rows)
+}
+
+fn write_table(batches: &[RecordBatch], out: &mut impl Write) -> Result<(), PrintError> {
+    let options = FormatOptions::default().with_display_error(true);
+    let table = pretty_format_batches_with_options(batches, &options)
+        .map_err(|e| QueryError::execute(format!("the answer cannot be shown as a table: {e}")))?;
+    writeln!(out, "{table}")?;
+    Ok(())
+}
+
+/// As [`table`], from an Arrow stream that another process sent. Returns the number of rows.
+pub fn table_from_arrow(stream: impl io::Read, mut out: impl Write) -> Result<usize, PrintError> {
+    let broken = |error: arrow::error::ArrowError| QueryError::execute(format!("the answer was cut off: {error}"));
+    let reader = arrow::ipc::reader::StreamReader::try_new(io::BufReader::new(stream), None).map_err(broken)?;
+    let schema = reader.schema();
+    let mut waiting = Vec::new();
+    let (mut rows, mut held) = (0, 0);
+    for batch in reader {
+        let batch = batch.map_err(broken)?;
+        (rows, held) = (rows + batch.num_rows(), held + batch.num_rows());
+        waiting.push(batch);
+        if held >= TABLE_ROWS {
+            write_table(&waiting, &mut out)?;
+            held = 0;
+            waiting.clear();
+        }
+    }
+    if rows == 0 {
+        waiting.push(RecordBatch::new_empty(schema));
+    }
+    if !waiting.is_empty() {
+        write_table(&waiting, &mut out)?;
+    }
+    out.flush()?;
+    Ok(rows)
+}
+
+pub async fn json(answer: Answer, out: impl Write) -> Result<usize, PrintError> {
+    rows(Format::Json, answer, out).await
+}
+
+pub async fn ndjson(answer: Answer, out: impl Write) -> Result<usize, PrintError> {
+    rows(Format::NdJson, answer, out).await
+}
+
+pub async fn csv(answer: Answer, out: impl Write) -> Result<usize, PrintError> {
+    rows(Format::Csv, answer, out).await
+}
+
+pub async fn arrow(answer: Answer, out: impl Write) -> Result<usize, PrintError> {
+    rows(Format::Arrow, answer, out).await
+}
+
+/// Writes an answer in a format. Returns the number of rows.
+pub async fn rows(format: Format, mut answer: Answer, mut out: impl Write) -> Result<usize, PrintError> {
+    let mut writer = RowWriter::new(format, &answer.schema)?;
+    let mut rows = 0;
+    while let Some(batch) = answer.next().await {
+        let batch = batch?;
+        rows += batch.num_rows();
+        out.write_all(&writer.write(&batch)?)?;
+    }
+    out.write_all(&writer.finish()?)?;
+    out.flush()?;
+    Ok(rows)
+}

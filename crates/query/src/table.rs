@@ -1,0 +1,284 @@
+//! A table of the lake at one version, as DataFusion scans it.
+//!
+//! The scan gets only files that can hold matching rows: the filters of the query are evaluated on the bounds that the
+//! Delta log states. Row groups and pages are pruned further by the Parquet reader. What is counted or bounded exactly by
+//! the log (row counts, integers) needs no file at all.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::stats::Precision;
+use datafusion::common::{ColumnStatistics, DataFusionError, Result, ScalarValue, Statistics, ToDFSchema};
+use datafusion::datasource::TableType;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::object_store::ObjectStoreUrl;
+use datafusion::datasource::physical_plan::parquet::CachedParquetFileReaderFactory;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::datasource::table_schema::TableSchema as ScanSchema;
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+use object_store::ObjectMeta;
+use thalweg_lake::delta::FileEntry;
+use thalweg_lake::delta::schema::TableSchema;
+use thalweg_lake::delta::stats::Bound;
+
+use crate::metrics::QueryMetrics;
+use crate::pruning::FileBounds;
+
+/// Enough for the footer and the page index of a file of a flush, so that one read fetches them.
+const FOOTER_BYTES: usize = 64 << 10;
+
+/// See the module.
+pub struct LakeTable {
+    name: String,
+    pub(crate) schema: Arc<TableSchema>,
+    /// All columns in the order of the table.
+    arrow: SchemaRef,
+    partitions: Vec<String>,
+    files: Arc<[Arc<FileEntry>]>,
+    store: ObjectStoreUrl,
+    metrics: QueryMetrics,
+}
+
+impl std::fmt::Debug for LakeTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LakeTable({}, {} files)", self.name, self.files.len())
+    }
+}
+
+impl LakeTable {
+    pub fn new(
+        name: &str,
+        schema: Arc<TableSchema>,
+        partitions: Vec<String>,
+        files: Arc<[Arc<FileEntry>]>,
+        store: ObjectStoreUrl,
+        metrics: QueryMetrics,
+    ) -> LakeTable {
+        let arrow = Arc::new(with_views(&schema.arrow()));
+        LakeTable {
+            name: name.to_owned(),
+            schema,
+            arrow,
+            partitions,
+            files,
+            store,
+            metrics,
+        }
+    }
+
+    /// The columns in the order in which files are scanned: those in the files, then the partitions.
+    fn scan_schema(&self) -> ScanSchema {
+        let is_partition = |name: &String| self.partitions.contains(name);
+        let (partitions, stored): (Vec<_>, Vec<_>) = self
+            .arrow
+            .fields()
+            .iter()
+            .cloned()
+            .partition(|field| is_partition(field.name()));
+        ScanSchema::builder(Arc::new(Schema::new(stored)))
+            .with_table_partition_cols(partitions)
+            .build()
+    }
+
+    fn kept_files(&self, state: &dyn Session, scan: &ScanSchema, filters: &[Expr]) -> Result<Vec<Arc<FileEntry>>> {
+        let Some(filter) = conjunction(filters.iter().cloned()) else {
+            return Ok(self.files.to_vec());
+        };
+        let schema = scan.table_schema();
+        let filter = state.create_physical_expr(filter, &schema.clone().to_dfschema()?)?;
+        // A filter of a form that says nothing about bounds keeps every file.
+        let predicate = PruningPredicateBuilder::new()
+            .with_file_schema(schema.clone())
+            .try_build(filter);
+        let Ok(predicate) = predicate else {
+            return Ok(self.files.to_vec());
+        };
+        let keep = predicate.prune(&FileBounds::new(&self.files, schema, &self.partitions))?;
+        Ok(self
+            .files
+            .iter()
+            .zip(keep)
+            .filter(|(_, keep)| *keep)
+            .map(|(file, _)| file.clone())
+            .collect())
+    }
+
+    fn partitioned_file(&self, file: &FileEntry, scan: &ScanSchema) -> Result<PartitionedFile> {
+        let location = object_store::path::Path::parse(format!("{}/{}", self.name, file.path))
+            .map_err(|e| DataFusionError::External(Box::new(e)))?;
+        let meta = ObjectMeta {
+            location,
+            last_modified: Default::default(),
+            size: file.size,
+            e_tag: None,
+            version: None,
+        };
+        let values = self.partition_values(file, scan)?;
+        let statistics = file_statistics(file, scan.file_schema());
+        Ok(PartitionedFile::from(meta)
+            .with_partition_values(values)
+            .with_statistics(Arc::new(statistics)))
+    }
+
+    fn partition_values(&self, file: &FileEntry, scan: &ScanSchema) -> Result<Vec<ScalarValue>> {
+        let partitions = scan.table_partition_cols().iter();
+        partitions
+            .map(|field| {
+                let at = self.partitions.iter().position(|name| name == field.name());
+                match at.and_then(|at| file.partition.get(at)) {
+                    Some(Some(text)) => ScalarValue::try_from_string(text.to_string(), field.data_type()),
+                    _ => ScalarValue::try_from(field.data_type()),
+                }
+            })
+            .collect()
+    }
+}
+
+#[async_trait]
+impl TableProvider for LakeTable {
+    fn schema(&self) -> SchemaRef {
+        self.arrow.clone()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
+        Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let scan = self.scan_schema();
+        let files = self.kept_files(state, &scan, filters)?;
+        self.metrics.files(self.files.len(), files.len());
+        let projection = self.scan_projection(projection, &scan)?;
+        if files.is_empty() {
+            return Ok(Arc::new(EmptyExec::new(Arc::new(
+                scan.table_schema().project(&projection)?,
+            ))));
+        }
+        let statistics = table_statistics(&files, &scan);
+        let files: Vec<_> = files
+            .iter()
+            .map(|file| self.partitioned_file(file, &scan))
+            .collect::<Result<_>>()?;
+        let groups = FileGroup::new(files).split_files(state.config().target_partitions().max(1));
+
+        let store = state.runtime_env().object_store(&self.store)?;
+        let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
+        // The optimizer hands the filters to the source, for row groups, pages and late materialisation.
+        let source = ParquetSource::new(scan.clone())
+            .with_table_parquet_options(state.default_table_options().parquet)
+            .with_parquet_file_reader_factory(Arc::new(CachedParquetFileReaderFactory::new(store, cache)))
+            .with_metadata_size_hint(FOOTER_BYTES);
+        let config = FileScanConfigBuilder::new(self.store.clone(), Arc::new(source))
+            .with_file_groups(groups)
+            .with_statistics(statistics)
+            .with_projection_indices(Some(projection))?
+            .with_limit(limit)
+            .build();
+        Ok(DataSourceExec::from_data_source(config))
+    }
+}
+
+impl LakeTable {
+    /// Column numbers of the table as column numbers of the scan.
+    fn scan_projection(&self, projection: Option<&Vec<usize>>, scan: &ScanSchema) -> Result<Vec<usize>> {
+        let all: Vec<usize> = (0..self.arrow.fields().len()).collect();
+        let wanted = projection.unwrap_or(&all);
+        wanted
+            .iter()
+            .map(|index| Ok(scan.table_schema().index_of(self.arrow.field(*index).name())?))
+            .collect()
+    }
+}
+
+/// Texts and bytes as views, which the reader fills without copying.
+fn with_views(schema: &Schema) -> Schema {
+    let fields = schema.fields().iter().map(|field| {
+        let data_type = match field.data_type() {
+            DataType::Utf8 => DataType::Utf8View,
+            DataType::Binary => DataType::BinaryView,
+            other => other.clone(),
+        };
+        Arc::new(Field::clone(field).with_data_type(data_type))
+    });
+    Schema::new(fields.collect::<Vec<_>>())
+}
+
+/// What is known of a file, for its own columns only.
+fn file_statistics(file: &FileEntry, schema: &Schema) -> Statistics {
+    let columns = schema.fields().iter().map(|field| column_statistics(file, field));
+    Statistics {
+        num_rows: rows(file),
+        total_byte_size: Precision::Absent,
+        column_statistics: columns.collect(),
+    }
+}
+
+fn rows(file: &FileEntry) -> Precision<usize> {
+    let rows = file.stats.rows.and_then(|rows| usize::try_from(rows).ok());
+    rows.map_or(Precision::Absent, Precision::Exact)
+}
+
+/// Integers are stated exactly. All other bounds may be wider than the data: cut texts, rounded times.
+fn column_statistics(file: &FileEntry, field: &Field) -> ColumnStatistics {
+    let mut statistics = ColumnStatistics::new_unknown();
+    let Some(stats) = file.stats.column(field.name()) else {
+        return statistics;
+    };
+    if let Some(nulls) = stats.nulls.and_then(|nulls| usize::try_from(nulls).ok()) {
+        statistics.null_count = Precision::Exact(nulls);
+    }
+    if *field.data_type() == DataType::Int64 {
+        let exact = |bound: &Option<Bound>| match bound {
+            Some(Bound::Int(value)) => Precision::Exact(ScalarValue::Int64(Some(*value))),
+            _ => Precision::Absent,
+        };
+        (statistics.min_value, statistics.max_value) = (exact(&stats.min), exact(&stats.max));
+    }
+    statistics
+}
+
+/// The statistics of all files together, for the scan's columns.
+fn table_statistics(files: &[Arc<FileEntry>], scan: &ScanSchema) -> Statistics {
+    let mut merged: Option<Statistics> = None;
+    for file in files {
+        let of_file = file_statistics(file, scan.file_schema());
+        merged = Some(match merged {
+            None => of_file,
+            Some(all) => merge(all, &of_file),
+        });
+    }
+    let mut statistics = merged.unwrap_or_else(|| Statistics::new_unknown(scan.file_schema()));
+    let unknown = scan
+        .table_partition_cols()
+        .iter()
+        .map(|_| ColumnStatistics::new_unknown());
+    statistics.column_statistics.extend(unknown);
+    statistics
+}
+
+fn merge(mut all: Statistics, more: &Statistics) -> Statistics {
+    all.num_rows = all.num_rows.add(&more.num_rows);
+    for (column, more) in all.column_statistics.iter_mut().zip(&more.column_statistics) {
+        column.null_count = column.null_count.add(&more.null_count);
+        column.min_value = column.min_value.min(&more.min_value);
+        column.max_value = column.max_value.max(&more.max_value);
+    }
+    all
+}

@@ -1,0 +1,567 @@
+//! Queries over a table that the lake's own writer made.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::util::pretty::pretty_format_batches;
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use futures::{StreamExt as _, TryStreamExt as _};
+use serde_json::{Value as Json, json};
+use thalweg_lake::store::SyncedStore;
+use thalweg_lake::{LakeMetrics, TagsWriter, WriterOptions};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value};
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::http::router;
+
+/// 2031-05-06T07:08:09Z
+const START: i64 = 1_935_817_689;
+const DAY: i64 = 86_400;
+
+fn sample(tag: &str, seconds: i64, value: Value) -> Message {
+    let entries = [("umh_topic", tag), ("site.name", "north"), ("tmp_note", "n")];
+    let map = MetaMap::new(entries.map(|(k, v)| (Text::from(k), Text::from(v))), None);
+    let at = Ticks((START + seconds) * 10_000_000);
+    let stamps = Stamps {
+        source_time: at,
+        server_time: at,
+        status: 0,
+    };
+    Message::new(Payload::Value(value), Metadata::stamped(Arc::new(map), stamps))
+}
+
+async fn writer(data_dir: &Path) -> TagsWriter {
+    let metrics = LakeMetrics::register(&prometheus::Registry::new()).unwrap();
+    let promotion = thalweg_lake::attributes::Promotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
+    let options = WriterOptions {
+        flush_interval: Duration::from_millis(5),
+        promotion,
+        ..WriterOptions::default()
+    };
+    TagsWriter::open(thalweg_lake::folder(data_dir), SyncedStore::new(), metrics, options)
+        .await
+        .unwrap()
+}
+
+async fn append(writer: &TagsWriter, messages: Vec<Message>) {
+    let arrival = Ticks((START + 3 * DAY) * 10_000_000);
+    writer
+        .append(&"plant".into(), Arc::new(messages), arrival)
+        .await
+        .unwrap();
+}
+
+/// Three days, one commit and so one file each, ten tags with a hundred samples each.
+async fn filled(data_dir: &Path) -> TagsWriter {
+    let writer = writer(data_dir).await;
+    for day in 0..3 {
+        let messages = (0..1000).map(|i| sample(&format!("t{}", i % 10), day * DAY + i, Value::I64(day * 1000 + i)));
+        append(&writer, messages.collect()).await;
+    }
+    writer
+}
+
+fn engine(data_dir: &Path, options: QueryOptions) -> Engine {
+    Engine::open(data_dir, options, QueryMetrics::new().unwrap()).unwrap()
+}
+
+async fn run(engine: &Engine, sql: &str) -> Vec<RecordBatch> {
+    match engine.execute(sql).await {
+        Ok(answer) => answer.try_collect().await.unwrap(),
+        Err(error) => panic!("{sql}: {error}"),
+    }
+}
+
+async fn text(engine: &Engine, sql: &str) -> String {
+    let answer = engine
+        .execute(sql)
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    let mut bytes = Vec::new();
+    print::csv(answer, &mut bytes).await.unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+async fn error(engine: &Engine, sql: &str) -> QueryError {
+    match engine.execute(sql).await {
+        Err(error) => error,
+        Ok(answer) => answer.try_collect::<Vec<_>>().await.unwrap_err(),
+    }
+}
+
+async fn plan(engine: &Engine, sql: &str) -> String {
+    pretty_format_batches(&run(engine, &format!("EXPLAIN {sql}")).await)
+        .unwrap()
+        .to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_come_from_the_newest_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path(), QueryOptions::default());
+    let missing = error(&engine, "SELECT * FROM tags").await;
+    assert_eq!(
+        (missing.code, missing.message.as_str()),
+        ("sql.plan", "there is no table tags: the lake has no tables yet")
+    );
+    let writer = filled(folder.path()).await;
+    assert_eq!(text(&engine, "SELECT count(*) FROM tags").await, "count(*)\n3000\n");
+    assert_eq!(
+        text(
+            &engine,
+            "SELECT tag, sum(value_int) AS s, min(value) AS m FROM tags GROUP BY tag ORDER BY tag LIMIT 2"
+        )
+        .await,
+        "tag,s,m\nt0,448500,0.0\nt1,448800,1.0\n"
+    );
+    append(&writer, vec![sample("new", 0, Value::text("x"))]).await;
+    assert_eq!(
+        text(&engine, "SELECT value_text, attr_site_name FROM tags WHERE tag = 'new'").await,
+        "value_text,attr_site_name\nx,north\n"
+    );
+    let unknown = error(&engine, "SELECT * FROM tagz").await;
+    assert_eq!(unknown.message, "there is no table tagz; the tables are: tags");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_are_in_the_order_of_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let engine = engine(folder.path(), QueryOptions::default());
+    let row = text(&engine, "SELECT * FROM tags WHERE tag = 't3' AND value_int = 3").await;
+    let (header, row) = row.trim_end().split_once('\n').unwrap();
+    assert!(
+        header.starts_with("date,tag_id,time_unix_nano,time,arrival_unix_nano,time_source,"),
+        "{header}"
+    );
+    assert!(header.ends_with(",unit,attr_site_name"), "{header}");
+    assert!(
+        row.starts_with("2031-05-06,") && row.contains("2031-05-06T07:08:12Z"),
+        "{row}"
+    );
+    assert!(row.contains("\"{\"\"attr.tmp_note\"\":\"\"n\"\"}\""), "{row}");
+    let described = text(&engine, "DESCRIBE tags").await;
+    assert!(described.contains("time_unix_nano,Int64,NO"), "{described}");
+    assert!(text(&engine, "SHOW TABLES").await.contains("thalweg,lake,tags"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_cannot_match_are_not_scanned() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let engine = engine(folder.path(), QueryOptions::default());
+    let files = |plan: &str| plan.matches(".parquet").count();
+    for (filter, expected) in [
+        ("true", 3),
+        ("date = '2031-05-07'", 1),
+        ("date >= '2031-05-07'", 2),
+        ("time >= '2031-05-08T00:00:00Z'", 1),
+        ("time_unix_nano < 1935817690000000000", 1),
+        ("value_int BETWEEN 1200 AND 1300", 1),
+        ("value > 1500.0", 2),
+        ("tag = 'zzz'", 0),
+        ("attr_site_name = 'north'", 3),
+        ("attr_site_name IN ('south', 'west')", 0),
+        ("value_text = 'x'", 0),
+        ("value_text IS NOT NULL", 0),
+        ("unit IS NULL", 3),
+    ] {
+        let plan = plan(&engine, &format!("SELECT value, tag FROM tags WHERE {filter}")).await;
+        assert_eq!(files(&plan), expected, "{filter}: {plan}");
+    }
+    let counted = plan(&engine, "SELECT count(*), max(time_unix_nano) FROM tags").await;
+    assert_eq!(files(&counted), 0, "known from the log: {counted}");
+    assert_eq!(
+        text(
+            &engine,
+            "SELECT max(value_int), min(time), count(DISTINCT tag) FROM tags WHERE date > '2031-05-06'"
+        )
+        .await,
+        "max(tags.value_int),min(tags.time),count(DISTINCT tags.tag)\n2999,2031-05-07T07:08:09Z,10\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn not_a_number_is_found_by_every_filter_that_it_matches() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = writer(folder.path()).await;
+    append(
+        &writer,
+        vec![sample("a", 0, Value::F64(1.0)), sample("a", 1, Value::F64(f64::NAN))],
+    )
+    .await;
+    append(
+        &writer,
+        vec![
+            sample("a", 2, Value::F64(2.0)),
+            sample("a", 3, Value::F64(f64::INFINITY)),
+        ],
+    )
+    .await;
+    let engine = engine(folder.path(), QueryOptions::default());
+    assert_eq!(
+        text(&engine, "SELECT count(*) AS n FROM tags WHERE value > 100.0").await,
+        "n\n2\n"
+    );
+    assert_eq!(
+        text(&engine, "SELECT count(*) AS n FROM tags WHERE isnan(value)").await,
+        "n\n1\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attributes_and_buckets_have_functions() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let engine = engine(folder.path(), QueryOptions::default());
+    assert_eq!(
+        text(
+            &engine,
+            "SELECT attr('site.name') AS site, attr('tmp_note'), attr('none') IS NULL AS x, count(*) AS n FROM tags \
+             WHERE attr('tmp_note') = 'n' GROUP BY attr('site.name'), attr('tmp_note'), attr('none') ORDER BY attr('site.name')"
+        )
+        .await,
+        "site,attr('tmp_note'),x,n\nnorth,n,true,3000\n"
+    );
+    assert_eq!(
+        text(
+            &engine,
+            "SELECT time_bucket('10m', time) AS t, count(*) AS n FROM tags WHERE date = '2031-05-06' GROUP BY 1 ORDER BY t"
+        )
+        .await,
+        "t,n\n2031-05-06T07:00:00Z,111\n2031-05-06T07:10:00Z,600\n2031-05-06T07:20:00Z,289\n"
+    );
+    let both = "SELECT time_bucket('1 day', time), max(value) FROM tags GROUP BY time_bucket('1 day', time) ORDER BY time_bucket('1 day', time) LIMIT 1";
+    assert_eq!(
+        text(&engine, both).await.lines().last(),
+        Some("2031-05-06T00:00:00Z,999.0")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_but_the_lake_can_be_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let secret = folder.path().join("secret.csv");
+    std::fs::write(&secret, "a\n1\n").unwrap();
+    let engine = engine(folder.path(), QueryOptions::default());
+    for (sql, code) in [
+        (format!("SELECT * FROM '{}'", secret.display()), "sql.plan"),
+        (format!("SELECT * FROM read_csv('{}')", secret.display()), "sql.plan"),
+        ("SELECT * FROM \"../secret\"".to_owned(), "sql.plan"),
+        ("SELECT * FROM \"tags/_delta_log\"".to_owned(), "sql.plan"),
+        (
+            format!("CREATE EXTERNAL TABLE x STORED AS CSV LOCATION '{}'", secret.display()),
+            "sql.not_allowed",
+        ),
+        (
+            format!("COPY tags TO '{}'", folder.path().join("out.csv").display()),
+            "sql.not_allowed",
+        ),
+        (
+            "SET datafusion.execution.target_partitions = 1000".to_owned(),
+            "sql.not_allowed",
+        ),
+        ("INSERT INTO tags (tag) VALUES ('x')".to_owned(), "sql.not_allowed"),
+        ("SELECT no_such FROM tags".to_owned(), "sql.plan"),
+        ("SELECT * FROM".to_owned(), "sql.parse"),
+        ("SELECT arrow_cast('x', 'Int64')".to_owned(), "sql.execute"),
+    ] {
+        let error = error(&engine, &sql).await;
+        assert_eq!(error.code, code, "{sql}: {error}");
+    }
+    assert!(!folder.path().join("out.csv").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_ends_at_its_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    // No pair matches, so the join hands nothing on for a very long time.
+    let slow = "SELECT count(*) FROM tags a, tags b, tags c WHERE a.value + b.value + c.value < -1.0";
+    let hasty = engine(
+        folder.path(),
+        QueryOptions {
+            timeout: Duration::from_millis(200),
+            ..QueryOptions::default()
+        },
+    );
+    let late = error(&hasty, slow).await;
+    assert_eq!((late.code, late.status), ("query.timeout", 504));
+
+    let small = engine(
+        folder.path(),
+        QueryOptions {
+            memory_bytes: 200_000,
+            spill_bytes: 1,
+            ..QueryOptions::default()
+        },
+    );
+    let sorted = "SELECT * FROM tags ORDER BY value_type, value DESC, tag";
+    let hungry = error(&small, sorted).await;
+    assert_eq!((hungry.code, hungry.status), ("query.memory", 503), "{hungry}");
+
+    let options = QueryOptions {
+        concurrency: 1,
+        queue: 1,
+        ..QueryOptions::default()
+    };
+    let metrics = QueryMetrics::new().unwrap();
+    let narrow = Engine::open(folder.path(), options, metrics.clone()).unwrap();
+    let running = narrow.execute(slow).await.unwrap();
+    let waiting = tokio::spawn({
+        let engine = narrow.clone();
+        async move { engine.execute("SELECT 1").await.map(drop) }
+    });
+    while metrics.queued.get() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let busy = error(&narrow, "SELECT 1").await;
+    assert_eq!((busy.code, busy.status), ("query.busy", 429));
+    drop(running);
+    waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_chain_of_operators_does_not_overflow_the_stack() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path(), QueryOptions::default());
+    for chain in [
+        vec!["1"; 65_000].join("+"),
+        vec!["a=1"; 16_000].join(" or "),
+        "not ".repeat(30_000) + "true",
+    ] {
+        assert_eq!(error(&engine, &format!("SELECT {chain}")).await.code, "sql.parse");
+    }
+    for nested in [
+        "(".repeat(60_000),
+        "case when ".repeat(10_000),
+        "select(".repeat(15_000),
+    ] {
+        assert_eq!(error(&engine, &format!("SELECT {nested}")).await.code, "sql.parse");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_beyond_the_share_goes_to_disk_and_is_cleaned_up() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let spill = thalweg_lake::folder(folder.path()).join("_thalweg/spill");
+    std::fs::create_dir_all(spill.join("4294967295/left")).unwrap();
+    let engine = engine(
+        folder.path(),
+        QueryOptions {
+            memory_bytes: 12 << 20,
+            ..QueryOptions::default()
+        },
+    );
+    assert!(
+        !spill.join("4294967295").exists(),
+        "what a dead process left is removed"
+    );
+    let big = "SELECT a.tag, a.value, b.value, a.attr_site_name FROM tags a, tags b WHERE a.value_int < 200 ORDER BY b.value, a.value DESC";
+    let rows: usize = run(&engine, big).await.iter().map(RecordBatch::num_rows).sum();
+    assert_eq!(rows, 600_000);
+    assert!(!thalweg_lake::folder(folder.path()).join("_thalweg/_delta_log").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn printing_shows_every_row() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let engine = engine(folder.path(), QueryOptions::default());
+    let answer = engine
+        .execute("SELECT value_int FROM tags ORDER BY value_int")
+        .await
+        .unwrap();
+    let mut bytes = Vec::new();
+    assert_eq!(print::table(answer, &mut bytes).await.unwrap(), 3000);
+    let lines = String::from_utf8(bytes).unwrap();
+    assert_eq!(
+        lines
+            .lines()
+            .filter(|line| line.starts_with("| ") && !line.contains("value_int"))
+            .count(),
+        3000
+    );
+    let empty = engine.execute("SELECT value_int FROM tags WHERE false").await.unwrap();
+    let mut bytes = Vec::new();
+    print::table(empty, &mut bytes).await.unwrap();
+    assert!(String::from_utf8(bytes).unwrap().contains("value_int"));
+}
+
+async fn ask(engine: &Engine, request: Request<Body>) -> (StatusCode, String, String) {
+    let response = router(engine.clone()).oneshot(request).await.unwrap();
+    let status = response.status();
+    let media_type = response.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned();
+    let body = axum::body::to_bytes(response.into_body(), 100 << 20).await.unwrap();
+    (status, media_type, String::from_utf8_lossy(&body).into_owned())
+}
+
+fn get(uri: &str) -> Request<Body> {
+    Request::get(uri).body(Body::empty()).unwrap()
+}
+
+fn post(media_type: &str, body: impl Into<Body>) -> Request<Body> {
+    Request::post("/api/sql")
+        .header(header::CONTENT_TYPE, media_type)
+        .body(body.into())
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_answers_in_the_format_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let engine = engine(folder.path(), QueryOptions::default());
+    let (status, media_type, body) = ask(
+        &engine,
+        get("/api/sql?q=SELECT%20max(time_unix_nano)%20AS%20t,%201%20AS%20one%20FROM%20tags"),
+    )
+    .await;
+    assert_eq!((status, media_type.as_str()), (StatusCode::OK, "application/json"));
+    let expected = json!([{"t": ((START + 2 * DAY + 999) * 1_000_000_000).to_string(), "one": 1}]);
+    assert_eq!(serde_json::from_str::<Json>(&body).unwrap(), expected);
+
+    let request = json!({"sql": "SELECT $1 AS a, count(*) AS n FROM tags WHERE tag = $1 AND value < $2", "params": ["t1", 500], "format": "csv"});
+    let (status, media_type, body) = ask(&engine, post("application/json; charset=utf-8", request.to_string())).await;
+    assert_eq!(
+        (status, media_type.as_str(), body.as_str()),
+        (StatusCode::OK, "text/csv", "a,n\nt1,50\n")
+    );
+
+    let mut accept = post("text/plain", "SELECT value_int FROM tags ORDER BY value_int LIMIT 2");
+    accept
+        .headers_mut()
+        .insert(header::ACCEPT, "text/html, application/x-ndjson;q=0.9".parse().unwrap());
+    let (_, media_type, body) = ask(&engine, accept).await;
+    assert_eq!(
+        (media_type.as_str(), body.as_str()),
+        ("application/x-ndjson", "{\"value_int\":0}\n{\"value_int\":1}\n")
+    );
+
+    let (_, media_type, body) = ask(&engine, get("/api/sql?format=json&q=SELECT+1+AS+a+WHERE+false")).await;
+    assert_eq!((media_type.as_str(), body.as_str()), ("application/json", "[]\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_errors_have_a_status_a_code_and_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let engine = engine(folder.path(), QueryOptions::default());
+    for (request, status, code) in [
+        (get("/api/sql"), 400, "query.bad_request"),
+        (get("/api/sql?q=SELECT+1&format=xml"), 400, "query.bad_request"),
+        (get("/api/sql?q=SELEC"), 400, "sql.parse"),
+        (get("/api/sql?q=SELECT+x"), 400, "sql.plan"),
+        (get("/api/sql?q=DROP+TABLE+tags"), 403, "sql.not_allowed"),
+        (get("/api/sql?q=SELECT+1/0"), 422, "sql.execute"),
+        (post("application/json", "{"), 400, "query.bad_request"),
+        (
+            post("application/json", "{\"sql\":\"SELECT 1\",\"x\":1}"),
+            400,
+            "query.bad_request",
+        ),
+        (post("text/plain", vec![0xff]), 400, "query.bad_request"),
+        (post("text/plain", " ".repeat(2 << 20)), 413, "query.bad_request"),
+    ] {
+        let uri = request.uri().to_string();
+        let (found, media_type, body) = ask(&engine, request).await;
+        let body: Json = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (found.as_u16(), media_type.as_str()),
+            (status, "application/json"),
+            "{uri} {body}"
+        );
+        assert_eq!(body["error"]["code"], code);
+        assert!(body["error"]["message"].as_str().unwrap().len() > 5);
+    }
+}
+
+/// A failure in the middle ends the body with an error, never with a proper end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_answer_never_looks_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let engine = engine(
+        folder.path(),
+        QueryOptions {
+            timeout: Duration::from_millis(500),
+            ..QueryOptions::default()
+        },
+    );
+    let sql = "SELECT+a.value+FROM+tags+a,tags+b,tags+c";
+    let response = router(engine)
+        .oneshot(get(&format!("/api/sql?format=ndjson&q={sql}")))
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut body = response.into_body().into_data_stream();
+    let (mut bytes, mut failed) = (0, false);
+    while let Some(chunk) = body.next().await {
+        match chunk {
+            Ok(chunk) => bytes += chunk.len(),
+            Err(_) => failed = true,
+        }
+    }
+    assert!(bytes > 0 && failed);
+}
+
+/// What an hour of commits every two seconds leaves: 1,800 files. Run by hand:
+/// `cargo test --release -p thalweg-query -- --ignored --nocapture an_hour`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures"]
+#[allow(clippy::print_stderr)]
+async fn an_hour_of_small_files() {
+    let folder = std::env::temp_dir().join("thalweg-hour");
+    let _ = std::fs::remove_dir_all(&folder);
+    let writer = writer(&folder).await;
+    let maps: Vec<_> = (0..1000)
+        .map(|tag| {
+            let entries = [
+                ("umh_topic", format!("umh.v1.site._raw.t{tag}")),
+                ("site.name", "north".to_owned()),
+            ];
+            Arc::new(MetaMap::new(entries.map(|(k, v)| (Text::from(k), Text::from(v))), None))
+        })
+        .collect();
+    let start = std::time::Instant::now();
+    for commit in 0..1800i64 {
+        let messages = (0..2000i64).map(|i| {
+            let at = Ticks((START + commit * 2 + i / 1000) * 10_000_000);
+            let stamps = Stamps {
+                source_time: at,
+                server_time: at,
+                status: 0,
+            };
+            let map = maps[(i % 1000) as usize].clone();
+            Message::new(
+                Payload::Value(Value::F64((commit * i) as f64)),
+                Metadata::stamped(map, stamps),
+            )
+        });
+        writer.hurry();
+        append(&writer, messages.collect()).await;
+    }
+    eprintln!("1800 commits of 2,000 rows: {:.2?}", start.elapsed());
+    writer.close().await;
+    let engine = engine(&folder, QueryOptions::default());
+    for round in ["cold", "warm"] {
+        for sql in [
+            "SELECT count(*) FROM tags",
+            "SELECT count(*), max(value), sum(value) FROM tags",
+            "SELECT tag, avg(value) FROM tags GROUP BY tag ORDER BY 2 DESC LIMIT 5",
+            "SELECT time, value FROM tags WHERE tag = 'umh.v1.site._raw.t7' ORDER BY time DESC LIMIT 10",
+            "SELECT time_bucket('1m', time) AS t, avg(value) FROM tags WHERE tag_id = 42 GROUP BY 1",
+            "SELECT max(value) FROM tags WHERE time_unix_nano > 1935821259000000000",
+        ] {
+            let start = std::time::Instant::now();
+            let rows: usize = run(&engine, sql).await.iter().map(RecordBatch::num_rows).sum();
+            eprintln!("{round} {:>10.2?} {rows:>5} rows  {sql}", start.elapsed());
+        }
+    }
+}
