@@ -1,0 +1,49 @@
+//! The one user of the reference system's `http.basic_auth`, who has all roles.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use thalweg_config::{BasicAuth, Role};
+
+use super::Identity;
+use crate::StartError;
+
+pub struct Login {
+    username: String,
+    hash: [u8; 32],
+}
+
+impl Login {
+    /// Only `sha256`: the other hashes of that section would be one more library each for a section that is on its way
+    /// out, and `users_file` takes the same person with a better hash.
+    pub fn new(config: &BasicAuth) -> Result<Login, StartError> {
+        let problem = |problem: &str| StartError::Auth {
+            problem: format!("http.basic_auth: {problem}"),
+        };
+        if config.algorithm != "sha256" {
+            return Err(problem(&format!(
+                "the algorithm {} is not supported; use sha256, or move the user to auth.users_file",
+                config.algorithm
+            )));
+        }
+        let hash = BASE64_STANDARD
+            .decode(&config.password_hash)
+            .ok()
+            .and_then(|hash| hash.try_into().ok());
+        let hash = hash.ok_or_else(|| problem("password_hash must be the base64 of the password's SHA-256"))?;
+        Ok(Login {
+            username: config.username.clone(),
+            hash,
+        })
+    }
+
+    pub fn check(&self, username: &str, password: &str) -> Option<Identity> {
+        let hash: [u8; 32] = Sha256::digest(password.as_bytes()).into();
+        let right = bool::from(self.hash.ct_eq(&hash)) && self.username == username;
+        right.then(|| Identity {
+            name: username.to_owned(),
+            roles: vec![Role::Read, Role::Write, Role::Admin],
+        })
+    }
+}

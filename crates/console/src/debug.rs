@@ -1,0 +1,78 @@
+//! `/debug/…`: what someone who hunts a fault needs, for role `admin` and only when `http.debug_endpoints` is true.
+//! Profiles are gzipped protobuf in the format of Go's pprof, which `go tool pprof` and Grafana read.
+
+mod cpu;
+mod heap;
+mod threads;
+
+use std::io::Write;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use pprof::protos::{Message, Profile};
+
+use crate::ConfigText;
+
+pub fn router(config: ConfigText) -> Router {
+    let ConfigText { json, yaml } = config;
+    Router::new()
+        .route(
+            "/debug/config/json",
+            get(async move || ([(header::CONTENT_TYPE, "application/json")], json)),
+        )
+        .route(
+            "/debug/config/yaml",
+            get(async move || ([(header::CONTENT_TYPE, "application/yaml")], yaml)),
+        )
+        .route("/debug/stack", get(async || threads::text(&threads::read())))
+        .route("/debug/pprof/profile", get(cpu::profile))
+        .route("/debug/pprof/heap", get(heap::profile))
+        .route("/debug/pprof/goroutine", get(threads::profile))
+}
+
+/// Says why the paths are not there, to those who may know.
+pub fn switched_off() -> Router {
+    let off = async || {
+        problem(
+            StatusCode::NOT_FOUND,
+            "profiles and configuration are not served; set http.debug_endpoints: true",
+        )
+    };
+    Router::new().route("/debug/{*path}", get(off))
+}
+
+fn problem(status: StatusCode, text: &str) -> Response {
+    (status, format!("{text}\n")).into_response()
+}
+
+fn download(name: &str, gzipped: Vec<u8>) -> Response {
+    let disposition = format!("attachment; filename=\"{name}.pb.gz\"");
+    (
+        [
+            (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+            (header::CONTENT_DISPOSITION, disposition),
+        ],
+        gzipped,
+    )
+        .into_response()
+}
+
+/// Gives back the memory of the debug information that names were looked up in: hundreds of megabytes for a large binary,
+/// which would otherwise stay for good.
+struct Names;
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        backtrace::clear_symbol_cache();
+    }
+}
+
+fn gzipped(profile: &Profile) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(&profile.encode_to_vec())?;
+    encoder.finish()
+}

@@ -1,0 +1,87 @@
+//! `/debug/pprof/profile?seconds=`: where the processor's time goes, sampled 99 times per second of CPU time.
+//!
+//! The sampler interrupts whatever runs. It must not walk the stack of code that may itself hold the unwinder's or the
+//! allocator's locks, so samples that land in the C library, the unwinder or the kernel's page are skipped.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::extract::Query;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use pprof::ProfilerGuardBuilder;
+use serde::Deserialize;
+
+use super::{Names, download, gzipped, problem};
+
+/// Not a divisor of the periods that programs like, so that periodic work is not always or never hit.
+const SAMPLES_PER_SECOND: i32 = 99;
+const SECONDS_MAX: u64 = 300;
+const SECONDS_DEFAULT: u64 = 30;
+
+/// There is one timer and one signal per process.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        (!TAKEN.swap(true, Ordering::AcqRel)).then_some(Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TAKEN.store(false, Ordering::Release);
+    }
+}
+
+#[derive(Deserialize)]
+pub struct Wanted {
+    seconds: Option<String>,
+}
+
+pub async fn profile(Query(wanted): Query<Wanted>) -> Response {
+    let seconds = match wanted.seconds.as_deref().map(str::parse).unwrap_or(Ok(SECONDS_DEFAULT)) {
+        Ok(seconds @ 1..=SECONDS_MAX) => seconds,
+        _ => {
+            let text = format!("seconds must be a whole number from 1 to {SECONDS_MAX}");
+            return problem(StatusCode::BAD_REQUEST, &text);
+        }
+    };
+    let Some(turn) = Turn::take() else {
+        let text = "another CPU profile is being taken, and only one can be; try again when it is done\n";
+        return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "10")], text).into_response();
+    };
+    let started = ProfilerGuardBuilder::default()
+        .frequency(SAMPLES_PER_SECOND)
+        .blocklist(&["libc.", "libc-", "libgcc", "libpthread", "ld-linux", "vdso"])
+        .build();
+    let sampler = match started {
+        Ok(sampler) => sampler,
+        Err(error) => return failed(&error.to_string()),
+    };
+    // A client that leaves early drops this future, and with it the sampler.
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    // Names are looked up in the debug information, which takes seconds in a large binary.
+    let built = tokio::task::spawn_blocking(move || {
+        let _names = Names;
+        let report = sampler.report().build().map_err(|error| error.to_string())?;
+        drop(sampler);
+        drop(turn);
+        let profile = report.pprof().map_err(|error| error.to_string())?;
+        gzipped(&profile).map_err(|error| error.to_string())
+    });
+    match built.await {
+        Ok(Ok(bytes)) => download("profile", bytes),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => failed(&error.to_string()),
+    }
+}
+
+fn failed(error: &str) -> Response {
+    problem(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        &format!("the CPU profile could not be taken: {error}"),
+    )
+}

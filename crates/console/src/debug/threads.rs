@@ -1,0 +1,286 @@
+//! `/debug/stack` and `/debug/pprof/goroutine`: what each thread is doing, as the kernel tells it in `/proc/self/task`.
+//!
+//! The kernel's side of the stack says what a thread waits for. It is readable by root alone; others get the function
+//! the thread sleeps in. Where a running thread spends its time is a matter for the CPU profile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::extract::Query;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use pprof::protos::{Function, Label, Line, Location, Profile, Sample, ValueType};
+use serde::Deserialize;
+
+use super::{download, gzipped, problem};
+
+/// More threads than these are left out.
+const THREADS_MAX: usize = 4096;
+
+#[derive(Debug, PartialEq)]
+pub struct Thread {
+    id: u64,
+    name: String,
+    /// `sleeping`, `running`, …
+    state: &'static str,
+    cpu: Duration,
+    /// Kernel functions, innermost first.
+    stack: Vec<String>,
+}
+
+/// All threads of the process, in the order of their ids. One that ends meanwhile is left out.
+pub fn read() -> Vec<Thread> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
+    let folders = entries.filter_map(|entry| Some(entry.ok()?.path())).take(THREADS_MAX);
+    let mut threads: Vec<Thread> = folders.filter_map(|folder| read_thread(&folder)).collect();
+    threads.sort_by_key(|thread| thread.id);
+    threads
+}
+
+fn read_thread(folder: &Path) -> Option<Thread> {
+    let text = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let (id, name, state, cpu) = parse_stat(&text("stat")?)?;
+    let mut stack = text("stack").map(|stack| parse_stack(&stack)).unwrap_or_default();
+    if stack.is_empty() {
+        // `0` for a thread that does not sleep, or where the kernel does not tell.
+        stack.extend(
+            text("wchan")
+                .map(|name| name.trim().to_owned())
+                .filter(|name| !name.is_empty() && name != "0"),
+        );
+    }
+    Some(Thread {
+        id,
+        name,
+        state,
+        cpu,
+        stack,
+    })
+}
+
+/// `proc_pid_stat(5)`: id, (name), state, …; fields 14 and 15 are clock ticks in user and kernel mode.
+fn parse_stat(stat: &str) -> Option<(u64, String, &'static str, Duration)> {
+    let (id, rest) = stat.split_once(" (")?;
+    let (name, rest) = rest.rsplit_once(") ")?;
+    let mut fields = rest.split_whitespace();
+    let state = match fields.next()? {
+        "R" => "running",
+        "S" => "sleeping",
+        "D" => "waiting for the disk",
+        "T" | "t" => "stopped",
+        "Z" | "X" => "ended",
+        "I" => "idle",
+        _ => "unknown",
+    };
+    let ticks: u64 = fields
+        .skip(10)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum();
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    let cpu = Duration::from_nanos(ticks.saturating_mul(1_000_000_000 / per_second));
+    Some((id.parse().ok()?, name.to_owned(), state, cpu))
+}
+
+/// Lines like `[<0>] futex_wait_queue+0x60/0x90`.
+fn parse_stack(stack: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let (_, function) = line.split_once("] ")?;
+        Some(
+            function
+                .split_once('+')
+                .map_or(function, |(name, _)| name)
+                .trim()
+                .to_owned(),
+        )
+    };
+    stack.lines().filter_map(name).collect()
+}
+
+pub fn text(threads: &[Thread]) -> String {
+    let mut text = format!("{} threads\n", threads.len());
+    for Thread {
+        id,
+        name,
+        state,
+        cpu,
+        stack,
+    } in threads
+    {
+        let _ = writeln!(
+            text,
+            "\nthread {id} \"{name}\": {state}, {:.2} s of CPU time",
+            cpu.as_secs_f64()
+        );
+        for function in stack {
+            let _ = writeln!(text, "    {function}");
+        }
+    }
+    text
+}
+
+#[derive(Deserialize)]
+pub struct Form {
+    /// As in Go: 1 and 2 ask for text.
+    debug: Option<String>,
+}
+
+pub async fn profile(Query(form): Query<Form>) -> Response {
+    let threads = read();
+    if form.debug.is_some_and(|debug| debug != "0") {
+        return text(&threads).into_response();
+    }
+    match gzipped(&to_profile(&threads, SystemTime::now())) {
+        Ok(bytes) => download("goroutine", bytes),
+        Err(error) => problem(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &format!("the profile could not be written: {error}"),
+        ),
+    }
+}
+
+/// One sample per thread. Its stack is, from the outside in: the thread's name, its state, the kernel functions.
+fn to_profile(threads: &[Thread], now: SystemTime) -> Profile {
+    let mut strings = Strings::default();
+    let mut profile = Profile::default();
+    let kind = |strings: &mut Strings, ty, unit| ValueType {
+        ty: strings.index(ty),
+        unit: strings.index(unit),
+    };
+    // Readers show the last one unless told otherwise.
+    profile.sample_type = vec![
+        kind(&mut strings, "cpu", "nanoseconds"),
+        kind(&mut strings, "threads", "count"),
+    ];
+    profile.period_type = Some(kind(&mut strings, "threads", "count"));
+    profile.period = 1;
+    let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    profile.time_nanos = i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX);
+    let mut locations: BTreeMap<String, u64> = BTreeMap::new();
+    for thread in threads {
+        let frames = thread
+            .stack
+            .iter()
+            .map(String::as_str)
+            .chain([thread.state, thread.name.as_str()]);
+        let location_id = frames
+            .map(|frame| {
+                let next = locations.len() as u64 + 1;
+                *locations.entry(frame.to_owned()).or_insert_with(|| {
+                    let name = strings.index(frame);
+                    profile.function.push(Function {
+                        id: next,
+                        name,
+                        system_name: name,
+                        ..Function::default()
+                    });
+                    let line = vec![Line {
+                        function_id: next,
+                        line: 0,
+                    }];
+                    profile.location.push(Location {
+                        id: next,
+                        line,
+                        ..Location::default()
+                    });
+                    next
+                })
+            })
+            .collect();
+        let cpu = i64::try_from(thread.cpu.as_nanos()).unwrap_or(i64::MAX);
+        let label = Label {
+            key: strings.index("thread"),
+            num: thread.id as i64,
+            ..Label::default()
+        };
+        profile.sample.push(Sample {
+            location_id,
+            value: vec![cpu, 1],
+            label: vec![label],
+        });
+    }
+    profile.string_table = strings.table;
+    profile
+}
+
+/// The format's table of texts, each once; the first is empty.
+struct Strings {
+    table: Vec<String>,
+    index: HashMap<String, i64>,
+}
+
+impl Default for Strings {
+    fn default() -> Strings {
+        Strings {
+            table: vec![String::new()],
+            index: HashMap::from([(String::new(), 0)]),
+        }
+    }
+}
+
+impl Strings {
+    fn index(&mut self, text: &str) -> i64 {
+        if let Some(index) = self.index.get(text) {
+            return *index;
+        }
+        let index = self.table.len() as i64;
+        self.table.push(text.to_owned());
+        self.index.insert(text.to_owned(), index);
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_read_from_its_proc_files() {
+        let stat = "42 (a (b) c) S 1 1 1 0 -1 4194304 0 0 0 0 150 50 0 0 20 0 3 0 100";
+        let (id, name, state, cpu) = parse_stat(stat).unwrap();
+        assert_eq!((id, name.as_str(), state), (42, "a (b) c", "sleeping"));
+        assert_eq!(
+            cpu,
+            Duration::from_secs(200) / rustix::param::clock_ticks_per_second() as u32
+        );
+        assert_eq!(parse_stat("nonsense"), None);
+        let stack = "[<0>] futex_wait_queue+0x60/0x90\n[<0>] do_futex+0x105/0x260\n";
+        assert_eq!(parse_stack(stack), ["futex_wait_queue", "do_futex"]);
+    }
+
+    #[test]
+    fn this_process_has_threads_and_they_are_told() {
+        let started = std::thread::Builder::new().name("a-sleeper".to_owned());
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let sleeper = started.spawn(move || wait.recv()).unwrap();
+        while !read().iter().any(|thread| thread.name == "a-sleeper") {}
+        let text = text(&read());
+        assert!(text.contains("\"a-sleeper\": "), "{text}");
+        drop(done);
+        let _ = sleeper.join();
+    }
+
+    #[test]
+    fn equal_frames_are_written_once() {
+        let thread = |id, stack: &[&str]| Thread {
+            id,
+            name: "worker".to_owned(),
+            state: "sleeping",
+            cpu: Duration::from_secs(1),
+            stack: stack.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let profile = to_profile(
+            &[thread(1, &["futex_wait"]), thread(2, &["futex_wait"]), thread(3, &[])],
+            UNIX_EPOCH,
+        );
+        assert_eq!(profile.sample.len(), 3);
+        assert_eq!(profile.location.len(), 3);
+        assert_eq!(profile.sample[0].location_id, [1, 2, 3]);
+        assert_eq!(profile.sample[2].location_id, [2, 3]);
+        assert_eq!(profile.string_table[0], "");
+    }
+}

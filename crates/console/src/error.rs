@@ -1,0 +1,43 @@
+//! Why the listener did not start, in one sentence with the cure.
+
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(
+        "cannot listen on {address}: the port is taken by another process; stop it or set http.address to another port"
+    )]
+    Taken { address: String },
+    #[error(
+        "cannot listen on {address}: the system keeps this port for privileged processes; set http.address to a port above 1023"
+    )]
+    Forbidden { address: String },
+    #[error(
+        "cannot listen on {address}: this machine has no such address; set http.address to 127.0.0.1:4195, or to 0.0.0.0:4195 for all its addresses"
+    )]
+    NoSuchAddress { address: String },
+    #[error("cannot listen on {address}: {error}; set http.address to host:port, for example 127.0.0.1:4195")]
+    Listen { address: String, error: std::io::Error },
+    #[error(
+        "http.address {address} can be reached by other hosts without TLS or a login; set it to 127.0.0.1:{port}, or add auth.tokens or http.cert_file and http.key_file, or allow it with http.insecure: true"
+    )]
+    Unprotected { address: String, port: u16 },
+    #[error("{key}: cannot read {path}: {error}; correct the path or the file's permissions")]
+    Unreadable {
+        key: &'static str,
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    #[error("http.cert_file, http.key_file: {problem}")]
+    Tls { problem: String },
+    #[error("{problem}")]
+    Auth { problem: String },
+    #[error("http.cors.allowed_origins: \"{origin}\" is no origin; write it like https://example.org, or * for all")]
+    Origin { origin: String },
+    #[error("http.root_path: \"{path}\" cannot be used; choose a plain path such as /benthos")]
+    RootPath { path: String },
+    #[error("the path {path} is already served by Thalweg or by another component; choose another one")]
+    PathTaken { path: String },
+    #[error("two components serve the same path: {problem}")]
+    PathsClash { problem: String },
+}

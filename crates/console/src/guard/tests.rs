@@ -1,0 +1,171 @@
+use super::*;
+use thalweg_config::{AuthConfig, Token, TokenSecret};
+
+const LOCAL: &str = "127.0.0.1:5000";
+const OTHER: &str = "192.0.2.9:5000";
+
+fn guard(trust: Trust) -> Arc<Guard> {
+    Guard::new(&thalweg_config::Config::default().http, None, trust).unwrap()
+}
+
+fn request(peer: &str, method: Method, headers: &[(&str, &str)]) -> Parts {
+    let mut request = Request::builder().method(method).uri("/x");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let (mut parts, ()) = request.body(()).unwrap().into_parts();
+    parts.extensions.insert(Peer(peer.parse().unwrap()));
+    parts
+}
+
+async fn status(guard: &Guard, request: Parts, access: Access, of_reference: bool) -> u16 {
+    match guard.judge(&request, Demand { access, of_reference }).await {
+        Ok(()) => 200,
+        Err(Refusal(status, _)) => status.as_u16(),
+    }
+}
+
+#[tokio::test]
+async fn without_a_login_other_hosts_get_only_the_paths_of_the_reference() {
+    use Access::{Admin, Open, ReadWrite};
+    let cases = [
+        // trust, peer, access, of the reference, status
+        (Trust::ThisMachine, LOCAL, Admin, false, 200),
+        (Trust::ThisMachine, LOCAL, ReadWrite, false, 200),
+        (Trust::ThisMachine, OTHER, Open, true, 200),
+        (Trust::ThisMachine, OTHER, ReadWrite, true, 200),
+        (Trust::ThisMachine, OTHER, Admin, true, 403),
+        (Trust::ThisMachine, OTHER, ReadWrite, false, 403),
+        (Trust::ThisMachine, OTHER, Open, false, 403),
+        (Trust::Encrypted, OTHER, ReadWrite, false, 200),
+        (Trust::Encrypted, OTHER, Admin, false, 403),
+        (Trust::Encrypted, LOCAL, Admin, false, 200),
+        (Trust::Everyone, OTHER, Admin, false, 200),
+    ];
+    for (trust, peer, access, of_reference, expected) in cases {
+        let found = status(&guard(trust), request(peer, Method::GET, &[]), access, of_reference).await;
+        assert_eq!(found, expected, "{trust:?} {peer} {access:?} {of_reference}");
+    }
+}
+
+#[tokio::test]
+async fn requests_through_a_proxy_on_this_machine_are_not_local() {
+    for header in ["X-Forwarded-For", "Forwarded", "Via"] {
+        let passed_on = request(LOCAL, Method::GET, &[(header, "198.51.100.1")]);
+        assert_eq!(
+            status(&guard(Trust::ThisMachine), passed_on, Access::ReadWrite, false).await,
+            403,
+            "{header}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_name_that_points_here_is_refused_without_a_login() {
+    let cases = [
+        ("localhost:4195", 200),
+        ("127.0.0.1:4195", 200),
+        ("[::1]:4195", 200),
+        ("[::1]", 200),
+        ("thalweg:4195", 200),
+        ("x.localhost", 200),
+        ("localhost.", 200),
+        ("evil.example:4195", 403),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+    ];
+    for (host, expected) in cases {
+        let named = request(LOCAL, Method::GET, &[("Host", host)]);
+        assert_eq!(
+            status(&guard(Trust::ThisMachine), named, Access::ReadWrite, false).await,
+            expected,
+            "{host}"
+        );
+    }
+    let named = request(LOCAL, Method::GET, &[("Host", "evil.example")]);
+    assert_eq!(status(&guard(Trust::ThisMachine), named, Access::Open, true).await, 200);
+}
+
+#[tokio::test]
+async fn pages_of_other_origins_change_nothing_unless_allowed() {
+    let mut http = thalweg_config::Config::default().http;
+    http.cors.enabled = true;
+    http.cors.allowed_origins = vec!["https://grafana.example".to_owned()];
+    let guard = Guard::new(&http, None, Trust::ThisMachine).unwrap();
+    let cases = [
+        (Method::POST, "http://localhost:4195", 200),
+        (Method::POST, "https://grafana.example", 200),
+        (Method::POST, "https://evil.example", 403),
+        (Method::DELETE, "null", 403),
+        (Method::GET, "https://evil.example", 200),
+    ];
+    for (method, origin, expected) in cases {
+        let sent = request(LOCAL, method.clone(), &[("Host", "localhost:4195"), ("Origin", origin)]);
+        assert_eq!(
+            status(&guard, sent, Access::ReadWrite, false).await,
+            expected,
+            "{method} {origin}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn with_a_login_each_request_needs_its_role_wherever_it_comes_from() {
+    use sha2::Digest;
+    let token = |name: &str, roles: &[Role]| Token {
+        name: name.to_owned(),
+        secret: TokenSecret::Sha256(sha2::Sha256::digest(name).into()),
+        roles: roles.to_vec(),
+        pos: thalweg_config::Pos::WHOLE_FILE,
+    };
+    let auth = AuthConfig {
+        tokens: vec![
+            token("r", &[Role::Read]),
+            token("w", &[Role::Write]),
+            token("a", &[Role::Admin]),
+        ],
+        users_file: None,
+    };
+    let credentials = Credentials::load(&auth, None).unwrap();
+    let guard = Guard::new(&thalweg_config::Config::default().http, credentials, Trust::Nobody).unwrap();
+    let cases = [
+        // token, method, access, status
+        (None, Method::GET, Access::Open, 200),
+        (None, Method::GET, Access::ReadWrite, 401),
+        (None, Method::GET, Access::Admin, 401),
+        (Some("x"), Method::GET, Access::ReadWrite, 401),
+        (Some("r"), Method::GET, Access::ReadWrite, 200),
+        (Some("r"), Method::HEAD, Access::ReadWrite, 200),
+        (Some("r"), Method::POST, Access::ReadWrite, 403),
+        (Some("r"), Method::POST, Access::Read, 200),
+        (Some("w"), Method::POST, Access::Read, 403),
+        (Some("r"), Method::GET, Access::Admin, 403),
+        (Some("w"), Method::POST, Access::ReadWrite, 200),
+        (Some("w"), Method::GET, Access::ReadWrite, 403),
+        (Some("a"), Method::GET, Access::Admin, 200),
+        (Some("a"), Method::GET, Access::ReadWrite, 403),
+    ];
+    for (token, method, access, expected) in cases {
+        let header = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<(&str, &str)> = header.iter().map(|value| ("Authorization", value.as_str())).collect();
+        for peer in [LOCAL, OTHER] {
+            let sent = request(peer, method.clone(), &headers);
+            assert_eq!(
+                status(&guard, sent, access, true).await,
+                expected,
+                "{token:?} {method} {access:?} {peer}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_origin_that_cannot_be_a_header_is_refused_at_start() {
+    let mut http = thalweg_config::Config::default().http;
+    http.cors.enabled = true;
+    http.cors.allowed_origins = vec!["https://a\nb".to_owned()];
+    assert!(matches!(
+        Guard::new(&http, None, Trust::Nobody),
+        Err(StartError::Origin { .. })
+    ));
+}

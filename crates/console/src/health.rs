@@ -1,0 +1,62 @@
+//! The small paths that machines ask: is it alive, can data flow, which version, which metrics.
+
+use std::sync::Arc;
+
+use axum::extract::State as Shared;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+
+use crate::status::State;
+
+/// What anyone who can connect may ask.
+pub fn open(state: &Arc<State>) -> Router {
+    Router::new()
+        .route("/ping", get(async || "pong"))
+        .route("/ready", get(ready))
+        .route("/version", get(version))
+        .with_state(state.clone())
+}
+
+pub fn readable(state: &Arc<State>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/stats", get(metrics))
+        .route("/endpoints", get(endpoints))
+        .with_state(state.clone())
+}
+
+async fn ready(Shared(state): Shared<Arc<State>>) -> Response {
+    let not_ready = state.board.not_ready();
+    match not_ready.is_empty() {
+        true => (StatusCode::OK, "OK\n".to_owned()).into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, not_ready.join("\n") + "\n").into_response(),
+    }
+}
+
+async fn version(Shared(state): Shared<Arc<State>>) -> Response {
+    #[derive(Serialize)]
+    struct Version<'a> {
+        version: &'a str,
+        built: &'a str,
+    }
+    Json(Version {
+        version: &state.version,
+        built: &state.built,
+    })
+    .into_response()
+}
+
+async fn endpoints(Shared(state): Shared<Arc<State>>) -> Response {
+    Json(&state.endpoints).into_response()
+}
+
+async fn metrics(Shared(state): Shared<Arc<State>>) -> Response {
+    (
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        state.metrics.text(),
+    )
+        .into_response()
+}

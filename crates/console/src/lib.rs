@@ -1,0 +1,62 @@
+//! The one HTTP listener of the process: health, metrics, profiles, the status page, and whatever paths other components
+//! bring along.
+//!
+//! In come a [`StatusBoard`], the metrics and the components' [`HttpRoutes`]; out goes a [`Running`] listener. Nothing is
+//! served to anyone before its [`Access`](thalweg_telemetry::Access) was checked, and every resource that a client can
+//! hold (connections, bytes, time) has a limit.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod auth;
+mod body;
+mod debug;
+mod error;
+mod guard;
+mod health;
+mod history;
+mod listen;
+mod options;
+mod page;
+mod routes;
+mod serve;
+mod status;
+mod tls;
+mod transport;
+
+use std::sync::Arc;
+
+use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard};
+
+pub use error::StartError;
+pub use options::{ConfigText, ConsoleOptions, Limits};
+pub use serve::Running;
+
+/// The HTTP side of a process.
+pub struct Console;
+
+impl Console {
+    /// Binds the address and serves until [`Running::stop`]. Must be called on a tokio runtime.
+    pub async fn start(
+        options: ConsoleOptions,
+        metrics: Arc<Metrics>,
+        board: StatusBoard,
+        routes: Vec<Arc<dyn HttpRoutes>>,
+    ) -> Result<Running, StartError> {
+        let credentials = auth::Credentials::load(&options.auth, options.http.basic_auth.as_ref())?;
+        let tls = tls::Tls::load(&options.http)?;
+        let (listener, address) = listen::bind(&options.http.address).await?;
+        let trust = listen::trust(&options.http, address, credentials.is_some(), tls.is_some())?;
+        let guard = guard::Guard::new(&options.http, credentials, trust)?;
+        let state = status::State::new(&options, board, metrics, &routes)?;
+        let router = routes::build(&options, &state, guard, &routes)?;
+        let meters = serve::Meters::register(&state.metrics);
+        Ok(Running::begin(serve::Listener {
+            listener,
+            address,
+            tls,
+            router,
+            limits: options.limits,
+            meters,
+            state,
+        }))
+    }
+}

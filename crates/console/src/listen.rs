@@ -1,0 +1,133 @@
+//! Binds the address, and decides from what was bound whom to trust before any request is seen.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use thalweg_config::HttpConfig;
+use tokio::net::TcpListener;
+
+use crate::StartError;
+
+/// What a client may do before it proves anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Nothing: there are credentials.
+    Nobody,
+    /// This machine everything, other hosts only the paths of the reference system.
+    ThisMachine,
+    /// This machine everything, other hosts everything but profiles and configuration: they came through TLS.
+    Encrypted,
+    /// Everyone everything, as `http.insecure` says.
+    Everyone,
+}
+
+/// An empty host means all addresses. Port 0 takes a free one.
+pub async fn bind(address: &str) -> Result<(TcpListener, SocketAddr), StartError> {
+    let result = match address.strip_prefix(':') {
+        // IPv6 sockets take IPv4 as well, where the machine has IPv6 at all.
+        Some(port) => match TcpListener::bind(format!("[::]:{port}")).await {
+            Err(error) if error.kind() != ErrorKind::AddrInUse => TcpListener::bind(format!("0.0.0.0:{port}")).await,
+            result => result,
+        },
+        None => TcpListener::bind(address).await,
+    };
+    let bound = result.and_then(|listener| listener.local_addr().map(|local| (listener, local)));
+    bound.map_err(|error| {
+        let address = address.to_owned();
+        match error.kind() {
+            ErrorKind::AddrInUse => StartError::Taken { address },
+            ErrorKind::PermissionDenied => StartError::Forbidden { address },
+            ErrorKind::AddrNotAvailable => StartError::NoSuchAddress { address },
+            _ => StartError::Listen { address, error },
+        }
+    })
+}
+
+/// One address that other hosts reach is refused when nothing protects it. All addresses at once are honoured, because
+/// the reference system listens that way by default, but then other hosts get no more than they got there.
+pub fn trust(http: &HttpConfig, bound: SocketAddr, login: bool, tls: bool) -> Result<Trust, StartError> {
+    let ip = bound.ip().to_canonical();
+    if login {
+        return Ok(Trust::Nobody);
+    }
+    if http.insecure {
+        return Ok(Trust::Everyone);
+    }
+    if tls {
+        return Ok(Trust::Encrypted);
+    }
+    if !ip.is_loopback() && !ip.is_unspecified() {
+        return Err(StartError::Unprotected {
+            address: bound.to_string(),
+            port: bound.port(),
+        });
+    }
+    if ip.is_unspecified() {
+        tracing::warn!(
+            address = %bound,
+            "other hosts can connect without TLS or a login and get only /ping, /ready, /version, /endpoints, /metrics and /stats; add auth.tokens or set http.insecure: true for more"
+        );
+    }
+    Ok(Trust::ThisMachine)
+}
+
+/// Where a browser on this machine finds the console.
+pub fn local_url(bound: SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    match bound.ip().to_canonical().is_unspecified() {
+        true => format!("{scheme}://{}:{}", Ipv4Addr::LOCALHOST, bound.port()),
+        false => format!("{scheme}://{bound}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn http(insecure: bool) -> HttpConfig {
+        HttpConfig {
+            insecure,
+            ..thalweg_config::Config::default().http
+        }
+    }
+
+    #[test]
+    fn nothing_but_loopback_is_open_without_protection() {
+        let cases = [
+            ("127.0.0.1:1", false, false, false, Some(Trust::ThisMachine)),
+            ("[::1]:1", false, false, false, Some(Trust::ThisMachine)),
+            ("0.0.0.0:1", false, false, false, Some(Trust::ThisMachine)),
+            ("[::]:1", false, false, false, Some(Trust::ThisMachine)),
+            ("192.0.2.7:1", false, false, false, None),
+            ("192.0.2.7:1", true, false, false, Some(Trust::Everyone)),
+            ("192.0.2.7:1", false, true, false, Some(Trust::Nobody)),
+            ("192.0.2.7:1", false, false, true, Some(Trust::Encrypted)),
+            ("192.0.2.7:1", true, true, true, Some(Trust::Nobody)),
+        ];
+        for (address, insecure, login, tls, expected) in cases {
+            let trust = trust(&http(insecure), address.parse().unwrap(), login, tls);
+            assert_eq!(
+                trust.ok(),
+                expected,
+                "{address} insecure {insecure} login {login} tls {tls}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refused_address_comes_with_the_cure() {
+        let error = trust(&http(false), "192.0.2.7:4195".parse().unwrap(), false, false).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("set it to 127.0.0.1:4195, or add auth.tokens"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_is_shown_by_one_that_opens() {
+        assert_eq!(local_url("0.0.0.0:80".parse().unwrap(), false), "http://127.0.0.1:80");
+        assert_eq!(local_url("[::1]:80".parse().unwrap(), true), "https://[::1]:80");
+    }
+}

@@ -1,0 +1,79 @@
+//! What the console needs to know from outside, with the limits on what clients can hold.
+
+use std::time::Duration;
+
+use thalweg_config::{AuthConfig, HttpConfig};
+
+/// Filled by whoever starts the console.
+#[derive(Clone, Debug)]
+pub struct ConsoleOptions {
+    pub http: HttpConfig,
+    pub auth: AuthConfig,
+    /// As `/version` tells them.
+    pub version: String,
+    pub built: String,
+    /// Shown by `/debug/config/…`.
+    pub config: ConfigText,
+    pub limits: Limits,
+}
+
+/// The effective configuration, with secrets masked already.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigText {
+    pub json: String,
+    pub yaml: String,
+}
+
+impl ConsoleOptions {
+    pub fn new(http: HttpConfig, auth: AuthConfig) -> ConsoleOptions {
+        ConsoleOptions {
+            http,
+            auth,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            built: String::new(),
+            config: ConfigText::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// What one client, and all of them together, can hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Open connections. One more is told so with status 503 and closed.
+    pub connections_max: usize,
+    /// Request line and headers of one request; more is status 431.
+    pub header_bytes_max: usize,
+    /// From the opening of a connection, or the end of the last response on it, to the end of the next headers.
+    pub header_timeout: Duration,
+    /// Request body; more is status 413.
+    pub body_bytes_max: usize,
+    /// A request body may take this long …
+    pub body_grace: Duration,
+    /// … and one second more for each of these bytes that arrived; slower is status 408.
+    pub body_bytes_per_second_min: u64,
+    /// How long a client may take nothing of a response that is ready for it.
+    pub write_stall_max: Duration,
+    pub tls_handshake_timeout: Duration,
+    /// Requests at the same time on one HTTP/2 connection.
+    pub http2_streams_max: u32,
+    /// How long running requests may take after [`Running::stop`](crate::Running::stop).
+    pub stop_grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections_max: 1024,
+            header_bytes_max: 64 << 10,
+            header_timeout: Duration::from_secs(30),
+            body_bytes_max: 16 << 20,
+            body_grace: Duration::from_secs(20),
+            body_bytes_per_second_min: 8 << 10,
+            write_stall_max: Duration::from_secs(60),
+            tls_handshake_timeout: Duration::from_secs(10),
+            http2_streams_max: 128,
+            stop_grace: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! All paths of the listener in one router: Thalweg's own, those of other components, and a second time under
+//! `http.root_path` what clients of the reference system look for there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use thalweg_telemetry::{Access, HttpRoutes, Mount};
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::SizeAbove;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+use crate::guard::{Demand, Guard};
+use crate::{ConsoleOptions, StartError, body, debug, health, page, status};
+
+/// Smaller answers cost more to compress than to send.
+const COMPRESS_ABOVE_BYTES: u16 = 4096;
+
+pub fn build(
+    options: &ConsoleOptions,
+    state: &Arc<status::State>,
+    guard: Arc<Guard>,
+    others: &[Arc<dyn HttpRoutes>],
+) -> Result<Router, StartError> {
+    let mut mounts = own(options, state);
+    mounts.extend(others.iter().flat_map(|other| other.mounts()));
+    let mut all = Router::new();
+    let mut under_root_path = Router::new();
+    for Mount {
+        router,
+        access,
+        under_root_path: of_reference,
+    } in mounts
+    {
+        let demand = Demand { access, of_reference };
+        let guard = guard.clone();
+        let guarded = router.layer(from_fn(move |request: Request, next| {
+            guard.clone().check(demand, request, next)
+        }));
+        if of_reference {
+            under_root_path = merge(under_root_path, guarded.clone())?;
+        }
+        all = merge(all, guarded)?;
+    }
+    let all = match root_path(&options.http.root_path)? {
+        Some(path) => all.nest(&path, under_root_path),
+        None => all,
+    };
+    let all = all
+        .fallback(not_found)
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(options.limits, body::limit))
+        .layer(from_fn(no_sniffing));
+    Ok(match cors(guard.origins()) {
+        Some(cors) => all.layer(cors),
+        None => all,
+    })
+}
+
+fn own(options: &ConsoleOptions, state: &Arc<status::State>) -> Vec<Mount> {
+    let compress = || CompressionLayer::new().compress_when(SizeAbove::new(COMPRESS_ABOVE_BYTES));
+    let mut mounts = vec![
+        Mount {
+            router: health::open(state),
+            access: Access::Open,
+            under_root_path: true,
+        },
+        Mount {
+            router: health::readable(state).layer(compress()),
+            access: Access::ReadWrite,
+            under_root_path: true,
+        },
+        Mount {
+            router: status::router(state).layer(compress()),
+            access: Access::ReadWrite,
+            under_root_path: false,
+        },
+        Mount {
+            router: page::router().layer(compress()),
+            access: Access::ReadWrite,
+            under_root_path: false,
+        },
+    ];
+    // Profiles are compressed already.
+    let debug = match options.http.debug_endpoints {
+        true => debug::router(options.config.clone()),
+        false => debug::switched_off(),
+    };
+    mounts.push(Mount {
+        router: debug,
+        access: Access::Admin,
+        under_root_path: true,
+    });
+    mounts
+}
+
+/// Paths that this crate serves, and what for.
+pub fn own_endpoints(debug: bool) -> Vec<(&'static str, &'static str)> {
+    let mut endpoints = vec![
+        ("/", "Status page."),
+        ("/ping", "Answers pong while the process lives."),
+        (
+            "/ready",
+            "Status 200 when data can flow, else 503 and what keeps it from flowing.",
+        ),
+        ("/version", "Version and build."),
+        ("/endpoints", "This list."),
+        ("/metrics", "Metrics in the Prometheus text format."),
+        ("/stats", "The same as /metrics."),
+        ("/api/v1/status", "State of flows, tables and process as JSON."),
+        ("/api/v1/status/history", "Totals of the last minutes as JSON."),
+    ];
+    if debug {
+        endpoints.extend([
+            ("/debug/config/json", "Effective configuration, secrets masked."),
+            ("/debug/config/yaml", "Effective configuration, secrets masked."),
+            ("/debug/stack", "Threads with their states and kernel stacks as text."),
+            ("/debug/pprof/profile", "CPU profile of ?seconds=30 in pprof format."),
+            ("/debug/pprof/heap", "Live heap in pprof format, when profiling is on."),
+            (
+                "/debug/pprof/goroutine",
+                "Threads with their states and kernel stacks in pprof format.",
+            ),
+        ]);
+    }
+    endpoints
+}
+
+/// The list for `/endpoints`. A path that two components declare is an error.
+pub fn endpoints(debug: bool, others: &[Arc<dyn HttpRoutes>]) -> Result<BTreeMap<String, String>, StartError> {
+    let own = own_endpoints(debug)
+        .into_iter()
+        .map(|(path, about)| (path.to_owned(), about.to_owned()));
+    let mut list: BTreeMap<String, String> = own.collect();
+    for other in others {
+        // One component may declare a path once per method.
+        let declared: HashMap<String, String> = other.endpoints().into_iter().collect();
+        for (path, about) in declared {
+            if list.contains_key(&path) {
+                return Err(StartError::PathTaken { path });
+            }
+            list.insert(path, about);
+        }
+    }
+    Ok(list)
+}
+
+/// axum panics when two routers hold one path. Components that declare their paths never get here with a clash; this is
+/// for those that do not.
+fn merge(into: Router, router: Router) -> Result<Router, StartError> {
+    catch_unwind(AssertUnwindSafe(move || into.merge(router))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        StartError::PathsClash {
+            problem: text.unwrap_or_default(),
+        }
+    })
+}
+
+/// Without a trailing slash; `None` for the root itself.
+fn root_path(configured: &str) -> Result<Option<String>, StartError> {
+    let path = configured.trim_end_matches('/');
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
+    if !path.starts_with('/') || !path.chars().all(plain) || path.contains("//") {
+        return Err(StartError::RootPath {
+            path: configured.to_owned(),
+        });
+    }
+    Ok(Some(path.to_owned()))
+}
+
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let origins = match origins.iter().any(|origin| origin == "*") {
+        true => AllowOrigin::any(),
+        false => AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
+    };
+    let methods = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+    ];
+    let headers: [HeaderName; 3] = [header::AUTHORIZATION, header::CONTENT_TYPE, header::ACCEPT];
+    Some(
+        CorsLayer::new()
+            .allow_origin(origins)
+            .allow_methods(methods)
+            .allow_headers(headers),
+    )
+}
+
+/// Browsers must not take an answer for another type than it says.
+async fn no_sniffing(request: Request, next: axum::middleware::Next) -> Response {
+    let mut response = next.run(request).await;
+    response
+        .headers_mut()
+        .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+async fn not_found(uri: Uri) -> Response {
+    let path: String = uri.path().chars().take(200).collect();
+    (
+        StatusCode::NOT_FOUND,
+        format!("there is no path {path} here; /endpoints lists those that there are\n"),
+    )
+        .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_path_is_plain_or_refused() {
+        assert_eq!(root_path("/benthos").unwrap().as_deref(), Some("/benthos"));
+        assert_eq!(root_path("/a/b/").unwrap().as_deref(), Some("/a/b"));
+        assert_eq!(root_path("/").unwrap(), None);
+        assert_eq!(root_path("").unwrap(), None);
+        for wrong in ["benthos", "/{x}", "/*y", "/a b", "/a//b", "/ä"] {
+            assert!(root_path(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `/api/v1/status`: one look at everything the page draws, as totals since start. The page derives rates from two looks,
+//! so no look costs more than reading the counters.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::extract::State as Shared;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use thalweg_telemetry::{FlowStatus, HttpRoutes, Metrics, StatusBoard, TableStatus};
+
+use crate::history::History;
+use crate::{ConsoleOptions, StartError, routes};
+
+/// What the handlers share.
+pub struct State {
+    pub board: StatusBoard,
+    pub metrics: Arc<Metrics>,
+    pub history: History,
+    pub version: String,
+    pub built: String,
+    pub endpoints: BTreeMap<String, String>,
+    started: Instant,
+    started_unix_ms: u64,
+    cores: usize,
+}
+
+impl State {
+    pub fn new(
+        options: &ConsoleOptions,
+        board: StatusBoard,
+        metrics: Arc<Metrics>,
+        others: &[Arc<dyn HttpRoutes>],
+    ) -> Result<Arc<State>, StartError> {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Arc::new(State {
+            board,
+            metrics,
+            history: History::default(),
+            version: options.version.clone(),
+            built: options.built.clone(),
+            endpoints: routes::endpoints(options.http.debug_endpoints, others)?,
+            started: Instant::now(),
+            started_unix_ms: since_epoch.as_millis() as u64,
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }))
+    }
+
+    /// Since the console began. Monotonic, so differences are good for rates.
+    pub fn uptime_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+}
+
+#[derive(Serialize)]
+struct Look<'a> {
+    version: &'a str,
+    built: &'a str,
+    /// Tells one run of the process from the next.
+    started_unix_ms: u64,
+    uptime_ms: u64,
+    process: Process,
+    not_ready: Vec<String>,
+    flows: Vec<FlowStatus>,
+    tables: Vec<TableStatus>,
+    /// Whether `/api/sql` can be asked.
+    sql: bool,
+}
+
+#[derive(Serialize)]
+struct Process {
+    cores: usize,
+    cpu_seconds: f64,
+    resident_bytes: u64,
+    allocations: u64,
+    allocated_bytes: u64,
+}
+
+pub fn router(state: &Arc<State>) -> Router {
+    Router::new()
+        .route("/api/v1/status", get(look))
+        .route("/api/v1/status/history", get(history))
+        .with_state(state.clone())
+}
+
+async fn look(Shared(state): Shared<Arc<State>>) -> Response {
+    let (allocations, allocated_bytes) = thalweg_telemetry::alloc::allocated();
+    let look = Look {
+        version: &state.version,
+        built: &state.built,
+        started_unix_ms: state.started_unix_ms,
+        // Taken together with the counters below, not with the end of the answer.
+        uptime_ms: state.uptime_ms(),
+        flows: state.board.flows(),
+        tables: state.board.tables(),
+        not_ready: state.board.not_ready(),
+        process: Process {
+            cores: state.cores,
+            cpu_seconds: thalweg_telemetry::cpu_time().as_secs_f64(),
+            resident_bytes: thalweg_telemetry::resident_bytes(),
+            allocations,
+            allocated_bytes,
+        },
+        sql: state.endpoints.contains_key("/api/sql"),
+    };
+    fresh(Json(look))
+}
+
+async fn history(Shared(state): Shared<Arc<State>>) -> Response {
+    fresh(Json(state.history.samples()))
+}
+
+fn fresh(answer: impl IntoResponse) -> Response {
+    let mut response = answer.into_response();
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

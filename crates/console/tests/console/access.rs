@@ -1,0 +1,235 @@
+use std::net::{IpAddr, UdpSocket};
+
+use thalweg_config::Role;
+use tokio::net::TcpStream;
+
+use crate::support::{Answer, exchange, fetch, options, send, start_with, token};
+
+/// An address of this machine that is not loopback: seen from there, the machine is another host. `None` without a network.
+fn outside_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    // Nothing is sent; the system only chooses the way.
+    socket.connect("192.0.2.1:9").ok()?;
+    let ip = socket.local_addr().unwrap().ip();
+    (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
+}
+
+async fn from_outside(ip: IpAddr, port: u16, path: &str) -> Answer {
+    let mut stream = TcpStream::connect((ip, port)).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {ip}\r\nconnection: close\r\n\r\n");
+    exchange(&mut stream, request.as_bytes()).await.unwrap()
+}
+
+#[tokio::test]
+async fn unprotected_on_all_addresses_other_hosts_get_only_the_paths_of_the_reference() {
+    let mut all = options();
+    all.http.address = "0.0.0.0:0".to_owned();
+    all.http.debug_endpoints = true;
+    let running = start_with(all).await;
+    let port = running.address().port();
+    let local = "127.0.0.1".parse().unwrap();
+    for path in ["/", "/api/v1/status", "/ping", "/metrics", "/open", "/debug/stack"] {
+        assert_eq!(from_outside(local, port, path).await.status, 200, "{path}");
+    }
+    let Some(ip) = outside_address() else { return };
+    for path in [
+        "/ping",
+        "/ready",
+        "/version",
+        "/metrics",
+        "/stats",
+        "/endpoints",
+        "/benthos/metrics",
+    ] {
+        assert_eq!(from_outside(ip, port, path).await.status, 200, "{path}");
+    }
+    for path in [
+        "/",
+        "/api/v1/status",
+        "/open",
+        "/debug/stack",
+        "/benthos/debug/stack",
+        "/console/main.js",
+    ] {
+        let answer = from_outside(ip, port, path).await;
+        assert_eq!(answer.status, 403, "{path}");
+        assert!(
+            answer.text().contains("configure a login in auth.tokens"),
+            "{}",
+            answer.text()
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_outside_address_without_protection_is_refused_at_start() {
+    let Some(ip) = outside_address() else { return };
+    let mut outside = options();
+    outside.http.address = format!("{ip}:0");
+    let error = crate::support::try_start(outside.clone(), Vec::new())
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("can be reached by other hosts without TLS or a login"),
+        "{error}"
+    );
+
+    outside.http.insecure = true;
+    let running = start_with(outside.clone()).await;
+    assert_eq!(from_outside(ip, running.address().port(), "/").await.status, 200);
+
+    outside.http.insecure = false;
+    outside.auth.tokens = vec![token("reader", &[Role::Read])];
+    let running = start_with(outside).await;
+    assert_eq!(from_outside(ip, running.address().port(), "/").await.status, 401);
+    assert_eq!(from_outside(ip, running.address().port(), "/ping").await.status, 200);
+}
+
+#[tokio::test]
+async fn with_tokens_everything_but_health_needs_a_role() {
+    let mut guarded = options();
+    guarded.http.debug_endpoints = true;
+    guarded.auth.tokens = vec![
+        token("reader", &[Role::Read]),
+        token("writer", &[Role::Read, Role::Write]),
+        token("admin", &[Role::Admin]),
+    ];
+    let running = start_with(guarded).await;
+    let cases = [
+        // method, path, nobody, reader, writer, admin
+        ("GET", "/ping", [200, 200, 200, 200]),
+        ("GET", "/ready", [200, 200, 200, 200]),
+        ("GET", "/version", [200, 200, 200, 200]),
+        ("GET", "/open", [200, 200, 200, 200]),
+        ("GET", "/", [401, 200, 200, 403]),
+        ("GET", "/metrics", [401, 200, 200, 403]),
+        ("GET", "/benthos/metrics", [401, 200, 200, 403]),
+        ("GET", "/api/v1/status", [401, 200, 200, 403]),
+        ("POST", "/echo", [401, 403, 200, 403]),
+        ("POST", "/benthos/post", [401, 403, 200, 403]),
+        ("GET", "/debug/stack", [401, 403, 403, 200]),
+        ("GET", "/debug/config/json", [401, 403, 403, 200]),
+        ("GET", "/benthos/debug/config/yaml", [401, 403, 403, 200]),
+    ];
+    for (method, path, expected) in cases {
+        for (who, status) in [None, Some("reader"), Some("writer"), Some("admin")]
+            .into_iter()
+            .zip(expected)
+        {
+            let header = who.map(|who| format!("authorization: Bearer {who}"));
+            let headers: Vec<&str> = header.iter().map(String::as_str).collect();
+            let answer = send(&running, method, path, &headers, "").await;
+            assert_eq!(answer.status, status, "{method} {path} as {who:?}: {answer:?}");
+        }
+    }
+    let asked = fetch(&running, "/").await;
+    assert!(
+        asked.head.contains("www-authenticate: basic realm=\"thalweg\""),
+        "{}",
+        asked.head
+    );
+    let wrong = send(&running, "GET", "/", &["authorization: Bearer wrong"], "").await;
+    assert_eq!(
+        (wrong.status, wrong.text()),
+        (401, "the token, or the user and password, are wrong\n")
+    );
+    let lacking = send(&running, "POST", "/echo", &["authorization: Bearer reader"], "x").await;
+    assert_eq!(
+        lacking.text(),
+        "\"reader\" lacks the role write that this request needs; add it in auth\n"
+    );
+}
+
+#[tokio::test]
+async fn users_of_the_users_file_come_with_basic_and_changes_need_no_restart() {
+    // The password is `pump`.
+    let hash = "$argon2id$v=19$m=64,t=1,p=1$c2FsdHNhbHQ$";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("users");
+    let line = |roles: &str| format!("ada:{}:{roles}\n", password_hash());
+    assert!(password_hash().starts_with(hash));
+    std::fs::write(&file, line("read")).unwrap();
+    let mut guarded = options();
+    guarded.auth.users_file = Some(file.clone());
+    let running = start_with(guarded).await;
+    let ada = "authorization: Basic YWRhOnB1bXA="; // ada:pump
+    let eve = "authorization: Basic ZXZlOnB1bXA="; // eve:pump
+    assert_eq!(send(&running, "GET", "/metrics", &[ada], "").await.status, 200);
+    assert_eq!(
+        send(&running, "GET", "/metrics", &[ada], "").await.status,
+        200,
+        "remembered"
+    );
+    assert_eq!(send(&running, "GET", "/metrics", &[eve], "").await.status, 401);
+    assert_eq!(send(&running, "POST", "/echo", &[ada], "x").await.status, 403);
+    std::fs::write(&file, line("read,write")).unwrap();
+    while send(&running, "POST", "/echo", &[ada], "x").await.status != 200 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    // A file that cannot be used changes nothing.
+    std::fs::write(&file, "nonsense\n").unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(1200)).await;
+    assert_eq!(send(&running, "POST", "/echo", &[ada], "x").await.status, 200);
+}
+
+fn password_hash() -> String {
+    use argon2::password_hash::{PasswordHasher, SaltString};
+    let cheap = argon2::Params::new(64, 1, 1, None).unwrap();
+    let argon = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, cheap);
+    argon
+        .hash_password(b"pump", &SaltString::from_b64("c2FsdHNhbHQ").unwrap())
+        .unwrap()
+        .to_string()
+}
+
+#[tokio::test]
+async fn only_allowed_origins_may_read_and_write_from_other_pages() {
+    let mut with_cors = options();
+    with_cors.http.cors.enabled = true;
+    with_cors.http.cors.allowed_origins = vec!["https://grafana.example".to_owned()];
+    let running = start_with(with_cors).await;
+    let friend = "origin: https://grafana.example";
+    let foe = "origin: https://evil.example";
+    let preflight = send(
+        &running,
+        "OPTIONS",
+        "/echo",
+        &[friend, "access-control-request-method: POST"],
+        "",
+    )
+    .await;
+    assert_eq!(
+        preflight.header("access-control-allow-origin"),
+        Some("https://grafana.example")
+    );
+    assert_eq!(send(&running, "POST", "/echo", &[friend], "x").await.status, 200);
+    let refused = send(&running, "POST", "/echo", &[foe], "x").await;
+    assert_eq!(
+        (refused.status, refused.header("access-control-allow-origin")),
+        (403, None)
+    );
+    assert!(
+        refused.text().contains("add its origin to http.cors.allowed_origins"),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(
+        send(&running, "GET", "/metrics", &[foe], "")
+            .await
+            .header("access-control-allow-origin"),
+        None
+    );
+}
+
+#[tokio::test]
+async fn debug_paths_say_how_they_are_switched_on() {
+    let running = start_with(options()).await;
+    let answer = fetch(&running, "/debug/pprof/profile").await;
+    assert_eq!(answer.status, 404);
+    assert_eq!(
+        answer.text(),
+        "profiles and configuration are not served; set http.debug_endpoints: true\n"
+    );
+}

@@ -1,0 +1,144 @@
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{connect, exchange, fetch, options, send, start_with};
+
+#[tokio::test]
+async fn a_body_up_to_the_limit_is_taken_and_one_beyond_is_told_so() {
+    let mut small = options();
+    small.limits.body_bytes_max = 1000;
+    let running = start_with(small).await;
+    let fits = send(&running, "POST", "/echo", &[], &"x".repeat(1000)).await;
+    assert_eq!((fits.status, fits.body.len()), (200, 1000));
+    let declared = send(&running, "POST", "/echo", &[], &"x".repeat(1001)).await;
+    assert_eq!(declared.status, 413);
+    assert_eq!(
+        declared.text(),
+        "the request body is larger than 1000 bytes; send it in parts\n"
+    );
+    // Without a declared length it is noticed on the way.
+    let chunk = format!("3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(1001));
+    let request = format!(
+        "POST /echo HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{chunk}"
+    );
+    let undeclared = exchange(&mut connect(&running).await, request.as_bytes())
+        .await
+        .unwrap();
+    assert_eq!(undeclared.status, 413);
+}
+
+#[tokio::test]
+async fn bodies_are_not_held_to_a_smaller_limit_of_the_framework() {
+    let running = start_with(options()).await;
+    let three_megabytes = "x".repeat(3 << 20);
+    let answer = send(&running, "POST", "/echo", &[], &three_megabytes).await;
+    assert_eq!((answer.status, answer.body.len()), (200, three_megabytes.len()));
+}
+
+#[tokio::test]
+async fn a_body_that_drips_is_given_up() {
+    let mut hasty = options();
+    hasty.limits.body_grace = Duration::from_millis(100);
+    let running = start_with(hasty).await;
+    let request = b"POST /echo HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 10\r\n\r\nx";
+    let answer = exchange(&mut connect(&running).await, request).await.unwrap();
+    assert_eq!(answer.status, 408);
+    assert!(
+        answer.text().starts_with("the request body came slower than"),
+        "{}",
+        answer.text()
+    );
+}
+
+#[tokio::test]
+async fn headers_that_are_too_large_are_refused() {
+    let running = start_with(options()).await;
+    let large = format!("x-large: {}", "x".repeat(70 << 10));
+    assert_eq!(send(&running, "GET", "/ping", &[&large], "").await.status, 431);
+    assert_eq!(fetch(&running, "/ping").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_connection_that_never_finishes_its_headers_is_closed() {
+    let mut hasty = options();
+    hasty.limits.header_timeout = Duration::from_millis(100);
+    let running = start_with(hasty).await;
+    for begun in ["", "G", "PRI * HTT", "GET /ping HTTP/1.1\r\nhost: x\r\nx-slow: "] {
+        let mut stream = connect(&running).await;
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+        assert!(!rest.starts_with(b"HTTP/1.1 200"), "{begun:?}");
+    }
+    // An answered connection that stays idle is closed as well.
+    let mut idle = connect(&running).await;
+    let answer = exchange(&mut idle, b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .unwrap();
+    assert_eq!(answer.status, 200);
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_so_and_room_is_reused() {
+    let mut few = options();
+    few.limits.connections_max = 2;
+    let running = start_with(few).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = connect(&running).await;
+        stream
+            .write_all(b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        let mut first = [0; 1];
+        stream.read_exact(&mut first).await.unwrap();
+        held.push(stream);
+    }
+    let refused = fetch(&running, "/ping").await;
+    assert_eq!(refused.status, 503);
+    assert_eq!(
+        refused.text(),
+        "2 connections are open already, which is the limit; try again later\n"
+    );
+    assert_eq!(refused.header("retry-after"), Some("5"));
+    held.pop();
+    while fetch(&running, "/ping").await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_requests_one_after_another() {
+    let running = start_with(options()).await;
+    let request = "GET /ping HTTP/1.1\r\nhost: x\r\n\r\n".repeat(3)
+        + "GET /ping HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let mut stream = connect(&running).await;
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut all = String::new();
+    stream.read_to_string(&mut all).await.unwrap();
+    assert_eq!(all.matches("HTTP/1.1 200 OK").count(), 4);
+}
+
+#[tokio::test]
+async fn http2_without_tls_is_spoken_as_well() {
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let running = start_with(options()).await;
+    let io = TokioIo::new(connect(&running).await);
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let request = axum::http::Request::post(format!("http://{}/echo", running.address()))
+        .body("hello".to_owned())
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), response.version()),
+        (200, axum::http::Version::HTTP_2)
+    );
+    let body = axum::body::to_bytes(axum::body::Body::new(response.into_body()), 100)
+        .await
+        .unwrap();
+    assert_eq!(&body[..], b"hello");
+}

@@ -1,0 +1,210 @@
+//! A console on a free port, and a client that sees every byte.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+use parking_lot::Mutex;
+use thalweg_config::{Config, Role, Token, TokenSecret};
+use thalweg_console::{ConfigText, Console, ConsoleOptions, Running, StartError};
+use thalweg_telemetry::{
+    Access, BalanceStatus, FlowStatus, HttpRoutes, Metrics, Mount, NodeKind, NodeStatus, StatusBoard, StatusSource,
+    TableStatus, register_process_metrics,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// One flow that balances and one table; not ready for the reasons it is given.
+#[derive(Default)]
+pub struct FakeSource {
+    pub not_ready: Mutex<Vec<String>>,
+}
+
+impl StatusSource for FakeSource {
+    fn flows(&self) -> Vec<FlowStatus> {
+        let input = NodeStatus {
+            kind: NodeKind::Input,
+            component: "opcua".to_owned(),
+            path: "root.input".to_owned(),
+            label: String::new(),
+            received: 10,
+            sent: 10,
+            errors: 0,
+            connected: Some(true),
+            not_ready: None,
+            details: Vec::new(),
+        };
+        let balance = BalanceStatus {
+            entered: 10,
+            out: 7,
+            filtered: 2,
+            in_flight: 1,
+            adds_up: true,
+            ..BalanceStatus::default()
+        };
+        vec![FlowStatus {
+            name: "default".to_owned(),
+            nodes: vec![input],
+            balance,
+            latency_p50_ns: 5,
+            latency_p99_ns: 9,
+        }]
+    }
+
+    fn tables(&self) -> Vec<TableStatus> {
+        vec![TableStatus {
+            name: "tags".to_owned(),
+            rows: 7,
+            ..TableStatus::default()
+        }]
+    }
+
+    fn not_ready(&self) -> Vec<String> {
+        self.not_ready.lock().clone()
+    }
+}
+
+/// Paths of another component: `/echo` answers with the body it got, `/open` to anyone.
+pub struct Extra;
+
+impl HttpRoutes for Extra {
+    fn mounts(&self) -> Vec<Mount> {
+        let guarded = Router::new()
+            .route("/echo", post(async |body: String| body))
+            .route("/api/sql", post(async || "[]"));
+        let of_reference = Router::new().route("/post", post(async |body: String| body));
+        let open = Router::new().route("/open", get(async || "open"));
+        vec![
+            Mount {
+                router: guarded,
+                access: Access::ReadWrite,
+                under_root_path: false,
+            },
+            Mount {
+                router: of_reference,
+                access: Access::ReadWrite,
+                under_root_path: true,
+            },
+            Mount {
+                router: open,
+                access: Access::Open,
+                under_root_path: false,
+            },
+        ]
+    }
+
+    fn endpoints(&self) -> Vec<(String, String)> {
+        ["/echo", "/api/sql", "/post", "/open"]
+            .map(|path| (path.to_owned(), "For tests.".to_owned()))
+            .to_vec()
+    }
+}
+
+pub fn options() -> ConsoleOptions {
+    let config = Config::default();
+    let mut http = config.http;
+    http.address = "127.0.0.1:0".to_owned();
+    let mut options = ConsoleOptions::new(http, config.auth);
+    options.version = "1.2.3".to_owned();
+    options.built = "in a test".to_owned();
+    options.config = ConfigText {
+        json: "{}".to_owned(),
+        yaml: "{}\n".to_owned(),
+    };
+    options
+}
+
+/// A token whose text is its name.
+pub fn token(name: &str, roles: &[Role]) -> Token {
+    use sha2::Digest;
+    let secret = TokenSecret::Sha256(sha2::Sha256::digest(name).into());
+    Token {
+        name: name.to_owned(),
+        secret,
+        roles: roles.to_vec(),
+        pos: thalweg_config::Pos::WHOLE_FILE,
+    }
+}
+
+pub async fn try_start(options: ConsoleOptions, routes: Vec<Arc<dyn HttpRoutes>>) -> Result<Running, StartError> {
+    let board = StatusBoard::default();
+    board.add(Arc::new(FakeSource::default()));
+    Console::start(options, Arc::new(Metrics::default()), board, routes).await
+}
+
+pub async fn start_with(options: ConsoleOptions) -> Running {
+    try_start(options, vec![Arc::new(Extra)]).await.unwrap()
+}
+
+/// A console whose source is in the caller's hands.
+pub async fn start() -> (Running, Arc<FakeSource>) {
+    let source = Arc::new(FakeSource::default());
+    let board = StatusBoard::default();
+    board.add(source.clone());
+    let metrics = Metrics::default();
+    register_process_metrics(&metrics);
+    let running = Console::start(options(), Arc::new(metrics), board, vec![Arc::new(Extra)])
+        .await
+        .unwrap();
+    (running, source)
+}
+
+/// What came back, headers in lower case.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+}
+
+pub async fn connect(running: &Running) -> TcpStream {
+    TcpStream::connect(running.address()).await.unwrap()
+}
+
+/// Sends bytes and reads until the server closes. A connection that is closed without an answer gives `None`.
+pub async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &[u8]) -> Option<Answer> {
+    // The server may answer and close before it has read everything.
+    let _ = stream.write_all(request).await;
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes).await;
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_ascii_lowercase();
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some(Answer {
+        status,
+        head,
+        body: bytes[end + 4..].to_vec(),
+    })
+}
+
+/// One request on a connection of its own. `headers` are whole lines.
+pub async fn send(running: &Running, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+    if !body.is_empty() || method != "GET" {
+        request += &format!("content-length: {}\r\ncontent-type: text/plain\r\n", body.len());
+    }
+    for header in headers {
+        request += &format!("{header}\r\n");
+    }
+    request += &format!("\r\n{body}");
+    exchange(&mut connect(running).await, request.as_bytes()).await.unwrap()
+}
+
+pub async fn fetch(running: &Running, path: &str) -> Answer {
+    send(running, "GET", path, &[], "").await
+}
