@@ -1,0 +1,128 @@
+//! The data folder: one process holds it at a time, and says in `LOCK` who it is and where it answers.
+//!
+//! The lock is the kernel's (flock), so a process that dies leaves none behind; the file's text only tells others what
+//! they found.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+
+/// A held data folder. Dropping it lets go.
+pub struct DataDir {
+    path: PathBuf,
+    lock: File,
+}
+
+/// Who holds a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub process: u64,
+    /// `host:port` of its HTTP listener, and whether it speaks TLS.
+    pub http: Option<(String, bool)>,
+}
+
+impl DataDir {
+    /// Creates the folder if it is missing and takes it.
+    pub fn take(path: &Path) -> Result<DataDir> {
+        let shown = path.display();
+        std::fs::create_dir_all(path).with_context(|| {
+            format!("cannot create the data folder {shown}; set data_dir to a folder that can be written")
+        })?;
+        let lock = open(path).with_context(|| {
+            format!("cannot write to the data folder {shown}; set data_dir to a folder that can be written")
+        })?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let holder = read(&lock).map_or_else(
+                || "another process".to_owned(),
+                |holder| format!("process {}", holder.process),
+            );
+            bail!("the data folder {shown} is in use by {holder}; stop it, or set data_dir to another folder");
+        }
+        let held = DataDir {
+            path: path.to_owned(),
+            lock,
+        };
+        held.announce(None)?;
+        Ok(held)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes down where this process answers.
+    pub fn announce(&self, http: Option<(String, bool)>) -> Result<()> {
+        let text = match http {
+            Some((address, tls)) => serde_json::json!({"pid": std::process::id(), "http": address, "tls": tls}),
+            None => serde_json::json!({"pid": std::process::id()}),
+        };
+        let mut file = &self.lock;
+        let write = || -> std::io::Result<()> {
+            file.set_len(0)?;
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(format!("{text}\n").as_bytes())?;
+            file.sync_data()
+        };
+        let mut write = write;
+        write().with_context(|| format!("cannot write {}", self.path.join("LOCK").display()))
+    }
+
+    /// Who holds a folder at the moment, if anybody does.
+    pub fn holder(path: &Path) -> Option<Holder> {
+        let file = File::open(path.join("LOCK")).ok()?;
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => None,
+            Err(_) => read(&file),
+        }
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path.join("LOCK"))
+}
+
+fn read(mut file: &File) -> Option<Holder> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0)).ok()?;
+    file.read_to_string(&mut text).ok()?;
+    let json: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let http = json["http"]
+        .as_str()
+        .map(|address| (address.to_owned(), json["tls"].as_bool().unwrap_or(false)));
+    Some(Holder {
+        process: json["pid"].as_u64()?,
+        http,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_holder_who_can_be_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        assert_eq!(DataDir::holder(&path), None);
+        let held = DataDir::take(&path).unwrap();
+        held.announce(Some(("127.0.0.1:4195".to_owned(), false))).unwrap();
+        let holder = DataDir::holder(&path).unwrap();
+        assert_eq!(holder.http, Some(("127.0.0.1:4195".to_owned(), false)));
+        let error = DataDir::take(&path).err().unwrap().to_string();
+        assert!(
+            error.contains(&format!("is in use by process {}", std::process::id())),
+            "{error}"
+        );
+        drop(held);
+        assert_eq!(DataDir::holder(&path), None);
+        DataDir::take(&path).unwrap();
+    }
+}

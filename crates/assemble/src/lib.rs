@@ -1,0 +1,23 @@
+//! From a configuration to a running process, and back to a clean stop: the only crate that knows all others.
+//!
+//! [`Checked`] reads a file and finds every mistake without starting anything. [`Process`] takes the data folder, starts
+//! flows, tables and the HTTP listener in order, and stops them in the opposite one.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod checked;
+mod components;
+mod data_dir;
+mod lake;
+mod process;
+pub mod sql;
+
+pub use checked::Checked;
+pub use components::Components;
+pub use data_dir::{DataDir, Holder};
+pub use process::{Process, Stopped};
+
+/// When this binary was built, as `/version` tells it.
+const BUILT: &str = match option_env!("THALWEG_BUILT") {
+    Some(built) => built,
+    None => "",
+};

@@ -1,0 +1,42 @@
+//! `thalweg check`: every mistake of a configuration file.
+
+use std::process::ExitCode;
+
+use thalweg_assemble::Checked;
+
+use crate::cli::FileOptions;
+
+/// Reads and checks a file; prints what is to be said about it to stderr. `None` if it has errors.
+pub fn load(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
+    let path = options.path()?;
+    let set = options.set.iter().map(|pair| match pair.split_once('=') {
+        Some((path, value)) => Ok((path.to_owned(), value.to_owned())),
+        None => anyhow::bail!(
+            "-s takes a path and a value with '=' between, such as -s input.opcua.pollRate=500; got {pair:?}"
+        ),
+    });
+    let options = thalweg_config::LoadOptions {
+        set: set.collect::<anyhow::Result<_>>()?,
+        chilled: options.chilled,
+    };
+    let checked = Checked::load(&path, &options);
+    for diagnostic in checked.diagnostics.sorted() {
+        eprintln!("{diagnostic}");
+    }
+    Ok((!checked.diagnostics.has_errors()).then_some(checked))
+}
+
+pub fn main(options: &FileOptions) -> anyhow::Result<ExitCode> {
+    Ok(match load(options)? {
+        None => ExitCode::FAILURE,
+        Some(checked) => {
+            let flows = checked.config.flows.len();
+            println!(
+                "{}: {flows} flow{} without errors",
+                options.path()?.display(),
+                if flows == 1 { "" } else { "s" }
+            );
+            ExitCode::SUCCESS
+        }
+    })
+}

@@ -1,0 +1,227 @@
+//! The command line, as `thalweg --help` shows it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Carries telemetry from machines to a lake.
+#[derive(Parser)]
+#[command(
+    version,
+    about = "Carries telemetry from machines to a lake: OPC UA in, JavaScript tag processing, Delta tables and SQL out.",
+    after_help = "Start here:\n  thalweg demo                          a simulated plant, collected into a table, with two queries to paste\n  \
+                  thalweg check flow.yaml               every mistake of a configuration, with line, column and cure\n  \
+                  thalweg run flow.yaml                 run it\n  thalweg sql \"select count(*) from tags\"",
+    disable_help_subcommand = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run the flows of a configuration file until Ctrl-C or until their inputs end
+    Run(RunOptions),
+    /// Check a configuration file and print every mistake with its place and cure
+    #[command(visible_alias = "lint")]
+    Check(FileOptions),
+    /// Print the effective configuration: environment and -s replaced, secrets masked
+    Echo(FileOptions),
+    /// List the components that a configuration can name
+    List(ListOptions),
+    /// Collect a simulated plant of 10,000 tags into the table `tags`, and show it live
+    Demo(DemoOptions),
+    /// Run a simulator
+    #[command(subcommand)]
+    Simulate(SimulateCommand),
+    /// Ask the lake a question in SQL
+    Sql(SqlOptions),
+}
+
+/// Which configuration, and how it is read.
+#[derive(Args)]
+pub struct FileOptions {
+    /// The configuration file
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The configuration file, as the reference system's command line has it
+    #[arg(short = 'c', long = "config", value_name = "FILE", conflicts_with = "file")]
+    pub config: Option<PathBuf>,
+    /// Set one field, after reading the file: -s input.opcua.pollRate=500
+    #[arg(short = 's', long = "set", value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Unknown fields are warnings, not errors
+    #[arg(long)]
+    pub chilled: bool,
+}
+
+impl FileOptions {
+    pub fn path(&self) -> anyhow::Result<PathBuf> {
+        let given = self.file.as_ref().or(self.config.as_ref());
+        given
+            .cloned()
+            .ok_or_else(|| anyhow::anyhow!("no configuration file given; name one: thalweg run flow.yaml"))
+    }
+}
+
+#[derive(Args)]
+pub struct RunOptions {
+    #[command(flatten)]
+    pub file: FileOptions,
+    /// Log level: OFF, ERROR, WARN, INFO, DEBUG, TRACE (overrides the file)
+    #[arg(long = "log.level", value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}
+
+#[derive(Args)]
+pub struct ListOptions {
+    /// Only this kind
+    pub kind: Option<ListKind>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ListKind {
+    Inputs,
+    Processors,
+    Outputs,
+}
+
+#[derive(Args)]
+pub struct DemoOptions {
+    /// End after this time, with the same summary: 30s, 5m
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// Where the table is kept
+    #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
+    pub data_dir: PathBuf,
+    /// Address of the status page
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4195")]
+    pub http: SocketAddr,
+    /// Tags that change every 10 s
+    #[arg(long, value_name = "N", default_value_t = 5000)]
+    pub slow_nodes: u32,
+    /// Tags that change every second
+    #[arg(long, value_name = "N", default_value_t = 5000)]
+    pub fast_nodes: u32,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    thalweg_config::parse_duration(text)
+}
+
+#[derive(Args)]
+pub struct SqlOptions {
+    /// The query; without it, it is read from the standard input
+    pub query: Option<String>,
+    /// Where the lake is kept
+    #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
+    pub data_dir: PathBuf,
+    /// How to print the result: table on a terminal, ndjson in a pipe
+    #[arg(long, value_enum)]
+    pub format: Option<SqlFormat>,
+    /// Bearer token, when the running process asks for one
+    #[arg(long, value_name = "TOKEN", env = "THALWEG_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SqlFormat {
+    Table,
+    Csv,
+    Json,
+    Ndjson,
+    Arrow,
+}
+
+#[derive(Subcommand)]
+pub enum SimulateCommand {
+    /// An OPC UA server with slow and fast counters, for demos, tests and load
+    Opcua(Box<SimulateOpcua>),
+}
+
+#[derive(Args)]
+pub struct SimulateOpcua {
+    /// Address to listen on
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub host: String,
+    /// TCP port; 0 picks a free one
+    #[arg(long, default_value_t = 50000)]
+    pub port: u16,
+    /// TCP port of GET /sim/stats; 0 takes the next one
+    #[arg(long, default_value_t = 0)]
+    pub http_port: u16,
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub slow_nodes: u32,
+    /// Seconds between two changes of the slow nodes
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub slow_rate: f64,
+    /// uint, double, bool or string
+    #[arg(long, value_name = "TYPE", default_value = "uint")]
+    pub slow_type: thalweg_simulator::ValueType,
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub fast_nodes: u32,
+    /// Seconds between two changes of the fast nodes; fractions allowed
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub fast_rate: f64,
+    /// uint, double, bool or string
+    #[arg(long, value_name = "TYPE", default_value = "uint")]
+    pub fast_type: thalweg_simulator::ValueType,
+    /// Offer an endpoint without security for anonymous clients
+    #[arg(long, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub insecure: bool,
+    /// Offer Sign and SignAndEncrypt with every policy
+    #[arg(long, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub secure: bool,
+    /// A login
+    #[arg(long, value_name = "NAME:PASSWORD")]
+    pub user: Option<String>,
+    /// Certificate (DER) whose holder may log in
+    #[arg(long, value_name = "FILE")]
+    pub user_certificate: Option<PathBuf>,
+    /// Trust any client certificate
+    #[arg(long)]
+    pub auto_accept: bool,
+    /// Folder of the server's certificate and of those it trusts
+    #[arg(long, value_name = "DIR", default_value = "thalweg-data/simulator/pki")]
+    pub pki_dir: PathBuf,
+    /// Report and enforce this operation limit (0: none)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub max_nodes_per_browse: u32,
+    /// Report and enforce this operation limit (0: none)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub max_nodes_per_read: u32,
+    /// Report and enforce this operation limit (0: none)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub max_items_per_call: u32,
+    /// Refuse every monitored item with a filter
+    #[arg(long)]
+    pub refuse_filters: bool,
+    /// Nodes that can be browsed but neither read nor monitored
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub bad_nodes: u32,
+    /// Cut all connections each time this many seconds have passed
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    pub drop_every: f64,
+    /// Delay every byte by this many milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub latency: u64,
+    /// Folder levels
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub depth: u32,
+    /// Static children of one node
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub wide: u32,
+    /// Chooses the first values; the same seed gives the same values
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Add a folder with one node of every kind of value
+    #[arg(long)]
+    pub types: bool,
+    /// Stop when the standard input ends: for a parent process that may be killed
+    #[arg(long, hide = true)]
+    pub until_stdin_ends: bool,
+}

@@ -1,0 +1,64 @@
+//! `thalweg run`: starts everything a configuration file asks for, and stops it in order.
+
+use std::process::ExitCode;
+
+use thalweg_assemble::{Checked, Process, Stopped};
+use thalweg_telemetry::logging;
+
+use crate::check;
+use crate::cli::RunOptions;
+use crate::signals::StopSignals;
+
+pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
+    let Some(checked) = check::load(&options.file)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    start_logging(&checked, options)?;
+    let runtime = crate::runtime()?;
+    let stopped = runtime.block_on(async {
+        let signals = StopSignals::install()?;
+        let process = Process::start(checked).await?;
+        if let Some(address) = process.url() {
+            tracing::info!("status page at {address}");
+        }
+        tokio::select! {
+            () = signals.stop() => tracing::info!("stopping: what is in flight is being delivered"),
+            () = process.ended() => {}
+        }
+        anyhow::Ok(process.stop().await)
+    });
+    // A read of the standard input may still block a thread; there is nothing left to wait for.
+    runtime.shutdown_background();
+    Ok(exit_code(&stopped?))
+}
+
+/// Prints the balance of each flow; 0 if every message was acknowledged.
+pub fn exit_code(stopped: &Stopped) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for report in &stopped.flows {
+        tracing::info!(flow = report.flow, "{}", report.counts);
+        if report.unacknowledged > 0 {
+            let n = report.unacknowledged;
+            eprintln!(
+                "thalweg: flow {}: {n} messages were not acknowledged within shutdown_timeout",
+                report.flow
+            );
+            code = ExitCode::FAILURE;
+        }
+        if let Some(why) = &report.failure {
+            eprintln!("thalweg: flow {} failed: {why}", report.flow);
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}
+
+fn start_logging(checked: &Checked, options: &RunOptions) -> anyhow::Result<()> {
+    let mut logger = checked.logging();
+    if let Some(name) = &options.log_level {
+        logger.level = logging::level(name)
+            .ok_or_else(|| anyhow::anyhow!("--log.level takes one of {}; got {name}", logging::LEVELS.join(", ")))?;
+    }
+    logging::start(logger);
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! `thalweg sql`: one question to the lake. A process that holds the data folder is asked over HTTP, since it also knows
+//! what is not yet in the files; otherwise the files are read here.
+
+use std::io::{IsTerminal, Read, Write};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use thalweg_assemble::sql::{Format, Question, answer};
+
+use crate::cli::{SqlFormat, SqlOptions};
+
+pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
+    let query = match &options.query {
+        Some(query) => query.clone(),
+        None => {
+            let mut text = String::new();
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .context("cannot read the query from the standard input")?;
+            text
+        }
+    };
+    let terminal = std::io::stdout().is_terminal();
+    let format = match options.format {
+        Some(SqlFormat::Table) => Format::Table,
+        Some(SqlFormat::Csv) => Format::Csv,
+        Some(SqlFormat::Json) => Format::Json,
+        Some(SqlFormat::Ndjson) => Format::Ndjson,
+        Some(SqlFormat::Arrow) => Format::Arrow,
+        None if terminal => Format::Table,
+        None => Format::Ndjson,
+    };
+    anyhow::ensure!(
+        !(format == Format::Arrow && terminal),
+        "an Arrow stream is not for a terminal; redirect it: thalweg sql --format arrow \"...\" > result.arrows"
+    );
+    let question = Question {
+        data_dir: options.data_dir.clone(),
+        query,
+        format,
+        token: options.token.clone(),
+    };
+    let mut out = std::io::stdout().lock();
+    answer(&crate::runtime()?, &question, &mut out)?;
+    out.flush().context("cannot write the result")?;
+    Ok(ExitCode::SUCCESS)
+}
