@@ -1,0 +1,271 @@
+//! What can be wrong, and the one sentence a person gets for it. Nothing panics, nothing is lost.
+
+use std::time::Duration;
+
+use thalweg_tests::servers::{Kind, Server};
+use thalweg_tests::thalweg::run;
+use thalweg_tests::{Thalweg, eventually};
+
+fn start_fails(yaml: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("flow.yaml"), yaml).unwrap();
+    let ended = run(folder.path(), &["run", "flow.yaml", "-s", "http.address=127.0.0.1:0"]).unwrap();
+    assert_eq!(
+        ended.status.code(),
+        Some(1),
+        "stdout: {}\nstderr: {}",
+        ended.stdout,
+        ended.stderr
+    );
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    ended.stderr
+}
+
+fn opcua(endpoint: &str, more: &str) -> String {
+    format!(
+        "input:\n  opcua:\n    endpoint: {endpoint}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n{more}output:\n  drop: {{}}\n"
+    )
+}
+
+/// `/ready` says why data cannot flow, and the log says it once.
+fn never_ready(yaml: &str, expected: &[&str]) {
+    let mut thalweg = Thalweg::start(yaml).unwrap();
+    eventually(|| {
+        thalweg.process.check_running()?;
+        let (status, body) = thalweg.request("/ready")?;
+        let log = thalweg.process.stdout();
+        for words in expected {
+            anyhow::ensure!(status == 503 && body.contains(words), "/ready: {status} {body}");
+            anyhow::ensure!(log.contains(words), "log: {log}");
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert!(
+        !thalweg.process.stderr().contains("panicked"),
+        "{}",
+        thalweg.process.stderr()
+    );
+    thalweg.stop().unwrap();
+}
+
+#[test]
+fn a_wrong_endpoint_is_named_with_the_reason() {
+    never_ready(
+        &opcua("opc.tcp://127.0.0.1:1", ""),
+        &["opc.tcp://127.0.0.1:1", "refused"],
+    );
+    never_ready(
+        &opcua("opc.tcp://no-such-host.invalid:4840", ""),
+        &["no-such-host.invalid"],
+    );
+}
+
+#[test]
+fn a_wrong_password_is_named_as_such() {
+    let plant = Server::start(
+        Kind::Simulator,
+        &["--port", "0", "--user", "operator:secret", "--auto-accept"],
+    )
+    .unwrap();
+    let login = "    securityMode: SignAndEncrypt\n    securityPolicy: Basic256Sha256\n    username: operator\n    password: wrong\n";
+    never_ready(&opcua(&plant.endpoint, login), &["password"]);
+}
+
+#[test]
+fn an_untrusted_server_certificate_is_refused_with_the_cure() {
+    let plant = Server::start(Kind::Simulator, &["--port", "0", "--auto-accept"]).unwrap();
+    let other = "00ff".repeat(16);
+    let fingerprint = format!(
+        "    securityMode: SignAndEncrypt\n    securityPolicy: Basic256Sha256\n    serverCertificateFingerprint: \"{other}\"\n"
+    );
+    never_ready(
+        &opcua(&plant.endpoint, &fingerprint),
+        &["fingerprint mismatch for endpoint", &format!("expected {other}, got ")],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let trust = format!(
+        "    securityMode: SignAndEncrypt\n    securityPolicy: Basic256Sha256\n    trustFolder: {}\n",
+        folder.path().display()
+    );
+    never_ready(
+        &opcua(&plant.endpoint, &trust),
+        &["is not trusted; move it from rejected/ to trusted/ to accept it"],
+    );
+    assert_eq!(std::fs::read_dir(folder.path().join("rejected")).unwrap().count(), 1);
+}
+
+#[test]
+fn no_encryption_is_never_chosen_in_silence() {
+    let plant = Server::start(Kind::Simulator, &["--port", "0", "--secure", "false"]).unwrap();
+    never_ready(
+        &opcua(&plant.endpoint, "    securityMode: SignAndEncrypt\n"),
+        &["no suitable endpoint found"],
+    );
+}
+
+#[test]
+fn an_unwritable_data_folder_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let data_dir = folder.path().join("file/data");
+    let error = start_fails(&format!(
+        "data_dir: {}\ninput: {{stdin: {{}}}}\noutput: {{drop: {{}}}}\n",
+        data_dir.display()
+    ));
+    assert!(
+        error.contains(&data_dir.display().to_string()) && error.contains("data_dir"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_taken_port_is_named_with_the_cure() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(
+        folder.path().join("flow.yaml"),
+        "input: {stdin: {}}\noutput: {drop: {}}\n",
+    )
+    .unwrap();
+    let set = format!("http.address=127.0.0.1:{port}");
+    let ended = run(folder.path(), &["run", "flow.yaml", "-s", &set]).unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        ended.stderr.contains(&format!("127.0.0.1:{port}")) && ended.stderr.contains("http.address"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn malformed_yaml_is_one_error_with_its_place() {
+    let error = start_fails("input:\n  stdin: {\noutput: drop\n");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.starts_with("flow.yaml:"), "{error}");
+}
+
+#[test]
+fn a_script_with_a_syntax_error_is_found_at_start_with_line_and_column() {
+    let error = start_fails(
+        "\
+input: {stdin: {}}
+pipeline:
+  processors:
+    - tag_processor:
+        defaults: |
+          msg.meta.a = 1;
+          msg.meta.b = = 2;
+          return msg;
+output: {drop: {}}
+",
+    );
+    assert!(
+        error.contains("failed to compile JavaScript programs: failed to compile defaults code: "),
+        "{error}"
+    );
+    assert!(error.starts_with("flow.yaml:7:"), "{error}");
+}
+
+#[test]
+fn a_script_that_loops_forever_is_stopped_by_its_limit_and_the_flow_goes_on() {
+    let mut thalweg = Thalweg::spawn(
+        "\
+input: {generate: {count: 5, interval: \"\", mapping: root.n = counter()}}
+pipeline:
+  processors:
+    - tag_processor:
+        scriptTimeout: 100ms
+        defaults: |
+          if (msg.payload.n == 2) { while (true) { try { while (true) {} } catch (e) {} } }
+          msg.meta.location_path = \"a\";
+          msg.meta.data_contract = \"_raw\";
+          msg.meta.tag_name = \"n\";
+          return msg;
+output: {drop: {}}
+",
+    )
+    .unwrap();
+    assert!(
+        thalweg.process.wait().unwrap().success(),
+        "{}",
+        thalweg.process.stderr()
+    );
+    let log = thalweg.process.stdout();
+    assert!(
+        log.contains("in 5 = out 4 + filtered 0 + dropped 1 + in flight 0"),
+        "{log}"
+    );
+    assert!(log.contains("script_timeout"), "{log}");
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_stops_the_source_and_loses_nothing() {
+    let mut thalweg = Thalweg::start(
+        "\
+input: {generate: {interval: 1ms, mapping: root.n = counter()}}
+output: {file: {path: \"out/${! json(\\\"n\\\") % 2 }.jsonl\"}}
+",
+    )
+    .unwrap();
+    eventually(|| {
+        anyhow::ensure!(thalweg.balance()?.out > 100);
+        Ok(())
+    })
+    .unwrap();
+    // The folder becomes a file: every write fails until it is a folder again.
+    let out = thalweg.folder.path().join("out");
+    std::fs::rename(&out, thalweg.folder.path().join("kept")).unwrap();
+    std::fs::write(&out, "").unwrap();
+    thalweg.process.check_running().unwrap();
+    std::fs::remove_file(&out).unwrap();
+    std::fs::rename(thalweg.folder.path().join("kept"), &out).unwrap();
+    let before = thalweg.balance().unwrap().out;
+    eventually(|| {
+        anyhow::ensure!(thalweg.balance()?.out > before + 100);
+        Ok(())
+    })
+    .unwrap();
+    thalweg.stop().unwrap();
+    let mut numbers: Vec<u64> = Vec::new();
+    for file in ["0.jsonl", "1.jsonl"] {
+        let text = std::fs::read_to_string(out.join(file)).unwrap();
+        numbers.extend(text.lines().map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["n"]
+                .as_u64()
+                .unwrap()
+        }));
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_flow_with_a_stuck_output_stops_within_its_time_and_says_what_is_left() {
+    let mut thalweg = Thalweg::start(
+        "\
+shutdown_timeout: 500ms
+input: {generate: {interval: 1ms, mapping: root.n = counter()}}
+output: {file: {path: \"/proc/no/such/${! json(\\\"n\\\") }\"}}
+",
+    )
+    .unwrap();
+    eventually(|| {
+        anyhow::ensure!(thalweg.balance()?.in_flight > 0);
+        Ok(())
+    })
+    .unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    let status = thalweg.process.wait_within(Duration::from_secs(30)).unwrap();
+    assert_eq!(status.code(), Some(1));
+    assert!(
+        thalweg
+            .process
+            .stderr()
+            .contains("messages were not acknowledged within shutdown_timeout"),
+        "{}",
+        thalweg.process.stderr()
+    );
+}

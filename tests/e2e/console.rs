@@ -1,0 +1,92 @@
+//! HTTP endpoints and the status page of a running process.
+
+use std::process::Command;
+
+use thalweg_tests::servers::{node_modules, tool_chromium};
+use thalweg_tests::{Thalweg, eventually};
+
+const FLOW: &str = "\
+http: {debug_endpoints: true}
+input:
+  generate: {interval: 10ms, batch_size: 10, mapping: root = counter()}
+pipeline:
+  processors:
+    - label: tags
+      tag_processor:
+        defaults: |
+          msg.meta.location_path = \"e\"; msg.meta.data_contract = \"_raw\"; msg.meta.tag_name = \"n\"; return msg;
+output:
+  lake: {table: tags}
+";
+
+#[test]
+fn health_version_and_metrics_answer_as_the_reference_does() {
+    let mut thalweg = Thalweg::start(FLOW).unwrap();
+    assert_eq!(thalweg.get("/ping").unwrap(), "pong");
+    thalweg.wait_ready().unwrap();
+    let version = thalweg.json("/version").unwrap();
+    assert!(
+        version["version"].is_string() && version["built"].is_string(),
+        "{version}"
+    );
+    eventually(|| {
+        let metrics = thalweg.get("/metrics")?;
+        for name in [
+            "input_received",
+            "processor_received{label=\"tags\",path=\"root.pipeline.processors.0\"}",
+            "output_sent",
+            "thalweg_flow_in_total",
+            "thalweg_flow_latency_ns",
+            "process_cpu_seconds_total",
+        ] {
+            anyhow::ensure!(metrics.contains(name), "{name} is missing");
+        }
+        anyhow::ensure!(thalweg.metric("output_sent", "")? > 0.0);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(thalweg.request("/benthos/ping").unwrap().0, 200);
+    thalweg.balance().unwrap();
+    thalweg.stop().unwrap();
+}
+
+#[test]
+fn profiles_are_readable_by_the_go_tool() {
+    let thalweg = Thalweg::start(FLOW).unwrap();
+    let address = thalweg.address().unwrap();
+    for (path, words) in [("profile?seconds=1", "samples/count"), ("heap", "space")] {
+        let output = Command::new("go")
+            .args(["tool", "pprof", "-raw", &format!("http://{address}/debug/pprof/{path}")])
+            .env("HOME", thalweg.folder.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{path}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(text.contains(words), "{path}: {text}");
+    }
+}
+
+#[test]
+fn the_status_page_shows_a_person_the_running_graph() {
+    let mut thalweg = Thalweg::start(FLOW).unwrap();
+    thalweg.wait_ready().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/browser/status_page.mjs");
+    let output = Command::new("node")
+        .arg(script)
+        .arg(format!("http://{}", thalweg.address().unwrap()))
+        .env("NODE_PATH", node_modules().unwrap())
+        .env("THALWEG_TEST_NODE_MODULES", node_modules().unwrap())
+        .env("THALWEG_TEST_CHROMIUM", tool_chromium().unwrap())
+        .output()
+        .unwrap();
+    let (out, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{out}\n{error}");
+    thalweg.stop().unwrap();
+}

@@ -1,0 +1,10 @@
+//! End to end: the real binary, its real protocols, real servers at the other end. One test binary for all.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod bad_input;
+mod command_line;
+mod console;
+mod demo;
+mod flows;
+mod lake;
+mod opcua;

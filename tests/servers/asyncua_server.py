@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""An asyncua server to collect from: every scalar type, arrays, a matrix, a structure, and counters that change.
+
+Root `ns=2;s=Plant` with the folders `Types` (constant values, one node per type) and `Counters` (`ns=2;s=Counter1`...,
+UInt32, all add 1 at each period). Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous clients
+and the user `operator` with password `secret`. Prints `listening opc.tcp://...` when it can be connected to.
+"""
+
+import argparse
+import asyncio
+import logging
+import socket
+import sys
+import tempfile
+import uuid
+from datetime import datetime, timezone
+from pathlib import Path
+
+from asyncua import Server, ua
+from asyncua.crypto.cert_gen import setup_self_signed_certificate
+from asyncua.crypto.permission_rules import User, UserRole
+from asyncua.server.user_managers import UserManager
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+APPLICATION_URI = "urn:thalweg:test:asyncua"
+NAMESPACE = "urn:thalweg:test:plant"
+
+
+class Users(UserManager):
+    """Anonymous clients and one user; `--users-only` refuses the anonymous ones."""
+
+    def __init__(self, name, password, users_only):
+        self.name, self.password, self.users_only = name, password, users_only
+
+    def get_user(self, iserver, username=None, password=None, certificate=None):
+        if username is None:
+            return None if self.users_only else User(role=UserRole.User)
+        if isinstance(password, bytes):
+            password = password.decode()
+        if (username, password) == (self.name, self.password):
+            return User(role=UserRole.User, name=username)
+        return None
+
+
+def scalars():
+    """Name, value and type of each constant node."""
+    T = ua.VariantType
+    date = datetime(2031, 5, 6, 7, 8, 9, 123456, tzinfo=timezone.utc)
+    guid = uuid.UUID("72962B91-FA75-4AE6-8D28-B404DC7DAF63")
+    return [
+        ("Boolean", True, T.Boolean),
+        ("SByte", -128, T.SByte),
+        ("Byte", 255, T.Byte),
+        ("Int16", -32768, T.Int16),
+        ("UInt16", 65535, T.UInt16),
+        ("Int32", -2147483648, T.Int32),
+        ("UInt32", 4294967295, T.UInt32),
+        ("Int64", -9223372036854775808, T.Int64),
+        ("UInt64", 18446744073709551615, T.UInt64),
+        ("Float", 0.5, T.Float),
+        ("Double", 0.1, T.Double),
+        ("DoubleNaN", float("nan"), T.Double),
+        ("DoubleInf", float("inf"), T.Double),
+        ("String", "Grüße", T.String),
+        ("DateTime", date, T.DateTime),
+        ("Guid", guid, T.Guid),
+        ("ByteString", b"\x01\x02\x03", T.ByteString),
+        ("XmlElement", ua.XmlElement("<a/>"), T.XmlElement),
+        ("NodeId", ua.NodeId("Target", 2), T.NodeId),
+        ("ExpandedNodeId", ua.ExpandedNodeId(7, 2), T.ExpandedNodeId),
+        ("StatusCode", ua.StatusCode(ua.StatusCodes.BadUnexpectedError), T.StatusCode),
+        ("QualifiedName", ua.QualifiedName("name", 2), T.QualifiedName),
+        ("LocalizedText", ua.LocalizedText("text", "en"), T.LocalizedText),
+        ("Range", ua.Range(Low=0.0, High=100.0), T.ExtensionObject),
+        ("Int32Array", [1, 2, 3], T.Int32),
+        ("StringArray", ["a", "b"], T.String),
+        ("ByteArray", [0, 127, 255], T.Byte),
+        ("DoubleArray", [0.5, 1.5], T.Double),
+        ("EmptyArray", [], T.Double),
+        ("Matrix", [[1, 2, 3], [4, 5, 6]], T.Int32),
+    ]
+
+
+async def build(server, nodes, big):
+    index = await server.register_namespace(NAMESPACE)
+    assert index == 2, f"namespace index {index}"
+    plant = await server.nodes.objects.add_object(ua.NodeId("Plant", 2), ua.QualifiedName("Plant", 2))
+    types = await plant.add_folder(ua.NodeId("Types", 2), ua.QualifiedName("Types", 2))
+    for name, value, kind in scalars():
+        node = await types.add_variable(ua.NodeId(f"Types.{name}", 2), ua.QualifiedName(name, 2), value, kind)
+        if name == "Double":
+            await node.write_attribute(
+                ua.AttributeIds.Description,
+                ua.DataValue(ua.Variant(ua.LocalizedText("A tenth", "en"), ua.VariantType.LocalizedText)),
+            )
+    if big:
+        await types.add_variable(ua.NodeId("Types.Big", 2), ua.QualifiedName("Big", 2), "x" * big, ua.VariantType.String)
+    folder = await plant.add_folder(ua.NodeId("Counters", 2), ua.QualifiedName("Counters", 2))
+    counters = []
+    for i in range(1, nodes + 1):
+        name = f"Counter{i}"
+        node = await folder.add_variable(ua.NodeId(name, 2), ua.QualifiedName(name, 2), 0, ua.VariantType.UInt32)
+        counters.append(node)
+    return counters
+
+
+async def count(server, counters, period):
+    number = 0
+    while True:
+        await asyncio.sleep(period)
+        number += 1
+        now = datetime.now(timezone.utc)
+        value = ua.DataValue(ua.Variant(number, ua.VariantType.UInt32), SourceTimestamp=now, ServerTimestamp=now)
+        for node in counters:
+            await server.write_attribute_value(node.nodeid, value)
+
+
+async def main(options):
+    folder = Path(tempfile.mkdtemp(prefix="thalweg-asyncua-")) if options.pki is None else Path(options.pki)
+    folder.mkdir(parents=True, exist_ok=True)
+    certificate, key = folder / "server.der", folder / "server.pem"
+    names = {"countryName": "DE", "stateOrProvinceName": "-", "localityName": "-", "organizationName": "Thalweg"}
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    await setup_self_signed_certificate(key, certificate, APPLICATION_URI, socket.gethostname(), usages, names)
+    server = Server(user_manager=Users(options.user, options.password, options.users_only))
+    await server.init()
+    await server.set_application_uri(APPLICATION_URI)
+    server.set_endpoint(f"opc.tcp://127.0.0.1:{options.port}/thalweg/")
+    server.set_server_name("Thalweg test server (asyncua)")
+    policies = [
+        ua.SecurityPolicyType.Basic256Sha256_SignAndEncrypt,
+        ua.SecurityPolicyType.Basic256Sha256_Sign,
+    ]
+    if not options.secure_only:
+        policies.insert(0, ua.SecurityPolicyType.NoSecurity)
+    server.set_security_policy(policies)
+    tokens = [ua.UserNameIdentityToken] if options.users_only else [ua.AnonymousIdentityToken, ua.UserNameIdentityToken]
+    server.set_identity_tokens(tokens)
+    await server.load_certificate(str(certificate))
+    await server.load_private_key(str(key))
+    counters = await build(server, options.nodes, options.big)
+    async with server:
+        print(f"listening opc.tcp://127.0.0.1:{options.port}/thalweg/", flush=True)
+        await count(server, counters, options.period)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, default=48010)
+    parser.add_argument("--nodes", type=int, default=10, help="counters")
+    parser.add_argument("--period", type=float, default=1.0, help="seconds between two changes of the counters")
+    parser.add_argument("--big", type=int, default=0, help="also a string of so many characters")
+    parser.add_argument("--user", default="operator")
+    parser.add_argument("--password", default="secret")
+    parser.add_argument("--users-only", action="store_true", help="take no anonymous clients")
+    parser.add_argument("--secure-only", action="store_true", help="offer no endpoint without security")
+    parser.add_argument("--pki", help="folder in which certificate and key are kept between runs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    try:
+        asyncio.run(main(arguments()))
+    except KeyboardInterrupt:
+        pass

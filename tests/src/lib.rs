@@ -1,0 +1,12 @@
+//! What end-to-end tests need: the real binary as a process, real servers at the other end, and eyes to look at both.
+//!
+//! Every test has a folder of its own, ports that the system chose, and processes that die with it.
+
+pub mod process;
+pub mod servers;
+pub mod thalweg;
+pub mod wait;
+
+pub use process::Process;
+pub use thalweg::{Balance, Thalweg};
+pub use wait::{eventually, eventually_within};

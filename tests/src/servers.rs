@@ -1,0 +1,131 @@
+//! Real servers at the other end: our simulator, asyncua (Python) and node-opcua (Node.js).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::thalweg::binary;
+
+/// A running server and how to reach it.
+pub struct Server {
+    pub endpoint: String,
+    /// The whole line by which it announced itself.
+    pub line: String,
+    pub process: Process,
+    _folder: TempDir,
+}
+
+/// Which implementation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Simulator,
+    Asyncua,
+    NodeOpcua,
+}
+
+impl Server {
+    pub fn start(kind: Kind, arguments: &[&str]) -> Result<Server> {
+        let folder = tempfile::tempdir()?;
+        let mut command = match kind {
+            Kind::Simulator => {
+                let mut command = Command::new(binary());
+                command.args(["simulate", "opcua"]);
+                command
+            }
+            Kind::Asyncua => {
+                let mut command = Command::new(python()?);
+                command.arg(script("asyncua_server.py"));
+                command
+            }
+            Kind::NodeOpcua => {
+                let mut command = Command::new("node");
+                command
+                    .arg(script("node_opcua_server.mjs"))
+                    .env("NODE_PATH", node_modules()?);
+                command
+            }
+        };
+        // Only the simulator can choose a port by itself; for the others a free one is found here.
+        let free = free_port()?.to_string();
+        let arguments = arguments.iter().map(|a| {
+            if *a == "0" && kind != Kind::Simulator {
+                free.as_str()
+            } else {
+                a
+            }
+        });
+        command.args(arguments).current_dir(folder.path());
+        let mut process = Process::start(&format!("{kind:?}"), folder.path(), &mut command)?;
+        let line = process.wait_for_line("listening ")?;
+        let endpoint = line
+            .split_whitespace()
+            .nth(1)
+            .context("the server named no endpoint")?
+            .to_owned();
+        Ok(Server {
+            endpoint,
+            line,
+            process,
+            _folder: folder,
+        })
+    }
+
+    /// The port, for starting another server at the same place after this one was killed.
+    pub fn port(&self) -> Result<u16> {
+        let host = self
+            .endpoint
+            .trim_start_matches("opc.tcp://")
+            .split('/')
+            .next()
+            .unwrap_or_default();
+        host.rsplit(':')
+            .next()
+            .and_then(|port| port.parse().ok())
+            .context("no port in the endpoint")
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("servers").join(name)
+}
+
+/// The Python with the packages of the tests.
+pub fn python() -> Result<PathBuf> {
+    tool("THALWEG_TEST_PYTHON", "venv/bin/python")
+}
+
+/// The folder of the Node.js packages of the tests.
+pub fn node_modules() -> Result<PathBuf> {
+    tool("THALWEG_TEST_NODE_MODULES", "node/node_modules")
+}
+
+/// Never skipped: a tool that is missing fails the test and says what to do.
+fn tool(variable: &str, in_cache: &str) -> Result<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let path = std::env::var_os(variable)
+        .map(PathBuf::from)
+        .or_else(|| Some(cache?.join("thalweg").join(in_cache)));
+    match path {
+        Some(path) if path.exists() => Ok(path),
+        _ => bail!("the test needs {in_cache}; install it with: cargo xtask tools"),
+    }
+}
+
+/// The browser of the tests.
+pub fn tool_chromium() -> Result<PathBuf> {
+    let path =
+        std::env::var_os("THALWEG_TEST_CHROMIUM").map_or_else(|| PathBuf::from("/usr/bin/chromium"), PathBuf::from);
+    anyhow::ensure!(
+        path.exists(),
+        "the test needs chromium; install it with: cargo xtask tools"
+    );
+    Ok(path)
+}

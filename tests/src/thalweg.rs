@@ -1,0 +1,256 @@
+//! The binary under test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::wait::eventually;
+
+/// Where the binary is: named by the environment, else beside this test's own folder.
+pub fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("THALWEG_BIN") {
+        return path.into();
+    }
+    let own = std::env::current_exe().unwrap_or_default();
+    own.parent()
+        .and_then(Path::parent)
+        .map(|folder| folder.join("thalweg"))
+        .unwrap_or_default()
+}
+
+/// A command line, run to its end in an empty folder.
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs `thalweg` with arguments in `folder` until it ends.
+pub fn run(folder: &Path, arguments: &[&str]) -> Result<Finished> {
+    let output = Command::new(binary())
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .context("cannot start thalweg; build it first: cargo build --release")?;
+    Ok(Finished {
+        status: output.status,
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+/// `thalweg run` with a configuration, in a folder of its own.
+pub struct Thalweg {
+    pub folder: TempDir,
+    pub process: Process,
+    starts: u32,
+}
+
+impl Thalweg {
+    /// Starts and waits until the status page answers.
+    pub fn start(yaml: &str) -> Result<Thalweg> {
+        let mut thalweg = Thalweg::spawn(yaml)?;
+        thalweg.wait_for_http()?;
+        Ok(thalweg)
+    }
+
+    /// Starts without waiting.
+    pub fn spawn(yaml: &str) -> Result<Thalweg> {
+        Thalweg::spawn_with(yaml, &[])
+    }
+
+    /// Starts without waiting, with files (name, content) in its folder.
+    pub fn spawn_with(yaml: &str, files: &[(&str, &str)]) -> Result<Thalweg> {
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join("flow.yaml"), yaml)?;
+        for (name, content) in files {
+            std::fs::write(folder.path().join(name), content)?;
+        }
+        let process = spawn(folder.path(), 0)?;
+        Ok(Thalweg {
+            folder,
+            process,
+            starts: 0,
+        })
+    }
+
+    /// Starts again in the same folder, after the process has ended.
+    pub fn restart(&mut self) -> Result<()> {
+        self.starts += 1;
+        self.process = spawn(self.folder.path(), self.starts)?;
+        self.wait_for_http()
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn wait_for_http(&mut self) -> Result<()> {
+        eventually(|| {
+            self.process.check_running()?;
+            self.get("/ping").map(drop)
+        })
+    }
+
+    /// `host:port` of the HTTP listener, which the lock file names.
+    pub fn address(&self) -> Result<String> {
+        let lock = std::fs::read_to_string(self.data_dir().join("LOCK")).context("no lock file yet")?;
+        let lock: Value = serde_json::from_str(&lock).context("the lock file is not complete yet")?;
+        Ok(lock["http"]
+            .as_str()
+            .context("the lock file names no HTTP address")?
+            .to_owned())
+    }
+
+    /// Status code and body.
+    pub fn request(&self, path: &str) -> Result<(u16, String)> {
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let mut response = agent.get(format!("http://{}{path}", self.address()?)).call()?;
+        Ok((response.status().as_u16(), response.body_mut().read_to_string()?))
+    }
+
+    pub fn get(&self, path: &str) -> Result<String> {
+        let (status, body) = self.request(path)?;
+        ensure!(status == 200, "GET {path}: {status} {body}");
+        Ok(body)
+    }
+
+    pub fn json(&self, path: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.get(path)?)?)
+    }
+
+    /// Waits until `/ready` answers 200.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        eventually(|| {
+            self.process.check_running()?;
+            let (status, body) = self.request("/ready")?;
+            ensure!(status == 200, "not ready: {body}");
+            Ok(())
+        })
+    }
+
+    /// The sum of a metric over its label sets; with `label`, only of lines that contain it.
+    pub fn metric(&self, name: &str, label: &str) -> Result<f64> {
+        let text = self.get("/metrics")?;
+        let lines = text.lines().filter(|line| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(label)
+        });
+        let mut sum = None;
+        for line in lines {
+            let value: f64 = line
+                .rsplit(' ')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .context("a metric without a number")?;
+            sum = Some(sum.unwrap_or(0.0) + value);
+        }
+        sum.with_context(|| format!("no metric {name} with {label}"))
+    }
+
+    /// The balance of all flows together. Checked: every flow's own adds up.
+    pub fn balance(&self) -> Result<Balance> {
+        let status = self.json("/api/v1/status")?;
+        let mut total = Balance::default();
+        for flow in status["flows"].as_array().context("no flows in the status")? {
+            let balance = &flow["balance"];
+            let field = |name: &str| {
+                balance[name]
+                    .as_u64()
+                    .with_context(|| format!("no {name} in {balance}"))
+            };
+            let one = Balance {
+                entered: field("in")?,
+                out: field("out")?,
+                filtered: field("filtered")?,
+                dropped: field("dropped")?,
+                in_flight: field("in_flight")?,
+            };
+            one.check()?;
+            total = total.plus(&one);
+        }
+        Ok(total)
+    }
+
+    /// The first component of a kind in the graph.
+    pub fn node(&self, kind: &str) -> Result<Value> {
+        let status = self.json("/api/v1/status")?;
+        let nodes = status["flows"][0]["nodes"].as_array().context("no nodes")?.clone();
+        nodes
+            .into_iter()
+            .find(|node| node["kind"] == kind)
+            .with_context(|| format!("no {kind} in {status}"))
+    }
+
+    /// Rows of a query, answered by the running process.
+    pub fn sql(&self, query: &str) -> Result<Vec<Value>> {
+        let address = self.address()?;
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let mut response = agent
+            .post(format!("http://{address}/api/sql?format=json"))
+            .header("content-type", "text/plain")
+            .send(query)?;
+        let (status, body) = (response.status().as_u16(), response.body_mut().read_to_string()?);
+        ensure!(status == 200, "{query}: {status} {body}");
+        Ok(serde_json::from_str(&body)?)
+    }
+
+    /// SIGTERM; the process drains and exits 0.
+    pub fn stop(&mut self) -> Result<()> {
+        self.process.signal("TERM")?;
+        let status = self.process.wait()?;
+        ensure!(
+            status.success(),
+            "exit {status} after SIGTERM\nstderr: {}",
+            self.process.stderr()
+        );
+        Ok(())
+    }
+}
+
+fn spawn(folder: &Path, number: u32) -> Result<Process> {
+    let mut command = Command::new(binary());
+    command
+        .args([
+            "run",
+            "flow.yaml",
+            "-s",
+            "data_dir=data",
+            "-s",
+            "http.address=127.0.0.1:0",
+        ])
+        .current_dir(folder);
+    Process::start(&format!("thalweg-{number}"), folder, &mut command)
+}
+
+/// The account of the flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    pub entered: u64,
+    pub out: u64,
+    pub filtered: u64,
+    pub dropped: u64,
+    pub in_flight: u64,
+}
+
+impl Balance {
+    pub fn check(&self) -> Result<()> {
+        if self.entered != self.out + self.filtered + self.dropped + self.in_flight {
+            bail!("the balance does not add up: {self:?}");
+        }
+        Ok(())
+    }
+
+    fn plus(&self, other: &Balance) -> Balance {
+        Balance {
+            entered: self.entered + other.entered,
+            out: self.out + other.out,
+            filtered: self.filtered + other.filtered,
+            dropped: self.dropped + other.dropped,
+            in_flight: self.in_flight + other.in_flight,
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Waiting for a state instead of for a time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// Long enough for a loaded machine; nothing waits that long when things work.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Asks until the answer is `Ok`; the last error if it never is.
+pub fn eventually<T>(ask: impl FnMut() -> Result<T>) -> Result<T> {
+    eventually_within(PATIENCE, ask)
+}
+
+pub fn eventually_within<T>(patience: Duration, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match ask() {
+            Ok(answer) => return Ok(answer),
+            Err(error) if start.elapsed() > patience => {
+                return Err(error.context(format!("not reached within {} s", patience.as_secs())));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}

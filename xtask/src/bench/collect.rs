@@ -1,0 +1,99 @@
+//! The collector: what a message costs from input to acknowledgement, stage by stage.
+
+use anyhow::Result;
+
+use super::Effort;
+use super::report::Row;
+use super::under_test::{Plant, UnderTest};
+use crate::shell::build_binary;
+
+/// A message as an OPC UA input makes it: a number with the metadata of its tag.
+const GENERATE: &str = r#"
+input:
+  generate:
+    interval: ""
+    batch_size: 1000
+    mapping: |
+      root = counter()
+      meta opcua_tag_name = "Temperature"
+      meta opcua_tag_group = "Line1.Oven"
+      meta opcua_tag_path = "Line1.Oven"
+      meta opcua_tag_type = "number"
+      meta opcua_attr_nodeid = "ns=3;s=Line1.Oven.Temperature"
+      meta opcua_attr_browsename = "Temperature"
+      meta opcua_attr_nodeclass = "NodeClassVariable"
+      meta opcua_attr_accesslevel = "AccessLevelTypeCurrentRead"
+      meta opcua_attr_datatype = "uint32"
+      meta opcua_attr_statuscode = "The operation succeeded. StatusGood (0x0)"
+      meta opcua_source_timestamp = "2031-05-06T07:08:09.123456Z"
+      meta opcua_server_timestamp = "2031-05-06T07:08:09.123456Z"
+"#;
+
+/// The typical script: static metadata in, static metadata out.
+const STATIC: &str = r#"
+        defaults: |
+          msg.meta.location_path = "enterprise.site.area";
+          msg.meta.data_contract = "_raw";
+          msg.meta.tag_name = msg.meta.opcua_tag_name;
+          return msg;
+"#;
+
+/// Pure JavaScript on the value.
+const PURE: &str = r#"
+        defaults: |
+          msg.meta.location_path = "enterprise.site.area";
+          msg.meta.data_contract = "_raw";
+          msg.meta.tag_name = msg.meta.opcua_tag_name;
+          msg.payload = msg.payload * 0.1 + 32;
+          return msg;
+"#;
+
+/// JavaScript that only an interpreter runs: a closure, a loop over keys, a regular expression, the cache.
+const INTERPRETED: &str = r#"
+        defaults: |
+          const parts = msg.meta.opcua_attr_nodeid.split(";s=").pop().split(".");
+          let depth = 0;
+          for (const key of Object.keys(msg.meta)) { if (/^opcua_attr_/.test(key)) { depth += 1; } }
+          cache.set("last", msg.payload);
+          msg.meta.location_path = ["enterprise", ...parts.slice(0, -1)].join(".");
+          msg.meta.data_contract = "_raw";
+          msg.meta.tag_name = parts.map(part => part.trim())[parts.length - 1];
+          msg.meta.attributes = depth;
+          return msg;
+"#;
+
+fn yaml(input: &str, script: Option<&str>) -> String {
+    let pipeline = script
+        .map(|script| format!("\npipeline:\n  processors:\n    - tag_processor:{script}"))
+        .unwrap_or_default();
+    format!("{input}{pipeline}\noutput:\n  drop: {{}}\n")
+}
+
+pub fn run(effort: Effort) -> Result<Vec<Row>> {
+    let binary = build_binary()?;
+    let mut rows = Vec::new();
+    let generated = [
+        ("generate_drop", None),
+        ("tag_processor_static", Some(STATIC)),
+        ("tag_processor_pure", Some(PURE)),
+        ("tag_processor_quickjs", Some(INTERPRETED)),
+    ];
+    for (name, script) in generated {
+        println!("measuring {name}");
+        rows.push(UnderTest::start(&binary, &yaml(GENERATE, script))?.measure(name, effort)?);
+    }
+    for (name, script) in [("opcua_drop", None), ("opcua_tag_processor_drop", Some(STATIC))] {
+        println!("measuring {name}");
+        // 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can hold.
+        let plant = Plant::start(
+            &binary,
+            &["--slow-nodes", "0", "--fast-nodes", "10000", "--fast-rate", "0.1"],
+        )?;
+        let input = format!(
+            "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n",
+            plant.endpoint
+        );
+        rows.push(UnderTest::start(&binary, &yaml(&input, script))?.measure(name, effort)?);
+    }
+    Ok(rows)
+}

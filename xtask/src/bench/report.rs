@@ -1,0 +1,103 @@
+//! Rows as a table for people and as JSON for machines.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value, json};
+
+/// One measured operation; what does not apply is `None`.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub name: String,
+    pub ops_per_second: f64,
+    pub wall_ns_per_op: f64,
+    pub cpu_ns_per_op: f64,
+    pub bytes_per_op: f64,
+    pub allocs_per_op: f64,
+    pub p50_ns: Option<f64>,
+    pub p99_ns: Option<f64>,
+    /// Of `cpu_ns_per_op`, the processors alone, for the table.
+    pub processors_ns_per_op: Option<f64>,
+}
+
+pub fn print(bench: &str, rows: &[Row]) {
+    println!(
+        "\n{bench}: one op is one message, from input to acknowledgement; {}",
+        machine_line()
+    );
+    println!(
+        "{:<28} {:>12} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10} {:>10}",
+        "row", "ops/s", "wall ns", "CPU ns", "stage ns", "per core/s", "bytes", "allocs", "p99 ms"
+    );
+    for row in rows {
+        let optional =
+            |value: Option<f64>, scale: f64| value.map_or_else(|| "-".to_owned(), |v| format!("{:.1}", v / scale));
+        println!(
+            "{:<28} {:>12.0} {:>10.0} {:>10.0} {:>12} {:>12.0} {:>12.0} {:>10.2} {:>10}",
+            row.name,
+            row.ops_per_second,
+            row.wall_ns_per_op,
+            row.cpu_ns_per_op,
+            optional(row.processors_ns_per_op, 1.0),
+            1e9 / row.cpu_ns_per_op.max(1e-9),
+            row.bytes_per_op,
+            row.allocs_per_op,
+            optional(row.p99_ns, 1e6),
+        );
+    }
+}
+
+pub fn write_json(bench: &str, rows: &[Row], file: &str) -> Result<()> {
+    let rows: Vec<Value> = rows.iter().map(row_json).collect();
+    let document = json!({"bench": bench, "machine": machine(), "rows": rows});
+    std::fs::write(file, serde_json::to_string_pretty(&document)?).with_context(|| format!("cannot write {file}"))
+}
+
+fn row_json(row: &Row) -> Value {
+    let mut fields = Map::new();
+    fields.insert("name".to_owned(), row.name.clone().into());
+    let numbers = [
+        ("ops_per_second", Some(row.ops_per_second)),
+        ("wall_ns_per_op", Some(row.wall_ns_per_op)),
+        ("cpu_ns_per_op", Some(row.cpu_ns_per_op)),
+        ("bytes_per_op", Some(row.bytes_per_op)),
+        ("allocs_per_op", Some(row.allocs_per_op)),
+        ("p50_ns", row.p50_ns),
+        ("p99_ns", row.p99_ns),
+    ];
+    for (name, value) in numbers {
+        if let Some(value) = value {
+            fields.insert(name.to_owned(), ((value * 1000.0).round() / 1000.0).into());
+        }
+    }
+    Value::Object(fields)
+}
+
+fn machine() -> Value {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| {
+        line.strip_prefix("model name")?
+            .split_once(": ")
+            .map(|(_, name)| name.to_owned())
+    });
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib: u64 = memory
+        .split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0);
+    json!({
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "cpu": model.unwrap_or_default(),
+        "memory_bytes": kib * 1024,
+        "os": std::env::consts::OS,
+        "arch": std::env::consts::ARCH,
+    })
+}
+
+fn machine_line() -> String {
+    let machine = machine();
+    format!(
+        "{} cores, {}",
+        machine["cores"],
+        machine["cpu"].as_str().unwrap_or("unknown CPU")
+    )
+}

@@ -1,0 +1,207 @@
+//! The binary under test as a process, and what its metrics say.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+use super::Effort;
+use super::report::Row;
+
+/// `thalweg run` with a configuration.
+pub struct UnderTest {
+    child: Child,
+    folder: TempDir,
+}
+
+impl UnderTest {
+    pub fn start(binary: &Path, yaml: &str) -> Result<UnderTest> {
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join("bench.yaml"), yaml)?;
+        let log = std::fs::File::create(folder.path().join("log"))?;
+        let child = Command::new(binary)
+            .args([
+                "run",
+                "bench.yaml",
+                "--log.level",
+                "WARN",
+                "-s",
+                "data_dir=data",
+                "-s",
+                "http.address=127.0.0.1:0",
+            ])
+            .current_dir(folder.path())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start the binary")?;
+        Ok(UnderTest { child, folder })
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let lock = std::fs::read_to_string(self.folder.path().join("data/LOCK"))?;
+        let lock: serde_json::Value = serde_json::from_str(&lock)?;
+        let address = lock["http"].as_str().context("no address in the lock file")?.to_owned();
+        Ok(ureq::get(format!("http://{address}{path}"))
+            .call()?
+            .body_mut()
+            .read_to_string()?)
+    }
+
+    /// Waits until data can flow.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            if let Ok(_body) = self.get("/ready") {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+                bail!("the binary ended ({status}):\n{log}");
+            }
+            if start.elapsed() > Duration::from_secs(60) {
+                bail!("the flow is not ready after 60 s");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn look(&self) -> Result<Look> {
+        let text = self.get("/metrics")?;
+        let mut sums: HashMap<String, f64> = HashMap::new();
+        let mut quantiles = HashMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((series, value)) = line.rsplit_once(' ') else {
+                continue;
+            };
+            let value: f64 = value.parse().unwrap_or(0.0);
+            let name = series.split('{').next().unwrap_or_default();
+            if let Some((_, rest)) = series.split_once("quantile=\"") {
+                let quantile = rest.split('"').next().unwrap_or_default();
+                quantiles.insert(format!("{name}:{quantile}"), value);
+            } else {
+                *sums.entry(name.to_owned()).or_default() += value;
+            }
+        }
+        Ok(Look {
+            at: Instant::now(),
+            sums,
+            quantiles,
+        })
+    }
+
+    /// Measures a running flow: the median of several windows.
+    pub fn measure(&mut self, name: &str, effort: Effort) -> Result<Row> {
+        self.wait_ready()?;
+        std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
+        let mut windows = Vec::new();
+        let mut before = self.look()?;
+        for _ in 0..effort.windows {
+            std::thread::sleep(Duration::from_secs_f64(effort.window_seconds));
+            let after = self.look()?;
+            windows.push(window(&before, &after)?);
+            before = after;
+        }
+        let lost = before.sum("thalweg_flow_dropped_total");
+        if lost > 0.0 {
+            bail!("{name}: {lost} messages were dropped; the figures would mean nothing");
+        }
+        let median = |field: fn(&Row) -> f64| {
+            let mut values: Vec<f64> = windows.iter().map(field).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        Ok(Row {
+            name: name.to_owned(),
+            ops_per_second: median(|row| row.ops_per_second),
+            wall_ns_per_op: median(|row| row.wall_ns_per_op),
+            cpu_ns_per_op: median(|row| row.cpu_ns_per_op),
+            bytes_per_op: median(|row| row.bytes_per_op),
+            allocs_per_op: median(|row| row.allocs_per_op),
+            p50_ns: before.quantiles.get("thalweg_flow_latency_ns:0.5").copied(),
+            p99_ns: before.quantiles.get("thalweg_flow_latency_ns:0.99").copied(),
+            processors_ns_per_op: Some(median(|row| row.processors_ns_per_op.unwrap_or(0.0))).filter(|ns| *ns > 0.0),
+        })
+    }
+}
+
+impl Drop for UnderTest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Look {
+    at: Instant,
+    sums: HashMap<String, f64>,
+    quantiles: HashMap<String, f64>,
+}
+
+impl Look {
+    fn sum(&self, name: &str) -> f64 {
+        self.sums.get(name).copied().unwrap_or(0.0)
+    }
+}
+
+fn window(before: &Look, after: &Look) -> Result<Row> {
+    let change = |name: &str| after.sum(name) - before.sum(name);
+    let ops = change("thalweg_flow_out_total");
+    if ops < 1.0 {
+        bail!("no message came out in a window");
+    }
+    let wall = after.at.duration_since(before.at).as_secs_f64();
+    Ok(Row {
+        ops_per_second: ops / wall,
+        wall_ns_per_op: wall * 1e9 / ops,
+        cpu_ns_per_op: change("process_cpu_seconds_total") * 1e9 / ops,
+        bytes_per_op: change("thalweg_process_allocated_bytes_total") / ops,
+        allocs_per_op: change("thalweg_process_allocations_total") / ops,
+        processors_ns_per_op: Some(change("processor_latency_ns_sum") / ops),
+        ..Row::default()
+    })
+}
+
+/// The simulator as a process of its own.
+pub struct Plant {
+    child: Child,
+    pub endpoint: String,
+    _folder: TempDir,
+}
+
+impl Plant {
+    pub fn start(binary: &PathBuf, arguments: &[&str]) -> Result<Plant> {
+        let folder = tempfile::tempdir()?;
+        let mut child = Command::new(binary)
+            .args(["simulate", "opcua", "--port", "0", "--secure", "false"])
+            .args(arguments)
+            .current_dir(folder.path())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        let endpoint = line
+            .split_whitespace()
+            .nth(1)
+            .context("the simulator did not start")?
+            .to_owned();
+        Ok(Plant {
+            child,
+            endpoint,
+            _folder: folder,
+        })
+    }
+}
+
+impl Drop for Plant {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

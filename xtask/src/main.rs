@@ -1,0 +1,51 @@
+//! The project's own tasks: `check`, `test`, `bench`. Written in Rust so that a fresh machine needs nothing but cargo to
+//! start; what a task needs beyond that, it installs.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool speaks to its user"
+)]
+
+mod bench;
+mod check;
+mod shell;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Tasks of the Thalweg project
+
+usage: cargo xtask <task>
+
+  check               formatting, lints, licences and the structure rules
+  test [FILTER]       everything: check, installs and starts what the tests need, all tests; prints how many passed
+                      with FILTER: only the Rust tests whose name contains it
+  tools               installs what the tests need (Python and Node packages, chromium) and nothing else
+  bench NAME [--quick] [--json FILE]
+                      NAME: collect
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["check"] => check::run(),
+        ["test"] => test::run(None),
+        ["test", filter] => test::run(Some(filter)),
+        ["tools"] => tools::install().map(drop),
+        ["bench", rest @ ..] => bench::run(rest),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nxtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

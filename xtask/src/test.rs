@@ -1,0 +1,96 @@
+//! All tests of the project, with what they need, and one line at the end that says how many passed.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::shell::{build_binary, cargo, exists, root, run_watching};
+use crate::{check, tools};
+
+#[derive(Default)]
+struct Total {
+    passed: u64,
+    failed: u64,
+}
+
+pub fn run(filter: Option<&str>) -> Result<()> {
+    let tools = tools::install()?;
+    if filter.is_none() {
+        check::run()?;
+    }
+    let binary = build_binary()?;
+    let mut total = Total::default();
+
+    let mut tests = cargo();
+    // Unit and crate tests first; the end-to-end tests last, since they use what the others vouch for.
+    tests
+        .args(["test", "--release", "--workspace", "--no-fail-fast"])
+        .env("THALWEG_BIN", &binary);
+    if let Some(filter) = filter {
+        tests.args(["--", filter]);
+    }
+    tools.apply(&mut tests);
+    let rust_passed = run_watching(&mut tests, |line| total.add_cargo(line))?;
+
+    let mut all_passed = rust_passed;
+    if filter.is_none() {
+        if !exists("node") {
+            bail!("node is not installed; on Debian: apt-get install nodejs npm");
+        }
+        let mut web = Command::new("node");
+        web.args(["--test", "--test-reporter=tap", "web/"]).current_dir(root());
+        all_passed &= run_watching(&mut web, |line| total.add_tap(line))?;
+    }
+    println!("\n{} passed, {} failed", total.passed, total.failed);
+    if !all_passed || total.failed > 0 {
+        bail!("tests failed; the first failure stands above");
+    }
+    if total.passed == 0 {
+        bail!("no test ran");
+    }
+    Ok(())
+}
+
+impl Total {
+    /// `test result: ok. 26 passed; 0 failed; ...`
+    fn add_cargo(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        self.passed += number_before(rest, " passed");
+        self.failed += number_before(rest, " failed");
+    }
+
+    /// `# pass 12`, `# fail 0`
+    fn add_tap(&mut self, line: &str) {
+        let number = |prefix: &str| {
+            line.strip_prefix(prefix)
+                .and_then(|n| n.trim().parse::<u64>().ok())
+                .unwrap_or(0)
+        };
+        self.passed += number("# pass ");
+        self.failed += number("# fail ");
+    }
+}
+
+fn number_before(text: &str, word: &str) -> u64 {
+    let before = text.split(word).next().unwrap_or_default();
+    before.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_of_both_runners_are_added_up() {
+        let mut total = Total::default();
+        total.add_cargo(
+            "test result: FAILED. 26 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.35s",
+        );
+        total.add_tap("# pass 12");
+        total.add_tap("# fail 2");
+        total.add_tap("# tests 14");
+        assert_eq!((total.passed, total.failed), (38, 3));
+    }
+}

@@ -1,0 +1,119 @@
+//! Installs what the tests need beyond Rust: real OPC UA servers, readers of our tables, a browser. Everything goes to a
+//! cache folder outside the work tree; a second run finds it there.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::{exists, run};
+
+/// Exact versions, so that a test run means the same thing tomorrow.
+const PYTHON_PACKAGES: &[&str] = &[
+    "asyncua==2.1.0",
+    "deltalake==1.6.6",
+    "duckdb==1.5.5",
+    "duckdb-extension-delta==1.5.5",
+    "pyarrow",
+];
+const NODE_PACKAGES: &[&str] = &["node-opcua@2.186.4", "playwright-core@1.65.1"];
+
+/// Where the tools are, for the tests' environment.
+pub struct Tools {
+    pub python: PathBuf,
+    pub node_modules: PathBuf,
+    pub chromium: PathBuf,
+}
+
+impl Tools {
+    /// The environment in which the end-to-end tests run.
+    pub fn apply(&self, command: &mut Command) {
+        command
+            .env("THALWEG_TEST_PYTHON", &self.python)
+            .env("THALWEG_TEST_NODE_MODULES", &self.node_modules)
+            .env("THALWEG_TEST_CHROMIUM", &self.chromium);
+    }
+}
+
+fn cache_dir() -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("XDG_CACHE_HOME") {
+        return Ok(PathBuf::from(dir).join("thalweg"));
+    }
+    let home = std::env::var_os("HOME").context("HOME is not set; the tools need a folder to be installed in")?;
+    Ok(PathBuf::from(home).join(".cache/thalweg"))
+}
+
+/// Installs what is missing; fails with what to do when that is not possible.
+pub fn install() -> Result<Tools> {
+    let cache = cache_dir()?;
+    std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
+    Ok(Tools {
+        python: python(&cache)?,
+        node_modules: node(&cache)?,
+        chromium: chromium()?,
+    })
+}
+
+fn python(cache: &std::path::Path) -> Result<PathBuf> {
+    let venv = cache.join("venv");
+    let python = venv.join("bin/python");
+    let wanted = PYTHON_PACKAGES.join(" ");
+    let marker = venv.join("installed.txt");
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    if !exists("python3") {
+        bail!("python3 is not installed; on Debian: apt-get install python3 python3-venv");
+    }
+    if !python.exists() {
+        run(Command::new("python3").args(["-m", "venv"]).arg(&venv))
+            .context("on Debian: apt-get install python3-venv")?;
+    }
+    run(Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet"])
+        .args(PYTHON_PACKAGES))?;
+    std::fs::write(marker, wanted)?;
+    Ok(python)
+}
+
+fn node(cache: &std::path::Path) -> Result<PathBuf> {
+    let folder = cache.join("node");
+    let wanted = NODE_PACKAGES.join(" ");
+    let marker = folder.join("installed.txt");
+    let modules = folder.join("node_modules");
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+        return Ok(modules);
+    }
+    if !exists("npm") {
+        bail!("node and npm are not installed; on Debian: apt-get install nodejs npm");
+    }
+    std::fs::create_dir_all(&folder)?;
+    run(Command::new("npm")
+        .args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"])
+        .arg(&folder)
+        .args(NODE_PACKAGES))?;
+    std::fs::write(marker, wanted)?;
+    Ok(modules)
+}
+
+fn chromium() -> Result<PathBuf> {
+    let path = PathBuf::from("/usr/bin/chromium");
+    if path.exists() {
+        return Ok(path);
+    }
+    let sudo = if exists("sudo") { vec!["sudo"] } else { vec![] };
+    for words in [
+        vec!["apt-get", "update", "-qq"],
+        vec!["apt-get", "install", "-y", "-qq", "chromium"],
+    ] {
+        let words: Vec<&str> = sudo.iter().copied().chain(words).collect();
+        let Some((program, arguments)) = words.split_first() else {
+            continue;
+        };
+        run(Command::new(program)
+            .args(arguments)
+            .env("DEBIAN_FRONTEND", "noninteractive"))
+        .context("chromium could not be installed; install it yourself: apt-get install chromium")?;
+    }
+    Ok(path)
+}
