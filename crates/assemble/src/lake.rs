@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use thalweg_config::{ComponentNode, Config, Diagnostics, Fields};
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, Output, OutputContext, OutputSpec, ParseContext, Registry, Rejection,
+    BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext, Registry, Rejection,
     WriteError,
 };
 use thalweg_lake::attributes::Promotion;
@@ -53,10 +53,15 @@ impl Lake {
         Ok(())
     }
 
-    async fn writer(&self) -> Result<&TagsWriter, String> {
-        let setup = self.setup.read().clone().ok_or("the lake has not been started")?;
+    async fn writer(&self) -> Result<&TagsWriter, OpenError> {
+        let setup = self.setup.read().clone();
+        let setup = setup.ok_or_else(|| OpenError::Permanent("the lake has not been started".to_owned()))?;
         let open = || TagsWriter::open(setup.folder, SyncedStore::new(), setup.metrics, setup.options);
-        self.tags.get_or_try_init(open).await.map_err(|error| error.to_string())
+        let writer = self.tags.get_or_try_init(open).await;
+        writer.map_err(|error| match error.is_permanent() {
+            true => OpenError::Permanent(error.to_string()),
+            false => OpenError::Temporary(error.to_string()),
+        })
     }
 
     /// Commits what was appended. What is not committed in time is given up.
@@ -137,7 +142,7 @@ struct LakeOutput {
 }
 
 impl Output for LakeOutput {
-    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), String>> {
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         Box::pin(async move {
             self.lake.writer().await?;
             context.connection.up();

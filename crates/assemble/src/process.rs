@@ -1,7 +1,7 @@
 //! A running process: started in the order data folder, tables, flows, HTTP; stopped in the opposite one.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::future::join_all;
@@ -23,6 +23,9 @@ pub struct Process {
     /// Let go last: whoever takes the folder next finds it at rest.
     _data_dir: DataDir,
 }
+
+/// Requests that still run when `shutdown_timeout` is over get this long to end.
+const LISTENER_GRACE: Duration = Duration::from_millis(500);
 
 /// How it ended.
 pub struct Stopped {
@@ -81,6 +84,9 @@ impl Process {
             None => None,
         };
         environment.dead_letters = dead_letter.as_ref().map(DeadLetterOutput::letters);
+        if let Some(dead_letter) = &dead_letter {
+            board.add(dead_letter.status());
+        }
         let mut process = Process {
             flows: Vec::new(),
             dead_letter,
@@ -120,17 +126,22 @@ impl Process {
         join_all(self.flows.iter().map(Flow::ended)).await;
     }
 
-    /// Stops inputs, delivers what is in flight, closes tables and the listener.
+    /// Stops inputs, delivers what is in flight, closes tables and the listener. All of it shares `shutdown_timeout`; what
+    /// is not done then is given up at once, and what cannot be interrupted gets a second more.
     pub async fn stop(self) -> Stopped {
-        let timeout = self.shutdown_timeout;
-        let flows = join_all(self.flows.into_iter().map(|flow| flow.stop(timeout))).await;
+        let deadline = Instant::now() + self.shutdown_timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let handles: Vec<_> = self.flows.iter().map(Flow::handle).collect();
+        join_all(self.flows.into_iter().map(|flow| flow.stop(left()))).await;
         if let Some(dead_letter) = self.dead_letter {
-            dead_letter.stop(timeout).await;
+            dead_letter.stop(left()).await;
         }
-        self.lake.stop(timeout).await;
+        // Failed messages are settled by the dead letter: only now is it known what became of all.
+        let flows = handles.iter().map(|handle| handle.stop_report()).collect();
+        self.lake.stop(left()).await;
         let tables = self.board.tables();
         if let Some(console) = self.console {
-            console.stop().await;
+            let _cut_off = tokio::time::timeout(left().max(LISTENER_GRACE), console.stop()).await;
         }
         Stopped { flows, tables }
     }

@@ -58,9 +58,19 @@ mod tests {
             first: milliseconds(100),
             max: milliseconds(300),
         });
-        for (progress, whole) in [(false, 100), (false, 200), (false, 300), (false, 300), (true, 100), (false, 200)] {
+        for (progress, whole) in [
+            (false, 100),
+            (false, 200),
+            (false, 300),
+            (false, 300),
+            (true, 100),
+            (false, 200),
+        ] {
             let pause = pauses.after(progress);
-            assert!(pause >= milliseconds(whole) / 2 && pause <= milliseconds(whole), "{pause:?} of {whole} ms");
+            assert!(
+                pause >= milliseconds(whole) / 2 && pause <= milliseconds(whole),
+                "{pause:?} of {whole} ms"
+            );
         }
     }
 }

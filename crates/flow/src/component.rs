@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use thalweg_telemetry::{ComponentId, IntCounter, IntGauge, LogLimiter, Metrics, Timing, Verdict};
 
+use crate::context::Scope;
+
 /// A component's identity with its metrics and its log. Clones share everything.
 #[derive(Clone)]
 pub struct Component {
@@ -58,8 +60,10 @@ impl Component {
         }
     }
 
-    pub(crate) fn log_held_back(&self) {
-        for (kind, count) in self.limiter.drain() {
+    /// Logs how many events were held back: those whose 10 s are over, or at the end (`all`) what is left.
+    pub(crate) fn log_held_back(&self, all: bool) {
+        let held_back = if all { self.limiter.drain() } else { self.limiter.due() };
+        for (kind, count) in held_back {
             tracing::warn!(component = self.title(), "{count} more events of kind {kind}");
         }
     }
@@ -72,6 +76,7 @@ pub struct BuildContext {
     /// The label of the flow's input, else its path: what tables call the source of the messages.
     pub source: Arc<str>,
     pub data_dir: PathBuf,
+    pub(crate) scope: Scope,
 }
 
 /// Why a component cannot start: one sentence with the place and the cure.

@@ -1,13 +1,18 @@
 //! What a stage uses to say that it failed on a message: the dead letter if there is one, else a counted, logged drop.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
-use thalweg_record::{Ack, Batch, DropReason, Message};
+use parking_lot::Mutex;
+use thalweg_record::{Ack, Batch, DropReason, Failure, Message};
 use thalweg_telemetry::IntCounter;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use crate::component::Component;
 use crate::queue;
+use crate::runtime::{NodeCounters, Nodes};
 
 /// Given to each processor instance; the instances of one processor share its counters.
 #[derive(Clone)]
@@ -15,38 +20,120 @@ pub struct StageContext {
     pub component: Component,
     /// `processor_error`: messages that this stage failed on.
     pub errors: IntCounter,
-    pub(crate) dead_letters: Option<DeadLetters>,
-    pub(crate) runtime: Handle,
+    pub(crate) scope: Scope,
+}
+
+/// What the components of a flow share.
+#[derive(Clone)]
+pub(crate) struct Scope {
+    pub failures: Failures,
+    pub runtime: Handle,
+    /// Cancelled when waiting any longer is pointless: the shutdown time is over.
+    pub give_up: CancellationToken,
+    /// Where components inside components make themselves known to the graph.
+    pub nodes: Nodes,
+}
+
+/// Where messages go that a stage failed on.
+#[derive(Clone)]
+pub(crate) enum Failures {
+    /// They are counted and logged.
+    Drop,
+    DeadLetters(DeadLetters),
+    /// They are refused to whoever writes: the stage stands in front of one of several outputs, and the message's fate
+    /// depends on all of them.
+    Refuse(Arc<Mutex<Vec<(DropReason, String)>>>),
 }
 
 impl StageContext {
     /// One message leaves the flow because this stage failed on it. `ack` must answer for it; one message is taken from
-    /// it. Blocks while the dead letter is full: losing the message is not an alternative.
+    /// it. Blocks while the dead letter is full, because losing the message is not an alternative; only when the
+    /// shutdown time is over, the message is given up (counted as dropped with reason `shutdown`).
     pub fn fail(&self, ack: &mut Ack, message: Message, reason: DropReason, error: &str) {
         self.errors.inc();
-        self.component
-            .warn_limited(reason.as_str(), 1, || format!("message removed ({reason}): {error}"));
-        match &self.dead_letters {
-            None => ack.dropped(reason, 1),
-            Some(dead_letters) => {
+        if let Failures::Refuse(refused) = &self.scope.failures {
+            refused
+                .lock()
+                .push((reason, format!("{}: {error}", self.component.title())));
+            return ack.dropped(reason, 1);
+        }
+        self.component.warn_limited(reason.as_str(), 1, || {
+            format!("message removed ({reason}): {error}{}{}", cure(reason), whose(&message))
+        });
+        match &self.scope.failures {
+            Failures::DeadLetters(dead_letters) => {
                 let letter = dead_letters.letter(ack.split(1), message, reason, error, &self.component);
-                let _closed = self.runtime.block_on(dead_letters.queue.send(letter));
+                self.scope.runtime.block_on(async {
+                    tokio::select! {
+                        biased;
+                        () = dead_letters.send(letter) => {}
+                        () = self.scope.give_up.cancelled() => {}
+                    }
+                });
             }
+            _ => ack.dropped(reason, 1),
         }
     }
 
-    /// A message is passed on although this stage failed on it (it was flagged).
-    pub fn flagged(&self, n: u64, error: &str) {
-        self.errors.inc_by(n);
+    /// A message is passed on although this stage failed on it: it carries the mark that `catch` and `errored()` see.
+    pub fn flag(&self, message: &mut Message, error: &str) {
+        message.failure = Some(Arc::new(Failure {
+            stage: self.component.title().into(),
+            error: error.into(),
+        }));
+        self.errors.inc();
         self.component
-            .warn_limited("flagged", n, || format!("message flagged: {error}"));
+            .warn_limited("flagged", 1, || format!("message flagged: {error}{}", whose(message)));
     }
+
+    /// Lets a time pass on this worker thread; `false` if the flow gave up first.
+    pub fn pause(&self, pause: Duration) -> bool {
+        self.scope.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = self.scope.give_up.cancelled() => false,
+                () = tokio::time::sleep(pause) => true,
+            }
+        })
+    }
+}
+
+/// What an operator can do about messages that fail for a reason, where the error itself cannot know it.
+fn cure(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::ScriptTimeout => "; if the script needs longer, raise scriptTimeout",
+        DropReason::InvalidValue => {
+            "; give the message a value that the table can hold, or let the script return null for it \
+             (for NaN and infinity: if (!Number.isFinite(msg.payload)) return null)"
+        }
+        _ => "",
+    }
+}
+
+/// Keys by which an operator recognises a message.
+const NAMES: [&str; 3] = ["umh_topic", "opcua_node_id", "mqtt_topic"];
+
+/// ` (umh_topic=…, opcua_node_id=…)`, nothing if the message has no name.
+pub(crate) fn whose(message: &Message) -> String {
+    let mut text = String::new();
+    for name in NAMES {
+        if let Some(value) = message.meta.get(name) {
+            let gap = if text.is_empty() { " (" } else { ", " };
+            let _ = write!(text, "{gap}{name}={value}");
+        }
+    }
+    if !text.is_empty() {
+        text.push(')');
+    }
+    text
 }
 
 /// Failed messages on their way to the `dead_letter` output. Clones feed the same output.
 #[derive(Clone)]
 pub struct DeadLetters {
     pub(crate) queue: queue::Sender<Letter>,
+    /// The output and what is inside it, for the graph of each flow.
+    pub(crate) nodes: Arc<[NodeCounters]>,
 }
 
 /// One failed message. Its source hears of it only after the dead letter took it.
@@ -110,6 +197,7 @@ impl StageContext {
         let runtime = RUNTIME.get_or_init(|| {
             tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
+                .enable_time()
                 .build()
                 .expect("a runtime starts in a test")
         });
@@ -120,11 +208,39 @@ impl StageContext {
         };
         let component = Component::new(name, id, Arc::default());
         let errors = component.counter("processor_error", "Messages that the stage failed on.");
+        let scope = Scope {
+            failures: Failures::Drop,
+            runtime: runtime.handle().clone(),
+            give_up: CancellationToken::new(),
+            nodes: Nodes::default(),
+        };
         StageContext {
             component,
             errors,
-            dead_letters: None,
-            runtime: runtime.handle().clone(),
+            scope,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_message_is_called_by_its_names() {
+        let mut message = Message::raw("x");
+        assert_eq!(whose(&message), "");
+        message.meta.set("opcua_node_id", "ns=2;i=7");
+        message.meta.set("umh_topic", "umh.v1.a._raw.t");
+        message.meta.set("other", "o");
+        assert_eq!(whose(&message), " (umh_topic=umh.v1.a._raw.t, opcua_node_id=ns=2;i=7)");
+    }
+
+    #[test]
+    fn a_pause_ends_when_the_flow_gives_up() {
+        let context = StageContext::for_tests("sleep");
+        assert!(context.pause(Duration::from_millis(1)));
+        context.scope.give_up.cancel();
+        assert!(!context.pause(Duration::from_secs(3600)));
     }
 }

@@ -1,88 +1,106 @@
-//! Carries batches to the output and their fate back: retries what failed for now, sends to the dead letter (or drops,
-//! counted) what the output refuses for good, and acknowledges the rest.
+//! Carries batches to the output and their fate back: sends to the dead letter (or drops, counted) what the output
+//! refuses for good, and acknowledges the rest.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use thalweg_record::{Ack, Batch, DropReason, Message};
-use thalweg_telemetry::{IntCounter, Timing};
+use thalweg_record::{Ack, Batch, Message};
+use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Pauses;
-use crate::context::{DeadLetters, Letter};
-use crate::output::{Output, OutputContext, Rejection, WriteError};
+use crate::context::{DeadLetters, Letter, whose};
+use crate::driven::{Driven, Refusal, Unopened, Write};
+use crate::queue::Weight as _;
 use crate::{BoxFuture, queue};
 
 /// Letters written together.
 const LETTERS_MAX: usize = 1000;
 
-#[derive(Clone)]
-pub(crate) struct DeliveryMetrics {
-    pub sent: IntCounter,
-    batch_sent: IntCounter,
-    pub error: IntCounter,
-    latency: Timing,
-}
-
-impl DeliveryMetrics {
-    pub fn new(component: &crate::Component) -> DeliveryMetrics {
-        DeliveryMetrics {
-            sent: component.counter("output_sent", "Messages written and confirmed."),
-            batch_sent: component.counter("output_batch_sent", "Batches written and confirmed."),
-            error: component.counter("output_error", "Writes that failed or were refused, by message."),
-            latency: component.timing(
-                "output_latency_ns",
-                "Time from the write of a batch to its confirmation.",
-            ),
-        }
-    }
-}
+/// Batches are joined into one write up to about this size.
+const JOINED_BYTES_MAX: usize = 4 << 20;
 
 /// Everything one output needs to be driven.
 #[derive(Clone)]
 pub(crate) struct Delivery {
-    pub output: Arc<dyn Output>,
-    pub context: Arc<OutputContext>,
-    pub metrics: DeliveryMetrics,
+    pub driven: Driven,
     pub dead_letters: Option<DeadLetters>,
+    /// Cancelled when waiting any longer is pointless: the shutdown time is over.
+    pub stop: CancellationToken,
 }
 
 impl Delivery {
-    /// Ends when the queue is closed, empty, and every write has ended; or at once when `context.stop` is cancelled,
-    /// giving up what is left.
-    pub async fn run(self, mut queue: queue::Receiver<Batch>) {
-        if self.open().await.is_err() {
-            return;
+    /// Ends when the queue is closed, empty, and every write has ended; or at once when `stop` is cancelled, giving up
+    /// what is left. `Err`: the output takes nothing any more, for this reason; what is left is given up too.
+    pub async fn run(self, mut queue: queue::Receiver<Batch>) -> Result<(), String> {
+        match self.driven.open(&self.stop).await {
+            Ok(()) => {}
+            Err(Unopened::GivenUp) => return Ok(()),
+            Err(Unopened::Never(why)) => return Err(why),
         }
+        let result = self.deliver(&mut queue).await;
+        // Whoever waits for room learns now that there will be none.
+        drop(queue);
+        self.driven.close(&self.stop).await;
+        result
+    }
+
+    async fn deliver(&self, queue: &mut queue::Receiver<Batch>) -> Result<(), String> {
+        let output = &self.driven.output;
         let mut writes = FuturesUnordered::new();
         let mut more = true;
         while more || !writes.is_empty() {
-            let free = writes.len() < self.output.max_in_flight();
+            let free = writes.len() < output.max_in_flight();
             if (!free && !queue.is_empty()) || !more {
-                self.output.hurry();
+                output.hurry();
             }
             tokio::select! {
-                () = self.context.stop.cancelled() => break,
-                Some(()) = writes.next() => {}
+                () = self.stop.cancelled() => break,
+                Some(written) = writes.next() => written?,
                 batch = queue.receive(), if free && more => match batch {
-                    Some(batch) => writes.push(self.start(batch)),
+                    Some(batch) => writes.push(self.start(joined(batch, queue, output.joins()))),
                     None => more = false,
                 },
             }
         }
-        drop(writes);
-        if let Err(error) = self.output.close().await {
-            tracing::error!(component = self.context.component.title(), "{error}");
+        Ok(())
+    }
+
+    /// As [`Delivery::run`], for failed messages: taking one ends its way with the reason it failed for. When the output
+    /// takes no more, they are dropped with that reason.
+    pub async fn run_letters(self, mut queue: queue::Receiver<Letter>) {
+        let mut lost = None;
+        match self.driven.open(&self.stop).await {
+            Ok(()) => {}
+            Err(Unopened::GivenUp) => return,
+            Err(Unopened::Never(why)) => lost = Some(why),
+        }
+        if lost.is_none() {
+            lost = self.deliver_letters(&mut queue).await.err();
+            self.driven.close(&self.stop).await;
+        }
+        let Some(why) = lost else { return };
+        tracing::error!(
+            component = self.driven.component.title(),
+            "the dead letter output takes nothing any more, failed messages are lost from here on: {why}"
+        );
+        let lose = async {
+            while let Some(mut letter) = queue.receive().await {
+                letter.ack.dropped(letter.reason, 1);
+            }
+        };
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = lose => {}
         }
     }
 
-    /// As [`Delivery::run`], for failed messages: taking one ends its way with the reason it failed for.
-    pub async fn run_letters(self, mut queue: queue::Receiver<Letter>) {
-        if self.open().await.is_err() {
-            return;
-        }
-        while let Some(first) = queue.receive().await {
+    async fn deliver_letters(&self, queue: &mut queue::Receiver<Letter>) -> Result<(), String> {
+        loop {
+            let first = tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                first = queue.receive() => first,
+            };
+            let Some(first) = first else { return Ok(()) };
             let mut letters = vec![first];
             while letters.len() < LETTERS_MAX
                 && let Some(letter) = queue.try_receive()
@@ -90,127 +108,65 @@ impl Delivery {
                 letters.push(letter);
             }
             let messages = Arc::new(letters.iter().map(|letter| letter.message.clone()).collect::<Vec<_>>());
-            let written = self.write_until_done(self.output.write(messages.clone()), messages, |_, _, error| {
-                self.context.component.warn_limited("dead_letter", 1, || {
-                    format!("the dead letter output refused a message, which is lost: {error}")
+            let written = tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                written = self.driven.finish(self.driven.start(&messages), &messages) => written,
+            };
+            for refusal in written.as_deref().unwrap_or_default() {
+                self.driven.component.warn_limited("dead_letter", 1, || {
+                    format!(
+                        "the dead letter output refused a message, which is lost: {}",
+                        refusal.error
+                    )
                 });
-            });
-            tokio::select! {
-                () = self.context.stop.cancelled() => break,
-                () = written => {}
             }
             for mut letter in letters {
                 letter.ack.dropped(letter.reason, 1);
             }
-        }
-        if let Err(error) = self.output.close().await {
-            tracing::error!(component = self.context.component.title(), "{error}");
-        }
-    }
-
-    async fn open(&self) -> Result<(), ()> {
-        tokio::select! {
-            () = self.context.stop.cancelled() => Err(()),
-            opened = self.output.open(&self.context) => opened.map_err(|error| {
-                self.context.connection.failed(&error);
-                tracing::error!(component = self.context.component.title(), "{error}");
-            }),
+            written?;
         }
     }
 
     /// Calls the output now, which fixes the batch's place in the order; the future brings it to its end.
-    fn start(&self, batch: Batch) -> BoxFuture<'static, ()> {
+    fn start(&self, batch: Batch) -> BoxFuture<'static, Result<(), String>> {
         let messages = Arc::new(batch.messages);
-        let write = self.output.write(messages.clone());
+        let write = self.driven.start(&messages);
         Box::pin(self.clone().finish(write, messages, batch.ack))
     }
 
-    async fn finish(self, write: Write, messages: Arc<Vec<Message>>, mut ack: Ack) {
-        let start = Instant::now();
-        let mut refused = Vec::new();
-        self.write_until_done(write, messages, |message, reason, error| {
-            refused.push((message.clone(), reason, error))
-        })
-        .await;
-        for (message, reason, error) in refused {
-            let component = &self.context.component;
-            component.warn_limited(reason.as_str(), 1, || format!("message refused ({reason}): {error}"));
+    async fn finish(self, write: Write, messages: Arc<Vec<Message>>, mut ack: Ack) -> Result<(), String> {
+        for Refusal { index, reason, error } in self.driven.finish(write, &messages).await? {
+            let Some(message) = messages.get(index) else { continue };
+            let component = &self.driven.component;
+            component.warn_limited(reason.as_str(), 1, || {
+                format!("message refused ({reason}): {error}{}", whose(message))
+            });
             match &self.dead_letters {
                 None => ack.dropped(reason, 1),
                 Some(dead) => {
-                    dead.send(dead.letter(ack.split(1), message, reason, &error, component))
-                        .await
+                    dead.send(dead.letter(ack.split(1), message.clone(), reason, &error, component))
+                        .await;
                 }
             }
         }
-        self.metrics.sent.inc_by(ack.count() as u64);
-        self.metrics.batch_sent.inc();
-        self.metrics.latency.observe(start.elapsed());
         ack.delivered();
-    }
-
-    /// Repeats a write until every message was taken or refused for good, with pauses that double.
-    async fn write_until_done(
-        &self,
-        mut write: Write,
-        mut messages: Arc<Vec<Message>>,
-        mut refuse: impl FnMut(&Message, DropReason, String),
-    ) {
-        let mut pauses = Pauses::new(self.output.backoff());
-        loop {
-            let (again, why) = match write.await {
-                Ok(()) => (Vec::new(), String::new()),
-                Err(WriteError::Temporary(error)) => (messages.to_vec(), error),
-                Err(WriteError::Some(rejections)) => self.sort_out(&messages, rejections, &mut refuse),
-            };
-            if again.is_empty() {
-                if !self.context.connection.is_up() {
-                    self.context.connection.up();
-                }
-                return;
-            }
-            self.metrics.error.inc_by(again.len() as u64);
-            self.context.connection.lost(&why);
-            self.context
-                .component
-                .warn_limited("write_failed", 1, || format!("write failed, trying again: {why}"));
-            tokio::time::sleep(pauses.after(again.len() < messages.len())).await;
-            messages = Arc::new(again);
-            write = self.output.write(messages.clone());
-        }
-    }
-
-    /// Refuses what is permanent; returns what to try again, in order, and why it failed.
-    fn sort_out(
-        &self,
-        messages: &[Message],
-        mut rejections: Vec<Rejection>,
-        refuse: &mut impl FnMut(&Message, DropReason, String),
-    ) -> (Vec<Message>, String) {
-        rejections.sort_by_key(|rejection| rejection.index);
-        rejections.dedup_by_key(|rejection| rejection.index);
-        let mut again = Vec::new();
-        let mut why = String::new();
-        for Rejection {
-            index,
-            permanent,
-            error,
-        } in rejections
-        {
-            let Some(message) = messages.get(index) else { continue };
-            match permanent {
-                Some(reason) => {
-                    self.metrics.error.inc();
-                    refuse(message, reason, error);
-                }
-                None => {
-                    again.push(message.clone());
-                    why = error;
-                }
-            }
-        }
-        (again, why)
+        Ok(())
     }
 }
 
-type Write = BoxFuture<'static, Result<(), WriteError>>;
+/// The batch with those that wait behind it, up to `batches` of them: they share one write and one verdict.
+fn joined(mut batch: Batch, queue: &mut queue::Receiver<Batch>, batches: usize) -> Batch {
+    if batches < 2 {
+        return batch;
+    }
+    let mut bytes = batch.bytes();
+    for _ in 1..batches {
+        if bytes >= JOINED_BYTES_MAX {
+            break;
+        }
+        let Some(next) = queue.try_receive() else { break };
+        bytes += next.bytes();
+        batch.append(next);
+    }
+    batch
+}

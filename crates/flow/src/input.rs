@@ -35,7 +35,8 @@ pub struct InputContext {
     pub connection: Connection,
 }
 
-/// Whether data can flow at one end, and what the component shows of itself. Clones share their state.
+/// Whether data can flow at one end, and what the component shows of itself. Clones share their state. A component made of
+/// several others is connected while all of them are.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<ConnectionInner>,
@@ -45,6 +46,7 @@ struct ConnectionInner {
     connected: AtomicBool,
     why_not: RwLock<String>,
     details: RwLock<Option<DetailsFn>>,
+    children: RwLock<Vec<(Component, Connection)>>,
     up: IntCounter,
     failed: IntCounter,
     lost: IntCounter,
@@ -61,6 +63,7 @@ impl Connection {
                 connected: AtomicBool::new(false),
                 why_not: RwLock::new("starting".to_owned()),
                 details: RwLock::new(None),
+                children: RwLock::default(),
                 up: counter("up", "Connections made."),
                 failed: counter("failed", "Attempts to connect that failed."),
                 lost: counter("lost", "Connections lost."),
@@ -100,12 +103,35 @@ impl Connection {
     }
 
     pub fn is_up(&self) -> bool {
-        self.inner.connected.load(Ordering::Relaxed)
+        self.why_not().is_none()
     }
 
     /// Why data cannot flow; `None` if it can.
     pub fn why_not(&self) -> Option<String> {
-        (!self.is_up()).then(|| self.inner.why_not.read().clone())
+        let children = self.inner.children.read();
+        let down = children
+            .iter()
+            .find_map(|(component, child)| Some(format!("{}: {}", component.title(), child.why_not()?)));
+        down.or_else(|| self.own_trouble())
+    }
+
+    /// As [`Connection::why_not`], but only what the other components that this one is made of do not tell themselves.
+    pub(crate) fn told_here(&self) -> Option<String> {
+        let children = self.inner.children.read();
+        if children.iter().any(|(_, child)| !child.is_up()) {
+            return None;
+        }
+        self.own_trouble()
+    }
+
+    fn own_trouble(&self) -> Option<String> {
+        let connected = self.inner.connected.load(Ordering::Relaxed);
+        (!connected).then(|| self.inner.why_not.read().clone())
+    }
+
+    /// From now on data can flow here only while it can flow there too.
+    pub(crate) fn follow(&self, children: Vec<(Component, Connection)>) {
+        *self.inner.children.write() = children;
     }
 
     /// What the console and the terminal show of this component; called about once per second.
@@ -130,14 +156,27 @@ pub struct Sink {
     pub(crate) balance: Arc<Balance>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) metrics: Arc<SinkMetrics>,
+    /// Those of the input that this one is a part of.
+    pub(crate) outer: Option<Arc<SinkMetrics>>,
     pub(crate) hurry: Arc<dyn Fn() + Send + Sync>,
     pub(crate) open_batches: Arc<OpenBatches>,
 }
 
+#[derive(Clone)]
 pub(crate) struct SinkMetrics {
     pub received: IntCounter,
     pub latency: Timing,
     pub flow_latency: Timing,
+}
+
+impl SinkMetrics {
+    pub fn new(component: &Component, flow_latency: Timing) -> SinkMetrics {
+        SinkMetrics {
+            received: component.counter("input_received", "Messages received."),
+            latency: component.timing("input_latency_ns", "Time that a batch waits until the flow takes it."),
+            flow_latency,
+        }
+    }
 }
 
 /// How many batches have entered and are not settled.
@@ -147,12 +186,31 @@ pub(crate) struct OpenBatches {
     changed: tokio::sync::Notify,
 }
 
+impl OpenBatches {
+    /// Waits until every batch that entered so far is settled; `remind` is called before each wait.
+    pub async fn none(&self, remind: impl Fn()) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.count.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            remind();
+            changed.await;
+        }
+    }
+}
+
 impl Sink {
     /// Counts `n` messages as entered. `settle` hears, once, what became of them, on whatever thread ends the last.
     /// Messages that the input itself filters or drops are told to the returned `Ack` before [`Sink::send`].
     pub fn enter(&self, n: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
         let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), Instant::now());
         metrics.received.inc_by(n as u64);
+        if let Some(outer) = &self.outer {
+            outer.received.inc_by(n as u64);
+        }
         open.count.fetch_add(1, Ordering::SeqCst);
         Ack::enter(&self.balance, n, move |outcome| {
             metrics.flow_latency.observe_many(start.elapsed(), n as u64);
@@ -167,6 +225,9 @@ impl Sink {
         let start = Instant::now();
         let result = self.shards.send(batch).await;
         self.metrics.latency.observe(start.elapsed());
+        if let Some(outer) = &self.outer {
+            outer.latency.observe(start.elapsed());
+        }
         result
     }
 
@@ -198,15 +259,6 @@ impl Sink {
 
     /// Waits until every batch that entered so far is settled.
     pub async fn settled(&self) {
-        loop {
-            let changed = self.open_batches.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if self.open_batches() == 0 {
-                return;
-            }
-            self.hurry();
-            changed.await;
-        }
+        self.open_batches.none(|| self.hurry()).await;
     }
 }

@@ -6,15 +6,19 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod backoff;
+mod chain;
 mod children;
 mod component;
 mod context;
 mod delivery;
+mod driven;
 mod input;
 mod inputs;
+mod named;
 mod output;
 mod outputs;
 mod parse;
+mod processed;
 mod processor;
 mod processors;
 mod queue;
@@ -27,7 +31,7 @@ pub use backoff::Backoff;
 pub use component::{BuildContext, BuildError, Component};
 pub use context::{DeadLetters, StageContext};
 pub use input::{Connection, Input, InputContext, InputError, Sink, SinkClosed};
-pub use output::{Output, OutputContext, Rejection, WriteError};
+pub use output::{OpenError, Output, OutputContext, Rejection, WriteError};
 pub use parse::ParseContext;
 pub use processor::Processor;
 pub use registry::{InputSpec, OutputSpec, ProcessorSpec, Registry};

@@ -12,9 +12,10 @@ use crate::input::Connection;
 
 /// A destination of messages. Shared by all writes in flight.
 pub trait Output: Send + Sync {
-    /// Connects, for outputs that have something to connect to. Called once before the first write; keeps trying until
-    /// it succeeds or `context.stop` is cancelled. `context.connection` must be up before it returns `Ok`.
-    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), String>> {
+    /// Connects, for outputs that have something to connect to. Called before the first write, and again with pauses
+    /// (see [`Output::backoff`]) while it fails for now; messages wait meanwhile. `context.connection` must be up before
+    /// it returns `Ok`; its caller reports the failures there.
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         context.connection.up();
         Box::pin(async { Ok(()) })
     }
@@ -30,7 +31,13 @@ pub trait Output: Send + Sync {
         1
     }
 
-    /// The pauses between attempts at a write that failed for now.
+    /// How many batches that wait may be joined into one write: for outputs whose writes cost the same however much is
+    /// in them, such as those that end with a sync.
+    fn joins(&self) -> usize {
+        1
+    }
+
+    /// The pauses between attempts at an opening or a write that failed for now.
     fn backoff(&self) -> Backoff {
         Backoff::default()
     }
@@ -38,7 +45,7 @@ pub trait Output: Send + Sync {
     /// Somebody is blocked until a write ends: write what was collected now.
     fn hurry(&self) {}
 
-    /// All writes have ended. Flushes and closes; called once.
+    /// All writes have ended. Flushes and closes; called once, and only if the output was opened.
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
@@ -52,6 +59,15 @@ pub struct OutputContext {
     pub stop: CancellationToken,
 }
 
+/// Why an output could not be opened: one sentence with the place and the cure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// Trying again may help.
+    Temporary(String),
+    /// Only another configuration or a restart helps: the flow ends with this sentence.
+    Permanent(String),
+}
+
 /// Why a write did not take all messages.
 #[derive(Clone, Debug)]
 pub enum WriteError {
@@ -59,6 +75,8 @@ pub enum WriteError {
     Temporary(String),
     /// These were not written; all others were.
     Some(Vec<Rejection>),
+    /// None was written and no write will succeed any more: the flow ends with this sentence.
+    Permanent(String),
 }
 
 /// One message that was not written.
@@ -86,5 +104,14 @@ impl Rejection {
             permanent: None,
             error: error.into(),
         }
+    }
+}
+
+/// The result of a write that may have been refused in part.
+pub(crate) fn all_but(rejections: Vec<Rejection>) -> Result<(), WriteError> {
+    if rejections.is_empty() {
+        Ok(())
+    } else {
+        Err(WriteError::Some(rejections))
     }
 }

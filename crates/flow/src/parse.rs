@@ -5,6 +5,8 @@ use std::sync::Arc;
 use thalweg_config::{ComponentKind, ComponentNode, Config, Diagnostics, Node, nearest};
 use thalweg_mapping::{CompileError, Interpolation};
 
+use crate::chain::ChainSpec;
+use crate::processed::{ProcessedInputSpec, ProcessedOutputSpec};
 use crate::registry::{InputSpec, OutputSpec, ProcessorSpec, Registry};
 
 /// Passed down while a configuration is checked. Mistakes go to `diagnostics`; reading goes on to find them all.
@@ -28,7 +30,15 @@ impl<'a> ParseContext<'a> {
         }
     }
 
+    /// Reads an input with the processors that stand at it.
     pub fn input(&mut self, node: &ComponentNode) -> Option<Arc<dyn InputSpec>> {
+        let chain = ChainSpec::read(&node.processors, self);
+        let input = self.bare_input(node);
+        Some(ProcessedInputSpec::unless_empty(chain?, input?))
+    }
+
+    /// Reads an input without the processors that stand at it: its caller runs them.
+    pub(crate) fn bare_input(&mut self, node: &ComponentNode) -> Option<Arc<dyn InputSpec>> {
         let registry = self.registry;
         self.nested(node, |context| registry.parse_input(node, context))
     }
@@ -38,7 +48,15 @@ impl<'a> ParseContext<'a> {
         self.nested(node, |context| registry.parse_processor(node, context))
     }
 
+    /// Reads an output with the processors that stand at it.
     pub fn output(&mut self, node: &ComponentNode) -> Option<Arc<dyn OutputSpec>> {
+        let chain = ChainSpec::read(&node.processors, self);
+        let output = self.bare_output(node);
+        Some(ProcessedOutputSpec::unless_empty(chain?, output?))
+    }
+
+    /// Reads an output without the processors that stand at it: its caller runs them.
+    pub(crate) fn bare_output(&mut self, node: &ComponentNode) -> Option<Arc<dyn OutputSpec>> {
         let registry = self.registry;
         self.nested(node, |context| registry.parse_output(node, context))
     }
@@ -58,10 +76,7 @@ impl<'a> ParseContext<'a> {
 
     fn nested<T>(&mut self, node: &ComponentNode, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         if self.depth >= DEPTH_MAX {
-            self.diagnostics.error_at(
-                node.pos,
-                format!("components are nested more than {DEPTH_MAX} deep; do resources name each other in a circle?"),
-            );
+            self.too_deep(node);
             return None;
         }
         self.depth += 1;
@@ -72,6 +87,27 @@ impl<'a> ParseContext<'a> {
 }
 
 impl ParseContext<'_> {
+    fn too_deep(&self, node: &ComponentNode) {
+        self.diagnostics.error_at(
+            node.pos,
+            format!("components are nested more than {DEPTH_MAX} deep; do resources name each other in a circle?"),
+        );
+    }
+
+    /// Follows `resource: label` to the component that it stands for. Beside it the components on the way, the outermost
+    /// first and the one found last, for what is written at them.
+    pub(crate) fn resolve(&mut self, node: &ComponentNode) -> Option<Vec<ComponentNode>> {
+        let mut way = vec![node.clone()];
+        while let Some(last) = way.last().filter(|last| last.name == "resource").cloned() {
+            if way.len() > DEPTH_MAX {
+                self.too_deep(node);
+                return None;
+            }
+            way.push(self.resource(&last, last.kind)?);
+        }
+        Some(way)
+    }
+
     /// The component that `resource: label` names; reports an unknown label.
     pub(crate) fn resource(&mut self, node: &ComponentNode, kind: ComponentKind) -> Option<ComponentNode> {
         let label = node.body.scalar_text().unwrap_or_default();
@@ -94,8 +130,8 @@ impl ParseContext<'_> {
 
     /// Compiles an interpolated text; reports its mistake at its place in the file.
     pub fn interpolation(&self, node: &Node) -> Option<Interpolation> {
-        let text = node.scalar_text().unwrap_or_default();
-        Interpolation::compile(text)
+        let text = node.expect_text().map_err(|error| self.diagnostics.error(node, error));
+        Interpolation::compile(text.ok()?)
             .map_err(|error| compile_error(node, &error, self.diagnostics))
             .ok()
     }

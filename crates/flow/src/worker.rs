@@ -1,123 +1,105 @@
 //! One worker thread: takes batches of its series, runs them through its own instances of the processors, passes the
-//! results to the output. It ends when its queue is closed and empty, after flushing what processors held back.
+//! results on. It ends when its queue is closed and empty, after flushing what processors held back; or, when the flow
+//! gives up, after the batch at hand, with everything else counted as dropped.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thalweg_record::Batch;
-use thalweg_telemetry::{IntCounter, Timing};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
-use crate::Processor;
-use crate::component::Component;
+use crate::chain::Chain;
+use crate::component::BuildError;
 use crate::queue;
+use crate::shard::Shards;
 
-/// The metrics of one processor, shared by its instances on all threads.
-#[derive(Clone)]
-pub(crate) struct StageMetrics {
-    pub received: IntCounter,
-    batch_received: IntCounter,
-    pub sent: IntCounter,
-    batch_sent: IntCounter,
-    latency: Timing,
-}
-
-impl StageMetrics {
-    pub fn new(component: &Component) -> StageMetrics {
-        StageMetrics {
-            received: component.counter("processor_received", "Messages received."),
-            batch_received: component.counter("processor_batch_received", "Batches received."),
-            sent: component.counter("processor_sent", "Messages passed on."),
-            batch_sent: component.counter("processor_batch_sent", "Batches passed on."),
-            latency: component.timing("processor_latency_ns", "Time to process a batch."),
-        }
-    }
-}
-
-/// A processor instance with its metrics.
-pub(crate) struct Stage {
-    pub processor: Box<dyn Processor>,
-    pub metrics: StageMetrics,
+/// Where the results of a worker go.
+pub(crate) enum Outlet {
+    /// To the output.
+    Queue(queue::Sender<Batch>),
+    /// To the workers of the flow: this one runs the processors of one of several inputs.
+    Shards(Arc<Shards>),
 }
 
 pub(crate) struct Worker {
-    pub stages: Vec<Stage>,
+    pub chain: Chain,
     pub input: queue::Receiver<Batch>,
-    pub output: queue::Sender<Batch>,
+    pub outlet: Outlet,
     pub runtime: Handle,
+    pub give_up: CancellationToken,
 }
 
+/// How a worker ended, as soon as it has: `Err` with the text of the panic in a processor.
+pub(crate) type Ended = oneshot::Receiver<Result<(), String>>;
+
+/// Stack of a worker: scripts recurse, and fail by their own limit before this one.
+const STACK_BYTES: usize = 8 << 20;
+
 impl Worker {
-    pub fn run(mut self) {
+    pub fn spawn(self, name: String) -> Result<Ended, BuildError> {
+        let (sender, ended) = oneshot::channel();
+        let work = move || {
+            let _ = sender.send(unless_it_panics(|| self.run()));
+        };
+        let builder = std::thread::Builder::new().name(name.clone()).stack_size(STACK_BYTES);
+        builder
+            .spawn(work)
+            .map_err(|e| BuildError::new(format!("cannot start the thread {name}: {e}")))?;
+        Ok(ended)
+    }
+
+    fn run(mut self) {
         while let Some(event) = self.next() {
+            let mut results = Vec::new();
             match event {
-                Event::Batch(batch) => self.process_from(0, vec![batch]),
-                Event::Tick(now) => self.tick(now),
+                Event::Batch(batch) => results = self.chain.process(batch),
+                Event::Tick(now) => self.chain.tick(now, &mut results),
             }
+            self.pass_on(results);
         }
-        for at in 0..self.stages.len() {
-            let mut released = Vec::new();
-            if let Some(stage) = self.stages.get_mut(at) {
-                stage.processor.flush(&mut released);
-                stage.metrics.count_sent(&released);
-            }
-            self.process_from(at + 1, released);
+        if !self.give_up.is_cancelled() {
+            let mut results = Vec::new();
+            self.chain.flush(&mut results);
+            self.pass_on(results);
         }
     }
 
     fn next(&mut self) -> Option<Event> {
-        let due = self.stages.iter().filter_map(|stage| stage.processor.next_tick()).min();
+        if self.give_up.is_cancelled() {
+            return None;
+        }
+        let due = self.chain.next_tick();
         if due.is_none_or(|due| due > Instant::now())
             && let Some(batch) = self.input.try_receive()
         {
             return Some(Event::Batch(batch));
         }
+        let (input, give_up) = (&mut self.input, &self.give_up);
+        let receive = async {
+            tokio::select! {
+                biased;
+                () = give_up.cancelled() => None,
+                batch = input.receive() => batch.map(Event::Batch),
+            }
+        };
         let Some(due) = due else {
-            return self.runtime.block_on(self.input.receive()).map(Event::Batch);
+            return self.runtime.block_on(receive);
         };
         let wait = due.saturating_duration_since(Instant::now());
-        if wait > Duration::ZERO {
-            let received = self
+        if wait > Duration::ZERO
+            && let Ok(event) = self
                 .runtime
-                .block_on(async { tokio::time::timeout(wait, self.input.receive()).await });
-            match received {
-                Ok(batch) => return batch.map(Event::Batch),
-                Err(_elapsed) => {}
-            }
+                .block_on(async { tokio::time::timeout(wait, receive).await })
+        {
+            return event;
         }
         Some(Event::Tick(Instant::now()))
     }
 
-    fn tick(&mut self, now: Instant) {
-        for at in 0..self.stages.len() {
-            let mut released = Vec::new();
-            if let Some(stage) = self.stages.get_mut(at)
-                && stage.processor.next_tick().is_some_and(|due| due <= now)
-            {
-                stage.processor.tick(now, &mut released);
-                stage.metrics.count_sent(&released);
-            }
-            self.process_from(at + 1, released);
-        }
-    }
-
-    /// Runs batches through the stages from `first` on and sends what is left.
-    fn process_from(&mut self, first: usize, mut batches: Vec<Batch>) {
-        for stage in self.stages.iter_mut().skip(first) {
-            let mut results = Vec::with_capacity(batches.len());
-            for batch in batches {
-                if batch.is_empty() {
-                    batch.ack.delivered();
-                    continue;
-                }
-                stage.metrics.received.inc_by(batch.len() as u64);
-                stage.metrics.batch_received.inc();
-                let start = Instant::now();
-                stage.processor.process(batch, &mut results);
-                stage.metrics.latency.observe(start.elapsed());
-            }
-            stage.metrics.count_sent(&results);
-            batches = results;
-        }
+    fn pass_on(&mut self, batches: Vec<Batch>) {
         for batch in batches {
             debug_assert_eq!(
                 batch.len(),
@@ -126,21 +108,33 @@ impl Worker {
             );
             if batch.is_empty() {
                 batch.ack.delivered();
-            } else {
-                // Without an output the batch is given up as it is dropped.
-                let _closed = self.runtime.block_on(self.output.send(batch));
+                continue;
             }
+            let send = async {
+                match &self.outlet {
+                    Outlet::Queue(queue) => queue.send(batch).await.is_ok(),
+                    Outlet::Shards(shards) => shards.send(batch).await.is_ok(),
+                }
+            };
+            // A batch that nobody takes any more is given up as it is dropped.
+            self.runtime.block_on(async {
+                tokio::select! {
+                    biased;
+                    _taken = send => {}
+                    () = self.give_up.cancelled() => {}
+                }
+            });
         }
     }
 }
 
-impl StageMetrics {
-    fn count_sent(&self, batches: &[Batch]) {
-        if !batches.is_empty() {
-            self.sent.inc_by(batches.iter().map(|batch| batch.len() as u64).sum());
-            self.batch_sent.inc_by(batches.len() as u64);
-        }
-    }
+/// Runs something that must not take the thread down in silence; `Err` is the text of its panic.
+pub(crate) fn unless_it_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        text.or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "an unknown fault".to_owned())
+    })
 }
 
 enum Event {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::delta::DeltaError;
-use crate::store::DiskFault;
+use crate::store::{DiskFault, FaultKind};
 use crate::tags::Refusal;
 
 /// Why a table could not be opened.
@@ -17,6 +17,20 @@ pub enum OpenError {
     Schema { path: PathBuf, what: String },
     #[error("the table {path} cannot be written: {source}")]
     Thread { path: PathBuf, source: std::io::Error },
+}
+
+impl OpenError {
+    /// Whether trying again helps only after a restart or with another configuration.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            OpenError::Folder { source, .. } => matches!(source, DiskFault::SyncFailed { .. } | DiskFault::Poisoned(_)),
+            OpenError::Table { source, .. } => {
+                matches!(source, DeltaError::Unsupported { .. }) || source.kind() == FaultKind::SyncFailed
+            }
+            OpenError::Schema { .. } => true,
+            OpenError::Thread { .. } => false,
+        }
+    }
 }
 
 /// Why an append did not store all its messages.

@@ -70,7 +70,25 @@ impl LogLimiter {
         }
     }
 
-    /// Events held back whose summary is due, with their kinds: for a component that has gone quiet, and at the end.
+    /// Events held back for the whole period, with their kinds: their summary is due, whether or not another one comes.
+    /// To be asked every second or so. The period of each kind begins anew, so it gets one line per period.
+    pub fn due(&self) -> Vec<(&'static str, u64)> {
+        self.due_at(Instant::now())
+    }
+
+    fn due_at(&self, now: Instant) -> Vec<(&'static str, u64)> {
+        let mut kinds = self.kinds.lock();
+        let due = kinds
+            .iter_mut()
+            .filter(|(_, seen)| seen.held_back > 0 && now.duration_since(seen.window_start) >= PERIOD);
+        due.map(|(kind, seen)| {
+            seen.window_start = now;
+            (*kind, std::mem::take(&mut seen.held_back))
+        })
+        .collect()
+    }
+
+    /// All events held back, with their kinds: for the end.
     pub fn drain(&self) -> Vec<(&'static str, u64)> {
         let mut kinds = self.kinds.lock();
         let held = kinds.iter_mut().filter(|(_, seen)| seen.held_back > 0);
@@ -106,5 +124,19 @@ mod tests {
         );
         assert_eq!(limiter.drain(), [("a", 2)]);
         assert!(limiter.drain().is_empty());
+    }
+
+    #[test]
+    fn a_summary_is_due_ten_seconds_after_the_last_line_and_only_once() {
+        let limiter = LogLimiter::default();
+        let start = Instant::now();
+        let second = |n| start + Duration::from_secs(n);
+        limiter.check_at("a", 4, second(0));
+        assert!(limiter.due_at(second(9)).is_empty());
+        assert_eq!(limiter.due_at(second(10)), [("a", 3)]);
+        assert_eq!(limiter.check_at("a", 1, second(11)), Verdict::HoldBack);
+        assert!(limiter.due_at(second(19)).is_empty());
+        assert_eq!(limiter.due_at(second(20)), [("a", 1)]);
+        assert!(limiter.due_at(second(40)).is_empty());
     }
 }

@@ -54,24 +54,21 @@ pub fn level(name: &str) -> Option<LevelFilter> {
 
 /// Starts logging for the whole process. A second call changes nothing.
 pub fn start(options: Options) {
-    // The libraries' own events matter only when they are errors: what an operator must know, Thalweg says itself.
-    let libraries = if options.level >= LevelFilter::DEBUG {
-        options.level
-    } else {
-        LevelFilter::ERROR
-    };
-    let libraries = libraries.min(LevelFilter::DEBUG);
-    let directives = format!("{libraries},opcua=off,thalweg={0}", options.level);
-    let directives = if options.level >= LevelFilter::DEBUG {
-        directives.replace(",opcua=off", "")
-    } else {
-        directives
-    };
-    let filter = EnvFilter::try_new(directives).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_new(directives(options.level)).unwrap_or_else(|_| EnvFilter::new("info"));
     let _ = tracing_subscriber::registry()
         .with(filter)
         .with(Lines { options })
         .try_init();
+}
+
+/// What is let through at a level, in the language of the filter.
+fn directives(level: LevelFilter) -> String {
+    if level >= LevelFilter::DEBUG {
+        return format!("{},thalweg={level}", LevelFilter::DEBUG);
+    }
+    // The libraries' own events matter only when they are errors: what an operator must know, Thalweg says itself.
+    let libraries = level.min(LevelFilter::ERROR);
+    format!("{libraries},opcua=off,thalweg={level}")
 }
 
 struct Lines {
@@ -191,6 +188,13 @@ mod tests {
                 static_fields,
             },
         }
+    }
+
+    #[test]
+    fn libraries_are_no_louder_than_the_level() {
+        assert_eq!(directives(LevelFilter::OFF), "off,opcua=off,thalweg=off");
+        assert_eq!(directives(LevelFilter::WARN), "error,opcua=off,thalweg=warn");
+        assert_eq!(directives(LevelFilter::TRACE), "debug,thalweg=trace");
     }
 
     #[test]

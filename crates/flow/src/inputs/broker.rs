@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use thalweg_config::{ComponentKind, ComponentNode, Fields};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::BoxFuture;
-use crate::children::{self, Child};
+use crate::children;
 use crate::component::{BuildContext, BuildError, Component};
-use crate::input::{Connection, Input, InputContext, InputError};
+use crate::input::{Connection, Input, InputContext, InputError, Sink, SinkMetrics};
+use crate::named::Named;
 use crate::parse::ParseContext;
 use crate::registry::InputSpec;
+use crate::runtime::NodeCounters;
 
-struct Spec(Vec<Child<dyn InputSpec>>);
+struct Spec(Vec<Named<dyn InputSpec>>);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
     let fields = Fields::new(&node.body, context.diagnostics);
@@ -22,10 +25,19 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
 
 impl InputSpec for Spec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
-        let build = |child: &Child<dyn InputSpec>| {
+        let build = |child: &Named<dyn InputSpec>| {
             let context = child.build_context(context);
+            let component = context.component.clone();
+            let connection = Connection::new(&component, "input");
+            let received = component.counter("input_received", "Messages received.");
+            let nodes = &context.scope.nodes;
+            nodes.add(NodeCounters::input(&component, received, connection.clone()));
             let input = child.spec.build(&context)?;
-            Ok((context.component, input))
+            Ok(Source {
+                component,
+                connection,
+                input,
+            })
         };
         Ok(Box::new(Broker(
             self.0.iter().map(build).collect::<Result<_, BuildError>>()?,
@@ -33,45 +45,44 @@ impl InputSpec for Spec {
     }
 }
 
-struct Broker(Vec<(Component, Box<dyn Input>)>);
+struct Source {
+    component: Component,
+    connection: Connection,
+    input: Box<dyn Input>,
+}
+
+struct Broker(Vec<Source>);
 
 impl Input for Broker {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
-            let mut connections = Vec::new();
-            let mut running = Vec::new();
-            for (component, input) in self.0 {
-                let connection = Connection::new(&component, "input");
-                connections.push((component.clone(), connection.clone()));
-                let (sink, stop) = (context.sink.clone(), context.stop.clone());
-                running.push(tokio::spawn(input.run(InputContext {
-                    component,
-                    sink,
-                    stop,
-                    connection,
-                })));
-            }
-            let watched = connections.clone();
+            let connections: Vec<_> = self
+                .0
+                .iter()
+                .map(|source| (source.component.clone(), source.connection.clone()))
+                .collect();
+            context.connection.follow(connections.clone());
             context.connection.show(move || {
-                watched
+                connections
                     .iter()
                     .flat_map(|(_, connection)| connection.details())
                     .collect()
             });
-            let follow = follow(&connections, &context.connection);
-            let all = join_all(running);
-            tokio::pin!(all);
-            let results = tokio::select! {
-                results = &mut all => results,
-                () = follow => unreachable!("connections are followed without end"),
-            };
-            let errors: Vec<String> = results
-                .into_iter()
-                .filter_map(|result| match result {
-                    Ok(result) => result.err().map(|error| error.0),
-                    Err(panic) => Some(format!("stopped by a fault in it: {panic}")),
-                })
-                .collect();
+            context.connection.up();
+            // Tasks of their own, which end with this one however it ends.
+            let running = self.0.into_iter().map(|source| {
+                let title = source.component.title().to_owned();
+                let task = AbortOnDropHandle::new(tokio::spawn(source.start(&context)));
+                async move {
+                    match task.await {
+                        Ok(Ok(())) => None,
+                        Ok(Err(error)) => Some(format!("{title}: {error}")),
+                        Err(panic) => Some(format!("{title} was stopped by a fault in it: {panic}")),
+                    }
+                }
+            });
+            let running: Vec<_> = running.collect();
+            let errors: Vec<String> = join_all(running).await.into_iter().flatten().collect();
             if errors.is_empty() {
                 Ok(())
             } else {
@@ -81,17 +92,19 @@ impl Input for Broker {
     }
 }
 
-/// The broker is connected when all of its inputs are.
-async fn follow(children: &[(Component, Connection)], own: &Connection) {
-    let mut timer = tokio::time::interval(std::time::Duration::from_millis(200));
-    loop {
-        timer.tick().await;
-        let down = children
-            .iter()
-            .find_map(|(component, c)| Some(format!("{}: {}", component.title(), c.why_not()?)));
-        match down {
-            None => own.up(),
-            Some(why) => own.lost(&why),
-        }
+impl Source {
+    fn start(self, outer: &InputContext) -> BoxFuture<'static, Result<(), InputError>> {
+        let metrics = SinkMetrics::new(&self.component, outer.sink.metrics.flow_latency.clone());
+        let sink = Sink {
+            metrics: Arc::new(metrics),
+            outer: Some(outer.sink.metrics.clone()),
+            ..outer.sink.clone()
+        };
+        self.input.run(InputContext {
+            component: self.component,
+            sink,
+            stop: outer.stop.clone(),
+            connection: self.connection,
+        })
     }
 }

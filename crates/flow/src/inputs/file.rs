@@ -44,7 +44,7 @@ impl Input for Spec {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
             for pattern in &self.paths {
-                for path in matching(pattern)? {
+                for path in find(pattern.clone(), &context).await? {
                     if !context.stop.is_cancelled() {
                         read_file(&path, &self.codec, &context).await?;
                     }
@@ -73,39 +73,71 @@ async fn read_file(path: &Path, codec: &Codec, context: &InputContext) -> Result
     read.await.map_err(unreadable)
 }
 
-/// The files that a path or a pattern names, sorted. `*` and `?` stay within a folder, `**` crosses folders.
-fn matching(pattern: &str) -> Result<Vec<PathBuf>, InputError> {
-    if !pattern.contains(['*', '?', '[', '{']) {
+/// What a pattern names may take long to find: a thread that may block does it.
+async fn find(pattern: String, context: &InputContext) -> Result<Vec<PathBuf>, InputError> {
+    let component = context.component.clone();
+    let search = tokio::task::spawn_blocking(move || {
+        matching(&pattern, |folder, error| {
+            component.warn_limited("unreadable_folder", 1, || {
+                format!("cannot list {}, its files are left out: {error}", folder.display())
+            });
+        })
+    });
+    search
+        .await
+        .unwrap_or_else(|fault| Err(InputError(format!("the search for files was stopped: {fault}"))))
+}
+
+/// What makes a path a pattern.
+const SPECIAL: [char; 4] = ['*', '?', '[', '{'];
+
+/// The files that a path or a pattern names, sorted. `*` and `?` stay within a folder, `**` crosses folders. Folders
+/// that are symbolic links are not entered, because they may lead in a circle.
+fn matching(pattern: &str, unreadable: impl Fn(&Path, std::io::Error)) -> Result<Vec<PathBuf>, InputError> {
+    if !pattern.contains(SPECIAL) {
         return Ok(vec![PathBuf::from(pattern)]);
     }
     let glob = globset::GlobBuilder::new(pattern).literal_separator(true).build();
     let glob = glob
         .map_err(|error| InputError(format!("the pattern {pattern} is not valid: {error}")))?
         .compile_matcher();
-    let first_special = pattern.find(['*', '?', '[', '{']).unwrap_or(0);
-    let root = pattern
-        .get(..first_special)
-        .and_then(|fixed| fixed.rfind('/'))
-        .and_then(|slash| pattern.get(..slash));
-    let root = match root {
+    let fixed = pattern.split(SPECIAL).next().unwrap_or_default();
+    let root = match fixed.rfind('/') {
         None => ".",
-        Some("") => "/",
-        Some(root) => root,
+        Some(0) => "/",
+        Some(slash) => pattern.get(..slash).unwrap_or_default(),
+    };
+    let rest = pattern
+        .get(fixed.rfind('/').map_or(0, |slash| slash + 1)..)
+        .unwrap_or_default();
+    // Levels of folders below the root that a match can lie in.
+    let levels = match rest.contains("**") {
+        true => usize::MAX,
+        false => rest.matches('/').count(),
     };
     let mut found = Vec::new();
-    let mut folders = vec![PathBuf::from(root)];
-    while let Some(folder) = folders.pop() {
-        let entries = std::fs::read_dir(&folder).map_err(|error| {
-            InputError(format!(
-                "cannot list {} for the pattern {pattern}: {error}",
-                folder.display()
-            ))
-        })?;
-        for path in entries.flatten().map(|entry| entry.path()) {
-            let relative = path.strip_prefix("./").unwrap_or(&path);
-            if path.is_dir() {
-                folders.push(path);
-            } else if glob.is_match(relative) {
+    let mut folders = vec![(PathBuf::from(root), 0)];
+    while let Some((folder, level)) = folders.pop() {
+        let entries = match std::fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if level > 0 => {
+                unreadable(&folder, error);
+                continue;
+            }
+            Err(error) => {
+                let folder = folder.display();
+                return Err(InputError(format!(
+                    "cannot list {folder} for the pattern {pattern}: {error}"
+                )));
+            }
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if level < levels {
+                    folders.push((path, level + 1));
+                }
+            } else if glob.is_match(path.strip_prefix("./").unwrap_or(&path)) && path.exists() && !path.is_dir() {
                 found.push(path);
             }
         }
@@ -126,7 +158,7 @@ mod tests {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
         let find = |pattern: &str| {
-            let found = matching(&format!("{}/{pattern}", folder.path().display())).unwrap();
+            let found = matching(&format!("{}/{pattern}", folder.path().display()), |_, _| {}).unwrap();
             found
                 .iter()
                 .map(|p| p.strip_prefix(folder.path()).unwrap().display().to_string())
@@ -135,5 +167,32 @@ mod tests {
         assert_eq!(find("*.json"), ["a.json", "z.json"]);
         assert_eq!(find("**/*.json"), ["a.json", "b/c.json", "z.json"]);
         assert_eq!(find("a.txt"), ["a.txt"]);
+    }
+
+    #[test]
+    fn a_pattern_looks_no_deeper_than_it_reaches_and_goes_round_no_circle() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["a/b/c", "d"] {
+            std::fs::create_dir_all(path(name)).unwrap();
+        }
+        for name in ["a/1.json", "a/b/2.json", "a/b/c/3.json", "d/4.json"] {
+            std::fs::write(path(name), "x").unwrap();
+        }
+        std::os::unix::fs::symlink(folder.path(), path("d/round")).unwrap();
+        std::os::unix::fs::symlink(path("a/1.json"), path("d/linked.json")).unwrap();
+        std::os::unix::fs::symlink(path("nowhere"), path("broken.json")).unwrap();
+        let find = |pattern: &str| {
+            let found = matching(&format!("{}/{pattern}", folder.path().display()), |_, _| {}).unwrap();
+            let names = found
+                .iter()
+                .map(|p| p.strip_prefix(folder.path()).unwrap().display().to_string());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(find("*/*.json"), ["a/1.json", "d/4.json", "d/linked.json"]);
+        assert_eq!(
+            find("**/*.json"),
+            ["a/1.json", "a/b/2.json", "a/b/c/3.json", "d/4.json", "d/linked.json"]
+        );
     }
 }

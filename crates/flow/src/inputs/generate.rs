@@ -37,8 +37,10 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     let batch_size = fields.int_in("batch_size", 1, 1..=BATCH_SIZE_MAX).unsigned_abs() as usize;
     fields.finish();
     let mapping = mapping?;
-    let text = mapping.scalar_text().unwrap_or_default();
-    let mapping = Mapping::compile(text)
+    let text = mapping
+        .expect_text()
+        .map_err(|error| diagnostics.error(&mapping, error));
+    let mapping = Mapping::compile(text.ok()?)
         .map_err(|error| compile_error(&mapping, &error, diagnostics))
         .ok()?;
     Some(Arc::new(Spec {

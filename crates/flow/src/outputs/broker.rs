@@ -1,21 +1,26 @@
 //! `broker`: one flow into several outputs. `fan_out` gives every message to all of them, and a message is delivered when
-//! all have it; `round_robin` and `greedy` give each batch to one of them.
+//! all have it. `round_robin` gives each batch to the next of them in turn, and waits for that one; `greedy` gives it to
+//! one that is free, so the fastest get the most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use thalweg_config::{ComponentKind, ComponentNode, Fields};
 use thalweg_record::Message;
+use tokio::sync::Semaphore;
 
 use crate::BoxFuture;
-use crate::backoff::Pauses;
-use crate::children::{self, Child};
-use crate::component::{BuildContext, BuildError, Component};
+use crate::children;
+use crate::component::{BuildContext, BuildError};
+use crate::driven::{Driven, OutputMetrics, Refusal, Unopened, Write};
 use crate::input::Connection;
-use crate::output::{Output, OutputContext, Rejection, WriteError};
+use crate::named::Named;
+use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError, all_but};
 use crate::parse::ParseContext;
 use crate::registry::OutputSpec;
+use crate::runtime::NodeCounters;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pattern {
@@ -27,7 +32,7 @@ enum Pattern {
 
 struct Spec {
     pattern: Pattern,
-    children: Vec<Child<dyn OutputSpec>>,
+    children: Vec<Named<dyn OutputSpec>>,
 }
 
 const PATTERNS: [(&str, Pattern); 4] = [
@@ -51,15 +56,22 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
 
 impl OutputSpec for Spec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-        let build = |child: &Child<dyn OutputSpec>| {
+        let build = |child: &Named<dyn OutputSpec>| {
             let context = child.build_context(context);
+            let component = context.component.clone();
+            let connection = Connection::new(&component, "output");
+            let metrics = OutputMetrics::new(&component);
+            let nodes = &context.scope.nodes;
+            nodes.add(NodeCounters::output(&component, &metrics, connection.clone()));
             let output = child.spec.build(&context)?;
-            let connection = Connection::new(&context.component, "output");
-            Ok(Target {
-                component: context.component,
-                connection,
+            let slots = Arc::new(Semaphore::new(output.max_in_flight().max(1)));
+            let driven = Driven {
                 output,
-            })
+                component,
+                connection,
+                metrics,
+            };
+            Ok(Target { driven, slots })
         };
         let targets = self
             .children
@@ -74,42 +86,37 @@ impl OutputSpec for Spec {
     }
 }
 
+#[derive(Clone)]
 struct Target {
-    component: Component,
-    connection: Connection,
-    output: Arc<dyn Output>,
+    driven: Driven,
+    /// As many as writes may be in flight there. Only of use where batches go to one of several.
+    slots: Arc<Semaphore>,
 }
 
 struct Broker {
     pattern: Pattern,
     targets: Arc<[Target]>,
+    /// Whose turn it is.
     next: AtomicUsize,
 }
 
-type Write = BoxFuture<'static, Result<(), WriteError>>;
-
 impl Output for Broker {
-    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), String>> {
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         Box::pin(async move {
-            let contexts: Vec<OutputContext> = self
-                .targets
-                .iter()
-                .map(|target| OutputContext {
-                    component: target.component.clone(),
-                    connection: target.connection.clone(),
-                    stop: context.stop.clone(),
+            let connections = self.targets.iter().map(|Target { driven, .. }| {
+                let (component, connection) = (&driven.component, &driven.connection);
+                (component.clone(), connection.clone())
+            });
+            context.connection.follow(connections.collect());
+            // Each is opened until it succeeds, so that those that are open already are not opened again.
+            let opening = self.targets.iter().map(|target| async {
+                let opened = target.driven.open(&context.stop).await;
+                opened.map_err(|error| match error {
+                    Unopened::GivenUp => OpenError::Temporary("the shutdown time is over".to_owned()),
+                    Unopened::Never(why) => OpenError::Permanent(target.name_in(why)),
                 })
-                .collect();
-            let opening = self
-                .targets
-                .iter()
-                .zip(&contexts)
-                .map(|(target, context)| target.output.open(context));
-            join_all(opening).await.into_iter().collect::<Result<(), String>>()?;
-            let targets = self.targets.clone();
-            context
-                .connection
-                .show(move || targets.iter().flat_map(|target| target.connection.details()).collect());
+            });
+            try_join_all(opening).await?;
             context.connection.up();
             Ok(())
         })
@@ -117,128 +124,138 @@ impl Output for Broker {
 
     fn write(&self, messages: Arc<Vec<Message>>) -> Write {
         match self.pattern {
-            Pattern::FanOut => {
-                // Every call is made now, so that each output has the batch at its place in the order.
-                let writes: Vec<Write> = self
-                    .targets
-                    .iter()
-                    .map(|target| target.output.write(messages.clone()))
-                    .collect();
-                let targets = self.targets.clone();
-                Box::pin(async move { fan_out(&targets, writes, &messages).await })
-            }
-            Pattern::FanOutSequential => {
-                let targets = self.targets.clone();
-                Box::pin(async move {
-                    let mut rejections = Vec::new();
-                    for target in targets.iter() {
-                        merge(
-                            &mut rejections,
-                            settle(target, target.output.write(messages.clone()), &messages).await,
-                        );
-                    }
-                    if rejections.is_empty() {
-                        Ok(())
-                    } else {
-                        Err(WriteError::Some(rejections))
-                    }
-                })
-            }
-            // With one write in flight at a time, the first free output is the next one.
-            Pattern::RoundRobin | Pattern::Greedy => {
-                let number = self.next.fetch_add(1, Ordering::Relaxed) % self.targets.len();
-                self.targets.get(number).map_or_else(
-                    || Box::pin(std::future::ready(Ok(()))) as Write,
-                    |target| target.output.write(messages),
-                )
-            }
+            Pattern::FanOut => self.fan_out(messages),
+            Pattern::FanOutSequential => self.one_after_the_other(messages),
+            Pattern::RoundRobin | Pattern::Greedy => self.to_one(messages),
         }
     }
 
     fn max_in_flight(&self) -> usize {
-        let all = self.targets.iter().map(|target| target.output.max_in_flight());
+        let all = self.targets.iter().map(|target| target.driven.output.max_in_flight());
         match self.pattern {
             Pattern::FanOut => all.min().unwrap_or(1),
-            _ => 1,
+            Pattern::FanOutSequential => 1,
+            Pattern::RoundRobin | Pattern::Greedy => all.sum(),
+        }
+    }
+
+    fn joins(&self) -> usize {
+        match self.pattern {
+            Pattern::FanOut | Pattern::FanOutSequential => {
+                let all = self.targets.iter().map(|target| target.driven.output.joins());
+                all.min().unwrap_or(1)
+            }
+            // Joined batches would all go to the same one.
+            Pattern::RoundRobin | Pattern::Greedy => 1,
         }
     }
 
     fn hurry(&self) {
-        self.targets.iter().for_each(|target| target.output.hurry());
+        self.targets.iter().for_each(|target| target.driven.output.hurry());
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async {
-            let closed = join_all(self.targets.iter().map(|target| target.output.close())).await;
-            closed.into_iter().collect()
+            let closed = join_all(self.targets.iter().map(|target| target.driven.output.close())).await;
+            let errors: Vec<String> = self
+                .targets
+                .iter()
+                .zip(closed)
+                .filter_map(|(target, closed)| Some(target.name_in(closed.err()?)))
+                .collect();
+            match errors.is_empty() {
+                true => Ok(()),
+                false => Err(errors.join("; ")),
+            }
         })
     }
 }
 
-async fn fan_out(targets: &[Target], writes: Vec<Write>, messages: &Arc<Vec<Message>>) -> Result<(), WriteError> {
-    let settled = targets
-        .iter()
-        .zip(writes)
-        .map(|(target, write)| settle(target, write, messages));
-    let mut rejections = Vec::new();
-    for refused in join_all(settled).await {
-        merge(&mut rejections, refused);
+impl Broker {
+    fn fan_out(&self, messages: Arc<Vec<Message>>) -> Write {
+        // Every call is made now, so that each output has the batch at its place in the order.
+        let writes: Vec<Write> = self
+            .targets
+            .iter()
+            .map(|target| target.driven.start(&messages))
+            .collect();
+        let targets = self.targets.clone();
+        Box::pin(async move {
+            let finished = targets
+                .iter()
+                .zip(writes)
+                .map(|(target, write)| target.finish(write, &messages));
+            let mut rejections = Vec::new();
+            for refused in try_join_all(finished).await? {
+                merge(&mut rejections, refused);
+            }
+            all_but(rejections)
+        })
     }
-    if rejections.is_empty() {
-        Ok(())
-    } else {
-        Err(WriteError::Some(rejections))
+
+    fn one_after_the_other(&self, messages: Arc<Vec<Message>>) -> Write {
+        let targets = self.targets.clone();
+        Box::pin(async move {
+            let mut rejections = Vec::new();
+            for target in targets.iter() {
+                let write = target.driven.start(&messages);
+                merge(&mut rejections, target.finish(write, &messages).await?);
+            }
+            all_but(rejections)
+        })
+    }
+
+    fn to_one(&self, messages: Arc<Vec<Message>>) -> Write {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let free = |target: &&Target| target.slots.available_permits();
+        let chosen = match self.pattern {
+            // Of those that are equally free the first, hence the reversal: the last of equals is the maximum.
+            Pattern::Greedy => self
+                .targets
+                .iter()
+                .rev()
+                .max_by_key(free)
+                .filter(|target| free(target) > 0),
+            _ => None,
+        };
+        let Some(target) = chosen.or_else(|| self.targets.get(turn % self.targets.len().max(1))) else {
+            return Box::pin(std::future::ready(Ok(())));
+        };
+        let target = target.clone();
+        let mut slot = Box::pin(target.slots.clone().acquire_owned());
+        // The first poll takes the place in the queue, or the slot: then the write begins now.
+        let first = slot.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let begun = first.is_ready().then(|| target.driven.start(&messages));
+        Box::pin(async move {
+            let _slot = match first {
+                Poll::Ready(slot) => slot,
+                Poll::Pending => slot.await,
+            };
+            let write = begun.unwrap_or_else(|| target.driven.start(&messages));
+            let refused = target.finish(write, &messages).await?;
+            all_but(refused.into_iter().map(Rejection::from).collect())
+        })
     }
 }
 
-/// Repeats one output's write until it has every message or refused it for good: the others have theirs already and must
-/// not get it twice.
-async fn settle(target: &Target, mut write: Write, messages: &Arc<Vec<Message>>) -> Vec<Rejection> {
-    let mut pauses = Pauses::new(target.output.backoff());
-    let mut refused = Vec::new();
-    // The messages still to be written, by their index in the batch.
-    let mut left: Vec<usize> = (0..messages.len()).collect();
-    loop {
-        let (again, why) = match write.await {
-            Ok(()) => (Vec::new(), String::new()),
-            Err(WriteError::Temporary(why)) => (left.clone(), why),
-            Err(WriteError::Some(rejections)) => {
-                let mut again = Vec::new();
-                let mut why = String::new();
-                for rejection in rejections {
-                    let Some(&index) = left.get(rejection.index) else {
-                        continue;
-                    };
-                    if rejection.permanent.is_some() {
-                        refused.push(Rejection { index, ..rejection });
-                    } else {
-                        again.push(index);
-                        why = rejection.error;
-                    }
-                }
-                (again, why)
-            }
-        };
-        if again.is_empty() {
-            target.connection.up();
-            return refused;
-        }
-        target.connection.lost(&why);
-        target
-            .component
-            .warn_limited("write_failed", 1, || format!("write failed, trying again: {why}"));
-        tokio::time::sleep(pauses.after(again.len() < left.len())).await;
-        left = again;
-        let batch = left.iter().filter_map(|&index| messages.get(index).cloned()).collect();
-        write = target.output.write(Arc::new(batch));
+impl Target {
+    /// Repeats this output's write until it has every message or refused it for good: the others have theirs already and
+    /// must not get it twice.
+    async fn finish(&self, write: Write, messages: &Arc<Vec<Message>>) -> Result<Vec<Refusal>, WriteError> {
+        let finished = self.driven.finish(write, messages).await;
+        finished.map_err(|why| WriteError::Permanent(self.name_in(why)))
+    }
+
+    fn name_in(&self, why: String) -> String {
+        format!("{}: {why}", self.driven.component.title())
     }
 }
 
 /// A message that one output refuses is refused once, whatever the others did.
-fn merge(all: &mut Vec<Rejection>, refused: Vec<Rejection>) {
-    for rejection in refused {
-        if !all.iter().any(|known| known.index == rejection.index) {
-            all.push(rejection);
+fn merge(all: &mut Vec<Rejection>, refused: Vec<Refusal>) {
+    for refusal in refused {
+        if !all.iter().any(|known| known.index == refusal.index) {
+            all.push(refusal.into());
         }
     }
 }

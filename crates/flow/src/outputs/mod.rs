@@ -4,6 +4,7 @@ mod broker;
 mod codec;
 mod drop;
 mod file;
+mod files;
 mod resource;
 mod stdout;
 mod writer;

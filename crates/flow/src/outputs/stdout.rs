@@ -48,22 +48,50 @@ impl Output for Stdout {
             .for_each(|message| self.codec.encode(message, &mut bytes));
         self.writer.write(bytes)
     }
+
+    /// One call of the system for all that wait.
+    fn joins(&self) -> usize {
+        BATCHES_JOINED
+    }
 }
+
+/// Batches written together.
+const BATCHES_JOINED: usize = 64;
 
 struct StandardOutput;
 
 impl Destination for StandardOutput {
     type Job = Vec<u8>;
 
-    fn write(&mut self, bytes: &Vec<u8>) -> io::Result<()> {
-        io::stdout().lock().write_all(bytes)
+    fn write(&mut self, bytes: Vec<u8>) -> Result<(), WriteError> {
+        let mut out = io::stdout().lock();
+        out.write_all(&bytes).and_then(|()| out.flush()).map_err(failed)
     }
+}
 
-    fn sync(&mut self) -> io::Result<()> {
-        io::stdout().lock().flush()
+/// A reader that is gone does not come back.
+fn failed(error: io::Error) -> WriteError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => {
+            WriteError::Permanent("the reader of the standard output has closed it".to_owned())
+        }
+        _ => WriteError::Temporary(format!("cannot write to the standard output: {error}")),
     }
+}
 
-    fn describe(&self) -> String {
-        "the standard output".to_owned()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_is_gone_ends_the_output_and_a_full_pipe_does_not() {
+        assert!(matches!(
+            failed(io::ErrorKind::BrokenPipe.into()),
+            WriteError::Permanent(_)
+        ));
+        assert!(matches!(
+            failed(io::ErrorKind::WouldBlock.into()),
+            WriteError::Temporary(_)
+        ));
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use thalweg_config::ComponentNode;
 use thalweg_record::{Batch, Message};
 
-use super::nested::{Chain, ChainSpec};
 use crate::Processor;
+use crate::chain::{Chain, ChainSpec};
 use crate::component::BuildError;
 use crate::context::StageContext;
 use crate::parse::ParseContext;
@@ -21,7 +21,7 @@ pub(super) fn parse_catch(node: &ComponentNode, context: &mut ParseContext<'_>) 
 
 impl ProcessorSpec for CatchSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
-        Ok(Box::new(Catch(self.0.build(&context)?)))
+        Ok(Box::new(Catch(self.0.build_within(&context)?)))
     }
 }
 
@@ -34,11 +34,8 @@ impl Processor for Catch {
                 out.push(run);
                 continue;
             }
-            let mut caught = self.0.process(run);
-            for message in caught.iter_mut().flat_map(|batch| &mut batch.messages) {
-                message.failure = None;
-            }
-            out.append(&mut caught);
+            let caught = self.0.process(run);
+            out.extend(caught.into_iter().map(cleared));
         }
     }
 
@@ -47,12 +44,24 @@ impl Processor for Catch {
     }
 
     fn tick(&mut self, now: std::time::Instant, out: &mut Vec<Batch>) {
-        self.0.tick(now, out);
+        let mut released = Vec::new();
+        self.0.tick(now, &mut released);
+        out.extend(released.into_iter().map(cleared));
     }
 
     fn flush(&mut self, out: &mut Vec<Batch>) {
-        self.0.flush(out);
+        let mut released = Vec::new();
+        self.0.flush(&mut released);
+        out.extend(released.into_iter().map(cleared));
     }
+}
+
+/// Without the marks of failures, which are dealt with.
+fn cleared(mut batch: Batch) -> Batch {
+    for message in &mut batch.messages {
+        message.failure = None;
+    }
+    batch
 }
 
 /// Cuts a batch where flagged and unflagged messages meet, so that order is kept.
@@ -96,7 +105,7 @@ pub(super) fn parse_try(node: &ComponentNode, context: &mut ParseContext<'_>) ->
     );
     let steps: Vec<ChainSpec> = nodes
         .into_iter()
-        .filter_map(|step| ChainSpec::single(step, context))
+        .filter_map(|step| ChainSpec::read([&step], context))
         .collect();
     (steps.len() == items.len()).then(|| Arc::new(TrySpec(steps)) as Arc<dyn ProcessorSpec>)
 }
@@ -106,7 +115,7 @@ impl ProcessorSpec for TrySpec {
         Ok(Box::new(Try(self
             .0
             .iter()
-            .map(|step| step.build(&context))
+            .map(|step| step.build_within(&context))
             .collect::<Result<_, _>>()?)))
     }
 }
@@ -115,8 +124,26 @@ struct Try(Vec<Chain>);
 
 impl Processor for Try {
     fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
-        let mut batches = vec![batch];
-        for step in &mut self.0 {
+        self.run_from(0, vec![batch], out);
+    }
+
+    fn next_tick(&self) -> Option<std::time::Instant> {
+        self.0.iter().filter_map(Chain::next_tick).min()
+    }
+
+    fn tick(&mut self, now: std::time::Instant, out: &mut Vec<Batch>) {
+        self.release(out, |step, released| step.tick(now, released));
+    }
+
+    fn flush(&mut self, out: &mut Vec<Batch>) {
+        self.release(out, Chain::flush);
+    }
+}
+
+impl Try {
+    /// Runs batches through the steps from `first` on; what is flagged on the way passes the rest by.
+    fn run_from(&mut self, first: usize, mut batches: Vec<Batch>, out: &mut Vec<Batch>) {
+        for step in self.0.iter_mut().skip(first) {
             let mut results = Vec::new();
             for (flagged, run) in batches.into_iter().flat_map(runs) {
                 if flagged {
@@ -130,16 +157,13 @@ impl Processor for Try {
         out.append(&mut batches);
     }
 
-    fn flush(&mut self, out: &mut Vec<Batch>) {
+    fn release(&mut self, out: &mut Vec<Batch>, what: impl Fn(&mut Chain, &mut Vec<Batch>)) {
         for at in 0..self.0.len() {
             let mut released = Vec::new();
             if let Some(step) = self.0.get_mut(at) {
-                step.flush(&mut released);
+                what(step, &mut released);
             }
-            for later in self.0.iter_mut().skip(at + 1) {
-                released = released.into_iter().flat_map(|batch| later.process(batch)).collect();
-            }
-            out.append(&mut released);
+            self.run_from(at + 1, released, out);
         }
     }
 }

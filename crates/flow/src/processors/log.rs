@@ -31,15 +31,20 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     fields.finish();
     let mut named = Vec::new();
     let mut complete = true;
-    for (key, value) in extra
-        .as_ref()
-        .and_then(|node| node.as_map())
-        .into_iter()
-        .flat_map(|map| map.iter())
-    {
-        match context.interpolation(value) {
-            Some(text) => named.push((key.as_str().to_owned(), text)),
-            None => complete = false,
+    if let Some(extra) = extra {
+        match extra.expect_map() {
+            Ok(map) => {
+                for (key, value) in map.iter() {
+                    match context.interpolation(value) {
+                        Some(text) => named.push((key.as_str().to_owned(), text)),
+                        None => complete = false,
+                    }
+                }
+            }
+            Err(error) => {
+                context.diagnostics.error(&extra, error);
+                complete = false;
+            }
         }
     }
     let message = Arc::new(message?);

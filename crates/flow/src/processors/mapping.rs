@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thalweg_config::ComponentNode;
 use thalweg_mapping::{Applied, Mapping};
-use thalweg_record::{Batch, Failure, FilterReason};
+use thalweg_record::{Batch, FilterReason};
 
 use crate::Processor;
 use crate::component::BuildError;
@@ -58,8 +58,6 @@ struct Map {
 impl Processor for Map {
     fn process(&mut self, mut batch: Batch, out: &mut Vec<Batch>) {
         let mut deleted = vec![false; batch.len()];
-        let mut failed = 0;
-        let mut first_error = String::new();
         for index in 0..batch.len() {
             match self.mapping.apply(&mut batch.messages, index) {
                 Ok(Applied::Kept) => {}
@@ -69,23 +67,11 @@ impl Processor for Map {
                     }
                 }
                 Err(error) => {
-                    let error = error.to_string();
-                    failed += 1;
-                    if first_error.is_empty() {
-                        first_error.clone_from(&error);
-                    }
                     if let Some(message) = batch.messages.get_mut(index) {
-                        let stage = self.context.component.title().into();
-                        message.failure = Some(Arc::new(Failure {
-                            stage,
-                            error: error.into(),
-                        }));
+                        self.context.flag(message, &error.to_string());
                     }
                 }
             }
-        }
-        if failed > 0 {
-            self.context.flagged(failed, &first_error);
         }
         if deleted.contains(&true) {
             let mut marks = deleted.into_iter();

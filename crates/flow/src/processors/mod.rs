@@ -3,7 +3,7 @@
 mod catch;
 mod log;
 mod mapping;
-mod nested;
+mod resource;
 mod sleep;
 mod split;
 mod switch;
@@ -16,7 +16,7 @@ pub(crate) fn register(registry: &mut Registry) {
     registry.processor("log", log::parse);
     registry.processor("mapping", mapping::parse);
     registry.processor("mutation", mapping::parse_mutation);
-    registry.processor("resource", nested::parse_resource);
+    registry.processor("resource", resource::parse);
     registry.processor("sleep", sleep::parse);
     registry.processor("split", split::parse);
     registry.processor("switch", switch::parse);

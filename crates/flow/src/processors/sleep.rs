@@ -1,4 +1,4 @@
-//! `sleep`: holds each message for a time.
+//! `sleep`: holds each message for a time. A message whose time cannot be told is flagged and passed on at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::context::StageContext;
 use crate::parse::ParseContext;
 use crate::registry::ProcessorSpec;
 
-/// A pause may not be longer: the flow could not be stopped in time.
+/// Longer pauses are cut to this: the time may come from the data.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 struct Spec(Arc<Interpolation>);
@@ -48,15 +48,23 @@ struct Sleep {
 }
 
 impl Processor for Sleep {
-    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+    fn process(&mut self, mut batch: Batch, out: &mut Vec<Batch>) {
         for index in 0..batch.len() {
             let text = self
                 .duration
                 .render(&batch.messages, index)
                 .map_err(|error| error.to_string());
             match text.and_then(|text| parse_duration(&text)) {
-                Ok(pause) => std::thread::sleep(pause.min(PAUSE_MAX)),
-                Err(error) => self.context.flagged(1, &format!("no pause was made: {error}")),
+                Ok(pause) => {
+                    if !self.context.pause(pause.min(PAUSE_MAX)) {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    if let Some(message) = batch.messages.get_mut(index) {
+                        self.context.flag(message, &format!("no pause was made: {error}"));
+                    }
+                }
             }
         }
         out.push(batch);

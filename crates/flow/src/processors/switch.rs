@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use thalweg_config::{ComponentNode, Fields};
+use thalweg_config::{ComponentNode, Diagnostics, Fields, Node};
 use thalweg_mapping::Mapping;
-use thalweg_record::{Batch, Failure, Message};
+use thalweg_record::{Batch, Message};
 
-use super::nested::{Chain, ChainSpec};
 use crate::Processor;
+use crate::chain::{Chain, ChainSpec};
 use crate::component::BuildError;
 use crate::context::StageContext;
 use crate::parse::{ParseContext, compile_error};
@@ -41,20 +41,13 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
             let processors = fields.required_node("processors");
             let fallthrough = fields.bool("fallthrough", false);
             fields.finish();
-            let check = match check.filter(|check| !check.scalar_text().unwrap_or_default().is_empty()) {
-                None => None,
-                Some(check) => {
-                    let compiled = Mapping::compile(check.scalar_text().unwrap_or_default());
-                    Some(Arc::new(
-                        compiled
-                            .map_err(|error| compile_error(&check, &error, context.diagnostics))
-                            .ok()?,
-                    ))
-                }
+            let check = match check {
+                None => Some(None),
+                Some(node) => compile(&node, context.diagnostics),
             };
             let chain = ChainSpec::parse(node, &processors?, &format!("{i}.processors"), context)?;
             Some(CaseSpec {
-                check,
+                check: check?,
                 chain,
                 fallthrough,
             })
@@ -63,10 +56,23 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     (cases.len() == count).then(|| Arc::new(Spec(cases)) as Arc<dyn ProcessorSpec>)
 }
 
+/// An empty text is no check; `None` is a mistake, which is reported.
+fn compile(check: &Node, diagnostics: &Diagnostics) -> Option<Option<Arc<Mapping>>> {
+    let text = check
+        .expect_text()
+        .map_err(|error| diagnostics.error(check, error))
+        .ok()?;
+    if text.is_empty() {
+        return Some(None);
+    }
+    let compiled = Mapping::compile(text).map_err(|error| compile_error(check, &error, diagnostics));
+    Some(Some(Arc::new(compiled.ok()?)))
+}
+
 impl ProcessorSpec for Spec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         let build = |case: &CaseSpec| {
-            let chain = case.chain.build(&context)?;
+            let chain = case.chain.build_within(&context)?;
             Ok(Case {
                 check: case.check.clone(),
                 chain,
@@ -98,13 +104,8 @@ impl Switch {
                 Some(Ok(false)) => {}
                 Some(Err(error)) => {
                     let error = error.to_string();
-                    self.context.flagged(1, &error);
                     if let Some(message) = messages.get_mut(index) {
-                        let stage = self.context.component.title().into();
-                        message.failure = Some(Arc::new(Failure {
-                            stage,
-                            error: error.into(),
-                        }));
+                        self.context.flag(message, &error);
                     }
                 }
             }
@@ -127,20 +128,11 @@ impl Processor for Switch {
                 run.push(message);
             }
             let run_ack = ack.split(run.len());
-            let mut results = vec![Batch::new(run, run_ack)];
-            let mut next = choice;
-            while let Some(case) = next.and_then(|number| self.cases.get_mut(number)) {
-                results = results
-                    .into_iter()
-                    .flat_map(|batch| case.chain.process(batch))
-                    .collect();
-                next = if case.fallthrough {
-                    next.map(|number| number + 1)
-                } else {
-                    None
-                };
+            let batches = vec![Batch::new(run, run_ack)];
+            match choice {
+                None => out.extend(batches),
+                Some(case) => self.run_from(case, batches, out),
             }
-            out.append(&mut results);
         }
         ack.delivered();
     }
@@ -150,10 +142,41 @@ impl Processor for Switch {
     }
 
     fn tick(&mut self, now: std::time::Instant, out: &mut Vec<Batch>) {
-        self.cases.iter_mut().for_each(|case| case.chain.tick(now, out));
+        self.release(out, |chain, released| chain.tick(now, released));
     }
 
     fn flush(&mut self, out: &mut Vec<Batch>) {
-        self.cases.iter_mut().for_each(|case| case.chain.flush(out));
+        self.release(out, Chain::flush);
+    }
+}
+
+impl Switch {
+    /// Runs batches through the processors of a case, and of the next as long as each falls through.
+    fn run_from(&mut self, first: usize, mut batches: Vec<Batch>, out: &mut Vec<Batch>) {
+        for case in self.cases.iter_mut().skip(first) {
+            batches = batches
+                .into_iter()
+                .flat_map(|batch| case.chain.process(batch))
+                .collect();
+            if !case.fallthrough {
+                break;
+            }
+        }
+        out.append(&mut batches);
+    }
+
+    /// What a case held back goes on as if it had not.
+    fn release(&mut self, out: &mut Vec<Batch>, what: impl Fn(&mut Chain, &mut Vec<Batch>)) {
+        for at in 0..self.cases.len() {
+            let mut released = Vec::new();
+            let falls_through = self.cases.get_mut(at).is_some_and(|case| {
+                what(&mut case.chain, &mut released);
+                case.fallthrough
+            });
+            match falls_through {
+                true => self.run_from(at + 1, released, out),
+                false => out.append(&mut released),
+            }
+        }
     }
 }

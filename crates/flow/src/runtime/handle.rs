@@ -9,13 +9,14 @@ use thalweg_record::{Balance, Counts, DropReason, FilterReason};
 use thalweg_telemetry::{BalanceStatus, FlowStatus, IntCounter, Metrics, NodeKind, NodeStatus, StatusSource, Timing};
 use tokio_util::sync::CancellationToken;
 
+use crate::chain::StageMetrics;
 use crate::component::Component;
-use crate::delivery::DeliveryMetrics;
-use crate::input::{Connection, SinkMetrics};
-use crate::worker::StageMetrics;
+use crate::driven::OutputMetrics;
+use crate::input::Connection;
 
 /// One component's place in the graph and its counters.
-pub struct NodeCounters {
+#[derive(Clone)]
+pub(crate) struct NodeCounters {
     pub(crate) kind: NodeKind,
     component: Component,
     received: Option<IntCounter>,
@@ -25,8 +26,8 @@ pub struct NodeCounters {
 }
 
 impl NodeCounters {
-    pub(crate) fn input(component: &Component, metrics: &SinkMetrics, connection: Connection) -> NodeCounters {
-        let sent = metrics.received.clone();
+    pub(crate) fn input(component: &Component, received: IntCounter, connection: Connection) -> NodeCounters {
+        let sent = received;
         NodeCounters {
             kind: NodeKind::Input,
             component: component.clone(),
@@ -49,7 +50,7 @@ impl NodeCounters {
         }
     }
 
-    pub(crate) fn output(component: &Component, metrics: &DeliveryMetrics, connection: Connection) -> NodeCounters {
+    pub(crate) fn output(component: &Component, metrics: &OutputMetrics, connection: Connection) -> NodeCounters {
         let (sent, errors) = (metrics.sent.clone(), Some(metrics.error.clone()));
         NodeCounters {
             kind: NodeKind::Output,
@@ -59,6 +60,10 @@ impl NodeCounters {
             errors,
             connection: Some(connection),
         }
+    }
+
+    pub(crate) fn log_held_back(&self, all: bool) {
+        self.component.log_held_back(all);
     }
 
     pub fn status(&self) -> NodeStatus {
@@ -78,13 +83,54 @@ impl NodeCounters {
     }
 }
 
+/// The components of a flow in the order in which they were made; those inside a component follow it.
+#[derive(Clone, Default)]
+pub(crate) struct Nodes(Arc<Mutex<Vec<NodeCounters>>>);
+
+impl Nodes {
+    /// A place is in the graph once, however many threads or copies work there.
+    pub fn add(&self, node: NodeCounters) {
+        let mut nodes = self.0.lock();
+        if !nodes
+            .iter()
+            .any(|known| known.component.id.path == node.component.id.path)
+        {
+            nodes.push(node);
+        }
+    }
+
+    /// The component at a place that was added before.
+    pub fn component(&self, path: &str) -> Option<Component> {
+        let nodes = self.0.lock();
+        let known = nodes.iter().find(|known| known.component.id.path == path);
+        known.map(|known| known.component.clone())
+    }
+
+    pub fn take(&self) -> Vec<NodeCounters> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+/// Why data cannot flow at one of these components, a sentence for each; `whose` says where they are.
+pub(crate) fn troubles(nodes: &[NodeCounters], whose: &str) -> Vec<String> {
+    let down = nodes.iter().filter_map(|node| {
+        let why = node.connection.as_ref()?.told_here()?;
+        let (name, title) = (&node.component.name, node.component.title());
+        Some(format!("{whose}: {name} {title} is not connected: {why}"))
+    });
+    down.collect()
+}
+
 /// What a flow tells of itself, while it runs and after it ended.
 pub struct FlowHandle {
     pub name: String,
     pub(crate) balance: Arc<Balance>,
     pub(crate) nodes: Vec<NodeCounters>,
+    pub(crate) dead_letter: Option<Arc<[NodeCounters]>>,
     pub(crate) latency: Timing,
     pub(crate) failure: Mutex<Option<String>>,
+    /// Stops the input.
+    pub(crate) stop: CancellationToken,
     pub(crate) ended: CancellationToken,
 }
 
@@ -93,7 +139,7 @@ pub struct FlowHandle {
 pub struct StopReport {
     pub flow: String,
     pub counts: Counts,
-    /// Messages given up because the shutdown time was over.
+    /// Messages given up because the shutdown time was over or the flow failed, and those of which nothing is known.
     pub unacknowledged: u64,
     /// Why the flow ended by itself, if it failed.
     pub failure: Option<String>,
@@ -113,24 +159,38 @@ impl FlowHandle {
         self.failure.lock().get_or_insert(why);
     }
 
-    pub(crate) fn log_held_back(&self) {
-        self.nodes.iter().for_each(|node| node.component.log_held_back());
+    /// A part without which the flow is no flow cannot go on: the input stops, and the flow has come to its end.
+    pub(crate) fn fault(&self, why: String) {
+        self.fail(why);
+        self.stop.cancel();
+        self.ended.cancel();
     }
 
-    pub(crate) fn stop_report(&self) -> StopReport {
+    pub(crate) fn log_held_back(&self, all: bool) {
+        let dead_letter = self.dead_letter.iter().flat_map(|nodes| nodes.iter()).filter(|_| !all);
+        self.nodes
+            .iter()
+            .chain(dead_letter)
+            .for_each(|node| node.log_held_back(all));
+    }
+
+    /// How the flow ended. Final once the flow and the dead letter have stopped: until then, failed messages may be on
+    /// their way to the dead letter.
+    pub fn stop_report(&self) -> StopReport {
         let counts = self.counts();
         StopReport {
             flow: self.name.clone(),
             counts,
-            unacknowledged: counts.dropped(DropReason::Shutdown),
+            unacknowledged: counts.dropped(DropReason::Shutdown) + counts.in_flight,
             failure: self.failure(),
         }
     }
 
     pub fn status(&self) -> FlowStatus {
+        let dead_letter = self.dead_letter.iter().flat_map(|nodes| nodes.iter());
         FlowStatus {
             name: self.name.clone(),
-            nodes: self.nodes.iter().map(NodeCounters::status).collect(),
+            nodes: self.nodes.iter().chain(dead_letter).map(NodeCounters::status).collect(),
             balance: balance_status(&self.counts()),
             latency_p50_ns: self.latency.quantile_ns(0.5),
             latency_p99_ns: self.latency.quantile_ns(0.99),
@@ -148,20 +208,10 @@ impl StatusSource for FlowHandle {
     }
 
     fn not_ready(&self) -> Vec<String> {
-        let down = self.nodes.iter().filter_map(|node| {
-            let why = node.connection.as_ref()?.why_not()?;
-            Some(format!(
-                "flow {}: {} {} is not connected: {why}",
-                self.name,
-                node.component.name,
-                node.component.title()
-            ))
-        });
-        down.chain(
-            self.failure()
-                .map(|why| format!("flow {} has failed: {why}", self.name)),
-        )
-        .collect()
+        let mut troubles = troubles(&self.nodes, &format!("flow {}", self.name));
+        let failure = self.failure();
+        troubles.extend(failure.map(|why| format!("flow {} has failed: {why}", self.name)));
+        troubles
     }
 }
 

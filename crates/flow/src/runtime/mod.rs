@@ -1,10 +1,14 @@
 //! A flow from its checked configuration to its end: `spec` reads and checks, `start` builds and wires, `stop` drains in
-//! order (input, workers, output), `handle` tells the state.
+//! order (input, workers, output), `handle` tells the state, `dead_letter` takes the failed messages of all flows.
 
+mod dead_letter;
 mod handle;
 mod spec;
 mod start;
+mod stop;
 
+pub use dead_letter::DeadLetterOutput;
 pub use handle::{FlowHandle, StopReport};
+pub(crate) use handle::{NodeCounters, Nodes};
 pub use spec::FlowSpec;
-pub use start::{DeadLetterOutput, Flow, FlowEnvironment};
+pub use start::{Flow, FlowEnvironment};

@@ -1,41 +1,11 @@
 //! One flow of the configuration file, checked: every component's mistakes have been reported.
 
-use std::sync::Arc;
-
 use thalweg_config::{BufferConfig, ComponentNode, FlowConfig};
-use thalweg_telemetry::{ComponentId, Metrics};
 
-use crate::component::Component;
+use crate::chain::ChainSpec;
+use crate::named::Named;
 use crate::parse::ParseContext;
-use crate::registry::{InputSpec, OutputSpec, ProcessorSpec};
-
-/// A component's checked configuration and what it is called.
-pub(crate) struct Named<S: ?Sized> {
-    pub name: String,
-    pub path: String,
-    pub label: String,
-    pub spec: Arc<S>,
-}
-
-impl<S: ?Sized> Named<S> {
-    fn new(node: &ComponentNode, spec: Arc<S>) -> Named<S> {
-        Named {
-            name: node.name.clone(),
-            path: node.path.clone(),
-            label: node.label.clone().unwrap_or_default(),
-            spec,
-        }
-    }
-
-    pub fn component(&self, flow: Option<&str>, metrics: &Arc<Metrics>) -> Component {
-        let id = ComponentId {
-            flow: flow.map(str::to_owned),
-            path: self.path.clone(),
-            label: self.label.clone(),
-        };
-        Component::new(&self.name, id, metrics.clone())
-    }
-}
+use crate::registry::{InputSpec, OutputSpec};
 
 /// A flow that can be started.
 pub struct FlowSpec {
@@ -43,7 +13,8 @@ pub struct FlowSpec {
     /// Whether metrics carry the label `flow`: the file has a list of flows.
     pub(crate) labelled: bool,
     pub(crate) input: Named<dyn InputSpec>,
-    pub(crate) processors: Vec<Named<dyn ProcessorSpec>>,
+    /// Those at the input, of the pipeline, and at the output: the workers run them all.
+    pub(crate) processors: ChainSpec,
     pub(crate) output: Named<dyn OutputSpec>,
     pub(crate) threads: usize,
     pub(crate) queue_bytes: usize,
@@ -53,23 +24,32 @@ pub struct FlowSpec {
 const QUEUE_BYTES: usize = 64 << 20;
 
 impl FlowSpec {
+    /// Lets messages that take `bytes` in all wait in the flow: half in front of the processors, half in front of the
+    /// output.
+    pub fn limit_waiting(&mut self, bytes: usize) {
+        self.queue_bytes = (bytes / 2).max(1);
+    }
+
     /// Reads a flow; `None` if it has mistakes, all of which are in the diagnostics then.
     pub fn parse(flow: &FlowConfig, context: &mut ParseContext<'_>) -> Option<FlowSpec> {
-        let input = context.input(&flow.input).map(|spec| Named::new(&flow.input, spec));
-        let all = [
-            &flow.input.processors,
-            &flow.pipeline.processors,
-            &flow.output.processors,
-        ];
-        let wanted: Vec<&ComponentNode> = all.into_iter().flatten().collect();
-        let processors: Vec<_> = wanted
-            .iter()
-            .filter_map(|node| Some(Named::new(node, context.processor(node)?)))
-            .collect();
-        let output = context.output(&flow.output).map(|spec| Named::new(&flow.output, spec));
+        let (inputs, outputs) = (context.resolve(&flow.input), context.resolve(&flow.output));
+        let input = inputs.as_deref().and_then(|way| {
+            let spec = context.bare_input(way.last()?)?;
+            Some(found(way, spec))
+        });
+        // In the order of the stream: what stands at the resource is nearer to the source, or to the destination.
+        let before = inputs.iter().flatten().rev().flat_map(|node| &node.processors);
+        let after = outputs.iter().flatten().flat_map(|node| &node.processors);
+        let wanted: Vec<&ComponentNode> = before.chain(&flow.pipeline.processors).chain(after).collect();
+        let processors = ChainSpec::read(wanted, context);
+        let output = outputs.as_deref().and_then(|way| {
+            let spec = context.bare_output(way.last()?)?;
+            Some(found(way, spec))
+        });
         let queue_bytes = match &flow.buffer {
             BufferConfig::None => Some(QUEUE_BYTES),
-            BufferConfig::Memory { limit } => Some(usize::try_from(*limit).unwrap_or(usize::MAX)),
+            // Messages wait in two queues, which share the limit.
+            BufferConfig::Memory { limit, .. } => Some(usize::try_from(*limit / 2).unwrap_or(usize::MAX)),
             BufferConfig::Queue(node) => {
                 context.diagnostics.error(
                     node,
@@ -78,22 +58,32 @@ impl FlowSpec {
                 None
             }
         };
-        let complete = processors.len() == wanted.len();
+        let processors = processors?;
         let threads = if processors.is_empty() {
             1
         } else {
             flow.pipeline.threads.max(1)
         };
         let labelled = context.config.root.get("flows").is_some();
-        let (input, output, queue_bytes) = (input?, output?, queue_bytes?);
-        complete.then(|| FlowSpec {
+        Some(FlowSpec {
             name: flow.name.clone(),
             labelled,
-            input,
+            input: input?,
             processors,
-            output,
+            output: output?,
             threads,
-            queue_bytes,
+            queue_bytes: queue_bytes?,
         })
+    }
+}
+
+/// A component of the flow at its own place, under the name and label of the resource that it stands for.
+fn found<S: ?Sized>(way: &[ComponentNode], spec: std::sync::Arc<S>) -> Named<S> {
+    let name = way.last().map(|node| node.name.clone());
+    Named {
+        name: name.unwrap_or_default(),
+        path: way.first().map(|node| node.path.clone()).unwrap_or_default(),
+        label: way.iter().find_map(|node| node.label.clone()).unwrap_or_default(),
+        spec,
     }
 }

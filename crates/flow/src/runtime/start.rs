@@ -2,27 +2,27 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::Balance;
-use thalweg_telemetry::{ComponentId, Metrics};
+use thalweg_record::{Balance, Batch};
+use thalweg_telemetry::{ComponentId, Metrics, Timing};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::chain::Chain;
 use crate::component::{BuildContext, BuildError, Component};
-use crate::context::{DeadLetters, StageContext};
-use crate::delivery::{Delivery, DeliveryMetrics};
-use crate::input::{Connection, InputContext, Sink, SinkMetrics};
-use crate::output::OutputContext;
+use crate::context::{DeadLetters, Failures, Scope};
+use crate::delivery::Delivery;
+use crate::driven::{Driven, OutputMetrics};
+use crate::input::{Connection, Input, InputContext, OpenBatches, Sink, SinkMetrics};
 use crate::queue::{self, Limits};
-use crate::registry::OutputSpec;
-use crate::runtime::handle::{FlowHandle, NodeCounters, StopReport};
-use crate::runtime::spec::{FlowSpec, Named};
+use crate::runtime::handle::{FlowHandle, NodeCounters, Nodes};
+use crate::runtime::spec::FlowSpec;
 use crate::shard::Shards;
-use crate::worker::{Stage, StageMetrics, Worker};
-use thalweg_telemetry::NodeKind;
+use crate::worker::{Ended, Outlet, Worker};
 
 /// Messages that wait in front of the workers or the output of one flow.
 const QUEUE_MESSAGES: usize = 100_000;
@@ -38,124 +38,96 @@ pub struct FlowEnvironment {
 
 /// A running flow.
 pub struct Flow {
-    handle: Arc<FlowHandle>,
-    stop: CancellationToken,
-    give_up: CancellationToken,
-    shards: Arc<Shards>,
-    input: JoinHandle<()>,
-    delivery: JoinHandle<()>,
-    workers: Vec<std::thread::JoinHandle<()>>,
+    pub(super) handle: Arc<FlowHandle>,
+    pub(super) stop: CancellationToken,
+    pub(super) give_up: CancellationToken,
+    pub(super) shards: Arc<Shards>,
+    pub(super) open_batches: Arc<OpenBatches>,
+    pub(super) input: JoinHandle<()>,
+    pub(super) delivery: JoinHandle<()>,
+    /// Each ends when its worker has.
+    pub(super) workers: Vec<JoinHandle<()>>,
+    /// Logs what the limits of the log hold back.
+    pub(super) _summaries: AbortOnDropHandle<()>,
+}
+
+/// How often it is asked whether a summary of held back log lines is due.
+const SUMMARY_CHECK: Duration = Duration::from_secs(1);
+
+/// A flow's components, built and not yet running.
+struct Built {
+    input: Box<dyn Input>,
+    input_component: Component,
+    input_connection: Connection,
+    sink_metrics: Arc<SinkMetrics>,
+    /// The processors of each worker.
+    chains: Vec<Chain>,
+    output: Driven,
+    nodes: Vec<NodeCounters>,
 }
 
 impl Flow {
     /// Builds every component first, so that nothing runs if one of them cannot.
     pub fn start(spec: FlowSpec, environment: &FlowEnvironment) -> Result<Flow, BuildError> {
         let flow = spec.labelled.then_some(spec.name.as_str());
-        let metrics = &environment.metrics;
-        let balance = Arc::new(Balance::default());
         let (stop, give_up) = (CancellationToken::new(), CancellationToken::new());
+        let built = build(&spec, flow, environment, &give_up)?;
+        let dead_letters = environment.dead_letters.clone();
+        let handle = Arc::new(FlowHandle {
+            name: spec.name.clone(),
+            balance: Arc::new(Balance::default()),
+            nodes: built.nodes,
+            dead_letter: dead_letters.as_ref().map(|letters| letters.nodes.clone()),
+            latency: built.sink_metrics.flow_latency.clone(),
+            failure: Mutex::new(None),
+            stop: stop.clone(),
+            ended: CancellationToken::new(),
+        });
 
-        let input_component = spec.input.component(flow, metrics);
-        let source: Arc<str> = input_component.title().into();
-        let build = |component: &Component| BuildContext {
-            component: component.clone(),
-            source: source.clone(),
-            data_dir: environment.data_dir.clone(),
-        };
-        let output_component = spec.output.component(flow, metrics);
-        let output = spec.output.spec.build(&build(&output_component))?;
-        let input = spec.input.spec.build(&build(&input_component))?;
-
-        let mut nodes = Vec::new();
-        let stages = build_stages(&spec, flow, environment, &mut nodes)?;
-
-        let per_worker = Limits {
-            messages: QUEUE_MESSAGES / spec.threads,
-            bytes: spec.queue_bytes / spec.threads,
-        };
         let (to_output, from_workers) = queue::bounded(Limits {
             messages: QUEUE_MESSAGES,
             bytes: spec.queue_bytes,
         });
-        let mut entrances = Vec::new();
-        let mut workers = Vec::new();
-        for (number, stages) in stages.into_iter().enumerate() {
-            let (entrance, queue) = queue::bounded(per_worker);
-            entrances.push(entrance);
-            let worker = Worker {
-                stages,
-                input: queue,
-                output: to_output.clone(),
-                runtime: environment.runtime.clone(),
-            };
-            workers.push(spawn_worker(&spec.name, number, worker)?);
-        }
-        drop(to_output);
+        let (shards, workers) = start_workers(&spec, built.chains, to_output, environment, &give_up, &handle)?;
+        handle.register_metrics(flow, &environment.metrics);
 
-        let output_connection = Connection::new(&output_component, "output");
+        let output = built.output.output.clone();
         let delivery = Delivery {
-            output: output.clone(),
-            context: Arc::new(OutputContext {
-                component: output_component.clone(),
-                connection: output_connection.clone(),
-                stop: give_up.clone(),
-            }),
-            metrics: DeliveryMetrics::new(&output_component),
-            dead_letters: environment.dead_letters.clone(),
+            driven: built.output,
+            dead_letters,
+            stop: give_up.clone(),
         };
-        let delivery_metrics = delivery.metrics.clone();
-        let delivery = environment.runtime.spawn(delivery.run(from_workers));
+        let runtime = &environment.runtime;
+        let delivery = runtime.spawn(run_delivery(delivery, from_workers, handle.clone()));
 
-        let input_connection = Connection::new(&input_component, "input");
-        let sink_metrics = Arc::new(SinkMetrics {
-            received: input_component.counter("input_received", "Messages received."),
-            latency: input_component.timing("input_latency_ns", "Time that a batch waits until the flow takes it."),
-            flow_latency: flow_timing(flow, metrics),
-        });
-        let shards = Arc::new(Shards::new(entrances));
+        let open_batches = Arc::new(OpenBatches::default());
         let sink = Sink {
-            balance: balance.clone(),
+            balance: handle.balance.clone(),
             shards: shards.clone(),
-            metrics: sink_metrics.clone(),
+            metrics: built.sink_metrics,
+            outer: None,
             hurry: Arc::new(move || output.hurry()),
-            open_batches: Arc::default(),
+            open_batches: open_batches.clone(),
         };
-        nodes.insert(
-            0,
-            NodeCounters::input(&input_component, &sink_metrics, input_connection.clone()),
-        );
-        nodes.push(NodeCounters::output(
-            &output_component,
-            &delivery_metrics,
-            output_connection,
-        ));
-        let handle = Arc::new(FlowHandle {
-            name: spec.name.clone(),
-            balance: balance.clone(),
-            nodes,
-            latency: sink_metrics.flow_latency.clone(),
-            failure: Mutex::new(None),
-            ended: CancellationToken::new(),
-        });
-        handle.register_metrics(flow, metrics);
-
         let context = InputContext {
-            component: input_component,
+            component: built.input_component,
             sink,
             stop: stop.clone(),
-            connection: input_connection,
+            connection: built.input_connection,
         };
-        let input = environment
-            .runtime
-            .spawn(run_input(input, context, handle.clone(), shards.clone()));
+        let input = run_input(built.input, context, handle.clone(), shards.clone(), give_up.clone());
+        let input = runtime.spawn(input);
+        let summaries = runtime.spawn(log_summaries(handle.clone()));
         Ok(Flow {
             handle,
             stop,
             give_up,
             shards,
+            open_batches,
             input,
             delivery,
             workers,
+            _summaries: AbortOnDropHandle::new(summaries),
         })
     }
 
@@ -167,96 +139,157 @@ impl Flow {
     pub async fn ended(&self) {
         self.handle.ended.cancelled().await;
     }
-
-    /// Stops in order: the input, then what is queued, processors with what they hold back, the output. What is not
-    /// acknowledged when `timeout` is over is given up (counted as dropped with reason `shutdown`).
-    pub async fn stop(self, timeout: std::time::Duration) -> StopReport {
-        self.stop.cancel();
-        let give_up = self.give_up.clone();
-        let shards = self.shards.clone();
-        let mut delivery = self.delivery;
-        let mut input = self.input;
-        let mut input_ended = false;
-        let orderly = async {
-            let _ = (&mut input).await;
-            input_ended = true;
-            shards.close();
-            let _ = (&mut delivery).await;
-        };
-        if tokio::time::timeout(timeout, orderly).await.is_err() {
-            give_up.cancel();
-            shards.close();
-            if !input_ended {
-                input.abort();
-                let _ = input.await;
-            }
-            let _ = delivery.await;
-        }
-        // Their queues are closed and nothing blocks them any more.
-        let workers = self.workers;
-        let _ = tokio::task::spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join()))).await;
-        self.handle.log_held_back();
-        self.handle.stop_report()
-    }
 }
 
-/// Processor instances for each worker, and the counters of each processor.
-fn build_stages(
+/// Builds the components in the order of the stream, which is their order in the graph.
+fn build(
     spec: &FlowSpec,
     flow: Option<&str>,
     environment: &FlowEnvironment,
-    nodes: &mut Vec<NodeCounters>,
-) -> Result<Vec<Vec<Stage>>, BuildError> {
-    let mut workers: Vec<Vec<Stage>> = (0..spec.threads).map(|_| Vec::new()).collect();
-    for named in &spec.processors {
-        let component = named.component(flow, &environment.metrics);
-        let metrics = StageMetrics::new(&component);
-        let errors = component.counter("processor_error", "Messages that the stage failed on.");
-        let context = StageContext {
-            component: component.clone(),
-            errors: errors.clone(),
-            dead_letters: environment.dead_letters.clone(),
+    give_up: &CancellationToken,
+) -> Result<Built, BuildError> {
+    let metrics = &environment.metrics;
+    let nodes = Nodes::default();
+    let scope = Scope {
+        failures: environment
+            .dead_letters
+            .clone()
+            .map_or(Failures::Drop, Failures::DeadLetters),
+        runtime: environment.runtime.clone(),
+        give_up: give_up.clone(),
+        nodes: nodes.clone(),
+    };
+    let input_component = spec.input.component(flow, metrics);
+    let source: Arc<str> = input_component.title().into();
+    let context = |component: &Component| BuildContext {
+        component: component.clone(),
+        source: source.clone(),
+        data_dir: environment.data_dir.clone(),
+        scope: scope.clone(),
+    };
+
+    let input_connection = Connection::new(&input_component, "input");
+    let sink_metrics = Arc::new(SinkMetrics::new(&input_component, flow_timing(flow, metrics)));
+    nodes.add(NodeCounters::input(
+        &input_component,
+        sink_metrics.received.clone(),
+        input_connection.clone(),
+    ));
+    let input = spec.input.spec.build(&context(&input_component))?;
+
+    let chains = (0..spec.threads).map(|_| spec.processors.build(flow, metrics, &scope));
+    let chains = chains.collect::<Result<_, BuildError>>()?;
+
+    let component = spec.output.component(flow, metrics);
+    let connection = Connection::new(&component, "output");
+    let output_metrics = OutputMetrics::new(&component);
+    nodes.add(NodeCounters::output(&component, &output_metrics, connection.clone()));
+    let output = Driven {
+        output: spec.output.spec.build(&context(&component))?,
+        component,
+        connection,
+        metrics: output_metrics,
+    };
+    Ok(Built {
+        input,
+        input_component,
+        input_connection,
+        sink_metrics,
+        chains,
+        output,
+        nodes: nodes.take(),
+    })
+}
+
+/// One thread for each chain, with the entrances to them and what tells their ends.
+fn start_workers(
+    spec: &FlowSpec,
+    chains: Vec<Chain>,
+    to_output: queue::Sender<Batch>,
+    environment: &FlowEnvironment,
+    give_up: &CancellationToken,
+    handle: &Arc<FlowHandle>,
+) -> Result<(Arc<Shards>, Vec<JoinHandle<()>>), BuildError> {
+    let per_worker = Limits {
+        messages: QUEUE_MESSAGES / spec.threads,
+        bytes: spec.queue_bytes / spec.threads,
+    };
+    let mut entrances = Vec::new();
+    let mut workers = Vec::new();
+    for (number, chain) in chains.into_iter().enumerate() {
+        let (entrance, queue) = queue::bounded(per_worker);
+        entrances.push(entrance);
+        let worker = Worker {
+            chain,
+            input: queue,
+            outlet: Outlet::Queue(to_output.clone()),
             runtime: environment.runtime.clone(),
+            give_up: give_up.clone(),
         };
-        for stages in &mut workers {
-            let processor = named.spec.build(context.clone())?;
-            stages.push(Stage {
-                processor,
-                metrics: metrics.clone(),
-            });
-        }
-        nodes.push(NodeCounters::processor(&component, &metrics, errors));
+        let ended = worker.spawn(format!("flow-{}-{number}", spec.name))?;
+        workers.push(environment.runtime.spawn(watch_worker(ended, handle.clone())));
     }
-    Ok(workers)
+    Ok((Arc::new(Shards::new(entrances)), workers))
 }
 
-fn spawn_worker(flow: &str, number: usize, worker: Worker) -> Result<std::thread::JoinHandle<()>, BuildError> {
-    let builder = std::thread::Builder::new()
-        .name(format!("flow-{flow}-{number}"))
-        .stack_size(8 << 20);
-    builder
-        .spawn(move || worker.run())
-        .map_err(|e| BuildError::new(format!("cannot start a worker thread of flow {flow}: {e}")))
+async fn watch_worker(ended: Ended, handle: Arc<FlowHandle>) {
+    if let Ok(Err(panic)) = ended.await {
+        handle.fault(format!(
+            "the processors were stopped by a fault in one of them: {panic}"
+        ));
+    }
 }
 
-async fn run_input(input: Box<dyn crate::Input>, context: InputContext, handle: Arc<FlowHandle>, shards: Arc<Shards>) {
+async fn run_delivery(delivery: Delivery, queue: queue::Receiver<Batch>, handle: Arc<FlowHandle>) {
+    let title = delivery.driven.component.title().to_owned();
+    // A task of its own, so that a panic in it ends this flow with a message instead of leaving it silent.
+    match AbortOnDropHandle::new(tokio::spawn(delivery.run(queue))).await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => handle.fault(format!("output {title}: {why}")),
+        Err(panic) => handle.fault(format!("output {title} was stopped by a fault in it: {panic}")),
+    }
+}
+
+async fn run_input(
+    input: Box<dyn Input>,
+    context: InputContext,
+    handle: Arc<FlowHandle>,
+    shards: Arc<Shards>,
+    give_up: CancellationToken,
+) {
     let (sink, stop) = (context.sink.clone(), context.stop.clone());
     let title = context.component.title().to_owned();
-    // A task of its own, so that a panic in it ends this flow with a message instead of leaving it silent.
-    let result = AbortOnDropHandle::new(tokio::spawn(input.run(context))).await;
+    // A task of its own, for the same reason.
+    let mut task = AbortOnDropHandle::new(tokio::spawn(input.run(context)));
+    let result = tokio::select! {
+        result = &mut task => result,
+        () = give_up.cancelled() => {
+            task.abort();
+            (&mut task).await
+        }
+    };
     match result {
         Ok(Ok(())) => {}
         Ok(Err(error)) => handle.fail(format!("input {title}: {error}")),
-        Err(panic) => handle.fail(format!("input {title} stopped by a fault in it: {panic}")),
+        Err(error) if error.is_cancelled() => {}
+        Err(panic) => handle.fail(format!("input {title} was stopped by a fault in it: {panic}")),
     }
     shards.close();
-    if !stop.is_cancelled() {
-        sink.settled().await;
-        handle.ended.cancel();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = sink.settled() => handle.ended.cancel(),
     }
 }
 
-fn flow_timing(flow: Option<&str>, metrics: &Arc<Metrics>) -> thalweg_telemetry::Timing {
+async fn log_summaries(handle: Arc<FlowHandle>) {
+    let mut timer = tokio::time::interval(SUMMARY_CHECK);
+    loop {
+        timer.tick().await;
+        handle.log_held_back(false);
+    }
+}
+
+fn flow_timing(flow: Option<&str>, metrics: &Arc<Metrics>) -> Timing {
     let id = ComponentId {
         flow: flow.map(str::to_owned),
         path: "root".to_owned(),
@@ -267,76 +300,4 @@ fn flow_timing(flow: Option<&str>, metrics: &Arc<Metrics>) -> thalweg_telemetry:
         "thalweg_flow_latency_ns",
         "Time from a message's entry to its acknowledgement.",
     )
-}
-
-/// The `dead_letter` output of the process: takes the failed messages of all flows.
-pub struct DeadLetterOutput {
-    letters: DeadLetters,
-    give_up: CancellationToken,
-    delivery: JoinHandle<()>,
-    pub node: NodeCounters,
-}
-
-impl DeadLetterOutput {
-    pub fn start(
-        named: (&str, &str, &str),
-        spec: &Arc<dyn OutputSpec>,
-        environment: &FlowEnvironment,
-    ) -> Result<DeadLetterOutput, BuildError> {
-        let (name, path, label) = named;
-        let named = Named {
-            name: name.to_owned(),
-            path: path.to_owned(),
-            label: label.to_owned(),
-            spec: spec.clone(),
-        };
-        let component = named.component(None, &environment.metrics);
-        let context = BuildContext {
-            component: component.clone(),
-            source: "dead_letter".into(),
-            data_dir: environment.data_dir.clone(),
-        };
-        let output = spec.build(&context)?;
-        let (queue, letters) = queue::bounded(Limits {
-            messages: QUEUE_MESSAGES,
-            bytes: 16 << 20,
-        });
-        let give_up = CancellationToken::new();
-        let connection = Connection::new(&component, "output");
-        let context = Arc::new(OutputContext {
-            component: component.clone(),
-            connection: connection.clone(),
-            stop: give_up.clone(),
-        });
-        let metrics = DeliveryMetrics::new(&component);
-        let mut node = NodeCounters::output(&component, &metrics, connection);
-        node.kind = NodeKind::DeadLetter;
-        let delivery = Delivery {
-            output,
-            context,
-            metrics,
-            dead_letters: None,
-        };
-        let delivery = environment.runtime.spawn(delivery.run_letters(letters));
-        Ok(DeadLetterOutput {
-            letters: DeadLetters { queue },
-            give_up,
-            delivery,
-            node,
-        })
-    }
-
-    pub fn letters(&self) -> DeadLetters {
-        self.letters.clone()
-    }
-
-    /// To be called after all flows have stopped.
-    pub async fn stop(self, timeout: std::time::Duration) {
-        drop(self.letters);
-        let mut delivery = self.delivery;
-        if tokio::time::timeout(timeout, &mut delivery).await.is_err() {
-            self.give_up.cancel();
-            let _ = delivery.await;
-        }
-    }
 }

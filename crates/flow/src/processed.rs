@@ -1,0 +1,280 @@
+//! Inputs and outputs with processors of their own where the flow's workers cannot run them: behind a broker, in a
+//! resource, at the dead letter. The processors have a thread there, which keeps the order.
+
+use std::sync::{Arc, OnceLock, mpsc};
+
+use parking_lot::Mutex;
+use thalweg_record::{Ack, Balance, Batch, DropReason, Message};
+use tokio::sync::oneshot;
+
+use crate::BoxFuture;
+use crate::backoff::Backoff;
+use crate::chain::{Chain, ChainSpec};
+use crate::component::{BuildContext, BuildError, Component};
+use crate::context::{Failures, Scope};
+use crate::driven::{Driven, OutputMetrics, Write};
+use crate::input::{Input, InputContext, InputError, Sink};
+use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError, all_but};
+use crate::queue::{self, Limits};
+use crate::registry::{InputSpec, OutputSpec};
+use crate::shard::Shards;
+use crate::worker::{Outlet, Worker, unless_it_panics};
+
+/// What waits between an input and its processors; behind them are the queues of the flow.
+const WAITING: Limits = Limits {
+    messages: 10_000,
+    bytes: 8 << 20,
+};
+
+/// An input with processors of its own.
+pub(crate) struct ProcessedInputSpec {
+    chain: ChainSpec,
+    input: Arc<dyn InputSpec>,
+}
+
+impl ProcessedInputSpec {
+    pub fn unless_empty(chain: ChainSpec, input: Arc<dyn InputSpec>) -> Arc<dyn InputSpec> {
+        match chain.is_empty() {
+            true => input,
+            false => Arc::new(ProcessedInputSpec { chain, input }),
+        }
+    }
+}
+
+impl InputSpec for ProcessedInputSpec {
+    fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+        let (flow, metrics) = (context.component.id.flow.as_deref(), &context.component.metrics);
+        Ok(Box::new(ProcessedInput {
+            input: self.input.build(context)?,
+            chain: self.chain.build(flow, metrics, &context.scope)?,
+            scope: context.scope.clone(),
+        }))
+    }
+}
+
+struct ProcessedInput {
+    input: Box<dyn Input>,
+    chain: Chain,
+    scope: Scope,
+}
+
+/// Lets the processors come to their end, however the input ended.
+struct CloseOnDrop(Arc<Shards>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Input for ProcessedInput {
+    fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
+        Box::pin(async move {
+            let (entrance, queue) = queue::bounded(WAITING);
+            let own = CloseOnDrop(Arc::new(Shards::new(vec![entrance])));
+            let worker = Worker {
+                chain: self.chain,
+                input: queue,
+                outlet: Outlet::Shards(context.sink.shards.clone()),
+                runtime: self.scope.runtime,
+                give_up: self.scope.give_up,
+            };
+            let name = thread_name(&context.component);
+            let ended = worker.spawn(name).map_err(|error| InputError(error.0))?;
+            let sink = Sink {
+                shards: own.0.clone(),
+                ..context.sink.clone()
+            };
+            let result = self.input.run(InputContext { sink, ..context }).await;
+            drop(own);
+            match ended.await {
+                Ok(Err(panic)) => Err(InputError(format!("its processors stopped by a fault: {panic}"))),
+                _ => result,
+            }
+        })
+    }
+}
+
+fn thread_name(component: &Component) -> String {
+    format!("at-{}", component.name)
+}
+
+/// An output with processors of its own.
+///
+/// Each message passes them alone, and they hold nothing back, so that what the output says of the results can be told
+/// of the message they were made from. What they filter counts as taken by this output, what they fail on as refused.
+pub(crate) struct ProcessedOutputSpec {
+    chain: ChainSpec,
+    output: Arc<dyn OutputSpec>,
+}
+
+impl ProcessedOutputSpec {
+    pub fn unless_empty(chain: ChainSpec, output: Arc<dyn OutputSpec>) -> Arc<dyn OutputSpec> {
+        match chain.is_empty() {
+            true => output,
+            false => Arc::new(ProcessedOutputSpec { chain, output }),
+        }
+    }
+}
+
+impl OutputSpec for ProcessedOutputSpec {
+    fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
+        let refused = Arc::default();
+        let scope = Scope {
+            failures: Failures::Refuse(Arc::clone(&refused)),
+            ..context.scope.clone()
+        };
+        let (flow, metrics) = (context.component.id.flow.as_deref(), &context.component.metrics);
+        let output = self.output.build(context)?;
+        let processing = Processing {
+            chain: self.chain.build(flow, metrics, &scope)?,
+            refused,
+            balance: Arc::default(),
+            output: output.clone(),
+        };
+        let (jobs, queue) = mpsc::channel();
+        let runtime = context.scope.runtime.clone();
+        let name = thread_name(&context.component);
+        let work = move || {
+            // An output may start tasks when it is called.
+            let _entered = runtime.enter();
+            let _ = unless_it_panics(|| processing.run(&queue));
+        };
+        std::thread::Builder::new()
+            .name(name.clone())
+            .stack_size(8 << 20)
+            .spawn(work)
+            .map_err(|error| BuildError::new(format!("cannot start the thread {name}: {error}")))?;
+        Ok(Arc::new(ProcessedOutput {
+            jobs,
+            output,
+            driven: OnceLock::new(),
+        }))
+    }
+}
+
+struct ProcessedOutput {
+    jobs: mpsc::Sender<Job>,
+    output: Arc<dyn Output>,
+    /// Set when the output is opened.
+    driven: OnceLock<Driven>,
+}
+
+/// Messages for the processors.
+struct Job {
+    messages: Arc<Vec<Message>>,
+    reply: oneshot::Sender<Processed>,
+}
+
+/// What the processors made of a job, already handed to the output.
+struct Processed {
+    write: Write,
+    results: Arc<Vec<Message>>,
+    /// Of each result the index of the message it was made from.
+    sources: Vec<usize>,
+    refused: Vec<Rejection>,
+}
+
+impl Output for ProcessedOutput {
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
+        self.driven.get_or_init(|| Driven {
+            output: self.output.clone(),
+            component: context.component.clone(),
+            connection: context.connection.clone(),
+            metrics: OutputMetrics::new(&context.component),
+        });
+        self.output.open(context)
+    }
+
+    fn write(&self, messages: Arc<Vec<Message>>) -> Write {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.jobs.send(Job { messages, reply });
+        let driven = self.driven.get().cloned();
+        Box::pin(async move {
+            let ended = || WriteError::Permanent("its processors stopped by a fault in them".to_owned());
+            sent.map_err(|_gone| ended())?;
+            let processed = answer.await.map_err(|_gone| ended())?;
+            let mut refused = processed.refused;
+            if let Some(driven) = driven.filter(|_| !processed.results.is_empty()) {
+                // Repeated here and not by the caller, because the results are not to be made twice.
+                let rest = driven.persist(processed.write, &processed.results).await;
+                for refusal in rest.map_err(WriteError::Permanent)? {
+                    let Some(&index) = processed.sources.get(refusal.index) else {
+                        continue;
+                    };
+                    refused.push(Rejection::permanent(index, refusal.reason, refusal.error));
+                }
+            }
+            all_but(refused)
+        })
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.output.max_in_flight()
+    }
+
+    fn joins(&self) -> usize {
+        self.output.joins()
+    }
+
+    fn backoff(&self) -> Backoff {
+        self.output.backoff()
+    }
+
+    fn hurry(&self) {
+        self.output.hurry();
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), String>> {
+        self.output.close()
+    }
+}
+
+/// The thread's part: the processors, and the output that gets what they make.
+struct Processing {
+    chain: Chain,
+    /// What the processors failed on since it was taken last.
+    refused: Arc<Mutex<Vec<(DropReason, String)>>>,
+    /// Of this place alone: the flow's account is kept by whoever wrote to it.
+    balance: Arc<Balance>,
+    output: Arc<dyn Output>,
+}
+
+impl Processing {
+    fn run(mut self, jobs: &mpsc::Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            let processed = self.process(&job.messages);
+            let _given_up = job.reply.send(processed);
+        }
+    }
+
+    fn process(&mut self, messages: &[Message]) -> Processed {
+        let mut results = Vec::with_capacity(messages.len());
+        let mut sources = Vec::with_capacity(messages.len());
+        let mut refused = Vec::new();
+        for (index, message) in messages.iter().enumerate() {
+            let ack = Ack::enter(&self.balance, 1, |_| {});
+            let mut made = self.chain.process(Batch::new(vec![message.clone()], ack));
+            self.chain.flush(&mut made);
+            for batch in made {
+                batch.ack.delivered();
+                sources.extend(std::iter::repeat_n(index, batch.messages.len()));
+                results.extend(batch.messages);
+            }
+            let failed = std::mem::take(&mut *self.refused.lock());
+            let first = failed.into_iter().next();
+            refused.extend(first.map(|(reason, error)| Rejection::permanent(index, reason, error)));
+        }
+        let results = Arc::new(results);
+        let write = match results.is_empty() {
+            true => Box::pin(std::future::ready(Ok(()))) as Write,
+            false => self.output.write(results.clone()),
+        };
+        Processed {
+            write,
+            results,
+            sources,
+            refused,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The `dead_letter` output of the process: takes the failed messages of all flows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_telemetry::{NodeKind, StatusSource};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::handle::{NodeCounters, Nodes, troubles};
+use super::start::FlowEnvironment;
+use crate::component::{BuildContext, BuildError};
+use crate::context::{DeadLetters, Failures, Scope};
+use crate::delivery::Delivery;
+use crate::driven::{Driven, OutputMetrics};
+use crate::input::Connection;
+use crate::named::Named;
+use crate::queue::{self, Limits};
+use crate::registry::OutputSpec;
+
+/// Failed messages that wait for the output; beyond it the stages that fail wait too.
+const WAITING: Limits = Limits {
+    messages: 100_000,
+    bytes: 16 << 20,
+};
+
+pub struct DeadLetterOutput {
+    letters: DeadLetters,
+    give_up: CancellationToken,
+    delivery: JoinHandle<()>,
+}
+
+impl DeadLetterOutput {
+    /// `named`: name, path and label.
+    pub fn start(
+        named: (&str, &str, &str),
+        spec: &Arc<dyn OutputSpec>,
+        environment: &FlowEnvironment,
+    ) -> Result<DeadLetterOutput, BuildError> {
+        let (name, path, label) = named;
+        let named = Named {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            label: label.to_owned(),
+            spec: spec.clone(),
+        };
+        let component = named.component(None, &environment.metrics);
+        let connection = Connection::new(&component, "output");
+        let metrics = OutputMetrics::new(&component);
+        let (give_up, nodes) = (CancellationToken::new(), Nodes::default());
+        let mut node = NodeCounters::output(&component, &metrics, connection.clone());
+        node.kind = NodeKind::DeadLetter;
+        nodes.add(node);
+        let context = BuildContext {
+            component: component.clone(),
+            source: "dead_letter".into(),
+            data_dir: environment.data_dir.clone(),
+            scope: Scope {
+                failures: Failures::Drop,
+                runtime: environment.runtime.clone(),
+                give_up: give_up.clone(),
+                nodes: nodes.clone(),
+            },
+        };
+        let delivery = Delivery {
+            driven: Driven {
+                output: spec.build(&context)?,
+                component,
+                connection,
+                metrics,
+            },
+            dead_letters: None,
+            stop: give_up.clone(),
+        };
+        let (queue, letters) = queue::bounded(WAITING);
+        let delivery = environment.runtime.spawn(delivery.run_letters(letters));
+        Ok(DeadLetterOutput {
+            letters: DeadLetters {
+                queue,
+                nodes: nodes.take().into(),
+            },
+            give_up,
+            delivery,
+        })
+    }
+
+    /// What flows send their failed messages through.
+    pub fn letters(&self) -> DeadLetters {
+        self.letters.clone()
+    }
+
+    /// Tells whether the output is connected, as long as the process runs.
+    pub fn status(&self) -> Arc<dyn StatusSource> {
+        Arc::new(Status(self.letters.nodes.clone()))
+    }
+
+    /// Writes what waits. To be called after all flows have stopped and let go of their [`DeadLetters`]. What is not
+    /// taken when `timeout` is over is given up (counted as dropped with reason `shutdown`).
+    pub async fn stop(self, timeout: Duration) {
+        let nodes = self.letters.nodes.clone();
+        drop(self.letters);
+        let mut delivery = self.delivery;
+        if tokio::time::timeout(timeout, &mut delivery).await.is_err() {
+            self.give_up.cancel();
+            let _ = delivery.await;
+        }
+        nodes.iter().for_each(|node| node.log_held_back(true));
+    }
+}
+
+struct Status(Arc<[NodeCounters]>);
+
+impl StatusSource for Status {
+    fn not_ready(&self) -> Vec<String> {
+        troubles(&self.0, "dead_letter")
+    }
+}

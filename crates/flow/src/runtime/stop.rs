@@ -1,0 +1,48 @@
+//! The end of a flow: in order while there is time (the input, what is queued, what processors hold back, the output),
+//! and at once when the time is over. Everything that is not interrupted then gets a moment, and only one.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use super::handle::StopReport;
+use super::start::Flow;
+use crate::driven::GRACE;
+
+impl Flow {
+    /// Stops in order: the input, then what is queued, processors with what they hold back, the output. What is not
+    /// acknowledged when `timeout` is over is given up (counted as dropped with reason `shutdown`); then this returns
+    /// within two seconds, even if a processor or the output cannot be interrupted.
+    pub async fn stop(mut self, timeout: Duration) -> StopReport {
+        let deadline = Instant::now() + timeout;
+        self.stop.cancel();
+        let orderly = async {
+            ended([&mut self.input]).await;
+            self.shards.close();
+            ended(&mut self.workers).await;
+            ended([&mut self.delivery]).await;
+        };
+        if timeout_at(deadline, orderly).await.is_err() {
+            self.give_up.cancel();
+            self.shards.close();
+            let at_once = async {
+                ended([&mut self.input, &mut self.delivery]).await;
+                ended(&mut self.workers).await;
+                self.open_batches.none(|| {}).await;
+            };
+            let _still_running = timeout_at(deadline + 2 * GRACE, at_once).await;
+        }
+        self.handle.log_held_back(true);
+        self.handle.stop_report()
+    }
+}
+
+/// Waits for tasks, some of which may have been waited for before.
+async fn ended(tasks: impl IntoIterator<Item = &mut JoinHandle<()>>) {
+    for task in tasks {
+        if !task.is_finished() {
+            let _ = task.await;
+        }
+    }
+}
