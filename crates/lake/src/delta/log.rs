@@ -6,14 +6,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use deltalake_core::logstore::{LogStoreRef, StorageConfig, logstore_with};
-use deltalake_core::{DeltaTable, DeltaTableError, checkpoints};
+use futures::StreamExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 
-use super::actions::{Action, Add, Format, Metadata, Protocol, decode, encode};
+use super::actions::{Action, Format, Metadata, Protocol, decode, encode};
+use super::checkpoint::{self, LastCheckpoint, State};
 use super::snapshot::{Detail, Snapshot, Unsupported};
 use crate::store::{FaultKind, SyncedStore, fault_kind, fault_text, is_staged};
 
@@ -24,23 +25,27 @@ const VERSION_DIGITS: usize = 20;
 /// A commit that another program is just writing may be seen half: how often and how long to wait for the rest.
 const TORN_READS_MAX: usize = 4;
 const TORN_READ_PAUSE: Duration = Duration::from_millis(50);
+/// The hint that names the newest checkpoint.
+const LAST_CHECKPOINT: &str = "_delta_log/_last_checkpoint";
+/// The oldest commit is not known yet.
+const UNKNOWN: i64 = -1;
 
 /// What can go wrong with a table's log.
 #[derive(Debug, thiserror::Error)]
 pub enum DeltaError {
     #[error("{}", fault_text(.0))]
     Store(#[from] object_store::Error),
-    #[error("the Delta log of {table} cannot be read: {source}")]
-    Library {
-        table: PathBuf,
-        source: Box<DeltaTableError>,
-    },
     #[error(
         "lake.corrupt_log: commit {version} of {table} is not a whole commit ({why}); move that file and all after it out \
          of _delta_log to go back to version {}",
         version - 1
     )]
     Corrupt { table: PathBuf, version: i64, why: String },
+    #[error(
+        "lake.corrupt_log: the history of {table} cannot be read: {why}; bring the missing file back from a copy of \
+         _delta_log, or move the table away to begin a new one"
+    )]
+    Incomplete { table: PathBuf, why: String },
     #[error("lake.unsupported_table: {table}: {source}")]
     Unsupported { table: PathBuf, source: Unsupported },
 }
@@ -69,7 +74,8 @@ pub struct DeltaLog {
     table: PathBuf,
     store: Arc<dyn ObjectStore>,
     prefix: StorePath,
-    library: LogStoreRef,
+    /// The oldest commit that may still be there.
+    oldest: Arc<AtomicI64>,
 }
 
 impl DeltaLog {
@@ -77,19 +83,11 @@ impl DeltaLog {
     pub fn new(table: &Path, store: SyncedStore) -> Result<DeltaLog, DeltaError> {
         let prefix =
             StorePath::from_absolute_path(table).map_err(|source| object_store::Error::InvalidPath { source })?;
-        let library_error = |source| DeltaError::Library {
-            table: table.to_owned(),
-            source: Box::new(source),
-        };
-        let url = url::Url::from_directory_path(table)
-            .map_err(|()| library_error(DeltaTableError::InvalidTableLocation(table.display().to_string())))?;
-        let store: Arc<dyn ObjectStore> = Arc::new(store);
-        let library = logstore_with(store.clone(), &url, StorageConfig::default()).map_err(library_error)?;
         Ok(DeltaLog {
             table: table.to_owned(),
-            store,
+            store: Arc::new(store),
             prefix,
-            library,
+            oldest: Arc::new(AtomicI64::new(UNKNOWN)),
         })
     }
 
@@ -172,30 +170,96 @@ impl DeltaLog {
 
     /// The newest version, or `None` where there is no table.
     pub async fn load(&self, detail: Detail) -> Result<Option<Snapshot>, DeltaError> {
-        if !self.table.join("_delta_log").is_dir()
-            || !self
-                .library
-                .is_delta_table_location()
-                .await
-                .map_err(self.library_error())?
-        {
+        let Some((version, state)) = self.beginning().await? else {
             return Ok(None);
-        }
-        let mut table = DeltaTable::new(self.library.clone());
-        table.load().await.map_err(self.library_error())?;
-        let state = table.snapshot().map_err(self.library_error())?;
-        let version = i64::try_from(state.version()).unwrap_or(i64::MAX);
-        let foreign = |what: &str| self.unsupported(Unsupported(format!("the table's {what} cannot be read")));
-        let protocol: Protocol = translate(state.protocol()).ok_or_else(|| foreign("protocol"))?;
-        let metadata: Metadata = translate(state.metadata()).ok_or_else(|| foreign("metadata"))?;
+        };
+        let missing = |what: &str| self.incomplete(format!("version {version} has no {what}"));
+        let protocol = state.protocol.ok_or_else(|| missing("protocol"))?;
+        let metadata = state.metadata.ok_or_else(|| missing("metadata"))?;
         let mut snapshot = Snapshot::new(version, protocol, metadata, detail).map_err(|e| self.unsupported(e))?;
-        for file in state.log_data().iter() {
-            // The only public way to a file's tags.
-            #[allow(deprecated)]
-            let add = file.add_action();
-            snapshot.add(foreign_add(add)).map_err(|e| self.unsupported(e))?;
+        for add in state.adds.into_values() {
+            snapshot.add(add).map_err(|e| self.unsupported(e))?;
         }
+        self.refresh(&mut snapshot).await?;
         Ok(Some(snapshot))
+    }
+
+    /// From where the table's history can be followed commit by commit: its newest checkpoint, else its first commit.
+    async fn beginning(&self) -> Result<Option<(i64, State)>, DeltaError> {
+        let hint = self.last_checkpoint().await?;
+        let mut failed = None;
+        if let Some(hint) = &hint {
+            match self.read_checkpoint(hint).await {
+                Ok(state) => return Ok(Some((hint.version, state))),
+                Err(e) if e.kind() == FaultKind::Missing => {}
+                Err(e) => failed = Some(e),
+            }
+        }
+        // Without a hint, or with a wrong one, the folder tells.
+        let (mut checkpoints, commits) = self.list().await?;
+        checkpoints.sort_by_key(|checkpoint| std::cmp::Reverse(checkpoint.version));
+        checkpoints.dedup();
+        for checkpoint in checkpoints {
+            match self.read_checkpoint(&checkpoint).await {
+                Ok(state) => return Ok(Some((checkpoint.version, state))),
+                Err(e) => failed = Some(e),
+            }
+        }
+        if let Some(actions) = self.read_commit(0).await? {
+            let mut state = State::default();
+            state.apply(actions);
+            return Ok(Some((0, state)));
+        }
+        match (failed, commits) {
+            (None, None) => Ok(None),
+            (Some(error), _) => Err(error),
+            (None, Some(oldest)) => Err(self.incomplete(format!(
+                "the oldest commit is {oldest} and there is no checkpoint before it"
+            ))),
+        }
+    }
+
+    /// What the hint says; one that is missing or cannot be read is no error, since the folder tells as well.
+    async fn last_checkpoint(&self) -> Result<Option<LastCheckpoint>, DeltaError> {
+        match self.store.get(&self.path(LAST_CHECKPOINT)?).await {
+            Ok(found) => Ok(serde_json::from_slice(&found.bytes().await?).ok()),
+            Err(e) if fault_kind(&e) == FaultKind::Missing => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn read_checkpoint(&self, checkpoint: &LastCheckpoint) -> Result<State, DeltaError> {
+        let mut state = State::default();
+        for file in checkpoint.files() {
+            let bytes = self.store.get(&self.path(&format!("_delta_log/{file}"))?).await;
+            let bytes = bytes?.bytes().await?;
+            let actions = tokio::task::spawn_blocking(move || checkpoint::read(bytes))
+                .await
+                .map_err(|source| object_store::Error::JoinError { source })?;
+            state.apply(actions.map_err(|why| self.incomplete(format!("{file} is damaged ({why})")))?);
+        }
+        Ok(state)
+    }
+
+    /// The checkpoints there are, and the oldest commit.
+    async fn list(&self) -> Result<(Vec<LastCheckpoint>, Option<i64>), DeltaError> {
+        let mut files = self.store.list(Some(&self.path("_delta_log")?));
+        let mut checkpoints = Vec::new();
+        let mut oldest: Option<i64> = None;
+        while let Some(file) = files.next().await {
+            let location = match file {
+                Ok(file) => file.location,
+                // There is no such folder yet.
+                Err(e) if fault_kind(&e) == FaultKind::Missing => continue,
+                Err(e) => return Err(e.into()),
+            };
+            let name = location.filename().unwrap_or_default();
+            if let Some(version) = version_of(name) {
+                oldest = Some(oldest.map_or(version, |oldest| oldest.min(version)));
+            }
+            checkpoints.extend(LastCheckpoint::of_file(name));
+        }
+        Ok((checkpoints, oldest))
     }
 
     /// Applies the commits after a snapshot; returns whether there were any.
@@ -209,15 +273,65 @@ impl DeltaLog {
 
     /// Writes a checkpoint of a version and deletes commits that are older than the table keeps.
     pub async fn checkpoint(&self, version: i64) -> Result<(), DeltaError> {
-        let mut table = DeltaTable::new(self.library.clone());
-        let version = u64::try_from(version).unwrap_or(0);
-        table.load_version(version).await.map_err(self.library_error())?;
-        checkpoints::create_checkpoint(&table, None)
+        let (mut at, mut state) = self
+            .beginning()
+            .await?
+            .ok_or_else(|| self.incomplete("there is no table".to_owned()))?;
+        while at < version {
+            let actions = self.read_commit(at + 1).await?;
+            let actions = actions.ok_or_else(|| self.incomplete(format!("commit {} is missing", at + 1)))?;
+            state.apply(actions);
+            at += 1;
+        }
+        if at > version {
+            // Another writer's checkpoint is newer.
+            return Ok(());
+        }
+        let now = unix_ms(SystemTime::now());
+        let retention = state.log_retention_ms();
+        let (bytes, last) = tokio::task::spawn_blocking(move || state.encode(version, now))
             .await
-            .map_err(self.library_error())?;
-        checkpoints::cleanup_metadata(&table, None)
-            .await
-            .map_err(self.library_error())?;
+            .map_err(|source| object_store::Error::JoinError { source })?
+            .map_err(|why| self.incomplete(why))?;
+        for file in last.files() {
+            self.store
+                .put(&self.path(&format!("_delta_log/{file}"))?, bytes.clone().into())
+                .await?;
+        }
+        let hint = serde_json::to_vec(&last).map_err(|e| self.incomplete(e.to_string()))?;
+        self.store.put(&self.path(LAST_CHECKPOINT)?, hint.into()).await?;
+        match retention {
+            Some(age) => self.forget_before(version, now - age).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes commits and checkpoints before `version` that are older than `unix_ms`, the oldest first, so that what
+    /// remains is always a whole history.
+    async fn forget_before(&self, version: i64, from_unix_ms: i64) -> Result<(), DeltaError> {
+        let mut oldest = self.oldest.load(Ordering::Relaxed);
+        if oldest == UNKNOWN {
+            oldest = self.list().await?.1.unwrap_or(version);
+        }
+        while oldest < version {
+            let path = self.commit_path(oldest)?;
+            match self.store.head(&path).await {
+                Ok(found) if found.last_modified.timestamp_millis() >= from_unix_ms => break,
+                Ok(_) => {
+                    let checkpoint = self.path(&format!("_delta_log/{oldest:0VERSION_DIGITS$}.checkpoint.parquet"))?;
+                    for path in [checkpoint, path] {
+                        match self.store.delete(&path).await {
+                            Err(e) if fault_kind(&e) != FaultKind::Missing => return Err(e.into()),
+                            _ => {}
+                        }
+                    }
+                }
+                Err(e) if fault_kind(&e) == FaultKind::Missing => {}
+                Err(e) => return Err(e.into()),
+            }
+            oldest += 1;
+        }
+        self.oldest.store(oldest, Ordering::Relaxed);
         Ok(())
     }
 
@@ -249,14 +363,10 @@ impl DeltaLog {
         self.table.file_name().and_then(|name| name.to_str()).unwrap_or("table")
     }
 
-    fn library_error(&self) -> impl Fn(DeltaTableError) -> DeltaError {
-        let table = self.table.clone();
-        move |source| match source {
-            DeltaTableError::ObjectStore { source } => DeltaError::Store(source),
-            source => DeltaError::Library {
-                table: table.clone(),
-                source: Box::new(source),
-            },
+    fn incomplete(&self, why: String) -> DeltaError {
+        DeltaError::Incomplete {
+            table: self.table.clone(),
+            why,
         }
     }
 
@@ -268,23 +378,9 @@ impl DeltaLog {
     }
 }
 
-/// The library's action as ours, by way of the JSON that both define.
-fn translate<A: serde::Serialize, B: serde::de::DeserializeOwned>(action: &A) -> Option<B> {
-    serde_json::from_value(serde_json::to_value(action).ok()?).ok()
-}
-
-fn foreign_add(add: deltalake_core::kernel::Add) -> Add {
-    Add {
-        // The library has decoded the path already.
-        path: add.path.replace('%', "%25"),
-        partition_values: add.partition_values.into_iter().collect(),
-        size: add.size.unsigned_abs(),
-        modification_time: add.modification_time,
-        data_change: add.data_change,
-        stats: add.stats,
-        tags: add.tags.map(|tags| tags.into_iter().collect()),
-        deletion_vector: add.deletion_vector.map(|_| serde_json::Value::Null),
-    }
+fn unix_ms(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Deletes old temporary files in the log and one level below the table; returns the newest commit's number.

@@ -1,10 +1,11 @@
 //! The Delta log of one table: which files are live, what the columns are, and how a commit is added.
 //!
 //! Commits are written and followed here, one small JSON file each, so that a flush costs the same however many files a
-//! table has. Where a table's history begins with a checkpoint, and to write checkpoints, the `deltalake` library is
-//! asked. All writes go through the store, which makes them durable and never replaces a commit.
+//! table has; every so many of them, a checkpoint sums them up. All writes go through the store, which makes them durable
+//! and never replaces a commit.
 
 pub mod actions;
+mod checkpoint;
 mod log;
 pub mod schema;
 mod snapshot;

@@ -99,6 +99,87 @@ async fn a_checkpoint_stands_in_for_the_commits_before_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_or_wrong_hint_and_a_damaged_checkpoint_cost_time_and_no_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = created(folder.path()).await;
+    for version in 1..=6 {
+        log.commit(version, &[add(&format!("f{version}"), 1)]).await.unwrap();
+    }
+    log.checkpoint(2).await.unwrap();
+    log.checkpoint(4).await.unwrap();
+    let in_log = |name: &str| log.table().join("_delta_log").join(name);
+    // From here on only the checkpoints know how the table began.
+    for version in 0..=2 {
+        std::fs::remove_file(commit_file(&log, version)).unwrap();
+    }
+    let whole = log.load(Detail::Stats).await.unwrap().unwrap();
+    assert_eq!((whole.version, whole.files.len()), (6, 6));
+    let damage: [(&str, Option<&str>); 5] = [
+        ("_last_checkpoint", None),
+        ("_last_checkpoint", Some("{")),
+        ("_last_checkpoint", Some("{\"version\":9,\"size\":1}")),
+        ("_last_checkpoint", Some("{\"version\":2,\"size\":1}")),
+        ("00000000000000000004.checkpoint.parquet", Some("PAR1")),
+    ];
+    for (file, content) in damage {
+        match content {
+            None => std::fs::remove_file(in_log(file)).unwrap(),
+            Some(content) => std::fs::write(in_log(file), content).unwrap(),
+        }
+        let loaded = log.load(Detail::Stats).await.unwrap().unwrap();
+        assert_eq!((loaded.version, &loaded.files), (6, &whole.files), "{file} {content:?}");
+    }
+    std::fs::write(in_log("00000000000000000002.checkpoint.parquet"), "").unwrap();
+    let error = log.load(Detail::Stats).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("lake.corrupt_log: the history of ")
+            && error.contains("00000000000000000002.checkpoint.parquet"),
+        "{error}"
+    );
+    std::fs::remove_file(in_log("00000000000000000002.checkpoint.parquet")).unwrap();
+    std::fs::remove_file(in_log("00000000000000000004.checkpoint.parquet")).unwrap();
+    let error = log.load(Detail::Stats).await.unwrap_err().to_string();
+    assert!(error.contains("the oldest commit is 3"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_beyond_the_retention_go_the_oldest_first_and_never_past_the_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = DeltaLog::new(&folder.path().join("t"), SyncedStore::new()).unwrap();
+    let week = [("delta.logRetentionDuration", "interval 7 days")];
+    log.commit(0, &creation(new_metadata(&schema(), "date", &week, 7)))
+        .await
+        .unwrap();
+    for version in 1..=8 {
+        log.commit(version, &[add(&format!("f{version}"), 1)]).await.unwrap();
+    }
+    log.checkpoint(2).await.unwrap();
+    let old = std::time::SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
+    for version in [0, 1, 2, 3, 5, 6, 7] {
+        let file = std::fs::File::options()
+            .write(true)
+            .open(commit_file(&log, version))
+            .unwrap();
+        file.set_modified(old).unwrap();
+    }
+    log.checkpoint(6).await.unwrap();
+    let left: Vec<i64> = (0..=8).filter(|&version| commit_file(&log, version).exists()).collect();
+    assert_eq!(left, [4, 5, 6, 7, 8], "commit 4 is young, so what follows it stays");
+    assert!(
+        !log.table()
+            .join("_delta_log/00000000000000000002.checkpoint.parquet")
+            .exists()
+    );
+    let file = std::fs::File::options().write(true).open(commit_file(&log, 4)).unwrap();
+    file.set_modified(old).unwrap();
+    log.checkpoint(7).await.unwrap();
+    let left: Vec<i64> = (0..=8).filter(|&version| commit_file(&log, version).exists()).collect();
+    assert_eq!(left, [7, 8], "the checkpoint's own commit stays");
+    let loaded = log.load(Detail::Counts).await.unwrap().unwrap();
+    assert_eq!((loaded.version, loaded.rows), (8, 8));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torn_newest_commit_is_moved_away_and_an_older_one_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let quarantine = folder.path().join("quarantine");
