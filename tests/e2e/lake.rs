@@ -86,6 +86,39 @@ fn other_engines_read_the_table_while_it_is_written_and_after() {
     );
 }
 
+/// A table whose first commits are gone, as they are after the retention, is whole by its checkpoint.
+#[test]
+fn other_engines_read_the_table_from_its_checkpoint() {
+    let mut thalweg = Thalweg::start(&format!("lake: {{flush: {{interval: 10ms}}}}\n{FLOW}")).unwrap();
+    let log = thalweg.data_dir().join("lake/tags/_delta_log");
+    eventually(|| {
+        anyhow::ensure!(log.join(format!("{:020}.json", 105)).exists() && log.join("_last_checkpoint").exists());
+        Ok(())
+    })
+    .unwrap();
+    thalweg.stop().unwrap();
+    for version in 0..100 {
+        std::fs::remove_file(log.join(format!("{version:020}.json"))).unwrap();
+    }
+    let query = "select count(*) as rows, sum(value_int) as sum from tags";
+    let own = run(
+        thalweg.folder.path(),
+        &["sql", "--data-dir", "data", "--format", "json", query],
+    )
+    .unwrap();
+    let own: Value = serde_json::from_str(&own.stdout).unwrap();
+    let rows = own[0]["rows"].as_u64().unwrap();
+    assert_eq!(own[0]["sum"].as_u64(), Some(rows * (rows + 1) / 2), "each number once");
+    for script in ["read_tags_deltalake.py", "read_tags_duckdb.py"] {
+        let theirs = read_with(script, &log.parent().unwrap().to_path_buf());
+        assert_eq!(
+            (theirs["rows"].as_u64(), theirs["sum"].as_u64()),
+            (Some(rows), own[0]["sum"].as_u64()),
+            "{script}"
+        );
+    }
+}
+
 #[test]
 fn kill_9_leaves_a_table_that_opens_and_holds_everything_acknowledged() {
     let mut thalweg = Thalweg::start(FLOW).unwrap();
@@ -173,6 +206,94 @@ fn a_running_process_is_asked_over_http_and_every_format_agrees() {
     assert_eq!(mistaken.status.code(), Some(1));
     assert!(mistaken.stderr.contains("no_such_column"), "{}", mistaken.stderr);
     thalweg.stop().unwrap();
+}
+
+#[test]
+fn a_running_process_is_asked_without_a_proxy_and_may_be_left_in_the_middle_of_its_answer() {
+    let mut thalweg = Thalweg::start(FLOW).unwrap();
+    eventually(|| {
+        anyhow::ensure!(thalweg.sql("select count(*) as n from tags")?[0]["n"].as_u64() > Some(0));
+        Ok(())
+    })
+    .unwrap();
+    let ask = |query: &str| {
+        let mut command = Command::new(thalweg_tests::thalweg::binary());
+        command
+            .args(["sql", "--data-dir", "data", "--format", "csv", query])
+            .current_dir(thalweg.folder.path());
+        command
+    };
+    let asked = ask("select 1 as x")
+        .env("HTTP_PROXY", "http://127.0.0.1:1")
+        .env("http_proxy", "http://127.0.0.1:1")
+        .env("ALL_PROXY", "http://127.0.0.1:1")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&asked.stderr);
+    assert!(asked.status.success(), "{error}");
+    assert_eq!(asked.stdout, b"x\n1\n");
+
+    // More than any pipe holds.
+    let long = "select a.tag, b.tag from tags a, tags b, (values (1), (2), (3), (4), (5), (6), (7), (8), (9), (10)) c";
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let left = ask(long).stdout(writer).output().unwrap();
+    let error = String::from_utf8_lossy(&left.stderr);
+    assert!(left.status.success() && error.is_empty(), "{error}");
+    thalweg.stop().unwrap();
+}
+
+#[test]
+fn one_tag_from_two_inputs_of_a_broker_is_two_series() {
+    let mut thalweg = Thalweg::spawn(
+        "\
+input:
+  broker:
+    inputs:
+      - label: north
+        generate: {count: 3, interval: \"\", mapping: root = 1}
+      - generate: {count: 4, interval: \"\", mapping: root = 2}
+pipeline:
+  processors:
+    - tag_processor:
+        defaults: |
+          msg.meta.location_path = \"e\"; msg.meta.data_contract = \"_raw\"; msg.meta.tag_name = \"t\"; return msg;
+output:
+  lake: {table: tags}
+",
+    )
+    .unwrap();
+    assert!(
+        thalweg.process.wait().unwrap().success(),
+        "{}",
+        thalweg.process.stderr()
+    );
+    let query = "select source, count(*) as rows, count(distinct tag_id) as ids, max(value_int) as value from tags group by 1 order by 1";
+    let answer = run(
+        thalweg.folder.path(),
+        &["sql", "--data-dir", "data", "--format", "json", query],
+    )
+    .unwrap();
+    assert!(answer.status.success(), "{}", answer.stderr);
+    let rows: Value = serde_json::from_str(&answer.stdout).unwrap();
+    let expected = serde_json::json!([
+        {"source": "north", "rows": 3, "ids": 1, "value": 1},
+        {"source": "root.input.broker.inputs.1", "rows": 4, "ids": 1, "value": 2},
+    ]);
+    assert_eq!(rows, expected);
+    let ids = run(
+        thalweg.folder.path(),
+        &[
+            "sql",
+            "--data-dir",
+            "data",
+            "--format",
+            "json",
+            "select count(distinct tag_id) as n from tags",
+        ],
+    )
+    .unwrap();
+    assert_eq!(ids.stdout.trim(), "[{\"n\":2}]");
 }
 
 #[test]

@@ -8,3 +8,5 @@ mod demo;
 mod flows;
 mod lake;
 mod opcua;
+mod signals;
+mod values;

@@ -1,0 +1,140 @@
+//! How processes end: asked once they drain, asked twice they go.
+
+use std::process::Command;
+use std::time::Duration;
+
+use thalweg_tests::process::Process;
+use thalweg_tests::thalweg::binary;
+use thalweg_tests::{Thalweg, eventually};
+
+#[test]
+fn ctrl_c_ends_the_demo_with_its_balance_and_the_queries_it_printed_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(binary());
+    command
+        .args([
+            "demo",
+            "--http",
+            "127.0.0.1:0",
+            "--slow-nodes",
+            "50",
+            "--fast-nodes",
+            "50",
+        ])
+        .current_dir(folder.path());
+    let mut demo = Process::start("demo", folder.path(), &mut command).unwrap();
+    eventually(|| {
+        demo.check_running()?;
+        let out = demo.stdout();
+        let rows = out.lines().rev().find_map(|line| {
+            let before = line.split(" rows").next()?;
+            before.rsplit(' ').next()?.replace(',', "").parse::<u64>().ok()
+        });
+        anyhow::ensure!(rows > Some(100), "{out}");
+        Ok(())
+    })
+    .unwrap();
+    let queries: Vec<String> = demo
+        .stdout()
+        .replace("\\\n", "")
+        .lines()
+        .filter(|line| line.contains(" sql ") && line.contains("select "))
+        .map(|line| line.trim_start_matches("ask it").trim().to_owned())
+        .collect();
+    assert_eq!(queries.len(), 2, "{}", demo.stdout());
+    // Pasted into a shell beside the running demo, and again when it is over.
+    let ask = |when: &str| {
+        for query in &queries {
+            let answer = Command::new("sh")
+                .arg("-c")
+                .arg(query)
+                .current_dir(folder.path())
+                .output()
+                .unwrap();
+            let (out, error) = (
+                String::from_utf8_lossy(&answer.stdout),
+                String::from_utf8_lossy(&answer.stderr),
+            );
+            assert!(
+                answer.status.success() && out.lines().count() >= 1,
+                "{when}: {query}\n{out}\n{error}"
+            );
+        }
+    };
+    ask("beside the demo");
+    demo.signal("INT").unwrap();
+    let status = demo.wait().unwrap();
+    let out = demo.stdout();
+    assert!(status.success(), "{status}\n{out}\n{}", demo.stderr());
+    let balance = out.lines().find(|line| line.starts_with("balance")).unwrap();
+    assert!(
+        balance.contains("in flight 0") && balance.contains("dropped 0") && balance.ends_with("(balanced)"),
+        "{balance}"
+    );
+    ask("after the demo");
+    let plants = Command::new("pgrep").args(["-f", "simulate opcua"]).output().unwrap();
+    let left = String::from_utf8_lossy(&plants.stdout).into_owned();
+    let of_this_demo = left
+        .lines()
+        .filter(|pid| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder.path()));
+    assert_eq!(of_this_demo.count(), 0, "the plant ends with the demo");
+}
+
+#[test]
+fn the_first_interrupt_drains_and_exits_0() {
+    let mut thalweg = Thalweg::start(
+        "\
+input: {generate: {interval: 1ms, mapping: root.n = counter()}}
+output: {file: {path: out.jsonl}}
+",
+    )
+    .unwrap();
+    eventually(|| {
+        anyhow::ensure!(thalweg.balance()?.out > 100);
+        Ok(())
+    })
+    .unwrap();
+    thalweg.process.signal("INT").unwrap();
+    let status = thalweg.process.wait().unwrap();
+    assert!(status.success(), "{status}");
+    let written = std::fs::read_to_string(thalweg.folder.path().join("out.jsonl")).unwrap();
+    let count = written.lines().count();
+    let log = thalweg.process.stdout();
+    assert!(
+        log.contains(&format!(
+            "in {count} = out {count} + filtered 0 + dropped 0 + in flight 0"
+        )),
+        "{count} lines\n{log}"
+    );
+}
+
+#[test]
+fn the_second_signal_ends_a_process_that_cannot_drain() {
+    let mut thalweg = Thalweg::start(
+        "\
+shutdown_timeout: 10m
+input: {generate: {interval: 1ms, mapping: root.n = counter()}}
+output: {file: {path: \"/proc/no/such/${! json(\\\"n\\\") }\"}}
+",
+    )
+    .unwrap();
+    eventually(|| {
+        anyhow::ensure!(thalweg.balance()?.in_flight > 0);
+        Ok(())
+    })
+    .unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    eventually(|| {
+        let log = thalweg.process.stdout();
+        anyhow::ensure!(log.contains("stopping") || log.contains("draining"), "{log}");
+        Ok(())
+    })
+    .unwrap();
+    thalweg.process.check_running().unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    let status = thalweg.process.wait_within(Duration::from_secs(20)).unwrap();
+    assert_eq!(status.code(), Some(1), "{}", thalweg.process.stderr());
+    // The folder is free again.
+    thalweg.restart().unwrap();
+    thalweg.process.kill().unwrap();
+}
