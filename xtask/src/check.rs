@@ -32,6 +32,7 @@ const LAYERS: &[(&str, u32)] = &[
 fn structure() -> Result<()> {
     let mut wrong = Vec::new();
     arrows_point_down(&mut wrong)?;
+    documents_name_what_exists(&mut wrong)?;
     for file in rust_files(&root())? {
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let short = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
@@ -57,7 +58,16 @@ fn structure() -> Result<()> {
 pub fn run() -> Result<()> {
     structure()?;
     shell::run(cargo().args(["fmt", "--all", "--check"]))?;
-    shell::run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
+    // In the one profile, so that what build scripts make is not made twice.
+    shell::run(cargo().args([
+        "clippy",
+        "--release",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "--deny",
+        "warnings",
+    ]))?;
     licences()
 }
 
@@ -135,6 +145,35 @@ fn arrows_point_down(wrong: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
+/// A path in a document leads somewhere.
+fn documents_name_what_exists(wrong: &mut Vec<String>) -> Result<()> {
+    let mut documents: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+        .iter()
+        .map(|name| root().join(name))
+        .collect();
+    for entry in std::fs::read_dir(root().join("docs"))? {
+        documents.push(entry?.path());
+    }
+    for document in documents.iter().filter(|path| path.is_file()) {
+        let text = std::fs::read_to_string(document).with_context(|| format!("cannot read {}", document.display()))?;
+        for path in paths_in(&text) {
+            if !root().join(path).exists() {
+                let name = document.file_name().unwrap_or_default().to_string_lossy();
+                wrong.push(format!("{name} names {path}, which does not exist"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What looks like a path of this work tree.
+fn paths_in(text: &str) -> impl Iterator<Item = &str> {
+    const FOLDERS: [&str; 7] = ["crates/", "docs/", "examples/", "fuzz/", "tests/", "web/", "xtask/"];
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)))
+        .map(|word| word.trim_end_matches(['.', '/']))
+        .filter(|word| FOLDERS.iter().any(|folder| word.starts_with(folder)))
+}
+
 fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = ["crates", "xtask", "tests"]
@@ -157,6 +196,13 @@ fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_found_among_words() {
+        let text = "See `crates/flow/src/lib.rs`, (docs/mapping.md) and tests/. Not a/crates/b or data/lake.";
+        let found: Vec<&str> = paths_in(text).collect();
+        assert_eq!(found, ["crates/flow/src/lib.rs", "docs/mapping.md"]);
+    }
 
     #[test]
     fn an_expression_is_allowed_when_one_alternative_is() {

@@ -14,7 +14,7 @@ const PYTHON_PACKAGES: &[&str] = &[
     "deltalake==1.6.6",
     "duckdb==1.5.5",
     "duckdb-extension-delta==1.5.5",
-    "pyarrow",
+    "pyarrow==26.0.1",
 ];
 const NODE_PACKAGES: &[&str] = &["node-opcua@2.186.4", "playwright-core@1.65.1"];
 
@@ -46,6 +46,9 @@ fn cache_dir() -> Result<PathBuf> {
 /// Installs what is missing; fails with what to do when that is not possible.
 pub fn install() -> Result<Tools> {
     let cache = cache_dir()?;
+    if !exists("go") {
+        bail!("go is not installed, whose pprof reads the profiles; on Debian: apt-get install golang-go");
+    }
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
     Ok(Tools {
         python: python(&cache)?,
@@ -65,10 +68,9 @@ fn python(cache: &std::path::Path) -> Result<PathBuf> {
     if !exists("python3") {
         bail!("python3 is not installed; on Debian: apt-get install python3 python3-venv");
     }
-    if !python.exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&venv))
-            .context("on Debian: apt-get install python3-venv")?;
-    }
+    // One that was left half made would fail later with another error.
+    let _ = std::fs::remove_dir_all(&venv);
+    run(Command::new("python3").args(["-m", "venv"]).arg(&venv)).context("on Debian: apt-get install python3-venv")?;
     run(Command::new(&python)
         .args(["-m", "pip", "install", "--quiet"])
         .args(PYTHON_PACKAGES))?;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::Effort;
-use super::report::Row;
+use super::report::{Row, Stage};
 use super::under_test::{Plant, UnderTest};
 use crate::shell::build_binary;
 
@@ -69,6 +69,42 @@ fn yaml(input: &str, script: Option<&str>) -> String {
     format!("{input}{pipeline}\noutput:\n  drop: {{}}\n")
 }
 
+const TAGS: f64 = 10_000.0;
+
+/// What each part of a message's way costs by itself.
+pub const STAGES: [Stage; 6] = [
+    Stage {
+        name: "generate -> drop (flow runtime and mapping)",
+        with: "generate_drop",
+        without: None,
+    },
+    Stage {
+        name: "  tag_processor, static script",
+        with: "tag_processor_static",
+        without: Some("generate_drop"),
+    },
+    Stage {
+        name: "  tag_processor, pure script on the value",
+        with: "tag_processor_pure",
+        without: Some("generate_drop"),
+    },
+    Stage {
+        name: "  tag_processor, script for the interpreter",
+        with: "tag_processor_quickjs",
+        without: Some("generate_drop"),
+    },
+    Stage {
+        name: "opcua -> drop (bytes of the socket to message)",
+        with: "opcua_drop",
+        without: None,
+    },
+    Stage {
+        name: "  tag_processor, static script",
+        with: "opcua_tag_processor_drop",
+        without: Some("opcua_drop"),
+    },
+];
+
 pub fn run(effort: Effort) -> Result<Vec<Row>> {
     let binary = build_binary()?;
     let mut rows = Vec::new();
@@ -87,13 +123,22 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
         // 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can hold.
         let plant = Plant::start(
             &binary,
-            &["--slow-nodes", "0", "--fast-nodes", "10000", "--fast-rate", "0.1"],
+            &[
+                "--slow-nodes",
+                "0",
+                "--fast-nodes",
+                &TAGS.to_string(),
+                "--fast-rate",
+                "0.1",
+            ],
         )?;
         let input = format!(
             "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n",
             plant.endpoint
         );
-        rows.push(UnderTest::start(&binary, &yaml(&input, script))?.measure(name, effort)?);
+        let mut collector = UnderTest::start(&binary, &yaml(&input, script))?;
+        collector.wait_until("thalweg_opcua_items_monitored", TAGS)?;
+        rows.push(collector.measure(name, effort)?);
     }
     Ok(rows)
 }

@@ -44,11 +44,12 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             other => bail!("unknown option {other}; valid: --quick, --json FILE"),
         }
     }
-    let rows = match name {
-        "collect" => collect::run(effort)?,
+    let (rows, stages) = match name {
+        "collect" => (collect::run(effort)?, &collect::STAGES),
         other => bail!("unknown benchmark {other}; valid: collect"),
     };
     report::print(name, &rows);
+    report::print_stages(&rows, stages);
     if let Some(file) = json {
         report::write_json(name, &rows, file)?;
     }

@@ -14,8 +14,32 @@ pub struct Row {
     pub allocs_per_op: f64,
     pub p50_ns: Option<f64>,
     pub p99_ns: Option<f64>,
-    /// Of `cpu_ns_per_op`, the processors alone, for the table.
-    pub processors_ns_per_op: Option<f64>,
+}
+
+/// What a stage adds to a row that is otherwise the same: the difference of two rows.
+pub struct Stage {
+    pub name: &'static str,
+    pub with: &'static str,
+    pub without: Option<&'static str>,
+}
+
+/// Prints what each stage costs by itself, in the order of the stages given.
+pub fn print_stages(rows: &[Row], stages: &[Stage]) {
+    let find = |name: &str| rows.iter().find(|row| row.name == name);
+    println!("\n{:<52} {:>10} {:>12} {:>10}", "stage", "CPU us", "bytes", "allocs");
+    for stage in stages {
+        let nothing = Row::default();
+        let (Some(with), Some(without)) = (find(stage.with), stage.without.map_or(Some(&nothing), find)) else {
+            continue;
+        };
+        println!(
+            "{:<52} {:>10.2} {:>12.0} {:>10.2}",
+            stage.name,
+            (with.cpu_ns_per_op - without.cpu_ns_per_op) / 1e3,
+            with.bytes_per_op - without.bytes_per_op,
+            with.allocs_per_op - without.allocs_per_op,
+        );
+    }
 }
 
 pub fn print(bench: &str, rows: &[Row]) {
@@ -24,22 +48,22 @@ pub fn print(bench: &str, rows: &[Row]) {
         machine_line()
     );
     println!(
-        "{:<28} {:>12} {:>10} {:>10} {:>12} {:>12} {:>12} {:>10} {:>10}",
-        "row", "ops/s", "wall ns", "CPU ns", "stage ns", "per core/s", "bytes", "allocs", "p99 ms"
+        "{:<28} {:>12} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {:>10}",
+        "row", "ops/s", "wall us", "CPU us", "per core/s", "bytes", "allocs", "p50 ms", "p99 ms"
     );
     for row in rows {
         let optional =
             |value: Option<f64>, scale: f64| value.map_or_else(|| "-".to_owned(), |v| format!("{:.1}", v / scale));
         println!(
-            "{:<28} {:>12.0} {:>10.0} {:>10.0} {:>12} {:>12.0} {:>12.0} {:>10.2} {:>10}",
+            "{:<28} {:>12.0} {:>10.2} {:>10.2} {:>12.0} {:>12.0} {:>10.2} {:>10} {:>10}",
             row.name,
             row.ops_per_second,
-            row.wall_ns_per_op,
-            row.cpu_ns_per_op,
-            optional(row.processors_ns_per_op, 1.0),
+            row.wall_ns_per_op / 1e3,
+            row.cpu_ns_per_op / 1e3,
             1e9 / row.cpu_ns_per_op.max(1e-9),
             row.bytes_per_op,
             row.allocs_per_op,
+            optional(row.p50_ns, 1e6),
             optional(row.p99_ns, 1e6),
         );
     }

@@ -94,6 +94,22 @@ impl UnderTest {
         })
     }
 
+    /// Waits until the metrics say that a steady state is reached.
+    pub fn wait_until(&mut self, metric: &str, value: f64) -> Result<()> {
+        self.wait_ready()?;
+        let start = Instant::now();
+        loop {
+            let now = self.look()?.sum(metric);
+            if now >= value {
+                return Ok(());
+            }
+            if start.elapsed() > Duration::from_secs(60) {
+                bail!("{metric} is {now} after 60 s, not {value}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Measures a running flow: the median of several windows.
     pub fn measure(&mut self, name: &str, effort: Effort) -> Result<Row> {
         self.wait_ready()?;
@@ -106,9 +122,16 @@ impl UnderTest {
             windows.push(window(&before, &after)?);
             before = after;
         }
-        let lost = before.sum("thalweg_flow_dropped_total");
-        if lost > 0.0 {
-            bail!("{name}: {lost} messages were dropped; the figures would mean nothing");
+        for metric in [
+            "thalweg_flow_dropped_total",
+            "thalweg_opcua_gaps_total",
+            "thalweg_opcua_overflows_total",
+            "thalweg_opcua_reconnects_total",
+        ] {
+            let lost = before.sum(metric);
+            if lost > 0.0 {
+                bail!("{name}: {metric} is {lost}; the figures would mean nothing");
+            }
         }
         let median = |field: fn(&Row) -> f64| {
             let mut values: Vec<f64> = windows.iter().map(field).collect();
@@ -124,7 +147,6 @@ impl UnderTest {
             allocs_per_op: median(|row| row.allocs_per_op),
             p50_ns: before.quantiles.get("thalweg_flow_latency_ns:0.5").copied(),
             p99_ns: before.quantiles.get("thalweg_flow_latency_ns:0.99").copied(),
-            processors_ns_per_op: Some(median(|row| row.processors_ns_per_op.unwrap_or(0.0))).filter(|ns| *ns > 0.0),
         })
     }
 }
@@ -161,7 +183,6 @@ fn window(before: &Look, after: &Look) -> Result<Row> {
         cpu_ns_per_op: change("process_cpu_seconds_total") * 1e9 / ops,
         bytes_per_op: change("thalweg_process_allocated_bytes_total") / ops,
         allocs_per_op: change("thalweg_process_allocations_total") / ops,
-        processors_ns_per_op: Some(change("processor_latency_ns_sum") / ops),
         ..Row::default()
     })
 }
