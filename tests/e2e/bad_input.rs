@@ -202,10 +202,11 @@ output: {drop: {}}
 
 #[test]
 fn a_disk_that_cannot_be_written_stops_the_source_and_loses_nothing() {
+    // A new file for every hundred numbers, so that there is always one to be created.
     let mut thalweg = Thalweg::start(
         "\
 input: {generate: {interval: 1ms, mapping: root.n = counter()}}
-output: {file: {path: \"out/${! json(\\\"n\\\") % 2 }.jsonl\"}}
+output: {file: {path: \"out/${! (json(\\\"n\\\") / 100).floor() }.jsonl\"}}
 ",
     )
     .unwrap();
@@ -214,13 +215,22 @@ output: {file: {path: \"out/${! json(\\\"n\\\") % 2 }.jsonl\"}}
         Ok(())
     })
     .unwrap();
-    // The folder becomes a file: every write fails until it is a folder again.
-    let out = thalweg.folder.path().join("out");
-    std::fs::rename(&out, thalweg.folder.path().join("kept")).unwrap();
+    // The folder becomes a file: no file can be created until it is a folder again.
+    let (out, kept) = (thalweg.folder.path().join("out"), thalweg.folder.path().join("kept"));
+    std::fs::rename(&out, &kept).unwrap();
     std::fs::write(&out, "").unwrap();
-    thalweg.process.check_running().unwrap();
+    eventually(|| {
+        let failed = thalweg.metric("output_error", "")?;
+        let (status, why) = thalweg.request("/ready")?;
+        anyhow::ensure!(
+            failed > 0.0 && status == 503 && why.contains("out"),
+            "{failed} {status} {why}"
+        );
+        Ok(())
+    })
+    .unwrap();
     std::fs::remove_file(&out).unwrap();
-    std::fs::rename(thalweg.folder.path().join("kept"), &out).unwrap();
+    std::fs::rename(&kept, &out).unwrap();
     let before = thalweg.balance().unwrap().out;
     eventually(|| {
         anyhow::ensure!(thalweg.balance()?.out > before + 100);
@@ -229,8 +239,8 @@ output: {file: {path: \"out/${! json(\\\"n\\\") % 2 }.jsonl\"}}
     .unwrap();
     thalweg.stop().unwrap();
     let mut numbers: Vec<u64> = Vec::new();
-    for file in ["0.jsonl", "1.jsonl"] {
-        let text = std::fs::read_to_string(out.join(file)).unwrap();
+    for file in std::fs::read_dir(&out).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
         numbers.extend(text.lines().map(|line| {
             serde_json::from_str::<serde_json::Value>(line).unwrap()["n"]
                 .as_u64()
