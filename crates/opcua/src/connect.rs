@@ -12,7 +12,9 @@ use opcua::types::{EndpointDescription, GetEndpointsRequest, MessageSecurityMode
 use crate::channel::{CallError, Channel, ChannelSecurity, OpenError};
 use crate::config::{ConnectionConfig, Identity, PolicyChoice};
 use crate::endpoint_url::EndpointUrl;
-use crate::security::{ClientCertificates, Offer, Trust, choose, leaf_certificate, stronger};
+use crate::security::{
+    ClientCertificates, Offer, Trust, advice, application_uri_of, as_given, choose, leaf_certificate,
+};
 use crate::session::{Credentials, LoginError, REQUEST_TIMEOUT, Session};
 use crate::value::status;
 
@@ -74,48 +76,72 @@ impl Connector {
     /// The endpoint to use, by discovery unless that is not wanted or fails.
     async fn offer(&self) -> Result<Offer, ConnectError> {
         let config = &self.config;
-        let direct = || self.direct_offer();
-        if config.direct_connect && config.security.is_none() {
-            return Ok(direct());
+        let unsecured = config.security.is_none();
+        if config.direct_connect {
+            return match unsecured {
+                true => Ok(self.unsecured_direct_offer()),
+                false => self.secured_direct_offer().await,
+            };
         }
         let offers = match discover(&config.endpoint).await {
             Ok(offers) => offers,
             // A server that is not there is not there; one that only refuses discovery may still take a session.
-            Err(OpenError::Call(error)) if config.security.is_none() => {
+            Err(OpenError::Call(error)) if unsecured => {
                 tracing::warn!(endpoint = %config.endpoint, "discovery failed ({error}); the endpoint is opened directly");
-                return Ok(direct());
+                return Ok(self.unsecured_direct_offer());
             }
             Err(error) => return Err(open_error(&error)),
         };
         let offer = choose(&offers, &config.security, &config.identity).map_err(ConnectError::new)?;
-        if config.security.is_none() {
-            self.warn_of_no_security(&offers);
+        if unsecured {
+            self.warn_of_no_security(Some(&offers));
         }
-        let url = match config.direct_connect {
-            true => config.endpoint.to_string(),
-            false => offer.url.clone(),
-        };
-        Ok(Offer { url, ..offer.clone() })
+        Ok(offer.clone())
     }
 
-    fn direct_offer(&self) -> Offer {
-        let security = &self.config.security;
-        let mode = security.mode.unwrap_or(MessageSecurityMode::None);
-        let policy = security
-            .policy
-            .map_or(SecurityPolicy::None, |PolicyChoice(policy)| policy);
-        Offer::assumed(self.config.endpoint.to_string(), mode, policy)
+    fn unsecured_direct_offer(&self) -> Offer {
+        self.warn_of_no_security(None);
+        Offer::assumed(
+            self.config.endpoint.to_string(),
+            MessageSecurityMode::None,
+            SecurityPolicy::None,
+        )
     }
 
-    fn warn_of_no_security(&self, offers: &[Offer]) {
-        let unset = self.config.security.mode.is_none() && self.config.security.policy.is_none();
-        if !unset || self.warned_of_no_security.swap(true, Ordering::Relaxed) {
-            return;
+    /// A secured connection needs the server's certificate before it can say a word. If the trust folder has it, nobody
+    /// is asked; else the server is, but for nothing else.
+    async fn secured_direct_offer(&self) -> Result<Offer, ConnectError> {
+        let config = &self.config;
+        let url = config.endpoint.to_string();
+        let mode = config.security.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
+        if let (Some(PolicyChoice(policy)), Some(certificate)) =
+            (config.security.policy, self.trust.certificate_of(&config.endpoint.host))
+        {
+            return Ok(Offer {
+                // What the server calls itself is not asked, so the certificate has nothing to contradict.
+                application_uri: application_uri_of(&certificate).unwrap_or_default(),
+                certificate,
+                ..Offer::assumed(url, mode, policy)
+            });
         }
-        if let Some(lines) = stronger(offers, &self.config.identity) {
+        let offers = discover(&config.endpoint).await.map_err(|error| {
+            let mut failed = open_error(&error);
+            failed.text = format!(
+                "the server's certificate, which directConnect needs, could not be asked for: {}; or put it into trusted/ of the trustFolder",
+                failed.text
+            );
+            failed
+        })?;
+        as_given(&offers, url, &config.security, &config.identity).map_err(ConnectError::new)
+    }
+
+    /// Once per component. `None` for offers that nobody asked for.
+    fn warn_of_no_security(&self, offers: Option<&[Offer]>) {
+        if !self.warned_of_no_security.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 endpoint = %self.config.endpoint,
-                "the connection is not encrypted, though the server offers better; to use it, write {lines}"
+                "the connection is not encrypted, {}",
+                advice(offers, &self.config.identity)
             );
         }
     }
@@ -296,3 +322,6 @@ async fn get_endpoints(url: &EndpointUrl) -> Result<Vec<EndpointDescription>, Op
     endpoints.retain(|endpoint| matches!(endpoint.transport_profile_uri.as_ref(), "" | BINARY));
     Ok(endpoints)
 }
+
+#[cfg(test)]
+mod tests;

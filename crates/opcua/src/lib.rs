@@ -14,7 +14,11 @@ mod connect;
 mod deadband;
 mod directory;
 mod endpoint_url;
+#[cfg(test)]
+mod fake_server;
 mod failures;
+#[doc(hidden)]
+pub mod fuzz;
 mod gaps;
 mod health;
 mod heartbeat;
@@ -31,6 +35,8 @@ mod server_facts;
 mod session;
 mod subscribe;
 mod tag_path;
+#[cfg(test)]
+mod test_log;
 mod text_arena;
 mod type_learner;
 mod value;

@@ -1,6 +1,7 @@
 //! An answer as bytes: the id of its type and the encoded structure.
 
 use std::io::Cursor;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use opcua::types::{
@@ -8,22 +9,28 @@ use opcua::types::{
 };
 
 use super::limits;
+use super::pending::Share;
 use super::service::{CallError, Service};
 
 /// One whole answer. Cloning shares the bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Body {
     bytes: Bytes,
+    /// What these bytes take of the channel's budget.
+    _share: Option<Arc<Share>>,
 }
 
 impl Body {
-    pub(super) fn new(bytes: Bytes) -> Body {
-        Body { bytes }
+    /// Bytes that count against no budget.
+    pub fn from_bytes(bytes: Bytes) -> Body {
+        Body { bytes, _share: None }
     }
 
-    #[cfg(test)]
-    pub fn from_bytes(bytes: Bytes) -> Body {
-        Body { bytes }
+    pub(super) fn with_share(bytes: Bytes, share: Share) -> Body {
+        Body {
+            bytes,
+            _share: Some(Arc::new(share)),
+        }
     }
 
     #[cfg(test)]
@@ -49,14 +56,7 @@ impl Body {
     }
 
     pub(super) fn check_fault(&self) -> Result<(), CallError> {
-        self.decode_with(|cursor, context| {
-            let id = NodeId::decode(cursor, context).map_err(unreadable)?;
-            if id != ObjectId::ServiceFault_Encoding_DefaultBinary {
-                return Ok(());
-            }
-            let fault = ServiceFault::decode(cursor, context).map_err(unreadable)?;
-            Err(CallError::Refused(fault.response_header.service_result.bits()))
-        })
+        self.decode_with(|cursor, context| type_unless_fault(cursor, context).map(drop))
     }
 
     fn decode_with<T>(
@@ -70,8 +70,18 @@ impl Body {
     }
 }
 
-fn expect_type(cursor: &mut Cursor<&[u8]>, context: &Context<'_>, wanted: ObjectId) -> Result<(), CallError> {
+/// The type of the answer. Any service may answer with a fault instead of its own type.
+fn type_unless_fault(cursor: &mut Cursor<&[u8]>, context: &Context<'_>) -> Result<NodeId, CallError> {
     let id = NodeId::decode(cursor, context).map_err(unreadable)?;
+    if id != ObjectId::ServiceFault_Encoding_DefaultBinary {
+        return Ok(id);
+    }
+    let fault = ServiceFault::decode(cursor, context).map_err(unreadable)?;
+    Err(CallError::Refused(fault.response_header.service_result.bits()))
+}
+
+fn expect_type(cursor: &mut Cursor<&[u8]>, context: &Context<'_>, wanted: ObjectId) -> Result<(), CallError> {
+    let id = type_unless_fault(cursor, context)?;
     if id == wanted {
         return Ok(());
     }

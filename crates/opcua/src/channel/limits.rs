@@ -14,6 +14,9 @@ pub(super) const CHUNKS_MAX: usize = MESSAGE_BYTES_MAX / 8192;
 /// The smallest chunk size that a peer may ask for.
 pub(super) const CHUNK_BYTES_MIN: usize = 8192;
 
+/// Answers of one channel that nobody has used yet, whole or in part: two of the largest.
+pub(super) const ANSWERS_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
+
 /// Elements of one array.
 pub(crate) const ARRAY_ELEMENTS_MAX: usize = 1_000_000;
 

@@ -6,6 +6,8 @@
 //! cryptography. Answers come back as bytes and are decoded by whoever asked, in its own task.
 
 mod body;
+mod chain;
+pub(crate) mod fuzz;
 mod handshake;
 mod limits;
 mod pending;

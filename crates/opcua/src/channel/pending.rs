@@ -1,8 +1,13 @@
 //! Requests that wait for their answers, by request id. Each is answered exactly once: by its answer, or by the reason
 //! for which the channel closed.
+//!
+//! What the peer has sent and nobody has used yet counts against one budget of the channel: parts of answers, answers in
+//! a queue, and answers while they are decoded. Beyond it the channel closes, since a peer that keeps to what it is
+//! asked for never gets there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -53,7 +58,7 @@ impl Drop for QueueReply {
 }
 
 /// For requests of which several are outstanding and whose answers must be seen in order. Unbounded in itself: whoever
-/// sends the requests bounds their number.
+/// sends the requests bounds their number, and the channel's budget bounds their bytes.
 #[derive(Clone)]
 pub(crate) struct AnswerQueue {
     pub answers: mpsc::UnboundedSender<Answer>,
@@ -84,9 +89,43 @@ impl Reply {
     }
 }
 
-#[derive(Default)]
+/// How many bytes of answers a channel holds.
+#[derive(Debug)]
+struct Budget {
+    held: AtomicUsize,
+    max: usize,
+}
+
+/// A part of the budget, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Share {
+    fn new(budget: &Arc<Budget>) -> Share {
+        Share {
+            budget: budget.clone(),
+            bytes: 0,
+        }
+    }
+
+    fn grow(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.budget.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 pub(super) struct Pending {
     state: Mutex<State>,
+    budget: Arc<Budget>,
 }
 
 #[derive(Default)]
@@ -99,9 +138,24 @@ struct Waiting {
     reply: Reply,
     chunks: Vec<Bytes>,
     bytes: usize,
+    share: Share,
+}
+
+impl Default for Pending {
+    fn default() -> Pending {
+        Pending::with_budget(limits::ANSWERS_BYTES_MAX)
+    }
 }
 
 impl Pending {
+    fn with_budget(max: usize) -> Pending {
+        let held = AtomicUsize::new(0);
+        Pending {
+            state: Mutex::default(),
+            budget: Arc::new(Budget { held, max }),
+        }
+    }
+
     /// Must be called before the request is written, since its answer may overtake.
     pub fn add(&self, request_id: u32, reply: Reply) {
         let mut state = self.state.lock();
@@ -117,32 +171,65 @@ impl Pending {
             reply,
             chunks: Vec::new(),
             bytes: 0,
+            share: Share::new(&self.budget),
         };
         state.waiting.insert(request_id, waiting);
     }
 
-    /// A part of an answer. Chunks for unknown requests (answers after their timeout) are ignored.
-    pub fn chunk(&self, request_id: u32, chunk: Bytes, is_final: bool) {
+    /// A part of an answer. Chunks for unknown requests (answers after their timeout) are ignored. The error is the
+    /// reason for which the channel must close.
+    pub fn chunk(&self, request_id: u32, chunk: Bytes, is_final: bool) -> Result<(), String> {
         let mut state = self.state.lock();
         let Some(waiting) = state.waiting.get_mut(&request_id) else {
-            return;
+            return Ok(());
         };
-        waiting.bytes += chunk.len();
-        waiting.chunks.push(chunk);
-        let too_large = waiting.bytes > limits::MESSAGE_BYTES_MAX || waiting.chunks.len() > limits::CHUNKS_MAX;
-        if !is_final && !too_large {
-            return;
+        if waiting.reply.is_closed() {
+            // Whoever asked gave up: what came and what still comes of the answer is for nobody.
+            state.waiting.remove(&request_id);
+            return Ok(());
         }
-        let Some(waiting) = state.waiting.remove(&request_id) else {
-            return;
+        waiting.bytes += chunk.len();
+        waiting.share.grow(chunk.len() + CHUNK_OVERHEAD_BYTES);
+        waiting
+            .chunks
+            .push(match is_final || chunk.len() >= limits::CHUNK_BYTES_MIN / 2 {
+                true => chunk,
+                // A small piece must not keep the whole buffer that it was received in.
+                false => Bytes::copy_from_slice(&chunk),
+            });
+        let too_large = waiting.bytes > limits::MESSAGE_BYTES_MAX || waiting.chunks.len() > limits::CHUNKS_MAX;
+        let whole = if is_final || too_large {
+            state.waiting.remove(&request_id)
+        } else {
+            None
         };
         drop(state);
-        let result = if too_large {
-            Err(CallError::TooLarge)
-        } else {
-            Ok(Body::new(joined(waiting.chunks, waiting.bytes)))
-        };
-        waiting.reply.send(result);
+        if let Some(waiting) = whole {
+            waiting.reply.send(if too_large {
+                Err(CallError::TooLarge)
+            } else {
+                Ok(Body::with_share(joined(waiting.chunks, waiting.bytes), waiting.share))
+            });
+        }
+        self.check_budget()
+    }
+
+    fn check_budget(&self) -> Result<(), String> {
+        let is_kept = || self.budget.held.load(Ordering::Relaxed) <= self.budget.max;
+        if is_kept() {
+            return Ok(());
+        }
+        self.state
+            .lock()
+            .waiting
+            .retain(|_, waiting| !waiting.reply.is_closed());
+        if is_kept() {
+            return Ok(());
+        }
+        Err(format!(
+            "the server's answers that are still to be taken over hold more than {} MiB; lower queueSize, or collect large arrays apart",
+            self.budget.max >> 20
+        ))
     }
 
     pub fn fail(&self, request_id: u32, error: CallError) {
@@ -167,6 +254,9 @@ impl Pending {
     }
 }
 
+/// What a chunk takes beside its bytes.
+const CHUNK_OVERHEAD_BYTES: usize = 64;
+
 /// One chunk is passed on as it is; several are copied together once.
 fn joined(mut chunks: Vec<Bytes>, bytes: usize) -> Bytes {
     if let [only] = chunks.as_mut_slice() {
@@ -177,4 +267,80 @@ fn joined(mut chunks: Vec<Bytes>, bytes: usize) -> Bytes {
         whole.extend_from_slice(&chunk);
     }
     whole.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn ask(pending: &Pending, request_id: u32) -> oneshot::Receiver<Result<Body, CallError>> {
+        let (sender, receiver) = oneshot::channel();
+        pending.add(request_id, Reply::One(sender));
+        receiver
+    }
+
+    fn part() -> Bytes {
+        Bytes::from(vec![0; MIB])
+    }
+
+    #[test]
+    fn unfinished_answers_together_have_a_limit() {
+        let pending = Pending::with_budget(4 * MIB);
+        let _answers: Vec<_> = (0..5).map(|id| ask(&pending, id)).collect();
+        for id in 0..3 {
+            pending.chunk(id, part(), false).unwrap();
+        }
+        let why = (3..5).find_map(|id| pending.chunk(id, part(), false).err()).unwrap();
+        assert!(why.contains("more than 4 MiB; lower queueSize"), "{why}");
+    }
+
+    #[test]
+    fn answers_in_a_queue_count_until_they_are_used() {
+        let pending = Pending::with_budget(4 * MIB);
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        let queue = AnswerQueue {
+            answers: sender,
+            outstanding: IntGauge::new("outstanding", "Requests.").unwrap(),
+        };
+        let ask = |id: u32| pending.add(id, Reply::Queue(QueueReply::new(queue.clone(), u64::from(id))));
+        for id in 0..100 {
+            ask(id);
+            pending.chunk(id, part(), true).unwrap();
+            let body = answers.try_recv().unwrap().result.unwrap();
+            // Whoever decodes it holds it.
+            assert!(pending.budget.held.load(Ordering::Relaxed) > MIB);
+            drop(body);
+            assert_eq!(pending.budget.held.load(Ordering::Relaxed), 0);
+        }
+        let refused = (100..200).find(|id| {
+            ask(*id);
+            pending.chunk(*id, part(), true).is_err()
+        });
+        assert_eq!(refused, Some(103));
+    }
+
+    #[test]
+    fn what_comes_for_a_caller_that_gave_up_is_not_kept() {
+        let pending = Pending::with_budget(4 * MIB);
+        for id in 0..100 {
+            let answer = ask(&pending, id);
+            pending.chunk(id, part(), false).unwrap();
+            drop(answer);
+        }
+        let answer = ask(&pending, 200);
+        pending.chunk(200, part(), false).unwrap();
+        drop(answer);
+        pending.chunk(200, part(), false).unwrap();
+        assert!(!pending.state.lock().waiting.contains_key(&200));
+    }
+
+    #[test]
+    fn pieces_without_content_count_too() {
+        let pending = Pending::with_budget(MIB);
+        let _answers: Vec<_> = (0..4).map(|id| ask(&pending, id)).collect();
+        let pieces = (0..100_000).find(|piece| pending.chunk(piece % 4, Bytes::new(), false).is_err());
+        assert!(pieces.is_some());
+    }
 }

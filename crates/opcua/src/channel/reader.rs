@@ -11,14 +11,14 @@ use opcua::core::comms::message_chunk::{
 use opcua::core::comms::security_header::SecurityHeader;
 use opcua::core::comms::tcp_types::ErrorMessage;
 use opcua::types::{MessageSecurityMode, SimpleBinaryDecodable as _};
-use tokio::io::AsyncReadExt as _;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::Notify;
 
 use super::body::Body;
 use super::pending::Pending;
 use super::service::CallError;
-use super::{ChannelSecurity, SharedSecureChannel, handshake, limits};
+use super::{ChannelSecurity, SharedSecureChannel, chain, handshake, limits};
+use crate::security::leaf_certificate;
 use crate::value::status;
 
 /// Header of any message: type, finality, size.
@@ -30,8 +30,8 @@ const TOKEN_ID_BYTES: usize = 4;
 /// Room made for reading; several small messages arrive in one read.
 const READ_BYTES: usize = 64 << 10;
 
-pub(super) struct Reader {
-    pub read: OwnedReadHalf,
+pub(super) struct Reader<R> {
+    pub read: R,
     pub chunk_bytes_max: usize,
     pub secure: SharedSecureChannel,
     pub security: ChannelSecurity,
@@ -43,7 +43,7 @@ pub(super) struct Reader {
     pub sequence: Option<u32>,
 }
 
-impl Reader {
+impl<R: AsyncRead + Unpin> Reader<R> {
     /// Returns why the connection ended.
     pub async fn run(mut self) -> String {
         loop {
@@ -100,9 +100,11 @@ impl Reader {
         let wrong = |error: opcua::types::Error| format!("the server sent a chunk that cannot be read: {error}");
         let header = MessageChunkHeader::decode(&mut Cursor::new(&*frame), &options).map_err(wrong)?;
         let is_open = header.message_type.is_open_secure_channel();
-        if is_open {
-            self.check_sender(&frame)?;
-        } else {
+        let opened = match is_open {
+            true => self.check_sender(&frame)?,
+            false => None,
+        };
+        if !is_open {
             self.check_size(frame.len())?;
         }
         let (chunk, info) = {
@@ -110,9 +112,12 @@ impl Reader {
             if !is_open && header.secure_channel_id != secure.secure_channel_id() {
                 return Err("the server sent a chunk of another channel".to_owned());
             }
-            let chunk = secure
-                .verify_and_remove_security(frame)
-                .map_err(|error| format!("the server sent a chunk that fails its security check: {error}"))?;
+            let chunk = match opened {
+                Some(data) => MessageChunk { data },
+                None => secure
+                    .verify_and_remove_security(frame)
+                    .map_err(|error| format!("the server sent a chunk that fails its security check: {error}"))?,
+            };
             let info = chunk.chunk_info(&secure).map_err(wrong)?;
             (chunk, info)
         };
@@ -121,17 +126,17 @@ impl Reader {
         let body = chunk.data.slice(info.body_offset.min(chunk.data.len())..);
         match header.is_final {
             MessageIsFinalType::FinalError => self.pending.fail(request_id, aborted(&chunk, &info, &options)),
-            MessageIsFinalType::Intermediate => self.pending.chunk(request_id, body, false),
+            MessageIsFinalType::Intermediate => self.pending.chunk(request_id, body, false)?,
             MessageIsFinalType::Final => {
                 if is_open {
                     // A refusal is for whoever asked; anything else wrong with a token ends the channel.
-                    match handshake::apply_token(&self.secure, &Body::new(body.clone())) {
+                    match handshake::apply_token(&self.secure, &Body::from_bytes(body.clone())) {
                         Ok(()) | Err(CallError::Refused(_)) => {}
                         Err(error) => return Err(error.to_string()),
                     }
                     self.token_answered.notify_one();
                 }
-                self.pending.chunk(request_id, body, true);
+                self.pending.chunk(request_id, body, true)?;
             }
         }
         if header.message_type == MessageChunkType::CloseSecureChannel {
@@ -141,8 +146,9 @@ impl Reader {
     }
 
     /// An answer to OpenSecureChannel must come under the policy that was asked for and from the certificate that was
-    /// trusted; the library would take whatever the header names.
-    fn check_sender(&self, frame: &Bytes) -> Result<(), String> {
+    /// trusted; the library would take whatever the header names. Returns the message in clear if it had to be opened
+    /// here, because issuers come with the certificate.
+    fn check_sender(&self, frame: &Bytes) -> Result<Option<Bytes>, String> {
         let options = limits::decoding_options(frame.len());
         let mut cursor = Cursor::new(frame.get(MESSAGE_CHUNK_HEADER_SIZE..).unwrap_or_default());
         let header = SecurityHeader::decode_from_stream(&mut cursor, true, &options);
@@ -156,17 +162,23 @@ impl Reader {
                 self.security.policy.to_uri()
             ));
         }
-        let expected = self
+        let Some(expected) = self
             .security
             .server_certificate
             .as_ref()
-            .map(|certificate| certificate.as_byte_string());
-        match expected {
-            Some(expected) if !self.security.is_none() && header.sender_certificate != expected => {
-                Err("the server answered with another certificate than the trusted one".to_owned())
-            }
-            _ => Ok(()),
+            .filter(|_| !self.security.is_none())
+        else {
+            return Ok(None);
+        };
+        let (sent, trusted) = (header.sender_certificate.as_ref(), expected.as_byte_string());
+        if sent == trusted.as_ref() {
+            return Ok(None);
         }
+        if leaf_certificate(sent).as_deref() != Some(trusted.as_ref()) {
+            return Err("the server answered with another certificate than the trusted one".to_owned());
+        }
+        let encrypted_from = MESSAGE_CHUNK_HEADER_SIZE + usize::try_from(cursor.position()).unwrap_or(usize::MAX / 2);
+        chain::opened(frame, &header, encrypted_from, expected, &self.security).map(Some)
     }
 
     /// The library slices by sizes that it computes from the chunk's, so a chunk must have room for them.

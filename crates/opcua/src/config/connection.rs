@@ -106,6 +106,7 @@ impl ConnectionConfig {
         };
         let security = security(fields);
         let certificates = certificates(fields);
+        warn_of_trust_without_effect(fields, certificates.as_ref(), security);
         let direct_connect = fields.bool("directConnect", false);
         let reconnect = fields
             .int_in("reconnectIntervalInSeconds", 5, 1..=86_400)
@@ -212,6 +213,23 @@ fn certificates(fields: &mut Fields<'_>) -> Option<Certificates> {
         fingerprint,
         trust_folder,
     })
+}
+
+/// Whom to trust is asked only of secured connections; whoever names it expects one.
+fn warn_of_trust_without_effect(fields: &Fields<'_>, certificates: Option<&Certificates>, security: SecurityChoice) {
+    let Some(certificates) = certificates.filter(|_| security.is_none()) else {
+        return;
+    };
+    let given = [
+        ("serverCertificateFingerprint", certificates.fingerprint.is_some()),
+        ("trustFolder", certificates.trust_folder.is_some()),
+    ];
+    for (name, is_given) in given {
+        if let (true, Some((_, value))) = (is_given, fields.mapping().as_map().and_then(|map| map.entry(name))) {
+            let why = "has no effect on a connection without security; set securityMode: SignAndEncrypt to secure it";
+            fields.diags().warn(value, why);
+        }
+    }
 }
 
 impl SecurityChoice {

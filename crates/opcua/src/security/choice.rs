@@ -167,13 +167,17 @@ fn list(offers: &[Offer]) -> String {
             SecurityPolicy::Unknown => offer.policy_uri.rsplit('#').next().unwrap_or_default(),
             known => policy_name(known),
         };
-        let mut logins: Vec<&str> = offer.tokens.iter().map(|token| login_name(token.token_type)).collect();
-        logins.dedup();
-        format!("{:?}/{policy} ({})", offer.mode, logins.join(", "))
+        format!("{:?}/{policy} ({})", offer.mode, logins(offer))
     });
     let mut each: Vec<String> = each.collect();
     each.dedup();
     each.join("; ")
+}
+
+fn logins(offer: &Offer) -> String {
+    let mut logins: Vec<&str> = offer.tokens.iter().map(|token| login_name(token.token_type)).collect();
+    logins.dedup();
+    logins.join(", ")
 }
 
 fn login_name(kind: UserTokenType) -> &'static str {
@@ -185,21 +189,84 @@ fn login_name(kind: UserTokenType) -> &'static str {
     }
 }
 
-/// The lines that would select the strongest secured offer for a login, if there is one.
-pub(crate) fn stronger(offers: &[Offer], identity: &Identity) -> Option<String> {
+/// How strongly a policy protects: 0 not at all.
+pub(super) fn strength(policy: SecurityPolicy) -> usize {
+    match policy {
+        SecurityPolicy::None | SecurityPolicy::Unknown => 0,
+        SecurityPolicy::Basic128Rsa15 => 1,
+        known => {
+            let place = STRONGEST.iter().position(|policy| *policy == known);
+            place.map_or(0, |place| STRONGEST.len() + 1 - place)
+        }
+    }
+}
+
+/// The endpoint of a direct connection: mode and policy as the configuration has them, and what `offers` say of the rest.
+/// An endpoint that the server does not list is assumed to show the certificate that the others show.
+pub(crate) fn as_given(
+    offers: &[Offer],
+    url: String,
+    choice: &SecurityChoice,
+    identity: &Identity,
+) -> Result<Offer, String> {
+    let policy = match (choose(offers, choice, identity), choice.policy) {
+        (Ok(listed), _) => return Ok(Offer { url, ..listed.clone() }),
+        // Without a policy only the list says which there are.
+        (Err(why), None) => return Err(why),
+        (Err(_), Some(PolicyChoice(policy))) => policy,
+    };
+    let mode = choice.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
+    let shown = offers.iter().find(|offer| !offer.certificate.is_empty());
+    let shown = shown
+        .ok_or_else(|| format!("the endpoint {url} shows no certificate, so it cannot be secured; check the server"))?;
+    Ok(Offer {
+        certificate: shown.certificate.clone(),
+        application_uri: shown.application_uri.clone(),
+        ..Offer::assumed(url, mode, policy)
+    })
+}
+
+/// What to write for a secured connection, for whoever has none: the strongest that is offered, with its two lines.
+/// `None` for offers that nobody asked for.
+pub(crate) fn advice(offers: Option<&[Offer]>, identity: &Identity) -> String {
+    let Some(offers) = offers else {
+        return format!(
+            "what the server offers is not known, since it was not asked; if it offers more, write{}",
+            lines(MessageSecurityMode::SignAndEncrypt, SecurityPolicy::Basic256Sha256)
+        );
+    };
+    let accepts = |offer: &Offer| offer.accepts(identity);
+    if let Some(found) = strongest(offers, accepts) {
+        return format!(
+            "though the server offers better; to use it, write{}",
+            lines(found.mode, found.policy)
+        );
+    }
+    match strongest(offers, |_| true) {
+        Some(found) => format!(
+            "though the server offers better, but not for {} login (it accepts {}); change the login and write{}",
+            identity.as_str(),
+            logins(found),
+            lines(found.mode, found.policy)
+        ),
+        None => "and the server offers nothing better; have security enabled on the server".to_owned(),
+    }
+}
+
+fn strongest(offers: &[Offer], fits: impl Fn(&Offer) -> bool) -> Option<&Offer> {
     let modes = [MessageSecurityMode::SignAndEncrypt, MessageSecurityMode::Sign];
-    let found = modes.into_iter().find_map(|mode| {
+    modes.into_iter().find_map(|mode| {
         STRONGEST.into_iter().find_map(|policy| {
             offers
                 .iter()
-                .find(|offer| offer.mode == mode && offer.policy == policy && offer.accepts(identity))
+                .find(|offer| offer.mode == mode && offer.policy == policy && fits(offer))
         })
-    })?;
-    Some(format!(
-        "securityMode: {:?} and securityPolicy: {}",
-        found.mode,
-        policy_name(found.policy)
-    ))
+    })
+}
+
+/// To be pasted under the input.
+fn lines(mode: MessageSecurityMode, policy: SecurityPolicy) -> String {
+    format!("\nsecurityMode: {mode:?}\nsecurityPolicy: {}", policy_name(policy))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use opcua::types::{
     UserNameIdentityToken, UserTokenPolicy, X509IdentityToken,
 };
 
-use super::choice::{Offer, policy_of_uri, token_type};
+use super::choice::{Offer, policy_of_uri, strength, token_type};
 use crate::config::Identity;
 
 /// What ActivateSession carries of the user.
@@ -38,12 +38,14 @@ pub(crate) fn login(
             let server = server_certificate.ok_or(
                 "the server shows no certificate, so a login by certificate cannot be signed for it; use a user name or a secured endpoint",
             )?;
-            let signature = create_signature_data(
-                &pair.key,
-                effective_policy(&policy, offer),
-                &server.as_byte_string(),
-                nonce,
-            );
+            let effective = effective_policy(&policy, offer);
+            if effective == SecurityPolicy::None {
+                // The library would leave the signature out, and the certificate alone proves nothing.
+                return Err(
+                    "the server offers no security policy for a login by certificate, so it cannot be signed; use a secured endpoint".to_owned(),
+                );
+            }
+            let signature = create_signature_data(&pair.key, effective, &server.as_byte_string(), nonce);
             Ok(Login {
                 token: ExtensionObject::from_message(X509IdentityToken {
                     policy_id: policy.policy_id,
@@ -61,10 +63,13 @@ fn token_policy(identity: &Identity, offer: &Offer, has_certificate: bool) -> Re
     let kind = token_type(identity);
     let of_kind = || offer.tokens.iter().filter(|token| token.token_type == kind);
     let usable = |token: &&UserTokenPolicy| effective_policy(token, offer) != SecurityPolicy::Unknown;
-    let protects = |token: &&UserTokenPolicy| has_certificate && effective_policy(token, offer) != SecurityPolicy::None;
+    let possible = |token: &&UserTokenPolicy| has_certificate || effective_policy(token, offer) == SecurityPolicy::None;
+    // Of equally strong ones the first: servers list what they prefer first.
     let best = of_kind()
+        .rev()
         .filter(usable)
-        .find(protects)
+        .filter(possible)
+        .max_by_key(|token| strength(effective_policy(token, offer)))
         .or_else(|| of_kind().find(usable));
     match best {
         Some(token) => Ok(token.clone()),
@@ -137,3 +142,6 @@ fn user_name(
         clear_text,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ mod trust;
 mod trust_folder;
 mod x509;
 
-pub(crate) use choice::{Offer, choose, stronger};
+pub(crate) use choice::{Offer, advice, as_given, choose};
 pub(crate) use client_certificate::ClientCertificates;
 pub(crate) use fingerprint::{Fingerprint, sha256_hex};
 pub(crate) use identity::login;
@@ -22,4 +22,9 @@ pub(crate) use trust::Trust;
 /// The server's own certificate out of what may be a chain.
 pub(crate) fn leaf_certificate(chain: &[u8]) -> Option<Vec<u8>> {
     x509::first_certificate(chain)
+}
+
+/// What a certificate calls its owner.
+pub(crate) fn application_uri_of(der: &[u8]) -> Option<String> {
+    x509::Parsed::from_der(der).ok()?.application_uri()
 }

@@ -25,6 +25,11 @@ impl Trust {
         }
     }
 
+    /// The certificate of a server that is trusted by itself, without asking the server for it.
+    pub fn certificate_of(&self, host: &str) -> Option<Vec<u8>> {
+        self.folder.as_ref()?.certificate_of(host)
+    }
+
     /// `chain` is what the endpoint announces: its certificate, perhaps with issuers. The error is one sentence.
     pub fn check(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<(), String> {
         let certificates = x509::certificates(chain);

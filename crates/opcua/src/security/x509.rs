@@ -98,6 +98,11 @@ impl Parsed {
             && usage.is_none_or(|(_, usage)| usage.key_cert_sign())
     }
 
+    /// Whether a revocation list is by the name of the authority that this certificate is by.
+    pub fn has_issuer_of(&self, list: &CertificateList) -> bool {
+        list.tbs_cert_list.issuer == self.certificate.tbs_certificate.issuer
+    }
+
     pub fn is_self_issued(&self) -> bool {
         self.certificate.tbs_certificate.subject == self.certificate.tbs_certificate.issuer
     }
@@ -169,13 +174,21 @@ pub(super) fn first_certificate(bytes: &[u8]) -> Option<Vec<u8>> {
     certificates(bytes).into_iter().next()
 }
 
-pub(super) fn revocation_lists(bytes: &[u8]) -> Vec<CertificateList> {
+/// All lists in a file, PEM or DER. One that cannot be read is an error: to pass over it would accept what it revokes.
+pub(super) fn revocation_lists(bytes: &[u8]) -> Result<Vec<CertificateList>, String> {
+    const BEGIN: &str = "-----BEGIN X509 CRL-----";
     let ders = match std::str::from_utf8(bytes) {
-        Ok(text) if text.contains("-----BEGIN X509 CRL-----") => pem_contents(text, "X509 CRL"),
+        Ok(text) if text.contains(BEGIN) => {
+            let contents = pem_contents(text, "X509 CRL");
+            if contents.len() != text.matches(BEGIN).count() {
+                return Err("a block is no base64".to_owned());
+            }
+            contents
+        }
         _ => vec![bytes.to_vec()],
     };
     ders.iter()
-        .filter_map(|der| CertificateList::from_der(der).ok())
+        .map(|der| CertificateList::from_der(der).map_err(|error| error.to_string()))
         .collect()
 }
 

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::{Inner, REQUEST_TIMEOUT, Session};
 use crate::channel::{CallError, Channel, ChannelSecurity, MESSAGE_BYTES_MAX};
 use crate::config::Identity;
-use crate::security::{Offer, login};
+use crate::security::{Offer, leaf_certificate, login};
 use crate::value::status;
 
 /// Everything needed to log in, again and again.
@@ -192,7 +192,7 @@ fn with_tokens(credentials: Arc<Credentials>, response: &CreateSessionResponse) 
     let server_certificate = credentials
         .server_certificate
         .clone()
-        .or_else(|| X509::from_der(&found.certificate).ok());
+        .or_else(|| X509::from_der(&leaf_certificate(&found.certificate)?).ok());
     Arc::new(Credentials {
         offer: Offer {
             tokens: found.tokens,

@@ -9,6 +9,9 @@ use crate::channel::{Body, CallError};
 const DATA_CHANGE: u32 = 811;
 const STATUS_CHANGE: u32 = 820;
 
+/// Values in one answer: each takes some hundred bytes of memory, but only one or five of the answer.
+const VALUES_MAX: usize = 1_000_000;
+
 /// What one publish answer says.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct PublishAnswer {
@@ -65,13 +68,21 @@ pub(crate) fn republish(
     answer(&bytes, types, |decoder| notifications(decoder, values))
 }
 
-/// The values of a read, in the order of the request.
+/// The values of a read, in the order of the request. More values than fit are an answer that is too large, as one of
+/// too many bytes is.
 pub(crate) fn read(body: &Body, types: &TypeBook) -> Result<Vec<DataValue>, CallError> {
     let bytes = body.content::<ReadRequest>()?;
     answer(&bytes, types, |decoder| {
         let count = decoder.length(1)?.unwrap_or(0);
-        (0..count).map(|_| decoder.data_value()).collect()
-    })
+        if count > VALUES_MAX {
+            return Ok(None);
+        }
+        let values: Result<Vec<DataValue>, DecodeError> = (0..count).map(|_| decoder.data_value()).collect();
+        // One value alone is what it is.
+        let starved = decoder.is_exhausted() && count > 1;
+        Ok(if starved { None } else { Some(values?) })
+    })?
+    .ok_or(CallError::TooLarge)
 }
 
 fn answer<T>(
@@ -109,7 +120,7 @@ fn extension<'a>(decoder: &mut Decoder<'a>) -> Result<(NodeId, &'a [u8]), Decode
     Ok((id, body.unwrap_or_default()))
 }
 
-fn notifications(decoder: &mut Decoder<'_>, values: &mut Vec<HandledValue>) -> Result<Notifications, DecodeError> {
+fn notifications<'a>(decoder: &mut Decoder<'a>, values: &mut Vec<HandledValue>) -> Result<Notifications, DecodeError> {
     let sequence_number = decoder.u32()?;
     decoder.time()?;
     let count = decoder.length(3)?.unwrap_or(0);
@@ -120,10 +131,13 @@ fn notifications(decoder: &mut Decoder<'_>, values: &mut Vec<HandledValue>) -> R
     };
     for _ in 0..count {
         let (id, body) = extension(decoder)?;
-        let mut inner = decoder.over(body);
         match (id.namespace, &id.identifier) {
-            (0, Identifier::Numeric(DATA_CHANGE)) => data_change(&mut inner, values)?,
-            (0, Identifier::Numeric(STATUS_CHANGE)) => message.status_change = Some(inner.u32()?),
+            (0, Identifier::Numeric(DATA_CHANGE)) => {
+                decoder.within(body, |inner| data_change(inner, values))?;
+            }
+            (0, Identifier::Numeric(STATUS_CHANGE)) => {
+                message.status_change = Some(decoder.within(body, Decoder::u32)?.0);
+            }
             // Events are not asked for.
             _ => {}
         }
@@ -133,6 +147,9 @@ fn notifications(decoder: &mut Decoder<'_>, values: &mut Vec<HandledValue>) -> R
 
 fn data_change(decoder: &mut Decoder<'_>, values: &mut Vec<HandledValue>) -> Result<(), DecodeError> {
     let count = decoder.length(5)?.unwrap_or(0);
+    if values.len() + count > VALUES_MAX {
+        return Err(DecodeError("a notification holds too many values"));
+    }
     values.reserve(count);
     for _ in 0..count {
         let handle = decoder.u32()?;
@@ -223,6 +240,32 @@ mod tests {
         assert_eq!((answer.message, answer.acknowledged), (message, vec![0]));
     }
 
+    /// The answer to a read with these data values.
+    fn read_body(count: i32, data_values: &[u8]) -> Body {
+        let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());
+        let context = context.context();
+        let mut bytes = NodeId::from(ObjectId::ReadResponse_Encoding_DefaultBinary).encode_to_vec(&context);
+        bytes.extend(ResponseHeader::null().encode_to_vec(&context));
+        bytes.extend(count.to_le_bytes());
+        bytes.extend(data_values);
+        Body::from_bytes(Bytes::from(bytes))
+    }
+
+    #[test]
+    fn a_read_of_more_than_fits_is_too_large_and_one_value_alone_is_not() {
+        let book = TypeBook::default();
+        let mut array = vec![1, super::super::types::BOOLEAN | 0x80];
+        array.extend(1_000_000i32.to_le_bytes());
+        array.resize(array.len() + 1_000_000, 1);
+        let error = read(&read_body(10, &array.repeat(10)), &book).unwrap_err();
+        assert!(error.is_too_large(), "{error}");
+        assert_eq!(read(&read_body(8, &array.repeat(8)), &book).unwrap().len(), 8);
+        // Values of one byte each.
+        let count = VALUES_MAX + 1;
+        let error = read(&read_body(count as i32, &vec![0; count]), &book).unwrap_err();
+        assert!(error.is_too_large(), "{error}");
+    }
+
     #[test]
     fn keep_alives_and_status_changes_are_told_apart() {
         let book = TypeBook::default();
@@ -235,6 +278,31 @@ mod tests {
         let answer = publish(&body(&response(vec![change])), &book, &mut Vec::new()).unwrap();
         assert!(!answer.message.is_keep_alive);
         assert_eq!(answer.message.status_change, Some(StatusCode::BadTimeout.bits()));
+    }
+
+    /// As nearly all servers refuse a request: not by an answer of the service at all.
+    #[test]
+    fn a_fault_is_a_refusal_of_any_service() {
+        let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());
+        let context = context.context();
+        let fault = opcua::types::ServiceFault {
+            response_header: ResponseHeader {
+                service_result: StatusCode::BadTooManyPublishRequests,
+                ..ResponseHeader::null()
+            },
+        };
+        let mut bytes = NodeId::from(ObjectId::ServiceFault_Encoding_DefaultBinary).encode_to_vec(&context);
+        bytes.extend(fault.encode_to_vec(&context));
+        let (body, book) = (Body::from_bytes(Bytes::from(bytes)), TypeBook::default());
+        let refusals = [
+            publish(&body, &book, &mut Vec::new()).err(),
+            republish(&body, &book, &mut Vec::new()).err(),
+            read(&body, &book).err(),
+        ];
+        for error in refusals {
+            let status = error.and_then(|error| error.status());
+            assert_eq!(status, Some(StatusCode::BadTooManyPublishRequests.bits()));
+        }
     }
 
     #[test]

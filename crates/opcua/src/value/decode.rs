@@ -2,7 +2,8 @@
 //!
 //! The library's decoder spends most of its time on calendar arithmetic for timestamps and builds a tree that would be
 //! converted at once, so values have a decoder of their own. It never trusts a length: nothing is allocated for more
-//! elements than there are bytes left. Every OPC UA type has one form (see [`thalweg_record::Value`]).
+//! elements than there are bytes left, and all values of an answer together have a budget, since a few bytes can stand
+//! for many nested ones. Every OPC UA type has one form (see [`thalweg_record::Value`]).
 
 use std::sync::Arc;
 
@@ -18,6 +19,13 @@ const ELEMENTS_MAX: usize = crate::channel::ARRAY_ELEMENTS_MAX;
 
 /// Variants in variants, structures in structures.
 const DEPTH_MAX: u8 = 32;
+
+/// What one answer may become, in elements of up to 40 bytes: 320 MB. An answer of the largest size full of doubles is
+/// 16,777,216 of them; who reads several such arrays at once gets them one by one.
+const BUDGET: usize = 8_000_000;
+
+/// Of a value with an allocation of its own.
+const ALLOCATION_COST: usize = 4;
 
 /// The bytes are not what the specification says they are.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +59,8 @@ pub(crate) struct Decoder<'a> {
     types: &'a TypeBook,
     depth: u8,
     too_large: bool,
+    budget: usize,
+    exhausted: bool,
 }
 
 macro_rules! numbers {
@@ -69,17 +79,34 @@ impl<'a> Decoder<'a> {
             types,
             depth: 0,
             too_large: false,
+            budget: BUDGET,
+            exhausted: false,
         }
     }
 
-    /// A decoder over the body of something within these bytes.
-    pub fn over(&self, body: &'a [u8]) -> Decoder<'a> {
-        Decoder {
-            rest: body,
-            types: self.types,
-            depth: self.depth,
-            too_large: false,
+    /// Reads the body of something within these bytes, and says whether all of it was read. The budget is the same.
+    pub fn within<T>(&mut self, body: &'a [u8], read: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, bool)> {
+        let outer = std::mem::replace(&mut self.rest, body);
+        let result = read(self);
+        let rest = std::mem::replace(&mut self.rest, outer);
+        Ok((result?, rest.is_empty()))
+    }
+
+    /// Whether something was left out only because of what else the answer holds: fewer values per answer would have
+    /// been read whole.
+    pub fn is_exhausted(&self) -> bool {
+        self.exhausted
+    }
+
+    fn spend(&mut self, elements: usize) -> bool {
+        match self.budget.checked_sub(elements) {
+            Some(left) => self.budget = left,
+            None => {
+                self.exhausted = true;
+                return false;
+            }
         }
+        true
     }
 
     pub fn is_empty(&self) -> bool {
@@ -227,7 +254,7 @@ impl<'a> Decoder<'a> {
         let Some(length) = self.length(1)? else {
             return Ok(Elements::Null);
         };
-        if length > ELEMENTS_MAX {
+        if length > ELEMENTS_MAX || !self.spend(length.saturating_mul(cost(kind))) {
             // Read over it, so that the values behind it are not lost.
             for _ in 0..length {
                 self.scalar(kind)?;
@@ -388,10 +415,12 @@ impl<'a> Decoder<'a> {
         let Some(structure) = self.types.structure_of_encoding(&type_id) else {
             return Ok(extension(&type_id, body));
         };
-        let mut inner = self.over(body);
-        match inner.structure(structure) {
-            Ok(value) if inner.is_empty() => {
-                self.too_large |= inner.too_large;
+        let outer = std::mem::take(&mut self.too_large);
+        let read = self.within(body, |inner| inner.structure(structure));
+        let inner = std::mem::replace(&mut self.too_large, outer);
+        match read {
+            Ok((value, true)) => {
+                self.too_large |= inner;
                 Ok(value)
             }
             _ => Ok(extension(&type_id, body)),
@@ -399,6 +428,10 @@ impl<'a> Decoder<'a> {
     }
 
     fn structure(&mut self, structure: &types::Structure) -> Result<Value> {
+        // Structures of structures without fields take no bytes at all, however many there are.
+        if !self.spend(ALLOCATION_COST + structure.fields.len()) {
+            return Err(DecodeError("the answer holds too many values"));
+        }
         self.deeper(|decoder| match structure.kind {
             types::StructureKind::Plain => decoder.fields(structure, u32::MAX),
             types::StructureKind::OptionalFields => {
@@ -462,10 +495,22 @@ impl<'a> Decoder<'a> {
         if matches!(field.element, types::Element::BuiltIn(types::BYTE)) {
             return Ok(Value::Bytes(self.take(length)?.into()));
         }
+        let each = match field.element {
+            types::Element::BuiltIn(kind) => cost(kind),
+            // The rest of it is counted as it is read.
+            types::Element::Structure(_) => 1,
+        };
+        if !self.spend(length.saturating_mul(each)) {
+            return Err(DecodeError("the answer holds too many values"));
+        }
         // Elements may be empty structures, so the length alone must not size the allocation.
         let mut values = Vec::with_capacity(length.min(self.rest.len()));
         for _ in 0..length {
+            let before = self.rest.len();
             values.push(self.field_element(&field.element)?);
+            if self.rest.len() == before {
+                return Err(DecodeError("the elements of an array have no content"));
+            }
         }
         Ok(Value::from(values))
     }
@@ -507,6 +552,14 @@ impl<'a> Decoder<'a> {
     }
 }
 
+/// What an element of a built-in type takes of the budget.
+fn cost(kind: u8) -> usize {
+    match kind {
+        types::BOOLEAN..=types::DATE_TIME | types::STATUS_CODE => 1,
+        _ => 1 + ALLOCATION_COST,
+    }
+}
+
 enum Elements<'a> {
     Null,
     Bytes(&'a [u8]),
@@ -526,7 +579,8 @@ fn extension(type_id: &NodeId, body: &[u8]) -> Value {
 
 /// Whether a flat list can be folded into these dimensions.
 fn folds(length: usize, dimensions: &[usize]) -> bool {
-    dimensions.len() > 1
+    // Dimensions of one cost nothing on the wire, but each is a level that whoever walks or drops the value recurses into.
+    (2..=usize::from(DEPTH_MAX)).contains(&dimensions.len())
         && dimensions.iter().try_fold(1usize, |product, d| product.checked_mul(*d)) == Some(length)
         && length > 0
 }
@@ -557,5 +611,7 @@ fn nested_bytes(bytes: &[u8], dimensions: &[usize]) -> Value {
     nested(rows, dimensions.get(..dimensions.len() - 1).unwrap_or_default())
 }
 
+#[cfg(test)]
+mod budget_tests;
 #[cfg(test)]
 mod tests;

@@ -159,6 +159,12 @@ pub(crate) fn built_in(data_type: &NodeId) -> Option<u8> {
         388 => NODE_ID,
         // BitFieldMaskDataType
         11737 => UINT64,
+        // PermissionType, AttributeWriteMask, AccessLevelExType
+        94 | 347 | 15406 => UINT32,
+        // AccessRestrictionType
+        95 => UINT16,
+        // AccessLevelType, EventNotifierType
+        15031 | 15033 => BYTE,
         // NormalizedString, DecimalString, DurationString, TimeString, DateString, UriString …
         23751 | 24263 => STRING,
         20998 => UINT32,
@@ -172,7 +178,17 @@ pub(crate) fn is_numeric(data_type: &NodeId) -> bool {
     let (0, Identifier::Numeric(id)) = (data_type.namespace, &data_type.identifier) else {
         return false;
     };
-    matches!(id, 2..=11 | 26..=28 | 288..=290 | 17588 | 20998)
+    match id {
+        // SByte to Double, and the abstract Number, Integer and UInteger.
+        2..=11 | 26..=28 => true,
+        // IntegerId, Counter, Duration.
+        288..=290 => true,
+        // Index, VersionTime.
+        17588 | 20998 => true,
+        // BitFieldMaskDataType; the access types of nodes, attributes and events.
+        11737 | 94 | 95 | 347 | 15031 | 15033 | 15406 => true,
+        _ => false,
+    }
 }
 
 /// A data type as metadata names it.
@@ -195,4 +211,38 @@ pub(crate) fn metadata_name(data_type: &NodeId) -> String {
         _ => return crate::node_id::text_with_namespace(data_type),
     };
     name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_the_specification_may_have_a_deadband() {
+        // Part 5 and Part 6, table of the standard data types: those below Number.
+        let numbers = (2..=11).chain(26..=28).chain(288..=290);
+        let derived = [17588, 20998, 11737, 94, 95, 347, 15031, 15033, 15406];
+        for id in numbers.chain(derived) {
+            assert!(is_numeric(&NodeId::new(0, id)), "{id}");
+        }
+        for id in [1u32, 12, 13, 15, 21, 29, 294, 884] {
+            assert!(!is_numeric(&NodeId::new(0, id)), "{id}");
+        }
+        assert!(!is_numeric(&NodeId::new(2, 11u32)) && !is_numeric(&NodeId::new(0, "11")));
+    }
+
+    #[test]
+    fn every_number_of_the_specification_is_decoded_by_its_built_in_type() {
+        for (id, kind) in [
+            (94u32, UINT32),
+            (95, UINT16),
+            (347, UINT32),
+            (15031, BYTE),
+            (15033, BYTE),
+            (15406, UINT32),
+            (11737, UINT64),
+        ] {
+            assert_eq!(built_in(&NodeId::new(0, id)), Some(kind), "{id}");
+        }
+    }
 }

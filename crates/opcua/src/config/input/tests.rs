@@ -162,6 +162,29 @@ fn legacy_fields_warn_and_say_what_they_do() {
 }
 
 #[test]
+fn trust_without_security_warns_that_it_has_no_effect() {
+    let digest = "ab".repeat(32);
+    let trust = format!("serverCertificateFingerprint: {digest}\ntrustFolder: /trust\n");
+    for security in ["", "securityMode: None\n"] {
+        let (_, warnings) = parse(&format!("{LEAST}{trust}{security}")).unwrap();
+        for place in [
+            "flow.yaml:3:31: warning: serverCertificateFingerprint",
+            "flow.yaml:4:14: warning: trustFolder",
+        ] {
+            assert!(warnings.contains(place), "{place}\n{warnings}");
+        }
+        assert!(
+            warnings.contains("has no effect on a connection without security; set securityMode"),
+            "{warnings}"
+        );
+    }
+    let (_, warnings) = parse(&format!("{LEAST}{trust}securityMode: Sign\n")).unwrap();
+    assert_eq!(warnings, "");
+    let (_, warnings) = parse(&format!("{LEAST}trustFolder: \"\"\n")).unwrap();
+    assert_eq!(warnings, "");
+}
+
+#[test]
 fn a_password_is_not_shown_by_debug() {
     let (config, _) = parse(&format!("{LEAST}username: u\npassword: topsecret\n")).unwrap();
     assert!(!format!("{config:?}").contains("topsecret"));

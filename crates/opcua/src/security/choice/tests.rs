@@ -132,11 +132,80 @@ fn the_login_must_be_accepted_there() {
 
 #[test]
 fn the_lines_to_paste_name_the_strongest_offer() {
-    assert_eq!(
-        stronger(&all(ANONYMOUS), &Identity::Anonymous).as_deref(),
-        Some("securityMode: SignAndEncrypt and securityPolicy: Aes256Sha256RsaPss")
+    let anonymous = Identity::Anonymous;
+    let text = advice(Some(&all(ANONYMOUS)), &anonymous);
+    let lines = "\nsecurityMode: SignAndEncrypt\nsecurityPolicy: Aes256Sha256RsaPss";
+    assert!(
+        text.starts_with("though the server offers better") && text.ends_with(lines),
+        "{text}"
     );
-    assert_eq!(stronger(&all(ANONYMOUS), &user()), None);
+    // Only for another login.
+    let text = advice(Some(&all(USER)), &anonymous);
+    assert!(
+        text.contains("not for anonymous login (it accepts user name)"),
+        "{text}"
+    );
+    assert!(text.ends_with(lines), "{text}");
+    // One for this login goes before a stronger one for another.
+    let offers = [all(USER), vec![offer(Mode::Sign, Policy::Basic256, ANONYMOUS)]].concat();
+    let text = advice(Some(&offers), &anonymous);
+    assert!(
+        text.ends_with("\nsecurityMode: Sign\nsecurityPolicy: Basic256"),
+        "{text}"
+    );
+    let open = [offer(Mode::None, Policy::None, ANONYMOUS)];
+    assert!(advice(Some(&open), &anonymous).contains("offers nothing better"));
+    let text = advice(None, &anonymous);
+    assert!(
+        text.ends_with("\nsecurityMode: SignAndEncrypt\nsecurityPolicy: Basic256Sha256"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_direct_connection_takes_only_the_certificate_from_the_offers() {
+    let shown = Offer {
+        certificate: vec![1, 2, 3],
+        application_uri: "urn:server".to_owned(),
+        ..offer(Mode::Sign, Policy::Basic256Sha256, USER)
+    };
+    let url = || "opc.tcp://here:1".to_owned();
+    let direct = |choice: &SecurityChoice| as_given(std::slice::from_ref(&shown), url(), choice, &Identity::Anonymous);
+    // Neither the mode nor the login is among the offers.
+    let wish = choice(Some(Mode::SignAndEncrypt), Some(Policy::Aes256Sha256RsaPss));
+    let found = direct(&wish).unwrap();
+    assert_eq!(
+        (found.mode, found.policy),
+        (Mode::SignAndEncrypt, Policy::Aes256Sha256RsaPss)
+    );
+    assert_eq!((found.url, found.certificate), (url(), vec![1, 2, 3]));
+    assert_eq!(found.application_uri, "urn:server");
+    assert!(direct(&choice(Some(Mode::SignAndEncrypt), None)).is_err());
+    let none = [offer(Mode::None, Policy::None, ANONYMOUS)];
+    let error = as_given(&none, url(), &wish, &Identity::Anonymous).unwrap_err();
+    assert!(error.contains("shows no certificate"), "{error}");
+    // A listed one is taken as it is, but at the address that was given.
+    let listed = as_given(
+        &all(ANONYMOUS),
+        url(),
+        &choice(Some(Mode::Sign), None),
+        &Identity::Anonymous,
+    )
+    .unwrap();
+    assert_eq!((listed.policy, listed.url), (Policy::Aes256Sha256RsaPss, url()));
+}
+
+#[test]
+fn strength_follows_the_order_of_the_specification() {
+    let order = [
+        Policy::None,
+        Policy::Basic128Rsa15,
+        Policy::Basic256,
+        Policy::Basic256Sha256,
+        Policy::Aes128Sha256RsaOaep,
+        Policy::Aes256Sha256RsaPss,
+    ];
+    assert!(order.windows(2).all(|pair| strength(pair[0]) < strength(pair[1])));
 }
 
 fn any_mode() -> impl Strategy<Value = Mode> {

@@ -156,21 +156,30 @@ fn a_revoked_certificate_is_refused() {
 }
 
 fn revocation_list(issuer: &Signed, serial: u32) -> Vec<u8> {
+    revocation_list_until(issuer, serial, None)
+}
+
+fn revocation_list_until(issuer: &Signed, serial: u32, next_update: Option<x509_cert::time::Time>) -> Vec<u8> {
+    revocation_list_of(issuer, &[serial], next_update)
+}
+
+fn revocation_list_of(issuer: &Signed, serials: &[u32], next_update: Option<x509_cert::time::Time>) -> Vec<u8> {
     use rsa::signature::{SignatureEncoding as _, Signer as _};
     use x509_cert::crl::{CertificateList, RevokedCert, TbsCertList};
     let leaf = x509_cert::Certificate::from_der(&issuer.der).unwrap();
     let time = leaf.tbs_certificate.validity.not_before;
+    let revoked = serials.iter().map(|serial| RevokedCert {
+        serial_number: SerialNumber::from(*serial),
+        revocation_date: time,
+        crl_entry_extensions: None,
+    });
     let tbs = TbsCertList {
         version: x509_cert::Version::V2,
         signature: leaf.signature_algorithm.clone(),
         issuer: issuer.name.clone(),
         this_update: time,
-        next_update: None,
-        revoked_certificates: Some(vec![RevokedCert {
-            serial_number: SerialNumber::from(serial),
-            revocation_date: time,
-            crl_entry_extensions: None,
-        }]),
+        next_update,
+        revoked_certificates: Some(revoked.collect()),
         crl_extensions: None,
     };
     let signature = SigningKey::<Sha256>::new(issuer.key.clone()).sign(&tbs.to_der().unwrap());
@@ -237,4 +246,147 @@ fn a_negative_serial_number_is_accepted() {
     check(&Trust::new(None, Some(folder.path()), folder.path()), &server).unwrap();
     let library = opcua::crypto::X509::from_der(&server).unwrap();
     assert_eq!(library.to_der().unwrap(), server);
+}
+
+/// An authority that is trusted and a server that it vouches for.
+fn vouched(folder: &Path) -> (Signed, Signed) {
+    let root = certificate("root", 0, None, true, 3600, "");
+    let server = certificate("server", 2, Some(&root), false, 3600, URI);
+    put(folder, "trusted", "root.der", &root.der);
+    (root, server)
+}
+
+#[test]
+fn a_revocation_list_that_cannot_be_read_refuses_every_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let (root, server) = vouched(folder.path());
+    check(&trust, &server.der).unwrap();
+    let list = revocation_list(&root, 99);
+    let pem = super::super::key_pair::to_pem("X509 CRL", &list);
+    for (content, why) in [
+        (b"nonsense".to_vec(), ""),
+        (list[..list.len() - 1].to_vec(), ""),
+        (Vec::new(), ""),
+        (pem.replace('M', "*").into_bytes(), "no base64"),
+        (vec![0x30; (64 << 20) + 1], "larger than 64 MiB"),
+    ] {
+        put(folder.path(), "crl", "broken.crl", &content);
+        let error = check(&trust, &server.der).unwrap_err();
+        assert!(
+            error.contains("crl/broken.crl cannot be used") && error.contains(why),
+            "{error}"
+        );
+    }
+    // More than a certificate may have, and in PEM; what is hidden is none.
+    let many: Vec<u32> = (1_000_000..1_060_000).collect();
+    let long = revocation_list_of(&root, &many, None);
+    assert!(long.len() > 1 << 20);
+    put(folder.path(), "crl", "broken.crl", &long);
+    put(folder.path(), "crl", "good.pem", pem.as_bytes());
+    put(folder.path(), "crl", ".gitkeep", b"");
+    check(&trust, &server.der).unwrap();
+    put(
+        folder.path(),
+        "crl",
+        "broken.crl",
+        &revocation_list_of(&root, &[many, vec![2 + 7]].concat(), None),
+    );
+    assert!(check(&trust, &server.der).unwrap_err().contains("was revoked"));
+}
+
+#[test]
+fn a_list_in_the_name_of_the_issuer_that_nobody_known_has_signed_is_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let (_, server) = vouched(folder.path());
+    let namesake = certificate("root", 1, None, true, 3600, "");
+    put(folder.path(), "crl", "other.crl", &revocation_list(&namesake, 99));
+    let error = check(&trust, &server.der).unwrap_err();
+    assert!(
+        error.contains("crl/other.crl cannot be used (its signature is by no authority"),
+        "{error}"
+    );
+    // An authority of the same name that is known keeps lists of its own.
+    put(folder.path(), "issuers", "namesake.der", &namesake.der);
+    check(&trust, &server.der).unwrap();
+    put(folder.path(), "crl", "other.crl", &revocation_list(&namesake, 2 + 7));
+    check(&trust, &server.der).unwrap();
+}
+
+#[test]
+fn an_expired_list_still_revokes_and_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let (root, server) = vouched(folder.path());
+    let leaf = x509_cert::Certificate::from_der(&root.der).unwrap();
+    // An hour from now, and the moment the authority began.
+    let (later, past) = (
+        leaf.tbs_certificate.validity.not_after,
+        leaf.tbs_certificate.validity.not_before,
+    );
+    std::thread::sleep(Duration::from_millis(1100));
+    for (next_update, warnings) in [(None, 0), (Some(later), 0), (Some(past), 1)] {
+        let (log, _guard) = crate::test_log::Log::record();
+        put(
+            folder.path(),
+            "crl",
+            "root.crl",
+            &revocation_list_until(&root, 99, next_update),
+        );
+        check(&trust, &server.der).unwrap();
+        assert_eq!(log.count("crl/root.crl expired on"), warnings, "{}", log.text());
+    }
+    put(
+        folder.path(),
+        "crl",
+        "root.crl",
+        &revocation_list_until(&root, 2 + 7, Some(past)),
+    );
+    assert!(check(&trust, &server.der).unwrap_err().contains("was revoked"));
+}
+
+#[test]
+fn whatever_is_refused_is_kept_for_the_operator() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let (root, revoked) = vouched(folder.path());
+    put(folder.path(), "crl", "root.crl", &revocation_list(&root, 2 + 7));
+    let expired = certificate("expired", 1, Some(&root), false, 0, URI);
+    let wrong_uri = certificate("wrong", 1, Some(&root), false, 3600, "urn:other");
+    std::thread::sleep(Duration::from_millis(1100));
+    for refused in [revoked, expired, wrong_uri] {
+        check(&trust, &refused.der).unwrap_err();
+        let kept = folder
+            .path()
+            .join("rejected")
+            .join(format!("{}.der", sha256_hex(&refused.der)));
+        assert_eq!(std::fs::read(kept).unwrap(), refused.der);
+    }
+}
+
+#[test]
+fn a_server_that_calls_itself_nothing_is_not_the_one_of_its_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let (_, server) = vouched(folder.path());
+    let error = trust.check(&server.der, URL, "plc", "").unwrap_err();
+    assert!(error.contains("but the server calls itself \"\""), "{error}");
+}
+
+#[test]
+fn the_certificate_of_a_server_is_known_if_the_folder_leaves_no_choice() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    assert_eq!(trust.certificate_of("plc"), None);
+    let (_, server) = vouched(folder.path());
+    // Authorities are no servers.
+    assert_eq!(trust.certificate_of("plc"), None);
+    put(folder.path(), "trusted", "server.der", &server.der);
+    assert_eq!(trust.certificate_of("other").as_ref(), Some(&server.der));
+    let second = certificate("second", 1, None, false, 3600, URI);
+    put(folder.path(), "trusted", "second.der", &second.der);
+    // Both name the same host.
+    assert_eq!(trust.certificate_of("plc"), None);
+    assert_eq!(Trust::new(None, None, folder.path()).certificate_of("plc"), None);
 }

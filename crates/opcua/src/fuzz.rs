@@ -1,0 +1,155 @@
+//! Entries for the fuzz targets in `fuzz/`: decoders of what a server sends, which are private otherwise.
+//!
+//! The targets are a workspace of their own and so can call only what is public. A feature would have them built from
+//! other code than what ships, so these functions are always there; they are hidden from the documentation and nothing
+//! else may call them.
+
+use bytes::Bytes;
+use opcua::types::NodeId;
+use thalweg_record::json;
+
+use crate::channel::{Body, Service};
+use crate::value::types::{Element, Field, Rank, Structure, StructureKind};
+use crate::value::{Content, DataValue, Decoder, TypeBook, answers};
+
+/// Memory per byte of an answer beyond what its budget allows: no value may stand for more.
+const HEAP_BYTES_MAX: usize = 1 << 30;
+
+/// Structures from the first bytes, then data values that may use them.
+pub fn values(data: &[u8]) {
+    let (book, rest) = generated(data);
+    let mut decoder = Decoder::new(rest, &book);
+    while !decoder.is_empty() {
+        let Ok(value) = decoder.data_value() else { return };
+        use_up(&value);
+    }
+}
+
+/// What [`values`] does with each value is what a flow would do.
+fn use_up(value: &DataValue) {
+    if let Content::Value(value) = &value.content {
+        assert!(value.heap_bytes() < HEAP_BYTES_MAX);
+        let _text = json::to_string(value);
+    }
+}
+
+/// The first byte chooses the service, the rest is its answer behind the type id.
+pub fn answers(data: &[u8]) {
+    use opcua::types::{PublishRequest, ReadRequest, RepublishRequest};
+    let Some((first, rest)) = data.split_first() else {
+        return;
+    };
+    let book = TypeBook::standard();
+    let mut values = Vec::new();
+    match first % 3 {
+        0 => drop(answers::publish(&body::<PublishRequest>(rest), &book, &mut values)),
+        1 => drop(answers::republish(&body::<RepublishRequest>(rest), &book, &mut values)),
+        _ => {
+            let read = answers::read(&body::<ReadRequest>(rest), &book).unwrap_or_default();
+            values.extend(read.into_iter().map(|value| (0, value)));
+        }
+    }
+    values.iter().for_each(|(_, value)| use_up(value));
+}
+
+/// The chunks of a connection; the first byte chooses the security.
+pub fn frames(data: &[u8]) {
+    crate::channel::fuzz::frames(data);
+}
+
+fn body<S: Service>(content: &[u8]) -> Body {
+    let id = u16::try_from(S::RESPONSE as u32).unwrap_or_default();
+    let mut bytes = vec![1, 0];
+    bytes.extend(id.to_le_bytes());
+    bytes.extend(content);
+    Body::from_bytes(Bytes::from(bytes))
+}
+
+/// A book with the standard structures and up to seven others that refer to each other as they like. Their encodings are
+/// ns=1;i=0 and so on, which take four bytes.
+fn generated(data: &[u8]) -> (TypeBook, &[u8]) {
+    const KINDS: [StructureKind; 3] = [
+        StructureKind::Plain,
+        StructureKind::OptionalFields,
+        StructureKind::Union,
+    ];
+    const RANKS: [Rank; 3] = [Rank::Scalar, Rank::Array, Rank::Matrix];
+    let mut book = TypeBook::standard();
+    let mut bytes = data.iter().copied();
+    let mut next = || bytes.next().unwrap_or_default();
+    let structures = next() % 8;
+    for id in 0..structures {
+        let kind = KINDS
+            .into_iter()
+            .cycle()
+            .nth(usize::from(next()))
+            .unwrap_or(StructureKind::Plain);
+        let fields = (0..next() % 8).map(|_| {
+            let element = match next() % 32 {
+                built_in @ 1..=25 => Element::BuiltIn(built_in),
+                other => Element::Structure(NodeId::new(1, u32::from(other % 8) + 100)),
+            };
+            let shape = next();
+            Field {
+                name: "field".into(),
+                element,
+                rank: RANKS
+                    .into_iter()
+                    .cycle()
+                    .nth(usize::from(shape & 0x7F))
+                    .unwrap_or(Rank::Scalar),
+                optional: shape & 0x80 != 0,
+            }
+        });
+        let structure = Structure {
+            kind,
+            fields: fields.collect(),
+        };
+        let data_type = NodeId::new(1, u32::from(id) + 100);
+        book.learn(data_type.clone(), structure);
+        book.learn_encoding(NodeId::new(1, u32::from(id)), data_type);
+    }
+    let read = data.len() - bytes.len();
+    (book, data.get(read..).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generated_structure_is_used_by_the_values_behind_it() {
+        // One plain structure of one scalar Int32; a value of it.
+        let description = [1, 0, 1, 6, 0];
+        let value = [1, 22, 1, 1, 0, 0, 1, 4, 0, 0, 0, 7, 0, 0, 0];
+        let data = [&description[..], &value].concat();
+        let (book, rest) = generated(&data);
+        assert_eq!(rest, value);
+        let value = Decoder::new(rest, &book).data_value().unwrap();
+        let Content::Value(value @ Value::Object(_)) = value.content else {
+            panic!("{value:?}");
+        };
+        assert_eq!(json::to_string(&value), r#"{"field":7}"#);
+        values(&data);
+    }
+
+    #[test]
+    fn an_answer_gets_past_its_type() {
+        // A header of zeros with null strings, no values, no diagnostics.
+        let header = [&[0; 16][..], &[0], &[0xff; 4], &[0, 0, 0]].concat();
+        let answer = [&header[..], &0i32.to_le_bytes(), &[0xff; 4]].concat();
+        let read = answers::read(&body::<opcua::types::ReadRequest>(&answer), &TypeBook::standard());
+        assert!(read.unwrap().is_empty());
+        for service in 0..3 {
+            answers(&[&[service], &answer[..]].concat());
+        }
+    }
+
+    #[test]
+    fn frames_end_in_a_reason() {
+        for security in 0..4 {
+            frames(&[&[security][..], b"MSGF\x20\0\0\0", &[0; 24]].concat());
+            frames(&[security]);
+        }
+    }
+}
