@@ -12,6 +12,14 @@ use crate::subscribe::recover::{self, Republished};
 use crate::subscribe::sequence::Missing;
 use crate::value::answers;
 
+/// What became of the wish for one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fetched {
+    Taken,
+    NotKept,
+    Unanswered,
+}
+
 impl Link {
     /// `how` is how the session came back; `None` at the first connection.
     pub(super) async fn recover(&mut self, session: &Session, how: Option<Reconnect>) -> Result<(), CallError> {
@@ -66,7 +74,7 @@ impl Link {
         for number in 0..self.subscriptions.len() {
             while let Some(subscription) = self.subscriptions.get(number).filter(|s| !s.lost && !s.in_doubt) {
                 let (id, next) = (subscription.id, subscription.sequence.next());
-                if !self.fetch_one(session, number, id, next).await? {
+                if self.fetch_one(session, number, id, next).await? != Fetched::Taken {
                     break;
                 }
             }
@@ -74,16 +82,24 @@ impl Link {
         Ok(())
     }
 
-    /// One message that was sent before. False if the server does not have it.
-    async fn fetch_one(&mut self, session: &Session, number: usize, id: u32, sequence: u32) -> Result<bool, CallError> {
-        let Republished::Message(body) = recover::republish(session, id, sequence).await? else {
-            return Ok(false);
+    /// One message that was sent before.
+    async fn fetch_one(
+        &mut self,
+        session: &Session,
+        number: usize,
+        id: u32,
+        sequence: u32,
+    ) -> Result<Fetched, CallError> {
+        let body = match recover::republish(session, id, sequence).await? {
+            Republished::Message(body) => body,
+            Republished::NotAvailable => return Ok(Fetched::NotKept),
+            Republished::Unanswered => return Ok(Fetched::Unanswered),
         };
         let decoded = self
             .learn_and_decode(session, |types, values| answers::republish(&body, types, values))
             .await;
         let Some(subscription) = self.subscriptions.get_mut(number) else {
-            return Ok(false);
+            return Ok(Fetched::Unanswered);
         };
         subscription.sequence.message(sequence);
         subscription.heard_now();
@@ -98,7 +114,7 @@ impl Link {
             }
             Err(error) => self.undecodable(number, &error),
         }
-        Ok(true)
+        Ok(Fetched::Taken)
     }
 
     /// Messages are missing between the last and this one: fetch what the server keeps, mark the rest as a gap.
@@ -119,10 +135,12 @@ impl Link {
         let wanted = recover::worth_asking(missing, available);
         let mut fetched = 0;
         for sequence in &wanted {
-            if !self.fetch_one(session, number, id, *sequence).await? {
-                break;
+            match self.fetch_one(session, number, id, *sequence).await? {
+                Fetched::Taken => fetched += 1,
+                // The oldest are given up first; newer ones may still be there.
+                Fetched::NotKept => {}
+                Fetched::Unanswered => break,
             }
-            fetched += 1;
         }
         if missing.too_many || fetched < missing.count {
             let gap = Gap {

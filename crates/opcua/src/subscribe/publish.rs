@@ -112,3 +112,6 @@ impl Publisher {
         self.limit = OUTSTANDING_MAX;
     }
 }
+
+#[cfg(test)]
+mod tests;

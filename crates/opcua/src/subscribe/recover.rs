@@ -58,8 +58,10 @@ pub(crate) async fn transfer(session: &Session, ids: Vec<u32>) -> Result<Vec<Tra
 /// What a server answers to the wish for a message that was sent before.
 pub(crate) enum Republished {
     Message(Body),
-    /// It does not keep it, or not any more.
+    /// It does not keep it, or not any more; it may keep others.
     NotAvailable,
+    /// It answers no such wish: there is no use in asking for others.
+    Unanswered,
 }
 
 pub(crate) async fn republish(session: &Session, subscription_id: u32, number: u32) -> Result<Republished, CallError> {
@@ -71,7 +73,10 @@ pub(crate) async fn republish(session: &Session, subscription_id: u32, number: u
     match session.call_raw(request, REQUEST_TIMEOUT).await {
         Ok(body) => Ok(Republished::Message(body)),
         Err(error @ CallError::Closed(_)) => Err(error),
-        Err(_) => Ok(Republished::NotAvailable),
+        Err(CallError::Refused(status)) if status == StatusCode::BadMessageNotAvailable.bits() => {
+            Ok(Republished::NotAvailable)
+        }
+        Err(_) => Ok(Republished::Unanswered),
     }
 }
 
@@ -83,3 +88,6 @@ pub(crate) fn worth_asking(missing: Missing, available: &[u32]) -> Vec<u32> {
         false => numbers.filter(|number| available.contains(number)).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use std::sync::Arc;
+
+use opcua::core::{RequestMessage, ResponseMessage};
+use opcua::types::{PublishResponse, StatusCode};
+use parking_lot::Mutex;
+
+use super::*;
+use crate::fake_server::{FakeServer, fault, good, session};
+
+fn gauge() -> IntGauge {
+    IntGauge::new("outstanding", "Requests.").unwrap()
+}
+
+/// A server that keeps every publish request, up to a number.
+async fn keeping(max: usize) -> (FakeServer, Arc<Mutex<Vec<PublishRequest>>>) {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keeping = kept.clone();
+    let answer = move |request: &RequestMessage| -> Option<ResponseMessage> {
+        let RequestMessage::Publish(request) = request else {
+            return None;
+        };
+        let mut kept = keeping.lock();
+        if kept.len() >= max {
+            return Some(fault(StatusCode::BadTooManyPublishRequests));
+        }
+        kept.push((**request).clone());
+        None
+    };
+    (FakeServer::start(answer).await, kept)
+}
+
+async fn fill(publisher: &mut Publisher, session: &Session, subscriptions: usize) -> usize {
+    let missing = publisher.missing(subscriptions);
+    for _ in 0..missing {
+        publisher.send(session).await;
+    }
+    missing
+}
+
+#[tokio::test]
+async fn as_many_requests_are_outstanding_as_subscriptions_call_for_but_never_more_than_64() {
+    let (server, kept) = keeping(1000).await;
+    let session = session(&server.url).await;
+    let outstanding = gauge();
+    let mut publisher = Publisher::new(4, outstanding.clone());
+    assert_eq!(fill(&mut publisher, &session, 3).await, 12);
+    assert_eq!(fill(&mut publisher, &session, 3).await, 0);
+    // A hundred subscriptions would call for 400.
+    assert_eq!(fill(&mut publisher, &session, 100).await, OUTSTANDING_MAX - 12);
+    assert_eq!(publisher.missing(100), 0);
+    while kept.lock().len() < OUTSTANDING_MAX {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(outstanding.get(), 64);
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_fewer_requests_is_not_sent_more() {
+    let (server, kept) = keeping(5).await;
+    let session = session(&server.url).await;
+    let mut publisher = Publisher::new(8, gauge());
+    assert_eq!(fill(&mut publisher, &session, 1).await, 8);
+    for _ in 0..3 {
+        let (answer, _) = publisher.answer().await;
+        let error = answer.result.and_then(|body| body.decode::<PublishRequest>().map(drop));
+        let status = error.err().and_then(|error| error.status());
+        assert_eq!(status, Some(StatusCode::BadTooManyPublishRequests.bits()));
+        publisher.too_many();
+    }
+    // Five are kept, and that is how many there may be from now on.
+    assert_eq!((publisher.missing(1), publisher.missing(10)), (0, 0));
+    assert_eq!((kept.lock().len(), server.count("Publish")), (5, 8));
+    // In another session the server is asked anew.
+    publisher.session_lost();
+    assert_eq!(publisher.missing(1), 8);
+}
+
+#[tokio::test]
+async fn acknowledgements_go_with_the_next_request_and_wait_for_another_connection() {
+    let (server, kept) = keeping(1000).await;
+    let session = session(&server.url).await;
+    let mut publisher = Publisher::new(2, gauge());
+    publisher.acknowledge(7, 1);
+    publisher.connection_lost();
+    publisher.acknowledge(7, 2);
+    publisher.send(&session).await;
+    publisher.send(&session).await;
+    while kept.lock().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let acknowledged = |request: &PublishRequest| -> Vec<(u32, u32)> {
+        let all = request.subscription_acknowledgements.iter().flatten();
+        all.map(|one| (one.subscription_id, one.sequence_number)).collect()
+    };
+    assert_eq!(acknowledged(&kept.lock()[0]), [(7, 1), (7, 2)]);
+    assert!(acknowledged(&kept.lock()[1]).is_empty());
+    publisher.acknowledge(7, 3);
+    publisher.session_lost();
+    publisher.send(&session).await;
+    while kept.lock().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(acknowledged(&kept.lock()[2]).is_empty());
+}
+
+#[tokio::test]
+async fn answers_of_a_connection_that_is_gone_are_not_taken_for_those_of_the_next() {
+    let answering = |request: &RequestMessage| -> Option<ResponseMessage> {
+        let RequestMessage::Publish(_) = request else {
+            return None;
+        };
+        let response = PublishResponse {
+            response_header: good(),
+            subscription_id: 7,
+            ..PublishResponse::default()
+        };
+        Some(response.into())
+    };
+    let server = FakeServer::start(answering).await;
+    let session = session(&server.url).await;
+    let mut publisher = Publisher::new(2, gauge());
+    publisher.send(&session).await;
+    publisher.connection_lost();
+    publisher.send(&session).await;
+    let (answer, _) = publisher.answer().await;
+    assert_eq!(answer.tag, 2);
+}
