@@ -10,7 +10,7 @@ use thalweg_tests::{Thalweg, eventually};
 use crate::opcua::{SECURE, flow, items_add_up, messages, newest};
 
 /// Name of the node, payload, `opcua_tag_type`, `opcua_attr_datatype`.
-type Expected = (&'static str, &'static str, &'static str, &'static str);
+type Expected<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 /// What both of the foreign servers have.
 const COMMON: [Expected; 24] = [
@@ -122,71 +122,37 @@ fn constant<'a>(name: &'a str, node_id: &'a str, group: &'a str, access: &'a str
     ]
 }
 
-#[test]
-fn every_type_of_asyncua_in_the_clear_and_encrypted() {
-    let server = Server::start(Kind::Asyncua, &["--port", "0"]).unwrap();
-    let own = [
-        ("DateTime", "\"2031-05-06T07:08:09.123456Z\"", "string", "time.Time"),
-        ("NodeId", "\"ns=2;s=Target\"", "string", "ns=0;i=17"),
-        (
-            "ExpandedNodeId",
-            "{\"NodeID\":\"ns=2;i=7\",\"NamespaceURI\":\"\",\"ServerIndex\":0}",
-            "string",
-            "ns=0;i=18",
-        ),
-        (
-            "QualifiedName",
-            "{\"NamespaceIndex\":2,\"Name\":\"name\"}",
-            "string",
-            "ns=0;i=20",
-        ),
+/// A server of others: the values it has in common with the rest, those that name its own namespace, and all metadata.
+fn every_type_of(kind: Kind, namespace: u16, date: &str, access: &str) {
+    let server = Server::start(kind, &["--port", "0"]).unwrap();
+    let node_id = format!("\"ns={namespace};s=Target\"");
+    let expanded = format!("{{\"NodeID\":\"ns={namespace};i=7\",\"NamespaceURI\":\"\",\"ServerIndex\":0}}");
+    let qualified = format!("{{\"NamespaceIndex\":{namespace},\"Name\":\"name\"}}");
+    let own: [Expected; 6] = [
+        ("DateTime", date, "string", "time.Time"),
+        ("NodeId", &node_id, "string", "ns=0;i=17"),
+        ("ExpandedNodeId", &expanded, "string", "ns=0;i=18"),
+        ("QualifiedName", &qualified, "string", "ns=0;i=20"),
         ("ByteArray", "\"AH//\"", "string", "byte"),
         ("EmptyArray", "[]", "string", "float64"),
     ];
     let expected: Vec<Expected> = COMMON.into_iter().chain(own).collect();
     for security in ["", SECURE] {
-        let seen = collect_types(&server, "ns=2;s=Plant", security, &expected);
-        assert_metadata(
-            &seen["Double"].1,
-            &constant(
-                "Double",
-                "ns=2;s=Types.Double",
-                "Plant.Types",
-                "AccessLevelTypeCurrentRead",
-            ),
-        );
+        let seen = collect_types(&server, &format!("ns={namespace};s=Plant"), security, &expected);
+        let node_id = format!("ns={namespace};s=Types.Double");
+        assert_metadata(&seen["Double"].1, &constant("Double", &node_id, "Plant.Types", access));
     }
 }
 
 #[test]
+fn every_type_of_asyncua_in_the_clear_and_encrypted() {
+    let date = "\"2031-05-06T07:08:09.123456Z\"";
+    every_type_of(Kind::Asyncua, 2, date, "AccessLevelTypeCurrentRead");
+}
+
+#[test]
 fn every_type_of_node_opcua_in_the_clear_and_encrypted() {
-    let server = Server::start(Kind::NodeOpcua, &["--port", "0"]).unwrap();
-    let own = [
-        ("DateTime", "\"2031-05-06T07:08:09.123Z\"", "string", "time.Time"),
-        ("NodeId", "\"ns=1;s=Target\"", "string", "ns=0;i=17"),
-        (
-            "ExpandedNodeId",
-            "{\"NodeID\":\"ns=1;i=7\",\"NamespaceURI\":\"\",\"ServerIndex\":0}",
-            "string",
-            "ns=0;i=18",
-        ),
-        (
-            "QualifiedName",
-            "{\"NamespaceIndex\":1,\"Name\":\"name\"}",
-            "string",
-            "ns=0;i=20",
-        ),
-        ("ByteArray", "\"AH//\"", "string", "byte"),
-        ("EmptyArray", "[]", "string", "float64"),
-    ];
-    let expected: Vec<Expected> = COMMON.into_iter().chain(own).collect();
-    for security in ["", SECURE] {
-        let seen = collect_types(&server, "ns=1;s=Plant", security, &expected);
-        assert_metadata(
-            &seen["Double"].1,
-            &constant("Double", "ns=1;s=Types.Double", "Plant.Types", "AccessLevelType(3)"),
-        );
-    }
+    every_type_of(Kind::NodeOpcua, 1, "\"2031-05-06T07:08:09.123Z\"", "AccessLevelType(3)");
 }
 
 #[test]
