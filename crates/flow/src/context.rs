@@ -101,7 +101,7 @@ impl StageContext {
 /// What an operator can do about messages that fail for a reason, where the error itself cannot know it.
 fn cure(reason: DropReason) -> &'static str {
     match reason {
-        DropReason::ScriptTimeout => "; if the script needs longer, raise scriptTimeout",
+        DropReason::ScriptTimeout => "; if the script needs longer, raise scriptTimeout (or scripting.timeout for all)",
         DropReason::InvalidValue => {
             "; give the message a value that the table can hold, or let the script return null for it \
              (for NaN and infinity: if (!Number.isFinite(msg.payload)) return null)"

@@ -44,9 +44,13 @@ impl ProcessedInputSpec {
 impl InputSpec for ProcessedInputSpec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         let (flow, metrics) = (context.component.id.flow.as_deref(), &context.component.metrics);
+        let scope = Scope {
+            nodes: context.scope.nodes.hidden(),
+            ..context.scope.clone()
+        };
         Ok(Box::new(ProcessedInput {
             input: self.input.build(context)?,
-            chain: self.chain.build(flow, metrics, &context.scope)?,
+            chain: self.chain.build(flow, metrics, &scope)?,
             scope: context.scope.clone(),
         }))
     }
@@ -122,6 +126,7 @@ impl OutputSpec for ProcessedOutputSpec {
         let refused = Arc::default();
         let scope = Scope {
             failures: Failures::Refuse(Arc::clone(&refused)),
+            nodes: context.scope.nodes.hidden(),
             ..context.scope.clone()
         };
         let (flow, metrics) = (context.component.id.flow.as_deref(), &context.component.metrics);

@@ -1,5 +1,5 @@
 //! Random flows with random faults: whatever stages and outputs do, no message is lost or counted twice, every batch is
-//! settled exactly once, and a series keeps its order.
+//! settled exactly once, and a series keeps its order. Also when the flow gives up in the middle of it.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -10,18 +10,28 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use thalweg_config::{Diagnostics, LoadOptions, Source, load};
 use thalweg_flow::{
-    Backoff, BoxFuture, BuildContext, BuildError, Flow, FlowEnvironment, FlowSpec, Input, InputContext, InputError, InputSpec,
-    Output, OutputSpec, ParseContext, Processor, ProcessorSpec, Registry, Rejection, StageContext, WriteError,
+    Backoff, BoxFuture, BuildContext, BuildError, DeadLetterOutput, Flow, FlowEnvironment, FlowSpec, Input,
+    InputContext, InputError, InputSpec, OpenError, Output, OutputContext, OutputSpec, ParseContext, Processor,
+    ProcessorSpec, Registry, Rejection, StageContext, WriteError,
 };
-use thalweg_record::{Batch, DropReason, FilterReason, Message, Outcome};
+use thalweg_record::{Batch, Counts, DropReason, FilterReason, Message, Outcome};
 
 /// What a test run sees from the outside.
 #[derive(Default)]
 struct Seen {
+    begun: AtomicUsize,
     settled: AtomicUsize,
     nacked: AtomicUsize,
+    /// By the number of the output.
+    outputs: Mutex<HashMap<usize, Taken>>,
+}
+
+/// What one output did.
+#[derive(Clone, Default)]
+struct Taken {
     /// Delivered messages as (series, number), in the order of delivery.
-    delivered: Mutex<Vec<(u64, u64)>>,
+    delivered: Vec<(u64, u64)>,
+    refused: usize,
 }
 
 /// A repeatable source of decisions.
@@ -38,14 +48,90 @@ impl Dice {
     }
 }
 
+/// A processor of a random flow.
 #[derive(Clone, Debug)]
-enum Kind {
+enum Stage {
     /// Filters, drops, fails or expands messages.
     Change,
     /// Cuts batches in two.
     Cut,
     /// Holds messages back until a tick or the end.
     Hold,
+    /// Flags some messages.
+    Flag,
+    Split(u8),
+    Try(Vec<Stage>),
+    Catch(Vec<Stage>),
+    /// Two cases; whether the first falls through.
+    Switch(bool, Vec<Stage>, Vec<Stage>),
+}
+
+impl Stage {
+    fn yaml(&self) -> String {
+        let list = |stages: &[Stage]| {
+            let all: Vec<String> = stages.iter().map(Stage::yaml).collect();
+            format!("[{}]", all.join(", "))
+        };
+        match self {
+            Stage::Change => "{change: {}}".to_owned(),
+            Stage::Cut => "{cut: {}}".to_owned(),
+            Stage::Hold => "{hold: {}}".to_owned(),
+            Stage::Flag => {
+                "{mapping: 'root = if content().string().number() % 5 == 1 { throw(\"one in five\") }'}".to_owned()
+            }
+            Stage::Split(size) => format!("{{split: {{size: {size}}}}}"),
+            Stage::Try(stages) => format!("{{try: {}}}", list(stages)),
+            Stage::Catch(stages) => format!("{{catch: {}}}", list(stages)),
+            Stage::Switch(fallthrough, first, second) => format!(
+                "{{switch: [{{check: content().string().number() % 3 == 1, fallthrough: {fallthrough}, processors: {}}}, \
+                 {{processors: {}}}]}}",
+                list(first),
+                list(second)
+            ),
+        }
+    }
+}
+
+/// The output of a random flow: one, or several behind each other's brokers.
+#[derive(Clone, Debug)]
+enum Tree {
+    Leaf,
+    /// `fan_out` or `fan_out_sequential`; whether the first child has a processor of its own.
+    Fan(bool, bool, Vec<Tree>),
+}
+
+impl Tree {
+    fn yaml(&self, leaves: &mut usize) -> String {
+        match self {
+            Tree::Leaf => {
+                *leaves += 1;
+                format!("test: {}", *leaves - 1)
+            }
+            Tree::Fan(sequential, processed, children) => {
+                let pattern = if *sequential { "fan_out_sequential" } else { "fan_out" };
+                let child = |(number, tree): (usize, &Tree)| {
+                    let processors = match number == 0 && *processed {
+                        true => ", processors: [{split: {size: 1}}, {mapping: root = content()}]",
+                        false => "",
+                    };
+                    format!("{{{}{processors}}}", tree.yaml(leaves))
+                };
+                let all: Vec<String> = children.iter().enumerate().map(child).collect();
+                format!("broker: {{pattern: {pattern}, outputs: [{}]}}", all.join(", "))
+            }
+        }
+    }
+}
+
+/// How the dead letter behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Letters {
+    None,
+    Taken,
+    /// It fails for now, now and then, also when it is opened.
+    Slow,
+    /// It takes nothing. Only where the flow gives up in the end.
+    Stuck,
 }
 
 #[derive(Clone, Debug)]
@@ -54,10 +140,12 @@ struct Plan {
     batches: Vec<usize>,
     series: u64,
     threads: usize,
-    stages: Vec<Kind>,
+    stages: Vec<Stage>,
+    output: Tree,
     in_flight: usize,
+    joins: usize,
     faults: bool,
-    dead_letter: bool,
+    letters: Letters,
 }
 
 struct TestInput(Plan, Arc<Seen>);
@@ -81,10 +169,11 @@ impl Input for TestInput {
                     message
                 });
                 let seen = self.1.clone();
+                seen.begun.fetch_add(1, Ordering::SeqCst);
                 let settle = move |outcome| {
-                    seen.settled.fetch_add(1, Ordering::SeqCst);
                     seen.nacked
                         .fetch_add(usize::from(outcome == Outcome::Nacked), Ordering::SeqCst);
+                    seen.settled.fetch_add(1, Ordering::SeqCst);
                 };
                 if context.sink.send_all(messages.collect(), settle).await.is_err() {
                     break;
@@ -93,6 +182,13 @@ impl Input for TestInput {
             Ok(())
         })
     }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Change,
+    Cut,
+    Hold,
 }
 
 struct TestStage(Kind, AtomicU64);
@@ -174,49 +270,79 @@ impl Processor for Hold {
     }
 }
 
+/// One output: refuses some messages for good, fails on others for now, does not open at once.
 struct TestOutput {
+    number: usize,
     seen: Arc<Seen>,
     dice: Mutex<Dice>,
     in_flight: usize,
-    faults: bool,
+    joins: usize,
+    temporary: bool,
+    refuses: bool,
+    stuck: bool,
 }
 
-struct TestOutputSpec(Plan, Arc<Seen>);
+struct TestOutputSpec {
+    number: usize,
+    plan: Plan,
+    seen: Arc<Seen>,
+    /// `None`: an output of the flow.
+    letters: Option<Letters>,
+}
 
 impl OutputSpec for TestOutputSpec {
     fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-        let dice = Mutex::new(Dice(self.0.seed));
+        let faults = self.plan.faults && self.letters.is_none();
         Ok(Arc::new(TestOutput {
-            seen: self.1.clone(),
-            dice,
-            in_flight: self.0.in_flight,
-            faults: self.0.faults,
+            number: self.number,
+            seen: self.seen.clone(),
+            dice: Mutex::new(Dice(self.plan.seed.wrapping_add(self.number as u64))),
+            in_flight: self.plan.in_flight,
+            joins: self.plan.joins,
+            temporary: faults || self.letters == Some(Letters::Slow),
+            refuses: faults,
+            stuck: self.letters == Some(Letters::Stuck),
         }))
     }
 }
 
 impl Output for TestOutput {
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
+        let fails = self.temporary && self.dice.lock().unwrap().roll(2) == 0;
+        Box::pin(async move {
+            if fails {
+                return Err(OpenError::Temporary("not yet".to_owned()));
+            }
+            context.connection.up();
+            Ok(())
+        })
+    }
+
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
+        if self.stuck {
+            return Box::pin(std::future::pending());
+        }
         let mut dice = self.dice.lock().unwrap();
-        // Retries may reorder writes that are in flight together, so only an output with one of them may fail for now.
-        let temporary = self.faults && self.in_flight == 1;
-        if temporary && dice.roll(8) == 0 {
+        if self.temporary && dice.roll(8) == 0 {
             return Box::pin(async { Err(WriteError::Temporary("not now".to_owned())) });
         }
+        let mut outputs = self.seen.outputs.lock().unwrap();
+        let taken = outputs.entry(self.number).or_default();
         let mut rejections = Vec::new();
         let mut stop = false;
         for (index, message) in messages.iter().enumerate() {
             let text = String::from_utf8(message.bytes().into_owned()).unwrap();
             let number = text.parse().unwrap();
-            if self.faults && dice.roll(20) == 0 {
-                rejections.push(Rejection::permanent(index, DropReason::OutputRejected, "never"));
-            } else if stop || (temporary && dice.roll(20) == 0) {
+            if stop || (self.temporary && dice.roll(20) == 0) {
                 // What follows a message that must wait, waits too: that is how an output keeps order.
                 stop = true;
                 rejections.push(Rejection::temporary(index, "later"));
+            } else if self.refuses && dice.roll(20) == 0 {
+                taken.refused += 1;
+                rejections.push(Rejection::permanent(index, DropReason::OutputRejected, "never"));
             } else {
                 let series = message.meta.get("umh_topic").unwrap().parse().unwrap();
-                self.seen.delivered.lock().unwrap().push((series, number));
+                taken.delivered.push((series, number));
             }
         }
         let pause = Duration::from_micros(dice.roll(300));
@@ -234,6 +360,10 @@ impl Output for TestOutput {
         self.in_flight
     }
 
+    fn joins(&self) -> usize {
+        self.joins
+    }
+
     fn backoff(&self) -> Backoff {
         Backoff {
             first: Duration::from_micros(200),
@@ -242,8 +372,35 @@ impl Output for TestOutput {
     }
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
-    let kind = prop_oneof![Just(Kind::Change), Just(Kind::Cut), Just(Kind::Hold)];
+/// Any processors, with others inside them. Held messages overtake others of their series inside a `switch`, so nothing
+/// is held there.
+fn stages() -> impl Strategy<Value = Vec<Stage>> {
+    let simple = prop_oneof![
+        Just(Stage::Change),
+        Just(Stage::Cut),
+        Just(Stage::Flag),
+        (1u8..5).prop_map(Stage::Split),
+    ];
+    let nested = simple.prop_recursive(2, 8, 3, |inner| {
+        let some = || prop::collection::vec(inner.clone(), 0..3);
+        prop_oneof![
+            some().prop_map(Stage::Try),
+            some().prop_map(Stage::Catch),
+            (any::<bool>(), some(), some()).prop_map(|(falls, a, b)| Stage::Switch(falls, a, b)),
+        ]
+    });
+    prop::collection::vec(prop_oneof![4 => nested, 1 => Just(Stage::Hold)], 0..4)
+}
+
+fn tree() -> impl Strategy<Value = Tree> {
+    Just(Tree::Leaf).prop_recursive(2, 6, 3, |inner| {
+        let children = prop::collection::vec(inner, 1..4);
+        (any::<bool>(), any::<bool>(), children)
+            .prop_map(|(sequential, processed, c)| Tree::Fan(sequential, processed, c))
+    })
+}
+
+fn plan(letters: &'static [Letters]) -> impl Strategy<Value = Plan> {
     let shape = (
         any::<u64>(),
         prop::collection::vec(0usize..30, 0..40),
@@ -251,53 +408,64 @@ fn plan() -> impl Strategy<Value = Plan> {
         1usize..5,
     );
     let rest = (
-        prop::collection::vec(kind, 0..4),
+        stages(),
+        tree(),
         prop_oneof![Just(1usize), Just(4)],
+        prop_oneof![Just(1usize), Just(5)],
         any::<bool>(),
-        any::<bool>(),
+        prop::sample::select(letters),
     );
     (shape, rest).prop_map(
-        |((seed, batches, series, threads), (stages, in_flight, faults, dead_letter))| Plan {
+        |((seed, batches, series, threads), (stages, output, in_flight, joins, faults, letters))| Plan {
             seed,
             batches,
             series,
             threads,
             stages,
+            output,
             in_flight,
+            joins,
             faults,
-            dead_letter,
+            letters,
         },
     )
 }
 
-fn build(
-    plan: &Plan,
-    seen: &Arc<Seen>,
-    letters: &Arc<Seen>,
-    runtime: &tokio::runtime::Runtime,
-) -> (Flow, Option<thalweg_flow::DeadLetterOutput>) {
+/// A plan that runs.
+struct Run {
+    flow: Flow,
+    dead_letter: Option<DeadLetterOutput>,
+    /// Outputs in the tree.
+    leaves: usize,
+    seen: Arc<Seen>,
+    letters: Arc<Seen>,
+}
+
+fn start(plan: &Plan, runtime: &tokio::runtime::Runtime) -> Run {
+    let (seen, letters) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
     let mut registry = Registry::new();
     let (p, s) = (plan.clone(), seen.clone());
     registry.input("test", move |_, _| Some(Arc::new(TestInput(p.clone(), s.clone()))));
     let (p, s) = (plan.clone(), seen.clone());
-    registry.output("test", move |_, _| Some(Arc::new(TestOutputSpec(p.clone(), s.clone()))));
-    let mut stages = String::new();
-    for (number, kind) in plan.stages.iter().enumerate() {
-        let name: &'static str = ["s0", "s1", "s2", "s3"][number];
-        let (kind, seed) = (kind.clone(), plan.seed);
-        registry.processor(name, move |_, _| {
-            Some(Arc::new(TestStage(kind.clone(), AtomicU64::new(seed))))
-        });
-        stages += &format!("    - {name}: {{}}\n");
+    registry.output("test", move |node, _| {
+        Some(Arc::new(TestOutputSpec {
+            number: node.body.scalar_text()?.parse().ok()?,
+            plan: p.clone(),
+            seen: s.clone(),
+            letters: None,
+        }))
+    });
+    for (name, kind) in [("change", Kind::Change), ("cut", Kind::Cut), ("hold", Kind::Hold)] {
+        let seed = plan.seed;
+        registry.processor(name, move |_, _| Some(Arc::new(TestStage(kind, AtomicU64::new(seed)))));
     }
-    let stages = if stages.is_empty() {
-        "    []\n".to_owned()
-    } else {
-        stages
-    };
+    let mut leaves = 0;
+    let stages: Vec<String> = plan.stages.iter().map(Stage::yaml).collect();
     let text = format!(
-        "input: {{test: {{}}}}\npipeline:\n  threads: {}\n  processors:\n{stages}output: {{test: {{}}}}\n",
-        plan.threads
+        "input: {{test: {{}}}}\npipeline: {{threads: {}, processors: [{}]}}\noutput: {{{}}}\n",
+        plan.threads,
+        stages.join(", "),
+        plan.output.yaml(&mut leaves)
     );
     let loaded = load(&Source::new("test.yaml", text), &|_| None, &LoadOptions::default());
     let diagnostics = Diagnostics::new("test.yaml");
@@ -305,8 +473,8 @@ fn build(
     let spec = FlowSpec::parse(&loaded.config.flows[0], &mut context);
     assert!(
         !diagnostics.has_errors() && !loaded.diagnostics.has_errors(),
-        "{:?}",
-        diagnostics.sorted()
+        "{diagnostics}{}",
+        loaded.diagnostics
     );
     let mut environment = FlowEnvironment {
         metrics: Arc::default(),
@@ -314,32 +482,63 @@ fn build(
         runtime: runtime.handle().clone(),
         dead_letters: None,
     };
-    let quiet = Plan {
-        faults: false,
-        ..plan.clone()
-    };
-    let dead: Arc<dyn OutputSpec> = Arc::new(TestOutputSpec(quiet, letters.clone()));
-    let dead = plan.dead_letter.then(|| {
-        let dead =
-            thalweg_flow::DeadLetterOutput::start(("test", "root.dead_letter", ""), &dead, &environment).unwrap();
+    let dead: Arc<dyn OutputSpec> = Arc::new(TestOutputSpec {
+        number: 0,
+        plan: plan.clone(),
+        seen: letters.clone(),
+        letters: Some(plan.letters),
+    });
+    let dead_letter = (plan.letters != Letters::None).then(|| {
+        let dead = DeadLetterOutput::start(("test", "root.dead_letter", ""), &dead, &environment).unwrap();
         environment.dead_letters = Some(dead.letters());
         dead
     });
-    let flow = Flow::start(spec.unwrap(), &environment).unwrap();
-    (flow, dead)
+    Run {
+        flow: Flow::start(spec.unwrap(), &environment).unwrap(),
+        dead_letter,
+        leaves,
+        seen,
+        letters,
+    }
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+fn taken(seen: &Seen, output: usize) -> Taken {
+    seen.outputs.lock().unwrap().get(&output).cloned().unwrap_or_default()
+}
+
+/// What must hold whatever happened.
+fn check_account(counts: &Counts, seen: &Seen) -> Result<(), TestCaseError> {
+    prop_assert!(counts.adds_up(), "{counts}");
+    prop_assert_eq!(counts.in_flight, 0, "{}", counts);
+    prop_assert_eq!(seen.settled.load(Ordering::SeqCst), seen.begun.load(Ordering::SeqCst));
+    let given_up = counts.dropped(DropReason::Shutdown) > 0;
+    prop_assert_eq!(seen.nacked.load(Ordering::SeqCst) > 0, given_up, "{}", counts);
+    Ok(())
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_lost_or_counted_twice(plan in plan(), stop_early in any::<bool>()) {
-        let (seen, letters) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    fn nothing_is_lost_or_counted_twice(
+        plan in plan(&[Letters::None, Letters::Taken, Letters::Slow]),
+        stop_early in any::<bool>(),
+    ) {
+        let runtime = runtime();
         let _guard = runtime.enter();
-        let (flow, dead) = build(&plan, &seen, &letters, &runtime);
+        let Run { flow, dead_letter, leaves, seen, letters } = start(&plan, &runtime);
         let handle = flow.handle();
-        let report = runtime.block_on(async {
+        runtime.block_on(async {
             if !stop_early {
                 let watch = async {
                     loop {
@@ -350,90 +549,71 @@ proptest! {
                 };
                 tokio::select! { () = flow.ended() => {}, () = watch => {} }
             }
-            let report = flow.stop(Duration::from_secs(30)).await;
-            if let Some(dead) = dead {
-                dead.stop(Duration::from_secs(30)).await;
+            flow.stop(PATIENCE).await;
+            if let Some(dead) = dead_letter {
+                dead.stop(PATIENCE).await;
             }
-            report
         });
-        let counts = handle.counts();
-        prop_assert!(counts.adds_up(), "{counts}");
-        prop_assert_eq!(counts.in_flight, 0, "{}", counts);
-        prop_assert_eq!(counts.dropped(DropReason::Shutdown), 0, "an orderly stop gives nothing up: {:?}", report);
-        prop_assert_eq!(seen.nacked.load(Ordering::SeqCst), 0);
-        let delivered = seen.delivered.lock().unwrap();
-        prop_assert_eq!(delivered.len() as u64, counts.out, "{}", counts);
+        let report = handle.stop_report();
+        let counts = report.counts;
+        check_account(&counts, &seen)?;
+        prop_assert_eq!(report.unacknowledged, 0, "an orderly stop gives nothing up: {:?}", report);
+        prop_assert_eq!(report.failure, None);
         let failed = counts.dropped(DropReason::ScriptError) + counts.dropped(DropReason::OutputRejected);
-        let taken = if plan.dead_letter { failed } else { 0 };
-        prop_assert_eq!(letters.delivered.lock().unwrap().len() as u64, taken);
+        let dead = if plan.letters == Letters::None { 0 } else { failed };
+        prop_assert_eq!(taken(&letters, 0).delivered.len() as u64, dead);
         if !stop_early {
             prop_assert_eq!(seen.settled.load(Ordering::SeqCst), plan.batches.len());
             prop_assert_eq!(counts.entered - counts.expanded, plan.batches.iter().sum::<usize>() as u64);
         }
-        let mut last: HashMap<u64, u64> = HashMap::new();
-        for (series, number) in delivered.iter() {
-            let before = last.insert(*series, *number);
-            prop_assert!(before.is_none_or(|before| before <= *number), "series {series}: {number} after {before:?}");
+        // Every output saw every message that came out of the processors once, took it or refused it.
+        let arrived = counts.out + counts.dropped(DropReason::OutputRejected);
+        for leaf in 0..leaves {
+            let taken = taken(&seen, leaf);
+            prop_assert_eq!((taken.delivered.len() + taken.refused) as u64, arrived, "output {} of {}: {}", leaf, leaves, counts);
+            if leaves == 1 {
+                prop_assert_eq!(taken.refused as u64, counts.dropped(DropReason::OutputRejected));
+            }
+            // Several writes in flight that fail for now are the output's own to keep in order, which this one does not.
+            if plan.in_flight > 1 && plan.faults {
+                continue;
+            }
+            let mut last: HashMap<u64, u64> = HashMap::new();
+            for (series, number) in taken.delivered {
+                let before = last.insert(series, number);
+                prop_assert!(before.is_none_or(|before| before <= number), "series {series}: {number} after {before:?}");
+            }
         }
     }
 }
 
-/// An output that never confirms: the stop gives up what is left, says how much, and nacks the source.
-#[test]
-fn a_stop_that_times_out_counts_what_it_gives_up() {
-    struct Stuck;
-    impl OutputSpec for Stuck {
-        fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-            Ok(Arc::new(Stuck))
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_given_up_is_counted_once(
+        plan in plan(&[Letters::None, Letters::Taken, Letters::Slow, Letters::Stuck]),
+        after_us in 0u64..4000,
+        time_us in 0u64..3000,
+    ) {
+        let runtime = runtime();
+        let _guard = runtime.enter();
+        let Run { flow, dead_letter, leaves, seen, .. } = start(&plan, &runtime);
+        let handle = flow.handle();
+        runtime.block_on(async {
+            tokio::time::sleep(Duration::from_micros(after_us)).await;
+            let time = Duration::from_micros(time_us);
+            flow.stop(time).await;
+            if let Some(dead) = dead_letter {
+                dead.stop(time).await;
+            }
+        });
+        let report = handle.stop_report();
+        check_account(&report.counts, &seen)?;
+        prop_assert_eq!(report.unacknowledged, report.counts.dropped(DropReason::Shutdown));
+        // What counts as out has arrived everywhere; more may have, whose confirmation came too late.
+        for leaf in 0..leaves {
+            prop_assert!(taken(&seen, leaf).delivered.len() as u64 >= report.counts.out, "output {leaf}: {report:?}");
         }
     }
-    impl Output for Stuck {
-        fn write(&self, _: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
-            Box::pin(std::future::pending())
-        }
-    }
-    let plan = Plan {
-        seed: 1,
-        batches: vec![10; 5],
-        series: 3,
-        threads: 2,
-        stages: vec![],
-        in_flight: 1,
-        faults: false,
-        dead_letter: false,
-    };
-    let seen = Arc::new(Seen::default());
-    let mut registry = Registry::new();
-    let (p, s) = (plan.clone(), seen.clone());
-    registry.input("test", move |_, _| Some(Arc::new(TestInput(p.clone(), s.clone()))));
-    registry.output("stuck", move |_, _| Some(Arc::new(Stuck)));
-    let loaded = load(
-        &Source::new("t", "input: {test: {}}\noutput: {stuck: {}}\n"),
-        &|_| None,
-        &LoadOptions::default(),
-    );
-    let diagnostics = Diagnostics::new("t");
-    let spec = FlowSpec::parse(
-        &loaded.config.flows[0],
-        &mut ParseContext::new(&diagnostics, &registry, &loaded.config),
-    )
-    .unwrap();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let environment = FlowEnvironment {
-        metrics: Arc::default(),
-        data_dir: std::env::temp_dir(),
-        runtime: runtime.handle().clone(),
-        dead_letters: None,
-    };
-    let flow = Flow::start(spec, &environment).unwrap();
-    let handle = flow.handle();
-    let report = runtime.block_on(async {
-        while handle.counts().entered < 50 {
-            tokio::task::yield_now().await;
-        }
-        flow.stop(Duration::from_millis(50)).await
-    });
-    assert_eq!(report.unacknowledged, 50);
-    assert_eq!(seen.nacked.load(Ordering::SeqCst), 5);
-    assert!(handle.counts().adds_up() && handle.counts().in_flight == 0);
 }

@@ -243,7 +243,11 @@ impl Target {
     /// must not get it twice.
     async fn finish(&self, write: Write, messages: &Arc<Vec<Message>>) -> Result<Vec<Refusal>, WriteError> {
         let finished = self.driven.finish(write, messages).await;
-        finished.map_err(|why| WriteError::Permanent(self.name_in(why)))
+        let mut refused = finished.map_err(|why| WriteError::Permanent(self.name_in(why)))?;
+        for refusal in &mut refused {
+            refusal.error = self.name_in(std::mem::take(&mut refusal.error));
+        }
+        Ok(refused)
     }
 
     fn name_in(&self, why: String) -> String {

@@ -123,8 +123,8 @@ impl Files {
         }
         while let Some(folder) = self.folders.first() {
             match (self.sync_folder)(folder) {
-                // Somebody took it away since: there is nothing left to be made durable.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // Somebody took it away since, or its file system syncs no folders: nothing more can be done.
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
                 synced => synced.map_err(|error| (folder.clone(), error))?,
             }
             self.folders.pop_first();

@@ -22,7 +22,10 @@ pub(crate) struct NodeCounters {
     received: Option<IntCounter>,
     sent: IntCounter,
     errors: Option<IntCounter>,
-    connection: Option<Connection>,
+    /// Of each copy.
+    connections: Vec<Connection>,
+    /// Whether the graph shows it. The log speaks of all.
+    shown: bool,
 }
 
 impl NodeCounters {
@@ -34,7 +37,8 @@ impl NodeCounters {
             received: None,
             sent,
             errors: None,
-            connection: Some(connection),
+            connections: vec![connection],
+            shown: true,
         }
     }
 
@@ -46,7 +50,8 @@ impl NodeCounters {
             received,
             sent,
             errors: Some(errors),
-            connection: None,
+            connections: Vec::new(),
+            shown: true,
         }
     }
 
@@ -58,7 +63,8 @@ impl NodeCounters {
             received: None,
             sent,
             errors,
-            connection: Some(connection),
+            connections: vec![connection],
+            shown: true,
         }
     }
 
@@ -76,45 +82,60 @@ impl NodeCounters {
             received: self.received.as_ref().map_or(sent, IntCounter::get),
             sent,
             errors: self.errors.as_ref().map_or(0, IntCounter::get),
-            connected: self.connection.as_ref().map(Connection::is_up),
-            not_ready: self.connection.as_ref().and_then(Connection::why_not),
-            details: self.connection.as_ref().map(Connection::details).unwrap_or_default(),
+            connected: (!self.connections.is_empty()).then(|| self.connections.iter().all(Connection::is_up)),
+            not_ready: self.connections.iter().find_map(Connection::why_not),
+            details: self.connections.first().map(Connection::details).unwrap_or_default(),
         }
     }
 }
 
 /// The components of a flow in the order in which they were made; those inside a component follow it.
 #[derive(Clone, Default)]
-pub(crate) struct Nodes(Arc<Mutex<Vec<NodeCounters>>>);
+pub(crate) struct Nodes {
+    list: Arc<Mutex<Vec<NodeCounters>>>,
+    hidden: bool,
+}
 
 impl Nodes {
+    /// The same list, for components that are a part of another one and not of the stream between them.
+    pub fn hidden(&self) -> Nodes {
+        Nodes {
+            list: self.list.clone(),
+            hidden: true,
+        }
+    }
+
     /// A place is in the graph once, however many threads or copies work there.
-    pub fn add(&self, node: NodeCounters) {
-        let mut nodes = self.0.lock();
-        if !nodes
-            .iter()
-            .any(|known| known.component.id.path == node.component.id.path)
-        {
-            nodes.push(node);
+    pub fn add(&self, mut node: NodeCounters) {
+        let mut nodes = self.list.lock();
+        let known = nodes
+            .iter_mut()
+            .find(|known| known.component.id.path == node.component.id.path);
+        match known {
+            Some(known) => known.connections.append(&mut node.connections),
+            None => {
+                node.shown = !self.hidden;
+                nodes.push(node);
+            }
         }
     }
 
     /// The component at a place that was added before.
     pub fn component(&self, path: &str) -> Option<Component> {
-        let nodes = self.0.lock();
+        let nodes = self.list.lock();
         let known = nodes.iter().find(|known| known.component.id.path == path);
         known.map(|known| known.component.clone())
     }
 
     pub fn take(&self) -> Vec<NodeCounters> {
-        std::mem::take(&mut *self.0.lock())
+        std::mem::take(&mut *self.list.lock())
     }
 }
 
 /// Why data cannot flow at one of these components, a sentence for each; `whose` says where they are.
 pub(crate) fn troubles(nodes: &[NodeCounters], whose: &str) -> Vec<String> {
     let down = nodes.iter().filter_map(|node| {
-        let why = node.connection.as_ref()?.told_here()?;
+        let why = node.connections.iter().find_map(Connection::told_here)?;
         let (name, title) = (&node.component.name, node.component.title());
         Some(format!("{whose}: {name} {title} is not connected: {why}"))
     });
@@ -188,9 +209,10 @@ impl FlowHandle {
 
     pub fn status(&self) -> FlowStatus {
         let dead_letter = self.dead_letter.iter().flat_map(|nodes| nodes.iter());
+        let shown = self.nodes.iter().chain(dead_letter).filter(|node| node.shown);
         FlowStatus {
             name: self.name.clone(),
-            nodes: self.nodes.iter().chain(dead_letter).map(NodeCounters::status).collect(),
+            nodes: shown.map(NodeCounters::status).collect(),
             balance: balance_status(&self.counts()),
             latency_p50_ns: self.latency.quantile_ns(0.5),
             latency_p99_ns: self.latency.quantile_ns(0.99),

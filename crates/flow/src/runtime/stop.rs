@@ -4,18 +4,21 @@
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::handle::StopReport;
 use super::start::Flow;
 use crate::driven::GRACE;
 
+/// How long aborted tasks are waited for.
+const LET_GO: Duration = Duration::from_millis(200);
+
 impl Flow {
     /// Stops in order: the input, then what is queued, processors with what they hold back, the output. What is not
-    /// acknowledged when `timeout` is over is given up (counted as dropped with reason `shutdown`); then this returns
+    /// acknowledged when `time` is over is given up (counted as dropped with reason `shutdown`); then this returns
     /// within two seconds, even if a processor or the output cannot be interrupted.
-    pub async fn stop(mut self, timeout: Duration) -> StopReport {
-        let deadline = Instant::now() + timeout;
+    pub async fn stop(mut self, time: Duration) -> StopReport {
+        let deadline = Instant::now() + time;
         self.stop.cancel();
         let orderly = async {
             ended([&mut self.input]).await;
@@ -29,7 +32,9 @@ impl Flow {
             let at_once = async {
                 ended([&mut self.input, &mut self.delivery]).await;
                 ended(&mut self.workers).await;
-                self.open_batches.none(|| {}).await;
+                // Tasks that were aborted let go of their batches a moment later. Failed messages wait for the dead letter,
+                // which stops after this.
+                let _ = timeout(LET_GO, self.open_batches.none(|| {})).await;
             };
             let _still_running = timeout_at(deadline + 2 * GRACE, at_once).await;
         }

@@ -1,0 +1,123 @@
+//! What each input makes messages of.
+
+use crate::harness::World;
+
+#[test]
+fn codecs_cut_files_into_messages() {
+    for (codec, expected) in [
+        ("lines", vec!["a;b", "c"]),
+        ("all-bytes", vec!["a;b\nc\n"]),
+        ("'delim:;'", vec!["a", "b\nc\n"]),
+    ] {
+        let world = World::new();
+        std::fs::write(world.path("in.txt"), "a;b\nc\n").unwrap();
+        world.run(&format!(
+            "input: {{file: {{paths: [DIR/*.txt], codec: {codec}}}}}\noutput: {{kept: {{}}}}\n"
+        ));
+        assert_eq!(world.texts("out"), expected, "for {codec}");
+        let path = world.path("in.txt").display().to_string();
+        assert!(
+            world
+                .messages("out")
+                .iter()
+                .all(|m| m.meta.get("path").as_deref() == Some(&path))
+        );
+    }
+}
+
+#[test]
+fn a_broker_feeds_one_flow_from_several_with_the_processors_of_each() {
+    let world = World::new();
+    let running = world.start(
+        "
+input:
+  broker:
+    copies: 2
+    inputs:
+      - given: {batches: [[a], [b]], forever: true}
+        processors: [{mapping: root = content().uppercase()}]
+      - label: second
+        generate: {mapping: root = \"g\", count: 3, interval: ''}
+  processors: [{mapping: root = content().string() + \"!\"}]
+output: {kept: {}}
+",
+    );
+    crate::harness::until("everything arrives", || world.texts("out").len() == 10);
+    let mut texts = world.texts("out");
+    texts.sort_unstable();
+    assert_eq!(texts, ["A!", "A!", "B!", "B!", "g!", "g!", "g!", "g!", "g!", "g!"]);
+    assert_eq!(world.metric("input_received", "path=\"root.input\""), 10.0);
+    assert_eq!(
+        world.metric("input_received", "path=\"root.input.broker.inputs.0\""),
+        4.0
+    );
+    assert_eq!(world.metric("input_received", "label=\"second\""), 6.0);
+    let nodes = running.handle.status().nodes;
+    let paths: Vec<&str> = nodes.iter().map(|node| node.path.as_str()).collect();
+    let expected = [
+        "root.input",
+        "root.input.broker.inputs.0",
+        "root.input.broker.inputs.1",
+        "root.input.processors.0",
+        "root.output",
+    ];
+    assert_eq!(paths, expected);
+    let report = world.stop(running, std::time::Duration::from_secs(30));
+    assert_eq!((report.counts.out, report.counts.in_flight), (10, 0));
+}
+
+#[test]
+fn an_input_resource_brings_its_processors() {
+    for input in [
+        "{resource: outer, processors: [{mapping: root = content().string() + \"3\"}]}",
+        "{broker: {inputs: [{resource: outer, processors: [{mapping: root = content().string() + \"3\"}]}]}}",
+    ] {
+        let world = World::new();
+        world.run(&format!(
+            "
+input: {input}
+output: {{kept: {{}}}}
+input_resources:
+  - label: inner
+    given: {{batches: [[a]]}}
+    processors: [{{mapping: root = content().string() + \"1\"}}]
+  - label: outer
+    resource: inner
+    processors: [{{mapping: root = content().string() + \"2\"}}]
+"
+        ));
+        assert_eq!(world.texts("out"), ["a123"], "for {input}");
+    }
+}
+
+#[test]
+fn the_processors_of_an_input_release_what_they_hold_when_it_ends() {
+    let world = World::new();
+    let report = world.run(
+        "
+input:
+  broker:
+    inputs:
+      - given: {batches: [[a], [b]]}
+        processors: [{trip: holds}]
+output: {kept: {}}
+",
+    );
+    assert_eq!(world.texts("out"), ["a", "b"]);
+    assert_eq!(report.unacknowledged, 0);
+}
+
+#[test]
+fn a_buffer_in_memory_carries_everything() {
+    let world = World::new();
+    let report = world.run(
+        "
+input: {generate: {mapping: root = counter(), count: 5000, interval: '', batch_size: 100}}
+buffer: {memory: {limit: 64KiB}}
+output: {kept: {}}
+",
+    );
+    assert_eq!(report.counts.out, 5000);
+    let expected: Vec<String> = (1..=5000).map(|n| n.to_string()).collect();
+    assert_eq!(world.texts("out"), expected);
+}
