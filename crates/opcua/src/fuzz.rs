@@ -126,7 +126,7 @@ mod tests {
         let (book, rest) = generated(&data);
         assert_eq!(rest, value);
         let value = Decoder::new(rest, &book).data_value().unwrap();
-        let Content::Value(value @ Value::Object(_)) = value.content else {
+        let Content::Value(value @ thalweg_record::Value::Object(_)) = value.content else {
             panic!("{value:?}");
         };
         assert_eq!(json::to_string(&value), r#"{"field":7}"#);
