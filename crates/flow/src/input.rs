@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::RwLock;
-use thalweg_record::{Ack, Balance, Batch, Message, Outcome};
+use thalweg_record::{Ack, Balance, Batch, Message, Outcome, SourceName};
 use thalweg_telemetry::{Detail, IntCounter, Timing};
 use tokio_util::sync::CancellationToken;
 
@@ -158,6 +158,8 @@ pub struct Sink {
     pub(crate) metrics: Arc<SinkMetrics>,
     /// Those of the input that this one is a part of.
     pub(crate) outer: Option<Arc<SinkMetrics>>,
+    /// Said of every message; empty for the flow's own input.
+    pub(crate) source: SourceName,
     pub(crate) hurry: Arc<dyn Fn() + Send + Sync>,
     pub(crate) open_batches: Arc<OpenBatches>,
 }
@@ -221,7 +223,10 @@ impl Sink {
     }
 
     /// Passes a batch on; waits while the flow is full. After an error the batch has been given up (and so nacked).
-    pub async fn send(&self, batch: Batch) -> Result<(), SinkClosed> {
+    pub async fn send(&self, mut batch: Batch) -> Result<(), SinkClosed> {
+        if self.source.get().is_some() {
+            batch.messages.iter_mut().for_each(|message| message.source = self.source);
+        }
         let start = Instant::now();
         let result = self.shards.send(batch).await;
         self.metrics.latency.observe(start.elapsed());

@@ -3,7 +3,7 @@
 //! Three kinds: how deep a source text nests, how large one value is, and how much work one message may cause. A mapping
 //! within its limits needs bounded stack, memory and time; one beyond them fails on that message with the limit's name.
 
-use thalweg_record::{Structured, Value};
+use thalweg_record::Value;
 
 use crate::error::{Eval, Fault};
 
@@ -69,10 +69,7 @@ impl Allowance {
         match value {
             Value::Text(t) | Value::Decimal(t) | Value::Xml(t) | Value::NodeId(t) => self.bytes(t.len()),
             Value::Bytes(bytes) => self.bytes(bytes.len()),
-            Value::Structured(structured) => match &**structured {
-                Structured::Extension { body, .. } => self.bytes(body.len()),
-                _ => Ok(()),
-            },
+            Value::Structured(structured) => self.bytes(structured.data_bytes()),
             Value::Array(values) => {
                 self.enter(values.len(), depth)?;
                 values.iter().try_for_each(|value| self.visit(value, depth + 1))
@@ -106,5 +103,25 @@ impl Allowance {
             None => return check_bytes(usize::MAX),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use thalweg_record::{Structured, Text};
+
+    use super::*;
+
+    #[test]
+    fn texts_inside_structured_values_count() {
+        let text = Text::from("x".repeat(TEXT_BYTES_MAX / 2 + 1));
+        let localized = Value::Structured(Arc::new(Structured::LocalizedText {
+            locale: None,
+            text: Some(text),
+        }));
+        assert!(check(&localized).is_ok());
+        assert!(check(&Value::from(vec![localized.clone(), localized])).is_err());
     }
 }

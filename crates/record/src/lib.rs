@@ -12,6 +12,7 @@ pub mod json;
 mod message;
 mod metadata;
 mod number;
+mod source;
 mod time;
 mod value;
 
@@ -21,6 +22,7 @@ pub use batch::Batch;
 pub use message::{Failure, Message, Payload};
 pub use metadata::{MetaMap, Metadata, Stamps, key};
 pub use number::{g_form, parse_decimal, write_f32, write_f64};
+pub use source::SourceName;
 pub use time::Ticks;
 pub use value::{Guid, Object, Structured, Value};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Metadata, Text, Value, json, key};
+use crate::{Metadata, SourceName, Text, Value, json, key};
 
 /// What a message carries.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +33,8 @@ pub struct Message {
     pub meta: Metadata,
     /// Set by a `mapping`-like stage that failed; cleared by `catch`.
     pub failure: Option<Arc<Failure>>,
+    /// Which of several inputs it came from.
+    pub source: SourceName,
 }
 
 impl Message {
@@ -41,6 +43,7 @@ impl Message {
             payload,
             meta,
             failure: None,
+            source: SourceName::default(),
         }
     }
 

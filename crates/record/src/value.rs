@@ -68,6 +68,23 @@ pub enum Structured {
     },
 }
 
+impl Structured {
+    /// Bytes of its texts and its body.
+    pub fn data_bytes(&self) -> usize {
+        match self {
+            Structured::ExpandedNodeId {
+                node_id, namespace_uri, ..
+            } => node_id.len() + namespace_uri.len(),
+            Structured::QualifiedName { name, .. } => name.len(),
+            Structured::LocalizedText { locale, text } => {
+                let len = |text: &Option<Text>| text.as_ref().map_or(0, |text| text.len());
+                len(locale) + len(text)
+            }
+            Structured::Extension { type_id, body } => type_id.len() + body.len(),
+        }
+    }
+}
+
 /// A JSON object: members in the order they arrived, names unique.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object {
@@ -261,13 +278,7 @@ impl Value {
                 t.len() + 16
             }
             Value::Bytes(b) => b.len() + 16,
-            Value::Structured(s) => {
-                std::mem::size_of::<Structured>()
-                    + match &**s {
-                        Structured::Extension { body, .. } => body.len(),
-                        _ => 16,
-                    }
-            }
+            Value::Structured(s) => std::mem::size_of::<Structured>() + s.data_bytes(),
             Value::Array(values) => {
                 16 + values
                     .iter()
@@ -328,6 +339,38 @@ mod tests {
     #[test]
     fn a_value_stays_small() {
         assert!(size_of::<Value>() <= 32, "{}", size_of::<Value>());
+    }
+
+    #[test]
+    fn the_texts_of_structured_values_count_as_memory() {
+        let long = || Text::from("x".repeat(10_000));
+        for structured in [
+            Structured::ExpandedNodeId {
+                node_id: long(),
+                namespace_uri: Text::from("urn:a"),
+                server_index: 0,
+            },
+            Structured::ExpandedNodeId {
+                node_id: Text::from("i=1"),
+                namespace_uri: long(),
+                server_index: 0,
+            },
+            Structured::QualifiedName {
+                namespace_index: 0,
+                name: long(),
+            },
+            Structured::LocalizedText {
+                locale: None,
+                text: Some(long()),
+            },
+            Structured::LocalizedText {
+                locale: Some(long()),
+                text: None,
+            },
+        ] {
+            let value = Value::Structured(Arc::new(structured));
+            assert!(value.heap_bytes() > 10_000, "{value:?}");
+        }
     }
 
     #[test]

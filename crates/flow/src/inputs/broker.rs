@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use thalweg_config::{ComponentKind, ComponentNode, Fields};
+use thalweg_record::SourceName;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::BoxFuture;
@@ -98,6 +99,7 @@ impl Source {
         let sink = Sink {
             metrics: Arc::new(metrics),
             outer: Some(outer.sink.metrics.clone()),
+            source: SourceName::new(self.component.title()),
             ..outer.sink.clone()
         };
         self.input.run(InputContext {

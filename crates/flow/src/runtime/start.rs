@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::{Balance, Batch};
+use thalweg_record::{Balance, Batch, SourceName};
 use thalweg_telemetry::{ComponentId, Metrics, Timing};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -106,6 +106,7 @@ impl Flow {
             shards: shards.clone(),
             metrics: built.sink_metrics,
             outer: None,
+            source: SourceName::default(),
             hurry: Arc::new(move || output.hurry()),
             open_batches: open_batches.clone(),
         };

@@ -47,6 +47,7 @@ impl Finisher {
             payload: Payload::Sample { value, time_ms },
             meta,
             failure: message.failure.clone(),
+            source: message.source,
         })
     }
 }
