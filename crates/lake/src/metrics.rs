@@ -14,13 +14,15 @@ const SECONDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 pub struct LakeMetrics {
     /// `table`, `phase`: `encode`, `store`, `commit`.
     pub flush_seconds: HistogramVec,
+    /// `table`; from the append of a batch until its rows can be queried.
+    pub visibility_seconds: HistogramVec,
     /// `table`, `kind`: `flush`, `create`; `outcome`: `ok`, `conflict`, `error`.
     pub commits: IntCounterVec,
     /// `table`
     pub overflow_values: IntCounterVec,
     /// `table`, `reason`: `time_replaced`, `stamp_out_of_range`.
     pub changed_values: IntCounterVec,
-    /// `table`, `reason`
+    /// `signal`, `reason`
     pub refused_rows: IntCounterVec,
     /// `op`: `put`, `commit`, `checkpoint`; `outcome`: `ok`, `error`.
     pub store_seconds: HistogramVec,
@@ -57,6 +59,11 @@ impl LakeMetrics {
                 "Duration of a flush by phase.",
                 &["table", "phase"],
             )?,
+            visibility_seconds: histogram(
+                "thalweg_lake_visibility_seconds",
+                "Time from the arrival of a batch until its rows can be queried.",
+                &["table"],
+            )?,
             commits: counter(
                 "thalweg_lake_commits_total",
                 "Delta commits that were tried.",
@@ -75,7 +82,7 @@ impl LakeMetrics {
             refused_rows: counter(
                 "thalweg_lake_rejected_records_total",
                 "Messages that can never become a row; their senders were told.",
-                &["table", "reason"],
+                &["signal", "reason"],
             )?,
             store_seconds: histogram(
                 "thalweg_lake_store_seconds",
@@ -85,6 +92,7 @@ impl LakeMetrics {
             tables: Arc::new(Tables::new()?),
         };
         registry.register(Box::new(metrics.flush_seconds.clone()))?;
+        registry.register(Box::new(metrics.visibility_seconds.clone()))?;
         registry.register(Box::new(metrics.commits.clone()))?;
         registry.register(Box::new(metrics.overflow_values.clone()))?;
         registry.register(Box::new(metrics.changed_values.clone()))?;
@@ -99,6 +107,16 @@ impl LakeMetrics {
         self.tables.sources.lock().push(source);
     }
 
+    /// Adds a share of the process's memory to what a scrape looks at: its limit in bytes, and how much of it is used.
+    pub fn watch_share(&self, share: &'static str, limit: u64, used: impl Fn() -> u64 + Send + Sync + 'static) {
+        let share = Share {
+            name: share,
+            limit,
+            used: Box::new(used),
+        };
+        self.tables.shares.lock().push(share);
+    }
+
     pub(crate) fn observe_store(&self, op: &str, ok: bool, took: Duration) {
         let outcome = if ok { "ok" } else { "error" };
         self.store_seconds
@@ -107,8 +125,16 @@ impl LakeMetrics {
     }
 }
 
+struct Share {
+    name: &'static str,
+    limit: u64,
+    used: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
 struct Tables {
     sources: Mutex<Vec<Weak<dyn GaugeSource>>>,
+    shares: Mutex<Vec<Share>>,
+    memory_bytes: IntGaugeVec,
     files: IntGaugeVec,
     bytes: IntGaugeVec,
     rows: IntGaugeVec,
@@ -122,12 +148,18 @@ impl Tables {
         let gauge = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
         Ok(Tables {
             sources: Mutex::default(),
+            shares: Mutex::default(),
+            memory_bytes: gauge(
+                "thalweg_lake_memory_bytes",
+                "Shares of the process's memory: what is used of each, and its limit.",
+                &["share", "kind"],
+            )?,
             files: gauge("thalweg_lake_files", "Live files.", &["table", "level"])?,
             bytes: gauge("thalweg_lake_bytes", "Bytes of live files.", &["table"])?,
             rows: gauge("thalweg_lake_rows", "Committed rows.", &["table"])?,
             buffer_bytes: gauge(
                 "thalweg_lake_buffer_bytes",
-                "Decoded rows not yet committed.",
+                "Messages and rows not yet committed.",
                 &["table"],
             )?,
             promoted_columns: gauge("thalweg_lake_promoted_columns", "Attributes with a column.", &["table"])?,
@@ -141,7 +173,7 @@ impl Tables {
         })
     }
 
-    fn all(&self) -> [&dyn Collector; 6] {
+    fn all(&self) -> [&dyn Collector; 7] {
         [
             &self.files,
             &self.bytes,
@@ -149,15 +181,21 @@ impl Tables {
             &self.buffer_bytes,
             &self.promoted_columns,
             &self.commit_lag,
+            &self.memory_bytes,
         ]
     }
 
     fn look(&self) {
+        let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        for share in self.shares.lock().iter() {
+            for (kind, bytes) in [("used", (share.used)()), ("limit", share.limit)] {
+                self.memory_bytes.with_label_values(&[share.name, kind]).set(int(bytes));
+            }
+        }
         let mut sources = self.sources.lock();
         sources.retain(|source| source.strong_count() > 0);
         for gauges in sources.iter().filter_map(Weak::upgrade).map(|source| source.gauges()) {
             let table = gauges.table.as_str();
-            let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
             for (level, files) in &gauges.files {
                 self.files
                     .with_label_values(&[table, &level.to_string()])

@@ -20,12 +20,12 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::SortingColumn;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
-use thalweg_record::Ticks;
+use thalweg_record::{Text, Ticks};
 
 use super::rows::{Generation, HAS_INTEGER, HAS_NUMBER, HAS_QUALITY, NO_TIME};
 use super::sample::TimeSource;
 use super::schema as tags;
-use super::series::Resolved;
+use super::series::{Resolved, Series};
 use crate::attributes::Bindings;
 use crate::delta::actions::Add;
 use crate::delta::schema::{TableSchema, text_map_type};
@@ -36,8 +36,9 @@ const TICKS_PER_DAY: i64 = 864_000_000_000;
 const NANOS_PER_MICRO: i64 = 1_000;
 /// Rows that are gathered at a time.
 const PIECE_ROWS: usize = 65_536;
-/// Text bytes after which a piece ends early: Arrow's offsets have 31 bits.
-const PIECE_TEXT_BYTES: usize = 256 << 20;
+/// Text bytes after which a piece ends early: Arrow's offsets have 31 bits, and a piece is a copy that the writer's
+/// memory must have room for. A longer row is a piece of its own.
+pub(super) const PIECE_TEXT_BYTES: usize = 32 << 20;
 const PAGE_BYTES: usize = 1 << 20;
 const PAGE_ROWS: usize = 20_000;
 const STATISTICS_BYTES: usize = 64;
@@ -89,6 +90,8 @@ pub struct Encoder<'a> {
     bindings: &'a Bindings,
     options: FileOptions,
     resolved: Vec<Arc<Resolved>>,
+    /// What a row of each series puts into its overflow map; empty where no series has anything to put there.
+    overflow_bytes: Vec<usize>,
 }
 
 impl<'a> Encoder<'a> {
@@ -99,13 +102,23 @@ impl<'a> Encoder<'a> {
         bindings: &'a Bindings,
         options: FileOptions,
     ) -> Encoder<'a> {
-        let resolved = rows.series.iter().map(|series| series.resolve(bindings)).collect();
+        let resolved: Vec<_> = rows.series.iter().map(|series| series.resolve(bindings)).collect();
+        let overflow_bytes = match resolved.iter().all(|resolved| resolved.overflow.is_empty()) {
+            true => Vec::new(),
+            false => rows
+                .series
+                .iter()
+                .zip(&resolved)
+                .map(|(s, r)| overflow_bytes(s, r))
+                .collect(),
+        };
         Encoder {
             rows,
             schema,
             bindings,
             options,
             resolved,
+            overflow_bytes,
         }
     }
 
@@ -212,16 +225,22 @@ impl<'a> Encoder<'a> {
         properties.build()
     }
 
-    /// How many of the next rows make a piece.
-    fn piece_len(&self, rest: &[u32]) -> usize {
+    /// How many of the next rows make a piece: what is copied per row, values and overflow maps, stays below a limit.
+    pub(super) fn piece_len(&self, rest: &[u32]) -> usize {
+        let rows = self.rows;
         let len = rest.len().min(PIECE_ROWS);
-        if self.rows.text.is_empty() && self.rows.bytes.is_empty() {
+        let no_values = rows.text.is_empty() && rows.bytes.is_empty();
+        if no_values && rows.row_overflow.is_empty() && self.overflow_bytes.is_empty() {
             return len;
         }
         let mut bytes = 0;
         let fits = rest.iter().take(len).take_while(|row| {
             let value = |sparse: &super::rows::Sparse| sparse.get(**row).map_or(0, <[u8]>::len);
-            bytes += value(&self.rows.text) + value(&self.rows.bytes);
+            let own: usize = row_overflow(rows, **row)
+                .map(|(_, name, value)| OVERFLOW_PREFIX_BYTES + name.len() + value.len())
+                .sum();
+            bytes +=
+                value(&rows.text) + value(&rows.bytes) + at(&self.overflow_bytes, at(&rows.row_series, **row)) + own;
             bytes <= PIECE_TEXT_BYTES
         });
         fits.count().max(1)
@@ -383,14 +402,32 @@ impl<'a> Encoder<'a> {
                     put(name, value);
                 }
             }
-            let first = of_rows.partition_point(|(at, _, _)| at < row);
-            for (_, name, value) in of_rows.iter().skip(first).take_while(|(at, _, _)| at == row) {
+            for (_, name, value) in row_overflow(self.rows, *row) {
                 put(name, value);
             }
             builder.append(any)?;
         }
         Ok(Arc::new(builder.finish()))
     }
+}
+
+/// `attr.`
+const OVERFLOW_PREFIX_BYTES: usize = tags::ATTRIBUTE_SOURCE.len() + 1;
+
+/// Bytes that a row of a series puts into its overflow map.
+fn overflow_bytes(series: &Series, resolved: &Resolved) -> usize {
+    let entries = resolved.overflow.iter();
+    entries
+        .filter_map(|i| series.attributes.get(usize::from(*i)))
+        .map(|(name, value)| OVERFLOW_PREFIX_BYTES + name.len() + value.len())
+        .sum()
+}
+
+/// The overflow entries that only this row has; rows were pushed in order, so the list is sorted by row.
+fn row_overflow(rows: &Generation, row: u32) -> impl Iterator<Item = &(u32, Text, Text)> {
+    let entries = &rows.row_overflow;
+    let first = entries.partition_point(|(at, _, _)| *at < row);
+    entries.iter().skip(first).take_while(move |(at, _, _)| *at == row)
 }
 
 /// What a file needs besides its rows: the columns it has, and the texts of its series.

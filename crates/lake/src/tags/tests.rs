@@ -27,6 +27,15 @@ struct Written {
 }
 
 fn write(messages: &[Message], promotion: Promotion) -> Written {
+    let rows = generation(messages);
+    let (schema, bindings) = bound(&rows, promotion);
+    let files = Encoder::new(&rows, &schema, &bindings, FileOptions::default())
+        .encode(5)
+        .unwrap();
+    Written { files, schema }
+}
+
+fn generation(messages: &[Message]) -> Generation {
     let mut table = SeriesTable::new(RowLimits::default());
     let mut rows = Generation::new(1);
     let source: Arc<str> = "plant".into();
@@ -41,6 +50,11 @@ fn write(messages: &[Message], promotion: Promotion) -> Written {
         )
         .unwrap();
     }
+    rows
+}
+
+/// The columns of the table once the names of `rows` are admitted.
+fn bound(rows: &Generation, promotion: Promotion) -> (TableSchema, Bindings) {
     let mut schema = schema::schema();
     let mut bindings = Bindings::of(&schema, schema::ATTRIBUTE_SOURCE, promotion);
     let names = rows
@@ -48,10 +62,7 @@ fn write(messages: &[Message], promotion: Promotion) -> Written {
         .iter()
         .flat_map(|series| series.attributes.iter().map(|(name, _)| name.as_str()));
     schema.columns.extend(bindings.admit(names));
-    let files = Encoder::new(&rows, &schema, &bindings, FileOptions::default())
-        .encode(5)
-        .unwrap();
-    Written { files, schema }
+    (schema, bindings)
 }
 
 fn read(file: &EncodedFile) -> Vec<RecordBatch> {
@@ -395,4 +406,28 @@ fn columns_without_a_value_in_a_file_are_not_in_it() {
     let written = write(&[yesterday, number_at("t", 0, 2.0)], Promotion::default());
     let has = |file: &EncodedFile| read(file)[0].schema().field_with_name("attr_only_yesterday").is_ok();
     assert_eq!(written.files.iter().map(has).collect::<Vec<_>>(), [true, false]);
+}
+
+#[test]
+fn long_texts_without_a_column_do_not_gather_in_one_piece() {
+    const LEN: usize = 40_000;
+    let mut message = number_at("t", 0, 1.0);
+    message.meta.set("big", "x".repeat(LEN));
+    let messages = vec![message; 2_000];
+    let promotion = || Promotion::new(256, vec![], &["big".to_owned()]).unwrap();
+    let rows = generation(&messages);
+    let (schema, bindings) = bound(&rows, promotion());
+    let encoder = Encoder::new(&rows, &schema, &bindings, FileOptions::default());
+    let order: Vec<u32> = (0..2_000).collect();
+    let piece = encoder.piece_len(&order);
+    assert!(piece > 1 && piece * LEN <= encode::PIECE_TEXT_BYTES, "{piece} rows");
+
+    let written = write(&messages, promotion());
+    let lengths: Vec<usize> = read(&written.files[0])
+        .iter()
+        .flat_map(rows_of)
+        .map(|row| row["overflow"].len())
+        .collect();
+    assert_eq!(lengths.len(), 2_000);
+    assert!(lengths.iter().all(|length| *length > LEN), "no text is cut");
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::shared::{Buffered, Committed, Sealed, Shared, Waiter};
+use super::shared::{Buffered, Committed, Sealed, Shared};
 use super::{WriterOptions, commit_info, unix_ms};
 use crate::attributes::Bindings;
 use crate::delta::actions::{Action, Metadata};
@@ -96,7 +96,13 @@ impl Committer {
                         let _ = waiter.done.send(Err(error.clone()));
                     }
                 }
-                _ => sealed.waiters.into_iter().for_each(Waiter::stored),
+                _ => {
+                    let visibility = self.metrics.visibility_seconds.with_label_values(&[TABLE]);
+                    for waiter in sealed.waiters {
+                        visibility.observe(waiter.since.elapsed().as_secs_f64());
+                        waiter.stored();
+                    }
+                }
             }
         }
     }

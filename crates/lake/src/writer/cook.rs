@@ -116,7 +116,7 @@ impl Cook<'_> {
         for (index, message) in pending.messages.iter().enumerate() {
             let pushed = self.rows.push(
                 &mut self.series,
-                &pending.source,
+                message.source.get().unwrap_or(&pending.source),
                 message,
                 pending.arrival,
                 &self.rules,
@@ -130,6 +130,8 @@ impl Cook<'_> {
         let waiter = Waiter {
             done: pending.done,
             refused,
+            since: pending.since,
+            held: pending.held,
         };
         if self.rows.rows() == before {
             waiter.stored();

@@ -70,9 +70,14 @@ impl Default for WriterOptions {
 }
 
 impl WriterOptions {
-    /// Two generations and the files made of one of them share the memory.
+    /// Two generations, the files made of one of them, and messages without an answer share the memory.
     fn generation_bytes(&self) -> usize {
         self.flush_bytes.min(self.memory_bytes / 4).max(1)
+    }
+
+    /// Bytes of messages without an answer at which [`TagsWriter::has_room`] says no.
+    fn waiting_bytes(&self) -> usize {
+        (self.memory_bytes / 4).max(1)
     }
 }
 
@@ -163,7 +168,7 @@ impl TagsWriter {
         })
     }
 
-    /// Appends messages of a source (its label, else its path). The place of the rows in the order of the table is fixed
+    /// Appends messages of a source (its label, else its path), as far as they do not name their own. The place of the rows in the order of the table is fixed
     /// by this call, not by polling. The future ends when the rows are durable and visible to every reader; if it is
     /// dropped the rows are written all the same.
     pub fn append(
@@ -175,7 +180,9 @@ impl TagsWriter {
         let (done, outcome) = oneshot::channel();
         let shared = self.handle.shared.clone();
         let arrival = arrival.unix_nanos().unwrap_or(0);
+        let held = shared.hold(&messages);
         shared.push(Pending {
+            held,
             source: source.clone(),
             messages,
             arrival,
@@ -189,6 +196,17 @@ impl TagsWriter {
                 Err(_) => Err(shared.failure().unwrap_or(AppendError::Stopped)),
             }
         }
+    }
+
+    /// Whether the messages that wait for their answer leave room for more. Nothing is refused when they do not: senders
+    /// that ask keep their next batch to themselves until an append has ended.
+    pub fn has_room(&self) -> bool {
+        self.handle.shared.has_room()
+    }
+
+    /// Bytes that the writer holds: messages without an answer, and their rows.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.handle.shared.buffer_bytes()
     }
 
     /// Senders are blocked until their rows are committed: commit what there is now.

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -21,16 +22,35 @@ pub(super) struct Pending {
     pub arrival: i64,
     pub done: oneshot::Sender<Result<(), AppendError>>,
     pub since: Instant,
+    pub held: Held,
+}
+
+/// The messages of one append, counted in bytes until it has its answer: whoever sent them keeps them that long, to send
+/// them again.
+pub(super) struct Held {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// An append whose rows lie in a generation.
 pub(super) struct Waiter {
     pub done: oneshot::Sender<Result<(), AppendError>>,
     pub refused: Vec<Refused>,
+    /// When it was appended.
+    pub since: Instant,
+    pub held: Held,
 }
 
 impl Waiter {
     pub fn stored(self) {
+        // Whoever hears of the answer finds the messages counted as gone.
+        drop(self.held);
         let outcome = if self.refused.is_empty() {
             Ok(())
         } else {
@@ -91,6 +111,9 @@ pub(super) struct Shared {
     /// Trying again has no use any more.
     pub abandoned: Flag,
     pub generation_bytes: usize,
+    held: Arc<AtomicUsize>,
+    /// Bytes of messages without an answer at which senders are asked to wait.
+    held_max: usize,
     flush_interval: Duration,
     pub hurry_pause: Duration,
     pub metrics: LakeMetrics,
@@ -117,6 +140,8 @@ impl Shared {
             changed: Condvar::new(),
             abandoned: Flag::default(),
             generation_bytes,
+            held: Arc::default(),
+            held_max: options.waiting_bytes(),
             flush_interval: options.flush_interval,
             hurry_pause: options.hurry_pause,
             metrics,
@@ -140,6 +165,26 @@ impl Shared {
 
     pub fn notify(&self) {
         self.changed.notify_all();
+    }
+
+    /// Counts messages until the result is dropped.
+    pub fn hold(&self, messages: &[Message]) -> Held {
+        let bytes = messages.iter().map(Message::memory_bytes).sum();
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        Held {
+            all: self.held.clone(),
+            bytes,
+        }
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.held.load(Ordering::Relaxed) < self.held_max
+    }
+
+    /// Bytes of messages without an answer and of their rows.
+    pub fn buffer_bytes(&self) -> u64 {
+        let state = self.lock();
+        state.growing.bytes + state.sealed.bytes + self.held.load(Ordering::Relaxed) as u64
     }
 
     pub fn push(&self, pending: Pending) {
@@ -206,13 +251,14 @@ impl Shared {
     }
 
     pub fn table_gauges(&self, table: &str) -> TableGauges {
+        let buffer_bytes = self.buffer_bytes();
         let state = self.lock();
         TableGauges {
             table: table.to_owned(),
             files: state.committed.files.clone(),
             bytes: state.committed.bytes,
             rows: state.committed.rows,
-            buffer_bytes: state.growing.bytes + state.sealed.bytes,
+            buffer_bytes,
             commit_lag: state.lag(),
             promoted_columns: state.committed.promoted_columns,
         }

@@ -8,7 +8,7 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::Int64Type;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use prometheus::Registry;
-use thalweg_record::{DropReason, MetaMap, Metadata, Payload, Text, Value};
+use thalweg_record::{DropReason, MetaMap, Metadata, Payload, SourceName, Text, Value};
 
 use super::*;
 use crate::delta::actions::Metadata as TableMetadata;
@@ -67,12 +67,10 @@ type Row = BTreeMap<String, String>;
 async fn rows(lake: &Path) -> Vec<Row> {
     let log = DeltaLog::new(&lake.join("tags"), SyncedStore::new()).unwrap();
     let snapshot = log.load(Detail::Stats).await.unwrap().unwrap();
-    let mut files: Vec<_> = snapshot.files.values().collect();
-    files.sort_by_key(|file| file.modified_unix_ms);
-    let mut rows = Vec::new();
-    for file in files {
+    let mut files = Vec::new();
+    for file in snapshot.files.values() {
+        let mut rows = Vec::new();
         let bytes = bytes::Bytes::from(std::fs::read(lake.join("tags").join(&*file.path)).unwrap());
-        let before = rows.len();
         for batch in ParquetRecordBatchReaderBuilder::try_new(bytes)
             .unwrap()
             .build()
@@ -99,11 +97,17 @@ async fn rows(lake: &Path) -> Vec<Row> {
         }
         assert_eq!(
             file.stats.rows,
-            Some((rows.len() - before) as u64),
+            Some(rows.len() as u64),
             "the log knows the rows of each file"
         );
+        // Commits follow each other within a millisecond, arrivals do not within a tick.
+        let arrival: i64 = rows
+            .first()
+            .map_or(0, |row: &Row| row["arrival_unix_nano"].parse().unwrap());
+        files.push((file.modified_unix_ms, arrival, rows));
     }
-    rows
+    files.sort_by_key(|(modified, arrival, _)| (*modified, *arrival));
+    files.into_iter().flat_map(|(_, _, rows)| rows).collect()
 }
 
 async fn values(lake: &Path) -> Vec<i64> {
@@ -194,6 +198,97 @@ async fn a_full_generation_is_committed_and_rows_keep_their_order() {
         "the order of appends, across files and within equal times"
     );
     assert!(writer.status().files > 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tag_of_two_sources_is_two_series() {
+    let lake = tempfile::tempdir().unwrap();
+    let writer = open(lake.path(), fast()).await;
+    let from = |source: SourceName| Message {
+        source,
+        ..message("t", 1, &[])
+    };
+    let messages = vec![
+        from(SourceName::new("north")),
+        from(SourceName::new("south")),
+        from(SourceName::default()),
+    ];
+    append(&writer, Arc::new(messages)).await.unwrap();
+    let mut found: Vec<(String, String)> = rows(lake.path())
+        .await
+        .iter()
+        .map(|row| (row["source"].clone(), row["tag_id"].clone()))
+        .collect();
+    found.sort();
+    let expected =
+        ["north", "plant", "south"].map(|source| (source.to_owned(), tags::tag_id(source, Some("t")).to_string()));
+    assert_eq!(found, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_without_an_answer_are_counted_in_bytes_and_leave_no_room_at_their_limit() {
+    let lake = tempfile::tempdir().unwrap();
+    let registry = Registry::new();
+    let options = WriterOptions {
+        memory_bytes: 4 << 20,
+        ..slow()
+    };
+    let metrics = LakeMetrics::register(&registry).unwrap();
+    let writer = TagsWriter::open(lake.path().to_owned(), SyncedStore::new(), metrics.clone(), options)
+        .await
+        .unwrap();
+    let watched = writer.clone();
+    metrics.watch_share("lake.memory", 4 << 20, move || watched.buffer_bytes());
+    let long = |n: usize| {
+        let text = Value::text("x".repeat(n));
+        Arc::new(vec![Message::new(Payload::Value(text), Metadata::default())])
+    };
+    let first = append(&writer, long(700 << 10));
+    assert!(writer.has_room());
+    let second = append(&writer, long(700 << 10));
+    assert!(!writer.has_room(), "1400 KiB wait, the limit is a quarter of 4 MiB");
+    assert!(writer.buffer_bytes() > 1400 << 10);
+    writer.hurry();
+    first.await.unwrap();
+    second.await.unwrap();
+    assert!(writer.has_room());
+    assert_eq!(writer.buffer_bytes(), 0);
+
+    let mut names = Vec::new();
+    for family in registry.gather() {
+        for metric in family.get_metric() {
+            let labels: Vec<String> = metric
+                .get_label()
+                .iter()
+                .map(|l| format!("{}={}", l.name(), l.value()))
+                .collect();
+            names.push(format!("{}{{{}}}", family.name(), labels.join(",")));
+        }
+    }
+    for name in [
+        "thalweg_lake_visibility_seconds{table=tags}",
+        "thalweg_lake_memory_bytes{kind=limit,share=lake.memory}",
+        "thalweg_lake_memory_bytes{kind=used,share=lake.memory}",
+    ] {
+        assert!(
+            names.iter().any(|known| known == name),
+            "{name} is missing in {names:?}"
+        );
+    }
+    append(&writer, Arc::new(vec![message("t", 1, &[(&"k".repeat(600), "v")])]))
+        .await
+        .unwrap_err();
+    let rejected = registry.gather();
+    let rejected = rejected
+        .iter()
+        .find(|family| family.name() == "thalweg_lake_rejected_records_total")
+        .unwrap();
+    let labels: Vec<&str> = rejected.get_metric()[0]
+        .get_label()
+        .iter()
+        .map(|label| label.name())
+        .collect();
+    assert_eq!(labels, ["reason", "signal"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
