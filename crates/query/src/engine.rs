@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,12 @@ pub struct Engine {
 
 struct Inner {
     tables: Arc<Tables>,
-    state: SessionState,
+    lake: PathBuf,
+    /// Runs queries in memory alone.
+    in_memory: SessionState,
+    /// The same with a folder for what does not fit, made as soon as there is a lake to have it in.
+    spilling: OnceLock<SessionState>,
+    making_spill_folder: parking_lot::Mutex<()>,
     options: QueryOptions,
     permits: Arc<Semaphore>,
     waiting: AtomicUsize,
@@ -113,6 +118,26 @@ impl Drop for Inner {
     }
 }
 
+impl Inner {
+    fn state(&self) -> &SessionState {
+        if let Some(spilling) = self.spilling.get() {
+            return spilling;
+        }
+        // One at a time: whoever makes the folder first removes what earlier processes left there.
+        let _making = self.making_spill_folder.lock();
+        if self.spilling.get().is_none()
+            && let Some(directory) = spill_directory(&self.lake)
+        {
+            match with_spill_folder(&self.in_memory, directory, &self.options) {
+                Ok(state) => drop(self.spilling.set(state)),
+                Err(error) => tracing::debug!("queries run in memory alone: {error}"),
+            }
+        }
+        // Where nothing can be written, queries run in memory alone.
+        self.spilling.get().unwrap_or(&self.in_memory)
+    }
+}
+
 impl Engine {
     /// Opens the lake of a data folder for reading. The lake need not exist yet.
     pub fn open(data_dir: &Path, options: QueryOptions, metrics: QueryMetrics) -> Result<Engine, QueryError> {
@@ -121,7 +146,7 @@ impl Engine {
         let broken = |what: &str, error: String| QueryError::unavailable(format!("{what}: {error}"));
         let environment =
             environment(&lake, &options).map_err(|e| broken("queries cannot be set up", e.to_string()))?;
-        let state = SessionStateBuilder::new()
+        let in_memory = SessionStateBuilder::new()
             .with_config(session_config(&options))
             .with_runtime_env(environment)
             .with_default_features()
@@ -136,7 +161,10 @@ impl Engine {
             .map_err(|e| broken("threads for queries cannot be started", e.to_string()))?;
         let inner = Inner {
             tables: Arc::new(Tables::new(&lake, metrics.clone())),
-            state,
+            lake,
+            in_memory,
+            spilling: OnceLock::new(),
+            making_spill_folder: parking_lot::Mutex::new(()),
             permits: Arc::new(Semaphore::new(options.concurrency.max(1))),
             waiting: AtomicUsize::new(0),
             options,
@@ -144,6 +172,22 @@ impl Engine {
             runtime: Some(runtime),
         };
         Ok(Engine { inner: Arc::new(inner) })
+    }
+
+    /// Bytes that running queries have asked for, of [`QueryOptions::memory_bytes`].
+    pub fn memory_used(&self) -> usize {
+        self.inner.in_memory.runtime_env().memory_pool.reserved()
+    }
+
+    /// Bytes of what is remembered of files, of [`QueryOptions::cache_bytes`].
+    pub fn cache_used(&self) -> usize {
+        let cache = self
+            .inner
+            .in_memory
+            .runtime_env()
+            .cache_manager
+            .get_file_metadata_cache();
+        cache.list_entries().values().map(|entry| entry.size_bytes).sum()
     }
 
     /// Runs SQL. Returns once the columns are known; rows follow as the answer is read. Dropping the future or the answer
@@ -156,27 +200,25 @@ impl Engine {
         let start = Instant::now();
         let api = if query.api.is_empty() { "sql" } else { query.api };
         let watch = Arc::new(Watch::new(self.inner.options.timeout));
-        let answer = self.admit_and_start(query, api, start, watch).await;
-        if let Err(error) = &answer {
-            self.inner.metrics.finished(api, error.code, start.elapsed());
-        }
-        answer
-    }
-
-    async fn admit_and_start(
-        &self,
-        query: Query,
-        api: &'static str,
-        start: Instant,
-        watch: Arc<Watch>,
-    ) -> Result<Answer, QueryError> {
-        let permit = self.admit(&watch).await?;
+        let mut counted = Counted {
+            metrics: self.inner.metrics.clone(),
+            api,
+            start,
+            watch: watch.clone(),
+            done: false,
+        };
+        let permit = match self.admit(&watch).await {
+            Ok(permit) => permit,
+            Err(error) => {
+                counted.finish(error.code);
+                return Err(error);
+            }
+        };
         let (schema_sender, schema) = oneshot::channel();
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let task = Task {
             inner: self.inner.clone(),
-            api,
-            start,
+            counted,
             watch: watch.clone(),
             _permit: permit,
         };
@@ -284,11 +326,35 @@ impl Drop for Running {
     }
 }
 
+/// Counts a query once, whichever way it ends: also when it is stopped in the middle, and nothing of it runs any more
+/// that could say so.
+struct Counted {
+    metrics: QueryMetrics,
+    api: &'static str,
+    start: Instant,
+    watch: Arc<Watch>,
+    done: bool,
+}
+
+impl Counted {
+    fn finish(&mut self, outcome: &str) {
+        if !std::mem::replace(&mut self.done, true) {
+            self.metrics.finished(self.api, outcome, self.start.elapsed());
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let outcome = self.watch.left();
+        self.finish(outcome.code);
+    }
+}
+
 /// One running query.
 struct Task {
     inner: Arc<Inner>,
-    api: &'static str,
-    start: Instant,
+    counted: Counted,
     watch: Arc<Watch>,
     _permit: OwnedSemaphorePermit,
 }
@@ -296,11 +362,12 @@ struct Task {
 type SchemaSender = oneshot::Sender<Result<SchemaRef, QueryError>>;
 
 impl Task {
-    async fn run(self, query: Query, schema: SchemaSender, batches: mpsc::Sender<Result<RecordBatch, QueryError>>) {
+    async fn run(mut self, query: Query, schema: SchemaSender, batches: mpsc::Sender<Result<RecordBatch, QueryError>>) {
         let plan = match self.in_time(self.plan(query)).await {
             Ok(plan) => plan,
             Err(error) => {
-                // Whoever asked counts the failure, or is gone.
+                self.counted.finish(error.code);
+                // Whoever asked may be gone.
                 let _ = schema.send(Err(error));
                 return;
             }
@@ -310,9 +377,9 @@ impl Task {
         }
         let outcome = self.stream(&plan, &batches).await;
         let (bytes, rows) = scanned(plan.as_ref());
-        self.inner.metrics.scanned(self.api, bytes, rows);
+        self.inner.metrics.scanned(self.counted.api, bytes, rows);
         let code = outcome.as_ref().err().map_or("ok", |error| error.code);
-        self.inner.metrics.finished(self.api, code, self.start.elapsed());
+        self.counted.finish(code);
         if let Err(error) = outcome {
             let _ = batches.send(Err(error)).await;
         }
@@ -328,7 +395,7 @@ impl Task {
     async fn plan(&self, query: Query) -> Result<Arc<dyn ExecutionPlan>, QueryError> {
         let mut statement = statement::parse(&query.sql)?;
         let tables = Arc::new(QueryTables::new(self.inner.tables.clone()));
-        let state = SessionStateBuilder::new_from_existing(self.inner.state.clone())
+        let state = SessionStateBuilder::new_from_existing(self.inner.state().clone())
             .with_catalog_list(Arc::new(LakeCatalog(tables.clone())))
             .build();
         let names = self.check_tables(&state, &statement)?;
@@ -395,7 +462,7 @@ impl Task {
         plan: &Arc<dyn ExecutionPlan>,
         batches: &mpsc::Sender<Result<RecordBatch, QueryError>>,
     ) -> Result<(), QueryError> {
-        let stream = execute_stream(plan.clone(), self.inner.state.task_ctx());
+        let stream = execute_stream(plan.clone(), self.inner.state().task_ctx());
         let mut stream = stream.map_err(QueryError::of_execution)?;
         loop {
             let next = async { Ok(stream.next().await) };
@@ -406,8 +473,7 @@ impl Task {
                 Some(Ok(batch)) => {
                     let sent = async { Ok(batches.send(Ok(batch)).await) };
                     if self.in_time(sent).await?.is_err() {
-                        // The reader is gone.
-                        return Ok(());
+                        return Err(self.watch.left());
                     }
                 }
             }
@@ -459,20 +525,29 @@ fn environment(lake: &Path, options: &QueryOptions) -> datafusion::common::Resul
         FairSpillPool::new(options.memory_bytes),
         std::num::NonZeroUsize::new(CONSUMERS_NAMED).unwrap_or(std::num::NonZeroUsize::MIN),
     );
-    // Where nothing can be written, queries run in memory alone.
-    let spill = match spill_directory(lake) {
-        Some(directory) => DiskManagerMode::Directories(vec![directory]),
-        None => DiskManagerMode::Disabled,
-    };
-    let disk = DiskManagerBuilder::default()
-        .with_mode(spill)
-        .with_max_temp_directory_size(options.spill_bytes);
     RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(pool))
-        .with_disk_manager_builder(disk)
+        .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
         .with_object_store_registry(Arc::new(OnlyLake::new(lake)))
         .with_metadata_cache_limit(options.cache_bytes)
         .build_arc()
+}
+
+/// The same session, with the same memory and caches, that may write to a folder.
+fn with_spill_folder(
+    state: &SessionState,
+    directory: PathBuf,
+    options: &QueryOptions,
+) -> datafusion::common::Result<SessionState> {
+    let disk = DiskManagerBuilder::default()
+        .with_mode(DiskManagerMode::Directories(vec![directory]))
+        .with_max_temp_directory_size(options.spill_bytes);
+    let environment = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
+        .with_disk_manager_builder(disk)
+        .build_arc()?;
+    Ok(SessionStateBuilder::new_from_existing(state.clone())
+        .with_runtime_env(environment)
+        .build())
 }
 
 /// This process's folder for what does not fit into memory. Those of processes that are gone are removed.

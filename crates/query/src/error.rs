@@ -45,6 +45,11 @@ impl QueryError {
         QueryError::new("query.timeout", 504, message)
     }
 
+    /// Nobody hears of it; it only counts. The status is the one that servers log for a client that has gone.
+    pub(crate) fn cancelled() -> QueryError {
+        QueryError::new("query.cancelled", 499, "the reader of the answer has gone")
+    }
+
     pub fn busy(waiting: usize) -> QueryError {
         let message = format!("{waiting} queries wait already; try again in a moment or raise query.concurrency");
         QueryError::new("query.busy", 429, message)

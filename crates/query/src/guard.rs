@@ -63,6 +63,14 @@ impl Watch {
         QueryError::timeout(self.timeout.as_secs_f64())
     }
 
+    /// Why nobody reads the answer any more: its time is over, or its reader had enough.
+    pub fn left(&self) -> QueryError {
+        match Instant::now() < self.deadline {
+            true => QueryError::cancelled(),
+            false => self.expired(),
+        }
+    }
+
     fn check(&self) -> Result<()> {
         if self.gone.load(Ordering::Relaxed) || Instant::now() >= self.deadline {
             return Err(DataFusionError::External(Box::new(self.expired())));

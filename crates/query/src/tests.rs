@@ -269,7 +269,8 @@ async fn nothing_but_the_lake_can_be_reached() {
         ("INSERT INTO tags (tag) VALUES ('x')".to_owned(), "sql.not_allowed"),
         ("SELECT no_such FROM tags".to_owned(), "sql.plan"),
         ("SELECT * FROM".to_owned(), "sql.parse"),
-        ("SELECT arrow_cast('x', 'Int64')".to_owned(), "sql.execute"),
+        // Of a value that only running finds: one that stands in the query may fail while it is planned.
+        ("SELECT CAST(tag AS BIGINT) FROM tags".to_owned(), "sql.execute"),
     ] {
         let error = error(&engine, &sql).await;
         assert_eq!(error.code, code, "{sql}: {error}");
@@ -359,14 +360,92 @@ async fn memory_beyond_the_share_goes_to_disk_and_is_cleaned_up() {
             ..QueryOptions::default()
         },
     );
+    let big = "SELECT a.tag, a.value, b.value, a.attr_site_name FROM tags a, tags b WHERE a.value_int < 200 ORDER BY b.value, a.value DESC";
+    let rows: usize = run(&engine, big).await.iter().map(RecordBatch::num_rows).sum();
+    assert_eq!(rows, 600_000);
     assert!(
         !spill.join("4294967295").exists(),
         "what a dead process left is removed"
     );
+    assert!(!thalweg_lake::folder(folder.path()).join("_thalweg/_delta_log").exists());
+}
+
+/// A process opens its lake before its first table exists; what it finds out then must not hold for its whole life.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_beyond_the_share_goes_to_disk_also_when_the_lake_comes_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(
+        folder.path(),
+        QueryOptions {
+            memory_bytes: 12 << 20,
+            ..QueryOptions::default()
+        },
+    );
+    assert_eq!(text(&engine, "SELECT 1 AS one").await, "one\n1\n");
+    assert!(!thalweg_lake::folder(folder.path()).exists(), "asking makes no lake");
+    filled(folder.path()).await;
     let big = "SELECT a.tag, a.value, b.value, a.attr_site_name FROM tags a, tags b WHERE a.value_int < 200 ORDER BY b.value, a.value DESC";
     let rows: usize = run(&engine, big).await.iter().map(RecordBatch::num_rows).sum();
     assert_eq!(rows, 600_000);
-    assert!(!thalweg_lake::folder(folder.path()).join("_thalweg/_delta_log").exists());
+    assert!(engine.cache_used() > 0, "footers are remembered, and counted");
+}
+
+/// How often each outcome was counted.
+fn outcomes(registry: &prometheus::Registry) -> std::collections::BTreeMap<String, u64> {
+    let families = registry.gather();
+    let seconds = families
+        .iter()
+        .find(|family| family.name() == "thalweg_lake_query_seconds");
+    let counts = seconds
+        .into_iter()
+        .flat_map(|family| family.get_metric())
+        .map(|metric| {
+            let outcome = metric
+                .get_label()
+                .iter()
+                .find(|label| label.name() == "outcome")
+                .unwrap();
+            (outcome.value().to_owned(), metric.get_histogram().get_sample_count())
+        });
+    counts.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_query_counts_once_whichever_way_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let registry = prometheus::Registry::new();
+    let metrics = QueryMetrics::register(&registry).unwrap();
+    let options = QueryOptions {
+        timeout: Duration::from_millis(300),
+        ..QueryOptions::default()
+    };
+    let hasty = Engine::open(folder.path(), options, metrics.clone()).unwrap();
+    let patient = Engine::open(folder.path(), QueryOptions::default(), metrics).unwrap();
+    run(&hasty, "SELECT 1").await;
+    error(&hasty, "SELECT x").await;
+    // Rows come at once and without end.
+    let long = "SELECT a.value FROM tags a, tags b, tags c, tags d";
+    let mut late = hasty.execute(long).await.unwrap();
+    while let Some(batch) = late.next().await {
+        if let Err(error) = batch {
+            assert_eq!(error.code, "query.timeout");
+        }
+    }
+    drop(late);
+    let mut left = patient.execute(long).await.unwrap();
+    left.next().await.unwrap().unwrap();
+    drop(left);
+    let expected = [("ok", 1), ("query.cancelled", 1), ("query.timeout", 1), ("sql.plan", 1)];
+    let expected = expected.map(|(outcome, count)| (outcome.to_owned(), count)).into();
+    // A stopped query is counted where it stops, which is shortly after its reader has left.
+    for _ in 0..1000 {
+        if outcomes(&registry) == expected {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(outcomes(&registry), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
