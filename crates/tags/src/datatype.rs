@@ -121,7 +121,8 @@ fn json_number(text: &str) -> Cow<'_, str> {
 }
 
 fn number(value: &Value) -> Result<Value, String> {
-    if value.is_number() && is_finite(value) {
+    // Digits that stand for more than a double holds, 1e400, are no number to whoever reads the payload.
+    if value.is_number() && value.as_f64().is_some_and(f64::is_finite) {
         return Ok(value.clone());
     }
     let text = text(value, Provenance::Untouched);
@@ -337,6 +338,10 @@ mod tests {
             ("number", "5", "5"),
             ("number", "\"007\"", "7"),
             ("number", "\"1e3\"", "1e3"),
+            ("number", "1e308", "1e308"),
+            ("number", "18446744073709551616", "18446744073709551616"),
+            ("number", "1e400", "cannot convert \"1e400\" to number: out of range"),
+            ("number", "-1e400", "cannot convert \"-1e400\" to number: out of range"),
             (
                 "number",
                 "\"abc\"",
