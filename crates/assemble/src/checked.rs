@@ -4,19 +4,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use thalweg_config::{
-    ComponentKind, Config, Diagnostics, LoadOptions, Loaded, LogFormat, LogLevel, Source, load, load_path,
-    process_environment,
+    ComponentKind, ComponentNode, Config, Diagnostics, LoadOptions, Loaded, LogFormat, LogLevel, Node, ScriptEngine,
+    Source, load, load_path, process_environment,
 };
 use thalweg_flow::{FlowSpec, OutputSpec, ParseContext};
 use thalweg_telemetry::logging;
 
 use crate::components::Components;
+use crate::settings::Settings;
 
 /// What a file says, and what is to be said about it.
 pub struct Checked {
     pub config: Config,
     pub diagnostics: Diagnostics,
     pub(crate) components: Components,
+    pub(crate) settings: Settings,
     pub(crate) flows: Vec<FlowSpec>,
     pub(crate) dead_letter: Option<DeadLetter>,
 }
@@ -40,10 +42,14 @@ impl Checked {
     }
 
     fn check(loaded: Loaded) -> Checked {
+        Checked::check_with(loaded, Components::new())
+    }
+
+    /// With components of the caller's own.
+    pub(crate) fn check_with(loaded: Loaded, components: Components) -> Checked {
         let Loaded { config, diagnostics } = loaded;
-        let components = Components::new();
         let mut context = ParseContext::new(&diagnostics, &components.registry, &config);
-        let flows = config
+        let mut flows: Vec<FlowSpec> = config
             .flows
             .iter()
             .filter_map(|flow| FlowSpec::parse(flow, &mut context))
@@ -69,11 +75,17 @@ impl Checked {
             config.resources.of(kind).iter().for_each(|node| context.check(node));
         }
         sections_of_later_versions(&config, &diagnostics);
-        components.check(&config, &diagnostics);
+        fields_of_later_versions(&config, &diagnostics);
+        let settings = Settings::read(&config, &diagnostics);
+        for flow in &mut flows {
+            let waiting = settings.flows.iter().find(|(name, _)| *name == flow.name);
+            waiting.into_iter().for_each(|(_, bytes)| flow.limit_waiting(*bytes));
+        }
         Checked {
             config,
             diagnostics,
             components,
+            settings,
             flows,
             dead_letter,
         }
@@ -90,11 +102,9 @@ impl Checked {
             LogLevel::Debug => "DEBUG",
             LogLevel::Trace => "TRACE",
         };
-        let data_on_stdout = self
-            .config
-            .flows
-            .iter()
-            .any(|flow| flow.output.name == "stdout" || names_stdout(&flow.output.body));
+        let outputs = self.config.flows.iter().map(|flow| &flow.output);
+        let mut outputs = outputs.chain(&self.config.dead_letter);
+        let data_on_stdout = outputs.any(|output| writes_to_stdout(output, &self.config));
         logging::Options {
             level: logging::level(level).unwrap_or(logging::LevelFilter::INFO),
             format: match logger.format {
@@ -112,14 +122,37 @@ impl Checked {
     }
 }
 
-/// Whether a component's body has a `stdout` anywhere inside (in a broker).
-fn names_stdout(node: &thalweg_config::Node) -> bool {
-    if let Some(map) = node.as_map() {
+/// Whether an output is `stdout` or leads to one through brokers and resources.
+fn writes_to_stdout(output: &ComponentNode, config: &Config) -> bool {
+    output.name == "stdout" || {
+        let mut followed = Vec::new();
+        names_stdout(&output.name, &output.body, config, &mut followed)
+    }
+}
+
+/// As [`writes_to_stdout`], of a field and what stands behind it. `followed` are the labels of resources that were looked
+/// at, which may name each other in a circle.
+fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<String>) -> bool {
+    if name == "stdout" {
+        return true;
+    }
+    if let Some(map) = body.as_map() {
         return map
             .iter()
-            .any(|(key, value)| key.as_str() == "stdout" || names_stdout(value));
+            .any(|(key, value)| names_stdout(key.as_str(), value, config, followed));
     }
-    node.as_seq().is_some_and(|items| items.iter().any(names_stdout))
+    if let Some(items) = body.as_seq() {
+        return items.iter().any(|item| names_stdout("", item, config, followed));
+    }
+    let Some(label) = body.scalar_text().filter(|_| name == "resource") else {
+        return false;
+    };
+    if followed.iter().any(|known| known == label) {
+        return false;
+    }
+    followed.push(label.to_owned());
+    let resource = config.resources.find(ComponentKind::Output, label);
+    resource.is_some_and(|resource| names_stdout(&resource.name, &resource.body, config, followed))
 }
 
 /// Sections that the file format knows and this version does not run: better an error than silence.
@@ -144,5 +177,87 @@ fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
             thalweg_config::Pos::WHOLE_FILE,
             "nothing to run: add an input and an output, or a list of flows",
         );
+    }
+}
+
+/// Single fields of the same kind.
+fn fields_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
+    let find = |section: &str, field: &str| config.root.get(section).and_then(|node| node.get(field)).cloned();
+    if let Some(mapping) = find("metrics", "mapping").filter(|_| !config.metrics.mapping.trim().is_empty()) {
+        diagnostics.error(
+            &mapping,
+            "this version does not rename or drop metrics; remove it and relabel where the metrics are scraped",
+        );
+    }
+    if let Some(engine) = find("scripting", "engine")
+        && matches!(config.scripting.engine, ScriptEngine::Native | ScriptEngine::Verify)
+    {
+        diagnostics.error(
+            &engine,
+            "this version runs every script in QuickJS; use auto or quickjs",
+        );
+    }
+    if let Some(stack) = find("scripting", "stack").filter(|_| config.scripting.stack > thalweg_tags::STACK_MAX) {
+        let mebibytes = thalweg_tags::STACK_MAX >> 20;
+        diagnostics.error(&stack, format!("a script can have at most {mebibytes}MiB of stack"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_done_is_an_error_at_its_line() {
+        for (text, expected) in [
+            (
+                "metrics: {mapping: root = deleted()}",
+                "f.yaml:1:20: metrics.mapping: this version does not rename or drop metrics; remove it and relabel where \
+                 the metrics are scraped\n",
+            ),
+            (
+                "scripting: {engine: native}",
+                "f.yaml:1:21: scripting.engine: this version runs every script in QuickJS; use auto or quickjs\n",
+            ),
+            (
+                "scripting: {engine: verify}",
+                "f.yaml:1:21: scripting.engine: this version runs every script in QuickJS; use auto or quickjs\n",
+            ),
+            (
+                "scripting: {stack: 7MiB}",
+                "f.yaml:1:20: scripting.stack: a script can have at most 6MiB of stack\n",
+            ),
+            (
+                "metrics: {mapping: \"\"}\nscripting: {engine: quickjs, stack: 6MiB}",
+                "",
+            ),
+        ] {
+            let text = format!("{text}\ninput: {{stdin: {{}}}}\noutput: {{drop: {{}}}}\n");
+            let checked = Checked::text(
+                &Source::new("f.yaml", text.as_str()),
+                &|_| None,
+                &LoadOptions::default(),
+            );
+            assert_eq!(checked.diagnostics.to_string(), expected, "for {text}");
+        }
+    }
+
+    #[test]
+    fn the_log_keeps_clear_of_data_on_the_standard_output() {
+        let nested = "output: {broker: {outputs: [{drop: {}}, {resource: a}]}}\n\
+                      output_resources: [{label: a, resource: b}, {label: b, stdout: {}}]";
+        let circle = "output: {resource: a}\noutput_resources: [{label: a, resource: b}, {label: b, resource: a}]";
+        for (text, expected) in [
+            ("output: {drop: {}}", logging::Target::Stdout),
+            ("output: {file: {path: stdout}}", logging::Target::Stdout),
+            ("output: {stdout: {}}", logging::Target::Stderr),
+            ("output: {drop: {}}\ndead_letter: {stdout: {}}", logging::Target::Stderr),
+            (nested, logging::Target::Stderr),
+            (circle, logging::Target::Stdout),
+        ] {
+            let source = Source::new("f.yaml", format!("input: {{stdin: {{}}}}\n{text}\n"));
+            let checked = Checked::text(&source, &|_| None, &LoadOptions::default());
+            assert_eq!(checked.logging().target, expected, "for {text}");
+        }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use thalweg_config::{Config, Diagnostics};
 use thalweg_flow::Registry;
 
 use crate::lake::{self, Lake};
@@ -24,10 +23,5 @@ impl Components {
         thalweg_tags::register(&mut registry);
         lake::register(&mut registry, lake.clone());
         Components { registry, opcua, lake }
-    }
-
-    /// Reads the sections that belong to no flow.
-    pub(crate) fn check(&self, config: &Config, diagnostics: &Diagnostics) {
-        lake::options(config, diagnostics);
     }
 }

@@ -6,9 +6,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// A held data folder. Dropping it lets go.
 pub struct DataDir {
@@ -34,7 +36,13 @@ impl DataDir {
         let lock = open(path).with_context(|| {
             format!("cannot write to the data folder {shown}; set data_dir to a folder that can be written")
         })?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let cannot_lock = || {
+            format!(
+                "cannot lock {}; set data_dir to a folder on a disk that has locks",
+                path.join("LOCK").display()
+            )
+        };
+        if !take_lock(&lock).with_context(cannot_lock)? {
             let holder = read(&lock).map_or_else(
                 || "another process".to_owned(),
                 |holder| format!("process {}", holder.process),
@@ -73,9 +81,37 @@ impl DataDir {
     /// Who holds a folder at the moment, if anybody does.
     pub fn holder(path: &Path) -> Option<Holder> {
         let file = File::open(path.join("LOCK")).ok()?;
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => None,
-            Err(_) => read(&file),
+        match try_lock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(false) => read(&file),
+            // Free, or on a disk without locks, where nobody can hold it.
+            Ok(true) | Err(_) => None,
+        }
+    }
+}
+
+/// Whether the lock could be taken. Somebody who only asks who holds the folder has it for a moment, so it is tried for
+/// longer than that.
+fn take_lock(file: &File) -> std::io::Result<bool> {
+    for _ in 0..LOCK_ATTEMPTS {
+        if try_lock(file, FlockOperation::NonBlockingLockExclusive)? {
+            return Ok(true);
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    try_lock(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+const LOCK_ATTEMPTS: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// `Ok(false)`: somebody else has it.
+fn try_lock(file: &File, operation: FlockOperation) -> std::io::Result<bool> {
+    loop {
+        match flock(file, operation) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -124,5 +160,32 @@ mod tests {
         drop(held);
         assert_eq!(DataDir::holder(&path), None);
         DataDir::take(&path).unwrap();
+    }
+
+    #[test]
+    fn somebody_who_only_looks_keeps_nobody_from_taking_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(DataDir::take(folder.path()).unwrap());
+        let looking = File::open(folder.path().join("LOCK")).unwrap();
+        assert!(try_lock(&looking, FlockOperation::NonBlockingLockShared).unwrap());
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let looker = std::thread::spawn(move || {
+            ready.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            drop(looking);
+        });
+        is_ready.recv().unwrap();
+        DataDir::take(folder.path()).unwrap();
+        looker.join().unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_asked_for_is_not_somebody_elses() {
+        // A descriptor that is open for its path alone has no lock.
+        let folder = tempfile::tempdir().unwrap();
+        let flags = rustix::fs::OFlags::PATH;
+        let only_path = rustix::fs::open(folder.path(), flags, rustix::fs::Mode::empty()).unwrap();
+        let error = take_lock(&File::from(only_path)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::BADF.raw_os_error()));
     }
 }

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Result;
 use parking_lot::RwLock;
-use thalweg_config::{ComponentNode, Config, Diagnostics, Fields};
+use thalweg_config::{ComponentNode, Config, Diagnostics, Fields, Pos};
 use thalweg_flow::{
     BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext, Registry, Rejection,
     WriteError,
@@ -20,11 +21,16 @@ use thalweg_record::{Message, Ticks};
 use thalweg_telemetry::{Metrics, StatusSource, TableStatus};
 use tokio::sync::OnceCell;
 
-/// Writes of one flow that may wait for their commit at a time: enough to fill a commit, few enough to stay in memory.
+/// Writes of one flow that may wait for their commit at a time, as long as their bytes leave room for more: enough to fill
+/// a commit.
 const WRITES_IN_FLIGHT: usize = 64;
 
 /// No log stands in front of the writer, so acknowledgements wait for its commits: they do not come later than this.
 const FLUSH_INTERVAL_MAX: Duration = Duration::from_secs(2);
+const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// With less there is no room for two generations and the files made of one.
+pub(crate) const MEMORY_MIN: u64 = 16 << 20;
 
 /// The tables of the process.
 #[derive(Default)]
@@ -42,15 +48,21 @@ struct Setup {
 
 impl Lake {
     /// Says where and how tables are written; opens nothing.
-    pub fn start(&self, config: &Config, metrics: &Metrics) -> anyhow::Result<()> {
+    pub fn start(self: &Arc<Lake>, config: &Config, options: WriterOptions, metrics: &Metrics) -> Result<LakeMetrics> {
         let metrics = LakeMetrics::register(metrics.registry())?;
-        let options = options(config, &Diagnostics::new(""));
+        let limit = options.memory_bytes as u64;
+        let lake = Arc::downgrade(self);
+        metrics.watch_share("lake.memory", limit, move || {
+            let lake = lake.upgrade();
+            lake.and_then(|lake| lake.tags.get().map(TagsWriter::buffer_bytes))
+                .unwrap_or(0)
+        });
         *self.setup.write() = Some(Setup {
             folder: thalweg_lake::folder(&config.data_dir),
-            metrics,
+            metrics: metrics.clone(),
             options,
         });
-        Ok(())
+        Ok(metrics)
     }
 
     async fn writer(&self) -> Result<&TagsWriter, OpenError> {
@@ -84,23 +96,48 @@ impl StatusSource for Lake {
     }
 }
 
+/// The section `lake`.
+pub(crate) struct Section {
+    pub options: WriterOptions,
+    /// `lake.memory`, if the file gives it; the options' own is set when the memory is divided.
+    pub memory: Option<(u64, Pos)>,
+}
+
+/// Fields of later versions: what this one does in their place.
+const NOT_THERE: [(&str, &str); 11] = [
+    ("url", "keeps the lake in data_dir"),
+    ("io_bytes_per_second", "writes as fast as the disk takes it"),
+    ("compaction", "leaves files as they were flushed"),
+    ("retention", "keeps everything"),
+    ("rollup", "keeps raw rows only"),
+    ("vacuum", "deletes no files"),
+    ("publish", "publishes Delta tables only"),
+    ("logs", "has the table tags only"),
+    ("metrics", "has the table tags only"),
+    ("traces", "has the table tags only"),
+    ("events", "has the table tags only"),
+];
+
 /// Reads the section `lake`; mistakes go to the diagnostics.
-pub(crate) fn options(config: &Config, diagnostics: &Diagnostics) -> WriterOptions {
-    let mut options = WriterOptions::default();
-    // 30 % of the process's memory, at most 768 MiB.
-    let share = (config.memory.limit / 10 * 3).min(768 << 20);
-    options.memory_bytes = usize::try_from(share).unwrap_or(options.memory_bytes);
-    let Some(node) = &config.lake else { return options };
+pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
+    let mut section = Section {
+        options: WriterOptions::default(),
+        memory: None,
+    };
+    let Some(node) = &config.lake else { return section };
+    let options = &mut section.options;
     let mut fields = Fields::new(node, diagnostics);
-    if let Some(bytes) = fields.opt_size("memory") {
-        options.memory_bytes = usize::try_from(bytes).unwrap_or(options.memory_bytes);
+    let memory = fields.opt_size("memory");
+    section.memory = memory.map(|bytes| (bytes, fields.pos_of("memory")));
+    read_flush(fields.fields("flush"), options);
+    let mut parquet = fields.fields("parquet");
+    let row_group = parquet.size("row_group_bytes", "32MiB");
+    if !(ROW_GROUP_BYTES_MIN..=ROW_GROUP_BYTES_MAX).contains(&row_group) {
+        parquet.error("row_group_bytes", "expected 1MiB to 1GiB");
     }
-    let mut flush = fields.fields("flush");
-    options.flush_bytes = usize::try_from(flush.size("bytes", "64MiB")).unwrap_or(options.flush_bytes);
-    options.flush_interval = flush
-        .duration("interval", "2s")
-        .clamp(Duration::from_millis(10), FLUSH_INTERVAL_MAX);
-    flush.finish();
+    options.files.row_group_bytes = usize::try_from(row_group).unwrap_or(options.files.row_group_bytes);
+    not_there(&mut parquet, "encodings", "writes the encodings that every reader has");
+    parquet.finish();
     let mut tags = fields.fields("tags");
     let promoted = usize::try_from(tags.int_in("max_promoted", 256, 0..=10_000)).unwrap_or(256);
     let (promote, never) = (tags.string_list("promote"), tags.string_list("never_promote"));
@@ -108,9 +145,41 @@ pub(crate) fn options(config: &Config, diagnostics: &Diagnostics) -> WriterOptio
         Ok(promotion) => options.promotion = promotion,
         Err(error) => tags.error("never_promote", error),
     }
+    not_there(&mut tags, "types", "keeps attributes as text");
+    not_there(&mut tags, "bloom", "writes no Bloom filters");
     tags.finish();
+    for (name, instead) in NOT_THERE {
+        not_there(&mut fields, name, instead);
+    }
     fields.finish();
-    options
+    section
+}
+
+const ROW_GROUP_BYTES_MIN: u64 = 1 << 20;
+const ROW_GROUP_BYTES_MAX: u64 = 1 << 30;
+
+fn read_flush(mut flush: Fields<'_>, options: &mut WriterOptions) {
+    options.flush_bytes = usize::try_from(flush.size("bytes", "64MiB")).unwrap_or(options.flush_bytes);
+    let interval = flush.duration("interval", "2s");
+    let (place, diagnostics) = (flush.pos_of("interval"), flush.diags());
+    if interval > FLUSH_INTERVAL_MAX {
+        diagnostics.warn_at(
+            place,
+            "lake.flush.interval: without a log, rows are committed at least every 2 s, since acknowledgements wait for it",
+        );
+    } else if interval < FLUSH_INTERVAL_MIN {
+        flush.error("interval", "expected at least 10ms");
+    }
+    options.flush_interval = interval.clamp(FLUSH_INTERVAL_MIN, FLUSH_INTERVAL_MAX);
+    options.files.zstd_level = i32::try_from(flush.int_in("zstd", 1, 1..=22)).unwrap_or(1);
+    flush.finish();
+}
+
+/// An error for a field that the format has and this version does not.
+fn not_there(fields: &mut Fields<'_>, name: &str, instead: &str) {
+    if fields.node(name).is_some() {
+        fields.error(name, format!("not in this version, which {instead}; remove it"));
+    }
 }
 
 pub(crate) fn register(registry: &mut Registry, lake: Arc<Lake>) {
@@ -160,8 +229,11 @@ impl Output for LakeOutput {
         Box::pin(async move { append.await.map_err(write_error) })
     }
 
+    /// One, once the messages that wait for their commit take their part of the writer's memory: then they wait in the
+    /// flow's own queue, whose bytes are limited, too.
     fn max_in_flight(&self) -> usize {
-        WRITES_IN_FLIGHT
+        let full = self.lake.tags.get().is_some_and(|writer| !writer.has_room());
+        if full { 1 } else { WRITES_IN_FLIGHT }
     }
 
     fn hurry(&self) {

@@ -9,15 +9,11 @@ mod components;
 mod data_dir;
 mod lake;
 mod process;
+mod settings;
+mod shares;
 pub mod sql;
 
 pub use checked::Checked;
 pub use components::Components;
 pub use data_dir::{DataDir, Holder};
 pub use process::{Process, Stopped};
-
-/// When this binary was built, as `/version` tells it.
-const BUILT: &str = match option_env!("THALWEG_BUILT") {
-    Some(built) => built,
-    None => "",
-};

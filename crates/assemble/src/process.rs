@@ -1,13 +1,14 @@
 //! A running process: started in the order data folder, tables, flows, HTTP; stopped in the opposite one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::future::join_all;
 use thalweg_console::{ConfigText, Console, ConsoleOptions, Running};
 use thalweg_flow::{DeadLetterOutput, Flow, FlowEnvironment, StopReport};
-use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, TableStatus, register_process_metrics};
+use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableStatus, register_process_metrics};
 
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
@@ -27,6 +28,30 @@ pub struct Process {
 /// Requests that still run when `shutdown_timeout` is over get this long to end.
 const LISTENER_GRACE: Duration = Duration::from_millis(500);
 
+/// Keeps the process from being ready until every flow is on the board: the listener answers before that, and a board
+/// without flows has nothing to complain of.
+#[derive(Default)]
+struct Starting {
+    done: AtomicBool,
+}
+
+impl Starting {
+    fn done(&self) {
+        self.done.store(true, Ordering::Release);
+    }
+}
+
+impl StatusSource for Starting {
+    fn not_ready(&self) -> Vec<String> {
+        let done = self.done.load(Ordering::Acquire);
+        if done {
+            Vec::new()
+        } else {
+            vec!["the flows are being started".to_owned()]
+        }
+    }
+}
+
 /// How it ended.
 pub struct Stopped {
     pub flows: Vec<StopReport>,
@@ -34,11 +59,13 @@ pub struct Stopped {
 }
 
 impl Process {
-    /// Starts everything. Must be called on a tokio runtime; nothing is left running after an error.
-    pub async fn start(checked: Checked) -> Result<Process> {
+    /// Starts everything; `built` is when the program was built, as `/version` tells it. Must be called on a tokio runtime;
+    /// nothing is left running after an error.
+    pub async fn start(checked: Checked, built: &str) -> Result<Process> {
         let Checked {
             config,
             components,
+            settings,
             flows: specs,
             dead_letter,
             ..
@@ -47,15 +74,18 @@ impl Process {
         let metrics = Arc::new(Metrics::new(config.metrics.use_histogram_timing));
         register_process_metrics(&metrics);
         let board = StatusBoard::default();
+        let starting = Arc::new(Starting::default());
+        board.add(starting.clone());
         let lake = components.lake.clone();
-        lake.start(&config, &metrics)?;
+        let lake_metrics = lake.start(&config, settings.lake, &metrics)?;
         board.add(lake.clone());
 
         // The address is taken before data moves, so that a taken port is found first.
-        let routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), crate::sql::routes(&config, &metrics)?];
+        let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics)?;
+        let routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
         let console = if config.http.enabled {
             let mut options = ConsoleOptions::new(config.http.clone(), config.auth.clone());
-            options.built = crate::BUILT.to_owned();
+            options.built = built.to_owned();
             options.config = ConfigText {
                 json: config.to_json(),
                 yaml: config.to_yaml(),
@@ -109,6 +139,7 @@ impl Process {
                 }
             }
         }
+        starting.done();
         Ok(process)
     }
 
@@ -144,5 +175,79 @@ impl Process {
             let _cut_off = tokio::time::timeout(left().max(LISTENER_GRACE), console.stop()).await;
         }
         Stopped { flows, tables }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use thalweg_config::{Fields, LoadOptions, Source, load};
+    use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec};
+
+    use super::*;
+    use crate::{Components, DataDir};
+
+    /// An input that asks, while it is being built, what the process answers at `/ready`.
+    #[derive(Clone, Default)]
+    struct Asking {
+        answer: Arc<Mutex<Option<(u16, String)>>>,
+    }
+
+    impl InputSpec for Asking {
+        fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+            *self.answer.lock().unwrap() = Some(ready(&context.data_dir));
+            Ok(Box::new(self.clone()))
+        }
+    }
+
+    impl Input for Asking {
+        fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
+            Box::pin(async move {
+                context.connection.up();
+                context.stop.cancelled().await;
+                Ok(())
+            })
+        }
+    }
+
+    fn ready(data_dir: &std::path::Path) -> (u16, String) {
+        let (address, _) = DataDir::holder(data_dir).unwrap().http.unwrap();
+        let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+        let agent: ureq::Agent = config.build().into();
+        let mut response = agent.get(format!("http://{address}/ready")).call().unwrap();
+        (
+            response.status().as_u16(),
+            response.body_mut().read_to_string().unwrap(),
+        )
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_is_ready_before_every_flow_has_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "data_dir: {}\nhttp: {{address: 127.0.0.1:0}}\ninput: {{asking: {{}}}}\noutput: {{drop: {{}}}}\n",
+            folder.path().display()
+        );
+        let asking = Asking::default();
+        let mut components = Components::new();
+        let spec = asking.clone();
+        components.registry.input("asking", move |node, context| {
+            Fields::new(&node.body, context.diagnostics).finish();
+            Some(Arc::new(spec.clone()))
+        });
+        let loaded = load(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
+        let checked = Checked::check_with(loaded, components);
+        assert_eq!(checked.diagnostics.to_string(), "");
+        let process = Process::start(checked, "").await.unwrap();
+        let (status, why) = asking.answer.lock().unwrap().take().unwrap();
+        assert_eq!((status, why.as_str()), (503, "the flows are being started\n"));
+        let mut looks = 0;
+        while !process.status().not_ready().is_empty() {
+            looks += 1;
+            assert!(looks < 1000, "{:?}", process.status().not_ready());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        process.stop().await;
     }
 }

@@ -1,16 +1,18 @@
 //! Questions to the lake: from the running process over HTTP, or from the files when nobody holds the folder.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use thalweg_config::Config;
+use thalweg_config::{Config, Diagnostics};
+use thalweg_lake::LakeMetrics;
 use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
 use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
 use tokio::runtime::Runtime;
 
 use crate::data_dir::{DataDir, Holder};
+use crate::settings::Settings;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -30,17 +32,44 @@ pub struct Question {
     pub token: Option<String>,
 }
 
-/// Writes the answer, as it comes.
+/// Writes the answer, as it comes. `Ok` also when the reader of `out` leaves early: `thalweg sql ... | head` has what it
+/// wanted.
 pub fn answer(runtime: &Runtime, question: &Question, out: &mut dyn Write) -> Result<()> {
-    match DataDir::holder(&question.data_dir) {
+    let answered = match DataDir::holder(&question.data_dir) {
         Some(Holder {
-            http: Some((address, tls)),
+            http: Some((address, false)),
             ..
-        }) => ask(&address, tls, question, out),
-        // A holder without HTTP cannot be asked; what it has committed is in the files.
+        }) => ask(&address, question, out),
+        // A holder without HTTP cannot be asked, and one that speaks TLS shows a certificate that nothing here can judge.
+        // What it has committed is in the files, and that is all that it would answer.
         _ => runtime.block_on(read(question, out)),
+    };
+    answered.or_else(|error| if is_broken_pipe(&error) { Ok(()) } else { Err(error) })
+}
+
+/// Whether the reader of the output has left.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = |error: &(dyn std::error::Error + 'static)| match error.downcast_ref::<print::PrintError>() {
+        Some(print::PrintError::Output(error)) => Some(error.kind()),
+        _ => error.downcast_ref::<Unwritable>().map(|error| error.0.kind()),
+    };
+    error
+        .chain()
+        .filter_map(kind)
+        .any(|kind| kind == std::io::ErrorKind::BrokenPipe)
+}
+
+/// The answer is there and cannot be written.
+#[derive(Debug)]
+struct Unwritable(std::io::Error);
+
+impl std::fmt::Display for Unwritable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the answer cannot be written: {}", self.0)
     }
 }
+
+impl std::error::Error for Unwritable {}
 
 /// Reads the committed files.
 async fn read(question: &Question, out: &mut dyn Write) -> Result<()> {
@@ -51,37 +80,31 @@ async fn read(question: &Question, out: &mut dyn Write) -> Result<()> {
             question.data_dir.display()
         );
     }
-    let engine = Engine::open(&question.data_dir, QueryOptions::default(), QueryMetrics::new()?)?;
+    // No file says otherwise, so queries take their part of what a process may use on this machine.
+    let settings = Settings::read(&Config::default(), &Diagnostics::new(""));
+    let engine = Engine::open(&question.data_dir, settings.query, QueryMetrics::new()?)?;
     let answer = engine.execute(&question.query).await?;
-    let printed = match question.format {
+    match question.format {
         Format::Table => print::table(answer, out).await,
         Format::Csv => print::csv(answer, out).await,
         Format::Json => print::json(answer, out).await,
         Format::Ndjson => print::ndjson(answer, out).await,
         Format::Arrow => print::arrow(answer, out).await,
-    };
-    match printed {
-        // `thalweg sql ... | head` has what it wanted.
-        Err(print::PrintError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map(drop).map_err(Into::into),
-    }
+    }?;
+    Ok(())
 }
 
 /// Asks the process that holds the folder.
-fn ask(address: &str, tls: bool, question: &Question, out: &mut dyn Write) -> Result<()> {
-    if tls {
-        bail!(
-            "the process that holds {} speaks TLS; ask it with a client that trusts its certificate: https://{address}/api/sql",
-            question.data_dir.display()
-        );
-    }
+fn ask(address: &str, question: &Question, out: &mut dyn Write) -> Result<()> {
     let format = match question.format {
         Format::Table | Format::Arrow => "arrow",
         Format::Csv => "csv",
         Format::Json => "json",
         Format::Ndjson => "ndjson",
     };
-    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    // The process is on this machine, whatever HTTP_PROXY says.
+    let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+    let agent: ureq::Agent = config.build().into();
     let mut request = agent
         .post(format!("http://{address}/api/sql?format={format}"))
         .header("content-type", "text/plain");
@@ -100,8 +123,24 @@ fn ask(address: &str, tls: bool, question: &Question, out: &mut dyn Write) -> Re
     if question.format == Format::Table {
         print::table_from_arrow(body, out)?;
     } else {
-        std::io::copy(&mut body, out).context("the answer was cut off")?;
+        copy(&mut body, out)?;
     }
+    Ok(())
+}
+
+/// As [`std::io::copy`], telling what cannot be read from what cannot be written.
+fn copy(from: &mut impl Read, out: &mut dyn Write) -> Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let n = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error).context("the answer was cut off"),
+        };
+        out.write_all(buffer.get(..n).unwrap_or_default()).map_err(Unwritable)?;
+    }
+    out.flush().map_err(Unwritable)?;
     Ok(())
 }
 
@@ -140,11 +179,72 @@ impl HttpRoutes for Routes {
     }
 }
 
-pub(crate) fn routes(config: &Config, metrics: &Metrics) -> Result<Arc<dyn HttpRoutes>> {
-    let engine = Engine::open(
-        &config.data_dir,
-        QueryOptions::default(),
-        QueryMetrics::register(metrics.registry())?,
-    )?;
+pub(crate) fn routes(
+    data_dir: &Path,
+    options: QueryOptions,
+    metrics: &Metrics,
+    lake: &LakeMetrics,
+) -> Result<Arc<dyn HttpRoutes>> {
+    let (memory, cache) = (options.memory_bytes as u64, options.cache_bytes as u64);
+    let engine = Engine::open(data_dir, options, QueryMetrics::register(metrics.registry())?)?;
+    let watched = engine.clone();
+    lake.watch_share("query.memory", memory, move || watched.memory_used() as u64);
+    let watched = engine.clone();
+    lake.watch_share("query.cache", cache, move || watched.cache_used() as u64);
     Ok(Arc::new(Routes(engine)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(data_dir: &Path) -> Question {
+        Question {
+            data_dir: data_dir.to_owned(),
+            query: "select 1 as x".to_owned(),
+            format: Format::Csv,
+            token: None,
+        }
+    }
+
+    /// Takes a few bytes and leaves.
+    struct Leaving;
+
+    impl Write for Leaving {
+        fn write(&mut self, _bytes: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_files_are_read_beside_a_process_whose_certificate_nobody_can_judge() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("lake")).unwrap();
+        let held = DataDir::take(folder.path()).unwrap();
+        held.announce(Some(("127.0.0.1:1".to_owned(), true))).unwrap();
+        let runtime = Runtime::new().unwrap();
+        let mut out = Vec::new();
+        answer(&runtime, &question(folder.path()), &mut out).unwrap();
+        assert_eq!(out, b"x\n1\n");
+    }
+
+    #[test]
+    fn a_reader_that_leaves_is_no_error_wherever_the_answer_comes_from() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("lake")).unwrap();
+        let runtime = Runtime::new().unwrap();
+        answer(&runtime, &question(folder.path()), &mut Leaving).unwrap();
+        let cut = copy(&mut &b"x\n1\n"[..], &mut Leaving).unwrap_err();
+        assert!(is_broken_pipe(&cut), "{cut:#}");
+        let other =
+            anyhow::Error::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe)).context("the answer was cut off");
+        assert!(
+            !is_broken_pipe(&other),
+            "a process that breaks off its answer is another matter"
+        );
+    }
 }

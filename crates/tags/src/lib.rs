@@ -16,6 +16,8 @@ pub mod topic;
 
 use thalweg_flow::Registry;
 
+pub use scripting::STACK_MAX;
+
 /// Adds the processors of this crate.
 pub fn register(registry: &mut Registry) {
     registry.processor("tag_processor", tag_processor::parse);

@@ -11,8 +11,9 @@ use thalweg_script::{
 };
 use thalweg_telemetry::IntCounter;
 
-/// Worker threads have 8 MiB of stack, and scripts are called from some way down.
-const STACK_MAX: u64 = 6 << 20;
+/// The most that `scripting.stack` may be, in bytes: worker threads have 8 MiB of stack, and scripts are called from some
+/// way down.
+pub const STACK_MAX: u64 = 6 << 20;
 
 /// The scripts of one processor, checked, with what all threads share.
 pub(crate) struct Scripts {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use thalweg_assemble::Checked;
 
 use crate::cli::FileOptions;
+use crate::out;
 
 /// Reads and checks a file; prints what is to be said about it to stderr. `None` if it has errors.
 pub fn load(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
@@ -21,7 +22,7 @@ pub fn load(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
     };
     let checked = Checked::load(&path, &options);
     for diagnostic in checked.diagnostics.sorted() {
-        eprintln!("{diagnostic}");
+        out::complain(diagnostic);
     }
     Ok((!checked.diagnostics.has_errors()).then_some(checked))
 }
@@ -31,11 +32,11 @@ pub fn main(options: &FileOptions) -> anyhow::Result<ExitCode> {
         None => ExitCode::FAILURE,
         Some(checked) => {
             let flows = checked.config.flows.len();
-            println!(
+            out::line(format_args!(
                 "{}: {flows} flow{} without errors",
                 options.path()?.display(),
                 if flows == 1 { "" } else { "s" }
-            );
+            ))?;
             ExitCode::SUCCESS
         }
     })

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use crate::check;
 use crate::cli::FileOptions;
+use crate::{check, out};
 
 pub fn main(options: &FileOptions) -> anyhow::Result<ExitCode> {
     let Some(checked) = check::load(options)? else {
         return Ok(ExitCode::FAILURE);
     };
-    print!("{}", checked.config.to_yaml());
+    out::text_as_is(checked.config.to_yaml())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::cli::{ListKind, ListOptions};
+use crate::out;
 
 pub fn main(options: &ListOptions) -> anyhow::Result<ExitCode> {
     let components = thalweg_assemble::Components::new();
@@ -12,11 +13,14 @@ pub fn main(options: &ListOptions) -> anyhow::Result<ExitCode> {
         (ListKind::Processors, "Processors", registry.processor_names().collect()),
         (ListKind::Outputs, "Outputs", registry.output_names().collect()),
     ];
+    let mut text = String::new();
     for (kind, title, names) in all {
         if options.kind.is_none_or(|wanted| wanted == kind) {
-            println!("{title}:");
-            names.iter().for_each(|name| println!("  {name}"));
+            text.push_str(title);
+            text.push_str(":\n");
+            names.iter().for_each(|name| text.extend(["  ", name, "\n"]));
         }
     }
+    out::text_as_is(text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,17 +1,12 @@
 //! The binary: reads the command line and hands over to one module per sub-command.
 //!
 //! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage.
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command-line program speaks to its user"
-)]
-
 mod check;
 mod cli;
 mod demo;
 mod echo;
 mod list;
+mod out;
 mod run;
 mod signals;
 mod simulate;
@@ -31,6 +26,10 @@ static ALLOCATOR: thalweg_telemetry::alloc::Counting<tikv_jemallocator::Jemalloc
 #[unsafe(export_name = "malloc_conf")]
 pub static MALLOC_CONF: &[u8] = b"prof:true,prof_active:true,lg_prof_sample:19\0";
 
+/// What this program was built from, as `/version` tells it: the time of the commit, where the sources are a repository,
+/// else the time of the build.
+const BUILT: &str = env!("THALWEG_BUILT");
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
@@ -45,7 +44,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("thalweg: {error:#}");
+            out::complain(format_args!("thalweg: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -60,4 +59,18 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .thread_name("io")
         .build()
         .context("cannot start the threads for network I/O")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_knows_when_it_was_built() {
+        let form: String = BUILT
+            .chars()
+            .map(|c| if c.is_ascii_digit() { '0' } else { c })
+            .collect();
+        assert_eq!(form, "0000-00-00T00:00:00Z", "{BUILT}");
+    }
 }

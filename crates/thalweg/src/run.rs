@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use thalweg_assemble::{Checked, Process, Stopped};
 use thalweg_telemetry::logging;
 
-use crate::check;
 use crate::cli::RunOptions;
 use crate::signals::StopSignals;
+use crate::{check, out};
 
 pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
     let Some(checked) = check::load(&options.file)? else {
@@ -17,7 +17,7 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
     let runtime = crate::runtime()?;
     let stopped = runtime.block_on(async {
         let signals = StopSignals::install()?;
-        let process = Process::start(checked).await?;
+        let process = Process::start(checked, crate::BUILT).await?;
         if let Some(address) = process.url() {
             tracing::info!("status page at {address}");
         }
@@ -39,14 +39,14 @@ pub fn exit_code(stopped: &Stopped) -> ExitCode {
         tracing::info!(flow = report.flow, "{}", report.counts);
         if report.unacknowledged > 0 {
             let n = report.unacknowledged;
-            eprintln!(
+            out::complain(format_args!(
                 "thalweg: flow {}: {n} messages were not acknowledged within shutdown_timeout",
                 report.flow
-            );
+            ));
             code = ExitCode::FAILURE;
         }
         if let Some(why) = &report.failure {
-            eprintln!("thalweg: flow {} failed: {why}", report.flow);
+            out::complain(format_args!("thalweg: flow {} failed: {why}", report.flow));
             code = ExitCode::FAILURE;
         }
     }

@@ -3,6 +3,8 @@
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::out;
+
 /// The handlers, in place from the moment this is made: before anything runs that a signal must not cut off.
 pub struct StopSignals {
     interrupt: Signal,
@@ -23,8 +25,8 @@ impl StopSignals {
         self.next().await;
         tokio::spawn(async move {
             self.next().await;
-            eprintln!(
-                "thalweg: stopped at once by a second signal; what was not acknowledged will be sent again by its source"
+            out::complain(
+                "thalweg: stopped at once by a second signal; what was not acknowledged will be sent again by its source",
             );
             std::process::exit(1);
         });

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use tokio::io::AsyncReadExt as _;
 
 use crate::cli::{SimulateCommand, SimulateOpcua};
+use crate::out;
 use crate::signals::StopSignals;
 
 pub fn main(command: SimulateCommand) -> anyhow::Result<ExitCode> {
@@ -15,7 +16,11 @@ pub fn main(command: SimulateCommand) -> anyhow::Result<ExitCode> {
     crate::runtime()?.block_on(async {
         let signals = StopSignals::install()?;
         let simulator = thalweg_simulator::start(options).await?;
-        println!("listening {} stats {}", simulator.endpoint(), simulator.stats_url());
+        out::line(format_args!(
+            "listening {} stats {}",
+            simulator.endpoint(),
+            simulator.stats_url()
+        ))?;
         tokio::select! {
             () = signals.stop() => {}
             () = stdin_ends(), if until_stdin_ends => {}

@@ -1,5 +1,6 @@
-//! `thalweg sql`: one question to the lake. A process that holds the data folder is asked over HTTP, since it also knows
-//! what is not yet in the files; otherwise the files are read here.
+//! `thalweg sql`: one question to the lake. A process that holds the data folder is asked over HTTP, since its limits, its
+//! login and what it remembers of files are there already; otherwise the files are read here. Both know the same: what is
+//! committed.
 
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
@@ -42,6 +43,10 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
     };
     let mut out = std::io::stdout().lock();
     answer(&crate::runtime()?, &question, &mut out)?;
-    out.flush().context("cannot write the result")?;
+    match out.flush() {
+        // Whoever read has what it wanted.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+        flushed => flushed.context("cannot write the result")?,
+    }
     Ok(ExitCode::SUCCESS)
 }

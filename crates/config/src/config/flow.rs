@@ -36,7 +36,10 @@ pub enum BufferConfig {
     None,
     /// Messages wait in memory, up to `limit` bytes of the memory budget; a crash loses them.
     Memory {
+        /// 500 MiB where the file does not say, which the budget may lower.
         limit: u64,
+        /// Where the file says it, if it does.
+        given: Option<Pos>,
     },
     /// Messages wait in a durable queue; the node holds the queue's fields.
     Queue(Node),
@@ -145,8 +148,9 @@ fn read_buffer(node: &Node, diags: &Diagnostics) -> BufferConfig {
         "memory" => {
             let mut f = Fields::new(&component.body, diags);
             let limit = f.size("limit", MEMORY_BUFFER_BYTES);
+            let given = f.has("limit").then(|| f.pos_of("limit"));
             f.finish();
-            BufferConfig::Memory { limit }
+            BufferConfig::Memory { limit, given }
         }
         "queue" => BufferConfig::Queue(component.body),
         name => {

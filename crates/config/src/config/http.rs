@@ -38,10 +38,8 @@ pub struct BasicAuth {
     pub username: String,
     /// Base64 of the hash.
     pub password_hash: String,
-    /// `md5`, `sha256`, `bcrypt` or `scrypt`.
+    /// `sha256`; the other algorithms of the reference system are errors.
     pub algorithm: String,
-    /// Base64, for `scrypt`.
-    pub salt: String,
 }
 
 impl std::fmt::Debug for BasicAuth {
@@ -120,8 +118,21 @@ impl BasicAuth {
             algorithm: f
                 .one_of("algorithm", &["md5", "sha256", "bcrypt", "scrypt"], "sha256")
                 .to_owned(),
-            salt: f.string("salt", ""),
         };
+        f.string("salt", "");
+        if enabled && user.algorithm != "sha256" {
+            let message = format!(
+                "this version checks sha256 only, not {}; give the password's SHA-256 in base64, or move the user to \
+                 auth.users_file, which takes argon2id",
+                user.algorithm
+            );
+            f.error("algorithm", message);
+        } else if enabled && !user.password_hash.is_empty() && !is_base64_of_sha256(&user.password_hash) {
+            f.error(
+                "password_hash",
+                "expected the base64 of the password's SHA-256: 44 characters, the last one =",
+            );
+        }
         if enabled && (user.username.is_empty() || user.password_hash.is_empty()) {
             let message = format!("{} needs username and password_hash", node.path());
             diags.error_at(node.pos(), message);
@@ -129,6 +140,13 @@ impl BasicAuth {
         f.finish();
         enabled.then_some(user)
     }
+}
+
+/// 32 bytes are 43 characters and one to fill up.
+fn is_base64_of_sha256(text: &str) -> bool {
+    let digit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+    let digits = text.strip_suffix('=').unwrap_or_default();
+    digits.len() == 43 && digits.bytes().all(digit)
 }
 
 /// What a token or user may do.

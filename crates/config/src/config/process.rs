@@ -5,23 +5,31 @@ use std::time::Duration;
 use crate::fields::Fields;
 use crate::machine::memory_bytes;
 use crate::names::{closest, quoted};
+use crate::source::Pos;
 
 /// Components take shares of one budget; nothing comes on top.
 #[derive(Debug, Clone)]
 pub struct MemoryConfig {
     /// Bytes; by default half of the machine's memory.
     pub limit: u64,
+    /// Where the file says it, if it does.
+    pub given: Option<Pos>,
 }
+
+/// With less, no share is large enough to work with.
+const MEMORY_MIN: u64 = 64 << 20;
 
 impl MemoryConfig {
     pub(super) fn read(mut f: Fields<'_>) -> MemoryConfig {
         let limit = f.opt_size("limit");
-        if limit == Some(0) {
-            f.error("limit", "the process needs memory; give a size such as 2GiB");
+        if limit.is_some_and(|limit| limit < MEMORY_MIN) {
+            f.error("limit", "the process needs at least 64MiB; give a size such as 2GiB");
         }
+        let given = f.has("limit").then(|| f.pos_of("limit"));
         f.finish();
         MemoryConfig {
-            limit: limit.unwrap_or_else(|| memory_bytes() / 2),
+            limit: limit.unwrap_or_else(|| memory_bytes() / 2).max(MEMORY_MIN),
+            given,
         }
     }
 }

@@ -49,7 +49,7 @@ http:
   cert_file: c.pem
   key_file: k.pem
   cors: {enabled: true, allowed_origins: ['*']}
-  basic_auth: {enabled: true, username: u, password_hash: aGFzaA==}
+  basic_auth: {enabled: true, username: u, password_hash: AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=}
 auth:
   tokens:
     - {name: ops, file: ops.token, roles: [admin, read, read]}
@@ -131,7 +131,10 @@ flows:
     assert_eq!(names, ["a", "b", "c"]);
     assert!(matches!(
         config.flows[1].buffer,
-        BufferConfig::Memory { limit: 524_288_000 }
+        BufferConfig::Memory {
+            limit: 524_288_000,
+            given: None
+        }
     ));
     assert!(config.flows[1].pipeline.threads >= 1);
     let BufferConfig::Queue(queue) = &config.flows[2].buffer else {
@@ -239,7 +242,19 @@ fn mistakes_in_sections() {
         ),
         (
             "memory: {limit: 0}\n",
-            "f.yaml:1:17: memory.limit: the process needs memory; give a size such as 2GiB\n",
+            "f.yaml:1:17: memory.limit: the process needs at least 64MiB; give a size such as 2GiB\n",
+        ),
+        (
+            "http: {basic_auth: {enabled: true, username: u, password_hash: x, algorithm: bcrypt}}\n",
+            "f.yaml:1:8: warning: http.basic_auth is read as one more user for auth, with all roles; move it there\n\
+             f.yaml:1:78: http.basic_auth.algorithm: this version checks sha256 only, not bcrypt; give the password's \
+             SHA-256 in base64, or move the user to auth.users_file, which takes argon2id\n",
+        ),
+        (
+            "http: {basic_auth: {enabled: true, username: u, password_hash: aGFzaA==}}\n",
+            "f.yaml:1:8: warning: http.basic_auth is read as one more user for auth, with all roles; move it there\n\
+             f.yaml:1:64: http.basic_auth.password_hash: expected the base64 of the password's SHA-256: 44 characters, \
+             the last one =\n",
         ),
         (
             "scripting: {timeout: 0}\n",

@@ -81,7 +81,6 @@ async fn a_user_of_the_legacy_section_has_all_roles() {
         username: "ada".to_owned(),
         password_hash: BASE64_STANDARD.encode(Sha256::digest(b"pump")),
         algorithm: "sha256".to_owned(),
-        salt: String::new(),
     };
     let credentials = Credentials::load(&AuthConfig::default(), Some(&user)).unwrap().unwrap();
     assert_eq!(credentials.identify(&basic("ada:pump")).await.unwrap().roles.len(), 3);

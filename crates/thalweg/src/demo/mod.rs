@@ -5,9 +5,11 @@ mod line;
 mod plant;
 
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use thalweg_assemble::{Checked, Process, Stopped};
 use thalweg_config::{LoadOptions, Source};
 use thalweg_telemetry::logging;
@@ -15,16 +17,17 @@ use thalweg_telemetry::logging;
 use self::line::Line;
 use self::plant::Plant;
 use crate::cli::DemoOptions;
+use crate::out;
 use crate::signals::StopSignals;
 
 const FLOW: &str = include_str!("../../../../examples/demo.yaml");
 
 pub fn main(options: &DemoOptions) -> anyhow::Result<ExitCode> {
     let plant = Plant::start(options)?;
-    println!(
+    say(format_args!(
         "plant      {} slow and {} fast tags at {}",
         options.slow_nodes, options.fast_nodes, plant.endpoint
-    );
+    ));
     let checked = configuration(options, &plant)?;
     let mut log = checked.logging();
     log.level = logging::level("WARN").unwrap_or(log.level);
@@ -34,11 +37,13 @@ pub fn main(options: &DemoOptions) -> anyhow::Result<ExitCode> {
     let runtime = crate::runtime()?;
     let stopped = runtime.block_on(async {
         let signals = StopSignals::install()?;
-        let process = Process::start(checked).await?;
+        let process = Process::start(checked, crate::BUILT)
+            .await
+            .map_err(in_options_of_the_demo)?;
         if let Some(address) = process.url() {
-            println!("status     {address}");
+            say(format_args!("status     {address}"));
         }
-        print_queries(options);
+        print_queries(options)?;
         watch(&process, signals, options.duration).await;
         anyhow::Ok(process.stop().await)
     });
@@ -64,25 +69,74 @@ fn configuration(options: &DemoOptions, plant: &Plant) -> anyhow::Result<Checked
         &LoadOptions { set, chilled: false },
     );
     for diagnostic in checked.diagnostics.sorted() {
-        eprintln!("{diagnostic}");
+        out::complain(diagnostic);
     }
     anyhow::ensure!(!checked.diagnostics.has_errors(), "the demo's configuration has errors");
     Ok(checked)
 }
 
-fn print_queries(options: &DemoOptions) {
-    let program = std::env::args().next().unwrap_or_else(|| "thalweg".to_owned());
-    let folder = options.data_dir.display();
-    println!(
-        "ask it     {program} sql --data-dir {folder} \\\n             \"select count(*) as rows, count(distinct tag) as tags, min(time) as first, max(time) as last from tags\""
-    );
-    println!(
-        "           {program} sql --data-dir {folder} \\\n             \"select attr_opcua_tag_group as tag_group, count(*) as rows, avg(value) as mean from tags group by 1 order by 1\""
-    );
-    println!("           Ctrl-C ends: it drains, commits and prints the balance\n");
+/// What the demo says on its way. Whether anybody reads it is found out by the live line, which ends the demo if not.
+fn say(text: impl std::fmt::Display) {
+    let _ = out::line(text);
 }
 
-/// Prints the live line once per second until the end is asked for.
+/// The sentence of an error with the demo's options in place of the fields of a file that its user never wrote.
+fn in_options_of_the_demo(error: anyhow::Error) -> anyhow::Error {
+    let text = format!("{error:#}");
+    if let Some((address, _)) = text.strip_prefix("http.address ").and_then(|rest| rest.split_once(';')) {
+        return anyhow::anyhow!(
+            "--http {address}, and the demo has neither; give --http an address of this machine alone"
+        );
+    }
+    let fields = [
+        ("set http.address to", "set --http to"),
+        ("set data_dir to", "set --data-dir to"),
+        ("set another data_dir", "give another --data-dir"),
+    ];
+    let text = fields
+        .iter()
+        .fold(text, |text, (field, option)| text.replace(field, option));
+    anyhow::anyhow!(text)
+}
+
+/// Two commands that work in any folder of any terminal of this machine.
+fn print_queries(options: &DemoOptions) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let (program, folder) = (quoted(&program), quoted(&absolute(&options.data_dir)));
+    for (lead, query) in [
+        (
+            "ask it",
+            "select count(*) as rows, count(distinct tag) as tags, min(time) as first, max(time) as last from tags",
+        ),
+        (
+            "",
+            "select attr_opcua_tag_group as tag_group, count(*) as rows, avg(value) as mean from tags group by 1 order by 1",
+        ),
+    ] {
+        say(format_args!(
+            "{lead:<10} {program} sql --data-dir {folder} \\\n             \"{query}\""
+        ));
+    }
+    say("           Ctrl-C ends: it drains, commits and prints the balance\n");
+    Ok(())
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
+    if text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+/// Prints the live line once per second until the end is asked for, or nobody reads it any more.
 async fn watch(process: &Process, signals: StopSignals, duration: Option<Duration>) {
     let terminal = std::io::stdout().is_terminal();
     let start = Instant::now();
@@ -98,22 +152,24 @@ async fn watch(process: &Process, signals: StopSignals, duration: Option<Duratio
         }
         let text = line.render(&process.status());
         let mut out = std::io::stdout().lock();
-        let _ = if terminal {
+        let written = if terminal {
             let width = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(120, |size| usize::from(size.ws_col));
             let shown: String = text.chars().take(width.saturating_sub(1)).collect();
             write!(out, "\r\x1b[2K{shown}")
         } else {
             writeln!(out, "{text}")
         };
-        let _ = out.flush();
+        if written.and_then(|()| out.flush()).is_err() {
+            break;
+        }
         if duration.is_some_and(|duration| start.elapsed() >= duration) {
             break;
         }
     }
     if terminal {
-        println!();
+        say("");
     }
-    println!("stopping   draining and committing");
+    say("stopping   draining and committing");
 }
 
 fn summary(stopped: &Stopped, options: &DemoOptions) {
@@ -124,14 +180,58 @@ fn summary(stopped: &Stopped, options: &DemoOptions) {
         } else {
             "DOES NOT ADD UP"
         };
-        println!("balance    {counts}   ({sign})");
+        say(format_args!("balance    {counts}   ({sign})"));
     }
     for table in &stopped.tables {
         let mib = table.bytes as f64 / f64::from(1 << 20);
-        println!(
+        say(format_args!(
             "table      {}: {} rows in {} files, {mib:.1} MiB, version {}",
             table.name, table.rows, table.files, table.version
-        );
+        ));
     }
-    println!("data       {}", options.data_dir.join("lake").display());
+    say(format_args!(
+        "data       {}",
+        absolute(&options.data_dir).join("lake").display()
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_can_be_pasted_into_a_shell() {
+        for (path, expected) in [
+            (
+                "/opt/thalweg/target/release/thalweg",
+                "/opt/thalweg/target/release/thalweg",
+            ),
+            ("/home/a b/data", "'/home/a b/data'"),
+            ("/home/o'neil/data", "'/home/o'\\''neil/data'"),
+            ("/home/$x/data", "'/home/$x/data'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), expected);
+        }
+    }
+
+    #[test]
+    fn errors_name_the_options_of_the_demo() {
+        for (error, expected) in [
+            (
+                "cannot listen on 127.0.0.1:4195: the port is taken by another process; stop it or set http.address to another port",
+                "cannot listen on 127.0.0.1:4195: the port is taken by another process; stop it or set --http to another port",
+            ),
+            (
+                "the data folder ./data_dir is in use by process 7; stop it, or set data_dir to another folder",
+                "the data folder ./data_dir is in use by process 7; stop it, or set --data-dir to another folder",
+            ),
+            (
+                "http.address 10.0.0.1:4195 can be reached by other hosts without TLS or a login; set it to 127.0.0.1:4195, or add",
+                "--http 10.0.0.1:4195 can be reached by other hosts without TLS or a login, and the demo has neither; give \
+                 --http an address of this machine alone",
+            ),
+        ] {
+            assert_eq!(in_options_of_the_demo(anyhow::anyhow!(error)).to_string(), expected);
+        }
+    }
 }

@@ -1,0 +1,202 @@
+//! What the sections `lake`, `query` and `memory` say together, with every default filled in.
+
+use std::time::Duration;
+
+use thalweg_config::{Config, Diagnostics, Fields, Pos};
+use thalweg_lake::WriterOptions;
+use thalweg_query::QueryOptions;
+
+use crate::lake;
+use crate::shares::{self, Share};
+
+/// Shares of `memory.limit`: percent of it, and at most.
+const LAKE: (u64, u64) = (30, 768 << 20);
+const QUERY: (u64, u64) = (25, 1 << 30);
+const CACHE: (u64, u64) = (5, 128 << 20);
+/// With less, not even a small table can be sorted.
+const QUERY_BYTES_MIN: u64 = 8 << 20;
+
+const CONCURRENCY_MAX: i64 = 1_000;
+const QUEUE_MAX: i64 = 100_000;
+
+/// The settings of the parts that are not flows, and what may wait in each flow.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub lake: WriterOptions,
+    pub query: QueryOptions,
+    /// Bytes that may wait in each flow, in the order of the file.
+    pub flows: Vec<(String, usize)>,
+}
+
+impl Settings {
+    /// Mistakes go to the diagnostics.
+    pub fn read(config: &Config, diagnostics: &Diagnostics) -> Settings {
+        let mut lake = lake::section(config, diagnostics);
+        let mut query = query_section(config, diagnostics);
+        let part = |name, (percent, max), floor, given| Share::part(name, config, percent, max, floor, given);
+        let mut all = vec![
+            part("lake.memory", LAKE, lake::MEMORY_MIN, lake.memory),
+            part("query.memory", QUERY, QUERY_BYTES_MIN, query.memory),
+            part("query.cache", CACHE, 0, query.cache),
+        ];
+        let (flows, dead_letter) = shares::of_flows(config);
+        all.extend(flows);
+        all.extend(dead_letter);
+        let mut sizes = shares::divide(config, &all, diagnostics).into_iter();
+        let mut next = || sizes.next().unwrap_or_default();
+        lake.options.memory_bytes = next();
+        query.options.memory_bytes = next();
+        query.options.cache_bytes = next();
+        let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
+        Settings {
+            lake: lake.options,
+            query: query.options,
+            flows,
+        }
+    }
+}
+
+struct QuerySection {
+    options: QueryOptions,
+    memory: Option<(u64, Pos)>,
+    cache: Option<(u64, Pos)>,
+}
+
+fn query_section(config: &Config, diagnostics: &Diagnostics) -> QuerySection {
+    let mut options = QueryOptions::default();
+    let Some(node) = &config.query else {
+        return QuerySection {
+            options,
+            memory: None,
+            cache: None,
+        };
+    };
+    let mut fields = Fields::new(node, diagnostics);
+    options.timeout = fields.duration("timeout", "60s");
+    if options.timeout < Duration::from_millis(1) {
+        fields.error("timeout", "a query needs some time; give a duration such as 60s");
+    }
+    let count = |number: i64| usize::try_from(number).unwrap_or(usize::MAX);
+    let concurrency = i64::try_from(options.concurrency).unwrap_or(CONCURRENCY_MAX);
+    options.concurrency = count(fields.int_in("concurrency", concurrency, 1..=CONCURRENCY_MAX));
+    options.queue = count(fields.int_in("queue", 64, 0..=QUEUE_MAX));
+    options.spill_bytes = fields.size("spill", "64GiB");
+    let mut size = |name| Some((fields.opt_size(name)?, fields.pos_of(name)));
+    let (memory, cache) = (size("memory"), size("cache"));
+    fields.finish();
+    QuerySection { options, memory, cache }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_config::{LoadOptions, Source, load};
+
+    use super::*;
+
+    const FLOW: &str = "input: {stdin: {}}\noutput: {drop: {}}\n";
+
+    fn read(text: &str) -> (Settings, String) {
+        let text = format!("{text}{FLOW}");
+        let loaded = load(
+            &Source::new("f.yaml", text.as_str()),
+            &|_| None,
+            &LoadOptions::default(),
+        );
+        assert_eq!(loaded.diagnostics.to_string(), "");
+        let diagnostics = Diagnostics::new("f.yaml");
+        let settings = Settings::read(&loaded.config, &diagnostics);
+        (settings, diagnostics.to_string())
+    }
+
+    #[test]
+    fn defaults_are_parts_of_the_memory_limit_with_an_upper_bound() {
+        const MIB: usize = 1 << 20;
+        for (limit, [lake, query, cache, flow]) in [
+            ("1000MiB", [300, 250, 50, 128]),
+            ("100MiB", [30, 25, 5, 25]),
+            ("64GiB", [768, 1024, 128, 128]),
+        ] {
+            let (settings, messages) = read(&format!("memory: {{limit: {limit}}}\n"));
+            assert_eq!(messages, "");
+            let sizes = [
+                settings.lake.memory_bytes,
+                settings.query.memory_bytes,
+                settings.query.cache_bytes,
+                settings.flows[0].1,
+            ];
+            // A percentage of a size in MiB is one to within its rounding.
+            assert_eq!(
+                sizes.map(|bytes| (bytes + MIB / 2) / MIB),
+                [lake, query, cache, flow],
+                "of {limit}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_section_query_is_read() {
+        let text = "memory: {limit: 2GiB}\nquery: {timeout: 5s, memory: 100MiB, concurrency: 3, queue: 4, cache: 1MiB, \
+                    spill: 1GiB}\n";
+        let (settings, messages) = read(text);
+        assert_eq!(messages, "");
+        let query = settings.query;
+        assert_eq!((query.timeout, query.memory_bytes), (Duration::from_secs(5), 100 << 20));
+        assert_eq!((query.concurrency, query.queue), (3, 4));
+        assert_eq!((query.cache_bytes, query.spill_bytes), (1 << 20, 1 << 30));
+    }
+
+    #[test]
+    fn mistakes_in_the_sections_are_reported_at_their_place() {
+        for (text, expected) in [
+            (
+                "query: {timout: 5s}\n",
+                "f.yaml:1:9: unknown field \"timout\" in query, did you mean \"timeout\"?\n",
+            ),
+            (
+                "query: {timeout: 0s}\n",
+                "f.yaml:1:18: query.timeout: a query needs some time; give a duration such as 60s\n",
+            ),
+            (
+                "memory: {limit: 1GiB}\nlake: {memory: 2GiB}\n",
+                "f.yaml:2:16: lake.memory: 2 GiB are more than memory.limit (1 GiB), of which it is a part; lower it or \
+                 raise memory.limit\n",
+            ),
+            (
+                "memory: {limit: 1GiB}\nlake: {memory: 1MiB}\n",
+                "f.yaml:2:16: lake.memory: it needs at least 16 MiB\n",
+            ),
+            (
+                "memory: {limit: 1GiB}\nlake: {memory: 700MiB}\nquery: {memory: 400MiB}\n",
+                "f.yaml:2:16: the parts of memory.limit add up to at least 1101 MiB (lake.memory 700 MiB, query.memory 400 \
+                 MiB), and memory.limit is 1 GiB; lower one of them or raise memory.limit\n",
+            ),
+            (
+                "lake: {flush: {interval: 30s}}\n",
+                "f.yaml:1:26: warning: lake.flush.interval: without a log, rows are committed at least every 2 s, since \
+                 acknowledgements wait for it\n",
+            ),
+            (
+                "lake: {compaction: {target: 1GiB}, tags: {bloom: [tag]}}\n",
+                "f.yaml:1:20: lake.compaction: not in this version, which leaves files as they were flushed; remove it\n\
+                 f.yaml:1:50: lake.tags.bloom: not in this version, which writes no Bloom filters; remove it\n",
+            ),
+            (
+                "lake: {flush: {zstd: 40}}\n",
+                "f.yaml:1:22: lake.flush.zstd: expected a whole number from 1 to 22, got the number 40\n",
+            ),
+        ] {
+            assert_eq!(read(text).1, expected, "for {text}");
+        }
+    }
+
+    #[test]
+    fn how_files_are_written_can_be_set() {
+        let (settings, messages) = read("lake: {flush: {zstd: 7, interval: 1s}, parquet: {row_group_bytes: 8MiB}}\n");
+        assert_eq!(messages, "");
+        assert_eq!(
+            (settings.lake.files.zstd_level, settings.lake.files.row_group_bytes),
+            (7, 8 << 20)
+        );
+        assert_eq!(settings.lake.flush_interval, Duration::from_secs(1));
+    }
+}
