@@ -101,11 +101,12 @@ async function send(query, signal) {
   return JSON.parse(text)
 }
 
-// The sentence in an error of the server, whether it came as JSON or as text.
+// The sentence in an error of the server: `{"error": {"code", "message"}}` from the query itself, or text from whatever
+// stood in front of it.
 export function problem(text, status) {
   try {
-    const { detail, message, error, title } = JSON.parse(text)
-    return [detail, message, error, title].find((part) => typeof part === 'string' && part !== '') ?? text
+    const { error } = JSON.parse(text)
+    return [error?.message, error].find((part) => typeof part === 'string' && part !== '') ?? text
   } catch {
     return text.trim() === '' ? `The server answered with status ${status}.` : text.trim()
   }

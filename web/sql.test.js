@@ -22,9 +22,11 @@ test('values are shown as they are, long ones cut', () => {
 })
 
 test('the sentence of an error is found in JSON and in text', () => {
-  assert.equal(problem('{"code":"sql.parse","detail":"line 1: expected SELECT"}', 400), 'line 1: expected SELECT')
-  assert.equal(problem('{"message":"m"}', 400), 'm')
+  const refused = '{"error":{"code":"sql.parse","message":"Expected: SELECT at line 1"}}'
+  assert.equal(problem(refused, 400), 'Expected: SELECT at line 1')
+  assert.equal(problem('{"error":"not authorized"}', 401), 'not authorized')
   assert.equal(problem('{"code":"x"}', 400), '{"code":"x"}')
+  assert.equal(problem('null', 400), 'null')
   assert.equal(problem('busy\n', 429), 'busy')
   assert.equal(problem('', 504), 'The server answered with status 504.')
 })

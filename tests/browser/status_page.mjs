@@ -5,7 +5,7 @@
 // Checks on a phone (360 x 740) and on a wide screen (1280 x 800), light and dark: the graph of every flow is drawn, rates
 // and totals move when data flows, the balance adds up by the page's own figures, nothing scrolls sideways, every text has
 // enough contrast, everything can be reached by keyboard, nothing is fetched from elsewhere, and the browser's console
-// stays silent. With --sql, the query must give rows. Exits with 1 and a list of what is wrong.
+// stays silent. With --sql, the query must give rows, and a wrong one a sentence. Exits with 1 and a list of what is wrong.
 //
 // Needs chromium, and playwright-core in $THALWEG_NODE (default ~/.cache/thalweg/node).
 import { existsSync, mkdirSync } from 'node:fs'
@@ -178,7 +178,8 @@ async function checkSql(page, where, query) {
   await page.fill('#query', 'selec nonsense')
   await page.locator('.sql button').click()
   await page.waitForSelector('.outcome[data-failed]', { timeout: 60_000 })
-  expect((await page.locator('.outcome').textContent()).length > 10, `${where}: a wrong query gives no sentence`)
+  const sentence = await page.locator('.outcome').textContent()
+  expect(sentence.length > 10 && !/[{}]/.test(sentence), `${where}: a wrong query gives "${sentence}"`)
 }
 
 async function visit(browser, screen, scheme) {

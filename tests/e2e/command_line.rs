@@ -152,6 +152,74 @@ output:
     assert!(!echoed.stdout.contains("hunter2"), "{}", echoed.stdout);
 }
 
+/// A pipe that nobody reads any more.
+fn left() -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer
+}
+
+#[test]
+fn a_reader_that_has_left_is_no_error_and_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = "input: {stdin: {}}\noutput: {drop: {}}\n";
+    std::fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    std::fs::create_dir_all(folder.path().join("thalweg-data/lake")).unwrap();
+    for arguments in [
+        vec!["list"],
+        vec!["echo", "flow.yaml"],
+        vec!["check", "flow.yaml"],
+        vec!["sql", "--format", "csv", "select 1 as x"],
+    ] {
+        let output = std::process::Command::new(thalweg_tests::thalweg::binary())
+            .args(&arguments)
+            .current_dir(folder.path())
+            .stdout(left())
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && error.is_empty(), "{arguments:?}: {error}");
+    }
+    let unread = std::process::Command::new(thalweg_tests::thalweg::binary())
+        .args(["check", "missing.yaml"])
+        .current_dir(folder.path())
+        .stderr(left())
+        .output()
+        .unwrap();
+    assert_eq!(unread.status.code(), Some(1), "101 would be a panic");
+}
+
+#[test]
+fn check_knows_what_this_version_cannot_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let yaml = "\
+metrics: {mapping: root = this}
+scripting: {engine: native}
+memory: {limit: 1GiB}
+lake: {memory: 900MiB, compaction: {target: 1GiB}, flush: {interval: 30s}}
+query: {memory: 500MiB, timout: 5s}
+input: {stdin: {}}
+output: {drop: {}}
+";
+    std::fs::write(folder.path().join("flow.yaml"), yaml).unwrap();
+    let checked = run(folder.path(), &["check", "flow.yaml"]).unwrap();
+    assert_eq!(checked.status.code(), Some(1));
+    let starts: Vec<String> = checked
+        .stderr
+        .lines()
+        .map(|line| line.chars().take(40).collect())
+        .collect();
+    let expected = [
+        "flow.yaml:1:20: metrics.mapping: this ve",
+        "flow.yaml:2:21: scripting.engine: this v",
+        "flow.yaml:4:16: the parts of memory.limi",
+        "flow.yaml:4:36: lake.compaction: not in ",
+        "flow.yaml:4:70: warning: lake.flush.inte",
+        "flow.yaml:5:25: unknown field \"timout\" i",
+    ];
+    assert_eq!(starts, expected, "{}", checked.stderr);
+}
+
 #[test]
 fn list_names_the_components() {
     let folder = tempfile::tempdir().unwrap();

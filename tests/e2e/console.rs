@@ -25,10 +25,15 @@ fn health_version_and_metrics_answer_as_the_reference_does() {
     assert_eq!(thalweg.get("/ping").unwrap(), "pong");
     thalweg.wait_ready().unwrap();
     let version = thalweg.json("/version").unwrap();
-    assert!(
-        version["version"].is_string() && version["built"].is_string(),
-        "{version}"
-    );
+    let part = |name: &str| version[name].as_str().unwrap_or_default().to_owned();
+    assert!(!part("version").is_empty() && part("built").ends_with('Z'), "{version}");
+    let endpoints = thalweg.get("/endpoints").unwrap();
+    for path in ["/api/sql", "/api/v1/opcua/nodes", "/api/v1/opcua/failures"] {
+        assert!(
+            endpoints.contains(&format!("\"{path}\"")),
+            "{path} is missing in {endpoints}"
+        );
+    }
     eventually(|| {
         let metrics = thalweg.get("/metrics")?;
         for name in [
@@ -37,6 +42,9 @@ fn health_version_and_metrics_answer_as_the_reference_does() {
             "output_sent",
             "thalweg_flow_in_total",
             "thalweg_flow_latency_ns",
+            "thalweg_lake_visibility_seconds_count{table=\"tags\"}",
+            "thalweg_lake_memory_bytes{kind=\"limit\",share=\"lake.memory\"}",
+            "thalweg_lake_memory_bytes{kind=\"used\",share=\"query.memory\"}",
             "process_cpu_seconds_total",
         ] {
             anyhow::ensure!(metrics.contains(name), "{name} is missing");
@@ -78,6 +86,7 @@ fn the_status_page_shows_a_person_the_running_graph() {
     let output = Command::new("node")
         .arg(script)
         .arg(format!("http://{}", thalweg.address().unwrap()))
+        .args(["--sql", "select tag, value from tags limit 5"])
         .env("NODE_PATH", node_modules().unwrap())
         .env("THALWEG_TEST_NODE_MODULES", node_modules().unwrap())
         .env("THALWEG_TEST_CHROMIUM", tool_chromium().unwrap())
