@@ -16,6 +16,8 @@ use crate::node_table::{ItemState, NodeIndex, NodeTable};
 use crate::tag_path;
 use crate::value::{status, types};
 
+const NODES: &str = "/api/v1/opcua/nodes";
+const FAILURES: &str = "/api/v1/opcua/failures";
 /// Entries of a page if the request does not say, and at most.
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 10_000;
@@ -114,14 +116,28 @@ impl HttpRoutes for Directory {
             inputs: self.inputs.clone(),
         });
         let router = Router::new()
-            .route("/api/v1/opcua/nodes", get(nodes))
-            .route("/api/v1/opcua/failures", get(failures))
+            .route(NODES, get(nodes))
+            .route(FAILURES, get(failures))
             .with_state(state);
         vec![Mount {
             router,
             access: Access::ReadWrite,
             under_root_path: false,
         }]
+    }
+
+    fn endpoints(&self) -> Vec<(String, String)> {
+        let page = "?input=, ?offset=, ?limit=";
+        vec![
+            (
+                NODES.to_owned(),
+                format!("The nodes of all OPC UA inputs and their states, page by page: {page}, ?state="),
+            ),
+            (
+                FAILURES.to_owned(),
+                format!("What OPC UA inputs failed on and when they try again, page by page: {page}"),
+            ),
+        ]
     }
 }
 
@@ -203,4 +219,19 @@ async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Pa
         limit,
         items,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_lists_are_declared() {
+        let declared: Vec<String> = Directory::default()
+            .endpoints()
+            .into_iter()
+            .map(|(path, _)| path)
+            .collect();
+        assert_eq!(declared, ["/api/v1/opcua/nodes", "/api/v1/opcua/failures"]);
+    }
 }
