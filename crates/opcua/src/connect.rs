@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use opcua::crypto::{SecurityPolicy, X509};
 use opcua::types::{EndpointDescription, GetEndpointsRequest, MessageSecurityMode, NodeId, StatusCode, UAString};
@@ -35,6 +36,15 @@ impl ConnectError {
             text: text.into(),
             wait: false,
             unreachable: false,
+        }
+    }
+
+    /// How long to wait before the next attempt. Sessions and attempts that a server counts are forgotten with the
+    /// session's timeout at the earliest.
+    pub fn pause(&self, backoff: Duration, session_timeout: Duration) -> Duration {
+        match self.wait {
+            true => backoff.max(session_timeout),
+            false => backoff,
         }
     }
 }

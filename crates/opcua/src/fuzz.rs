@@ -52,7 +52,7 @@ pub fn answers(data: &[u8]) {
     values.iter().for_each(|(_, value)| use_up(value));
 }
 
-/// The chunks of a connection; the first byte chooses the security.
+/// What arrives over a connection, as `channel::fuzz` describes it.
 pub fn frames(data: &[u8]) {
     crate::channel::fuzz::frames(data);
 }
@@ -148,8 +148,10 @@ mod tests {
     #[test]
     fn frames_end_in_a_reason() {
         for security in 0..4 {
-            frames(&[&[security][..], b"MSGF\x20\0\0\0", &[0; 24]].concat());
-            frames(&[security]);
+            for flags in 0..=u8::MAX {
+                frames(&[security, flags, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3]);
+            }
         }
+        frames(&[]);
     }
 }

@@ -93,6 +93,7 @@ enum Id {
 struct Entry {
     id: Id,
     name: TextRef,
+    /// Unknown until it was read.
     description: TextRef,
     /// Of the path from the root, for finding equal ones.
     path_hash: u64,
@@ -101,7 +102,8 @@ struct Entry {
     /// Index into the data types; `NO_TYPE` if unknown.
     data_type: u16,
     depth: u16,
-    access_level: u8,
+    /// `None` until it was read.
+    access_level: Option<u8>,
     class: Class,
     state: ItemState,
     /// The last segment of the path is the NodeID, since another node has the same path.
@@ -194,13 +196,13 @@ impl NodeTable {
         self.entries.push(Entry {
             id,
             name,
-            description: TextRef::EMPTY,
+            description: TextRef::UNKNOWN,
             path_hash: chain_hash(parent_hash, found.name),
             parent: found.parent,
             namespace: found.id.namespace,
             data_type: NO_TYPE,
             depth,
-            access_level: NO_ACCESS_LEVEL,
+            access_level: None,
             class: found.class,
             state,
             by_id: false,
@@ -317,7 +319,8 @@ impl NodeTable {
     pub fn access_level(&self, index: NodeIndex) -> u8 {
         self.entries
             .get(index as usize)
-            .map_or(NO_ACCESS_LEVEL, |entry| entry.access_level)
+            .and_then(|entry| entry.access_level)
+            .unwrap_or(NO_ACCESS_LEVEL)
     }
 
     pub fn data_type(&self, index: NodeIndex) -> Option<&NodeId> {
@@ -353,20 +356,37 @@ impl NodeTable {
         }
     }
 
+    /// Takes over what was read of a node. What could not be read (`None`) stays what it was: servers fail to answer for a
+    /// moment, and a data type that is forgotten would cost a tag its filter.
     pub fn set_attributes(
         &mut self,
         index: NodeIndex,
         data_type: Option<&NodeId>,
-        access_level: u8,
-        description: &str,
+        access_level: Option<u8>,
+        description: Option<&str>,
     ) {
-        let data_type = data_type.map_or(NO_TYPE, |data_type| self.intern(data_type));
-        let description = self.texts.add(description);
-        if let Some(entry) = self.entries.get_mut(index as usize) {
-            entry.data_type = data_type;
-            entry.access_level = access_level;
-            entry.description = description;
+        let data_type = data_type.map(|data_type| self.intern(data_type));
+        let Some(entry) = self.entries.get_mut(index as usize) else {
+            return;
+        };
+        entry.data_type = data_type.unwrap_or(entry.data_type);
+        entry.access_level = access_level.or(entry.access_level);
+        // The arena frees nothing, so every browse must not add the same texts again.
+        let is_known = |text: &str| entry.description != TextRef::UNKNOWN && self.texts.get(entry.description) == text;
+        if let Some(description) = description.filter(|text| !is_known(text)) {
+            entry.description = self.texts.add(description);
         }
+    }
+
+    /// What was read of a node, as [`NodeTable::set_attributes`] takes it.
+    pub fn attributes(&self, index: NodeIndex) -> (Option<&NodeId>, Option<u8>, Option<&str>) {
+        let entry = self.entries.get(index as usize);
+        let described = entry.filter(|entry| entry.description != TextRef::UNKNOWN);
+        (
+            self.data_type(index),
+            entry.and_then(|entry| entry.access_level),
+            described.map(|entry| self.texts.get(entry.description)),
+        )
     }
 
     /// Data types are few; beyond 65,534 of them a variable's stays unknown.

@@ -6,6 +6,8 @@ pub(crate) struct TextRef(u64);
 
 impl TextRef {
     pub const EMPTY: TextRef = TextRef(0);
+    /// No text is known, which reads as an empty one. No arena gets so far.
+    pub const UNKNOWN: TextRef = TextRef(u64::MAX);
 }
 
 const BLOCK_BYTES: usize = 1 << 20;
@@ -75,6 +77,7 @@ mod tests {
         let kept = arena.add(&long);
         assert_eq!(arena.get(kept).len(), TEXT_BYTES_MAX - 1);
         assert_eq!(arena.add(""), TextRef::EMPTY);
+        assert_eq!(arena.get(TextRef::UNKNOWN), "");
     }
 
     proptest! {

@@ -20,7 +20,7 @@ pub(super) fn request(id: &NodeId) -> [ReadValueId; PER_NODE] {
     .map(|a| read_id(id.clone(), a))
 }
 
-/// Takes over what was read of each node; what could not be read stays empty.
+/// Takes over what was read of each node; what could not be read stays what it was.
 pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataValue]) {
     for (node, values) in nodes.iter().zip(values.chunks(PER_NODE)) {
         let value = |i: usize| {
@@ -35,16 +35,79 @@ pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataVa
             _ => None,
         };
         let access_level = match value(1) {
-            Some(Value::U8(level)) => *level,
-            _ => 0,
+            Some(Value::U8(level)) => Some(*level),
+            _ => None,
         };
-        let description = match value(2) {
-            Some(Value::Structured(structured)) => match &**structured {
-                Structured::LocalizedText { text: Some(text), .. } => text.as_str(),
-                _ => "",
-            },
-            _ => "",
+        table.set_attributes(*node, data_type.as_ref(), access_level, description(values.get(2)));
+    }
+}
+
+/// Many nodes have none, which servers say by a null, by a text without text, or by a status of their own.
+fn description(value: Option<&DataValue>) -> Option<&str> {
+    let value = value?;
+    match &value.content {
+        _ if status::is_bad(value.stamps.status) => {
+            let has_none = value.stamps.status == opcua::types::StatusCode::BadAttributeIdInvalid.bits();
+            has_none.then_some("")
+        }
+        Content::Value(Value::Structured(structured)) => match &**structured {
+            Structured::LocalizedText { text, .. } => Some(text.as_ref().map_or("", |text| text.as_str())),
+            _ => None,
+        },
+        Content::Nothing => Some(""),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_table::{Class, Found, NO_NODE};
+    use thalweg_record::Stamps;
+
+    fn read(content: Content, status: u32) -> DataValue {
+        DataValue {
+            content,
+            stamps: Stamps { status, ..Stamps::NONE },
+            wrapped: false,
+        }
+    }
+
+    #[test]
+    fn a_read_that_fails_for_a_moment_forgets_nothing() {
+        let mut table = NodeTable::default();
+        let id = NodeId::new(1, 1u32);
+        let found = Found {
+            id: &id,
+            name: "v",
+            class: Class::Variable,
+            parent: NO_NODE,
         };
-        table.set_attributes(*node, data_type.as_ref(), access_level, description);
+        let node = table.add(&found).unwrap();
+        let text = Structured::LocalizedText {
+            locale: None,
+            text: Some("described".into()),
+        };
+        let good = [
+            read(Content::Value(Value::NodeId("i=11".into())), 0),
+            read(Content::Value(Value::U8(3)), 0),
+            read(Content::Value(Value::Structured(std::sync::Arc::new(text))), 0),
+        ];
+        apply(&mut table, &[node], &good);
+        let known = |table: &NodeTable| (table.data_type(node).cloned(), table.access_level(node));
+        let before = known(&table);
+        assert_eq!(before, (Some(NodeId::new(0, 11u32)), 3));
+        let timeout = opcua::types::StatusCode::BadTimeout.bits();
+        let failed = [0; PER_NODE].map(|_| read(Content::Nothing, timeout));
+        apply(&mut table, &[node], &failed);
+        assert_eq!((known(&table), table.description(node)), (before.clone(), "described"));
+        // A node that has lost its description says so.
+        let without = opcua::types::StatusCode::BadAttributeIdInvalid.bits();
+        for value in [read(Content::Nothing, 0), read(Content::Nothing, without)] {
+            apply(&mut table, &[node], &good);
+            let values = [good[0].clone(), good[1].clone(), value];
+            apply(&mut table, &[node], &values);
+            assert_eq!((known(&table), table.description(node)), (before.clone(), ""));
+        }
     }
 }

@@ -50,6 +50,10 @@ enum Done {
     Browsed(Vec<Turn>, Result<Vec<BrowseResult>, CallError>),
     Continued(Vec<(Turn, ByteString)>, Result<Vec<BrowseResult>, CallError>),
     Read(Vec<NodeIndex>, Result<Vec<DataValue>, CallError>),
+    /// Continuation points were given back.
+    Released {
+        lost: bool,
+    },
 }
 
 pub(super) struct Survey<'a> {
@@ -178,11 +182,14 @@ impl<'a> Survey<'a> {
         if self.context.is_full() {
             self.release_points(session);
         }
+        self.make_way(session);
         let room = self
             .browse_chunk
             .get()
             .min(self.points_max.saturating_sub(self.points_in_flight).max(1));
-        let some: Vec<_> = self.points.drain(..room.min(self.points.len())).collect();
+        let some = self
+            .walk
+            .take_allowed(&mut self.points, room, |((ticket, _), _)| *ticket);
         if some.is_empty() {
             return false;
         }
@@ -203,9 +210,10 @@ impl<'a> Survey<'a> {
 
     fn issue_browse(&mut self, session: &Session) -> bool {
         let size = self.browse_chunk.get();
-        let mut some: Vec<Turn> = self.again.drain(..size.min(self.again.len())).collect();
+        let ticket = |(ticket, _): &Turn| *ticket;
+        let mut some = self.walk.take_allowed(&mut self.again, size, ticket);
         if some.is_empty() && self.points.is_empty() && self.points_in_flight == 0 {
-            some.extend(self.starved.pop_front());
+            some = self.walk.take_allowed(&mut self.starved, 1, ticket);
         }
         let table = self.context.table.read();
         if !self.context.is_full_with(&table) {
@@ -304,6 +312,7 @@ impl<'a> Survey<'a> {
                 return self.points_failed(turns, &error);
             }
             Done::Read(nodes, Err(error)) => return self.read_failed(nodes, &error, ready),
+            Done::Released { lost } => return lost,
         }
         false
     }
@@ -428,22 +437,48 @@ impl<'a> Survey<'a> {
         metrics.browse_in_flight.set(gauge(self.calls.len()));
     }
 
-    /// Gives back continuation points that nobody will follow. The answer is of no interest.
-    fn release_points(&mut self, session: &Session) {
-        let points: Vec<(Turn, ByteString)> = self.points.drain(..).collect();
-        if points.is_empty() {
+    /// The node that all others wait for is refused a continuation point, and theirs are not followed: they give them
+    /// back and begin anew when there is room for what they lead to.
+    fn make_way(&mut self, session: &Session) {
+        let next_is_refused = self.starved.iter().any(|(ticket, _)| self.walk.is_next(*ticket));
+        if !next_is_refused || !self.walk.is_full() || !self.calls.is_empty() {
             return;
         }
-        points
-            .iter()
-            .for_each(|((ticket, _), _)| self.walk.deliver(*ticket, Vec::new(), true));
+        if let Some((turns, request)) = self.give_back() {
+            self.starved.extend(turns);
+            let session = session.clone();
+            self.call(1, async move {
+                let answer = session.call(request).await;
+                Done::Released {
+                    lost: matches!(answer, Err(CallError::Closed(_))),
+                }
+            });
+        }
+    }
+
+    /// Gives back continuation points that nobody will follow. The answer is of no interest.
+    fn release_points(&mut self, session: &Session) {
+        if let Some((turns, request)) = self.give_back() {
+            turns
+                .iter()
+                .for_each(|(ticket, _)| self.walk.deliver(*ticket, Vec::new(), true));
+            let session = session.clone();
+            tokio::spawn(async move { session.call(request).await });
+        }
+    }
+
+    /// The request that gives back all continuation points, with the nodes that held them; `None` if there are none.
+    fn give_back(&mut self) -> Option<(Vec<Turn>, BrowseNextRequest)> {
+        if self.points.is_empty() {
+            return None;
+        }
+        let (turns, points): (Vec<Turn>, Vec<ByteString>) = self.points.drain(..).unzip();
         let request = BrowseNextRequest {
             request_header: Default::default(),
             release_continuation_points: true,
-            continuation_points: Some(points.into_iter().map(|(_, point)| point).collect()),
+            continuation_points: Some(points),
         };
-        let session = session.clone();
-        tokio::spawn(async move { session.call(request).await });
+        Some((turns, request))
     }
 }
 
@@ -464,3 +499,6 @@ fn complete(results: Option<Vec<BrowseResult>>, wanted: usize) -> Result<Vec<Bro
         ))),
     }
 }
+
+#[cfg(test)]
+mod waiting_tests;

@@ -2,8 +2,8 @@
 //! order, so that the table is the same whatever the timing.
 //!
 //! Every node is walked in the order of the table, so the frontier is a position in it: there is no queue that could
-//! fill up. What arrives ahead of its turn waits in its slot, up to a limit at which no further nodes are handed out
-//! while the one whose turn it is goes on.
+//! fill up. What arrives ahead of its turn waits in its slot, up to a limit. At the limit only the node whose turn it is
+//! goes on: no further nodes are handed out, and the others are not asked for more references.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use opcua::types::ReferenceDescription;
 
 use crate::node_table::NodeIndex;
 
-/// References that may wait for their turn before no more nodes are handed out.
+/// References that may wait for their turn, beside those of the calls in flight.
 const WAITING_MAX: usize = 200_000;
 
 /// The place of one browsed node in the order.
@@ -25,7 +25,7 @@ struct Slot {
     finished: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Walk {
     /// The next node of the table that was not handed out.
     next: NodeIndex,
@@ -34,6 +34,19 @@ pub(super) struct Walk {
     /// The ticket of the first slot.
     first: u64,
     waiting: usize,
+    pub waiting_max: usize,
+}
+
+impl Default for Walk {
+    fn default() -> Walk {
+        Walk {
+            next: 0,
+            slots: VecDeque::new(),
+            first: 0,
+            waiting: 0,
+            waiting_max: WAITING_MAX,
+        }
+    }
 }
 
 impl Walk {
@@ -53,7 +66,7 @@ impl Walk {
         wanted: impl Fn(NodeIndex) -> bool,
     ) -> Vec<(Ticket, NodeIndex)> {
         let mut handed = Vec::new();
-        while handed.len() < max && (self.next as usize) < table_len && self.waiting < WAITING_MAX {
+        while handed.len() < max && (self.next as usize) < table_len && !self.is_full() {
             let node = self.next;
             self.next += 1;
             if wanted(node) {
@@ -61,6 +74,28 @@ impl Walk {
             }
         }
         handed
+    }
+
+    /// Whether as many references wait for their turn as may.
+    pub fn is_full(&self) -> bool {
+        self.waiting >= self.waiting_max
+    }
+
+    /// Whether the node is the one that the others wait for.
+    pub fn is_next(&self, ticket: Ticket) -> bool {
+        ticket.0 == self.first
+    }
+
+    /// Takes those out of a queue that may go on, up to `max` of them.
+    pub fn take_allowed<T>(&self, queue: &mut VecDeque<T>, max: usize, ticket: impl Fn(&T) -> Ticket) -> Vec<T> {
+        if !self.is_full() {
+            return queue.drain(..max.min(queue.len())).collect();
+        }
+        let next = queue.iter().position(|one| self.is_next(ticket(one)));
+        next.filter(|_| max > 0)
+            .and_then(|at| queue.remove(at))
+            .into_iter()
+            .collect()
     }
 
     /// A node out of its turn: one that is tried again.

@@ -1,5 +1,4 @@
 use std::path::Path;
-use std::time::Duration;
 
 use opcua::core::RequestMessage;
 use thalweg_config::{Diagnostics, Fields, Node};
@@ -175,6 +174,10 @@ async fn a_server_that_counts_attempts_is_given_time() {
             .unwrap();
         assert_eq!((error.wait, error.unreachable), (wait, false), "{error}");
         assert!(error.text.contains(&status::text(code.bits())), "{error}");
+        // An attempt every second would use up whatever the server still has.
+        let (second, timeout) = (Duration::from_secs(1), Duration::from_secs(10));
+        assert_eq!(error.pause(second, timeout), if wait { timeout } else { second });
+        assert_eq!(error.pause(timeout * 6, timeout), timeout * 6);
     }
 }
 

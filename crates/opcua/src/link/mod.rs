@@ -220,10 +220,7 @@ impl Link {
                 .component
                 .warn_limited("connect", 1, || format!("cannot connect: {error}"));
             self.set_state(&error.text);
-            let mut wait = self.backoff.next();
-            if error.wait {
-                wait = wait.max(self.context.config.connection.session_timeout);
-            }
+            let wait = error.pause(self.backoff.next(), self.context.config.connection.session_timeout);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return None,

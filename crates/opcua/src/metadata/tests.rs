@@ -17,7 +17,7 @@ fn table() -> NodeTable {
             })
             .unwrap();
     }
-    table.set_attributes(2, Some(&NodeId::new(0, 10u32)), 3, "Speed of the drive");
+    table.set_attributes(2, Some(&NodeId::new(0, 10u32)), Some(3), Some("Speed of the drive"));
     table
         .add(&Found {
             id: &NodeId::new(2, 7u32),

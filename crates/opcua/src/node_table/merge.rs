@@ -66,12 +66,8 @@ impl NodeTable {
                 own
             }
         };
-        self.set_attributes(
-            own,
-            newer.data_type(index),
-            newer.access_level(index),
-            newer.description(index),
-        );
+        let (data_type, access_level, description) = newer.attributes(index);
+        self.set_attributes(own, data_type, access_level, description);
         if newer.is_failed(index) {
             self.set_state(own, newer.state(index));
         }

@@ -109,7 +109,7 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
     let folder = add(&mut newer, &text_id("folder"), "Folder", Class::Object, new_root);
     let moved = add(&mut newer, &text_id("stays"), "A", Class::Variable, folder);
     add(&mut newer, &text_id("new"), "C", Class::Variable, folder);
-    newer.set_attributes(moved, Some(&NodeId::new(0, 11u32)), 3, "described");
+    newer.set_attributes(moved, Some(&NodeId::new(0, 11u32)), Some(3), Some("described"));
 
     let differences = table.merge(&newer);
     let new = table.find(&text_id("new")).unwrap();
@@ -154,12 +154,61 @@ fn a_million_nodes_take_less_than_400_bytes_each() {
             format!("Plant1.Line7.Machine{:03}.Sensor{i:07}.Value", i % 1000).as_str(),
         );
         let node = add(&mut table, &id, &name, Class::Variable, root);
-        table.set_attributes(node, Some(&NodeId::new(0, 11u32)), 1, "");
+        table.set_attributes(node, Some(&NodeId::new(0, 11u32)), Some(1), Some(""));
     }
     let each = table.heap_bytes() / NODES;
     assert!(each < 400, "{each} bytes per node");
     // Finding equal paths takes 16 bytes per node for the moment.
     assert_eq!(table.make_paths_unique(), 0);
+}
+
+#[test]
+fn what_could_not_be_read_again_stays_known() {
+    let mut table = NodeTable::default();
+    let node = add(&mut table, &text_id("v"), "V", Class::Variable, NO_NODE);
+    let known = (Some(NodeId::new(0, 11u32)), Some(3), Some("described"));
+    let of = |table: &NodeTable| {
+        let (data_type, access_level, description) = table.attributes(node);
+        (data_type.cloned(), access_level, description.map(str::to_owned))
+    };
+    assert_eq!(of(&table), (None, None, None));
+    table.set_attributes(node, known.0.as_ref(), known.1, known.2);
+    let before = of(&table);
+    // A newer browse that found the node but could read nothing of it.
+    let mut newer = NodeTable::default();
+    add(&mut newer, &text_id("v"), "V", Class::Variable, NO_NODE);
+    table.merge(&newer);
+    assert_eq!(of(&table), before);
+    // One that could: even nothing is something to know.
+    newer.set_attributes(0, None, Some(0), Some(""));
+    table.merge(&newer);
+    assert_eq!(of(&table), (known.0, Some(0), Some(String::new())));
+}
+
+#[test]
+fn browsing_again_takes_no_more_memory() {
+    let browsed = || {
+        let mut table = NodeTable::default();
+        let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
+        for i in 0..1000u32 {
+            let node = add(
+                &mut table,
+                &NodeId::new(2, i),
+                &format!("Tag{i}"),
+                Class::Variable,
+                root,
+            );
+            table.set_attributes(node, Some(&NodeId::new(0, 11u32)), Some(1), Some(&"long ".repeat(100)));
+        }
+        table
+    };
+    let mut table = browsed();
+    table.merge(&browsed());
+    let before = table.heap_bytes();
+    for _ in 0..20 {
+        table.merge(&browsed());
+    }
+    assert_eq!(table.heap_bytes(), before);
 }
 
 proptest! {

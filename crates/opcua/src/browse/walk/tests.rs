@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use opcua::types::{ExpandedNodeId, NodeClass, NodeId, QualifiedName, ReferenceDescription, ReferenceTypeId};
 use proptest::prelude::*;
@@ -73,38 +73,47 @@ fn children(graph: &HashMap<u32, Vec<u32>>, table: &NodeTable, node: NodeIndex) 
     graph.get(&id).cloned().unwrap_or_default()
 }
 
-/// Answers in the order of `choices`, each answer in pieces of `piece` references.
+/// Answers in the order of `choices`, each answer in pieces of `piece` references. Also returns how many references
+/// waited at most.
 fn in_any_order(
     graph: &HashMap<u32, Vec<u32>>,
     depth_max: u16,
     chunk: usize,
     piece: usize,
+    waiting_max: usize,
     choices: &[u8],
-) -> Vec<(NodeId, NodeIndex)> {
+) -> (Vec<(NodeId, NodeIndex)>, usize) {
     let mut table = with_root();
-    let mut walk = Walk::default();
-    let mut open: Vec<(Ticket, Vec<u32>)> = Vec::new();
+    let mut walk = Walk {
+        waiting_max,
+        ..Walk::default()
+    };
+    let mut open: VecDeque<(Ticket, Vec<u32>)> = VecDeque::new();
     let mut choices = choices.iter().cycle();
+    let mut most = 0;
     loop {
         while let Some((parent, found)) = walk.take_turn() {
             references::apply(&mut table, parent, &found, &config(depth_max), &[]);
         }
+        most = most.max(walk.waiting);
         for (ticket, node) in walk.hand_out(table.len(), chunk, |node| table.depth(node) < depth_max) {
-            open.push((ticket, children(graph, &table, node)));
+            open.push_back((ticket, children(graph, &table, node)));
         }
         if open.is_empty() {
             if walk.is_idle() && walk.frontier(table.len()) == 0 {
-                return describe(&table);
+                return (describe(&table), most);
             }
             continue;
         }
-        let at = usize::from(*choices.next().unwrap()) % open.len();
-        let (ticket, rest) = &mut open[at];
+        let turn = usize::from(*choices.next().unwrap()) % open.len();
+        open.rotate_left(turn);
+        let mut allowed = walk.take_allowed(&mut open, 1, |(ticket, _)| *ticket);
+        let (ticket, mut rest) = allowed.pop().expect("one can always go on");
         let some: Vec<_> = rest.drain(..piece.min(rest.len())).map(reference).collect();
         let finished = rest.is_empty();
-        walk.deliver(*ticket, some, finished);
-        if finished {
-            open.remove(at);
+        walk.deliver(ticket, some, finished);
+        if !finished {
+            open.push_back((ticket, rest));
         }
     }
 }
@@ -118,6 +127,7 @@ proptest! {
         depth_max in 0u16..8,
         chunk in 1usize..5,
         piece in 1usize..4,
+        waiting_max in 1usize..10,
         choices in prop::collection::vec(any::<u8>(), 1..50),
     ) {
         let mut graph: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -125,10 +135,11 @@ proptest! {
             graph.entry(from).or_default().push(to);
         }
         let expected = in_order(&graph, depth_max);
-        let found = in_any_order(&graph, depth_max, chunk, piece, &choices);
+        let (found, waited) = in_any_order(&graph, depth_max, chunk, piece, waiting_max, &choices);
         prop_assert_eq!(&found, &expected);
         let ids: HashSet<String> = found.iter().map(|(id, _)| id.to_string()).collect();
         prop_assert_eq!(ids.len(), found.len());
+        prop_assert!(waited < waiting_max + piece, "{} waited", waited);
     }
 }
 

@@ -1,0 +1,202 @@
+//! Values that came before the paths of tags were final. They wait as they would in the server's queues: the last few of
+//! each item, the older ones are lost. All together have a limit in bytes, since a first browse may take hours.
+
+use hashbrown::{HashMap, HashSet};
+use thalweg_record::Ticks;
+
+use crate::value::Content;
+use crate::value::answers::HandledValue;
+
+/// Memory of what waits on one connection.
+const BYTES_MAX: usize = 128 << 20;
+
+/// Fewer values are not looked through.
+const COMPACT_AT_MIN: usize = 20_000;
+
+#[derive(Debug)]
+pub(super) struct Held {
+    values: Vec<HandledValue>,
+    bytes: usize,
+    bytes_max: usize,
+    /// Looking through all values costs a pass, so it waits until there are twice as many as it kept last time.
+    compact_at: usize,
+}
+
+/// What there was no room for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub values: usize,
+    /// Their handles.
+    pub items: HashSet<u32>,
+    /// The time of the oldest one that has a time.
+    pub since: Option<Ticks>,
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        Held {
+            values: Vec::new(),
+            bytes: 0,
+            bytes_max: BYTES_MAX,
+            compact_at: COMPACT_AT_MIN,
+        }
+    }
+}
+
+impl Held {
+    /// Takes all values; of each item at least the last `per_item` are kept while memory lasts.
+    pub fn add(&mut self, values: &mut Vec<HandledValue>, per_item: usize) -> Lost {
+        self.bytes += values.iter().map(bytes).sum::<usize>();
+        self.values.append(values);
+        match self.values.len() > self.compact_at || self.bytes > self.bytes_max {
+            true => self.compact(per_item),
+            false => Lost::default(),
+        }
+    }
+
+    fn compact(&mut self, per_item: usize) -> Lost {
+        let mut lost = Lost::default();
+        let mut seen: HashMap<u32, usize> = HashMap::new();
+        let mut kept: Vec<HandledValue> = Vec::new();
+        let mut kept_bytes = 0;
+        // Half, so that the next pass for want of memory is as far away as this one was.
+        let room = self.bytes_max / 2;
+        for value in self.values.drain(..).rev() {
+            let count = seen.entry(value.0).or_insert(0);
+            let size = bytes(&value);
+            // The latest value stays whatever its size.
+            if *count < per_item && (kept_bytes + size <= room || kept.is_empty()) {
+                *count += 1;
+                kept_bytes += size;
+                kept.push(value);
+                continue;
+            }
+            // Nothing older of this item is kept either: its values stay without a hole.
+            *count = per_item;
+            lost.values += 1;
+            lost.items.insert(value.0);
+            let time = value.1.stamps.source_time;
+            if time != Ticks::MISSING {
+                lost.since = Some(lost.since.map_or(time, |since| since.min(time)));
+            }
+        }
+        kept.reverse();
+        self.values = kept;
+        self.bytes = kept_bytes;
+        self.compact_at = (self.values.len() * 2).max(COMPACT_AT_MIN);
+        lost
+    }
+
+    /// All that waits, in the order of its arrival.
+    pub fn take(&mut self) -> Vec<HandledValue> {
+        std::mem::take(self).values
+    }
+}
+
+fn bytes((_, value): &HandledValue) -> usize {
+    let heap = match &value.content {
+        Content::Value(value) => value.heap_bytes(),
+        Content::Nothing | Content::TooLarge => 0,
+    };
+    size_of::<HandledValue>() + heap
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::DataValue;
+    use thalweg_record::{Stamps, Value};
+
+    fn value(handle: u32, number: i64, content: Value) -> HandledValue {
+        let stamps = Stamps {
+            source_time: Ticks(number),
+            ..Stamps::NONE
+        };
+        let value = DataValue {
+            content: Content::Value(content),
+            stamps,
+            wrapped: false,
+        };
+        (handle, value)
+    }
+
+    fn number(handle: u32, number: i64) -> HandledValue {
+        value(handle, number, Value::I64(number))
+    }
+
+    fn numbers_of(held: &mut Held, handle: u32) -> Vec<i64> {
+        let values = held.take().into_iter().filter(|(of, _)| *of == handle);
+        values.map(|(_, value)| value.stamps.source_time.0).collect()
+    }
+
+    #[test]
+    fn the_last_values_of_each_item_wait_and_the_others_are_counted() {
+        let mut held = Held::default();
+        let mut lost = Lost::default();
+        let mut total = 0;
+        for n in 1..=COMPACT_AT_MIN as i64 {
+            let mut values = vec![number(1, n)];
+            if n == 10 {
+                values.push(number(2, n));
+            }
+            total += values.len();
+            let now = held.add(&mut values, 3);
+            if now.values > 0 {
+                lost = now;
+            }
+        }
+        assert_eq!((lost.values, lost.since), (total - 4, Some(Ticks(1))));
+        assert_eq!(lost.items.into_iter().collect::<Vec<_>>(), [1]);
+        let last = COMPACT_AT_MIN as i64;
+        let values = held.take();
+        assert_eq!(values.iter().filter(|(handle, _)| *handle == 2).count(), 1);
+        assert_eq!(values.last(), Some(&number(1, last)));
+    }
+
+    #[test]
+    fn memory_has_a_limit_and_what_is_kept_has_no_hole() {
+        let mut held = Held {
+            bytes_max: 100_000,
+            ..Held::default()
+        };
+        let mut lost = 0;
+        for n in 1..=1000 {
+            lost += held
+                .add(&mut vec![value(1, n, Value::Bytes(vec![0; 5000].into()))], 100)
+                .values;
+            assert!(held.bytes <= 100_000, "{}", held.bytes);
+        }
+        let kept = numbers_of(&mut held, 1);
+        assert_eq!(kept.len() + lost, 1000);
+        assert!(
+            kept.len() >= 9 && kept.windows(2).all(|pair| pair[1] == pair[0] + 1),
+            "{kept:?}"
+        );
+        assert_eq!(kept.last(), Some(&1000));
+        // One that is larger than all there is room for is still better than none.
+        let mut held = Held {
+            bytes_max: 1000,
+            ..Held::default()
+        };
+        held.add(&mut vec![value(1, 1, Value::Bytes(vec![0; 5000].into()))], 100);
+        assert_eq!(numbers_of(&mut held, 1), [1]);
+    }
+
+    /// With many items nearly nothing can be dropped; looking through them all at each addition would take for ever.
+    #[test]
+    fn passes_become_rarer_as_more_is_kept() {
+        let mut held = Held {
+            bytes_max: usize::MAX,
+            ..Held::default()
+        };
+        let mut passes = 0;
+        let mut at = held.compact_at;
+        for handle in 0..1_000_000 {
+            held.add(&mut vec![number(handle, 1)], 10);
+            passes += usize::from(held.compact_at != at);
+            at = held.compact_at;
+        }
+        assert!((3..10).contains(&passes), "{passes}");
+        assert_eq!(held.take().len(), 1_000_000);
+    }
+}
