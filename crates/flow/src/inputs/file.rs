@@ -77,11 +77,12 @@ async fn read_file(path: &Path, codec: &Codec, context: &InputContext) -> Result
 async fn find(pattern: String, context: &InputContext) -> Result<Vec<PathBuf>, InputError> {
     let component = context.component.clone();
     let search = tokio::task::spawn_blocking(move || {
-        matching(&pattern, |folder, error| {
+        let unreadable = |folder: &Path, error: std::io::Error| {
             component.warn_limited("unreadable_folder", 1, || {
                 format!("cannot list {}, its files are left out: {error}", folder.display())
             });
-        })
+        };
+        matching(&pattern, |folder| std::fs::read_dir(folder), unreadable)
     });
     search
         .await
@@ -93,7 +94,11 @@ const SPECIAL: [char; 4] = ['*', '?', '[', '{'];
 
 /// The files that a path or a pattern names, sorted. `*` and `?` stay within a folder, `**` crosses folders. Folders
 /// that are symbolic links are not entered, because they may lead in a circle.
-fn matching(pattern: &str, unreadable: impl Fn(&Path, std::io::Error)) -> Result<Vec<PathBuf>, InputError> {
+fn matching(
+    pattern: &str,
+    list: impl Fn(&Path) -> std::io::Result<std::fs::ReadDir>,
+    unreadable: impl Fn(&Path, std::io::Error),
+) -> Result<Vec<PathBuf>, InputError> {
     if !pattern.contains(SPECIAL) {
         return Ok(vec![PathBuf::from(pattern)]);
     }
@@ -118,7 +123,7 @@ fn matching(pattern: &str, unreadable: impl Fn(&Path, std::io::Error)) -> Result
     let mut found = Vec::new();
     let mut folders = vec![(PathBuf::from(root), 0)];
     while let Some((folder, level)) = folders.pop() {
-        let entries = match std::fs::read_dir(&folder) {
+        let entries = match list(&folder) {
             Ok(entries) => entries,
             Err(error) if level > 0 => {
                 unreadable(&folder, error);
@@ -150,6 +155,40 @@ fn matching(pattern: &str, unreadable: impl Fn(&Path, std::io::Error)) -> Result
 mod tests {
     use super::*;
 
+    fn found_by(pattern: &str) -> Vec<PathBuf> {
+        matching(
+            pattern,
+            |folder| std::fs::read_dir(folder),
+            |folder, error| panic!("{}: {error}", folder.display()),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_listed_is_passed_over() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["a/x.json", "locked/x.json", "z/x.json"] {
+            std::fs::create_dir_all(root.path().join(name).parent().unwrap()).unwrap();
+            std::fs::write(root.path().join(name), "x").unwrap();
+        }
+        let list = |folder: &Path| match folder.ends_with("locked") {
+            true => Err(std::io::ErrorKind::PermissionDenied.into()),
+            false => std::fs::read_dir(folder),
+        };
+        let passed_over = std::cell::RefCell::new(Vec::new());
+        let pattern = format!("{}/*/x.json", root.path().display());
+        let found = matching(&pattern, list, |folder, _| {
+            passed_over.borrow_mut().push(folder.to_owned())
+        });
+        assert_eq!(
+            found.unwrap(),
+            [root.path().join("a/x.json"), root.path().join("z/x.json")]
+        );
+        assert_eq!(passed_over.into_inner(), [root.path().join("locked")]);
+        let root_itself = matching(&pattern, |_| Err(std::io::ErrorKind::NotFound.into()), |_, _| {});
+        assert!(root_itself.is_err());
+    }
+
     #[test]
     fn patterns_find_files_in_order() {
         let folder = tempfile::tempdir().unwrap();
@@ -158,7 +197,7 @@ mod tests {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
         let find = |pattern: &str| {
-            let found = matching(&format!("{}/{pattern}", folder.path().display()), |_, _| {}).unwrap();
+            let found = found_by(&format!("{}/{pattern}", folder.path().display()));
             found
                 .iter()
                 .map(|p| p.strip_prefix(folder.path()).unwrap().display().to_string())
@@ -183,7 +222,7 @@ mod tests {
         std::os::unix::fs::symlink(path("a/1.json"), path("d/linked.json")).unwrap();
         std::os::unix::fs::symlink(path("nowhere"), path("broken.json")).unwrap();
         let find = |pattern: &str| {
-            let found = matching(&format!("{}/{pattern}", folder.path().display()), |_, _| {}).unwrap();
+            let found = found_by(&format!("{}/{pattern}", folder.path().display()));
             let names = found
                 .iter()
                 .map(|p| p.strip_prefix(folder.path()).unwrap().display().to_string());
