@@ -84,12 +84,18 @@ pub struct Options {
     pub max_nodes_per_browse: u32,
     pub max_nodes_per_read: u32,
     pub max_items_per_call: u32,
+    /// Subscriptions of one session, refused with BadTooManySubscriptions beyond; 0 is 1,000.
+    pub max_subscriptions: u32,
+    /// Items of one subscription, beyond which a whole call is refused with BadTooManyMonitoredItems; 0 is no limit.
+    pub max_items_per_subscription: u32,
     /// References in one browse result before a continuation point is returned.
     pub max_references_per_node: u32,
     /// Refuse every monitored item that carries a data change filter.
     pub refuse_filters: bool,
     /// Nodes that Browse shows, and that Read and CreateMonitoredItems deny with BadNodeIdUnknown.
     pub bad_nodes: u32,
+    /// Nodes, as NodeID text, that are hidden from the start: see [`crate::Simulator::hide`].
+    pub hidden: Vec<String>,
     /// Cut every TCP connection each time this many seconds have passed; 0 is never.
     pub drop_every: f64,
     /// Milliseconds by which each byte is delayed, in both directions.
@@ -130,9 +136,12 @@ impl Default for Options {
             max_nodes_per_browse: 0,
             max_nodes_per_read: 0,
             max_items_per_call: 0,
+            max_subscriptions: 0,
+            max_items_per_subscription: 0,
             max_references_per_node: 1_000,
             refuse_filters: false,
             bad_nodes: 0,
+            hidden: Vec::new(),
             drop_every: 0.0,
             latency: 0,
             cuttable: false,

@@ -25,6 +25,7 @@ const UNLIMITED: usize = 1 << 32;
 const HOUR_MS: u32 = 3_600_000;
 /// The library looks for due subscriptions this often, so publishing intervals are met to this precision.
 const POLL_INTERVAL_MS: u64 = 20;
+const SUBSCRIPTIONS_MAX: usize = 1_000;
 const PUBLISHING_INTERVAL_MS_MIN: f64 = 10.0;
 /// Notification messages that wait for a publish request, per subscription. The library drops older ones unseen; the
 /// ticker holds values back from a late client, so this many come together only if the client asks for tiny messages.
@@ -82,12 +83,15 @@ fn limits(options: &Options) -> Limits {
         max_message_size: 64 << 20,
         max_chunk_count: 4_096,
         subscriptions: SubscriptionLimits {
-            max_subscriptions_per_session: 1_000,
+            max_subscriptions_per_session: match options.max_subscriptions {
+                0 => SUBSCRIPTIONS_MAX,
+                max => max as usize,
+            },
             max_pending_publish_requests: 1_000,
             max_publish_requests_per_subscription: 16,
             min_sampling_interval_ms: 0.0,
             min_publishing_interval_ms: PUBLISHING_INTERVAL_MS_MIN,
-            max_monitored_items_per_sub: 0,
+            max_monitored_items_per_sub: options.max_items_per_subscription as usize,
             max_monitored_item_queue_size: 10_000,
             max_queued_notifications: MESSAGES_QUEUED_MAX,
             ..SubscriptionLimits::default()

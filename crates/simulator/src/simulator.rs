@@ -29,6 +29,7 @@ pub struct Simulator {
     endpoint: String,
     stats_url: String,
     reporter: Reporter,
+    space: Arc<Space>,
     server: ServerHandle,
     running: JoinHandle<Result<(), String>>,
     helpers: JoinSet<()>,
@@ -75,7 +76,8 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
     };
 
     let cache = Arc::clone(handle.subscriptions());
-    let ticker = Ticker::spawn(space, options.seed, cache, inbox).map_err(|error| Error::Server(error.to_string()))?;
+    let ticker = Ticker::spawn(Arc::clone(&space), options.seed, cache, inbox)
+        .map_err(|error| Error::Server(error.to_string()))?;
     let reporter = Reporter { events, front };
     helpers.spawn(http::serve(stats, reporter.clone(), cancel.clone()));
 
@@ -86,6 +88,7 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
         endpoint,
         stats_url,
         reporter,
+        space,
         server: handle,
         running,
         helpers,
@@ -236,6 +239,12 @@ impl Simulator {
     /// `latency`; without, it returns 0.
     pub fn cut_connections(&self) -> u64 {
         self.reporter.front.as_ref().map_or(0, Front::cut)
+    }
+
+    /// Make Read, Browse and CreateMonitoredItems deny a node (such as `ns=3;s=FastUInt1`) with BadNodeIdUnknown, or serve
+    /// it again. Its folder goes on listing it, and its items go on. False if there is no such node.
+    pub fn hide(&self, node: &str, hide: bool) -> bool {
+        self.space.hide(node, hide)
     }
 
     /// Wait until the server ends by itself, which it does only on a fault.

@@ -9,6 +9,7 @@ mod series;
 pub(crate) mod types;
 
 use opcua::types::{DataValue, DateTime, Identifier, NodeId, Variant};
+use parking_lot::RwLock;
 
 use crate::{Options, ValueType};
 use clock::{Clock, Epoch, Start};
@@ -75,6 +76,8 @@ pub(crate) struct Space {
     types: Option<Types>,
     clocks: [Clock; 3],
     epoch: Epoch,
+    /// Nodes that requests do not find for the moment. Few, and looked through only if there are any.
+    hidden: RwLock<Vec<Node>>,
 }
 
 impl Space {
@@ -87,8 +90,10 @@ impl Space {
             Series::new(group, ValueType::UInt, count, options.seed, text.to_owned())
         };
         let epoch = Epoch::default();
+        let hidden = RwLock::default();
         let types = options.types.then(|| Types::new(DateTime::now()));
-        Space {
+        let space = Space {
+            hidden,
             runs: [
                 changing("Slow", options.slow_type, options.slow_nodes, options.slow_rate),
                 changing("Fast", options.fast_type, options.fast_nodes, options.fast_rate),
@@ -103,7 +108,28 @@ impl Space {
                 Clock::new(options.fast_rate),
             ],
             epoch,
+        };
+        for node in &options.hidden {
+            space.hide(node, true);
         }
+        space
+    }
+
+    /// Hides a node or shows it again; false if there is no such node.
+    pub(crate) fn hide(&self, id: &str, hide: bool) -> bool {
+        let Some(node) = id.parse().ok().and_then(|id| self.find(&id)) else {
+            return false;
+        };
+        let mut hidden = self.hidden.write();
+        hidden.retain(|known| *known != node);
+        if hide {
+            hidden.push(node);
+        }
+        true
+    }
+
+    pub(crate) fn is_hidden(&self, node: Node) -> bool {
+        self.hidden.read().contains(&node)
     }
 
     pub(crate) fn start(&self) -> Start {

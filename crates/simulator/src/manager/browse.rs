@@ -25,6 +25,9 @@ pub(super) fn browse(space: &Space, request: &mut BrowseNode, tree: &dyn TypeTre
     let Some(links) = space.links(request.node_id()) else {
         return;
     };
+    if space.find(request.node_id()).is_some_and(|node| space.is_hidden(node)) {
+        return request.set_status(StatusCode::BadNodeIdUnknown);
+    }
     request.set_status(StatusCode::Good);
     let wanted = Wanted {
         kinds: ReferenceKind::ALL.map(|kind| request.allows_reference_type(&kind.id(), tree)),

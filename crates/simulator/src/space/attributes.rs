@@ -22,7 +22,7 @@ impl Space {
 
     /// Whether Read and CreateMonitoredItems deny the node although Browse shows it.
     pub(crate) fn denied(&self, node: Node) -> bool {
-        matches!(node, Node::Item(Run::Bad, _))
+        matches!(node, Node::Item(Run::Bad, _)) || self.is_hidden(node)
     }
 
     pub(crate) fn qualified_name(&self, node: Node) -> QualifiedName {
