@@ -63,7 +63,54 @@ impl Deadband {
 pub(crate) struct ClientDeadband {
     /// In the unit of the value.
     threshold: f64,
-    last: Option<(f64, u32)>,
+    last: Option<(Number, u32)>,
+}
+
+/// A number in its own kind: a 64-bit integer above 2^53 changes by steps that a double cannot tell apart.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Signed(i64),
+    Unsigned(u64),
+    Float(f64),
+}
+
+impl Number {
+    fn of(value: &Value) -> Option<Number> {
+        if let Value::U64(number) = value {
+            return Some(Number::Unsigned(*number));
+        }
+        match value.as_i64() {
+            Some(number) => Some(Number::Signed(number)),
+            None => value.as_f64().map(Number::Float),
+        }
+    }
+
+    fn integer(self) -> Option<i128> {
+        match self {
+            Number::Signed(number) => Some(number.into()),
+            Number::Unsigned(number) => Some(number.into()),
+            Number::Float(_) => None,
+        }
+    }
+
+    fn float(self) -> f64 {
+        match self {
+            Number::Signed(number) => number as f64,
+            Number::Unsigned(number) => number as f64,
+            Number::Float(number) => number,
+        }
+    }
+
+    /// Whether the distance to another number is greater than a threshold.
+    fn is_beyond(self, threshold: f64, other: Number) -> bool {
+        if let (Some(a), Some(b)) = (self.integer(), other.integer()) {
+            // A whole distance exceeds the threshold exactly if it exceeds its whole part.
+            return (a - b).unsigned_abs() > threshold.floor() as u128;
+        }
+        let (a, b) = (self.float(), other.float());
+        // NaN compares as unequal to everything, itself included: a change to or from it counts, a repeat does not.
+        (a - b).abs() > threshold || a.is_nan() != b.is_nan()
+    }
 }
 
 impl ClientDeadband {
@@ -80,12 +127,10 @@ impl ClientDeadband {
 
     /// Whether a value is to be passed on; what is not a number passes always.
     pub fn passes(&mut self, value: &Value, status: u32) -> bool {
-        let Some(number) = value.as_f64() else { return true };
-        // NaN compares as unequal to everything, itself included: a change to or from it counts, a repeat does not.
-        let moved = |last: f64| (number - last).abs() > self.threshold || number.is_nan() != last.is_nan();
+        let Some(number) = Number::of(value) else { return true };
         let passes = self
             .last
-            .is_none_or(|(last, last_status)| status != last_status || moved(last));
+            .is_none_or(|(last, last_status)| status != last_status || number.is_beyond(self.threshold, last));
         if passes {
             self.last = Some((number, status));
         }
@@ -135,6 +180,26 @@ mod tests {
         assert!(band.passes(&Value::F64(1.0), 0) && band.passes(&Value::F64(f64::NAN), 0));
         assert!(!band.passes(&Value::F64(f64::NAN), 0) && band.passes(&Value::F64(1.0), 0));
         assert!(band.passes(&Value::text("a"), 0) && band.passes(&Value::text("a"), 0));
+    }
+
+    #[test]
+    fn large_integers_differ_by_one_and_infinite_values_repeat() {
+        for (a, b) in [
+            (Value::U64(u64::MAX - 1), Value::U64(u64::MAX)),
+            (Value::I64(i64::MIN), Value::I64(i64::MIN + 1)),
+            (Value::I64((1 << 53) + 1), Value::I64(1 << 53)),
+        ] {
+            let mut band = ClientDeadband::new(Deadband::DEFAULT, None).unwrap();
+            assert!(band.passes(&a, 0) && !band.passes(&a, 0) && band.passes(&b, 0), "{a:?}");
+        }
+        let mut band = ClientDeadband::new(Deadband::Absolute(2.5), None).unwrap();
+        let passed = [0u64, 2, 3].map(|n| band.passes(&Value::U64((1 << 60) + n), 0));
+        assert_eq!(passed, [true, false, true]);
+        // From one end to the other is further than any 64-bit number.
+        assert!(band.passes(&Value::U64(u64::MAX), 0) && band.passes(&Value::I64(i64::MIN), 0));
+        let mut zero = ClientDeadband::new(Deadband::DEFAULT, None).unwrap();
+        let infinite = Value::F64(f64::INFINITY);
+        assert!(zero.passes(&infinite, 0) && !zero.passes(&infinite, 0));
     }
 
     proptest! {

@@ -311,3 +311,43 @@ proptest! {
         prop_assert!(Decoder::new(part, &book).variant().is_err());
     }
 }
+
+/// A list of one element that claims very many dimensions stays a list: nothing may recurse as deep as a server likes.
+#[test]
+fn dimensions_without_end_are_not_folded() {
+    let book = TypeBook::default();
+    let many = 100_000_i32;
+    let matrix = |kind: u8, element: &[u8]| {
+        // A value, an array with dimensions of a built-in type.
+        let mut bytes = vec![1, 0xC0 | kind];
+        bytes.extend(1_i32.to_le_bytes());
+        bytes.extend(element);
+        bytes.extend(many.to_le_bytes());
+        (0..many).for_each(|_| bytes.extend(1_i32.to_le_bytes()));
+        bytes
+    };
+    for (bytes, flat) in [
+        (matrix(types::INT32, &7_i32.to_le_bytes()), "[7]"),
+        (matrix(types::BYTE, &[7]), "\"Bw==\""),
+    ] {
+        let mut decoder = Decoder::new(&bytes, &book);
+        let Content::Value(value) = decoder.data_value().unwrap().content else {
+            panic!("a value was expected");
+        };
+        assert_eq!(json::to_string(&value), flat);
+        drop(value);
+    }
+    let field = Field {
+        name: "Matrix".into(),
+        element: Element::BuiltIn(types::INT32),
+        rank: Rank::Matrix,
+        optional: false,
+    };
+    let mut bytes = many.to_le_bytes().to_vec();
+    (0..many).for_each(|_| bytes.extend(1_i32.to_le_bytes()));
+    bytes.extend(7_i32.to_le_bytes());
+    let value = Decoder::new(&bytes, &book).field(&field).unwrap();
+    assert_eq!(json::to_string(&value), "[7]");
+    // What people do use is folded.
+    assert!(folds(8, &[2, 2, 2]) && !folds(8, &[8]));
+}
