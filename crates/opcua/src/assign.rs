@@ -27,8 +27,9 @@ pub(crate) struct Assigner {
     table: Arc<RwLock<NodeTable>>,
     links: Vec<mpsc::UnboundedSender<Command>>,
     subscribe: bool,
-    /// Tags given out to be monitored.
-    monitored: usize,
+    /// Tags given out to be monitored, where their number is limited; by index, one byte each.
+    monitored: Vec<bool>,
+    monitored_count: usize,
     component: Option<Component>,
 }
 
@@ -43,7 +44,8 @@ impl Assigner {
             table,
             links,
             subscribe,
-            monitored: 0,
+            monitored: Vec::new(),
+            monitored_count: 0,
             component: Some(component),
         }
     }
@@ -54,7 +56,8 @@ impl Assigner {
             table: Arc::default(),
             links: Vec::new(),
             subscribe: false,
-            monitored: 0,
+            monitored: Vec::new(),
+            monitored_count: 0,
             component: None,
         }
     }
@@ -64,9 +67,11 @@ impl Assigner {
         if !self.subscribe {
             return self.send(nodes, Command::Poll);
         }
-        let room = items_max.map_or(usize::MAX, |max| max.saturating_sub(self.monitored));
+        let room = items_max.map_or(usize::MAX, |max| max.saturating_sub(self.monitored_count));
         let (monitor, poll) = nodes.split_at(room.min(nodes.len()));
-        self.monitored += monitor.len();
+        if items_max.is_some() {
+            monitor.iter().for_each(|node| self.note(*node, true));
+        }
         self.send(monitor, Command::Monitor);
         if let (false, Some(component), Some(max)) = (poll.is_empty(), &self.component, items_max) {
             component.warn_limited("items_max", poll.len() as u64, || {
@@ -77,8 +82,20 @@ impl Assigner {
     }
 
     pub fn remove(&mut self, nodes: &[NodeIndex]) {
-        self.monitored = self.monitored.saturating_sub(nodes.len());
+        nodes.iter().for_each(|node| self.note(*node, false));
         self.send(nodes, Command::Remove);
+    }
+
+    /// Only a tag that was monitored makes room for another one when it goes.
+    fn note(&mut self, node: NodeIndex, monitored: bool) {
+        let at = node as usize;
+        if monitored && self.monitored.len() <= at {
+            self.monitored.resize(at + 1, false);
+        }
+        let Some(slot) = self.monitored.get_mut(at) else { return };
+        let before = std::mem::replace(slot, monitored);
+        self.monitored_count += usize::from(monitored);
+        self.monitored_count -= usize::from(before);
     }
 
     /// Failed ones whose time has come, each served as before.
@@ -107,7 +124,8 @@ impl Assigner {
             let mut text = String::new();
             for node in nodes {
                 text.clear();
-                node_id::write(&table.node_id(*node), &mut text);
+                // Without the namespace: its index may move, and the tag must stay where it is.
+                node_id::write_identifier(&table.node_id(*node).identifier, &mut text);
                 let link = xxh3_64(text.as_bytes()) % parts.len().max(1) as u64;
                 if let Some(part) = parts.get_mut(link as usize) {
                     part.push(*node);
@@ -117,5 +135,68 @@ impl Assigner {
         for (link, part) in self.links.iter().zip(parts).filter(|(_, part)| !part.is_empty()) {
             let _gone = link.send(command(part));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opcua::types::NodeId;
+
+    use super::*;
+    use crate::node_table::{Class, Found, NO_NODE};
+
+    fn with_links(links: usize) -> (Assigner, Vec<mpsc::UnboundedReceiver<Command>>) {
+        let (senders, receivers) = (0..links).map(|_| mpsc::unbounded_channel()).unzip();
+        let assigner = Assigner {
+            links: senders,
+            subscribe: true,
+            ..Assigner::nowhere()
+        };
+        (assigner, receivers)
+    }
+
+    #[test]
+    fn only_monitored_tags_that_go_make_room() {
+        let (mut assigner, _receivers) = with_links(1);
+        let nodes: Vec<NodeIndex> = (0..8).collect();
+        assigner.assign(&nodes, Some(5));
+        assert_eq!(assigner.monitored_count, 5);
+        // Three polled ones go: there is no room for others.
+        assigner.remove(&[5, 6, 7]);
+        assigner.assign(&[8, 9], Some(5));
+        assert_eq!(assigner.monitored_count, 5);
+        assigner.remove(&[0, 0, 9]);
+        assigner.assign(&[10, 11], Some(5));
+        assert_eq!(assigner.monitored_count, 5);
+        assert!(assigner.monitored[10] && !assigner.monitored.get(11).copied().unwrap_or(false));
+    }
+
+    #[test]
+    fn a_tag_stays_with_its_connection_when_its_namespace_moves() {
+        let (mut assigner, mut receivers) = with_links(5);
+        {
+            let mut table = assigner.table.write();
+            for namespace in [2, 3] {
+                for i in 0..50 {
+                    let id = NodeId::new(namespace, format!("Tag{i}").as_str());
+                    let found = Found {
+                        id: &id,
+                        name: "Tag",
+                        class: Class::Variable,
+                        parent: NO_NODE,
+                    };
+                    table.add(&found).unwrap();
+                }
+            }
+        }
+        assigner.assign(&(0..100).collect::<Vec<_>>(), None);
+        let mut served = 0;
+        for receiver in &mut receivers {
+            if let Ok(Command::Monitor(nodes)) = receiver.try_recv() {
+                served += nodes.len();
+                assert!(nodes.iter().all(|node| nodes.contains(&((node + 50) % 100))));
+            }
+        }
+        assert_eq!(served, 100);
     }
 }

@@ -7,12 +7,17 @@ const OPERATIONS_MAX: usize = 1000;
 /// Calls without a refusal before the size doubles.
 const CLEAN_CALLS: u8 = 4;
 
+/// The same where answers were too large: a try that fails costs the server a large answer for nothing.
+const CLEAN_CALLS_RECOVERING: u8 = 64;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkSize {
     now: usize,
     max: usize,
     grows: bool,
     clean: u8,
+    /// Made smaller for the sake of answers, which may be smaller again another time.
+    recovers: bool,
 }
 
 impl ChunkSize {
@@ -33,6 +38,7 @@ impl ChunkSize {
             max: max.max(1),
             grows,
             clean: 0,
+            recovers: false,
         }
     }
 
@@ -41,14 +47,32 @@ impl ChunkSize {
     }
 
     pub fn succeeded(&mut self) {
-        if !self.grows || self.now >= self.max {
+        if !(self.grows || self.recovers) || self.now >= self.max {
+            self.recovers = false;
             return;
         }
         self.clean += 1;
-        if self.clean >= CLEAN_CALLS {
+        let enough = if self.recovers {
+            CLEAN_CALLS_RECOVERING
+        } else {
+            CLEAN_CALLS
+        };
+        if self.clean >= enough {
             self.clean = 0;
             self.now = (self.now * 2).min(self.max);
         }
+    }
+
+    /// The answer to a call of `operations` was too large. That depends on the values of the moment, so calls become
+    /// smaller now and larger again later. False if it cannot be made smaller.
+    pub fn answer_too_large(&mut self, operations: usize) -> bool {
+        if operations <= 1 {
+            return false;
+        }
+        self.now = self.now.min(operations / 2).max(1);
+        self.clean = 0;
+        self.recovers = true;
+        true
     }
 
     /// A call of `operations` was too large. False if it cannot be made smaller.
@@ -91,6 +115,19 @@ mod tests {
         (0..40).for_each(|_| limited.succeeded());
         assert_eq!(limited.get(), 120);
         assert_eq!(ChunkSize::new(7, 50, true).get(), 7);
+    }
+
+    #[test]
+    fn a_large_answer_halves_for_a_while() {
+        let mut chunk = ChunkSize::new(0, 800, false);
+        assert!(chunk.answer_too_large(800) && chunk.answer_too_large(400));
+        assert_eq!(chunk.get(), 200);
+        (0..63).for_each(|_| chunk.succeeded());
+        assert_eq!(chunk.get(), 200);
+        (0..200).for_each(|_| chunk.succeeded());
+        assert_eq!(chunk.get(), 800);
+        assert!(!chunk.answer_too_large(1));
+        assert_eq!(chunk.get(), 800);
     }
 
     #[test]

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
 use crate::failures::Failures;
-use crate::node_id;
 use crate::node_table::{ItemState, NodeIndex, NodeTable};
 use crate::tag_path;
 use crate::value::{status, types};
@@ -170,7 +169,7 @@ fn node_view(input: &str, table: &NodeTable, node: NodeIndex) -> NodeView {
     let (state, reason) = state_name(table.state(node));
     NodeView {
         input: input.to_owned(),
-        node_id: node_id::text(&table.node_id(node)),
+        node_id: table.label(node),
         path: tag_path::unique(table, node),
         browse_name: table.name(node).to_owned(),
         data_type: table.data_type(node).map(types::metadata_name).unwrap_or_default(),
@@ -202,7 +201,7 @@ async fn failures(State(directory): State<Arc<Directory>>, Query(page): Query<Pa
             items.push(FailureView {
                 input: listed.input.clone(),
                 endpoint: listed.endpoint.clone(),
-                node_id: node_id::text(&table.node_id(node)),
+                node_id: table.label(node),
                 path: tag_path::unique(&table, node),
                 what: what.as_str(),
                 status: failure.text.unwrap_or_else(|| status::text(failure.status)),

@@ -9,7 +9,7 @@ use thalweg_record::Ticks;
 
 use crate::node_table::NodeIndex;
 
-const FIRST_RETRY: Duration = Duration::from_secs(60);
+pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(60);
 const RETRY_MAX: Duration = Duration::from_secs(3600);
 
 /// What failed about a node.
@@ -44,12 +44,31 @@ pub(crate) struct Failure {
 }
 
 /// Shared by the browse, which adds and retries, and HTTP, which lists.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Failures {
+    first_retry: Duration,
     list: Mutex<BTreeMap<(What, NodeIndex), Failure>>,
 }
 
+impl Default for Failures {
+    fn default() -> Failures {
+        Failures::retried_after(FIRST_RETRY)
+    }
+}
+
 impl Failures {
+    /// A list whose nodes are tried again after this time first.
+    pub fn retried_after(first_retry: Duration) -> Failures {
+        Failures {
+            first_retry,
+            list: Mutex::default(),
+        }
+    }
+
+    pub fn first_retry(&self) -> Duration {
+        self.first_retry
+    }
+
     pub fn add(&self, what: What, node: NodeIndex, status: u32, text: Option<String>) {
         let mut list = self.list.lock();
         let now = Instant::now();
@@ -63,7 +82,7 @@ impl Failures {
         failure.status = status;
         failure.text = text;
         failure.attempts = failure.attempts.saturating_add(1);
-        failure.retry_at = now + delay(failure.attempts);
+        failure.retry_at = now + self.delay(failure.attempts);
     }
 
     /// The node works again.
@@ -71,11 +90,39 @@ impl Failures {
         self.list.lock().remove(&(what, node));
     }
 
-    /// Forgets what browsing found, before another browse.
-    pub fn forget_browse(&self) {
+    /// What another browse of everything found instead of what the earlier ones found. Who still fails keeps its place
+    /// in the row of retries.
+    pub fn replace_browse(&self, newer: Vec<(What, NodeIndex, Failure)>) {
+        let still: std::collections::BTreeSet<(What, NodeIndex)> =
+            newer.iter().map(|(what, node, _)| (*what, *node)).collect();
         self.list
             .lock()
-            .retain(|(what, _), _| !matches!(what, What::Root | What::Browse));
+            .retain(|key, _| !matches!(key.0, What::Root | What::Browse) || still.contains(key));
+        for (what, node, failure) in newer {
+            self.add(what, node, failure.status, failure.text);
+        }
+    }
+
+    /// Nodes that are no longer in the server are not tried again.
+    pub fn forget(&self, nodes: &[NodeIndex]) {
+        let mut list = self.list.lock();
+        for what in [What::Root, What::Browse, What::Item, What::Read] {
+            for node in nodes {
+                list.remove(&(what, *node));
+            }
+        }
+    }
+
+    /// All nodes of a kind.
+    pub fn of_kind(&self, what: What) -> Vec<NodeIndex> {
+        let list = self.list.lock();
+        let range = list.range((what, 0)..=(what, NodeIndex::MAX));
+        range.map(|((_, node), _)| *node).collect()
+    }
+
+    fn delay(&self, attempts: u32) -> Duration {
+        let doublings = attempts.saturating_sub(1).min(10);
+        (self.first_retry * (1 << doublings)).min(RETRY_MAX)
     }
 
     pub fn len(&self) -> usize {
@@ -90,7 +137,7 @@ impl Failures {
             .filter(|(_, failure)| failure.retry_at <= now);
         due.map(|((_, node), failure)| {
             // Unless the retry reports back, the next one comes after the same delay again.
-            failure.retry_at = now + delay(failure.attempts);
+            failure.retry_at = now + self.delay(failure.attempts);
             *node
         })
         .collect()
@@ -105,19 +152,50 @@ impl Failures {
     }
 }
 
-fn delay(attempts: u32) -> Duration {
-    let doublings = attempts.saturating_sub(1).min(10);
-    (FIRST_RETRY * (1 << doublings)).min(RETRY_MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn retries_come_after_a_minute_and_then_ever_later_up_to_an_hour() {
-        let minutes: Vec<u64> = (1..=9).map(|n| delay(n).as_secs() / 60).collect();
+        let minutes: Vec<u64> = (1..=9).map(|n| Failures::default().delay(n).as_secs() / 60).collect();
         assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    }
+
+    #[test]
+    fn another_browse_keeps_the_attempts_of_who_still_fails_and_nothing_of_who_does_not() {
+        let failures = Failures::default();
+        for (what, node) in [
+            (What::Root, 1),
+            (What::Root, 1),
+            (What::Browse, 2),
+            (What::Item, 3),
+            (What::Read, 4),
+        ] {
+            failures.add(what, node, 0, None);
+        }
+        let newer = Failures::default();
+        newer.add(What::Root, 1, 5, None);
+        newer.add(What::Browse, 9, 6, None);
+        failures.replace_browse(newer.page(0, 10));
+        let listed: Vec<_> = failures
+            .page(0, 10)
+            .into_iter()
+            .map(|(w, n, f)| (w, n, f.attempts))
+            .collect();
+        let expected = [
+            (What::Root, 1, 3),
+            (What::Browse, 9, 1),
+            (What::Item, 3, 1),
+            (What::Read, 4, 1),
+        ];
+        assert_eq!(listed, expected);
+        failures.forget(&[3, 9]);
+        assert_eq!(
+            (failures.of_kind(What::Item), failures.of_kind(What::Read)),
+            (vec![], vec![4])
+        );
+        assert_eq!(failures.len(), 2);
     }
 
     #[test]

@@ -4,10 +4,53 @@ use std::time::Duration;
 
 use opcua::types::{NodeId, VariableId};
 
-/// Without a heartbeat and without data for this long the connection counts as dead.
-pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Without a heartbeat and without data for this long the connection counts as dead, unless they come less often.
+const SILENCE_MIN: Duration = Duration::from_secs(10);
+
+/// For the way of a value that comes once per period.
+const MARGIN: Duration = Duration::from_secs(2);
 
 /// Server_ServerStatus_CurrentTime
 pub(crate) fn node() -> NodeId {
     VariableId::Server_ServerStatus_CurrentTime.into()
+}
+
+/// What the time since the last signs of life means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Alive,
+    /// Data arrives, but the clock stands still.
+    DataOnly,
+    Dead,
+}
+
+/// How long the clock may be silent if it is asked for once per `period`.
+pub(crate) fn silence_max(period: Duration) -> Duration {
+    SILENCE_MIN.max(period * 2 + MARGIN)
+}
+
+/// From the times since the last heartbeat and since the last data of any kind.
+pub(crate) fn judge(heartbeat: Duration, data: Duration, silence_max: Duration) -> Verdict {
+    match (heartbeat > silence_max, data > silence_max) {
+        (false, _) => Verdict::Alive,
+        (true, false) => Verdict::DataOnly,
+        (true, true) => Verdict::Dead,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_asked_seldom_may_be_silent_for_two_periods() {
+        let seconds = Duration::from_secs;
+        assert_eq!(silence_max(Duration::from_millis(100)), seconds(10));
+        assert_eq!(silence_max(seconds(15)), seconds(32));
+        let silence = silence_max(seconds(15));
+        assert_eq!(judge(seconds(30), seconds(30), silence), Verdict::Alive);
+        assert_eq!(judge(seconds(33), seconds(1), silence), Verdict::DataOnly);
+        assert_eq!(judge(seconds(33), seconds(33), silence), Verdict::Dead);
+        assert_eq!(judge(seconds(11), seconds(11), silence_max(seconds(1))), Verdict::Dead);
+    }
 }

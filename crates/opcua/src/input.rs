@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, Registry};
@@ -18,7 +19,7 @@ use crate::browse::{Browser, Context};
 use crate::config::InputConfig;
 use crate::connect::Connector;
 use crate::directory::{Directory, Listed};
-use crate::failures::Failures;
+use crate::failures::{FIRST_RETRY, Failures};
 use crate::health::Health;
 use crate::link::{Link, LinkContext, LinkStatus};
 use crate::metrics::Metrics;
@@ -27,11 +28,17 @@ use crate::security::{ClientCertificates, Trust};
 
 /// Adds the `opcua` input to the components that a configuration may name. What inputs find is shown by `directory`.
 pub fn register(registry: &mut Registry, directory: Arc<Directory>) {
+    register_retrying_after(registry, directory, FIRST_RETRY);
+}
+
+/// As [`register`], with another time until a failed node is tried again first, which doubles from there.
+pub fn register_retrying_after(registry: &mut Registry, directory: Arc<Directory>, first_retry: Duration) {
     registry.input("opcua", move |node, context| {
         let config = InputConfig::parse(&node.body, context.diagnostics)?;
         Some(Arc::new(Spec {
             config: Arc::new(config),
             directory: directory.clone(),
+            first_retry,
         }))
     });
 }
@@ -39,6 +46,7 @@ pub fn register(registry: &mut Registry, directory: Arc<Directory>) {
 struct Spec {
     config: Arc<InputConfig>,
     directory: Arc<Directory>,
+    first_retry: Duration,
 }
 
 impl InputSpec for Spec {
@@ -46,6 +54,7 @@ impl InputSpec for Spec {
         Ok(Box::new(OpcUaInput {
             config: self.config.clone(),
             directory: self.directory.clone(),
+            first_retry: self.first_retry,
             keys: context.data_dir.join("keys"),
         }))
     }
@@ -54,6 +63,7 @@ impl InputSpec for Spec {
 struct OpcUaInput {
     config: Arc<InputConfig>,
     directory: Arc<Directory>,
+    first_retry: Duration,
     keys: PathBuf,
 }
 
@@ -70,7 +80,7 @@ impl OpcUaInput {
     async fn serve(&self, context: InputContext) {
         let config = &self.config;
         let table = Arc::new(RwLock::new(NodeTable::default()));
-        let failures = Arc::new(Failures::default());
+        let failures = Arc::new(Failures::retried_after(self.first_retry));
         let metrics = Arc::new(Metrics::new(&context.component));
         self.directory.add(Arc::new(Listed {
             input: match &context.component.id.flow {

@@ -14,9 +14,9 @@ mod connect;
 mod deadband;
 mod directory;
 mod endpoint_url;
+mod failures;
 #[cfg(test)]
 mod fake_server;
-mod failures;
 #[doc(hidden)]
 pub mod fuzz;
 mod gaps;
@@ -42,4 +42,4 @@ mod type_learner;
 mod value;
 
 pub use directory::Directory;
-pub use input::register;
+pub use input::{register, register_retrying_after};

@@ -29,6 +29,37 @@ impl Reconnect {
     }
 }
 
+/// Why a value that arrived does not enter the flow, counted nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Discarded {
+    /// Of a client handle that was never given out, or whose tag is gone.
+    UnknownItem,
+    /// Of a subscription that was replaced or never asked for.
+    UnknownSubscription,
+    /// Of a message that was taken over before.
+    Repeated,
+    /// Older than what there was room for before the paths of tags were final.
+    HeldBack,
+}
+
+impl Discarded {
+    const ALL: [Discarded; 4] = [
+        Discarded::UnknownItem,
+        Discarded::UnknownSubscription,
+        Discarded::Repeated,
+        Discarded::HeldBack,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Discarded::UnknownItem => "unknown_item",
+            Discarded::UnknownSubscription => "unknown_subscription",
+            Discarded::Repeated => "repeated",
+            Discarded::HeldBack => "held_back",
+        }
+    }
+}
+
 /// Status labels of browse errors; further ones share `other`.
 const STATUS_LABELS_MAX: usize = 50;
 
@@ -52,6 +83,7 @@ pub(crate) struct Metrics {
     pub notifications: IntCounter,
     pub values: IntCounter,
     pub values_suppressed: IntCounter,
+    values_discarded: [IntCounter; Discarded::ALL.len()],
     pub status_only: IntCounter,
     pub overflows: IntCounter,
     pub publish_in_flight: IntGauge,
@@ -93,6 +125,10 @@ impl Metrics {
             let help = "Spans of time in which values may be missing, by reason.";
             labelled(&name("gaps_total"), help, "reason", reason.as_str())
         });
+        let values_discarded = Discarded::ALL.map(|reason| {
+            let help = "Values that belong to no tag, came twice or found no room, by reason.";
+            labelled(&name("values_discarded_total"), help, "reason", reason.as_str())
+        });
         Metrics {
             connected: gauge("connected", "1 while values can flow."),
             reconnects,
@@ -118,6 +154,7 @@ impl Metrics {
                 "values_suppressed_total",
                 "Values within their deadband, filtered here.",
             ),
+            values_discarded,
             status_only: counter("status_only_total", "Notifications without a value."),
             overflows: counter("overflows_total", "Values marked by the server as following lost ones."),
             publish_in_flight: gauge("publish_in_flight", "Publish requests that the server holds."),
@@ -140,6 +177,12 @@ impl Metrics {
     pub fn reconnected(&self, how: Reconnect) {
         if let Some(counter) = self.reconnects.get(how as usize) {
             counter.inc();
+        }
+    }
+
+    pub fn discarded(&self, reason: Discarded, values: usize) {
+        if let Some(counter) = self.values_discarded.get(reason as usize) {
+            counter.inc_by(values as u64);
         }
     }
 

@@ -70,6 +70,20 @@ impl NodeSpec {
     }
 }
 
+impl std::fmt::Display for NodeSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = String::new();
+        match self {
+            NodeSpec::Indexed(id) => write(id, &mut out),
+            NodeSpec::ByUri { uri, identifier } => {
+                let _ = write!(out, "nsu={uri};");
+                write_identifier(identifier, &mut out);
+            }
+        }
+        f.write_str(&out)
+    }
+}
+
 fn parse_identifier(text: &str, may_omit_s: bool) -> Result<Identifier, String> {
     let (kind, value) = match text.as_bytes() {
         [kind, b'=', ..] => (*kind, text.get(2..).unwrap_or_default()),
@@ -138,7 +152,8 @@ pub(crate) fn text_with_namespace(id: &NodeId) -> String {
     }
 }
 
-fn write_identifier(identifier: &Identifier, out: &mut String) {
+/// The part behind the namespace.
+pub(crate) fn write_identifier(identifier: &Identifier, out: &mut String) {
     match identifier {
         Identifier::Numeric(number) => {
             let _ = write!(out, "i={number}");
@@ -229,6 +244,7 @@ mod tests {
         let spec = NodeSpec::parse("nsu=urn:plant;s=Line1").unwrap();
         let namespaces = ["http://opcfoundation.org/UA/", "urn:server", "urn:plant"].map(str::to_owned);
         assert_eq!(text(&spec.resolve(&namespaces).unwrap()), "ns=2;s=Line1");
+        assert_eq!(spec.to_string(), "nsu=urn:plant;s=Line1");
         assert_eq!(
             spec.resolve(&namespaces[..2]).unwrap_err(),
             "the server has no namespace \"urn:plant\""

@@ -13,6 +13,9 @@ use crate::text_arena::{TextArena, TextRef};
 pub(crate) type NodeIndex = u32;
 
 mod merge;
+mod namespaces;
+
+pub(crate) use merge::{Differences, Unclear};
 
 /// "No node", as the parent of roots.
 pub(crate) const NO_NODE: NodeIndex = u32::MAX;
@@ -125,6 +128,10 @@ pub(crate) struct NodeTable {
     data_types: Vec<NodeId>,
     variables: usize,
     counts: StateCounts,
+    /// The server's namespace array, by whose indexes all NodeIds here are meant.
+    namespaces: Vec<String>,
+    /// Configured nodes whose namespace the server does not have. Their text stands for their NodeID.
+    unresolved: std::collections::BTreeSet<NodeIndex>,
 }
 
 /// How many variables are in which state; together they are all that are wanted.
@@ -177,10 +184,12 @@ impl NodeTable {
         self.counts
     }
 
-    /// Adds a node unless it is known or the table is full: the first path counts.
+    /// Adds a node unless it is known or the table is full: the first path counts. A node that was removed and is found
+    /// again is a new one, with an index of its own.
     pub fn add(&mut self, found: &Found<'_>) -> Option<NodeIndex> {
         let hash = self.hash(found.id);
-        if self.find_hashed(found.id, hash).is_some() || self.entries.len() >= NODES_MAX {
+        let known = self.find_hashed(found.id, hash);
+        if known.is_some_and(|known| !self.is_removed(known)) || self.entries.len() >= NODES_MAX {
             return None;
         }
         let parent = self.entries.get(found.parent as usize);
@@ -219,12 +228,52 @@ impl NodeTable {
             hasher,
             ..
         } = self;
+        if let Some(slot) = known.and_then(|known| by_id.find_mut(hash, |other| *other == known)) {
+            *slot = index;
+            return Some(index);
+        }
         by_id.insert_unique(hash, index, |other| {
             entries
                 .get(*other as usize)
                 .map_or(0, |entry| hash_entry(hasher, texts, entry))
         });
         Some(index)
+    }
+
+    /// A configured node that the server cannot be asked for, since it does not have the namespace. Listed and counted
+    /// as failed under its text until it can be.
+    pub fn add_unresolved(&mut self, text: &str) -> Option<NodeIndex> {
+        let index = self.add(&Found {
+            id: &unresolved_id(text),
+            name: text,
+            class: Class::Variable,
+            parent: NO_NODE,
+        })?;
+        self.unresolved.insert(index);
+        Some(index)
+    }
+
+    /// The entry of a configured node without a namespace.
+    pub fn find_unresolved(&self, text: &str) -> Option<NodeIndex> {
+        self.find(&unresolved_id(text)).filter(|index| !self.is_removed(*index))
+    }
+
+    /// The NodeID as an operator knows it.
+    pub fn label(&self, index: NodeIndex) -> String {
+        match self.unresolved.contains(&index) {
+            true => self.name(index).to_owned(),
+            false => crate::node_id::text(&self.node_id(index)),
+        }
+    }
+
+    /// Whether the node stands for a configured one without a namespace.
+    pub fn is_unresolved(&self, index: NodeIndex) -> bool {
+        self.unresolved.contains(&index)
+    }
+
+    /// Whether the node is no longer in the server.
+    pub fn is_removed(&self, index: NodeIndex) -> bool {
+        self.entries.get(index as usize).is_none_or(|entry| entry.removed)
     }
 
     pub fn find(&self, id: &NodeId) -> Option<NodeIndex> {
@@ -404,8 +453,12 @@ impl NodeTable {
         u16::try_from(index).unwrap_or(NO_TYPE)
     }
 
-    /// A configured node that was added without being known: what it turned out to be.
+    /// A configured node that was added without being known: what it turned out to be. One that is served, and only
+    /// could not be read for a while, stays as it is.
     pub fn set_root(&mut self, index: NodeIndex, name: &str, class: Class) {
+        if !self.is_failed(index) {
+            return;
+        }
         let state = if class == Class::Variable {
             ItemState::Pending
         } else {
@@ -493,6 +546,11 @@ impl NodeTable {
             + self.by_id.capacity() * (size_of::<NodeIndex>() + 2)
             + self.data_types.capacity() * size_of::<NodeId>()
     }
+}
+
+/// No server has such a node: `nsu=` begins what has yet to be resolved.
+fn unresolved_id(text: &str) -> NodeId {
+    NodeId::new(0, text)
 }
 
 fn hash_entry(hasher: &DefaultHashBuilder, texts: &TextArena, entry: &Entry) -> u64 {

@@ -11,6 +11,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use crate::channel::{Body, CallError};
 use crate::chunk::ChunkSize;
 use crate::session::{REQUEST_TIMEOUT, Session, read_id};
+use crate::value::status;
 
 /// Reads in flight.
 pub(crate) const IN_FLIGHT_MAX: usize = 4;
@@ -25,6 +26,7 @@ pub(crate) struct Poller {
     interval: Interval,
     period: Duration,
     last_start: Option<(Instant, Ticks)>,
+    previous_start: Option<Ticks>,
     waiting: VecDeque<Part>,
     in_flight: usize,
     chunk: ChunkSize,
@@ -49,6 +51,7 @@ impl Poller {
             interval,
             period,
             last_start: None,
+            previous_start: None,
             waiting: VecDeque::new(),
             in_flight: 0,
             chunk,
@@ -82,7 +85,9 @@ impl Poller {
             // The skipped cycle is accounted for; the next one is measured from here.
             self.last_start = self.last_start.map(|(_, since)| (now, since));
         } else {
-            self.last_start = Some((now, Ticks::now()));
+            let start = Ticks::now();
+            self.previous_start = Some(self.last_start.map_or(start, |(_, since)| since));
+            self.last_start = Some((now, start));
             ticks.push(Tick::Start);
         }
         ticks
@@ -108,14 +113,30 @@ impl Poller {
         self.chunk.succeeded();
     }
 
-    /// A read failed. Too large: its halves are read instead.
-    pub fn failed(&mut self, part: Part, error: &CallError) {
+    /// A read failed. Too large: its halves are read instead. False if this part will not be read in this cycle.
+    pub fn failed(&mut self, part: &Part, error: &CallError) -> bool {
         self.in_flight -= 1;
-        if error.is_too_large() && self.chunk.too_large(part.len()) {
+        let of_request = match error {
+            CallError::RequestTooLarge => true,
+            CallError::Refused(status) => status::says_request_too_large(*status),
+            _ => false,
+        };
+        let halve = match (error.is_too_large(), of_request) {
+            (false, _) => false,
+            (true, true) => self.chunk.too_large(part.len()),
+            (true, false) => self.chunk.answer_too_large(part.len()),
+        };
+        if halve {
             for half in part.chunks(part.len().div_ceil(2)) {
                 self.waiting.push_front(half.to_vec());
             }
         }
+        halve
+    }
+
+    /// When the cycle before the present one began: what is not read now was read then, or its gap began even earlier.
+    pub fn previous_start(&self) -> Ticks {
+        self.previous_start.unwrap_or_else(Ticks::now)
     }
 
     /// The connection is gone, and this cycle with it.
@@ -137,4 +158,61 @@ pub(crate) async fn read(session: Session, nodes: Vec<NodeId>) -> Result<Body, C
         nodes_to_read: Some(nodes),
     };
     session.call_raw(request, REQUEST_TIMEOUT).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poller(items: u32) -> Poller {
+        let mut poller = Poller::new(Duration::from_secs(1), ChunkSize::new(0, 8, false));
+        poller.start(&(0..items).collect::<Vec<_>>());
+        poller
+    }
+
+    #[tokio::test]
+    async fn a_large_answer_is_read_in_halves_and_a_single_one_has_failed() {
+        let mut poller = poller(8);
+        let mut read = Vec::new();
+        let mut alone = Vec::new();
+        // Item 5 is too large whatever comes with it.
+        while let Some(part) = poller.next_part() {
+            if !part.contains(&5) {
+                poller.answered();
+                read.extend(part);
+            } else if !poller.failed(&part, &CallError::TooLarge) {
+                alone.push(part);
+            }
+        }
+        read.sort_unstable();
+        assert_eq!(read, [0, 1, 2, 3, 4, 6, 7]);
+        assert_eq!(alone, [vec![5]]);
+        // Later cycles read many at a time again.
+        (0..1000).for_each(|_| poller.chunk.succeeded());
+        assert_eq!(poller.chunk.get(), 8);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_takes_few_nodes_is_not_asked_for_many_again() {
+        let mut poller = poller(8);
+        let part = poller.next_part().unwrap();
+        let refused = CallError::Refused(opcua::types::StatusCode::BadTooManyOperations.bits());
+        assert!(poller.failed(&part, &refused));
+        (0..1000).for_each(|_| poller.chunk.succeeded());
+        assert_eq!(poller.chunk.get(), 4);
+        let part = poller.next_part().unwrap();
+        assert!(!poller.failed(&part, &CallError::Timeout(Duration::from_secs(10))));
+        assert_eq!(poller.next_part().unwrap().len(), 4);
+        assert_eq!(poller.next_part(), None);
+    }
+
+    #[tokio::test]
+    async fn what_a_failed_part_missed_began_with_the_cycle_before() {
+        let mut poller = Poller::new(Duration::from_secs(1), ChunkSize::new(0, 8, false));
+        let start = Instant::now();
+        poller.ticked(start);
+        let (_, first) = poller.last_start.unwrap();
+        poller.ticked(start + Duration::from_secs(1));
+        assert_eq!(poller.previous_start(), first);
+    }
 }

@@ -14,7 +14,7 @@ mod walk;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use opcua::types::NodeId;
+use opcua::types::{NodeId, StatusCode};
 use parking_lot::RwLock;
 use thalweg_flow::{Component, Connection};
 use tokio::sync::{Notify, watch};
@@ -25,7 +25,7 @@ use crate::config::BrowseConfig;
 use crate::failures::{Failures, What};
 use crate::metrics::Metrics;
 use crate::node_id::{self, NodeSpec};
-use crate::node_table::{Class, FailureReason, Found, ItemState, NO_NODE, NodeIndex, NodeTable};
+use crate::node_table::{Class, Differences, FailureReason, Found, ItemState, NO_NODE, NodeIndex, NodeTable, Unclear};
 use crate::profile::Profile;
 use crate::server_facts::ServerFacts;
 use crate::session::Session;
@@ -34,10 +34,10 @@ use crate::value::status;
 
 use progress::Progress;
 use roots::Root;
-use survey::Survey;
+use survey::{Again, Survey};
 
-/// How often failed nodes are looked through for those whose time has come.
-const RETRY_TICK: Duration = Duration::from_secs(5);
+/// How often failed nodes are looked through for those whose time has come, at most.
+const RETRY_TICK_MAX: Duration = Duration::from_secs(5);
 
 /// A usable session and what was learnt of its server. Clones are cheap.
 #[derive(Clone)]
@@ -117,17 +117,21 @@ impl Browser {
         self.survey(None, start).await;
         self.paths_final();
         self.context.metrics.browse_done.set(1);
-        let mut tick = tokio::time::interval(RETRY_TICK);
+        self.backoff.reset();
+        let tick = (self.context.failures.first_retry() / 4).clamp(Duration::from_millis(1), RETRY_TICK_MAX);
+        let mut tick = tokio::time::interval(tick);
+        let mut again = None;
         loop {
             tokio::select! {
                 _ = tick.tick() => self.retry().await,
-                () = self.changed.notified() => self.bring_up_to_date().await,
+                () = self.changed.notified() => again = self.bring_up_to_date().await,
+                () = until(again) => again = self.bring_up_to_date().await,
             }
         }
     }
 
     /// One pass with progress in log and metrics; over everything, or from some nodes on.
-    async fn survey(&mut self, nodes: Option<Vec<NodeIndex>>, start: Instant) {
+    async fn survey(&mut self, nodes: Option<Again>, start: Instant) {
         let context = self.context.clone();
         let connected = context.connected().await;
         let survey = match nodes {
@@ -200,14 +204,32 @@ impl Browser {
         for (id, root) in ids.iter().zip(&read) {
             self.add_root(id, root);
         }
-        for (_, missing) in resolved.iter().filter(|(_, id)| id.is_err()) {
-            if let Err(why) = missing {
-                self.component.warn_limited("unknown_namespace", 1, || {
-                    format!("a configured node cannot be used: {why}")
-                });
+        for (spec, id) in &resolved {
+            if let Err(why) = id {
+                self.add_unresolved(spec, why);
             }
         }
         Ok(())
+    }
+
+    /// A configured node whose namespace the server does not have: wanted, failed, and tried again like one that the
+    /// server does not know.
+    fn add_unresolved(&self, spec: &NodeSpec, why: &str) {
+        let text = spec.to_string();
+        let status = StatusCode::BadNodeIdUnknown.bits();
+        let mut table = self.context.table.write();
+        let added = table.add_unresolved(&text);
+        let Some(index) = added.or_else(|| table.find_unresolved(&text)) else {
+            return;
+        };
+        table.set_state(index, ItemState::Failed(FailureReason::of_status(status)));
+        self.context
+            .failures
+            .add(What::Root, index, status, Some(why.to_owned()));
+        self.context.metrics.browse_error(status);
+        self.component.warn_limited("root", 1, || {
+            format!("the configured node {text} cannot be used: {why}")
+        });
     }
 
     fn no_roots(&self, resolved: &[(NodeSpec, Result<NodeId, String>)], ids: &[NodeId], read: &[Root]) -> String {
@@ -223,25 +245,21 @@ impl Browser {
         )
     }
 
-    fn add_root(&self, id: &NodeId, root: &Root) {
+    /// The root's index if it is usable and was not in the table.
+    fn add_root(&self, id: &NodeId, root: &Root) -> Option<NodeIndex> {
         let mut table = self.context.table.write();
         let metrics = &self.context.metrics;
         match root {
             Root::Usable { class, name } => {
-                let Some(class) = references::filter("", name, *class, &self.context.browse) else {
-                    return;
-                };
-                if table
-                    .add(&Found {
-                        id,
-                        name,
-                        class,
-                        parent: NO_NODE,
-                    })
-                    .is_some()
-                {
-                    metrics.browse_nodes.inc();
-                }
+                let class = references::filter("", name, *class, &self.context.browse)?;
+                let added = table.add(&Found {
+                    id,
+                    name,
+                    class,
+                    parent: NO_NODE,
+                });
+                metrics.browse_nodes.inc_by(u64::from(added.is_some()));
+                added
             }
             Root::Unusable { status } => {
                 // Counted as a wanted node that failed, under its own name for the moment.
@@ -260,6 +278,7 @@ impl Browser {
                         format!("the configured node {name} cannot be used: {}", status::text(*status))
                     });
                 }
+                None
             }
         }
     }
@@ -270,44 +289,81 @@ impl Browser {
         let failures = self.context.failures.clone();
         self.assigner
             .retry(&failures.due(What::Item, now), &failures.due(What::Read, now));
-        let mut nodes = self.retry_roots(failures.due(What::Root, now)).await;
-        nodes.extend(failures.due(What::Browse, now));
-        if !nodes.is_empty() {
-            self.survey(Some(nodes), Instant::now()).await;
+        let mut again = self.retry_roots(failures.due(What::Root, now)).await;
+        again.browse.extend(failures.due(What::Browse, now));
+        if !again.browse.is_empty() {
+            self.survey(Some(again), Instant::now()).await;
             self.paths_final();
         }
     }
 
-    /// Returns the roots that have become usable.
-    async fn retry_roots(&self, roots: Vec<NodeIndex>) -> Vec<NodeIndex> {
+    /// Returns the roots that have become usable: all are browsed, and variables among them are tags.
+    async fn retry_roots(&self, roots: Vec<NodeIndex>) -> Again {
+        let mut again = Again::default();
         if roots.is_empty() {
-            return roots;
+            return again;
         }
         let connected = self.context.connected().await;
-        let ids: Vec<NodeId> = roots
-            .iter()
-            .map(|root| self.context.table.read().node_id(*root))
+        let asked: Vec<(NodeIndex, NodeId)> = roots
+            .into_iter()
+            .filter_map(|index| Some((index, self.id_of_root(index, &connected.facts.namespaces)?)))
             .collect();
+        let ids: Vec<NodeId> = asked.iter().map(|(_, id)| id.clone()).collect();
         let Ok(read) = roots::read(&connected.session, &ids, connected.profile.items_per_call).await else {
-            return Vec::new();
+            return again;
         };
-        let mut usable = Vec::new();
-        for (index, root) in roots.into_iter().zip(read) {
-            match root {
-                Root::Unusable { status } => self.context.failures.add(What::Root, index, status, None),
-                Root::Usable { class, name } => {
-                    let class = references::filter("", &name, class, &self.context.browse).unwrap_or(Class::Object);
-                    self.context.table.write().set_root(index, &name, class);
-                    self.context.failures.remove(What::Root, index);
-                    usable.push(index);
+        for ((index, id), root) in asked.into_iter().zip(read) {
+            let usable = match root {
+                Root::Unusable { status } => {
+                    self.context.failures.add(What::Root, index, status, None);
+                    continue;
                 }
-            }
+                Root::Usable { class, name } => self.root_usable(index, &id, class, name),
+            };
+            again.browse.extend(usable);
+            let table = self.context.table.read();
+            again
+                .read
+                .extend(usable.filter(|root| table.state(*root) == ItemState::Pending));
         }
-        usable
+        again
     }
 
-    /// Browses the whole server again into a table of its own, and applies what is different.
-    async fn bring_up_to_date(&mut self) {
+    /// The NodeID of a configured node; `None` while its namespace is unknown.
+    fn id_of_root(&self, index: NodeIndex, namespaces: &[String]) -> Option<NodeId> {
+        let (unresolved, label, id) = {
+            let table = self.context.table.read();
+            (table.is_unresolved(index), table.label(index), table.node_id(index))
+        };
+        if !unresolved {
+            return Some(id);
+        }
+        let spec = self.nodes.iter().find(|spec| spec.to_string() == label)?;
+        match spec.resolve(namespaces) {
+            Ok(id) => Some(id),
+            Err(why) => {
+                let status = StatusCode::BadNodeIdUnknown.bits();
+                self.context.failures.add(What::Root, index, status, Some(why));
+                None
+            }
+        }
+    }
+
+    /// A configured node that failed can be read. Returns its index, which is another one if it had no NodeID before.
+    fn root_usable(&self, index: NodeIndex, id: &NodeId, class: Class, name: String) -> Option<NodeIndex> {
+        self.context.failures.remove(What::Root, index);
+        if self.context.table.read().is_unresolved(index) {
+            self.context.table.write().resolved(index);
+            return self.add_root(id, &Root::Usable { class, name });
+        }
+        let class = references::filter("", &name, class, &self.context.browse).unwrap_or(Class::Object);
+        self.context.table.write().set_root(index, &name, class);
+        Some(index)
+    }
+
+    /// Browses the whole server again into a table of its own, and applies what is different. If that cannot be done,
+    /// returns when to try again.
+    async fn bring_up_to_date(&mut self) -> Option<Instant> {
         tracing::info!(
             component = self.component.title(),
             "the server may have changed; browsing again in the background"
@@ -327,14 +383,16 @@ impl Browser {
             backoff: self.backoff.clone(),
             changed: self.changed.clone(),
         };
-        // A server that has none of the nodes any more is asked again at the next change or retry, not wiped out.
+        // A server that has none of the nodes any more is asked again later, not wiped out.
         if let Err(why) = second.add_roots().await {
             self.component.warn_limited("no_roots", 1, || why);
-            return;
+            return Some(Instant::now() + self.backoff.next());
         }
+        self.backoff.reset();
         Box::pin(second.survey(None, Instant::now())).await;
-        let differences = self.context.table.write().merge(&newer.read());
-        self.take_over_failures(&second.context);
+        let unclear = self.unclear(&second.context);
+        let differences = self.context.table.write().merge(&newer.read(), &unclear);
+        self.take_over_failures(&second.context, &differences);
         tracing::info!(
             component = self.component.title(),
             "the server has {} new and {} removed variables",
@@ -345,28 +403,44 @@ impl Browser {
         let items_max = self.context.connected().await.profile.items_max;
         self.assigner.assign(&differences.added, items_max);
         self.paths_final();
+        None
+    }
+
+    /// What the newer browse could not find out, and what was not known before it.
+    fn unclear(&self, newer: &Context) -> Unclear {
+        let unbrowsed = [What::Root, What::Browse].into_iter();
+        let table = self.context.table.read();
+        let roots = self.context.failures.of_kind(What::Root).into_iter();
+        Unclear {
+            unbrowsed: unbrowsed.flat_map(|what| newer.failures.of_kind(what)).collect(),
+            // One that is served, and could not be read by an earlier browse, is known all the same.
+            unknown_roots: roots.filter(|root| table.is_failed(*root)).collect(),
+        }
+    }
+
+    /// The failures of a newer browse instead of those of the earlier one, under this table's indexes. Tags that are gone
+    /// are not tried again.
+    fn take_over_failures(&self, newer: &Context, differences: &Differences) {
+        let (table, newer_table) = (self.context.table.read(), newer.table.read());
+        let failures = newer.failures.page(0, usize::MAX).into_iter();
+        let own = failures.filter_map(|(what, node, failure)| {
+            let own = table.find(&newer_table.node_id(node))?;
+            Some((what, own, failure))
+        });
+        self.context.failures.replace_browse(own.collect());
+        self.context.failures.forget(&differences.removed);
     }
 }
 
-impl Browser {
-    /// The failures of a newer browse instead of those of the earlier one, under this table's indexes.
-    fn take_over_failures(&self, newer: &Context) {
-        let failures = &self.context.failures;
-        failures.forget_browse();
-        let (table, newer_table) = (self.context.table.read(), newer.table.read());
-        for (what, node, failure) in newer.failures.page(0, usize::MAX) {
-            if let Some(own) = table.find(&newer_table.node_id(node)) {
-                failures.add(what, own, failure.status, failure.text);
-            }
-        }
+/// Never, if there is nothing to wait for.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 
 /// The path of a node for messages to the operator.
 pub(crate) fn describe(table: &NodeTable, node: NodeIndex) -> String {
-    format!(
-        "{} ({})",
-        node_id::text(&table.node_id(node)),
-        tag_path::unique(table, node)
-    )
+    format!("{} ({})", table.label(node), tag_path::unique(table, node))
 }

@@ -6,9 +6,10 @@
 //! | work | comes from | ends as |
 //! |---|---|---|
 //! | nodes to browse | the walk, refused and lost calls | references in the walk, continuation points, or a failure |
-//! | continuation points | browse answers | references in the walk; invalid ones: their node is browsed again |
+//! | continuation points | browse answers | references in the walk; invalid ones: their node is browsed again, a few times |
 //! | variables to read | references whose turn it was | variables handed out |
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -40,11 +41,23 @@ const REFERENCES_PER_ANSWER: u32 = 5_000;
 /// Calls that time out one after the other before they are made smaller.
 const TIMEOUTS_BEFORE_HALVING: u32 = 3;
 
+/// How often a node is begun anew since the server has lost or refused a place in its references. After that it is asked
+/// once more, for all references in one answer.
+const STARTS_MAX: u8 = 5;
+
 /// Whoever owns the connection needs a moment to notice its loss.
 const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(100);
 
 /// A node being browsed, with its place in the order.
 type Turn = (Ticket, NodeIndex);
+
+/// What another pass begins with.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    pub browse: Vec<NodeIndex>,
+    /// Variables of which nothing is known but their NodeID.
+    pub read: Vec<NodeIndex>,
+}
 
 enum Done {
     Browsed(Vec<Turn>, Result<Vec<BrowseResult>, CallError>),
@@ -62,6 +75,12 @@ pub(super) struct Survey<'a> {
     again: VecDeque<Turn>,
     /// Nodes for which the server had no continuation point left; they wait until all are given back.
     starved: VecDeque<Turn>,
+    /// Nodes whose references the server does not manage to divide; they are asked for alone and whole.
+    whole: VecDeque<Turn>,
+    /// A node is being asked for alone.
+    alone: bool,
+    /// How often each node was begun anew on this connection.
+    starts: hashbrown::HashMap<NodeIndex, u8>,
     points: VecDeque<(Turn, ByteString)>,
     points_in_flight: usize,
     points_max: usize,
@@ -85,6 +104,9 @@ impl<'a> Survey<'a> {
             walk: Walk::default(),
             again: VecDeque::new(),
             starved: VecDeque::new(),
+            whole: VecDeque::new(),
+            alone: false,
+            starts: hashbrown::HashMap::new(),
             points: VecDeque::new(),
             points_in_flight: 0,
             points_max: match limits.continuation_points {
@@ -107,15 +129,16 @@ impl<'a> Survey<'a> {
     }
 
     /// A pass over some nodes of a table that was walked before, and over whatever they lead to.
-    pub fn again(context: &'a Context, connected: &Connected, nodes: Vec<NodeIndex>) -> Survey<'a> {
+    pub fn again(context: &'a Context, connected: &Connected, nodes: Again) -> Survey<'a> {
         let mut survey = Survey::new(context, connected);
         let walked = context.table.read().len() as NodeIndex;
         survey.walk = Walk::starting_at(walked);
         survey.seen = walked;
-        for node in nodes {
+        for node in nodes.browse {
             let turn = (survey.walk.enter(node), node);
             survey.again.push_back(turn);
         }
+        survey.to_read.extend(nodes.read);
         survey
     }
 
@@ -135,6 +158,8 @@ impl<'a> Survey<'a> {
                 None => true,
             };
             if lost {
+                // Places in a node's references may go with the connection; that says nothing of the server.
+                self.starts.clear();
                 tokio::time::sleep(PAUSE_AFTER_LOSS).await;
                 connected = self.context.connected().await;
             }
@@ -149,6 +174,7 @@ impl<'a> Survey<'a> {
             && self.to_read.is_empty()
             && self.again.is_empty()
             && self.starved.is_empty()
+            && self.whole.is_empty()
     }
 
     /// Applies references whose turn it is, and finds the variables among the new nodes.
@@ -209,14 +235,24 @@ impl<'a> Survey<'a> {
     }
 
     fn issue_browse(&mut self, session: &Session) -> bool {
+        if self.alone {
+            return false;
+        }
         let size = self.browse_chunk.get();
         let ticket = |(ticket, _): &Turn| *ticket;
         let mut some = self.walk.take_allowed(&mut self.again, size, ticket);
-        if some.is_empty() && self.points.is_empty() && self.points_in_flight == 0 {
+        let mut references_max = self.references_per_answer;
+        // With nothing else on its way, what a node is refused is not taken by another.
+        if some.is_empty() && self.points.is_empty() && self.calls.is_empty() {
             some = self.walk.take_allowed(&mut self.starved, 1, ticket);
+            if some.is_empty() {
+                some = self.walk.take_allowed(&mut self.whole, 1, ticket);
+                references_max = if some.is_empty() { references_max } else { 0 };
+            }
+            self.alone = !some.is_empty();
         }
         let table = self.context.table.read();
-        if !self.context.is_full_with(&table) {
+        if !self.alone && !self.context.is_full_with(&table) {
             let depth_max = self.context.browse.depth_max;
             let wanted = |node| table.depth(node) < depth_max && !table.is_failed(node);
             some.extend(self.walk.hand_out(table.len(), size - some.len(), wanted));
@@ -232,7 +268,7 @@ impl<'a> Survey<'a> {
         let request = BrowseRequest {
             request_header: Default::default(),
             view: ViewDescription::default(),
-            requested_max_references_per_node: self.references_per_answer,
+            requested_max_references_per_node: references_max,
             nodes_to_browse: Some(nodes),
         };
         let session = session.clone();
@@ -285,6 +321,7 @@ impl<'a> Survey<'a> {
     ) -> bool {
         match done {
             Done::Browsed(turns, Ok(results)) => {
+                self.alone = false;
                 self.answered(latency, operations);
                 self.browse_chunk.succeeded();
                 turns
@@ -306,7 +343,10 @@ impl<'a> Survey<'a> {
                 attributes::apply(&mut self.context.table.write(), &nodes, &values);
                 ready(nodes);
             }
-            Done::Browsed(turns, Err(error)) => return self.browse_failed(turns, &error),
+            Done::Browsed(turns, Err(error)) => {
+                self.alone = false;
+                return self.browse_failed(turns, &error);
+            }
             Done::Continued(turns, Err(error)) => {
                 self.points_in_flight -= turns.len();
                 return self.points_failed(turns, &error);
@@ -325,9 +365,9 @@ impl<'a> Survey<'a> {
     fn browsed(&mut self, turn: Turn, result: BrowseResult) {
         let (ticket, node) = turn;
         match result.status_code {
-            StatusCode::BadNoContinuationPoints => return self.starved.push_back(turn),
-            // The session that held it is gone, or the server forgot it: from the start, what is known is not added again.
-            StatusCode::BadContinuationPointInvalid => return self.again.push_back(turn),
+            status @ (StatusCode::BadNoContinuationPoints | StatusCode::BadContinuationPointInvalid) => {
+                return self.start_over(turn, status);
+            }
             status if status.is_bad() => return self.failed(turn, status.bits(), None),
             _ => {}
         }
@@ -339,6 +379,19 @@ impl<'a> Survey<'a> {
             self.context.failures.remove(What::Browse, node);
         } else {
             self.points.push_back((turn, point));
+        }
+    }
+
+    /// The server has no place left to keep how far it got with this node, or has lost it: from the start, what is known
+    /// is not added again.
+    fn start_over(&mut self, turn: Turn, status: StatusCode) {
+        let starts = self.starts.entry(turn.1).or_insert(0);
+        *starts = starts.saturating_add(1);
+        match (*starts).cmp(&STARTS_MAX) {
+            Ordering::Less if status == StatusCode::BadNoContinuationPoints => self.starved.push_back(turn),
+            Ordering::Less => self.again.push_back(turn),
+            Ordering::Equal => self.whole.push_back(turn),
+            Ordering::Greater => self.failed(turn, status.bits(), None),
         }
     }
 
@@ -431,7 +484,8 @@ impl<'a> Survey<'a> {
     fn show(&self) {
         let metrics = &self.context.metrics;
         let len = self.context.table.read().len();
-        let frontier = self.walk.frontier(len) + self.again.len() + self.starved.len() + self.points.len();
+        let frontier =
+            self.walk.frontier(len) + self.again.len() + self.starved.len() + self.whole.len() + self.points.len();
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.browse_frontier.set(gauge(frontier));
         metrics.browse_in_flight.set(gauge(self.calls.len()));
@@ -440,7 +494,8 @@ impl<'a> Survey<'a> {
     /// The node that all others wait for is refused a continuation point, and theirs are not followed: they give them
     /// back and begin anew when there is room for what they lead to.
     fn make_way(&mut self, session: &Session) {
-        let next_is_refused = self.starved.iter().any(|(ticket, _)| self.walk.is_next(*ticket));
+        let mut alone = self.starved.iter().chain(&self.whole);
+        let next_is_refused = alone.any(|(ticket, _)| self.walk.is_next(*ticket));
         if !next_is_refused || !self.walk.is_full() || !self.calls.is_empty() {
             return;
         }

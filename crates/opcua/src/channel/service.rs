@@ -7,14 +7,14 @@ use std::time::Duration;
 use opcua::core::RequestMessage;
 use opcua::types::{
     ActivateSessionRequest, ActivateSessionResponse, BinaryDecodable as _, BrowseNextRequest, BrowseNextResponse,
-    BrowseRequest, BrowseResponse, CloseSecureChannelRequest, CloseSecureChannelResponse, CloseSessionRequest,
-    CloseSessionResponse, Context, CreateMonitoredItemsRequest, CreateMonitoredItemsResponse, CreateSessionRequest,
-    CreateSessionResponse, CreateSubscriptionRequest, CreateSubscriptionResponse, DeleteMonitoredItemsRequest,
-    DeleteMonitoredItemsResponse, DeleteSubscriptionsRequest, DeleteSubscriptionsResponse, EncodingResult,
-    GetEndpointsRequest, GetEndpointsResponse, ObjectId, OpenSecureChannelRequest, OpenSecureChannelResponse,
-    PublishRequest, PublishResponse, ReadRequest, ReadResponse, RepublishRequest, RepublishResponse, RequestHeader,
-    TransferSubscriptionsRequest, TransferSubscriptionsResponse, TranslateBrowsePathsToNodeIdsRequest,
-    TranslateBrowsePathsToNodeIdsResponse,
+    BrowseRequest, BrowseResponse, CallRequest, CallResponse, CloseSecureChannelRequest, CloseSecureChannelResponse,
+    CloseSessionRequest, CloseSessionResponse, Context, CreateMonitoredItemsRequest, CreateMonitoredItemsResponse,
+    CreateSessionRequest, CreateSessionResponse, CreateSubscriptionRequest, CreateSubscriptionResponse,
+    DeleteMonitoredItemsRequest, DeleteMonitoredItemsResponse, DeleteSubscriptionsRequest, DeleteSubscriptionsResponse,
+    EncodingResult, GetEndpointsRequest, GetEndpointsResponse, ObjectId, OpenSecureChannelRequest,
+    OpenSecureChannelResponse, PublishRequest, PublishResponse, ReadRequest, ReadResponse, RepublishRequest,
+    RepublishResponse, RequestHeader, TransferSubscriptionsRequest, TransferSubscriptionsResponse,
+    TranslateBrowsePathsToNodeIdsRequest, TranslateBrowsePathsToNodeIdsResponse,
 };
 
 use crate::value::status;
@@ -90,6 +90,7 @@ services! {
     ActivateSessionRequest => ActivateSessionResponse, ActivateSessionResponse_Encoding_DefaultBinary;
     BrowseNextRequest => BrowseNextResponse, BrowseNextResponse_Encoding_DefaultBinary;
     BrowseRequest => BrowseResponse, BrowseResponse_Encoding_DefaultBinary;
+    CallRequest => CallResponse, CallResponse_Encoding_DefaultBinary;
     CloseSecureChannelRequest => CloseSecureChannelResponse, CloseSecureChannelResponse_Encoding_DefaultBinary;
     CloseSessionRequest => CloseSessionResponse, CloseSessionResponse_Encoding_DefaultBinary;
     CreateMonitoredItemsRequest => CreateMonitoredItemsResponse, CreateMonitoredItemsResponse_Encoding_DefaultBinary;

@@ -30,6 +30,8 @@ pub(super) struct Converted {
     pub too_large: usize,
     pub suppressed: usize,
     pub overflows: usize,
+    /// Of handles that were never given out, or whose tag is gone.
+    pub unknown: usize,
     /// Gaps of single items in this batch.
     pub gaps: Vec<Gap>,
     pub heartbeat: bool,
@@ -71,6 +73,14 @@ impl Converter {
         self.heartbeat = Some(Heartbeat { item, meta });
     }
 
+    pub fn heartbeat_item(&self) -> Option<ItemIndex> {
+        self.heartbeat.as_ref().map(|heartbeat| heartbeat.item)
+    }
+
+    pub fn is_heartbeat(&self, index: ItemIndex) -> bool {
+        self.heartbeat_item() == Some(index)
+    }
+
     pub fn convert(&mut self, values: &mut Vec<HandledValue>, items: &mut Items, gaps: &mut Gaps) -> Converted {
         let mut converted = Converted {
             messages: Vec::with_capacity(values.len()),
@@ -80,8 +90,10 @@ impl Converter {
         let table = table.read();
         let keep_all = items.len() <= METADATA_KEPT_MAX;
         for (handle, value) in values.drain(..) {
-            if let Some(index) = Items::of_handle(handle) {
-                self.one(index, value, items, gaps, &table, keep_all, &mut converted);
+            let index = Items::of_handle(handle).filter(|index| items.is_served(*index));
+            match index {
+                Some(index) => self.one(index, value, items, gaps, &table, keep_all, &mut converted),
+                None => converted.unknown += 1,
             }
         }
         converted
@@ -114,9 +126,8 @@ impl Converter {
             converted.overflows += 1;
             let gap = overflow_gap(item.last_time, stamps.source_time);
             converted.gaps.push(gap);
-            if item.gap == NO_GAP {
-                item.gap = gaps.open(gap, 1);
-            }
+            let joined = gaps.take(item.gap).map_or(gap, |earlier| gap.joined(earlier));
+            item.gap = gaps.open(joined, 1);
         }
         let value = match content {
             Content::Value(value) => value,
@@ -200,4 +211,82 @@ fn overflow_gap(last: Ticks, now: Ticks) -> Gap {
     let to = if now.is_missing() { Ticks::now() } else { now };
     let from = if last.is_missing() { to } else { last.min(to) };
     Gap { from, to }
+}
+
+#[cfg(test)]
+mod tests {
+    use opcua::types::NodeId;
+    use thalweg_record::Stamps;
+
+    use super::super::items::{Stage, Way};
+    use super::*;
+    use crate::node_table::{Class, Found};
+
+    const OVERFLOW: u32 = 0x480;
+
+    fn setup(tags: u32) -> (Converter, Items, Gaps) {
+        let mut table = NodeTable::default();
+        let mut items = Items::default();
+        for i in 0..tags {
+            let found = Found {
+                id: &NodeId::new(1, i),
+                name: "Tag",
+                class: Class::Variable,
+                parent: NO_NODE,
+            };
+            items.add(table.add(&found).unwrap(), Way::Monitor);
+        }
+        let table = Arc::new(RwLock::new(table));
+        (Converter::new(table, TagGroupMode::Clean), items, Gaps::default())
+    }
+
+    fn value(handle: u32, time: i64, status: u32) -> HandledValue {
+        let stamps = Stamps {
+            source_time: Ticks(time),
+            status,
+            ..Stamps::NONE
+        };
+        let value = DataValue {
+            content: Content::Value(Value::I32(1)),
+            stamps,
+            wrapped: false,
+        };
+        (handle, value)
+    }
+
+    #[test]
+    fn values_that_belong_to_no_tag_are_counted() {
+        let (mut converter, mut items, mut gaps) = setup(3);
+        items.set_way(1, Way::Nowhere);
+        items.set_way(2, Way::Nowhere);
+        if let Some(item) = items.get_mut(2) {
+            // Failed for the moment, and asked for again later: its last answer is a message.
+            item.stage = Stage::Failed;
+        }
+        let mut values = [0, 1, 2, 3, 4, u32::MAX].map(|handle| value(handle, 1, 0)).to_vec();
+        let converted = converter.convert(&mut values, &mut items, &mut gaps);
+        assert_eq!((converted.messages.len(), converted.unknown), (2, 4));
+    }
+
+    #[test]
+    fn an_overflow_in_an_open_gap_is_marked_with_it() {
+        let (mut converter, mut items, mut gaps) = setup(1);
+        items.set_gap(
+            &mut gaps,
+            Gap {
+                from: Ticks(100),
+                to: Ticks(200),
+            },
+            |_| true,
+        );
+        let mut values = vec![value(1, 300, OVERFLOW), value(1, 400, 0)];
+        let converted = converter.convert(&mut values, &mut items, &mut gaps);
+        let mark = |i: usize, key: &str| converted.messages[i].meta.get(key).map(|value| value.into_owned());
+        let text = |time: i64| Some(crate::value::ticks::micros_text(Ticks(time)));
+        assert_eq!(
+            (mark(0, "opcua_gap_from"), mark(0, "opcua_gap_to")),
+            (text(100), text(300))
+        );
+        assert_eq!(mark(1, "opcua_gap"), None);
+    }
 }

@@ -2,7 +2,9 @@
 //! answer means.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use hashbrown::HashMap;
 use opcua::types::{DeleteMonitoredItemsRequest, ExtensionObject};
 use thalweg_record::Ticks;
 
@@ -28,14 +30,37 @@ pub(super) struct Creation {
     queue: Queue,
     pub chunk: ChunkSize,
     pub filters: Filters,
-    in_flight: usize,
+    in_flight: HashMap<u64, Asked>,
+    /// Numbers the calls.
+    calls: u64,
     /// Which of them decides whether filters are sent.
     deciding: bool,
+    /// A subscription that is being filled up.
+    probe: Option<Probe>,
+}
+
+/// Servers may refuse a whole call that is larger than the room that is left. Calls of ever half the size, one at a
+/// time, fill a subscription to the last place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Probe {
+    slot: u16,
+    /// Of the next call.
+    size: usize,
+}
+
+/// Where the items of an unanswered call are to be created. A slot may hold another subscription when the answer comes,
+/// so the server's id tells whether the answer still concerns it.
+#[derive(Clone, Copy)]
+struct Asked {
+    slot: u16,
+    subscription_id: u32,
+    items: usize,
+    is_probe: bool,
 }
 
 /// The answer to one call.
 pub(super) struct Done {
-    subscription: u16,
+    call: u64,
     items: Vec<ItemIndex>,
     deciding: bool,
     result: Result<Vec<CreateOutcome>, CallError>,
@@ -47,9 +72,24 @@ impl Creation {
             queue: VecDeque::new(),
             chunk: ChunkSize::new(0, 50, true),
             filters: Filters::Undecided,
-            in_flight: 0,
+            in_flight: HashMap::new(),
+            calls: 0,
             deciding: false,
+            probe: None,
         }
+    }
+}
+
+/// Items that exist on the server and are not wanted there any more.
+#[derive(Default)]
+pub(super) struct Unwanted {
+    subscription_id: u32,
+    ids: Vec<u32>,
+}
+
+impl Unwanted {
+    pub fn new(subscription_id: u32, ids: Vec<u32>) -> Unwanted {
+        Unwanted { subscription_id, ids }
     }
 }
 
@@ -65,9 +105,12 @@ impl Link {
 
     /// Sends as many calls as may be in flight. An error is the loss of the connection.
     pub(super) async fn create_items(&mut self, session: &Session) -> Result<(), CallError> {
-        while self.creation.in_flight < IN_FLIGHT_MAX && !self.creation.queue.is_empty() {
+        while self.creation.in_flight.len() < IN_FLIGHT_MAX && !self.creation.queue.is_empty() {
             let undecided = self.creation.filters == Filters::Undecided;
             if undecided && self.creation.deciding {
+                return Ok(());
+            }
+            if self.creation.probe.is_some() && !self.creation.in_flight.is_empty() {
                 return Ok(());
             }
             let Some(subscription) = self.subscription_with_room(session).await? else {
@@ -103,24 +146,34 @@ impl Link {
         }
     }
 
-    /// The server gives no further subscription: its own limit on items per subscription may be the higher one.
+    /// The server gives no further subscription: its own limit on items per subscription may be the higher one. Where
+    /// every subscription is known to be full, the remaining tags are polled.
     fn no_subscription(&mut self, error: &CallError) {
-        let spread: Vec<&mut Subscription> = self
-            .subscriptions
-            .iter_mut()
-            .filter(|subscription| !subscription.lost && !subscription.in_doubt)
-            .collect();
-        let any = !spread.is_empty();
-        for subscription in spread {
-            subscription.items_max = subscription.items_max.saturating_mul(2);
+        let mut grown = false;
+        for subscription in self.subscriptions.iter_mut() {
+            if subscription.is_usable() && !subscription.full {
+                subscription.items_max = subscription.items_max.saturating_mul(2);
+                grown = true;
+            }
         }
         self.context.component.warn_limited("no_subscription", 1, || {
             format!("the server gives no further subscription ({error}); those that exist take more items, or tags are polled")
         });
-        if !any {
-            let waiting: Vec<ItemIndex> = self.creation.queue.drain(..).collect();
-            waiting.into_iter().for_each(|index| self.poll_instead(index));
+        // Calls in flight may still be refused and find room elsewhere; what waits now does not.
+        if !grown {
+            self.poll_the_rest();
         }
+    }
+
+    fn poll_the_rest(&mut self) {
+        let waiting: Vec<ItemIndex> = self.creation.queue.drain(..).collect();
+        let wanted = |index: &ItemIndex| {
+            self.items
+                .get(*index)
+                .is_some_and(|item| item.way == Way::Monitor && item.stage == Stage::Waiting)
+        };
+        let waiting: Vec<ItemIndex> = waiting.into_iter().filter(wanted).collect();
+        waiting.into_iter().for_each(|index| self.poll_instead(index));
     }
 
     /// Items for one call, as many as the subscription has room for.
@@ -128,10 +181,12 @@ impl Link {
         let Some(target) = self.subscriptions.get_mut(usize::from(subscription)) else {
             return Vec::new();
         };
+        let probe = self.creation.probe.filter(|probe| probe.slot == subscription);
         let room = target
             .items_max
             .saturating_sub(target.items)
-            .min(self.creation.chunk.get());
+            .min(self.creation.chunk.get())
+            .min(probe.map_or(usize::MAX, |probe| probe.size));
         let mut chunk = Vec::with_capacity(room);
         while chunk.len() < room {
             let Some(index) = self.creation.queue.pop_front() else {
@@ -166,11 +221,19 @@ impl Link {
             queue_size: config.queue_size,
         };
         let session = session.clone();
-        self.creation.in_flight += 1;
+        self.creation.calls += 1;
+        let call = self.creation.calls;
+        let asked = Asked {
+            slot: subscription,
+            subscription_id: id,
+            items: chunk.len(),
+            is_probe: self.creation.probe.is_some_and(|probe| probe.slot == subscription),
+        };
+        self.creation.in_flight.insert(call, asked);
         self.creating.push(Box::pin(async move {
             let result = create(&session, id, wanted, sampling).await;
             Done {
-                subscription,
+                call,
                 items: chunk,
                 deciding,
                 result,
@@ -227,45 +290,81 @@ impl Link {
         rule.map_or(config.deadband, |rule| rule.deadband)
     }
 
-    pub(super) fn created(&mut self, done: Done) {
-        self.creation.in_flight -= 1;
+    /// Takes over the answer to a call. Returns items that must be deleted on the server.
+    pub(super) fn created(&mut self, done: Done) -> Unwanted {
         if done.deciding {
             self.creation.deciding = false;
+        }
+        let Some(asked) = self.creation.in_flight.remove(&done.call) else {
+            return Unwanted::default();
+        };
+        let current = self
+            .subscriptions
+            .get(usize::from(asked.slot))
+            .is_some_and(|subscription| subscription.id == asked.subscription_id);
+        if !current {
+            // The subscription was replaced meanwhile, and whatever was created went with it.
+            done.items.into_iter().for_each(|index| self.ask_again(index));
+            return Unwanted::default();
         }
         match done.result {
             Ok(outcomes) => {
                 self.creation.chunk.succeeded();
                 if done.deciding {
-                    let refused = outcomes.contains(&CreateOutcome::WithoutFilter);
+                    let refused = outcomes
+                        .iter()
+                        .any(|outcome| matches!(outcome, CreateOutcome::WithoutFilter { .. }));
                     self.creation.filters = if refused { Filters::Client } else { Filters::Server };
                 }
                 let pairs: Vec<(ItemIndex, CreateOutcome)> = done.items.into_iter().zip(outcomes).collect();
-                self.settle(done.subscription, &pairs);
+                self.settle(asked, &pairs)
             }
-            Err(error) => self.create_failed(done.subscription, done.items, &error),
+            Err(error) => {
+                self.create_failed(asked, done.items, &error);
+                Unwanted::default()
+            }
         }
     }
 
-    fn settle(&mut self, subscription: u16, pairs: &[(ItemIndex, CreateOutcome)]) {
+    fn settle(&mut self, asked: Asked, pairs: &[(ItemIndex, CreateOutcome)]) -> Unwanted {
         let table = self.context.table.clone();
         let mut table = table.write();
-        let (mut created, mut released) = (false, 0);
+        let (mut created, mut released) = (0, 0);
         let mut full = (Vec::new(), 0);
+        let mut unwanted = Unwanted {
+            subscription_id: asked.subscription_id,
+            ids: Vec::new(),
+        };
         for (index, outcome) in pairs {
             let Some(item) = self.items.get_mut(*index) else {
                 continue;
             };
             let node = item.node;
-            match *outcome {
-                CreateOutcome::Created { id } => {
-                    item.stage = Stage::Created;
-                    item.monitored_id = id;
-                    table.set_state(node, ItemState::Monitored);
-                    self.context.failures.remove(What::Item, node);
-                    created = true;
+            if let CreateOutcome::Created { id, sampling_ms } = *outcome {
+                // Its tag may have gone meanwhile, or have gone and come back in a later call.
+                if item.way != Way::Monitor || item.stage == Stage::Created {
+                    unwanted.ids.push(id);
+                    released += 1;
                     continue;
                 }
-                CreateOutcome::WithoutFilter if !item.without_filter => {
+                item.stage = Stage::Created;
+                item.monitored_id = id;
+                item.subscription = asked.slot;
+                table.set_state(node, ItemState::Monitored);
+                self.context.failures.remove(What::Item, node);
+                if self.converter.is_heartbeat(*index) {
+                    self.heartbeat_sampling = Duration::from_millis(sampling_ms.into());
+                }
+                created += 1;
+                continue;
+            }
+            released += 1;
+            if item.way != Way::Monitor || item.stage != Stage::Asked {
+                continue;
+            }
+            match *outcome {
+                CreateOutcome::Created { .. } => {}
+                CreateOutcome::WithoutFilter { .. } if !item.without_filter => {
                     item.without_filter = true;
                     item.stage = Stage::Waiting;
                     self.creation.queue.push_back(*index);
@@ -274,44 +373,115 @@ impl Link {
                     full.0.push(*index);
                     full.1 = status;
                 }
-                CreateOutcome::WithoutFilter => self.refused(*index, FILTER_REFUSED_TWICE, &mut table),
-                CreateOutcome::Failed { status } => self.refused(*index, status, &mut table),
+                CreateOutcome::WithoutFilter { status } | CreateOutcome::Failed { status } => {
+                    self.refused(*index, status, &mut table);
+                }
             }
-            released += 1;
         }
         drop(table);
-        if let Some(subscription) = self.subscriptions.get_mut(usize::from(subscription)) {
+        if let Some(subscription) = self.subscriptions.get_mut(usize::from(asked.slot)) {
             subscription.items = subscription.items.saturating_sub(released);
         }
-        self.full(subscription, full.0, full.1);
-        if created {
+        if created > 0 {
+            self.useful += created;
             self.context.health.served();
+            if !full.0.is_empty() {
+                // Item by item the server has told how many it takes.
+                self.filled(asked.slot);
+            } else if asked.is_probe {
+                self.probed(asked);
+            }
+        }
+        self.full(asked.slot, full.0, full.1);
+        unwanted
+    }
+
+    /// A call of half the size that was refused before was taken: what is left is less than its size.
+    fn probed(&mut self, asked: Asked) {
+        match self
+            .creation
+            .probe
+            .filter(|probe| probe.slot == asked.slot && probe.size > 1)
+        {
+            Some(probe) => {
+                self.creation.probe = Some(Probe {
+                    size: probe.size / 2,
+                    ..probe
+                });
+            }
+            None => self.filled(asked.slot),
         }
     }
 
-    /// The subscription takes no more. One that holds nothing tells that the server as a whole takes no more.
-    fn full(&mut self, subscription: u16, items: Vec<ItemIndex>, status: u32) {
-        if items.is_empty() {
-            return;
-        }
-        let created_in = |item: &Item| item.subscription == subscription && item.stage == Stage::Created;
-        let held = self.items.iter().filter(|(_, item)| created_in(item)).count();
-        if let Some(subscription) = self.subscriptions.get_mut(usize::from(subscription)) {
+    /// The subscription holds as many items as the server lets it.
+    fn filled(&mut self, slot: u16) {
+        self.creation.probe = None;
+        let held = self.held(slot);
+        if let Some(subscription) = self.subscriptions.get_mut(usize::from(slot)) {
             subscription.items_max = held;
+            subscription.full = true;
         }
-        if held > 0 {
-            items.into_iter().for_each(|index| self.enqueue(index));
+    }
+
+    /// Items that a subscription holds, or that are in calls whose answers are to come.
+    fn held(&self, slot: u16) -> usize {
+        let created_in = |item: &Item| item.subscription == slot && item.stage == Stage::Created;
+        let created = self.items.iter().filter(|(_, item)| created_in(item)).count();
+        let asked = self.creation.in_flight.values().filter(|asked| asked.slot == slot);
+        created + asked.map(|asked| asked.items).sum::<usize>()
+    }
+
+    /// The subscription takes not that many more. One that holds nothing, and does not take one item alone, tells that
+    /// the server as a whole takes no more.
+    fn full(&mut self, slot: u16, items: Vec<ItemIndex>, status: u32) {
+        let count = items.len();
+        if count == 0 {
             return;
         }
-        self.context
-            .component
-            .warn_limited("items_max", items.len() as u64, || {
-                format!(
-                    "the server takes no more monitored items ({}); further tags are polled",
-                    status::text(status)
-                )
-            });
+        let is_full = self
+            .subscriptions
+            .get(usize::from(slot))
+            .is_none_or(|subscription| subscription.full);
+        if count > 1 || self.held(slot) > 0 {
+            if count > 1 && !is_full {
+                let size = self.creation.probe.map_or(count / 2, |probe| probe.size.min(count / 2));
+                self.creation.probe = Some(Probe { slot, size });
+            } else {
+                self.filled(slot);
+            }
+            items.into_iter().for_each(|index| self.ask_again(index));
+            return;
+        }
+        self.context.component.warn_limited("items_max", count as u64, || {
+            format!(
+                "the server takes no more monitored items ({}); further tags are polled",
+                status::text(status)
+            )
+        });
+        self.creation.probe = None;
         items.into_iter().for_each(|index| self.poll_instead(index));
+        self.poll_the_rest();
+    }
+
+    /// An item of a call that came to nothing waits for another, unless it is not to be monitored any more.
+    fn ask_again(&mut self, index: ItemIndex) {
+        if self.items.get(index).is_some_and(|item| item.stage == Stage::Asked) {
+            self.enqueue(index);
+        }
+    }
+
+    /// Deletes items in the background; whether it succeeds is of no interest, since the next check would find them.
+    pub(super) fn delete_unwanted(&self, session: &Session, unwanted: Unwanted) {
+        if unwanted.ids.is_empty() {
+            return;
+        }
+        let request = DeleteMonitoredItemsRequest {
+            request_header: Default::default(),
+            subscription_id: unwanted.subscription_id,
+            monitored_item_ids: Some(unwanted.ids),
+        };
+        let session = session.clone();
+        tokio::spawn(async move { session.call(request).await });
     }
 
     fn poll_instead(&mut self, index: ItemIndex) {
@@ -344,9 +514,9 @@ impl Link {
         });
     }
 
-    fn create_failed(&mut self, subscription: u16, items: Vec<ItemIndex>, error: &CallError) {
+    fn create_failed(&mut self, asked: Asked, items: Vec<ItemIndex>, error: &CallError) {
         let count = items.len();
-        if let Some(subscription) = self.subscriptions.get_mut(usize::from(subscription)) {
+        if let Some(subscription) = self.subscriptions.get_mut(usize::from(asked.slot)) {
             subscription.items = subscription.items.saturating_sub(count);
             match error {
                 // Whether the items exist is unknown; creating them again could make every value come twice.
@@ -358,59 +528,77 @@ impl Link {
             }
         }
         if let Some(status) = error.status().filter(|status| status::says_full(*status)) {
-            return self.full(subscription, items, status);
+            return self.full(asked.slot, items, status);
         }
         let in_doubt = !matches!(error, CallError::Refused(_) | CallError::RequestTooLarge);
         let subscription_gone = error.status().is_some_and(status::says_no_subscription);
         let smaller = self.creation.chunk.too_large(count);
         if in_doubt || subscription_gone || smaller {
-            items.into_iter().for_each(|index| self.enqueue(index));
+            items.into_iter().for_each(|index| self.ask_again(index));
             return;
         }
         // One item alone is refused as a whole call: it has failed.
         let status = error.status().unwrap_or(0);
         let table = self.context.table.clone();
         let mut table = table.write();
-        items
-            .into_iter()
-            .for_each(|index| self.refused(index, status, &mut table));
+        for index in items {
+            if self.items.get(index).is_some_and(|item| item.stage == Stage::Asked) {
+                self.refused(index, status, &mut table);
+            }
+        }
     }
 
     /// The connection is gone with calls unanswered.
     pub(super) fn abandon_creating(&mut self) {
         self.creating = Default::default();
-        self.creation.in_flight = 0;
         self.creation.deciding = false;
-        let asked: Vec<(ItemIndex, u16)> = self
+        self.creation.probe = None;
+        for (_, asked) in self.creation.in_flight.drain() {
+            let slot = self.subscriptions.get_mut(usize::from(asked.slot));
+            if let Some(subscription) = slot.filter(|subscription| subscription.id == asked.subscription_id) {
+                subscription.in_doubt = true;
+                subscription.items = subscription.items.saturating_sub(asked.items);
+            }
+        }
+        let asked: Vec<ItemIndex> = self
             .items
             .iter()
             .filter(|(_, item)| item.way == Way::Monitor && item.stage == Stage::Asked)
-            .map(|(index, item)| (index, item.subscription))
+            .map(|(index, _)| index)
             .collect();
-        for (index, subscription) in asked {
-            if let Some(subscription) = self.subscriptions.get_mut(usize::from(subscription)) {
-                subscription.in_doubt = true;
-                subscription.items = subscription.items.saturating_sub(1);
-            }
-            self.enqueue(index);
-        }
+        asked.into_iter().for_each(|index| self.enqueue(index));
     }
 
     /// Makes subscriptions anew that are lost or in doubt: their items wait to be created, and what they would have
     /// reported since they were last heard of is a gap.
     pub(super) async fn replace_broken(&mut self, session: &Session) -> Result<(), CallError> {
+        let broken = || {
+            self.subscriptions
+                .iter()
+                .filter(|subscription| !subscription.is_usable())
+        };
+        if broken().next().is_none() {
+            return Ok(());
+        }
+        // Also those that count as lost: one that the server still has would send values that nobody knows. Before others
+        // are made, since a server may use the same ids again.
+        let own: Vec<u32> = broken()
+            .filter(|subscription| !subscription.refused)
+            .map(|subscription| subscription.id)
+            .collect();
+        if !own.is_empty() {
+            Subscription::delete(session, own).await;
+        }
         for number in 0..self.subscriptions.len() {
-            let Some(old) = self.subscriptions.get(number).filter(|old| old.lost || old.in_doubt) else {
+            let Some(old) = self.subscriptions.get(number).filter(|old| !old.is_usable()) else {
                 continue;
             };
-            let (id, heard_at, was_lost, items_max) = (old.id, old.heard_at, old.lost, old.items_max);
-            if !was_lost {
-                Subscription::delete(session, id).await;
-            }
+            let (heard_at, items_max, full) = (old.heard_at, old.items_max, old.full);
             let settings = SubscriptionSettings::from(&*self.context.config);
             let new = Subscription::create(session, &settings).await?;
+            self.publisher.subscription_replaced();
             if let Some(slot) = self.subscriptions.get_mut(number) {
-                *slot = Subscription { items_max, ..new };
+                *slot = Subscription { items_max, full, ..new };
             }
             let number = number as u16;
             let of_this = |item: &Item| item.way == Way::Monitor && item.subscription == number;
@@ -433,7 +621,7 @@ impl Link {
     }
 
     pub(super) async fn delete_items(&mut self, session: &Session, items: &[ItemIndex]) {
-        let mut by_subscription: hashbrown::HashMap<u16, Vec<u32>> = hashbrown::HashMap::new();
+        let mut by_subscription: HashMap<u16, Vec<u32>> = HashMap::new();
         for index in items {
             let Some(item) = self.items.get(*index) else { continue };
             if item.way == Way::Monitor && item.stage == Stage::Created {
@@ -461,6 +649,3 @@ impl Link {
         }
     }
 }
-
-/// A server that refuses an item with and without a filter.
-const FILTER_REFUSED_TWICE: u32 = 0x8045_0000;

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use opcua::types::NodeId;
+use opcua::types::{NodeId, StatusCode};
 use thalweg_flow::SinkClosed;
 use thalweg_record::{Batch, DropReason, FilterReason, Ticks};
 
 use super::Link;
-use super::items::{ItemIndex, Items, Way};
+use super::items::{ItemIndex, Items, Stage, Way};
 use crate::channel::{Body, CallError};
 use crate::failures::What;
 use crate::gaps::{Gap, GapReason};
-use crate::node_table::{FailureReason, ItemState, NO_NODE};
+use crate::metrics::Discarded;
+use crate::node_table::{FailureReason, ItemState, NO_NODE, NodeIndex};
 use crate::poll::{self, Part, Tick};
 use crate::session::Session;
 use crate::value::answers::{self, HandledValue};
@@ -27,6 +28,7 @@ impl Link {
     /// Takes what is in `self.values` to the flow, as one batch. Waits while the flow is full.
     pub(super) async fn deliver(&mut self) -> Result<(), SinkClosed> {
         self.context.metrics.values.inc_by(self.values.len() as u64);
+        self.useful += self.values.len() as u64;
         if self.paths_final {
             self.pass_on().await?;
         } else {
@@ -45,6 +47,7 @@ impl Link {
         metrics.values_suppressed.inc_by(converted.suppressed as u64);
         metrics.status_only.inc_by(converted.without_value as u64);
         metrics.overflows.inc_by(converted.overflows as u64);
+        metrics.discarded(Discarded::UnknownItem, converted.unknown);
         for gap in &converted.gaps {
             metrics.gap(GapReason::Overflow, gap.length());
         }
@@ -89,32 +92,26 @@ impl Link {
         self.context.sink.send(Batch::new(converted.messages, ack)).await
     }
 
-    /// Keeps values until paths are final: the last few of each item, as its queue on the server would.
+    /// Keeps values until paths are final. What there is no room for is a gap of its items.
     fn hold(&mut self) {
-        self.held.append(&mut self.values);
-        let limit = self.context.config.queue_size as usize;
-        // Compacting costs a pass, so it waits until there is at least as much to drop as to keep.
-        let room = self.items.len().max(10_000).saturating_mul(limit.min(4)).max(20_000);
-        if self.held.len() <= room {
+        let lost = self.held.add(&mut self.values, self.context.config.queue_size as usize);
+        if lost.values == 0 {
             return;
         }
-        let mut seen: hashbrown::HashMap<u32, usize> = hashbrown::HashMap::new();
-        let mut kept: Vec<HandledValue> = Vec::with_capacity(self.held.len());
-        for (handle, value) in self.held.drain(..).rev() {
-            let count = seen.entry(handle).or_insert(0);
-            if *count < limit {
-                *count += 1;
-                kept.push((handle, value));
-            }
-        }
-        kept.reverse();
-        self.held = kept;
+        self.context.metrics.discarded(Discarded::HeldBack, lost.values);
+        let now = Ticks::now();
+        let gap = Gap {
+            from: lost.since.unwrap_or(now),
+            to: now,
+        };
+        let touched = lost.items.into_iter().filter_map(Items::of_handle).collect();
+        self.gap_of_items(GapReason::Overflow, gap, &touched);
     }
 
     /// Paths are final: what was held goes first.
     pub(super) async fn release_held(&mut self) -> Result<(), SinkClosed> {
         const BATCH: usize = 10_000;
-        let mut held = std::mem::take(&mut self.held);
+        let mut held = self.held.take();
         let mut rest = held.drain(..);
         loop {
             self.values.extend(rest.by_ref().take(BATCH));
@@ -187,20 +184,59 @@ impl Link {
                 self.deliver().await
             }
             Err(error) => {
-                if !matches!(error, CallError::Closed(_)) && !error.is_too_large() {
-                    self.context
-                        .component
-                        .warn_limited("poll", 1, || format!("a read of {} nodes failed: {error}", part.len()));
-                    let gap = Gap {
-                        from: Ticks::now(),
-                        to: Ticks::now(),
-                    };
-                    let touched: hashbrown::HashSet<ItemIndex> = part.iter().copied().collect();
-                    self.gap_of_items(GapReason::PollSkipped, gap, &touched);
+                let read_again = self.poller.failed(&part, &error);
+                if !read_again && !matches!(error, CallError::Closed(_)) {
+                    self.part_lost(&part, &error);
                 }
-                self.poller.failed(part, &error);
                 Ok(())
             }
+        }
+    }
+
+    /// A part of a cycle is not read: its values since the cycle before are missing.
+    fn part_lost(&mut self, part: &Part, error: &CallError) {
+        let gap = Gap {
+            from: self.poller.previous_start(),
+            to: Ticks::now(),
+        };
+        let touched: hashbrown::HashSet<ItemIndex> = part.iter().copied().collect();
+        self.gap_of_items(GapReason::PollSkipped, gap, &touched);
+        let (true, [index]) = (error.is_too_large(), part.as_slice()) else {
+            return self
+                .context
+                .component
+                .warn_limited("poll", 1, || format!("a read of {} nodes failed: {error}", part.len()));
+        };
+        // No other division helps this node.
+        let Some(node) = self
+            .items
+            .get(*index)
+            .map(|item| item.node)
+            .filter(|node| *node != NO_NODE)
+        else {
+            return;
+        };
+        let status = error.status().unwrap_or(StatusCode::BadResponseTooLarge.bits());
+        self.read_failed(*index, node, status, Some(error.to_string()));
+    }
+
+    /// Until its retry a node that cannot be read is not asked for again in every cycle.
+    fn read_failed(&mut self, index: ItemIndex, node: NodeIndex, status: u32, text: Option<String>) {
+        {
+            let mut table = self.context.table.write();
+            table.set_state(node, ItemState::Failed(FailureReason::of_status(status)));
+            self.context.component.warn_limited("read", 1, || {
+                format!(
+                    "{} cannot be read: {}",
+                    crate::browse::describe(&table, node),
+                    text.clone().unwrap_or_else(|| status::text(status))
+                )
+            });
+        }
+        self.context.failures.add(What::Read, node, status, text);
+        self.items.set_way(index, Way::Nowhere);
+        if let Some(item) = self.items.get_mut(index) {
+            item.stage = Stage::Failed;
         }
     }
 
@@ -234,12 +270,9 @@ impl Link {
                 let Some(index) = Items::of_handle(*handle) else {
                     continue;
                 };
-                let Some(node) = self
-                    .items
-                    .get(index)
-                    .map(|item| item.node)
-                    .filter(|node| *node != NO_NODE)
-                else {
+                // A tag that is gone meanwhile stays as it is.
+                let polled = self.items.get(index).filter(|item| item.way == Way::Poll);
+                let Some(node) = polled.map(|item| item.node).filter(|node| *node != NO_NODE) else {
                     continue;
                 };
                 let failed = failure_of(value);
@@ -253,33 +286,21 @@ impl Link {
                 }
             }
         }
-        let mut table = table.write();
         for (index, status) in changed {
             let Some(node) = self.items.get(index).map(|item| item.node) else {
                 continue;
             };
-            if status == 0 {
-                table.set_state(node, ItemState::Polled);
-                self.context.failures.remove(What::Read, node);
-                self.context.health.served();
+            if status != 0 {
+                self.read_failed(index, node, status, None);
                 continue;
             }
-            let reason = FailureReason::of_status(status);
-            table.set_state(node, ItemState::Failed(reason));
-            self.context.failures.add(What::Read, node, status, None);
-            self.context.component.warn_limited("read", 1, || {
-                format!(
-                    "{} cannot be read: {}",
-                    crate::browse::describe(&table, node),
-                    status::text(status)
-                )
-            });
-            // Until its retry it is not asked for again in every cycle.
-            self.items.set_way(index, Way::Nowhere);
+            table.write().set_state(node, ItemState::Polled);
+            self.context.failures.remove(What::Read, node);
+            self.context.health.served();
         }
     }
 
-    fn gap_of_items(&mut self, reason: GapReason, gap: Gap, touched: &hashbrown::HashSet<ItemIndex>) {
+    pub(super) fn gap_of_items(&mut self, reason: GapReason, gap: Gap, touched: &hashbrown::HashSet<ItemIndex>) {
         let nodes: hashbrown::HashSet<u32> = touched
             .iter()
             .filter_map(|index| self.items.get(*index))
@@ -291,7 +312,6 @@ impl Link {
 
 /// Statuses that concern the node itself, and no value beside them.
 fn failure_of(value: &DataValue) -> Option<u32> {
-    use opcua::types::StatusCode;
     const OF_THE_NODE: [StatusCode; 6] = [
         StatusCode::BadNodeIdUnknown,
         StatusCode::BadNodeIdInvalid,

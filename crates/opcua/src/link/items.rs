@@ -163,6 +163,12 @@ impl Items {
         self.items.get(index as usize)
     }
 
+    /// Whether values of this item are wanted. A polled one that failed is to be read again later, so its last answer is.
+    pub fn is_served(&self, index: ItemIndex) -> bool {
+        self.get(index)
+            .is_some_and(|item| item.way != Way::Nowhere || item.stage == Stage::Failed)
+    }
+
     pub fn get_mut(&mut self, index: ItemIndex) -> Option<&mut Item> {
         self.items.get_mut(index as usize)
     }
@@ -225,22 +231,58 @@ impl Items {
     ) -> usize {
         // The heartbeat has no values that could be missed.
         let touched = |item: &Item| item.node != NO_NODE && touched(item);
-        let count = self.items.iter().filter(|item| touched(item)).count();
-        // Items that still have to mark an earlier gap mark both as one.
-        let earlier: Vec<u32> = self
-            .items
-            .iter()
-            .filter(|i| touched(i) && i.gap != NO_GAP)
-            .map(|i| i.gap)
-            .collect();
-        let joined = earlier
+        // Items that still have to mark an earlier gap mark both as one; those with the same earlier gap share the new.
+        let mut groups: hashbrown::HashMap<u32, (crate::gaps::Gap, usize)> = hashbrown::HashMap::new();
+        let mut count = 0;
+        for item in self.items.iter().filter(|item| touched(item)) {
+            count += 1;
+            let (joined, members) = groups.entry(item.gap).or_insert((gap, 0));
+            *members += 1;
+            if let Some(earlier) = gaps.take(item.gap) {
+                *joined = gap.joined(earlier);
+            }
+        }
+        let numbers: hashbrown::HashMap<u32, u32> = groups
             .into_iter()
-            .filter_map(|number| gaps.take(number))
-            .fold(gap, crate::gaps::Gap::joined);
-        let number = gaps.open(joined, count);
+            .map(|(earlier, (joined, members))| (earlier, gaps.open(joined, members)))
+            .collect();
         for item in self.items.iter_mut().filter(|item| touched(item)) {
-            item.gap = number;
+            if let Some(number) = numbers.get(&item.gap) {
+                item.gap = *number;
+            }
         }
         count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gaps::{Gap, Gaps};
+
+    fn gap(from: i64, to: i64) -> Gap {
+        Gap {
+            from: Ticks(from),
+            to: Ticks(to),
+        }
+    }
+
+    #[test]
+    fn each_item_marks_its_own_losses_as_one_span() {
+        let mut items = Items::default();
+        let mut gaps = Gaps::default();
+        for node in 0..4 {
+            items.add(node, Way::Monitor);
+        }
+        assert_eq!(items.set_gap(&mut gaps, gap(10, 20), |item| item.node == 0), 1);
+        assert_eq!(
+            items.set_gap(&mut gaps, gap(15, 40), |item| item.node == 1 || item.node == 2),
+            2
+        );
+        // Item 3 has lost nothing before, and must not mark what others lost.
+        assert_eq!(items.set_gap(&mut gaps, gap(50, 60), |_| true), 4);
+        let marks: Vec<Option<Gap>> = (0..4).map(|i| gaps.take(items.get(i).unwrap().gap)).collect();
+        let expected = [gap(10, 60), gap(15, 60), gap(15, 60), gap(50, 60)];
+        assert_eq!(marks, expected.map(Some));
     }
 }

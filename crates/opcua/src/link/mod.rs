@@ -3,9 +3,9 @@
 //! | state | does | goes on to |
 //! |---|---|---|
 //! | connecting | discovery, trust, channel, session | recovering; waiting after a failure |
-//! | waiting | nothing, for the back-off's delay | connecting |
-//! | recovering | session reactivated: fetches lost messages; new session: transfers subscriptions, or makes them anew | serving; connecting if the connection breaks |
-//! | serving | creates items, publishes, polls, delivers values | connecting when the connection breaks; ended at the stop |
+//! | waiting | nothing, for the back-off's delay; none after a connection that lasted | connecting |
+//! | recovering | new session: learns the server's facts, transfers subscriptions; either: fetches lost messages, makes anew what cannot be kept, compares items with the server's list | serving; waiting if the connection breaks |
+//! | serving | creates items, publishes, polls, delivers values | waiting when the connection breaks; ended at the stop |
 //! | ended | the session is closed | - |
 //!
 //! Items and client handles survive every change of state; only the server's side of them is made again.
@@ -13,6 +13,7 @@
 mod convert;
 mod creation;
 mod deliver;
+mod held;
 mod items;
 mod ranges;
 mod recovery;
@@ -92,7 +93,7 @@ pub(crate) struct Link {
     types: TypeBook,
     paths_final: bool,
     /// Values that came before paths were final.
-    held: Vec<HandledValue>,
+    held: held::Held,
     /// Reused from answer to answer.
     values: Vec<HandledValue>,
 
@@ -108,6 +109,21 @@ pub(crate) struct Link {
     last_data: Instant,
     last_heartbeat: Instant,
     last_heartbeat_warning: Instant,
+    /// How often the server looks at its clock for us.
+    heartbeat_sampling: Duration,
+    taken_over: TakenOver,
+    /// Subscriptions of this session that are not ours any more, and were deleted.
+    abandoned: hashbrown::HashSet<u32>,
+    /// Items created and values received, ever: a connection that adds nothing was of no use.
+    useful: u64,
+}
+
+/// What is done once per session, by whichever of its connections lasts long enough.
+#[derive(Clone, Copy, Debug, Default)]
+struct TakenOver {
+    facts: bool,
+    /// Those of the session before.
+    subscriptions: bool,
 }
 
 /// Why serving ended.
@@ -137,7 +153,7 @@ impl Link {
             converter: Converter::new(context.table.clone(), config.tag_group_mode),
             types: TypeBook::standard(),
             paths_final: false,
-            held: Vec::new(),
+            held: held::Held::default(),
             values: Vec::new(),
             subscriptions: Vec::new(),
             publisher: Publisher::new(config.publish_requests, context.metrics.publish_in_flight.clone()),
@@ -151,6 +167,10 @@ impl Link {
             last_data: Instant::now(),
             last_heartbeat: Instant::now(),
             last_heartbeat_warning: Instant::now(),
+            heartbeat_sampling: Duration::ZERO,
+            taken_over: TakenOver::default(),
+            abandoned: hashbrown::HashSet::new(),
+            useful: 0,
             context,
         };
         if config.heartbeat && link.is_primary() {
@@ -170,32 +190,53 @@ impl Link {
             let Some((session, how)) = self.establish(previous.take()).await else {
                 return;
             };
+            let (since, useful) = (Instant::now(), self.usefulness());
             let stop = self.context.stop.clone();
             let recovered = tokio::select! {
                 biased;
                 () = stop.cancelled() => return session.close().await,
                 recovered = self.recover(&session, how) => recovered,
             };
-            match recovered {
-                Ok(()) => {}
-                Err(error) => {
-                    self.lost(&error.to_string());
-                    previous = Some(session);
-                    continue;
+            let ended = match recovered {
+                Ok(()) => {
+                    self.announce(&session);
+                    self.serve(&session).await
                 }
-            }
-            self.announce(&session);
-            match self.serve(&session).await {
+                Err(error) => Ended::Lost(error.to_string()),
+            };
+            match ended {
                 Ended::Stopped => {
                     session.close().await;
                     self.set_state("stopped");
                     return;
                 }
-                Ended::Lost(why) => {
-                    self.lost(&why);
-                    previous = Some(session);
-                }
+                Ended::Lost(why) => self.lost(&why),
             }
+            previous = Some(session);
+            let wait = self.wait_after_loss(since.elapsed(), self.usefulness() > useful);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// What connections have brought so far, the nodes found over them included.
+    fn usefulness(&self) -> u64 {
+        self.useful + self.context.metrics.browse_nodes.get()
+    }
+
+    /// How long to wait before the next attempt. One that lasted is followed by another at once; a server that takes
+    /// logins and then closes the connection is met with the back-off, as if it took none.
+    fn wait_after_loss(&mut self, lasted: Duration, was_useful: bool) -> Duration {
+        if lasted >= LASTED_MIN {
+            self.backoff.reset();
+            return Duration::ZERO;
+        }
+        match was_useful {
+            true => PAUSE_MIN.min(self.context.config.connection.reconnect_interval),
+            false => self.backoff.next(),
         }
     }
 
@@ -250,7 +291,6 @@ impl Link {
 
     /// The session is ready: facts for the browse, state for the console.
     fn announce(&mut self, session: &Session) {
-        self.backoff.reset();
         self.context.health.link_up(self.number);
         let Some(facts) = self.facts.clone() else { return };
         let profile = facts.profile(self.context.config.connection.profile);
@@ -318,6 +358,8 @@ impl Link {
             profile.items_per_call,
             profile.adaptive,
         ));
+        // Before anything is asked for by NodeIDs that have moved; whichever connection comes first moves them for all.
+        self.context.table.write().set_namespaces(&facts.namespaces);
         let changed = self.facts.as_ref().is_some_and(|earlier| facts.differs_from(earlier));
         let first = self.facts.is_none();
         self.facts = Some(facts.clone());
@@ -336,6 +378,7 @@ impl Link {
         }
         if changed {
             self.types = TypeBook::standard();
+            self.items.forget_metadata();
         }
         if changed && self.is_primary() {
             self.context.changed.notify_one();
@@ -346,6 +389,12 @@ impl Link {
 
 /// How long an operation of the serving loop may be put off.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// A connection that lasted this long is one that works.
+const LASTED_MIN: Duration = Duration::from_secs(5);
+
+/// Between connections that bring something and break soon.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
 
 /// EURanges asked for at a time.
 const RANGES_PER_CALL: usize = 100;

@@ -1,14 +1,16 @@
 //! After a connection came back: subscriptions are taken over, lost messages fetched, and what cannot be fetched is a gap.
 
+use hashbrown::{HashMap, HashSet};
 use thalweg_record::Ticks;
 
-use super::items::{Item, Stage, Way};
-use super::{Link, items::ItemIndex};
+use super::creation::Unwanted;
+use super::items::{Item, ItemIndex, Items, Stage, Way};
+use super::{Link, TakenOver};
 use crate::channel::CallError;
 use crate::gaps::{Gap, GapReason};
 use crate::metrics::Reconnect;
 use crate::session::Session;
-use crate::subscribe::recover::{self, Republished};
+use crate::subscribe::recover::{self, Differences, Republished};
 use crate::subscribe::sequence::Missing;
 use crate::value::answers;
 
@@ -21,30 +23,32 @@ enum Fetched {
 }
 
 impl Link {
-    /// `how` is how the session came back; `None` at the first connection.
+    /// `how` is how the session came back; `None` at the first connection. What a cut has interrupted is done again by
+    /// the next connection, also if the session is the same.
     pub(super) async fn recover(&mut self, session: &Session, how: Option<Reconnect>) -> Result<(), CallError> {
-        let Some(how) = how else {
-            return self.learn_facts(session).await;
-        };
-        let mut how = how;
-        if how != Reconnect::Reactivated {
-            self.learn_facts(session).await?;
+        if how != Some(Reconnect::Reactivated) {
+            self.taken_over = TakenOver::default();
             self.publisher.session_lost();
+            self.abandoned.clear();
+        }
+        if !self.taken_over.facts {
+            self.learn_facts(session).await?;
+            self.taken_over.facts = true;
+        }
+        if !self.taken_over.subscriptions {
             if !self.subscriptions.is_empty() {
                 self.transfer(session).await?;
             }
+            self.taken_over.subscriptions = true;
         }
+        let Some(mut how) = how else { return Ok(()) };
         // Where the flow was full or the server slow, answers may be waiting that arrived before the cut.
         self.fetch_lost(session).await?;
-        if self
-            .subscriptions
-            .iter()
-            .any(|subscription| subscription.lost || subscription.in_doubt)
-        {
+        if self.subscriptions.iter().any(|subscription| !subscription.is_usable()) {
             how = Reconnect::Recreated;
         }
         self.replace_broken(session).await?;
-        self.verify();
+        self.verify(session).await?;
         for subscription in &mut self.subscriptions {
             subscription.heard = std::time::Instant::now();
         }
@@ -64,6 +68,7 @@ impl Link {
         for (subscription, result) in self.subscriptions.iter_mut().zip(results) {
             if !result.is_good() {
                 subscription.lost = true;
+                subscription.refused = true;
             }
         }
         Ok(())
@@ -72,7 +77,7 @@ impl Link {
     /// Asks for messages in order until the server has no further one.
     async fn fetch_lost(&mut self, session: &Session) -> Result<(), CallError> {
         for number in 0..self.subscriptions.len() {
-            while let Some(subscription) = self.subscriptions.get(number).filter(|s| !s.lost && !s.in_doubt) {
+            while let Some(subscription) = self.subscriptions.get(number).filter(|s| s.is_usable()) {
                 let (id, next) = (subscription.id, subscription.sequence.next());
                 if self.fetch_one(session, number, id, next).await? != Fetched::Taken {
                     break;
@@ -101,7 +106,10 @@ impl Link {
         let Some(subscription) = self.subscriptions.get_mut(number) else {
             return Ok(Fetched::Unanswered);
         };
-        subscription.sequence.message(sequence);
+        // One that fills a hole lies behind what was seen since.
+        if subscription.sequence.next() == sequence {
+            subscription.sequence.message(sequence);
+        }
         subscription.heard_now();
         match decoded {
             Ok(message) => {
@@ -168,23 +176,65 @@ impl Link {
         );
     }
 
-    /// Every item that is to be monitored and not known as failed is created, asked for, or waits for it.
-    fn verify(&mut self) {
-        let forgotten: Vec<ItemIndex> = self
-            .items
+    /// Every item that counts as created is there, and no other is: what the server lacks is created, what it has too
+    /// much is deleted. Servers need not be able to tell.
+    async fn verify(&mut self, session: &Session) -> Result<(), CallError> {
+        for number in 0..self.subscriptions.len() {
+            let Some(id) = self.subscriptions.get(number).map(|subscription| subscription.id) else {
+                continue;
+            };
+            let of_this = in_subscription(number);
+            let expected: HashMap<u32, u32> = self
+                .items
+                .iter()
+                .filter(|(_, item)| of_this(item) && item.stage == Stage::Created)
+                .map(|(index, item)| (Items::handle(index), item.monitored_id))
+                .collect();
+            if expected.is_empty() {
+                continue;
+            }
+            let Some(listed) = recover::monitored_items(session, id).await? else {
+                return Ok(());
+            };
+            let differences = recover::compare(&expected, &listed);
+            self.settle_differences(session, number, &differences);
+        }
+        Ok(())
+    }
+
+    fn settle_differences(&mut self, session: &Session, number: usize, differences: &Differences) {
+        let Some(subscription) = self.subscriptions.get_mut(number) else {
+            return;
+        };
+        let (id, heard_at) = (subscription.id, subscription.heard_at);
+        subscription.items = subscription.items.saturating_sub(differences.missing.len());
+        for listed in &differences.renumbered {
+            if let Some(item) = Items::of_handle(listed.handle).and_then(|index| self.items.get_mut(index)) {
+                item.monitored_id = listed.id;
+            }
+        }
+        let missing: HashSet<ItemIndex> = differences
+            .missing
             .iter()
-            .filter(|(_, item)| item.way == Way::Monitor && item.stage == Stage::Created)
-            .filter(|(_, item)| {
-                self.subscriptions
-                    .get(usize::from(item.subscription))
-                    .is_none_or(|s| s.lost)
-            })
-            .map(|(index, _)| index)
+            .filter_map(|handle| Items::of_handle(*handle))
             .collect();
-        forgotten.into_iter().for_each(|index| self.enqueue(index));
+        if !missing.is_empty() {
+            self.context
+                .component
+                .warn_limited("items_missing", missing.len() as u64, || {
+                    "the server has lost monitored items; they are created again".to_owned()
+                });
+            let gap = Gap {
+                from: heard_at,
+                to: Ticks::now(),
+            };
+            self.gap_of_items(GapReason::Recreated, gap, &missing);
+            missing.into_iter().for_each(|index| self.enqueue(index));
+        }
+        self.delete_unwanted(session, Unwanted::new(id, differences.extra.clone()));
     }
 }
 
-fn in_subscription(number: usize) -> impl Fn(&Item) -> bool {
+pub(super) fn in_subscription(number: usize) -> impl Fn(&Item) -> bool {
     move |item| item.way == Way::Monitor && usize::from(item.subscription) == number
 }

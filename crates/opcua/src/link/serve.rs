@@ -1,23 +1,32 @@
 //! The loop of a working connection: whatever is ready first is done first, and nothing blocks but a full flow.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use opcua::types::{AttributeId, StatusCode, TimestampsToReturn, VariableId};
 use thalweg_flow::SinkClosed;
+use thalweg_record::Ticks;
 use tokio_util::sync::CancellationToken;
 
 use super::items::{Stage, Way};
+use super::recovery::in_subscription;
 use super::{Ended, Link, WATCH_PERIOD};
 use crate::assign::Command;
 use crate::channel::{Answer, CallError};
-use crate::config::InputConfig;
+use crate::gaps::{Gap, GapReason};
 use crate::heartbeat;
 use crate::metadata;
-use crate::node_table::{NO_NODE, NodeIndex};
+use crate::metrics::Discarded;
+use crate::node_table::{ItemState, NO_NODE, NodeIndex};
 use crate::session::{REQUEST_TIMEOUT, Session, read_id};
+use crate::subscribe::Subscription;
 use crate::subscribe::sequence::Arrival;
 use crate::value::{TypeBook, answers, status};
+
+/// Subscriptions that nobody knows are deleted once each; a server that makes up ids gets no more than this many calls.
+const ABANDONED_MAX: usize = 1000;
+
+const HEARTBEAT_WARNING_PERIOD: Duration = Duration::from_secs(60);
 
 /// Something that ends serving.
 enum Stop {
@@ -66,7 +75,10 @@ impl Link {
                     self.context.metrics.publish_latency.observe(latency);
                     self.published(session, answer).await?;
                 }
-                Some(done) = self.creating.next() => self.created(done),
+                Some(done) = self.creating.next() => {
+                    let unwanted = self.created(done);
+                    self.delete_unwanted(session, unwanted);
+                }
                 Some(ranged) = self.ranging.next() => self.ranged(ranged),
                 Some(polled) = self.polling.next() => self.polled(session, polled).await?,
                 ticks = self.poller.tick(), if self.items.any_polled() => self.poll_ticked(ticks),
@@ -91,6 +103,11 @@ impl Link {
             Command::Remove(nodes) => {
                 let items: Vec<_> = nodes.iter().filter_map(|node| self.items.of_node(*node)).collect();
                 self.delete_items(session, &items).await;
+                // Whatever an answer has said of them since they went.
+                let mut table = self.context.table.write();
+                let gone: Vec<NodeIndex> = nodes.into_iter().filter(|node| table.is_removed(*node)).collect();
+                gone.into_iter()
+                    .for_each(|node| table.set_state(node, ItemState::NotWanted));
             }
             Command::PathsChanged => {
                 self.items.forget_metadata();
@@ -110,6 +127,10 @@ impl Link {
             None
         };
         for node in nodes {
+            // A retry that was on its way when the tag was removed.
+            if self.context.table.read().is_removed(*node) {
+                continue;
+            }
             let index = self.items.add(*node, way);
             let stage = self.items.get(index).map(|item| item.stage);
             if matches!(stage, Some(Stage::Waiting | Stage::Failed)) {
@@ -151,14 +172,14 @@ impl Link {
     async fn published(&mut self, session: &Session, answer: Answer) -> Result<(), Stop> {
         let body = match answer.result {
             Ok(body) => body,
-            Err(error) => return self.publish_failed(session, error).await,
+            Err(error) => return self.publish_failed(session, answer.tag, error).await,
         };
         let decoded = self
             .learn_and_decode(session, |types, values| answers::publish(&body, types, values))
             .await;
         let published = match decoded {
             Ok(published) => published,
-            Err(error @ CallError::Refused(_)) => return self.publish_failed(session, error).await,
+            Err(error @ CallError::Refused(_)) => return self.publish_failed(session, answer.tag, error).await,
             Err(error) => {
                 (0..self.subscriptions.len()).for_each(|number| self.undecodable(number, &error));
                 return Ok(());
@@ -166,8 +187,7 @@ impl Link {
         };
         let id = published.subscription_id;
         let Some(number) = self.subscriptions.iter().position(|subscription| subscription.id == id) else {
-            // A subscription that was replaced; its last values are those of items that exist anew.
-            self.values.clear();
+            self.unknown_subscription(session, id);
             return Ok(());
         };
         let message = published.message;
@@ -178,6 +198,9 @@ impl Link {
             true => subscription.sequence.keep_alive(message.sequence_number),
             false => subscription.sequence.message(message.sequence_number),
         };
+        if arrival == Arrival::Restarted {
+            self.restarted(number);
+        }
         if let Arrival::After(missing) = arrival {
             // The values of this message come after those that are fetched now.
             let later = std::mem::take(&mut self.values);
@@ -193,7 +216,11 @@ impl Link {
         }
         self.context.metrics.notifications.inc();
         self.publisher.acknowledge(id, message.sequence_number);
-        if arrival != Arrival::Seen {
+        if arrival == Arrival::Seen {
+            let metrics = &self.context.metrics;
+            metrics.discarded(Discarded::Repeated, self.values.len());
+            self.values.clear();
+        } else {
             self.deliver().await?;
         }
         if message.status_change.is_some() {
@@ -202,7 +229,28 @@ impl Link {
         Ok(())
     }
 
-    async fn publish_failed(&mut self, session: &Session, error: CallError) -> Result<(), Stop> {
+    /// A subscription that was replaced, or whose creation was never answered. Its values are those of items that exist
+    /// anew, so the server need not send them.
+    fn unknown_subscription(&mut self, session: &Session, id: u32) {
+        let metrics = &self.context.metrics;
+        metrics.discarded(Discarded::UnknownSubscription, self.values.len());
+        self.values.clear();
+        if self.abandoned.len() < ABANDONED_MAX && self.abandoned.insert(id) {
+            let session = session.clone();
+            tokio::spawn(async move { Subscription::delete(&session, vec![id]).await });
+        }
+    }
+
+    /// The server numbers a subscription's messages anew: what it sent in between is unknown.
+    fn restarted(&mut self, number: usize) {
+        let Some(from) = self.subscriptions.get(number).map(|subscription| subscription.heard_at) else {
+            return;
+        };
+        let gap = Gap { from, to: Ticks::now() };
+        self.gap(GapReason::NotRepublished, gap, in_subscription(number));
+    }
+
+    async fn publish_failed(&mut self, session: &Session, tag: u64, error: CallError) -> Result<(), Stop> {
         let Some(code) = error.status() else {
             return match error {
                 CallError::Closed(_) => Err(error.into()),
@@ -211,6 +259,8 @@ impl Link {
         };
         match StatusCode::from(code) {
             StatusCode::BadTooManyPublishRequests => self.publisher.too_many(),
+            // Of several requests that were outstanding when the subscriptions ended, each is answered so.
+            StatusCode::BadNoSubscription if self.publisher.is_before_replacement(tag) => {}
             StatusCode::BadNoSubscription => {
                 self.subscriptions
                     .iter_mut()
@@ -261,29 +311,48 @@ impl Link {
             let why = format!("a subscription was silent for {seconds} s, longer than two of its keep-alives");
             return Err(CallError::Closed(why.into()).into());
         }
-        self.watch_heartbeat(&self.context.config.clone(), now)
+        self.watch_heartbeat(now)
     }
 
-    fn watch_heartbeat(&mut self, config: &InputConfig, now: Instant) -> Result<(), Stop> {
-        if !config.heartbeat || !self.is_primary() || !self.paths_final {
+    fn watch_heartbeat(&mut self, now: Instant) -> Result<(), Stop> {
+        let Some(period) = self.heartbeat_period().filter(|_| self.paths_final) else {
+            // Silence counts from when there is something to hear.
+            self.last_heartbeat = now;
             return Ok(());
-        }
+        };
         let since = |then: Instant| now.saturating_duration_since(then);
-        if since(self.last_heartbeat) <= heartbeat::SILENCE_MAX {
-            return Ok(());
-        }
-        if since(self.last_data) > heartbeat::SILENCE_MAX {
-            let why = "neither a heartbeat nor data for 10 s";
-            return Err(CallError::Closed(why.into()).into());
-        }
-        if since(self.last_heartbeat_warning) >= std::time::Duration::from_secs(60) {
-            self.last_heartbeat_warning = now;
-            tracing::warn!(
-                component = self.context.component.title(),
-                "no heartbeat for 10 s though data arrives; the server does not update its CurrentTime"
-            );
+        let silence_max = heartbeat::silence_max(period);
+        let seconds = silence_max.as_secs();
+        match heartbeat::judge(since(self.last_heartbeat), since(self.last_data), silence_max) {
+            heartbeat::Verdict::Alive => {}
+            heartbeat::Verdict::Dead => {
+                let why = format!("neither a heartbeat nor data for {seconds} s");
+                return Err(CallError::Closed(why.into()).into());
+            }
+            heartbeat::Verdict::DataOnly if since(self.last_heartbeat_warning) < HEARTBEAT_WARNING_PERIOD => {}
+            heartbeat::Verdict::DataOnly => {
+                self.last_heartbeat_warning = now;
+                tracing::warn!(
+                    component = self.context.component.title(),
+                    "no heartbeat for {seconds} s though data arrives; the server does not update its CurrentTime"
+                );
+            }
         }
         Ok(())
+    }
+
+    /// How often the server's clock is to be heard of; `None` if it is not, or not yet, or the server refuses it.
+    fn heartbeat_period(&self) -> Option<Duration> {
+        let item = self.items.get(self.converter.heartbeat_item()?)?;
+        let config = &self.context.config;
+        match item.way {
+            Way::Poll => Some(config.poll_rate),
+            Way::Monitor if item.stage == Stage::Created => {
+                let subscription = self.subscriptions.get(usize::from(item.subscription))?;
+                Some(subscription.interval.max(self.heartbeat_sampling))
+            }
+            Way::Monitor | Way::Nowhere => None,
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Bringing a table up to date with a newer browse of the same server, without changing what any index means.
 
+use std::collections::BTreeSet;
+
 use opcua::types::NodeId;
 
 use super::{Class, Found, ItemState, NO_NODE, NodeIndex, NodeTable, chain_hash};
@@ -11,17 +13,30 @@ pub(crate) struct Differences {
     pub removed: Vec<NodeIndex>,
 }
 
+/// What is known beside the two tables, so that a node that only could not be asked is not taken for one that is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Unclear {
+    /// Nodes of the newer table that could not be read or browsed: nothing is known of them, or of what is below.
+    pub unbrowsed: BTreeSet<NodeIndex>,
+    /// Nodes of this table that were no more than a configured NodeID until now.
+    pub unknown_roots: BTreeSet<NodeIndex>,
+}
+
 impl NodeTable {
-    /// Takes over nodes, parents and attributes of `newer`; nodes that it lacks stay in the table as removed.
-    pub fn merge(&mut self, newer: &NodeTable) -> Differences {
+    /// Takes over nodes, parents and attributes of `newer`; nodes that it lacks stay in the table as removed, unless
+    /// they were below one that could not be browsed.
+    pub fn merge(&mut self, newer: &NodeTable, unclear: &Unclear) -> Differences {
         let mut differences = Differences::default();
         let before = self.len();
         let mut mapped: Vec<NodeIndex> = Vec::with_capacity(newer.len());
+        let mut unbrowsed: BTreeSet<NodeIndex> = BTreeSet::new();
         for index in 0..newer.len() as NodeIndex {
-            let id = newer.node_id(index);
             // Parents come before their children in the newer table.
             let parent = mapped.get(newer.parent(index) as usize).copied().unwrap_or(NO_NODE);
-            let own = self.take_over(newer, index, &id, parent, &mut differences);
+            let own = self.take_over(newer, index, parent, unclear, &mut differences);
+            if unclear.unbrowsed.contains(&index) {
+                unbrowsed.insert(own);
+            }
             mapped.push(own);
         }
         let mut kept = vec![false; self.len()];
@@ -30,34 +45,53 @@ impl NodeTable {
                 *kept = true;
             }
         }
-        let gone = kept.into_iter().take(before).enumerate().filter(|(_, kept)| !kept);
-        for (index, _) in gone {
-            self.remove(index as NodeIndex, &mut differences);
+        let gone: Vec<NodeIndex> = (0..before as NodeIndex)
+            .filter(|index| !kept.get(*index as usize).is_some_and(|kept| *kept))
+            .filter(|index| !self.is_below(*index, &unbrowsed, &kept))
+            .collect();
+        for index in gone {
+            self.remove(index, &mut differences);
         }
         differences
+    }
+
+    /// Whether the first ancestor that the newer browse has found is one that could not be browsed.
+    fn is_below(&self, index: NodeIndex, unbrowsed: &BTreeSet<NodeIndex>, kept: &[bool]) -> bool {
+        let mut at = self.parent(index);
+        while at != NO_NODE {
+            if unbrowsed.contains(&at) {
+                return true;
+            }
+            if kept.get(at as usize).is_some_and(|kept| *kept) {
+                return false;
+            }
+            at = self.parent(at);
+        }
+        false
     }
 
     fn take_over(
         &mut self,
         newer: &NodeTable,
         index: NodeIndex,
-        id: &NodeId,
         parent: NodeIndex,
+        unclear: &Unclear,
         differences: &mut Differences,
     ) -> NodeIndex {
-        let (name, class) = (newer.name(index), newer.class(index));
-        let own = match self.find(id) {
+        let (id, name, class) = (newer.node_id(index), newer.name(index), newer.class(index));
+        let known = self.find(&id);
+        if let Some(own) = known.filter(|own| newer.is_failed(index) && !self.is_removed(*own)) {
+            // A configured node that cannot be read now is still the one that it was.
+            return own;
+        }
+        let own = match known {
             Some(own) => {
-                self.update(own, name, class, parent, differences);
+                let was_known = !unclear.unknown_roots.contains(&own);
+                self.update(own, name, class, parent, was_known, differences);
                 own
             }
             None => {
-                let Some(own) = self.add(&Found {
-                    id,
-                    name,
-                    class,
-                    parent,
-                }) else {
+                let Some(own) = self.add_newer(newer, index, &id, parent) else {
                     return NO_NODE;
                 };
                 if class == Class::Variable {
@@ -70,11 +104,33 @@ impl NodeTable {
         self.set_attributes(own, data_type, access_level, description);
         if newer.is_failed(index) {
             self.set_state(own, newer.state(index));
+            differences.added.retain(|added| *added != own);
         }
         own
     }
 
-    fn update(&mut self, own: NodeIndex, name: &str, class: Class, parent: NodeIndex, differences: &mut Differences) {
+    fn add_newer(&mut self, newer: &NodeTable, index: NodeIndex, id: &NodeId, parent: NodeIndex) -> Option<NodeIndex> {
+        let (name, class) = (newer.name(index), newer.class(index));
+        if newer.unresolved.contains(&index) {
+            return self.add_unresolved(name);
+        }
+        self.add(&Found {
+            id,
+            name,
+            class,
+            parent,
+        })
+    }
+
+    fn update(
+        &mut self,
+        own: NodeIndex,
+        name: &str,
+        class: Class,
+        parent: NodeIndex,
+        was_known: bool,
+        differences: &mut Differences,
+    ) {
         let (depth, parent_hash) = self
             .entries
             .get(parent as usize)
@@ -93,8 +149,9 @@ impl NodeTable {
         let (was_class, was_removed) = (entry.class, std::mem::take(&mut entry.removed));
         entry.class = class;
         self.variables += usize::from(class == Class::Variable);
-        self.variables -= usize::from(was_class == Class::Variable);
-        match (was_class == Class::Variable && !was_removed, class == Class::Variable) {
+        self.variables -= usize::from(was_class == Class::Variable && !was_removed);
+        let was_served = was_class == Class::Variable && !was_removed && was_known;
+        match (was_served, class == Class::Variable) {
             (false, true) => {
                 self.set_state(own, ItemState::Pending);
                 differences.added.push(own);
@@ -103,7 +160,9 @@ impl NodeTable {
                 self.set_state(own, ItemState::NotWanted);
                 differences.removed.push(own);
             }
-            _ => {}
+            // A configured node that turned out to be an object was counted as failed until now.
+            (false, false) => self.set_state(own, ItemState::NotWanted),
+            (true, true) => {}
         }
     }
 
@@ -116,7 +175,15 @@ impl NodeTable {
         }
         if entry.class == Class::Variable {
             differences.removed.push(index);
+            self.variables -= 1;
         }
         self.set_state(index, ItemState::NotWanted);
+    }
+
+    /// Takes a configured node off the table that stood for one without a NodeID, now that it has one.
+    pub fn resolved(&mut self, index: NodeIndex) {
+        if self.unresolved.remove(&index) {
+            self.remove(index, &mut Differences::default());
+        }
     }
 }

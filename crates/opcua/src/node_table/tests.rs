@@ -111,7 +111,7 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
     add(&mut newer, &text_id("new"), "C", Class::Variable, folder);
     newer.set_attributes(moved, Some(&NodeId::new(0, 11u32)), Some(3), Some("described"));
 
-    let differences = table.merge(&newer);
+    let differences = table.merge(&newer, &merge::Unclear::default());
     let new = table.find(&text_id("new")).unwrap();
     assert_eq!(
         differences,
@@ -132,7 +132,7 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
     let mut back = NodeTable::default();
     let root = add(&mut back, &text_id("r"), "Plant", Class::Object, NO_NODE);
     add(&mut back, &text_id("goes"), "B", Class::Variable, root);
-    let differences = table.merge(&back);
+    let differences = table.merge(&back, &merge::Unclear::default());
     assert_eq!(
         differences,
         merge::Differences {
@@ -140,6 +140,140 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
             removed: vec![stays, new]
         }
     );
+}
+
+#[test]
+fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
+    let mut table = NodeTable::default();
+    let root = add(&mut table, &text_id("r"), "Root", Class::Object, NO_NODE);
+    let failing = add(&mut table, &text_id("f"), "Failing", Class::Object, root);
+    let below = add(&mut table, &text_id("b"), "Below", Class::Object, failing);
+    let deep = add(&mut table, &text_id("d"), "Deep", Class::Variable, below);
+    let working = add(&mut table, &text_id("w"), "Working", Class::Object, root);
+    let gone = add(&mut table, &text_id("g"), "Gone", Class::Variable, working);
+    let other = add(&mut table, &text_id("o"), "Other", Class::Variable, NO_NODE);
+    for tag in [deep, gone, other] {
+        table.set_state(tag, ItemState::Monitored);
+    }
+    let mut newer = NodeTable::default();
+    let new_root = add(&mut newer, &text_id("r"), "Root", Class::Object, NO_NODE);
+    // A root that could not be read: it stands in the newer table as a failed variable under its NodeID.
+    let unread = add(&mut newer, &text_id("o"), "ns=2;s=o", Class::Variable, NO_NODE);
+    newer.set_state(unread, ItemState::Failed(FailureReason::NodeIdUnknown));
+    add(&mut newer, &text_id("w"), "Working", Class::Object, new_root);
+    let unbrowsed = add(&mut newer, &text_id("f"), "Failing", Class::Object, new_root);
+    let unclear = merge::Unclear {
+        unbrowsed: [unread, unbrowsed].into(),
+        ..Default::default()
+    };
+    let differences = table.merge(&newer, &unclear);
+    assert_eq!(differences.removed, [gone]);
+    assert!(differences.added.is_empty());
+    assert_eq!((table.name(other), table.state(other)), ("Other", ItemState::Monitored));
+    assert_eq!(table.state(deep), ItemState::Monitored);
+    assert_eq!(table.variables(), 2);
+    // The folder's next browse finds what is new there, and what was removed before.
+    assert_eq!(table.find(&text_id("g")), Some(gone));
+    let again = add(&mut table, &text_id("g"), "Gone", Class::Variable, failing);
+    assert_ne!(again, gone);
+    assert_eq!(table.find(&text_id("g")), Some(again));
+    assert_eq!(
+        (table.state(again), table.state(gone)),
+        (ItemState::Pending, ItemState::NotWanted)
+    );
+    assert!(table.is_removed(gone) && !table.is_removed(again));
+    assert_eq!(tag_path::plain(&table, again), "Root.Failing.Gone");
+}
+
+#[test]
+fn a_root_that_was_unknown_is_added_once_the_server_has_it() {
+    let mut table = NodeTable::default();
+    let (tag, folder) = (
+        add(&mut table, &text_id("t"), "ns=2;s=t", Class::Variable, NO_NODE),
+        add(&mut table, &text_id("f"), "ns=2;s=f", Class::Variable, NO_NODE),
+    );
+    let failed = ItemState::Failed(FailureReason::NodeIdUnknown);
+    table.set_state(tag, failed);
+    table.set_state(folder, failed);
+    // One that was refused as a monitored item is not one of them: its retry comes from elsewhere.
+    let refused = add(&mut table, &text_id("x"), "X", Class::Variable, NO_NODE);
+    table.set_state(refused, failed);
+    let mut newer = NodeTable::default();
+    add(&mut newer, &text_id("t"), "Tag", Class::Variable, NO_NODE);
+    add(&mut newer, &text_id("f"), "Folder", Class::Object, NO_NODE);
+    add(&mut newer, &text_id("x"), "X", Class::Variable, NO_NODE);
+    let unclear = merge::Unclear {
+        unknown_roots: [tag, folder].into(),
+        ..Default::default()
+    };
+    let differences = table.merge(&newer, &unclear);
+    assert_eq!((differences.added, differences.removed), (vec![tag], vec![]));
+    assert_eq!((table.name(tag), table.state(tag)), ("Tag", ItemState::Pending));
+    assert_eq!(
+        (table.state(folder), table.state(refused)),
+        (ItemState::NotWanted, failed)
+    );
+    assert_eq!((table.counts().wanted(), table.variables()), (2, 2));
+}
+
+#[test]
+fn node_ids_move_with_their_namespaces() {
+    let uris = |uris: &[&str]| uris.iter().map(|uri| (*uri).to_owned()).collect::<Vec<String>>();
+    let mut table = NodeTable::default();
+    assert!(!table.set_namespaces(&uris(&["ua", "server", "a", "b", "c"])));
+    let ids = [
+        NodeId::new(0, 85u32),
+        NodeId::new(2, "x"),
+        NodeId::new(3, "x"),
+        NodeId::new(4, "x"),
+        NodeId::new(9, "x"),
+    ];
+    for id in &ids {
+        add(&mut table, id, "n", Class::Variable, NO_NODE);
+    }
+    table.set_attributes(3, Some(&NodeId::new(3, "Type")), Some(1), Some(""));
+    assert!(
+        !table.set_namespaces(&uris(&["ua", "server", "a", "b", "c", "d"])),
+        "one more moves nothing"
+    );
+    assert!(
+        !table.set_namespaces(&[]),
+        "a server that cannot say has not said that it has none"
+    );
+    // a is gone, b and c change places with it and each other.
+    assert!(table.set_namespaces(&uris(&["ua", "server", "c", "b2", "b"])));
+    let moved: Vec<NodeId> = (0..5).map(|index| table.node_id(index)).collect();
+    let expected = [
+        NodeId::new(0, 85u32),
+        NodeId::new(u16::MAX - 2, "x"),
+        NodeId::new(4, "x"),
+        NodeId::new(2, "x"),
+        NodeId::new(9, "x"),
+    ];
+    assert_eq!(moved, expected);
+    for (index, id) in expected.iter().enumerate() {
+        assert_eq!(table.find(id), Some(index as NodeIndex));
+    }
+    assert_eq!(table.find(&NodeId::new(3, "x")), None);
+    assert_eq!(table.data_type(3), Some(&NodeId::new(4, "Type")));
+}
+
+#[test]
+fn a_configured_node_without_a_namespace_is_known_by_its_text() {
+    let mut table = NodeTable::default();
+    let text = "nsu=urn:plant;s=Line1";
+    let index = table.add_unresolved(text).unwrap();
+    assert_eq!(table.add_unresolved(text), None);
+    assert_eq!(
+        (table.label(index).as_str(), table.find_unresolved(text)),
+        (text, Some(index))
+    );
+    table.resolved(index);
+    assert_eq!(
+        (table.find_unresolved(text), table.counts().wanted(), table.variables()),
+        (None, 0, 0)
+    );
+    assert!(table.add_unresolved(text).is_some());
 }
 
 #[test]
@@ -177,11 +311,11 @@ fn what_could_not_be_read_again_stays_known() {
     // A newer browse that found the node but could read nothing of it.
     let mut newer = NodeTable::default();
     add(&mut newer, &text_id("v"), "V", Class::Variable, NO_NODE);
-    table.merge(&newer);
+    table.merge(&newer, &Default::default());
     assert_eq!(of(&table), before);
     // One that could: even nothing is something to know.
     newer.set_attributes(0, None, Some(0), Some(""));
-    table.merge(&newer);
+    table.merge(&newer, &Default::default());
     assert_eq!(of(&table), (known.0, Some(0), Some(String::new())));
 }
 
@@ -203,10 +337,10 @@ fn browsing_again_takes_no_more_memory() {
         table
     };
     let mut table = browsed();
-    table.merge(&browsed());
+    table.merge(&browsed(), &Default::default());
     let before = table.heap_bytes();
     for _ in 0..20 {
-        table.merge(&browsed());
+        table.merge(&browsed(), &Default::default());
     }
     assert_eq!(table.heap_bytes(), before);
 }

@@ -47,9 +47,13 @@ pub(crate) struct Sampling {
 pub(crate) enum CreateOutcome {
     Created {
         id: u32,
+        /// As the server revised it.
+        sampling_ms: u32,
     },
     /// The filter was refused, not the item.
-    WithoutFilter,
+    WithoutFilter {
+        status: u32,
+    },
     /// The subscription or the server takes no more items.
     Full {
         status: u32,
@@ -65,10 +69,12 @@ impl From<&MonitoredItemCreateResult> for CreateOutcome {
         if !status::is_bad(status) {
             return CreateOutcome::Created {
                 id: result.monitored_item_id,
+                // Beyond what fits, and below zero, it is clamped.
+                sampling_ms: result.revised_sampling_interval as u32,
             };
         }
         if status::says_no_filter(status) {
-            return CreateOutcome::WithoutFilter;
+            return CreateOutcome::WithoutFilter { status };
         }
         match status::says_full(status) {
             true => CreateOutcome::Full { status },

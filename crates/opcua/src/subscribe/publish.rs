@@ -28,6 +28,8 @@ pub(crate) struct Publisher {
     /// The server refused more than this.
     limit: usize,
     acknowledgements: Vec<SubscriptionAcknowledgement>,
+    /// Requests up to this one were sent before the latest subscription was made.
+    replaced: u64,
 }
 
 impl Publisher {
@@ -46,7 +48,18 @@ impl Publisher {
             per_subscription,
             limit: OUTSTANDING_MAX,
             acknowledgements: Vec::new(),
+            replaced: 0,
         }
+    }
+
+    /// A subscription was made anew: what was asked before says nothing about it.
+    pub fn subscription_replaced(&mut self) {
+        self.replaced = self.tag;
+    }
+
+    /// Whether a request was sent before the latest subscription was made.
+    pub fn is_before_replacement(&self, tag: u64) -> bool {
+        tag <= self.replaced
     }
 
     /// How many requests may be sent now.

@@ -1,6 +1,10 @@
 //! After a cut: taking subscriptions over to another session, and fetching what was sent into the broken connection.
 
-use opcua::types::{RepublishRequest, StatusCode, TransferSubscriptionsRequest};
+use hashbrown::HashMap;
+use opcua::types::{
+    Array, CallMethodRequest, CallRequest, MethodId, ObjectId, RepublishRequest, StatusCode,
+    TransferSubscriptionsRequest, Variant,
+};
 
 use super::sequence::Missing;
 use crate::channel::{Body, CallError};
@@ -86,6 +90,137 @@ pub(crate) fn worth_asking(missing: Missing, available: &[u32]) -> Vec<u32> {
     match available.is_empty() {
         true => numbers.collect(),
         false => numbers.filter(|number| available.contains(number)).collect(),
+    }
+}
+
+/// A monitored item as the server lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub id: u32,
+    pub handle: u32,
+}
+
+/// The items of a subscription by the server's own account (its method GetMonitoredItems); `None` where it does not give
+/// one, which servers need not.
+pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> Result<Option<Vec<Listed>>, CallError> {
+    let request = CallRequest {
+        request_header: Default::default(),
+        methods_to_call: Some(vec![CallMethodRequest {
+            object_id: ObjectId::Server.into(),
+            method_id: MethodId::Server_GetMonitoredItems.into(),
+            input_arguments: Some(vec![Variant::UInt32(subscription_id)]),
+        }]),
+    };
+    let response = match session.call(request).await {
+        Ok(response) => response,
+        Err(error @ CallError::Closed(_)) => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    let result = response.results.and_then(|results| results.into_iter().next());
+    let Some(result) = result.filter(|result| !status::is_bad(result.status_code.bits())) else {
+        return Ok(None);
+    };
+    Ok(match result.output_arguments.unwrap_or_default().as_slice() {
+        [ids, handles] => listed(ids, handles),
+        _ => None,
+    })
+}
+
+fn listed(ids: &Variant, handles: &Variant) -> Option<Vec<Listed>> {
+    let (ids, handles) = (numbers(ids)?, numbers(handles)?);
+    let pairs = ids.iter().zip(&handles).map(|(id, handle)| Listed {
+        id: *id,
+        handle: *handle,
+    });
+    (ids.len() == handles.len()).then(|| pairs.collect())
+}
+
+fn numbers(list: &Variant) -> Option<Vec<u32>> {
+    match list {
+        Variant::Empty => Some(Vec::new()),
+        Variant::Array(array) => {
+            let Array { values, .. } = &**array;
+            let number = |value: &Variant| match value {
+                Variant::UInt32(number) => Some(*number),
+                _ => None,
+            };
+            values.iter().map(number).collect()
+        }
+        _ => None,
+    }
+}
+
+/// How the server's account differs from ours.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Differences {
+    /// Handles of items that the server does not have.
+    pub missing: Vec<u32>,
+    /// Items that the server has under another id.
+    pub renumbered: Vec<Listed>,
+    /// Ids of items that nobody asked for, or that exist twice.
+    pub extra: Vec<u32>,
+}
+
+/// `expected` are the ids of our items by handle.
+pub(crate) fn compare(expected: &HashMap<u32, u32>, listed: &[Listed]) -> Differences {
+    let mut differences = Differences::default();
+    // Where a handle is listed twice, the item that we know is the one to keep.
+    let mut kept: HashMap<u32, u32> = HashMap::new();
+    for item in listed {
+        if expected.get(&item.handle) == Some(&item.id) {
+            kept.insert(item.handle, item.id);
+        } else if expected.contains_key(&item.handle) {
+            kept.entry(item.handle).or_insert(item.id);
+        }
+    }
+    for item in listed {
+        if kept.get(&item.handle) != Some(&item.id) {
+            differences.extra.push(item.id);
+        } else if expected.get(&item.handle) != Some(&item.id) {
+            differences.renumbered.push(*item);
+        }
+    }
+    differences.missing = expected
+        .keys()
+        .copied()
+        .filter(|handle| !kept.contains_key(handle))
+        .collect();
+    differences.missing.sort_unstable();
+    differences
+}
+
+#[cfg(test)]
+mod account_tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_has_is_compared_with_what_it_should_have() {
+        let expected: HashMap<u32, u32> = [(1, 11), (2, 12), (3, 13), (4, 14)].into();
+        let listed = [(11, 1), (99, 2), (21, 3), (13, 3), (50, 7)].map(|(id, handle)| Listed { id, handle });
+        let differences = compare(&expected, &listed);
+        assert_eq!(differences.missing, [4]);
+        assert_eq!(differences.renumbered, [Listed { id: 99, handle: 2 }]);
+        assert_eq!(differences.extra, [21, 50]);
+        let same: Vec<Listed> = expected
+            .iter()
+            .map(|(handle, id)| Listed {
+                id: *id,
+                handle: *handle,
+            })
+            .collect();
+        assert_eq!(compare(&expected, &same), Differences::default());
+    }
+
+    #[test]
+    fn an_answer_that_is_none_is_no_account() {
+        let numbers = |numbers: Vec<u32>| Variant::from(numbers);
+        assert_eq!(listed(&Variant::Empty, &Variant::Empty), Some(Vec::new()));
+        assert_eq!(listed(&numbers(vec![1]), &numbers(vec![1, 2])), None);
+        assert_eq!(listed(&Variant::from("x"), &numbers(vec![1])), None);
+        assert_eq!(
+            listed(&numbers(vec![5]), &numbers(vec![6])),
+            Some(vec![Listed { id: 5, handle: 6 }])
+        );
     }
 }
 

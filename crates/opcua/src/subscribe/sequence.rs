@@ -5,6 +5,10 @@
 /// More missing messages than a server keeps are not asked for one by one.
 const MISSING_MAX: u32 = 1000;
 
+/// A message that comes twice lies at most as far back as publish requests are outstanding. One from further back tells
+/// that the server numbers anew.
+const STEP_BACK_MAX: u32 = 64;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sequence {
     next: u32,
@@ -19,6 +23,8 @@ pub(crate) enum Arrival {
     After(Missing),
     /// It was seen before.
     Seen,
+    /// The server counts from somewhere else: what it sent in between is unknown.
+    Restarted,
 }
 
 /// Consecutive numbers, oldest first.
@@ -71,8 +77,13 @@ impl Sequence {
 
     /// A keep-alive announces the next number.
     pub fn keep_alive(&mut self, number: u32) -> Arrival {
-        let arrival = self.compare(number);
-        if let Arrival::After(_) = arrival {
+        let arrival = match self.compare(number) {
+            // It announces what comes next, so nothing that was seen before can come again. Some servers name the last
+            // message instead.
+            Arrival::Seen if successor(number) != self.next => Arrival::Restarted,
+            arrival => arrival,
+        };
+        if let Arrival::After(_) | Arrival::Restarted = arrival {
             self.next = number;
         }
         arrival
@@ -89,7 +100,8 @@ impl Sequence {
                 count: ahead.min(MISSING_MAX),
                 too_many: ahead > MISSING_MAX,
             }),
-            _ => Arrival::Seen,
+            _ if distance(number, self.next) <= STEP_BACK_MAX => Arrival::Seen,
+            _ => Arrival::Restarted,
         }
     }
 }
@@ -138,6 +150,24 @@ mod tests {
         assert_eq!(missing.numbers().collect::<Vec<_>>(), [u32::MAX, 1]);
     }
 
+    #[test]
+    fn a_large_step_back_is_a_new_count_and_a_small_one_a_repetition() {
+        let mut sequence = Sequence { next: 5000 };
+        assert_eq!(sequence.message(4999), Arrival::Seen);
+        assert_eq!(sequence.message(5000 - STEP_BACK_MAX), Arrival::Seen);
+        assert_eq!(sequence.message(1), Arrival::Restarted);
+        assert_eq!(sequence.message(2), Arrival::InOrder);
+        // A keep-alive is never a repetition, but may name the last message.
+        let mut sequence = Sequence { next: 10 };
+        assert_eq!(sequence.keep_alive(9), Arrival::Seen);
+        let mut sequence = Sequence { next: 10 };
+        assert_eq!(sequence.keep_alive(1), Arrival::Restarted);
+        assert_eq!(sequence.message(1), Arrival::InOrder);
+        // Behind the wrap, what comes before it was seen.
+        let mut sequence = Sequence { next: 3 };
+        assert_eq!(sequence.message(u32::MAX), Arrival::Seen);
+    }
+
     proptest! {
         /// Of messages 1..=n some are lost: every lost one before the last that arrived is named once, nothing else is.
         #[test]
@@ -148,7 +178,7 @@ mod tests {
                 match sequence.message(i as u32 + 1) {
                     Arrival::After(missing) => named.extend(missing.numbers()),
                     Arrival::InOrder => {}
-                    Arrival::Seen => prop_assert!(false),
+                    Arrival::Seen | Arrival::Restarted => prop_assert!(false),
                 }
             }
             let last = arrives.iter().rposition(|arrives| *arrives).unwrap_or(0);

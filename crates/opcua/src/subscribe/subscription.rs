@@ -42,6 +42,10 @@ pub(crate) struct Subscription {
     pub items: usize,
     /// Lower than configured once the server refused more.
     pub items_max: usize,
+    /// The server refused an item for want of room: `items_max` is what it takes.
+    pub full: bool,
+    /// Of publishing, as the server revised it.
+    pub interval: Duration,
     /// Longest silence that the server may keep.
     pub keep_alive: Duration,
     /// When the server was last heard of it, by both clocks.
@@ -53,6 +57,8 @@ pub(crate) struct Subscription {
     pub silences: u8,
     /// The server has ended it, or does not answer for it: it must be made anew.
     pub lost: bool,
+    /// This session was refused it: if it still exists, it is somebody else's.
+    pub refused: bool,
 }
 
 impl Subscription {
@@ -83,20 +89,23 @@ impl Subscription {
             sequence: Sequence::default(),
             items: 0,
             items_max: settings.items_max,
+            full: false,
+            interval: Duration::from_secs_f64(interval / 1000.0),
             keep_alive: Duration::from_secs_f64((keep_alive / 1000.0).min(86_400.0)),
             heard: Instant::now(),
             heard_at: Ticks::now(),
             in_doubt: false,
             silences: 0,
             lost: false,
+            refused: false,
         })
     }
 
-    /// Forgets a subscription on the server; errors are of no interest, since it may be gone.
-    pub async fn delete(session: &Session, id: u32) {
+    /// Forgets subscriptions on the server; errors are of no interest, since they may be gone.
+    pub async fn delete(session: &Session, ids: Vec<u32>) {
         let request = DeleteSubscriptionsRequest {
             request_header: Default::default(),
-            subscription_ids: Some(vec![id]),
+            subscription_ids: Some(ids),
         };
         let _gone = session.call(request).await;
     }
@@ -109,7 +118,12 @@ impl Subscription {
 
     /// Whether it holds room for another item.
     pub fn has_room(&self) -> bool {
-        !self.lost && !self.in_doubt && self.items < self.items_max
+        self.is_usable() && self.items < self.items_max
+    }
+
+    /// Whether the server has it, and it holds what it should.
+    pub fn is_usable(&self) -> bool {
+        !self.lost && !self.in_doubt
     }
 
     /// Silent for longer than a server may be: two keep-alives, and a moment for the way.

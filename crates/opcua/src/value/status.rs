@@ -51,6 +51,14 @@ pub(crate) fn says_too_large(status: u32) -> bool {
     is_one_of(status, &CODES)
 }
 
+/// Those among them that the number of operations or the size of the request caused, whatever the answer holds.
+pub(crate) fn says_request_too_large(status: u32) -> bool {
+    is_one_of(
+        status,
+        &[StatusCode::BadTooManyOperations, StatusCode::BadRequestTooLarge],
+    )
+}
+
 /// Refusals that concern the filter of a monitored item and not the item.
 pub(crate) fn says_no_filter(status: u32) -> bool {
     const CODES: [StatusCode; 4] = [

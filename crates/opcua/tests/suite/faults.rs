@@ -162,9 +162,7 @@ async fn a_full_flow_stops_the_asking_and_what_the_server_loses_is_a_gap() {
     assert_eq!(collector.counts().entered, entered);
     collector.forget();
     collector.gate.send(true).unwrap();
-    collector
-        .until("overflows", |c| overflows(c) > before)
-        .await;
+    collector.until("overflows", |c| overflows(c) > before).await;
     let marked = collector
         .messages()
         .into_iter()
@@ -203,5 +201,81 @@ async fn a_poll_cycle_that_finds_the_last_one_running_is_skipped_and_counted() {
     assert!(collector.labelled("gaps_total", "reason=\"poll_skipped\"") >= 1.0);
     let counts = collector.stop().await;
     assert_eq!(counts.filtered(FilterReason::NoValue), 0);
+    plant.stop().await;
+}
+
+/// Limits on items per subscription and on subscriptions: every place is used, the remaining tags are polled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tags_beyond_what_all_subscriptions_hold_are_polled() {
+    let plant = Plant::start(Options {
+        fast_nodes: 200,
+        max_items_per_subscription: 30,
+        max_subscriptions: 4,
+        ..open()
+    })
+    .await;
+    let collector = collect(&plant.endpoint(), "subscribeEnabled: true, pollRate: 100").await;
+    collector.until_served(200).await;
+    assert_eq!(
+        (collector.metric("items_monitored"), collector.metric("items_polled")),
+        (120.0, 80.0)
+    );
+    assert_eq!(collector.detail("subscriptions"), "4");
+    collector.until("values", |c| c.latest().len() == 200).await;
+    assert_eq!(plant.monitored_items().await, 120);
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// Where only subscriptions are few, those that exist take more than was configured.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_subscriptions_take_more_items_each() {
+    let plant = Plant::start(Options {
+        fast_nodes: 200,
+        max_subscriptions: 2,
+        ..open()
+    })
+    .await;
+    let collector = collect(&plant.endpoint(), "subscribeEnabled: true, itemsPerSubscription: 20").await;
+    collector.until_served(200).await;
+    assert_eq!(collector.metric("items_monitored"), 200.0);
+    assert_eq!(collector.detail("subscriptions"), "2");
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// Messages of ten thousand values each, from one subscription.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_items_in_one_subscription_lose_nothing() {
+    const TAGS: usize = 10_000;
+    let plant = Plant::start(Options {
+        fast_nodes: TAGS as u32,
+        fast_rate: 1.0,
+        ..open()
+    })
+    .await;
+    let collector = collect(&plant.endpoint(), "subscribeEnabled: true, publishingInterval: 500").await;
+    collector.until_served(TAGS).await;
+    assert_eq!(collector.detail("subscriptions"), "1");
+    let notifications = collector.metric("notifications_total");
+    let values = collector.metric("values_total");
+    collector
+        .until("four rounds", |c| {
+            c.metric("values_total") >= values + 4.0 * TAGS as f64
+        })
+        .await;
+    let messages = collector.metric("notifications_total") - notifications;
+    let each = (collector.metric("values_total") - values) / messages.max(1.0);
+    assert!(each > 1000.0, "{each} values per message");
+    let mut by_tag: std::collections::HashMap<String, Vec<String>> = std::collections::HashMap::new();
+    for message in collector.messages() {
+        let tag = crate::harness::meta(&message, "opcua_attr_nodeid");
+        by_tag.entry(tag).or_default().push(crate::harness::payload(&message));
+    }
+    assert_eq!(by_tag.len(), TAGS);
+    for (tag, values) in &by_tag {
+        assert!(values.len() >= 4 && is_unbroken(values), "{tag}: {values:?}");
+    }
+    collector.stop().await;
     plant.stop().await;
 }

@@ -82,6 +82,16 @@ impl Plant {
             .unwrap()
     }
 
+    /// The server denies a node, or serves it again.
+    pub fn hide(&self, node: &str, hide: bool) {
+        assert!(self.simulator.hide(node, hide), "there is a node {node}");
+    }
+
+    /// Monitored items in the server, of all subscriptions that live.
+    pub async fn monitored_items(&self) -> u64 {
+        self.simulator.stats().await.unwrap().monitored_items
+    }
+
     pub fn cut(&self) {
         assert!(self.simulator.cut_connections() > 0, "there was a connection to cut");
     }
@@ -145,6 +155,16 @@ pub async fn collect(endpoint: &str, fields: &str) -> Collector {
 }
 
 pub async fn collect_in(endpoint: &str, fields: &str, data: Arc<TempDir>) -> Collector {
+    collect_with(endpoint, fields, data, Duration::from_secs(60)).await
+}
+
+/// Failed nodes are tried again soon.
+pub async fn collect_retrying(endpoint: &str, fields: &str) -> Collector {
+    let data = Arc::new(tempfile::tempdir().unwrap());
+    collect_with(endpoint, fields, data, Duration::from_millis(200)).await
+}
+
+async fn collect_with(endpoint: &str, fields: &str, data: Arc<TempDir>, first_retry: Duration) -> Collector {
     let nodes = if fields.contains("nodeIDs") {
         ""
     } else {
@@ -163,7 +183,7 @@ pub async fn collect_in(endpoint: &str, fields: &str, data: Arc<TempDir>) -> Col
     let messages = Arc::new(Mutex::new(Vec::new()));
     let (gate, gate_open) = watch::channel(true);
     let mut registry = Registry::new();
-    thalweg_opcua::register(&mut registry, directory.clone());
+    thalweg_opcua::register_retrying_after(&mut registry, directory.clone(), first_retry);
     let kept = messages.clone();
     registry.output("keep", move |_, _| {
         Some(Arc::new(KeepSpec(kept.clone(), gate_open.clone())))

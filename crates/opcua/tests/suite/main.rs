@@ -4,7 +4,10 @@
 mod deadbands;
 mod faults;
 mod harness;
+mod interrupted;
+mod proxy;
 mod reconnect;
+mod roots;
 mod security;
 mod tags;
 mod values;

@@ -1,16 +1,17 @@
 //! Connections that break and servers that start again: what is kept, fetched, made anew, and marked.
 
-use crate::harness::{Collector, Options, Plant, collect, is_unbroken, meta, open};
+use opcua::types::StatusCode;
+use thalweg_record::Message;
+
+use crate::harness::{Collector, Options, Plant, collect, is_unbroken, meta, open, secured};
+use crate::proxy::{self, Proxy, Verdict};
 
 fn reconnects(collector: &Collector, how: &str) -> f64 {
     collector.labelled("reconnects_total", &format!("how=\"{how}\""))
 }
 
-/// After every hole in the numbers comes a value that is marked.
-fn every_hole_is_marked(collector: &Collector, node: &str) -> bool {
-    let messages = collector.of(node);
-    let number = |i: usize| crate::harness::payload(&messages[i]).parse::<u32>().unwrap();
-    (1..messages.len()).all(|i| number(i) == number(i - 1).wrapping_add(1) || meta(&messages[i], "opcua_gap") == "true")
+fn is_marked(message: &Message) -> bool {
+    meta(message, "opcua_gap") == "true"
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,7 +22,7 @@ async fn after_a_cut_the_session_goes_on_and_what_was_sent_meanwhile_is_fetched(
         ..open()
     })
     .await;
-    let collector = collect(&plant.endpoint(), "subscribeEnabled: true").await;
+    let collector = collect(&plant.endpoint(), "subscribeEnabled: true, queueSize: 200").await;
     collector.until_served(200).await;
     for round in 1..=3 {
         let before = collector.count();
@@ -37,10 +38,11 @@ async fn after_a_cut_the_session_goes_on_and_what_was_sent_meanwhile_is_fetched(
     collector.until("values", |c| c.count() > before + 2000).await;
     assert_eq!(reconnects(&collector, "recreated"), 0.0);
     // The server keeps what the cut connection swallowed, so nothing is missing: queues and republishing cover it.
-    for i in [1, 77, 200] {
-        let node = format!("ns=3;s=FastUInt{i}");
-        assert!(is_unbroken(&collector.values_of(&node)) || every_hole_is_marked(&collector, &node));
+    for i in 1..=200 {
+        let values = collector.values_of(&format!("ns=3;s=FastUInt{i}"));
+        assert!(is_unbroken(&values), "FastUInt{i}: {values:?}");
     }
+    assert_eq!(collector.metric("gaps_total"), 0.0);
     assert_eq!(collector.metric("items_monitored"), 200.0);
     collector.stop().await;
     plant.stop().await;
@@ -60,26 +62,23 @@ async fn after_a_restart_of_the_server_everything_is_made_anew_and_marked() {
     collector
         .until("items anew", |c| reconnects(c, "recreated") == 1.0)
         .await;
-    collector.forget();
     collector.until_served(150).await;
-    collector.until("values again", |c| c.latest().len() == 150).await;
     assert!(
         collector.labelled("gaps_total", "reason=\"recreated\"") >= 3.0,
         "one per subscription"
     );
-    let gap = collector
-        .of("ns=3;s=FastUInt1")
-        .into_iter()
-        .find(|m| meta(m, "opcua_gap") == "true");
-    if let Some(marked) = gap {
-        assert!(meta(&marked, "opcua_gap_from") < meta(&marked, "opcua_gap_to"));
+    collector
+        .until("a mark on each tag", |c| {
+            c.messages().iter().filter(|message| is_marked(message)).count() >= 150
+        })
+        .await;
+    for i in 1..=150 {
+        let messages = collector.of(&format!("ns=3;s=FastUInt{i}"));
+        let marked: Vec<&Message> = messages.iter().filter(|message| is_marked(message)).collect();
+        assert_eq!(marked.len(), 1, "FastUInt{i} marks the gap once");
+        let (from, to) = (meta(marked[0], "opcua_gap_from"), meta(marked[0], "opcua_gap_to"));
+        assert!(from < to, "{from} {to}");
     }
-    let marks = collector
-        .messages()
-        .iter()
-        .filter(|m| meta(m, "opcua_gap") == "true")
-        .count();
-    assert!(marks <= 150, "each tag marks the gap once: {marks}");
     assert!(collector.metrics.total("input_connection_lost") >= 1.0);
     collector.stop().await;
     plant.stop().await;
@@ -168,6 +167,51 @@ async fn cuts_while_browsing_and_creating_lose_and_double_nothing() {
             .count();
     }
     assert_eq!(doubled, 0);
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// The server has forgotten the session but not its subscriptions: the next session takes them over with what they hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriptions_of_a_lost_session_are_transferred_to_the_next() {
+    // The server library gives subscriptions only to whoever logs in as the same user.
+    let plant = Plant::start(Options {
+        fast_nodes: 50,
+        user: Some(("operator".to_owned(), "secret".to_owned())),
+        ..secured()
+    })
+    .await;
+    let proxy = Proxy::start(&plant.endpoint()).await;
+    let fields = "subscribeEnabled: true, queueSize: 200, securityMode: None, username: operator, password: secret";
+    let collector = collect(&proxy.endpoint(), fields).await;
+    collector.until_served(50).await;
+    collector.until("values", |c| c.count() > 500).await;
+    let mut refused = false;
+    proxy.judge(move |request| match request.kind {
+        proxy::ACTIVATE_SESSION if !std::mem::replace(&mut refused, true) => {
+            Verdict::Refuse(StatusCode::BadSessionIdInvalid)
+        }
+        _ => Verdict::Pass,
+    });
+    proxy.cut();
+    collector
+        .until("another session", |c| reconnects(c, "transferred") == 1.0)
+        .await;
+    let before = collector.count();
+    collector.until("values", |c| c.count() > before + 500).await;
+    assert_eq!(
+        reconnects(&collector, "recreated") + reconnects(&collector, "reactivated"),
+        0.0
+    );
+    assert_eq!(proxy.seen(proxy::CREATE_SUBSCRIPTION).len(), 1);
+    assert_eq!(plant.monitored_items().await, 50);
+    for i in 1..=50 {
+        // The new session asks for the present values, which may be the last ones again.
+        let mut values = collector.values_of(&format!("ns=3;s=FastUInt{i}"));
+        values.dedup();
+        assert!(is_unbroken(&values), "FastUInt{i}: {values:?}");
+    }
+    assert_eq!(collector.metric("gaps_total"), 0.0);
     collector.stop().await;
     plant.stop().await;
 }

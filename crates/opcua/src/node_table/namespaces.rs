@@ -1,0 +1,62 @@
+//! Servers may number their namespaces anew when they start. NodeIds in the table are by index, so all of them move along
+//! before anything is asked of the server by these NodeIds.
+
+use opcua::types::NodeId;
+
+use super::{NodeIndex, NodeTable, hash_entry};
+
+impl NodeTable {
+    /// Takes over the server's namespace array. Returns whether NodeIds have changed; nodes of a namespace that the
+    /// server no longer has get an index that no server uses, so that they are found missing and nothing else is found
+    /// in their place.
+    pub fn set_namespaces(&mut self, namespaces: &[String]) -> bool {
+        if namespaces.is_empty() || self.namespaces == namespaces {
+            return false;
+        }
+        let earlier = std::mem::replace(&mut self.namespaces, namespaces.to_vec());
+        let new_index = |(before, uri): (u16, &String)| {
+            let index = namespaces.iter().position(|known| known == uri);
+            // Never the index that another namespace has now.
+            index
+                .and_then(|index| u16::try_from(index).ok())
+                .unwrap_or(u16::MAX - before)
+        };
+        let mapped: Vec<u16> = (0..=u16::MAX).zip(&earlier).map(new_index).collect();
+        let moved = |index: u16| mapped.get(usize::from(index)).copied().unwrap_or(index);
+        if (0..=u16::MAX).take(mapped.len()).all(|index| moved(index) == index) {
+            return false;
+        }
+        for entry in &mut self.entries {
+            entry.namespace = moved(entry.namespace);
+        }
+        self.data_types = std::mem::take(&mut self.data_types)
+            .into_iter()
+            .map(|id| NodeId {
+                namespace: moved(id.namespace),
+                ..id
+            })
+            .collect();
+        self.hash_anew();
+        true
+    }
+
+    fn hash_anew(&mut self) {
+        let known: Vec<NodeIndex> = self.by_id.iter().copied().collect();
+        self.by_id.clear();
+        let NodeTable {
+            entries,
+            texts,
+            by_id,
+            hasher,
+            ..
+        } = self;
+        let hash_of = |index: &NodeIndex| {
+            entries
+                .get(*index as usize)
+                .map_or(0, |entry| hash_entry(hasher, texts, entry))
+        };
+        for index in known {
+            by_id.insert_unique(hash_of(&index), index, hash_of);
+        }
+    }
+}
