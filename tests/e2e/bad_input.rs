@@ -252,6 +252,22 @@ output: {file: {path: \"out/${! (json(\\\"n\\\") / 100).floor() }.jsonl\"}}
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
 }
 
+/// Within `shutdown_timeout` and a moment for what cannot be interrupted.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
+
+fn stops_with_messages_left(thalweg: &mut Thalweg) {
+    thalweg.process.signal("TERM").unwrap();
+    let status = thalweg.process.wait_within(STOPS_WITHIN).unwrap();
+    let errors = thalweg.process.stderr();
+    assert_eq!(status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("messages were not acknowledged within shutdown_timeout") && !errors.contains("panicked"),
+        "{errors}"
+    );
+    let log = thalweg.process.stdout();
+    assert!(log.contains("in flight 0"), "{log}");
+}
+
 #[test]
 fn a_flow_with_a_stuck_output_stops_within_its_time_and_says_what_is_left() {
     let mut thalweg = Thalweg::start(
@@ -267,15 +283,136 @@ output: {file: {path: \"/proc/no/such/${! json(\\\"n\\\") }\"}}
         Ok(())
     })
     .unwrap();
-    thalweg.process.signal("TERM").unwrap();
-    let status = thalweg.process.wait_within(Duration::from_secs(30)).unwrap();
-    assert_eq!(status.code(), Some(1));
+    stops_with_messages_left(&mut thalweg);
+}
+
+#[test]
+fn a_dead_letter_that_is_stuck_is_not_ready_and_does_not_keep_the_process_from_stopping() {
+    let mut thalweg = Thalweg::start(
+        "\
+shutdown_timeout: 500ms
+input: {generate: {interval: 1ms, mapping: root = \"no number\"}}
+pipeline: {processors: [{tag_processor: {defaults: throw new Error(\"never\")}}]}
+output: {drop: {}}
+dead_letter: {file: {path: \"/proc/no/such/${! counter() }\"}}
+",
+    )
+    .unwrap();
+    eventually(|| {
+        anyhow::ensure!(thalweg.balance()?.in_flight > 0);
+        let (status, why) = thalweg.request("/ready")?;
+        anyhow::ensure!(
+            status == 503 && why.contains("dead_letter: file root.dead_letter"),
+            "{why}"
+        );
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(thalweg.node("dead_letter").unwrap()["connected"], false);
+    stops_with_messages_left(&mut thalweg);
+}
+
+#[test]
+fn a_lake_folder_that_cannot_be_made_holds_messages_back_until_it_can() {
+    let yaml = "\
+input: {generate: {interval: 10ms, mapping: \"root.value = counter()\"}}
+pipeline:
+  processors:
+    - tag_processor:
+        defaults: |
+          msg.payload = msg.payload.value;
+          msg.meta.location_path = \"a\";
+          msg.meta.data_contract = \"_raw\";
+          msg.meta.tag_name = \"n\";
+          return msg;
+output: {lake: {}}
+";
+    let mut thalweg = Thalweg::spawn_with(yaml, &[("data/lake", "a file where the folder belongs")]).unwrap();
+    let mut waiting = 0;
+    for more in [10, 20] {
+        eventually(|| {
+            thalweg.process.check_running()?;
+            let balance = thalweg.balance()?;
+            let (status, why) = thalweg.request("/ready")?;
+            anyhow::ensure!(status == 503 && why.contains("lake"), "{status} {why}");
+            anyhow::ensure!(
+                balance.in_flight > waiting + more && balance.dropped == 0,
+                "{balance:?}"
+            );
+            waiting = balance.in_flight;
+            Ok(())
+        })
+        .unwrap();
+    }
+    std::fs::remove_file(thalweg.data_dir().join("lake")).unwrap();
+    eventually(|| {
+        let balance = thalweg.balance()?;
+        anyhow::ensure!(balance.out > waiting && balance.dropped == 0, "{balance:?}");
+        Ok(())
+    })
+    .unwrap();
+    thalweg.wait_ready().unwrap();
+    let out = thalweg.balance().unwrap().out;
+    let rows = thalweg
+        .sql("select count(distinct value) as n, min(value) as first from tags")
+        .unwrap();
     assert!(
-        thalweg
-            .process
-            .stderr()
-            .contains("messages were not acknowledged within shutdown_timeout"),
-        "{}",
-        thalweg.process.stderr()
+        rows[0]["n"].as_u64().unwrap() >= out && rows[0]["first"].as_f64() == Some(1.0),
+        "{rows:?}"
     );
+    thalweg.stop().unwrap();
+}
+
+#[test]
+fn a_reader_that_closes_the_standard_output_ends_the_flow() {
+    let folder = tempfile::tempdir().unwrap();
+    let yaml = "input: {generate: {interval: 1ms, mapping: root.n = counter()}}\noutput: {stdout: {}}\n";
+    std::fs::write(folder.path().join("flow.yaml"), yaml).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut child = std::process::Command::new(thalweg_tests::thalweg::binary())
+        .args(["run", "flow.yaml", "-s", "http.enabled=false"])
+        .current_dir(folder.path())
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // As `head -1` does.
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(&reader), &mut line).unwrap();
+    assert!(line.starts_with("{\"n\":1}"), "{line}");
+    drop(reader);
+    let ended = eventually(|| anyhow::Context::context(child.try_wait()?, "still running"));
+    let _ = child.kill();
+    let mut errors = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut errors).unwrap();
+    assert_eq!(ended.unwrap().code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("the reader of the standard output has closed it"),
+        "{errors}"
+    );
+    assert!(!errors.contains("panicked"), "{errors}");
+}
+
+#[test]
+fn what_the_log_holds_back_is_summed_up_while_the_flow_runs() {
+    let mut thalweg = Thalweg::start(
+        "\
+input:
+  broker:
+    inputs:
+      - generate: {count: 5, interval: \"\", mapping: 'root = \"x\"'}
+        processors: [{mapping: root = throw(\"not this one\")}]
+      - generate: {interval: 100ms, mapping: root = \"y\"}
+output: {drop: {}}
+",
+    )
+    .unwrap();
+    eventually(|| {
+        thalweg.process.check_running()?;
+        let log = thalweg.process.stdout();
+        anyhow::ensure!(log.contains("4 more events of kind flagged"), "{log}");
+        Ok(())
+    })
+    .unwrap();
+    thalweg.stop().unwrap();
 }

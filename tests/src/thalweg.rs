@@ -68,7 +68,9 @@ impl Thalweg {
         let folder = tempfile::tempdir()?;
         std::fs::write(folder.path().join("flow.yaml"), yaml)?;
         for (name, content) in files {
-            std::fs::write(folder.path().join(name), content)?;
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap_or(folder.path()))?;
+            std::fs::write(path, content)?;
         }
         let process = spawn(folder.path(), 0)?;
         Ok(Thalweg {
