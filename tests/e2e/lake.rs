@@ -110,7 +110,7 @@ fn other_engines_read_the_table_from_its_checkpoint() {
     let rows = own[0]["rows"].as_u64().unwrap();
     assert_eq!(own[0]["sum"].as_u64(), Some(rows * (rows + 1) / 2), "each number once");
     for script in ["read_tags_deltalake.py", "read_tags_duckdb.py"] {
-        let theirs = read_with(script, &log.parent().unwrap().to_path_buf());
+        let theirs = read_with(script, log.parent().unwrap());
         assert_eq!(
             (theirs["rows"].as_u64(), theirs["sum"].as_u64()),
             (Some(rows), own[0]["sum"].as_u64()),
