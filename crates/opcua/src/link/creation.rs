@@ -396,20 +396,11 @@ impl Link {
         unwanted
     }
 
-    /// A call of half the size that was refused before was taken: what is left is less than its size.
+    /// A call of half the size that was refused before was taken: what is left is about half of that. Single items are
+    /// asked for until one is refused.
     fn probed(&mut self, asked: Asked) {
-        match self
-            .creation
-            .probe
-            .filter(|probe| probe.slot == asked.slot && probe.size > 1)
-        {
-            Some(probe) => {
-                self.creation.probe = Some(Probe {
-                    size: probe.size / 2,
-                    ..probe
-                });
-            }
-            None => self.filled(asked.slot),
+        if let Some(probe) = self.creation.probe.as_mut().filter(|probe| probe.slot == asked.slot) {
+            probe.size = (probe.size / 2).max(1);
         }
     }
 
