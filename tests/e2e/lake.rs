@@ -234,7 +234,7 @@ fn a_running_process_is_asked_without_a_proxy_and_may_be_left_in_the_middle_of_i
     assert_eq!(asked.stdout, b"x\n1\n");
 
     // More than any pipe holds.
-    let long = "select a.tag, b.tag from tags a, tags b, (values (1), (2), (3), (4), (5), (6), (7), (8), (9), (10)) c";
+    let long = "select a.tag as one, b.tag as two from tags a, tags b, (values (1), (2), (3), (4), (5), (6), (7), (8), (9), (10)) c";
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let left = ask(long).stdout(writer).output().unwrap();
