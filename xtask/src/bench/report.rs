@@ -27,8 +27,8 @@ pub struct Stage {
 pub fn print_stages(rows: &[Row], stages: &[Stage]) {
     let find = |name: &str| rows.iter().find(|row| row.name == name);
     println!("\n{:<52} {:>10} {:>12} {:>10}", "stage", "CPU us", "bytes", "allocs");
+    let nothing = Row::default();
     for stage in stages {
-        let nothing = Row::default();
         let (Some(with), Some(without)) = (find(stage.with), stage.without.map_or(Some(&nothing), find)) else {
             continue;
         };
