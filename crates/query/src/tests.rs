@@ -356,7 +356,7 @@ async fn memory_beyond_the_share_goes_to_disk_and_is_cleaned_up() {
     let engine = engine(
         folder.path(),
         QueryOptions {
-            memory_bytes: 12 << 20,
+            memory_bytes: 24 << 20,
             ..QueryOptions::default()
         },
     );
@@ -377,7 +377,7 @@ async fn memory_beyond_the_share_goes_to_disk_also_when_the_lake_comes_later() {
     let engine = engine(
         folder.path(),
         QueryOptions {
-            memory_bytes: 12 << 20,
+            memory_bytes: 24 << 20,
             ..QueryOptions::default()
         },
     );
