@@ -11,8 +11,8 @@ use anyhow::Result;
 use parking_lot::RwLock;
 use thalweg_config::{ComponentNode, Config, Diagnostics, Fields, Pos};
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext, Registry, Rejection,
-    WriteError,
+    BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext, Registry,
+    Rejection, WriteError,
 };
 use thalweg_lake::attributes::Promotion;
 use thalweg_lake::store::SyncedStore;

@@ -164,7 +164,10 @@ fn limit_of_all(config: &Config, shares: &[Share], diagnostics: &Diagnostics) {
 /// `1536 MiB`, `2 GiB`: the largest unit in which nothing is lost, so that it can be compared with the file.
 fn size_text(bytes: u64) -> String {
     let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match units.iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
+    match units
+        .iter()
+        .find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit))
+    {
         Some((name, unit)) => format!("{} {name}", bytes / unit),
         None if bytes >= 10 << 20 => format!("{} MiB", bytes >> 20),
         None => format!("{bytes} bytes"),

@@ -225,7 +225,10 @@ impl Sink {
     /// Passes a batch on; waits while the flow is full. After an error the batch has been given up (and so nacked).
     pub async fn send(&self, mut batch: Batch) -> Result<(), SinkClosed> {
         if self.source.get().is_some() {
-            batch.messages.iter_mut().for_each(|message| message.source = self.source);
+            batch
+                .messages
+                .iter_mut()
+                .for_each(|message| message.source = self.source);
         }
         let start = Instant::now();
         let result = self.shards.send(batch).await;
