@@ -25,6 +25,8 @@ pub(crate) struct Context<'a> {
     pub is_assigned: bool,
     /// The changed metadata; `None` while no statement has changed any.
     pub meta: Option<Metadata>,
+    /// How many keys the statements at hand are going to set at most.
+    pub meta_expected: usize,
     pub variables: Vec<Option<Value>>,
     /// Values of the `name ->` queries around the expression, outermost first.
     pub named: Vec<Value>,
@@ -50,6 +52,7 @@ impl<'a> Context<'a> {
             root: Root::Nothing,
             is_assigned: false,
             meta: None,
+            meta_expected: 0,
             variables: Vec::new(),
             named: Vec::new(),
             this: None,

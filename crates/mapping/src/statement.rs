@@ -1,6 +1,6 @@
 //! The statements of a mapping, and running them against a message.
 
-use thalweg_record::{Metadata, Text};
+use thalweg_record::{Metadata, Text, Value};
 
 use crate::RunError;
 use crate::context::Context;
@@ -38,6 +38,12 @@ pub(crate) enum Statement {
 }
 
 pub(crate) fn run(statements: &[Statement], context: &mut Context<'_>) -> Result<(), RunError> {
+    if context.meta.is_none() {
+        let assignments = statements
+            .iter()
+            .filter(|s| matches!(s, Statement::Meta { key: Some(_), .. }));
+        context.meta_expected = assignments.count();
+    }
     for statement in statements {
         let (result, line) = match statement {
             Statement::Root {
@@ -119,10 +125,16 @@ fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut Context<'_>) -> E
         (_, Val::Nothing) => return Ok(()),
         (Some(key), evaluated) => {
             let text = match evaluated {
+                Val::Value(Value::Text(text)) => Some(text),
                 Val::Value(value) => Some(view::to_text(&value)?),
                 _ => None,
             };
-            let meta = context.meta.get_or_insert_with(|| old.clone());
+            let expected = context.meta_expected;
+            let meta = context.meta.get_or_insert_with(|| {
+                let mut meta = old.clone();
+                meta.reserve(expected);
+                meta
+            });
             match text {
                 Some(text) => meta.set(key.clone(), text),
                 None => meta.remove(key),

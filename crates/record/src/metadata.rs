@@ -7,8 +7,6 @@
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
-use smallvec::SmallVec;
-
 use crate::{Text, Ticks};
 
 /// Keys that Thalweg itself reads or writes.
@@ -94,6 +92,27 @@ impl Stamps {
     };
 }
 
+/// A key with its new text; `None` hides the key of the layers below.
+type Change = (Text, Option<Text>);
+
+/// Changes of a message, sorted by key. Copies of the message share them until one of them makes another change.
+#[derive(Clone, Debug, Default)]
+struct Own(Option<Arc<Vec<Change>>>);
+
+impl Own {
+    fn make_mut(&mut self) -> &mut Vec<Change> {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+}
+
+impl std::ops::Deref for Own {
+    type Target = [Change];
+
+    fn deref(&self) -> &[Change] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
+    }
+}
+
 const SOURCE: u8 = 1;
 const SERVER: u8 = 2;
 const STATUS: u8 = 4;
@@ -106,8 +125,7 @@ pub struct Metadata {
     /// Which stamps are visible, as a set of `SOURCE`, `SERVER`, `STATUS`; 0 for messages that are not OPC UA values.
     shown: u8,
     stamped: bool,
-    /// Sorted by key; `None` hides a key of the layers below.
-    own: SmallVec<[(Text, Option<Text>); 0]>,
+    own: Own,
 }
 
 impl Default for Metadata {
@@ -123,7 +141,7 @@ impl Metadata {
             stamps: Stamps::NONE,
             shown: 0,
             stamped: false,
-            own: SmallVec::new(),
+            own: Own::default(),
         }
     }
 
@@ -135,7 +153,7 @@ impl Metadata {
             stamps,
             shown: SOURCE | SERVER | STATUS,
             stamped: true,
-            own: SmallVec::new(),
+            own: Own::default(),
         }
     }
 
@@ -146,7 +164,7 @@ impl Metadata {
             stamps: self.stamps,
             shown: self.shown,
             stamped: self.stamped,
-            own: SmallVec::new(),
+            own: Own::default(),
         }
     }
 
@@ -190,7 +208,9 @@ impl Metadata {
 
     /// Makes room for that many changes at once.
     pub fn reserve(&mut self, changes: usize) {
-        self.own.reserve_exact(changes);
+        if changes > 0 {
+            self.own.make_mut().reserve_exact(changes);
+        }
     }
 
     /// Sets a key; the empty text removes it.
@@ -201,11 +221,11 @@ impl Metadata {
         }
         match self.find_own(&key) {
             Ok(at) => {
-                if let Some(entry) = self.own.get_mut(at) {
+                if let Some(entry) = self.own.make_mut().get_mut(at) {
                     entry.1 = Some(value);
                 }
             }
-            Err(at) => self.own.insert(at, (key, Some(value))),
+            Err(at) => self.own.make_mut().insert(at, (key, Some(value))),
         }
     }
 
@@ -213,12 +233,12 @@ impl Metadata {
         let below = self.shown & stamp_bit(key) != 0 || self.shared.get(key).is_some();
         match (self.find_own(key), below) {
             (Ok(at), true) => {
-                if let Some(entry) = self.own.get_mut(at) {
+                if let Some(entry) = self.own.make_mut().get_mut(at) {
                     entry.1 = None;
                 }
             }
-            (Ok(at), false) => drop(self.own.remove(at)),
-            (Err(at), true) => self.own.insert(at, (key.into(), None)),
+            (Ok(at), false) => drop(self.own.make_mut().remove(at)),
+            (Err(at), true) => self.own.make_mut().insert(at, (key.into(), None)),
             (Err(_), false) => {}
         }
     }
@@ -262,7 +282,7 @@ impl Metadata {
     pub fn clear(&mut self) {
         self.shared = MetaMap::empty().clone();
         self.shown = 0;
-        self.own.clear();
+        self.own = Own::default();
     }
 
     pub fn heap_bytes(&self) -> usize {

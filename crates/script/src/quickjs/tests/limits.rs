@@ -20,7 +20,7 @@ fn endless_scripts_are_stopped() {
         "for (;;) { try { for (;;) {} } catch {} finally { for (;;) {} } }",
         "const f = () => { try { f() } catch { } f() }; while (true) f()",
         "/^(a+)+$/.test('a'.repeat(40) + 'b')",
-        "Promise.resolve().then(function again() { return Promise.resolve().then(again) }); return msg",
+        "(function again() { Promise.resolve().then(again) })(); return msg",
         "(async () => { for (;;) await null })()",
         "return {get payload() { for (;;) {} }}",
         "return {payload: 1, meta: {get a() { for (;;) {} }}}",
