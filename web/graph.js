@@ -41,14 +41,16 @@ function place(node, children, rates) {
     taken: role === 'source' ? rate.sent : rate.received,
     passed,
     errorRate: rate.errors,
-    leaving: role === 'stage' ? leaving(rate) : 0,
+    leaving: role === 'stage' ? leaving(rate, rates) : 0,
   }
 }
 
-// Messages per second that a stage takes and does not pass on.
-function leaving(rate) {
+// Messages per second that a stage takes and does not pass on. No more can leave than the flow's balance says are gone:
+// the rest of a burst is still under way.
+function leaving(rate, ofFlow) {
   const difference = (rate.received ?? 0) - (rate.sent ?? 0)
-  return difference > NOISE * (rate.received ?? 0) ? difference : 0
+  if (difference <= NOISE * (rate.received ?? 0)) return 0
+  return Math.min(difference, (ofFlow.filtered ?? Infinity) + (ofFlow.dropped ?? Infinity))
 }
 
 // What flows between each place and the next: one number fewer than places. Sources add up, a stage passes on what it

@@ -43,6 +43,13 @@ test('a stage that lets less through than it takes shows what leaves, but not me
   assert.equal(list[2].leaving, 0)
 })
 
+test('no more leaves than the balance says is gone', () => {
+  const leaving = (more) => places(flow, { ...rates, ...more })[1].leaving
+  assert.equal(leaving({ filtered: 30, dropped: 20 }), 40)
+  assert.equal(leaving({ filtered: 3, dropped: 2 }), 5)
+  assert.equal(leaving({ filtered: 0, dropped: 0 }), 0)
+})
+
 test('the stream carries what sources bring, what stages pass on, and what outputs still to come take', () => {
   assert.deepEqual(streams(places(flow, rates)), [100, 60, 59.5, 30, 1])
   assert.deepEqual(streams([]), [])
