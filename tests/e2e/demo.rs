@@ -39,6 +39,7 @@ fn the_demo_collects_a_plant_into_a_table_and_balances() {
     ] {
         assert!(demo.stdout.contains(words), "{words:?} is missing in\n{}", demo.stdout);
     }
+    assert!(!demo.stderr.contains("not encrypted"), "{}", demo.stderr);
     let balance = demo.stdout.lines().find(|line| line.starts_with("balance")).unwrap();
     assert!(
         balance.contains("in flight 0") && balance.contains("dropped 0"),

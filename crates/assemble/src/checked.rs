@@ -118,6 +118,7 @@ impl Checked {
             },
             add_timestamp: logger.add_timestamp,
             static_fields: logger.static_fields.iter().cloned().collect(),
+            only_errors_of: &[],
         }
     }
 }

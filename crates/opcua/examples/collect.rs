@@ -52,6 +52,7 @@ async fn main() {
         target: logging::Target::Stderr,
         add_timestamp: true,
         static_fields: Default::default(),
+        only_errors_of: &[],
     });
     let loaded = thalweg_config::load_path(
         Path::new(file),

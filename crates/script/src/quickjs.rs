@@ -12,8 +12,8 @@
 //!
 //! **Limits.** QuickJS asks every 10,000 steps (and within regular expressions) whether to go on; the interruption cannot
 //! be caught. Memory is counted in the allocator, so hitting the limit is seen even if the script catches the error.
-//! After either, the whole engine is thrown away and made anew for the next message. Built-in functions that work on
-//! huge imaginary lengths without calling back (`Array.prototype.indexOf.call({length: 2 ** 52})`) are not interrupted.
+//! After either, the whole engine is thrown away and made anew for the next message. Built-in functions that walk
+//! over a whole array cannot be interrupted, so they refuse lengths that no memory limit allows for (see `prelude.js`).
 //!
 //! `msg.meta` reads the message's metadata when asked and records what is written (see [`lazy`]).
 

@@ -34,6 +34,8 @@ pub struct Options {
     pub target: Target,
     pub add_timestamp: bool,
     pub static_fields: BTreeMap<String, String>,
+    /// Modules of which only errors are logged, at any level.
+    pub only_errors_of: &'static [&'static str],
 }
 
 /// The levels that a configuration may name.
@@ -54,7 +56,8 @@ pub fn level(name: &str) -> Option<LevelFilter> {
 
 /// Starts logging for the whole process. A second call changes nothing.
 pub fn start(options: Options) {
-    let filter = EnvFilter::try_new(directives(options.level)).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_new(directives(options.level, options.only_errors_of))
+        .unwrap_or_else(|_| EnvFilter::new("info"));
     let _ = tracing_subscriber::registry()
         .with(filter)
         .with(Lines { options })
@@ -62,13 +65,14 @@ pub fn start(options: Options) {
 }
 
 /// What is let through at a level, in the language of the filter.
-fn directives(level: LevelFilter) -> String {
+fn directives(level: LevelFilter, only_errors_of: &[&str]) -> String {
+    let quiet: String = only_errors_of.iter().map(|module| format!(",{module}=error")).collect();
     if level >= LevelFilter::DEBUG {
-        return format!("{},thalweg={level}", LevelFilter::DEBUG);
+        return format!("{},thalweg={level}{quiet}", LevelFilter::DEBUG);
     }
     // The libraries' own events matter only when they are errors: what an operator must know, Thalweg says itself.
     let libraries = level.min(LevelFilter::ERROR);
-    format!("{libraries},opcua=off,thalweg={level}")
+    format!("{libraries},opcua=off,thalweg={level}{quiet}")
 }
 
 struct Lines {
@@ -186,15 +190,20 @@ mod tests {
                 target: Target::Stderr,
                 add_timestamp: false,
                 static_fields,
+                only_errors_of: &[],
             },
         }
     }
 
     #[test]
     fn libraries_are_no_louder_than_the_level() {
-        assert_eq!(directives(LevelFilter::OFF), "off,opcua=off,thalweg=off");
-        assert_eq!(directives(LevelFilter::WARN), "error,opcua=off,thalweg=warn");
-        assert_eq!(directives(LevelFilter::TRACE), "debug,thalweg=trace");
+        assert_eq!(directives(LevelFilter::OFF, &[]), "off,opcua=off,thalweg=off");
+        assert_eq!(directives(LevelFilter::WARN, &[]), "error,opcua=off,thalweg=warn");
+        assert_eq!(directives(LevelFilter::TRACE, &[]), "debug,thalweg=trace");
+        assert_eq!(
+            directives(LevelFilter::WARN, &["a::b"]),
+            "error,opcua=off,thalweg=warn,a::b=error"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
     defineProperty, freeze, getOwnPropertyDescriptor, getPrototypeOf, preventExtensions,
   } = Object;
   const { ownKeys, apply } = Reflect;
+  const { isArray } = Array;
   const toList = Array.from;
   const hasOwn = Object.prototype.hasOwnProperty;
   const global = globalThis;
@@ -27,6 +28,35 @@
   }
   for (const name of ["freeze", "seal", "preventExtensions"]) materialiseBefore(Object, name);
   materialiseBefore(Reflect, "preventExtensions");
+
+  // The engine looks at the clock between steps of a script, not within a built-in function. Those that walk over the
+  // whole length of an array, holes included, would walk for ever over a length that nobody has memory for.
+  const lengthMax = 2 ** 24;
+  function refuseEndless(value) {
+    if (value !== null && value !== undefined && value.length > lengthMax) {
+      throw new RangeError("an array of more than " + lengthMax + " elements");
+    }
+  }
+  function bounded(name) {
+    const inner = Array.prototype[name];
+    const outer = {
+      [name]() {
+        refuseEndless(this);
+        if (name === "concat") {
+          for (let i = 0; i < arguments.length; i++) if (isArray(arguments[i])) refuseEndless(arguments[i]);
+        }
+        return apply(inner, this, arguments);
+      },
+    }[name];
+    defineProperty(outer, "length", { value: inner.length, writable: false, enumerable: false, configurable: true });
+    defineProperty(Array.prototype, name, { value: outer, writable: true, enumerable: false, configurable: true });
+  }
+  const walking = [
+    "concat", "copyWithin", "every", "fill", "filter", "flat", "flatMap", "forEach", "includes", "indexOf", "join",
+    "lastIndexOf", "map", "reduce", "reduceRight", "reverse", "shift", "slice", "some", "sort", "splice",
+    "toLocaleString", "toReversed", "toSorted", "toSpliced", "unshift", "with",
+  ];
+  walking.filter((name) => Array.prototype[name]).forEach(bounded);
 
   // Objects that are found by using the language, not by a global name.
   const iterators = [

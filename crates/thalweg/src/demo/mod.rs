@@ -32,6 +32,8 @@ pub fn main(options: &DemoOptions) -> anyhow::Result<ExitCode> {
     let mut log = checked.logging();
     log.level = logging::level("WARN").unwrap_or(log.level);
     log.target = logging::Target::Stderr;
+    // Its plant is a child of this process on this machine, and not encrypted on purpose.
+    log.only_errors_of = &["thalweg_opcua::connect"];
     logging::start(log);
 
     let runtime = crate::runtime()?;
