@@ -69,7 +69,7 @@ dead_letter: {kept: {name: dead, open_fails: 1000000}}
         status.not_ready() == ["dead_letter: kept root.dead_letter is not connected: dead is away"]
     });
     // The message waits: neither lost nor counted.
-    assert_eq!(running.handle.counts().in_flight, 1);
+    until("the message has entered", || running.handle.counts().in_flight == 1);
     let report = world.stop(running, Duration::from_millis(20));
     assert_eq!((report.unacknowledged, report.counts.in_flight), (1, 0));
     assert_eq!(report.counts.dropped(DropReason::Shutdown), 1);
