@@ -5,6 +5,7 @@ mod bad_input;
 mod command_line;
 mod console;
 mod demo;
+mod disk;
 mod flows;
 mod lake;
 mod opcua;

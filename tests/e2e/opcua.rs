@@ -108,8 +108,18 @@ fn assert_sound(thalweg: &Thalweg, counter: &str) {
         assert_eq!(meta[key], text, "{key} of {meta}");
     }
     items_add_up(thalweg);
-    let balance = thalweg.balance().unwrap();
-    assert_eq!(balance.dropped, 0, "{balance:?}");
+}
+
+/// Drains: what came in is in the file, all of it but values that are null.
+pub fn stop_and_account(thalweg: &mut Thalweg) {
+    let balance = thalweg.stop().unwrap();
+    let written = messages(thalweg).len() as u64;
+    assert!(written > 0);
+    assert_eq!(
+        (balance.entered, balance.out, balance.dropped),
+        (written + balance.filtered, written, 0),
+        "{balance:?}"
+    );
 }
 
 fn subscribes_without_holes(kind: Kind, arguments: &[&str], node: &str, counter: &str, security: &str) {
@@ -119,12 +129,7 @@ fn subscribes_without_holes(kind: Kind, arguments: &[&str], node: &str, counter:
     thalweg.wait_ready().unwrap();
     assert_consecutive(&wait_for_values(&thalweg, counter, 8));
     assert_sound(&thalweg, counter);
-    thalweg.stop().unwrap();
-    assert!(
-        thalweg.process.stdout().contains("in flight 0"),
-        "{}",
-        thalweg.process.stdout()
-    );
+    stop_and_account(&mut thalweg);
 }
 
 #[test]
@@ -170,7 +175,7 @@ fn polling_reads_every_tag_each_period() {
     );
     assert_eq!(thalweg.metric("thalweg_opcua_items_polled", "").unwrap(), 200.0);
     assert_sound(&thalweg, "FastUInt100");
-    thalweg.stop().unwrap();
+    stop_and_account(&mut thalweg);
 }
 
 #[test]
@@ -188,7 +193,7 @@ fn a_server_that_refuses_filters_is_filtered_in_the_client() {
         "a change of 1 does not pass 1.5, one of 2 does: {values:?}"
     );
     assert_sound(&thalweg, "FastUInt1");
-    thalweg.stop().unwrap();
+    stop_and_account(&mut thalweg);
 }
 
 #[test]
@@ -207,14 +212,14 @@ fn bad_nodes_among_good_ones_are_listed_and_the_others_flow() {
     );
     let failures = thalweg.json("/api/v1/opcua/failures").unwrap();
     assert!(failures.to_string().contains("BadNodeIdUnknown"), "{failures}");
-    thalweg.stop().unwrap();
+    stop_and_account(&mut thalweg);
 
     // A bad id in the list itself.
     let list = "ns=3;s=NoSuchNode\", \"ns=3;s=OpcPlc";
     let mut thalweg = Thalweg::start(&flow(&server, list, "    subscribeEnabled: true\n")).unwrap();
     assert_consecutive(&wait_for_values(&thalweg, "FastUInt2", 4));
     assert_sound(&thalweg, "FastUInt2");
-    thalweg.stop().unwrap();
+    stop_and_account(&mut thalweg);
 }
 
 fn survives_a_restart(kind: Kind, arguments: &[&str], node: &str, counter: &str) {
@@ -244,7 +249,7 @@ fn survives_a_restart(kind: Kind, arguments: &[&str], node: &str, counter: &str)
     assert!(marked > 0, "the gap is marked on the next value of each touched item");
     assert!(thalweg.metric("thalweg_opcua_gaps_total", "").unwrap() > 0.0);
     assert_sound(&thalweg, counter);
-    thalweg.stop().unwrap();
+    stop_and_account(&mut thalweg);
 }
 
 #[test]
@@ -290,6 +295,132 @@ fn connections_that_are_cut_again_and_again_lose_nothing_unmarked() {
         assert!(step == 1 || pair[1].1, "a hole without a mark between {pair:?}");
     }
     assert!(thalweg.metric("thalweg_opcua_reconnects_total", "").unwrap() >= 2.0);
-    thalweg.balance().unwrap();
-    thalweg.stop().unwrap();
+    assert_sound(&thalweg, "FastUInt1");
+    stop_and_account(&mut thalweg);
+}
+
+/// A server that starts with its namespaces in another order: NodeIds by URI follow theirs, nothing is read by an index
+/// that is another's now.
+#[test]
+fn a_namespace_that_moves_is_followed_to_its_new_index() {
+    let arguments = ["--period", "0.25", "--nodes", "2"];
+    let mut server = Server::start(Kind::Asyncua, &[&arguments[..], &["--port", "0"]].concat()).unwrap();
+    let port = server.port().unwrap().to_string();
+    let more = "    subscribeEnabled: true\n    reconnectIntervalInSeconds: 1\n";
+    let mut thalweg = Thalweg::start(&flow(&server, "nsu=urn:thalweg:test:plant;s=Plant", more)).unwrap();
+    wait_for_values(&thalweg, "Counter1", 4);
+    let node_id = |thalweg: &Thalweg| newest(thalweg)["Counter1"].1["opcua_attr_nodeid"].clone();
+    assert_eq!(node_id(&thalweg), "ns=2;s=Counter1");
+    server.process.kill().unwrap();
+    let moved = [&arguments[..], &["--port", &port, "--namespaces-before", "2"]].concat();
+    let _again = Server::start(Kind::Asyncua, &moved).unwrap();
+    eventually(|| {
+        let now = node_id(&thalweg);
+        anyhow::ensure!(now == "ns=4;s=Counter1", "{now}; {:?}", thalweg.request("/ready"));
+        Ok(())
+    })
+    .unwrap();
+    let seen = series(&thalweg, "Counter1").len();
+    wait_for_values(&thalweg, "Counter1", seen + 4);
+    thalweg.wait_ready().unwrap();
+    assert_sound(&thalweg, "Counter1");
+    // At index 2 is a node of the same name now, with a value that no counter reaches.
+    assert!(series(&thalweg, "Counter1").iter().all(|value| *value < 1_000_000));
+    let all = messages(&thalweg);
+    let of_counter = all.iter().filter(|m| m["meta"]["opcua_attr_browsename"] == "Counter1");
+    let gap = of_counter.clone().find(|m| m["meta"]["opcua_gap"] == "true").unwrap();
+    assert_eq!(gap["meta"]["opcua_attr_nodeid"], "ns=4;s=Counter1");
+    assert!(
+        of_counter
+            .clone()
+            .all(|m| m["meta"]["opcua_tag_path"] == "Plant.Counters")
+    );
+    stop_and_account(&mut thalweg);
+}
+
+fn reconnects(thalweg: &Thalweg) -> f64 {
+    thalweg.metric("thalweg_opcua_reconnects_total", "").unwrap()
+}
+
+#[test]
+fn a_server_that_stops_answering_is_left_by_its_heartbeat_and_found_again() {
+    let server = Server::start(
+        Kind::Simulator,
+        &[
+            "--port",
+            "0",
+            "--slow-nodes",
+            "0",
+            "--fast-nodes",
+            "2",
+            "--fast-rate",
+            "0.25",
+        ],
+    )
+    .unwrap();
+    let more =
+        "    subscribeEnabled: true\n    useHeartbeat: true\n    reconnectIntervalInSeconds: 1\n    queueSize: 100\n";
+    let mut thalweg = Thalweg::start(&flow(&server, "ns=3;s=OpcPlc", more)).unwrap();
+    wait_for_values(&thalweg, "FastUInt1", 4);
+    let (_, clock) =
+        eventually(|| anyhow::Context::context(newest(&thalweg).remove("CurrentTime"), "no heartbeat")).unwrap();
+    for (key, text) in [
+        ("opcua_tag_group", "heartbeat"),
+        ("opcua_tag_name", "CurrentTime"),
+        ("opcua_attr_nodeid", "i=2258"),
+    ] {
+        assert_eq!(clock[key], text, "{clock}");
+    }
+    assert_eq!(reconnects(&thalweg), 0.0);
+    // Neither dead nor alive: its sockets are open, and nothing comes.
+    server.process.signal("STOP").unwrap();
+    eventually(|| {
+        let log = thalweg.process.stdout();
+        anyhow::ensure!(log.contains("neither a heartbeat nor data for 10 s"), "{log}");
+        anyhow::ensure!(thalweg.request("/ready")?.0 == 503);
+        Ok(())
+    })
+    .unwrap();
+    let before = messages(&thalweg).len();
+    server.process.signal("CONT").unwrap();
+    thalweg.wait_ready().unwrap();
+    eventually(|| {
+        anyhow::ensure!(
+            messages(&thalweg).len() > before + 3,
+            "no values after the server went on"
+        );
+        Ok(())
+    })
+    .unwrap();
+    assert!(reconnects(&thalweg) >= 1.0);
+    assert_sound(&thalweg, "FastUInt1");
+    stop_and_account(&mut thalweg);
+}
+
+#[test]
+fn a_server_whose_clock_stands_still_is_warned_of_and_kept() {
+    let server = Server::start(
+        Kind::Asyncua,
+        &["--port", "0", "--period", "0.25", "--nodes", "1", "--frozen-clock"],
+    )
+    .unwrap();
+    let more = "    subscribeEnabled: true\n    useHeartbeat: true\n";
+    let mut thalweg = Thalweg::start(&flow(&server, "ns=2;s=Plant", more)).unwrap();
+    let warnings = |thalweg: &Thalweg| {
+        let log = thalweg.process.stdout();
+        log.matches("no heartbeat for 10 s though data arrives").count()
+    };
+    eventually(|| {
+        anyhow::ensure!(warnings(&thalweg) > 0, "{}", thalweg.process.stdout());
+        Ok(())
+    })
+    .unwrap();
+    let seen = series(&thalweg, "Counter1").len();
+    assert_consecutive(&wait_for_values(&thalweg, "Counter1", seen + 8));
+    // Once per minute, and the connection is as good as it was.
+    assert_eq!(warnings(&thalweg), 1);
+    assert_eq!(reconnects(&thalweg), 0.0);
+    thalweg.wait_ready().unwrap();
+    assert_sound(&thalweg, "Counter1");
+    stop_and_account(&mut thalweg);
 }

@@ -95,17 +95,10 @@ output: {file: {path: out.jsonl}}
     })
     .unwrap();
     thalweg.process.signal("INT").unwrap();
-    let status = thalweg.process.wait().unwrap();
-    assert!(status.success(), "{status}");
+    let balance = thalweg.finish().unwrap();
     let written = std::fs::read_to_string(thalweg.folder.path().join("out.jsonl")).unwrap();
-    let count = written.lines().count();
-    let log = thalweg.process.stdout();
-    assert!(
-        log.contains(&format!(
-            "in {count} = out {count} + filtered 0 + dropped 0 + in flight 0"
-        )),
-        "{count} lines\n{log}"
-    );
+    let count = written.lines().count() as u64;
+    assert_eq!((balance.entered, balance.out), (count, count));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 """An asyncua server to collect from: every scalar type, arrays, a matrix, a structure, and counters that change.
 
 Root `ns=2;s=Plant` with the folders `Types` (constant values, one node per type) and `Counters` (`ns=2;s=Counter1`...,
-UInt32, all add 1 at each period). Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous clients
+UInt32, all add 1 at each period). With `--namespaces-before N` the index is 2 + N, and where it was is a node of the same
+name that does not count. Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous clients
 and the user `operator` with password `secret`. Prints `listening opc.tcp://...` when it can be connected to.
 """
 
@@ -11,7 +12,6 @@ import asyncio
 import logging
 import socket
 import sys
-import tempfile
 import uuid
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,6 +24,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 APPLICATION_URI = "urn:thalweg:test:asyncua"
 NAMESPACE = "urn:thalweg:test:plant"
+# What a client reads that goes by the index of a namespace that has moved.
+DECOY = 4_000_000_000
 
 
 class Users(UserManager):
@@ -81,25 +83,38 @@ def scalars():
     ]
 
 
-async def build(server, nodes, big):
+async def build(server, nodes, big, namespaces_before):
+    objects = server.nodes.objects
+    for number in range(namespaces_before):
+        other = await server.register_namespace(f"urn:thalweg:test:other:{number}")
+        await objects.add_variable(
+            ua.NodeId("Counter1", other), ua.QualifiedName("Counter1", other), DECOY, ua.VariantType.UInt32
+        )
     index = await server.register_namespace(NAMESPACE)
-    assert index == 2, f"namespace index {index}"
-    plant = await server.nodes.objects.add_object(ua.NodeId("Plant", 2), ua.QualifiedName("Plant", 2))
-    types = await plant.add_folder(ua.NodeId("Types", 2), ua.QualifiedName("Types", 2))
+    assert index == 2 + namespaces_before, f"namespace index {index}"
+
+    def node_id(name):
+        return ua.NodeId(name, index)
+
+    def browse_name(name):
+        return ua.QualifiedName(name, index)
+
+    plant = await objects.add_object(node_id("Plant"), browse_name("Plant"))
+    types = await plant.add_folder(node_id("Types"), browse_name("Types"))
     for name, value, kind in scalars():
-        node = await types.add_variable(ua.NodeId(f"Types.{name}", 2), ua.QualifiedName(name, 2), value, kind)
+        node = await types.add_variable(node_id(f"Types.{name}"), browse_name(name), value, kind)
         if name == "Double":
             await node.write_attribute(
                 ua.AttributeIds.Description,
                 ua.DataValue(ua.Variant(ua.LocalizedText("A tenth", "en"), ua.VariantType.LocalizedText)),
             )
     if big:
-        await types.add_variable(ua.NodeId("Types.Big", 2), ua.QualifiedName("Big", 2), "x" * big, ua.VariantType.String)
-    folder = await plant.add_folder(ua.NodeId("Counters", 2), ua.QualifiedName("Counters", 2))
+        await types.add_variable(node_id("Types.Big"), browse_name("Big"), "x" * big, ua.VariantType.String)
+    folder = await plant.add_folder(node_id("Counters"), browse_name("Counters"))
     counters = []
     for i in range(1, nodes + 1):
         name = f"Counter{i}"
-        node = await folder.add_variable(ua.NodeId(name, 2), ua.QualifiedName(name, 2), 0, ua.VariantType.UInt32)
+        node = await folder.add_variable(node_id(name), browse_name(name), 0, ua.VariantType.UInt32)
         counters.append(node)
     return counters
 
@@ -116,7 +131,7 @@ async def count(server, counters, period):
 
 
 async def main(options):
-    folder = Path(tempfile.mkdtemp(prefix="thalweg-asyncua-")) if options.pki is None else Path(options.pki)
+    folder = Path(options.pki)
     folder.mkdir(parents=True, exist_ok=True)
     certificate, key = folder / "server.der", folder / "server.pem"
     names = {"countryName": "DE", "stateOrProvinceName": "-", "localityName": "-", "organizationName": "Thalweg"}
@@ -138,8 +153,10 @@ async def main(options):
     server.set_identity_tokens(tokens)
     await server.load_certificate(str(certificate))
     await server.load_private_key(str(key))
-    counters = await build(server, options.nodes, options.big)
+    counters = await build(server, options.nodes, options.big, options.namespaces_before)
     async with server:
+        if options.frozen_clock:
+            server.iserver.time_task.cancel()
         print(f"listening opc.tcp://127.0.0.1:{options.port}/thalweg/", flush=True)
         await count(server, counters, options.period)
 
@@ -150,11 +167,13 @@ def arguments():
     parser.add_argument("--nodes", type=int, default=10, help="counters")
     parser.add_argument("--period", type=float, default=1.0, help="seconds between two changes of the counters")
     parser.add_argument("--big", type=int, default=0, help="also a string of so many characters")
+    parser.add_argument("--namespaces-before", type=int, default=0, help="namespaces of others before the plant's own")
+    parser.add_argument("--frozen-clock", action="store_true", help="never update the server's CurrentTime")
     parser.add_argument("--user", default="operator")
     parser.add_argument("--password", default="secret")
     parser.add_argument("--users-only", action="store_true", help="take no anonymous clients")
     parser.add_argument("--secure-only", action="store_true", help="offer no endpoint without security")
-    parser.add_argument("--pki", help="folder in which certificate and key are kept between runs")
+    parser.add_argument("--pki", default="pki", help="folder of certificate and key")
     return parser.parse_args()
 
 

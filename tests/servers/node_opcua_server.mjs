@@ -7,8 +7,6 @@
 // node-opcua is looked for in the folder that NODE_OPCUA_HOME names (the one that holds node_modules), else as usual.
 
 import { createRequire } from "node:module";
-import { mkdtempSync } from "node:fs";
-import { tmpdir } from "node:os";
 import path from "node:path";
 import { parseArgs } from "node:util";
 
@@ -37,7 +35,7 @@ const { values: options } = parseArgs({
         password: { type: "string", default: "secret" },
         "users-only": { type: "boolean", default: false },
         "secure-only": { type: "boolean", default: false },
-        pki: { type: "string" }, // folder in which certificate and key are kept between runs
+        pki: { type: "string", default: "pki" }, // folder of certificate and key
     },
 });
 
@@ -132,9 +130,8 @@ function addCounters(namespace, folder) {
     }, Number(options.period) * 1000);
 }
 
-const rootFolder = options.pki ?? mkdtempSync(path.join(tmpdir(), "thalweg-node-opcua-"));
 const serverCertificateManager = new OPCUACertificateManager({
-    rootFolder,
+    rootFolder: path.resolve(options.pki),
     automaticallyAcceptUnknownCertificate: true,
 });
 const modes = [MessageSecurityMode.Sign, MessageSecurityMode.SignAndEncrypt];

@@ -2,11 +2,13 @@
 //!
 //! Every test has a folder of its own, ports that the system chose, and processes that die with it.
 
+pub mod disk;
 pub mod process;
 pub mod servers;
 pub mod thalweg;
 pub mod wait;
 
+pub use disk::Disk;
 pub use process::Process;
 pub use thalweg::{Balance, Thalweg};
 pub use wait::{eventually, eventually_within};

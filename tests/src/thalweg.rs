@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::disk::Disk;
 use crate::process::Process;
 use crate::wait::eventually;
 
@@ -45,8 +46,10 @@ pub fn run(folder: &Path, arguments: &[&str]) -> Result<Finished> {
 
 /// `thalweg run` with a configuration, in a folder of its own.
 pub struct Thalweg {
-    pub folder: TempDir,
     pub process: Process,
+    /// A small disk of its own, if it was given one.
+    pub disk: Option<Disk>,
+    pub folder: TempDir,
     starts: u32,
 }
 
@@ -72,23 +75,46 @@ impl Thalweg {
             std::fs::create_dir_all(path.parent().unwrap_or(folder.path()))?;
             std::fs::write(path, content)?;
         }
-        let process = spawn(folder.path(), 0)?;
+        let process = spawn(folder.path(), None, 0)?;
         Ok(Thalweg {
-            folder,
             process,
+            disk: None,
+            folder,
             starts: 0,
         })
+    }
+
+    /// Starts with a disk of its own, mounted at the folder `mounted` within its folder and prepared before the start.
+    pub fn start_with_disk(yaml: &str, mounted: &str, prepare: impl FnOnce(&Disk) -> Result<()>) -> Result<Thalweg> {
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join("flow.yaml"), yaml)?;
+        let disk = Disk::mount(folder.path(), mounted, 8)?;
+        prepare(&disk)?;
+        let process = spawn(folder.path(), Some(&disk), 0)?;
+        let mut thalweg = Thalweg {
+            process,
+            disk: Some(disk),
+            folder,
+            starts: 0,
+        };
+        thalweg.wait_for_http()?;
+        Ok(thalweg)
     }
 
     /// Starts again in the same folder, after the process has ended.
     pub fn restart(&mut self) -> Result<()> {
         self.starts += 1;
-        self.process = spawn(self.folder.path(), self.starts)?;
+        self.process = spawn(self.folder.path(), self.disk.as_ref(), self.starts)?;
         self.wait_for_http()
     }
 
+    /// Its data folder, as it is seen from outside.
     pub fn data_dir(&self) -> PathBuf {
-        self.folder.path().join("data")
+        let data = self.folder.path().join("data");
+        match &self.disk {
+            Some(disk) if disk.mount_point() == data => disk.path(),
+            _ => data,
+        }
     }
 
     fn wait_for_http(&mut self) -> Result<()> {
@@ -200,21 +226,42 @@ impl Thalweg {
         Ok(serde_json::from_str(&body)?)
     }
 
-    /// SIGTERM; the process drains and exits 0.
-    pub fn stop(&mut self) -> Result<()> {
+    /// SIGTERM; the process drains, exits 0, and its last account adds up with nothing in flight.
+    pub fn stop(&mut self) -> Result<Balance> {
         self.process.signal("TERM")?;
+        self.finish()
+    }
+
+    /// Waits for a process that ends by itself, with 0; its last account adds up with nothing in flight.
+    pub fn finish(&mut self) -> Result<Balance> {
         let status = self.process.wait()?;
-        ensure!(
-            status.success(),
-            "exit {status} after SIGTERM\nstderr: {}",
-            self.process.stderr()
-        );
-        Ok(())
+        ensure!(status.success(), "{status}\nstderr: {}", self.process.stderr());
+        let balance = self.last_balance()?;
+        ensure!(balance.in_flight == 0, "left in flight: {balance:?}");
+        Ok(balance)
+    }
+
+    /// What the log says of every flow at its end, together.
+    pub fn last_balance(&self) -> Result<Balance> {
+        // Beside the log, the output may be that of a flow.
+        let log = self.process.stdout() + &self.process.stderr();
+        let mut total = None;
+        for line in log.lines() {
+            let Some(balance) = Balance::parse(line) else {
+                continue;
+            };
+            balance.check()?;
+            total = Some(balance.plus(&total.unwrap_or_default()));
+        }
+        total.with_context(|| format!("no balance in the log:\n{log}"))
     }
 }
 
-fn spawn(folder: &Path, number: u32) -> Result<Process> {
-    let mut command = Command::new(binary());
+fn spawn(folder: &Path, disk: Option<&Disk>, number: u32) -> Result<Process> {
+    let mut command = match disk {
+        Some(disk) => disk.enter(folder, &binary()),
+        None => Command::new(binary()),
+    };
     command
         .args([
             "run",
@@ -239,6 +286,24 @@ pub struct Balance {
 }
 
 impl Balance {
+    /// From the sentence `in 5 = out 3 + filtered 1 + dropped 1 + in flight 0` within a line.
+    fn parse(line: &str) -> Option<Balance> {
+        let (before, after) = line.split_once(" = out ")?;
+        let mut parts = after.split(" + ");
+        let mut part = |name: &str| {
+            let digits = parts.next()?.strip_prefix(name)?;
+            let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+            digits.get(..end)?.parse().ok()
+        };
+        Some(Balance {
+            entered: before.rsplit("in ").next()?.parse().ok()?,
+            out: part("")?,
+            filtered: part("filtered ")?,
+            dropped: part("dropped ")?,
+            in_flight: part("in flight ")?,
+        })
+    }
+
     pub fn check(&self) -> Result<()> {
         if self.entered != self.out + self.filtered + self.dropped + self.in_flight {
             bail!("the balance does not add up: {self:?}");

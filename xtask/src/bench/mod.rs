@@ -5,6 +5,7 @@
 
 mod collect;
 mod report;
+mod tags;
 mod under_test;
 
 use anyhow::{Result, bail};
@@ -31,7 +32,7 @@ const FULL: Effort = Effort {
 pub fn run(arguments: &[&str]) -> Result<()> {
     let mut words = arguments.iter().copied();
     let Some(name) = words.next() else {
-        bail!("which benchmark? valid: collect")
+        bail!("which benchmark? valid: collect, tags")
     };
     let (mut effort, mut json) = (FULL, None);
     while let Some(word) = words.next() {
@@ -44,9 +45,10 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             other => bail!("unknown option {other}; valid: --quick, --json FILE"),
         }
     }
-    let (rows, stages) = match name {
+    let (rows, stages): (_, &[_]) = match name {
         "collect" => (collect::run(effort)?, &collect::STAGES),
-        other => bail!("unknown benchmark {other}; valid: collect"),
+        "tags" => (tags::run(effort)?, &tags::STAGES),
+        other => bail!("unknown benchmark {other}; valid: collect, tags"),
     };
     report::print(name, &rows);
     report::print_stages(&rows, stages);

@@ -44,7 +44,7 @@ pub fn print_stages(rows: &[Row], stages: &[Stage]) {
 
 pub fn print(bench: &str, rows: &[Row]) {
     println!(
-        "\n{bench}: one op is one message, from input to acknowledgement; {}",
+        "\n{bench}: one op is one message, from input to acknowledgement, or one query (sql_*); {}",
         machine_line()
     );
     println!(

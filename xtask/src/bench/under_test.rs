@@ -20,7 +20,18 @@ pub struct UnderTest {
 
 impl UnderTest {
     pub fn start(binary: &Path, yaml: &str) -> Result<UnderTest> {
-        let folder = tempfile::tempdir()?;
+        UnderTest::start_in(tempfile::tempdir()?, binary, yaml)
+    }
+
+    /// Starts again on the same data, with another configuration, after the process has ended.
+    pub fn start_again(mut self, binary: &Path, yaml: &str) -> Result<UnderTest> {
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir()?);
+        let mut again = UnderTest::start_in(folder, binary, yaml)?;
+        again.wait_ready()?;
+        Ok(again)
+    }
+
+    fn start_in(folder: TempDir, binary: &Path, yaml: &str) -> Result<UnderTest> {
         std::fs::write(folder.path().join("bench.yaml"), yaml)?;
         let log = std::fs::File::create(folder.path().join("log"))?;
         let child = Command::new(binary)
@@ -42,14 +53,64 @@ impl UnderTest {
         Ok(UnderTest { child, folder })
     }
 
-    fn get(&self, path: &str) -> Result<String> {
-        let lock = std::fs::read_to_string(self.folder.path().join("data/LOCK"))?;
+    pub fn data_dir(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn url(&self, path: &str) -> Result<String> {
+        let lock = std::fs::read_to_string(self.data_dir().join("LOCK"))?;
         let lock: serde_json::Value = serde_json::from_str(&lock)?;
-        let address = lock["http"].as_str().context("no address in the lock file")?.to_owned();
-        Ok(ureq::get(format!("http://{address}{path}"))
-            .call()?
+        let address = lock["http"].as_str().context("no address in the lock file")?;
+        Ok(format!("http://{address}{path}"))
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        Ok(ureq::get(self.url(path)?).call()?.body_mut().read_to_string()?)
+    }
+
+    /// The rows of a query as JSON.
+    pub fn sql(&self, query: &str) -> Result<serde_json::Value> {
+        let answer = ureq::post(self.url("/api/sql?format=json")?)
+            .header("content-type", "text/plain")
+            .send(query)
+            .with_context(|| query.to_owned())?
             .body_mut()
-            .read_to_string()?)
+            .read_to_string()?;
+        Ok(serde_json::from_str(&answer)?)
+    }
+
+    /// Waits for a flow that ends by itself.
+    pub fn wait_for_end(&mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        anyhow::ensure!(status.success(), "the binary ended ({status}):\n{log}");
+        Ok(())
+    }
+
+    /// Asks one question again and again, one at a time, for as long as a measurement takes.
+    pub fn measure_query(&self, name: &str, query: &str, effort: Effort) -> Result<Row> {
+        self.sql(query)?;
+        let (before, mut took) = (self.look()?, Vec::new());
+        while before.at.elapsed().as_secs_f64() < effort.windows as f64 * effort.window_seconds {
+            let start = Instant::now();
+            self.sql(query)?;
+            took.push(start.elapsed().as_nanos() as f64);
+        }
+        let (after, ops) = (self.look()?, took.len() as f64);
+        took.sort_by(f64::total_cmp);
+        let quantile = |q: f64| took.get((ops * q) as usize).copied();
+        let p50 = quantile(0.5).context("no query was answered")?;
+        let per_op = |metric: &str| (after.sum(metric) - before.sum(metric)) / ops;
+        Ok(Row {
+            name: name.to_owned(),
+            ops_per_second: 1e9 / p50,
+            wall_ns_per_op: p50,
+            cpu_ns_per_op: per_op("process_cpu_seconds_total") * 1e9,
+            bytes_per_op: per_op("thalweg_process_allocated_bytes_total"),
+            allocs_per_op: per_op("thalweg_process_allocations_total"),
+            p50_ns: Some(p50),
+            p99_ns: quantile(0.99),
+        })
     }
 
     /// Waits until data can flow.

@@ -297,15 +297,21 @@ impl Committer {
             ),
             _ => format!("the lake could not store rows and tries again: {error}"),
         };
-        let mut state = self.shared.lock();
-        let known = state.trouble.as_ref().is_some_and(|(known, _)| *known == text);
-        if !known {
-            let since = state.trouble.as_ref().map_or_else(Instant::now, |(_, since)| *since);
-            state.trouble = Some((text.clone(), since));
-            drop(state);
+        if self.set_trouble(&text) {
             tracing::error!(table = TABLE, "{text}");
         }
         retry.pause(&self.shared)
+    }
+
+    /// What keeps rows from being committed, for those who ask. Returns whether it is news.
+    fn set_trouble(&self, text: &str) -> bool {
+        let mut state = self.shared.lock();
+        if state.trouble.as_ref().is_some_and(|(known, _)| known == text) {
+            return false;
+        }
+        let since = state.trouble.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+        state.trouble = Some((text.to_owned(), since));
+        true
     }
 
     fn clear_trouble(&self) -> bool {

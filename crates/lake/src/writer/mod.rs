@@ -268,9 +268,10 @@ impl StatusSource for TagsWriter {
         let lag_max = (self.handle.shared.flush_interval() * LAG_INTERVALS_MAX).max(LAG_MIN);
         match status.trouble {
             Some((text, since)) if since > TROUBLE_MAX || self.handle.shared.failure().is_some() => vec![text],
-            _ if status.lag > lag_max => {
+            trouble if status.lag > lag_max => {
+                let cause = trouble.map(|(text, _)| format!(": {text}")).unwrap_or_default();
                 vec![format!(
-                    "rows of the table tags wait for their commit since {:.0} s",
+                    "rows of the table tags wait for their commit since {:.0} s{cause}",
                     status.lag.as_secs_f64()
                 )]
             }
@@ -365,7 +366,5 @@ impl Flag {
     }
 }
 
-#[cfg(test)]
-mod rate;
 #[cfg(test)]
 mod tests;

@@ -108,7 +108,7 @@ pub(crate) struct Link {
     polling: FuturesUnordered<BoxFuture<'static, deliver::Polled>>,
     last_data: Instant,
     last_heartbeat: Instant,
-    last_heartbeat_warning: Instant,
+    heartbeat_warned: Option<Instant>,
     /// How often the server looks at its clock for us.
     heartbeat_sampling: Duration,
     taken_over: TakenOver,
@@ -166,7 +166,7 @@ impl Link {
             polling: FuturesUnordered::new(),
             last_data: Instant::now(),
             last_heartbeat: Instant::now(),
-            last_heartbeat_warning: Instant::now(),
+            heartbeat_warned: None,
             heartbeat_sampling: Duration::ZERO,
             taken_over: TakenOver::default(),
             abandoned: hashbrown::HashSet::new(),

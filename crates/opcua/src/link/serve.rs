@@ -329,9 +329,12 @@ impl Link {
                 let why = format!("neither a heartbeat nor data for {seconds} s");
                 return Err(CallError::Closed(why.into()).into());
             }
-            heartbeat::Verdict::DataOnly if since(self.last_heartbeat_warning) < HEARTBEAT_WARNING_PERIOD => {}
+            heartbeat::Verdict::DataOnly
+                if self
+                    .heartbeat_warned
+                    .is_some_and(|at| since(at) < HEARTBEAT_WARNING_PERIOD) => {}
             heartbeat::Verdict::DataOnly => {
-                self.last_heartbeat_warning = now;
+                self.heartbeat_warned = Some(now);
                 tracing::warn!(
                     component = self.context.component.title(),
                     "no heartbeat for {seconds} s though data arrives; the server does not update its CurrentTime"

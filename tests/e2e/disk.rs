@@ -1,0 +1,176 @@
+//! Disks that are full or read-only: one clear sentence, sources that wait, nothing lost once there is room again.
+
+use serde_json::Value;
+use thalweg_tests::thalweg::binary;
+use thalweg_tests::{Disk, Thalweg, eventually};
+
+/// With little room to wait in, so that the source stands still soon.
+const FLOW: &str = "\
+lake: {flush: {bytes: 256KiB}}
+buffer: {memory: {limit: 256KiB}}
+input:
+  generate: {interval: 2ms, batch_size: 20, mapping: root = counter()}
+pipeline:
+  processors:
+    - tag_processor:
+        defaults: |
+          msg.meta.location_path = \"enterprise.site\";
+          msg.meta.data_contract = \"_raw\";
+          msg.meta.tag_name = \"n\";
+          return msg;
+output:
+  lake: {table: tags}
+";
+
+fn disk(thalweg: &Thalweg) -> &Disk {
+    thalweg.disk.as_ref().unwrap()
+}
+
+fn wait_for_rows(thalweg: &mut Thalweg, more_than: u64) -> u64 {
+    let mut out = 0;
+    eventually(|| {
+        thalweg.process.check_running()?;
+        out = thalweg.balance()?.out;
+        anyhow::ensure!(out > more_than, "{out} rows; {:?}", thalweg.request("/ready"));
+        Ok(())
+    })
+    .unwrap();
+    out
+}
+
+/// Waits until the flow stands still and says why; returns how many rows were acknowledged by then.
+fn wait_for_standstill(thalweg: &mut Thalweg, why: &str) -> u64 {
+    let mut last = (0, 0);
+    eventually(|| {
+        thalweg.process.check_running()?;
+        let (status, body) = thalweg.request("/ready")?;
+        anyhow::ensure!(
+            status == 503 && body.contains(why) && body.contains("lake"),
+            "{status} {body}"
+        );
+        let balance = thalweg.balance()?;
+        let before = std::mem::replace(&mut last, (balance.entered, balance.out));
+        anyhow::ensure!(balance.dropped == 0 && balance.in_flight > 0, "{balance:?}");
+        anyhow::ensure!(before == last, "values still enter: {balance:?}");
+        Ok(())
+    })
+    .unwrap();
+    let (log, errors) = (thalweg.process.stdout(), thalweg.process.stderr());
+    assert!(log.contains(why) && !errors.contains("panicked"), "{log}\n{errors}");
+    last.1
+}
+
+/// Every number from 1 to the last is in the table, once, and it was acknowledged as often as it is there.
+fn assert_whole(rows: &[Value], out: u64) {
+    let figure = |name: &str| rows[0][name].as_u64();
+    let expected = (Some(out), Some(1), Some(out), Some(out * (out + 1) / 2));
+    assert_eq!((figure("n"), figure("min"), figure("max"), figure("sum")), expected);
+}
+
+const WHOLE: &str =
+    "select count(*) as n, min(value_int) as min, max(value_int) as max, sum(value_int) as sum from tags";
+
+#[test]
+fn a_disk_that_fills_up_stops_the_source_and_loses_nothing() {
+    // The lake alone, then the whole data folder.
+    for mounted in ["data/lake", "data"] {
+        let mut thalweg = Thalweg::start_with_disk(FLOW, mounted, |_| Ok(())).unwrap();
+        wait_for_rows(&mut thalweg, 500);
+        disk(&thalweg).fill().unwrap();
+        let out = wait_for_standstill(&mut thalweg, "No space left on device");
+        // What was acknowledged can still be asked for.
+        let counted = thalweg.sql("select count(*) as n from tags").unwrap();
+        assert!(counted[0]["n"].as_u64() >= Some(out), "{counted:?}, {out} acknowledged");
+        disk(&thalweg).free().unwrap();
+        wait_for_rows(&mut thalweg, out + 500);
+        thalweg.wait_ready().unwrap();
+        let balance = thalweg.stop().unwrap();
+        assert_eq!(
+            (balance.entered, balance.dropped),
+            (balance.out, 0),
+            "mounted at {mounted}"
+        );
+        let asked = disk(&thalweg)
+            .enter(thalweg.folder.path(), &binary())
+            .args(["sql", "--data-dir", "data", "--format", "json", WHOLE])
+            .output()
+            .unwrap();
+        assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+        assert_whole(
+            &serde_json::from_slice::<Vec<Value>>(&asked.stdout).unwrap(),
+            balance.out,
+        );
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_on_a_full_disk_starts_on_it_and_goes_on_when_there_is_room() {
+    let mut thalweg = Thalweg::start_with_disk(FLOW, "data/lake", |_| Ok(())).unwrap();
+    wait_for_rows(&mut thalweg, 500);
+    disk(&thalweg).fill().unwrap();
+    let acknowledged = wait_for_standstill(&mut thalweg, "No space left on device");
+    thalweg.process.kill().unwrap();
+    // What it left behind half written may be taken away at the start: no more room than that is to be had.
+    thalweg.restart().unwrap();
+    disk(&thalweg).fill().unwrap();
+    wait_for_standstill(&mut thalweg, "No space left on device");
+    let counted = thalweg.sql(WHOLE).unwrap();
+    assert!(counted[0]["n"].as_u64() >= Some(acknowledged), "{counted:?}");
+    disk(&thalweg).free().unwrap();
+    wait_for_rows(&mut thalweg, 500);
+    let rows = thalweg
+        .sql("select count(distinct value_int) as n, max(value_int) as max from tags")
+        .unwrap();
+    assert_eq!(
+        rows[0]["n"], rows[0]["max"],
+        "both runs count from 1: no number is missing"
+    );
+    let balance = thalweg.stop().unwrap();
+    assert_eq!(balance.dropped, 0);
+}
+
+#[test]
+fn a_lake_on_a_disk_that_becomes_read_only_holds_messages_back_until_it_can_be_written() {
+    let mut thalweg = Thalweg::start_with_disk(FLOW, "data/lake", |disk| disk.set_writable(false)).unwrap();
+    let out = wait_for_standstill(&mut thalweg, "Read-only file system");
+    assert_eq!(out, 0);
+    disk(&thalweg).set_writable(true).unwrap();
+    wait_for_rows(&mut thalweg, 500);
+    thalweg.wait_ready().unwrap();
+    let rows = thalweg
+        .sql("select min(value_int) as first, count(*) as n, max(value_int) as max from tags")
+        .unwrap();
+    assert_eq!(
+        (&rows[0]["first"], &rows[0]["n"]),
+        (&1.into(), &rows[0]["max"]),
+        "{rows:?}"
+    );
+    let balance = thalweg.stop().unwrap();
+    assert_eq!((balance.entered, balance.dropped), (balance.out, 0));
+}
+
+#[test]
+fn an_existing_data_folder_that_is_read_only_is_named_with_the_cure() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("flow.yaml"), FLOW).unwrap();
+    let disk = Disk::mount(folder.path(), "data", 8).unwrap();
+    disk.set_writable(false).unwrap();
+    let mut command = disk.enter(folder.path(), &binary());
+    let ended = command
+        .args([
+            "run",
+            "flow.yaml",
+            "-s",
+            "data_dir=data",
+            "-s",
+            "http.address=127.0.0.1:0",
+        ])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    for words in ["data", "Read-only file system", "data_dir"] {
+        assert!(error.contains(words), "{words:?} is missing in {error}");
+    }
+}
