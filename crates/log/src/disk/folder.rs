@@ -1,0 +1,132 @@
+//! A folder of a file system.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Disk, DiskFile, Space};
+
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// The folder, made if it is missing.
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Folder> {
+        let path = path.into();
+        std::fs::create_dir_all(&path)?;
+        Ok(Folder { path })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Disk for Folder {
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            // A name that is no text is none of ours.
+            if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
+        Ok(Arc::new(file))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(self.path.join(name))?;
+        Ok(Arc::new(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = rustix::fs::statvfs(&self.path)?;
+        Ok(Space {
+            total_bytes: stat.f_blocks * stat.f_frsize,
+            free_bytes: stat.f_bavail * stat.f_frsize,
+        })
+    }
+}
+
+impl DiskFile for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.write_all_at(bytes, at)
+    }
+
+    fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match std::os::unix::fs::FileExt::read_at(self, rest, at + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_keeps_what_was_written_under_its_new_name() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = Folder::open(temporary.path().join("a/b")).unwrap();
+        let file = folder.create("one").unwrap();
+        file.write_at(b"0123456789", 4).unwrap();
+        file.sync().unwrap();
+        assert_eq!(file.len().unwrap(), 14);
+        folder.rename("one", "two").unwrap();
+        folder.sync_names().unwrap();
+        assert_eq!(folder.names().unwrap(), ["two"]);
+        let mut buf = [9; 8];
+        assert_eq!(folder.open("two").unwrap().read_at(&mut buf, 10).unwrap(), 4);
+        assert_eq!(buf, *b"6789\x09\x09\x09\x09");
+        assert!(
+            folder.create("two").is_err(),
+            "a file is never overwritten by creating it"
+        );
+        folder.remove("two").unwrap();
+        assert!(folder.open("two").is_err());
+        let space = folder.space().unwrap();
+        assert!(space.free_bytes > 0 && space.total_bytes >= space.free_bytes);
+    }
+}

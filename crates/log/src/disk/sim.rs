@@ -1,0 +1,494 @@
+//! A disk in memory that fails as disks do, from one seed: a power cut keeps of the unsynced pages some, drops others and
+//! tears one; names that were not synced are lost from some moment on; syncs fail, space ends, bits flip.
+//!
+//! A killed process is not a power cut: all it had written is still there, see [`SimDisk::kill`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Disk, DiskFile, Space};
+use crate::format::PAGE;
+
+/// What a disk writes in one piece, at best.
+const SECTOR: usize = 512;
+
+/// xorshift64*: the same numbers for the same seed, everywhere.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        // Neighbouring seeds must not give similar numbers, and zero would stay zero.
+        let mixed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        Random((mixed ^ (mixed >> 31)) | 1)
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Less than `n`, which is not zero.
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.number()) * u128::from(n.max(1))) >> 64) as u64
+    }
+
+    /// True once in `n` times.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    random: Random,
+    files: BTreeMap<u64, Contents>,
+    next_file: u64,
+    names: BTreeMap<String, u64>,
+    /// As they would be found after a power cut, and what has changed since.
+    durable_names: BTreeMap<String, u64>,
+    unsynced_names: Vec<NameChange>,
+    capacity: u64,
+    faults: Faults,
+    /// Raised at each power cut: files opened before belong to a process that is gone.
+    life: u64,
+    syncs: u64,
+    /// Changes until the power goes by itself.
+    cut_in: Option<u64>,
+}
+
+/// What goes wrong from now on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// One sync in so many fails; 0: none.
+    pub failing_syncs: u64,
+    /// One write in so many fails, with a part of it done; 0: none.
+    pub failing_writes: u64,
+}
+
+#[derive(Clone, Debug)]
+enum NameChange {
+    Set(String, u64),
+    Rename(String, String),
+    Remove(String),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Contents {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    dirty: BTreeSet<usize>,
+}
+
+impl SimDisk {
+    pub fn new(seed: u64, capacity: u64) -> SimDisk {
+        SimDisk {
+            state: Arc::new(Mutex::new(State {
+                random: Random::new(seed),
+                files: BTreeMap::new(),
+                next_file: 0,
+                names: BTreeMap::new(),
+                durable_names: BTreeMap::new(),
+                unsynced_names: Vec::new(),
+                capacity,
+                faults: Faults::default(),
+                life: 0,
+                syncs: 0,
+                cut_in: None,
+            })),
+        }
+    }
+
+    pub fn set_faults(&self, faults: Faults) {
+        self.state.lock().faults = faults;
+    }
+
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state.lock().capacity = bytes;
+    }
+
+    pub fn syncs(&self) -> u64 {
+        self.state.lock().syncs
+    }
+
+    /// The process is gone, the machine is not: files opened before fail, everything written stays.
+    pub fn kill(&self) {
+        self.state.lock().life += 1;
+    }
+
+    /// The machine is gone.
+    pub fn power_cut(&self) {
+        self.state.lock().power_cut();
+    }
+
+    /// The power goes in the middle of the `n`th change from now on: write, sync, or change of a name.
+    pub fn cut_power_in(&self, n: u64) {
+        self.state.lock().cut_in = Some(n);
+    }
+
+    /// Turns one bit of one file around, in memory and on the disk. Returns which.
+    pub fn flip_bit(&self) -> Option<(String, u64)> {
+        let mut state = self.state.lock();
+        let State {
+            random, files, names, ..
+        } = &mut *state;
+        let nth = random.below(names.len() as u64) as usize;
+        let (name, id) = names.iter().nth(nth)?;
+        let contents = files.get_mut(id).filter(|contents| !contents.now.is_empty())?;
+        let bit = random.below(contents.now.len() as u64 * 8);
+        let (at, mask) = ((bit / 8) as usize, 1u8 << (bit % 8));
+        for bytes in [&mut contents.now, &mut contents.durable] {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= mask;
+            }
+        }
+        Some((name.clone(), bit / 8))
+    }
+
+    fn file(&self, id: u64, life: u64) -> Arc<dyn DiskFile> {
+        Arc::new(SimFile {
+            disk: self.clone(),
+            id,
+            life,
+        })
+    }
+}
+
+impl NameChange {
+    fn apply(self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            NameChange::Set(name, id) => drop(names.insert(name, id)),
+            NameChange::Rename(from, to) => {
+                if let Some(id) = names.remove(&from) {
+                    names.insert(to, id);
+                }
+            }
+            NameChange::Remove(name) => drop(names.remove(&name)),
+        }
+    }
+}
+
+impl Contents {
+    /// Every dirty page reaches the disk or not; one in eight of them only in part.
+    fn cut(&mut self, random: &mut Random) {
+        for page in std::mem::take(&mut self.dirty) {
+            let start = page * PAGE;
+            let end = (start + PAGE).min(self.now.len());
+            let whole = end.saturating_sub(start);
+            let keep = match random.below(16) {
+                0..7 => whole,
+                7..14 => 0,
+                _ => (random.below((PAGE / SECTOR) as u64) as usize * SECTOR).min(whole),
+            };
+            if keep > 0 {
+                if self.durable.len() < start + keep {
+                    self.durable.resize(start + keep, 0);
+                }
+                if let (Some(to), Some(from)) = (
+                    self.durable.get_mut(start..start + keep),
+                    self.now.get(start..start + keep),
+                ) {
+                    to.copy_from_slice(from);
+                }
+            }
+        }
+        self.now.clone_from(&self.durable);
+    }
+
+    fn write(&mut self, bytes: &[u8], at: usize) {
+        let end = at + bytes.len();
+        if self.now.len() < end {
+            self.now.resize(end, 0);
+        }
+        if let Some(place) = self.now.get_mut(at..end) {
+            place.copy_from_slice(bytes);
+        }
+        if !bytes.is_empty() {
+            self.dirty.extend(at / PAGE..=(end - 1) / PAGE);
+        }
+    }
+
+    fn sync(&mut self) {
+        for page in std::mem::take(&mut self.dirty) {
+            let start = page * PAGE;
+            let end = (start + PAGE).min(self.now.len());
+            if self.durable.len() < end {
+                self.durable.resize(end, 0);
+            }
+            if let (Some(to), Some(from)) = (self.durable.get_mut(start..end), self.now.get(start..end)) {
+                to.copy_from_slice(from);
+            }
+        }
+    }
+}
+
+impl State {
+    fn power_cut(&mut self) {
+        let random = &mut self.random;
+        self.life += 1;
+        self.cut_in = None;
+        // A file system keeps changes of names in their order.
+        let kept = random.below(self.unsynced_names.len() as u64 + 1) as usize;
+        let kept = self.unsynced_names.drain(..).take(kept);
+        kept.for_each(|change| change.apply(&mut self.durable_names));
+        self.names.clone_from(&self.durable_names);
+        for contents in self.files.values_mut() {
+            contents.cut(random);
+        }
+        let used: BTreeSet<u64> = self.names.values().copied().collect();
+        self.files.retain(|id, _| used.contains(id));
+    }
+
+    /// One more change; an error if the power goes before it is done, with `partial` of it done.
+    fn step(&mut self, partial: impl FnOnce(&mut State)) -> io::Result<()> {
+        match self.cut_in {
+            Some(0) => {
+                if self.random.one_in(2) {
+                    partial(self);
+                }
+                self.power_cut();
+                Err(io::Error::other("the power is gone"))
+            }
+            Some(n) => {
+                self.cut_in = Some(n - 1);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn change(&mut self, change: NameChange) {
+        self.unsynced_names.push(change.clone());
+        change.apply(&mut self.names);
+    }
+
+    fn id_of(&self, name: &str) -> io::Result<u64> {
+        self.names
+            .get(name)
+            .copied()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn used(&self) -> u64 {
+        self.files.values().map(|contents| contents.now.len() as u64).sum()
+    }
+}
+
+impl Disk for SimDisk {
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.state.lock().names.keys().cloned().collect())
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let state = self.state.lock();
+        Ok(self.file(state.id_of(name)?, state.life))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.state.lock();
+        state.step(|_| {})?;
+        if state.names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let id = state.next_file;
+        state.next_file += 1;
+        state.files.insert(id, Contents::default());
+        state.change(NameChange::Set(name.to_owned(), id));
+        Ok(self.file(id, state.life))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.step(|_| {})?;
+        state.id_of(from)?;
+        state.change(NameChange::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.step(|_| {})?;
+        state.id_of(name)?;
+        state.change(NameChange::Remove(name.to_owned()));
+        Ok(())
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.step(|_| {})?;
+        let State {
+            durable_names,
+            unsynced_names,
+            ..
+        } = &mut *state;
+        unsynced_names.drain(..).for_each(|change| change.apply(durable_names));
+        Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let state = self.state.lock();
+        Ok(Space {
+            total_bytes: state.capacity,
+            free_bytes: state.capacity.saturating_sub(state.used()),
+        })
+    }
+}
+
+struct SimFile {
+    disk: SimDisk,
+    id: u64,
+    life: u64,
+}
+
+impl SimFile {
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.disk.state.lock();
+        if state.life != self.life || !state.files.contains_key(&self.id) {
+            return Err(io::Error::other("the process that opened this file is gone"));
+        }
+        work(&mut state)
+    }
+
+    fn contents<T>(&self, work: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
+        self.with(|state| Ok(work(state.files.entry(self.id).or_default())))
+    }
+}
+
+impl DiskFile for SimFile {
+    fn len(&self) -> io::Result<u64> {
+        self.contents(|contents| contents.now.len() as u64)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.with(|state| {
+            state.step(|state| state.files.entry(self.id).or_default().write(bytes, at as usize))?;
+            let faults = state.faults;
+            let failed = faults.failing_writes > 0 && state.random.one_in(faults.failing_writes);
+            let written = if failed {
+                state.random.below(bytes.len() as u64 + 1) as usize
+            } else {
+                bytes.len()
+            };
+            let len = state
+                .files
+                .get(&self.id)
+                .map_or(0, |contents| contents.now.len() as u64);
+            let grown = (at + bytes.len() as u64).saturating_sub(len);
+            if state.used() + grown > state.capacity {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let part = bytes.get(..written).unwrap_or_default();
+            state.files.entry(self.id).or_default().write(part, at as usize);
+            if failed {
+                return Err(io::Error::other("simulated write error"));
+            }
+            Ok(())
+        })
+    }
+
+    fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        self.contents(|contents| {
+            let rest = contents.now.get(at as usize..).unwrap_or_default();
+            let n = rest.len().min(buf.len());
+            if let (Some(to), Some(from)) = (buf.get_mut(..n), rest.get(..n)) {
+                to.copy_from_slice(from);
+            }
+            n
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.with(|state| {
+            state.syncs += 1;
+            state.step(|state| state.files.entry(self.id).or_default().sync())?;
+            let faults = state.faults;
+            if faults.failing_syncs > 0 && state.random.one_in(faults.failing_syncs) {
+                // The kernel forgets what it could not write.
+                let State { random, files, .. } = state;
+                files.entry(self.id).or_default().cut(random);
+                return Err(io::Error::other("simulated sync error"));
+            }
+            state.files.entry(self.id).or_default().sync();
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_synced_survives_every_cut_and_what_was_not_is_kept_dropped_or_torn() {
+        let (mut kept, mut dropped, mut torn) = (0, 0, 0);
+        for seed in 0..200 {
+            let disk = SimDisk::new(seed, 1 << 20);
+            let file = disk.create("a").unwrap();
+            file.write_at(&[1; PAGE], 0).unwrap();
+            file.sync().unwrap();
+            disk.sync_names().unwrap();
+            file.write_at(&[2; PAGE], PAGE as u64).unwrap();
+            disk.power_cut();
+            assert!(file.write_at(&[3], 0).is_err(), "the process is gone");
+            let file = disk.open("a").unwrap();
+            let mut bytes = vec![0; 2 * PAGE];
+            let n = file.read_at(&mut bytes, 0).unwrap();
+            assert_eq!(bytes[..PAGE], [1; PAGE]);
+            match n - PAGE {
+                0 => dropped += 1,
+                PAGE => kept += 1,
+                _ => torn += 1,
+            }
+            assert!(bytes[PAGE..n].iter().all(|byte| *byte == 2));
+        }
+        assert!(kept > 50 && dropped > 50 && torn > 5, "{kept} {dropped} {torn}");
+    }
+
+    #[test]
+    fn names_are_lost_from_some_moment_on() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..50 {
+            let disk = SimDisk::new(seed, 1 << 20);
+            disk.create("spare").unwrap();
+            disk.sync_names().unwrap();
+            disk.create("other").unwrap();
+            disk.rename("spare", "commit").unwrap();
+            disk.power_cut();
+            seen.insert(disk.names().unwrap());
+        }
+        let expected = [&["spare"][..], &["other", "spare"], &["commit", "other"]];
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(seen, expected.into_iter().map(owned).collect::<BTreeSet<Vec<String>>>());
+    }
+
+    #[test]
+    fn a_killed_process_leaves_all_it_wrote() {
+        let disk = SimDisk::new(1, 1 << 20);
+        let file = disk.create("a").unwrap();
+        file.write_at(b"abc", 0).unwrap();
+        disk.kill();
+        assert!(file.sync().is_err());
+        let mut bytes = [0; 3];
+        disk.open("a").unwrap().read_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, *b"abc");
+    }
+
+    #[test]
+    fn space_ends() {
+        let disk = SimDisk::new(1, 10);
+        let file = disk.create("a").unwrap();
+        file.write_at(b"0123456789", 0).unwrap();
+        assert_eq!(file.write_at(b"x", 10).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(disk.space().unwrap().free_bytes, 0);
+    }
+}

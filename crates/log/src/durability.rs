@@ -1,0 +1,45 @@
+//! What an acknowledgement promises.
+
+/// When an append is acknowledged, and so what can be lost of what was acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// After `fdatasync` of its block. Lost by a killed process: nothing. Lost by a power cut: nothing, if the device
+    /// honours flushes.
+    #[default]
+    Fsync,
+    /// When its block was handed to the kernel; a sync starts when the oldest byte not synced is `interval` old. Lost by
+    /// a killed process: nothing. Lost by a power cut: at most what was acknowledged in the last two intervals.
+    Interval,
+    /// When its block was handed to the kernel. Lost by a killed process: nothing. Lost by a power cut: all that the
+    /// kernel had not written back by itself; no bound is stated.
+    Os,
+    /// When it is in memory. Lost by the end of the process, a clean one too: everything.
+    Memory,
+}
+
+impl Durability {
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Fsync => "fsync",
+            Durability::Interval => "interval",
+            Durability::Os => "os",
+            Durability::Memory => "memory",
+        }
+    }
+}
+
+impl std::str::FromStr for Durability {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Durability, ()> {
+        [
+            Durability::Fsync,
+            Durability::Interval,
+            Durability::Os,
+            Durability::Memory,
+        ]
+        .into_iter()
+        .find(|mode| mode.name() == name)
+        .ok_or(())
+    }
+}

@@ -1,0 +1,74 @@
+//! What can go wrong, with the place and the cure.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::ids::{Offset, PartitionId, Sequence};
+
+/// One error for all of the log. Cheap to clone: a failed commit has many waiters.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("{what} {file}: {error}")]
+    Io {
+        what: &'static str,
+        file: String,
+        #[source]
+        error: Arc<io::Error>,
+    },
+    /// Where data was synced is something else now. Never served, never skipped unasked.
+    #[error(
+        "{file} is damaged at byte {position}: block {expected} was expected, {found}; look with `thalweg log check`, give the damaged records up with `thalweg log repair --accept-loss`"
+    )]
+    Corrupt {
+        file: String,
+        position: u64,
+        expected: Sequence,
+        found: String,
+    },
+    #[error("{file} is of format version {found}, written by a newer Thalweg; this one reads up to {known}")]
+    NewerFormat { file: String, found: u16, known: u16 },
+    /// A write or a sync has failed: what is on the disk is known only after a restart has looked.
+    #[error("the log is poisoned and takes nothing more until a restart has checked it: {cause}")]
+    Poisoned { cause: Arc<str> },
+    #[error(
+        "the disk of {folder} is full: {free_bytes} bytes are free, new messages need {needed_bytes}; free some space"
+    )]
+    DiskFull {
+        folder: String,
+        free_bytes: u64,
+        needed_bytes: u64,
+    },
+    #[error("partition {0} does not exist")]
+    NoPartition(PartitionId),
+    #[error("partition {0} exists")]
+    PartitionExists(PartitionId),
+    #[error("{what} of {size} is more than {limit}")]
+    TooLarge {
+        what: &'static str,
+        size: usize,
+        limit: usize,
+    },
+    #[error("partition {partition} has lost the records from {from} to {to}")]
+    Gap {
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+    },
+    #[error("another owner holds partition {partition} since epoch {epoch}")]
+    Fenced { partition: PartitionId, epoch: u32 },
+    #[error("the log is closed")]
+    Closed,
+}
+
+pub type Result<T> = std::result::Result<T, LogError>;
+
+impl LogError {
+    pub(crate) fn io(what: &'static str, file: impl Into<String>) -> impl FnOnce(io::Error) -> LogError {
+        let file = file.into();
+        move |error| LogError::Io {
+            what,
+            file,
+            error: Arc::new(error),
+        }
+    }
+}

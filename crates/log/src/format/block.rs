@@ -1,0 +1,138 @@
+//! The header of a block: the frames of one write and one sync, the unit of atomicity. 48 bytes.
+//!
+//! magic `TWB1` 4 · version 2 · frame count 2 · block length 4 · crc32c of the rest of this header and of all frame
+//! headers 4 · block sequence 8 · commit time 8 · log id 8 · last sequence synced when it was written 8
+
+use crate::format::{PAGE, Put, Take, frame};
+use crate::ids::{Micros, Sequence};
+
+pub const LEN: usize = 48;
+pub const VERSION: u16 = 1;
+
+/// The largest submission, its headers, and what fills the last page.
+pub const BLOCK_MAX: usize = 40 << 20;
+
+const MAGIC: [u8; 4] = *b"TWB1";
+const CRC_AT: usize = 12;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHeader {
+    /// Frames; none in the block that an idle writer leaves to name what it has synced.
+    pub frames: u16,
+    /// With this header and up to the next page.
+    pub block_len: u32,
+    pub sequence: Sequence,
+    pub commit_time: Micros,
+    /// Files of another log, or of an earlier one in the same folder, do not belong.
+    pub log_id: u64,
+    /// Every block up to this one was on disk when this one was written.
+    pub synced: Sequence,
+}
+
+impl BlockHeader {
+    /// Bytes of this header and of those of its frames.
+    pub fn headers_len(&self) -> usize {
+        LEN + usize::from(self.frames) * frame::LEN
+    }
+
+    /// Appends this header; the checksum covers `frame_headers`, which follow it.
+    pub fn encode(&self, frame_headers: &[u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        Put(out)
+            .bytes(&MAGIC)
+            .u16(VERSION)
+            .u16(self.frames)
+            .u32(self.block_len)
+            .u32(0)
+            .u64(self.sequence)
+            .i64(self.commit_time)
+            .u64(self.log_id)
+            .u64(self.synced);
+        let crc = checksum(out.get(start..).unwrap_or_default(), frame_headers);
+        if let Some(place) = out.get_mut(start + CRC_AT..start + CRC_AT + 4) {
+            place.copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+
+    /// Only what the header says of itself; `None` for bytes that are none. The checksum needs the frame headers, whose
+    /// number is known only now: see [`BlockHeader::is_sound`].
+    pub fn decode(bytes: &[u8]) -> Option<BlockHeader> {
+        let mut take = Take(bytes.get(..LEN)?);
+        if take.bytes()? != MAGIC || take.u16()? != VERSION {
+            return None;
+        }
+        let frames = take.u16()?;
+        let block_len = take.u32()?;
+        take.u32()?;
+        let header = BlockHeader {
+            frames,
+            block_len,
+            sequence: take.u64()?,
+            commit_time: take.i64()?,
+            log_id: take.u64()?,
+            synced: take.u64()?,
+        };
+        let len = block_len as usize;
+        let fits = len >= header.headers_len() && len <= BLOCK_MAX && len.is_multiple_of(PAGE);
+        (fits && header.synced <= header.sequence).then_some(header)
+    }
+
+    /// The version of a block that was written by a newer program.
+    pub fn newer_version(bytes: &[u8]) -> Option<u16> {
+        let mut take = Take(bytes);
+        let (magic, version) = (take.bytes()?, take.u16()?);
+        (magic == MAGIC && version > VERSION).then_some(version)
+    }
+
+    /// Whether `headers`, its own bytes and those of its frames' headers, are as they were written.
+    pub fn is_sound(&self, headers: &[u8]) -> bool {
+        let Some((own, frames)) = headers.get(..self.headers_len()).and_then(|h| h.split_at_checked(LEN)) else {
+            return false;
+        };
+        own.get(CRC_AT..CRC_AT + 4) == Some(&checksum(own, frames).to_le_bytes())
+    }
+}
+
+/// Of a block header without its checksum, and the frame headers behind it.
+fn checksum(own: &[u8], frame_headers: &[u8]) -> u32 {
+    let before = crc32c::crc32c(own.get(..CRC_AT).unwrap_or_default());
+    let own = crc32c::crc32c_append(before, own.get(CRC_AT + 4..).unwrap_or_default());
+    crc32c::crc32c_append(own, frame_headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_header_comes_back_whole_and_a_flipped_bit_is_found(
+            frames in 0..4u16, pages in 1..9u32, sequence: u64, back in 0..9u64, time: i64, log_id: u64, bit: usize,
+        ) {
+            let header = BlockHeader {
+                frames, block_len: pages * PAGE as u32, sequence, commit_time: time, log_id,
+                synced: sequence.saturating_sub(back),
+            };
+            let frame_headers: Vec<u8> = (0..usize::from(frames) * frame::LEN).map(|at| at as u8).collect();
+            let mut bytes = Vec::new();
+            header.encode(&frame_headers, &mut bytes);
+            bytes.extend(&frame_headers);
+            prop_assert_eq!(bytes.len(), header.headers_len());
+            prop_assert_eq!(BlockHeader::decode(&bytes), Some(header));
+            prop_assert!(header.is_sound(&bytes));
+            let bit = bit % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let found = BlockHeader::decode(&bytes).is_some_and(|header| header.is_sound(&bytes));
+            prop_assert!(!found);
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(header) = BlockHeader::decode(&bytes) {
+                let _ = header.is_sound(&bytes);
+            }
+        }
+    }
+}

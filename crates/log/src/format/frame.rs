@@ -1,0 +1,226 @@
+//! The header of a frame: some records of one partition. 64 bytes.
+//!
+//! magic `TWF1` 4 · version 1 · kind 1 · flags 2 · body length 4 · crc32c of the body 4 · partition 8 · base offset 8 ·
+//! record count 4 · last offset delta 4 · base time 8 · max time 8 · ownership epoch 4 · crc32c of the header 4
+
+use crate::format::{Put, Take};
+use crate::ids::{Micros, Offset, PartitionId};
+
+pub const LEN: usize = 64;
+pub const VERSION: u8 = 1;
+
+/// Larger bodies are refused where they are made and where they are read.
+pub const BODY_MAX: usize = 32 << 20;
+
+const MAGIC: [u8; 4] = *b"TWF1";
+const CRC_AT: usize = LEN - 4;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Records of a producer.
+    Data = 1,
+    /// Changes of a group's state: leases, settles, floors.
+    State = 2,
+    /// The whole state of a group; what came before it is history.
+    Checkpoint = 3,
+    /// Facts about the partition itself: where it begins.
+    Meta = 4,
+    /// Records that were here and are lost.
+    Gap = 5,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Kind> {
+        [Kind::Data, Kind::State, Kind::Checkpoint, Kind::Meta, Kind::Gap]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// What a reader must know of the records before it looks at them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u16);
+
+impl Flags {
+    pub const NONE: Flags = Flags(0);
+    pub const LZ4: Flags = Flags(1);
+    pub const ZSTD: Flags = Flags(2);
+    pub const KEYS: Flags = Flags(1 << 2);
+    pub const PROPERTIES: Flags = Flags(1 << 3);
+    pub const TTL: Flags = Flags(1 << 4);
+    pub const NOT_BEFORE: Flags = Flags(1 << 5);
+    /// Meant for one group.
+    pub const TARGETED: Flags = Flags(1 << 6);
+    /// Compaction has removed records: each of those left says its offset.
+    pub const OFFSET_DELTAS: Flags = Flags(1 << 7);
+
+    pub fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    pub fn has_any(self, others: Flags) -> bool {
+        self.0 & others.0 != 0
+    }
+}
+
+impl std::ops::BitOr for Flags {
+    type Output = Flags;
+
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+impl std::ops::BitOrAssign for Flags {
+    fn bitor_assign(&mut self, other: Flags) {
+        self.0 |= other.0;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    pub kind: Kind,
+    pub flags: Flags,
+    pub body_len: u32,
+    pub body_crc: u32,
+    pub partition: PartitionId,
+    /// Offset of the first record.
+    pub base: Offset,
+    pub records: u32,
+    /// Offset of the last record less the base; after compaction more than the count says.
+    pub last_delta: u32,
+    pub base_time: Micros,
+    pub max_time: Micros,
+    pub epoch: u32,
+}
+
+impl FrameHeader {
+    /// The offset behind the last record.
+    pub fn next(&self) -> Offset {
+        self.base + u64::from(self.last_delta) + u64::from(self.records > 0)
+    }
+
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        Put(out)
+            .bytes(&MAGIC)
+            .u8(VERSION)
+            .u8(self.kind as u8)
+            .u16(self.flags.0)
+            .u32(self.body_len)
+            .u32(self.body_crc)
+            .u64(self.partition.to_bits())
+            .u64(self.base)
+            .u32(self.records)
+            .u32(self.last_delta)
+            .i64(self.base_time)
+            .i64(self.max_time)
+            .u32(self.epoch);
+        let crc = crc32c::crc32c(out.get(start..).unwrap_or_default());
+        Put(out).u32(crc);
+    }
+
+    /// `None` for bytes that are no frame header of this version, or a damaged one.
+    pub fn decode(bytes: &[u8]) -> Option<FrameHeader> {
+        let bytes = bytes.get(..LEN)?;
+        let mut take = Take(bytes);
+        if take.bytes()? != MAGIC || take.u8()? != VERSION {
+            return None;
+        }
+        let header = FrameHeader {
+            kind: Kind::from_byte(take.u8()?)?,
+            flags: Flags(take.u16()?),
+            body_len: take.u32()?,
+            body_crc: take.u32()?,
+            partition: PartitionId::from_bits(take.u64()?),
+            base: take.u64()?,
+            records: take.u32()?,
+            last_delta: take.u32()?,
+            base_time: take.i64()?,
+            max_time: take.i64()?,
+            epoch: take.u32()?,
+        };
+        let crc = crc32c::crc32c(bytes.get(..CRC_AT)?);
+        let sound = take.u32()? == crc && header.body_len as usize <= BODY_MAX && header.has_room();
+        sound.then_some(header)
+    }
+
+    /// The offsets of its records exist.
+    fn has_room(&self) -> bool {
+        let last = self.base.checked_add(u64::from(self.last_delta));
+        let enough = self.records == 0 || self.last_delta >= self.records - 1;
+        enough && last.is_some_and(|last| last < Offset::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_header() -> impl Strategy<Value = FrameHeader> {
+        let kind = prop::sample::select(vec![Kind::Data, Kind::State, Kind::Checkpoint, Kind::Meta, Kind::Gap]);
+        let position = (any::<u64>(), 0..u64::MAX / 2, 1..1000u32, 0..1000u32);
+        let rest = (
+            0..=BODY_MAX as u32,
+            any::<u32>(),
+            any::<i64>(),
+            any::<i64>(),
+            any::<u32>(),
+            any::<u16>(),
+        );
+        (kind, position, rest).prop_map(|(kind, (partition, base, records, more), rest)| FrameHeader {
+            kind,
+            flags: Flags(rest.5),
+            body_len: rest.0,
+            body_crc: rest.1,
+            partition: PartitionId::from_bits(partition),
+            base,
+            records,
+            last_delta: records - 1 + more,
+            base_time: rest.2,
+            max_time: rest.3,
+            epoch: rest.4,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_comes_back_whole_and_a_flipped_bit_is_found(header in any_header(), bit in 0..LEN * 8) {
+            let mut bytes = Vec::new();
+            header.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), LEN);
+            prop_assert_eq!(FrameHeader::decode(&bytes), Some(header));
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(FrameHeader::decode(&bytes), None);
+        }
+
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2 * LEN)) {
+            let _ = FrameHeader::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn the_next_offset_counts_what_compaction_removed() {
+        let mut header = FrameHeader {
+            kind: Kind::Data,
+            flags: Flags::NONE,
+            body_len: 0,
+            body_crc: 0,
+            partition: PartitionId::new(1, 2),
+            base: 100,
+            records: 3,
+            last_delta: 9,
+            base_time: 0,
+            max_time: 0,
+            epoch: 0,
+        };
+        assert_eq!(header.next(), 110);
+        (header.records, header.last_delta) = (0, 0);
+        assert_eq!(header.next(), 100, "a frame without records moves nothing");
+    }
+}

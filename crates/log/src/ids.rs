@@ -1,0 +1,42 @@
+//! What things in the log are called by.
+
+use std::fmt;
+
+/// Position of a record in its partition: strictly increasing, with gaps.
+pub type Offset = u64;
+
+/// Microseconds since 1970, UTC.
+pub type Micros = i64;
+
+/// Number of a block across all files of a log; each is one more than the one before.
+pub type Sequence = u64;
+
+/// One partition of one queue: a sequence of records with offsets of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionId {
+    pub queue: u32,
+    pub partition: u32,
+}
+
+impl PartitionId {
+    pub const fn new(queue: u32, partition: u32) -> PartitionId {
+        PartitionId { queue, partition }
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        u64::from(self.queue) << 32 | u64::from(self.partition)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> PartitionId {
+        PartitionId {
+            queue: (bits >> 32) as u32,
+            partition: bits as u32,
+        }
+    }
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.queue, self.partition)
+    }
+}

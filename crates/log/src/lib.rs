@@ -1,0 +1,29 @@
+//! The durable log under everything that Thalweg acknowledges.
+//!
+//! Partitions are sequences of records with offsets. All partitions of a disk share one stream of *blocks*: what arrives
+//! while one block is being synced becomes the next, with one write and one sync for everybody who waits. A block is
+//! stored whole or not at all, and what is damaged is reported with file and position, never served.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod commit_file;
+mod durability;
+mod embedded;
+mod error;
+mod ids;
+mod index;
+mod partition;
+mod records;
+mod recovery;
+mod writer;
+
+pub mod disk;
+pub mod format;
+
+pub use durability::Durability;
+pub use embedded::{Appended, EmbeddedLog, LogOptions};
+pub use error::{LogError, Result};
+pub use ids::{Micros, Offset, PartitionId, Sequence};
+pub use partition::{Bounds, Frame};
+pub use records::{Records, SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Unit};
+pub use recovery::Report;

@@ -1,0 +1,109 @@
+//! Records on their way into the log: encoded once, by whoever brings them, and not looked at again before they are read.
+
+use bytes::Bytes;
+
+use crate::error::{LogError, Result};
+use crate::format::frame::{BODY_MAX, Flags};
+use crate::format::record::{KEY_MAX, PROPERTIES_MAX, RecordRef};
+use crate::ids::{Micros, PartitionId};
+
+/// Records and bytes of one submission.
+pub const SUBMISSION_RECORDS_MAX: usize = 10_000;
+pub const SUBMISSION_BYTES_MAX: usize = BODY_MAX;
+
+/// Records for one partition.
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    pub(crate) body: Vec<u8>,
+    pub(crate) count: u32,
+    pub(crate) flags: Flags,
+    pub(crate) base_time: Micros,
+    pub(crate) max_time: Micros,
+}
+
+impl Records {
+    pub fn new() -> Records {
+        Records::default()
+    }
+
+    /// Room for bodies of so many bytes, to be filled without growing.
+    pub fn with_capacity(bytes: usize) -> Records {
+        Records {
+            body: Vec::with_capacity(bytes),
+            ..Records::default()
+        }
+    }
+
+    pub fn push(&mut self, record: &RecordRef<'_>) -> Result<()> {
+        within("a key", record.key.map_or(0, <[u8]>::len), KEY_MAX)?;
+        within("the properties", record.properties.as_bytes().len(), PROPERTIES_MAX)?;
+        within("a batch of records", self.count as usize + 1, SUBMISSION_RECORDS_MAX)?;
+        let len = self.body.len();
+        record.encode(&mut self.body);
+        if let Err(error) = within("a batch", self.body.len(), SUBMISSION_BYTES_MAX) {
+            self.body.truncate(len);
+            return Err(error);
+        }
+        self.flags |= record.flags();
+        if self.count == 0 {
+            (self.base_time, self.max_time) = (record.time, record.time);
+        }
+        self.base_time = self.base_time.min(record.time);
+        self.max_time = self.max_time.max(record.time);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.body.len()
+    }
+}
+
+fn within(what: &'static str, size: usize, limit: usize) -> Result<()> {
+    if size > limit {
+        return Err(LogError::TooLarge { what, size, limit });
+    }
+    Ok(())
+}
+
+/// Records of one or more partitions that are stored together or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Unit {
+    pub(crate) parts: Vec<(PartitionId, Records)>,
+}
+
+impl Unit {
+    pub fn of(partition: PartitionId, records: Records) -> Unit {
+        Unit {
+            parts: vec![(partition, records)],
+        }
+    }
+
+    pub fn and(mut self, partition: PartitionId, records: Records) -> Unit {
+        self.parts.push((partition, records));
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<usize> {
+        let bytes: usize = self.parts.iter().map(|(_, records)| records.bytes()).sum();
+        let records: usize = self.parts.iter().map(|(_, records)| records.len()).sum();
+        within("a submission", bytes, SUBMISSION_BYTES_MAX)?;
+        within("a submission of records", records, SUBMISSION_RECORDS_MAX)?;
+        Ok(bytes)
+    }
+}
+
+impl From<Records> for Bytes {
+    fn from(records: Records) -> Bytes {
+        records.body.into()
+    }
+}

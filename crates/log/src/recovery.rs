@@ -1,0 +1,396 @@
+//! What is on the disk after whatever happened: which blocks are the log, where it ends, and whether something that was
+//! synced is damaged, which is never passed over in silence.
+//!
+//! The *mark* is the highest sequence that any sound header or index names as synced, also one beyond damage. What
+//! stands below it was on disk once and must be whole. Behind it the log ends where the next block is not: torn, if its
+//! header is there, which no acknowledgement in `fsync` mode can have seen.
+
+use std::sync::Arc;
+
+use crate::commit_file::{self, CommitFile};
+use crate::disk::Disk;
+use crate::error::{LogError, Result};
+use crate::format::PAGE;
+use crate::format::block::{self, BlockHeader};
+use crate::format::footer::{TRAILER_LEN, Trailer};
+use crate::format::frame::{self, FrameHeader};
+use crate::ids::Sequence;
+use crate::index::{Entry, FileIndex};
+
+/// Files are looked through in pieces of this.
+const PIECE: usize = 1 << 20;
+
+/// A log as it was found. Everything in it is synced.
+pub(crate) struct Recovered {
+    /// In order; the last one is written on. Empty for a log that has no block yet.
+    pub files: Vec<Arc<CommitFile>>,
+    /// Files made ready and not used yet.
+    pub spares: Vec<CommitFile>,
+    /// Behind every number in use.
+    pub next_number: u64,
+    pub log_id: Option<u64>,
+    /// Behind the last block of the last file; `None` if that file is closed and nothing may be added to it.
+    pub end: Option<u64>,
+    /// Of the first block of the last file.
+    pub first: Sequence,
+    /// Of the next block.
+    pub next: Sequence,
+    pub report: Report,
+}
+
+/// For the log of the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub blocks_read: u64,
+    /// Of blocks that were being written when it happened.
+    pub torn_bytes: u64,
+    pub last_sequence: Sequence,
+}
+
+/// Looks at all files of a log. Writes only what makes the end an end.
+pub(crate) fn recover(disk: &dyn Disk) -> Result<Recovered> {
+    let mut numbers = Vec::new();
+    for name in disk.names().map_err(LogError::io("cannot list", "the log"))? {
+        if let Some(number) = commit_file::number_of(&name) {
+            numbers.push(number);
+        } else if commit_file::is_unfinished(&name) {
+            disk.remove(&name).map_err(LogError::io("cannot remove", &name))?;
+        }
+    }
+    numbers.sort_unstable();
+    let next_number = numbers.last().map_or(0, |last| last + 1);
+    let mut walk = Walk::default();
+    let mut files = numbers.into_iter();
+    for number in files.by_ref() {
+        if walk.visit(CommitFile::open(disk, number)?)? == Visited::Unused {
+            break;
+        }
+    }
+    for number in files {
+        walk.look_behind(CommitFile::open(disk, number)?)?;
+    }
+    walk.finish(next_number)
+}
+
+/// The log up to the file that is looked at.
+#[derive(Default)]
+struct Walk {
+    files: Vec<Arc<CommitFile>>,
+    spares: Vec<CommitFile>,
+    log_id: Option<u64>,
+    /// Of the next block; `None` before the first one.
+    expected: Option<Sequence>,
+    mark: Sequence,
+    end: u64,
+    /// The last file has its index already.
+    closed: bool,
+    /// The first sequence of each file.
+    firsts: Vec<Sequence>,
+    /// What stands at the end of the last file, if it is the beginning of the next block.
+    torn: Option<Torn>,
+    /// Behind the end of the last file stand blocks that do not follow it.
+    beyond: bool,
+    /// The same of the file after it.
+    beyond_in_spare: bool,
+    report: Report,
+    /// Bodies that could not be checked yet, since the mark was not known.
+    unchecked: Vec<Unchecked>,
+}
+
+struct Torn {
+    bytes: u64,
+}
+
+/// A block whose bodies matter if the mark does not cover it.
+struct Unchecked {
+    file: usize,
+    at: u64,
+    sequence: Sequence,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Visited {
+    InUse,
+    Unused,
+}
+
+impl Walk {
+    fn visit(&mut self, file: CommitFile) -> Result<Visited> {
+        refuse_newer(&file)?;
+        if let Some((trailer, index)) = self.sealed(&file)? {
+            self.insist(&file, 0, trailer.first)?;
+            self.log_id = Some(trailer.log_id);
+            self.mark = self.mark.max(trailer.synced);
+            self.expected = Some(trailer.last + 1);
+            (self.end, self.closed) = (trailer.end, true);
+            (self.torn, self.beyond) = (None, false);
+            self.push(file, trailer.first, index);
+            return Ok(Visited::InUse);
+        }
+        let headers = self.headers(&file)?;
+        for (_, header) in &headers {
+            self.mark = self.mark.max(header.synced);
+        }
+        let start = headers
+            .first()
+            .filter(|(at, _)| *at == 0)
+            .map(|(_, header)| header.sequence);
+        let begins = match self.expected {
+            Some(expected) => start == Some(expected),
+            None => start.is_some(),
+        };
+        if !begins {
+            // Either nothing was written here yet, or what was is damaged: the mark will tell.
+            let expected = self.expected.unwrap_or(1);
+            self.beyond_in_spare = headers.iter().any(|(_, header)| header.sequence >= expected);
+            if self.torn.is_none() {
+                self.torn = self.torn_at(&file, 0, expected)?;
+                self.beyond_in_spare |= self.torn.is_some();
+            }
+            self.spares.push(file);
+            return Ok(Visited::Unused);
+        }
+        self.log_id = headers.first().map(|(_, header)| header.log_id);
+        self.walk(file, start.unwrap_or_default(), &headers)?;
+        Ok(Visited::InUse)
+    }
+
+    fn push(&mut self, file: CommitFile, first: Sequence, index: FileIndex) {
+        file.set_index(index);
+        self.files.push(Arc::new(file));
+        self.firsts.push(first);
+    }
+
+    /// The index of a file that is full, if it has one and it is its own.
+    fn sealed(&self, file: &CommitFile) -> Result<Option<(Trailer, FileIndex)>> {
+        let Some(at) = file.size.checked_sub(TRAILER_LEN as u64) else {
+            return Ok(None);
+        };
+        let trailer = Trailer::decode(&file.read(at, TRAILER_LEN)?);
+        // A file that was used before has that index still, under another number.
+        let own = |trailer: &Trailer| trailer.file == file.number && self.log_id.is_none_or(|id| id == trailer.log_id);
+        let Some(trailer) = trailer.filter(own) else {
+            return Ok(None);
+        };
+        let Some(start) = file.size.checked_sub(trailer.footer_len()) else {
+            return Ok(None);
+        };
+        let entries = file.read(start, (at - start) as usize)?;
+        Ok(trailer.index(&entries).map(|index| (trailer, index)))
+    }
+
+    /// The next block of the log is `found` and no other.
+    fn insist(&self, file: &CommitFile, position: u64, found: Sequence) -> Result<()> {
+        match self.expected {
+            Some(expected) if expected != found => Err(LogError::Corrupt {
+                file: file.name.clone(),
+                position,
+                expected,
+                found: format!("block {found} was found"),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// All sound block headers of this log at the start of any page.
+    fn headers(&self, file: &CommitFile) -> Result<Vec<(u64, BlockHeader)>> {
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < file.size {
+            let piece = file.read(at, PIECE)?;
+            for (n, page) in piece.chunks(PAGE).enumerate() {
+                let Some(header) = BlockHeader::decode(page) else {
+                    continue;
+                };
+                let position = at + (n * PAGE) as u64;
+                let own = self.log_id.is_none_or(|id| id == header.log_id);
+                if own && header.is_sound(&file.read(position, header.headers_len())?) {
+                    found.push((position, header));
+                }
+            }
+            at += PIECE as u64;
+        }
+        Ok(found)
+    }
+
+    /// Follows the blocks of a file that has no index of its own.
+    fn walk(&mut self, file: CommitFile, first: Sequence, headers: &[(u64, BlockHeader)]) -> Result<()> {
+        let mut index = FileIndex::default();
+        let (mut at, mut expected) = (0, first);
+        let number = self.files.len();
+        while let Some((_, header)) = headers
+            .iter()
+            .find(|(position, header)| (*position, header.sequence) == (at, expected))
+        {
+            let entries = entries_of(&file, at, header)?;
+            entries.iter().for_each(|entry| index.push(*entry));
+            self.unchecked.push(Unchecked {
+                file: number,
+                at,
+                sequence: expected,
+                entries,
+            });
+            self.report.blocks_read += 1;
+            at += u64::from(header.block_len);
+            expected += 1;
+        }
+        self.beyond = headers.iter().any(|(_, header)| header.sequence >= expected);
+        self.torn = self.torn_at(&file, at, expected)?;
+        (self.expected, self.end, self.closed) = (Some(expected), at, false);
+        self.push(file, first, index);
+        Ok(())
+    }
+
+    /// Whether the block that should come next stands here, but not whole.
+    fn torn_at(&self, file: &CommitFile, at: u64, expected: Sequence) -> Result<Option<Torn>> {
+        let header = BlockHeader::decode(&file.read(at, block::LEN)?);
+        let own =
+            |header: &BlockHeader| header.sequence == expected && self.log_id.is_none_or(|id| id == header.log_id);
+        Ok(header.filter(own).map(|header| Torn {
+            bytes: header.block_len.into(),
+        }))
+    }
+
+    /// A file behind the end: made ready, or written by blocks that followed one which is lost.
+    fn look_behind(&mut self, file: CommitFile) -> Result<()> {
+        let header = BlockHeader::decode(&file.read(0, PAGE)?);
+        if let Some(header) = header.filter(|header| Some(header.log_id) == self.log_id)
+            && header.is_sound(&file.read(0, header.headers_len())?)
+        {
+            self.mark = self.mark.max(header.synced);
+        }
+        self.spares.push(file);
+        Ok(())
+    }
+
+    fn finish(mut self, next_number: u64) -> Result<Recovered> {
+        self.check_bodies()?;
+        let next = self.expected.unwrap_or(1);
+        if next <= self.mark {
+            // Behind a file that is closed, what is missing is the beginning of the next one.
+            let (file, position) = match (self.files.last().filter(|_| !self.closed), self.spares.first()) {
+                (Some(file), _) => (file.name.clone(), self.end),
+                (None, Some(file)) => (file.name.clone(), 0),
+                (None, None) => (commit_file::name_of(next_number), 0),
+            };
+            return Err(LogError::Corrupt {
+                file,
+                position,
+                expected: next,
+                found: format!("it is not there, though blocks up to {} were synced", self.mark),
+            });
+        }
+        self.make_end(next)?;
+        self.report.last_sequence = next - 1;
+        Ok(Recovered {
+            files: self.files,
+            spares: self.spares,
+            next_number,
+            log_id: self.log_id,
+            end: (!self.closed).then_some(self.end),
+            first: self.firsts.last().copied().unwrap_or(1),
+            next,
+            report: self.report,
+        })
+    }
+
+    /// Bodies of blocks above the mark: the first that is not as it was written is where the log ends.
+    fn check_bodies(&mut self) -> Result<()> {
+        let unchecked = std::mem::take(&mut self.unchecked);
+        for block in unchecked.into_iter().filter(|block| block.sequence > self.mark) {
+            let Some(file) = self.files.get(block.file).cloned() else {
+                continue;
+            };
+            if block.entries.iter().all(|entry| file.body(entry).is_ok()) {
+                continue;
+            }
+            self.torn = Some(Torn {
+                bytes: self.end.saturating_sub(block.at),
+            });
+            self.cut(block.file, block.at, block.sequence);
+            break;
+        }
+        Ok(())
+    }
+
+    /// The log ends in this file, before this block.
+    fn cut(&mut self, file: usize, at: u64, sequence: Sequence) {
+        self.beyond = true;
+        (self.expected, self.end, self.closed) = (Some(sequence), at, false);
+        self.firsts.truncate(file + 1);
+        let behind: Vec<_> = self.files.drain(file + 1..).collect();
+        // Nobody else has them yet.
+        let behind = behind.into_iter().filter_map(Arc::into_inner);
+        self.spares.splice(0..0, behind);
+        if let Some(last) = self.files.last() {
+            last.retain(|entry| entry.body_at < at);
+        }
+    }
+
+    /// Nothing behind the end can be taken for a part of the log again, whatever is written next.
+    fn make_end(&mut self, next: Sequence) -> Result<()> {
+        let torn = self.torn.take();
+        self.report.torn_bytes = torn.as_ref().map_or(0, |torn| torn.bytes);
+        if let Some(file) = self.files.last().filter(|_| torn.is_some() || self.beyond) {
+            erase(file, self.end)?;
+            self.closed = false;
+        }
+        for (n, spare) in self.spares.iter().enumerate() {
+            let header = BlockHeader::decode(&spare.read(0, PAGE)?);
+            let begins_later =
+                header.is_some_and(|header| header.sequence >= next && Some(header.log_id) == self.log_id);
+            if begins_later || (n == 0 && self.beyond_in_spare) {
+                erase(spare, 0)?;
+            }
+        }
+        match self.files.last() {
+            // What a killed process had handed to the kernel is served from now on: it has to stay.
+            Some(file) => file.sync(),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refuse_newer(file: &CommitFile) -> Result<()> {
+    let bytes = file.read(0, block::LEN)?;
+    match BlockHeader::newer_version(&bytes) {
+        Some(found) => Err(LogError::NewerFormat {
+            file: file.name.clone(),
+            found,
+            known: block::VERSION,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The frames of a block whose headers are sound.
+fn entries_of(file: &CommitFile, at: u64, header: &BlockHeader) -> Result<Vec<Entry>> {
+    let headers = file.read(at, header.headers_len())?;
+    let mut body_at = at + header.headers_len() as u64;
+    let mut entries = Vec::with_capacity(usize::from(header.frames));
+    for bytes in headers.get(block::LEN..).unwrap_or_default().chunks_exact(frame::LEN) {
+        let Some(frame) = FrameHeader::decode(bytes) else {
+            return Err(LogError::Corrupt {
+                file: file.name.clone(),
+                position: at,
+                expected: header.sequence,
+                found: "it has a frame of an unknown kind".to_owned(),
+            });
+        };
+        entries.push(Entry { header: frame, body_at });
+        body_at += u64::from(frame.body_len);
+    }
+    Ok(entries)
+}
+
+fn erase(file: &CommitFile, from: u64) -> Result<()> {
+    let zeros = vec![0; PIECE];
+    let mut at = from;
+    while at < file.size {
+        let piece = zeros.get(..(file.size - at) as usize).unwrap_or(&zeros);
+        file.write(piece, at)?;
+        at += piece.len() as u64;
+    }
+    file.sync()
+}

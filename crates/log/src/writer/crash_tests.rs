@@ -1,0 +1,385 @@
+//! The writer and recovery on a simulated disk: whatever the moment, what was acknowledged is there, once and in order,
+//! and what was not is there as a beginning without holes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::core::{Core, Resume, Submission};
+use super::files::{Files, MadeAtOnce};
+use super::group::Part;
+use crate::commit_file::CommitFile;
+use crate::disk::Disk;
+use crate::disk::sim::{Faults, Random, SimDisk};
+use crate::durability::Durability;
+use crate::error::{LogError, Result};
+use crate::format::frame::{Flags, Kind};
+use crate::format::record::{RecordRef, records};
+use crate::ids::{Offset, PartitionId};
+use crate::partition::Partition;
+use crate::recovery::recover;
+
+const MODES: [Durability; 4] = [
+    Durability::Fsync,
+    Durability::Os,
+    Durability::Fsync,
+    Durability::Interval,
+];
+const FILE_SIZE: u64 = 96 << 10;
+
+/// A log on a simulated disk, driven by hand.
+struct Driven {
+    core: Core,
+    partitions: Vec<Arc<Partition>>,
+}
+
+fn open(disk: &SimDisk) -> Result<Driven> {
+    let found = recover(disk)?;
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut spares = MadeAtOnce {
+        disk: shared,
+        ready: found.spares.into(),
+        next_number: found.next_number,
+        size: FILE_SIZE,
+    };
+    let partitions: Vec<Arc<Partition>> = MODES
+        .iter()
+        .enumerate()
+        .map(|(slot, mode)| Arc::new(Partition::new(PartitionId::new(1, slot as u32), slot, *mode)))
+        .collect();
+    for file in &found.files {
+        for partition in &partitions {
+            for entry in file.entries(partition.id, 0, usize::MAX) {
+                partition.add(file, &entry.header, None);
+            }
+            partition.set_synced(partition.bounds().next);
+        }
+    }
+    let (current, end) = match found.files.last() {
+        Some(file) => (file.clone(), found.end),
+        None => (Arc::new(super::files::Spares::take(&mut spares)?), Some(0)),
+    };
+    let log_id = found.log_id.unwrap_or(42);
+    let files = Files::new(current, end, found.first, log_id, Box::new(spares));
+    let mut core = Core::new(
+        Resume {
+            files,
+            log_id,
+            next: found.next,
+            synced: found.next - 1,
+        },
+        16 << 10,
+        20 << 10,
+    );
+    partitions
+        .iter()
+        .for_each(|partition| core.add_partition(partition.clone()));
+    Ok(Driven { core, partitions })
+}
+
+/// What a partition must hold: its records are the numbers from 0, each in a value of varying length.
+#[derive(Clone, Copy, Default, Debug)]
+struct Known {
+    submitted: u64,
+    acknowledged: u64,
+}
+
+fn value(number: u64, random: &mut Random) -> Vec<u8> {
+    let mut value = number.to_le_bytes().to_vec();
+    let filling = if random.one_in(20) {
+        random.below(20_000)
+    } else {
+        random.below(300)
+    };
+    value.resize(8 + filling as usize, number as u8);
+    value
+}
+
+fn number_of(value: &[u8]) -> u64 {
+    let number = u64::from_le_bytes(value[..8].try_into().unwrap());
+    assert!(
+        value[8..].iter().all(|byte| *byte == number as u8),
+        "a value is damaged"
+    );
+    number
+}
+
+/// Reads a partition from its start, in pieces, as a consumer would.
+fn read_all(partition: &Partition) -> Vec<u64> {
+    let (mut numbers, mut from) = (Vec::new(), 0);
+    loop {
+        let frames = partition.read(from, 4096).unwrap();
+        if frames.is_empty() {
+            return numbers;
+        }
+        for frame in frames {
+            assert_eq!(frame.header.base, from, "a hole between frames");
+            numbers.extend(records(&frame.body).map(|record| number_of(record.unwrap().value)));
+            from = frame.header.next();
+        }
+    }
+}
+
+/// What was submitted, where the answer comes, and how many records of which partition it was about.
+type Submitted = (Submission, oneshot::Receiver<Result<Vec<Offset>>>, Vec<(usize, u64)>);
+
+fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitted {
+    let (mut parts, mut counts, mut bytes, mut durability) = (Vec::new(), Vec::new(), 0, Durability::Os);
+    for (slot, partition) in driven.partitions.iter().enumerate() {
+        let chosen = random.one_in(2) || slot == 0;
+        if !chosen {
+            continue;
+        }
+        let (mut body, n) = (Vec::new(), 1 + random.below(4));
+        for _ in 0..n {
+            let value = value(known[slot].submitted, random);
+            known[slot].submitted += 1;
+            RecordRef::of(1, &value).encode(&mut body);
+        }
+        counts.push((slot, n));
+        bytes += body.len();
+        if partition.durability == Durability::Fsync {
+            durability = Durability::Fsync;
+        }
+        parts.push(Part {
+            slot,
+            partition: partition.id,
+            kind: Kind::Data,
+            flags: Flags::NONE,
+            records: n as u32,
+            body: body.into(),
+            base_time: 1,
+            max_time: 1,
+            epoch: 0,
+        });
+    }
+    let (done, answer) = oneshot::channel();
+    let submission = Submission {
+        parts,
+        durability,
+        bytes,
+        done,
+    };
+    (submission, answer, counts)
+}
+
+/// Some commits of some submissions; `false` once the log takes nothing more.
+fn work(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> bool {
+    let (mut waiting, mut answers) = (VecDeque::new(), Vec::new());
+    for _ in 0..1 + random.below(6) {
+        let (submission, answer, counts) = submit(driven, known, random);
+        waiting.push_back(submission);
+        answers.push((answer, counts));
+    }
+    let now = 5;
+    while !waiting.is_empty() {
+        driven.core.commit(&mut waiting, now);
+        if random.one_in(5) {
+            let _ = driven.core.sync();
+        }
+        if random.one_in(9) && driven.core.has_news() {
+            let _ = driven.core.mark(now);
+        }
+    }
+    let mut all = true;
+    for (mut answer, counts) in answers {
+        match answer.try_recv().unwrap() {
+            Ok(firsts) => {
+                for ((slot, n), first) in counts.into_iter().zip(firsts) {
+                    assert_eq!(
+                        first, known[slot].acknowledged,
+                        "an offset is not the number of its record"
+                    );
+                    known[slot].acknowledged = first + n;
+                }
+            }
+            Err(_) => all = false,
+        }
+    }
+    all
+}
+
+/// After a start: everything acknowledged is there, nothing twice, nothing that was never submitted, without a hole.
+fn check(driven: &Driven, known: &mut [Known], power_cut: bool) {
+    for (slot, partition) in driven.partitions.iter().enumerate() {
+        let numbers = read_all(partition);
+        assert_eq!(
+            numbers,
+            (0..numbers.len() as u64).collect::<Vec<_>>(),
+            "partition {slot}"
+        );
+        let found = numbers.len() as u64;
+        let Known {
+            submitted,
+            acknowledged,
+        } = known[slot];
+        let promised = partition.durability == Durability::Fsync || !power_cut;
+        assert!(
+            !promised || found >= acknowledged,
+            "partition {slot}: {found} found, {acknowledged} acknowledged"
+        );
+        assert!(
+            found <= submitted,
+            "partition {slot}: {found} found, {submitted} submitted"
+        );
+        known[slot] = Known {
+            submitted: found,
+            acknowledged: found,
+        };
+    }
+}
+
+fn life_and_death(seed: u64) {
+    let mut random = Random::new(seed);
+    let disk = SimDisk::new(seed, 64 << 20);
+    let mut known = [Known::default(); MODES.len()];
+    let mut power_cut = false;
+    for _ in 0..6 {
+        disk.set_faults(Faults::default());
+        if random.one_in(4) {
+            // Within recovery, too.
+            disk.cut_power_in(random.below(12));
+        }
+        let mut driven = match open(&disk) {
+            Ok(driven) => driven,
+            Err(LogError::Io { .. }) => {
+                disk.power_cut();
+                power_cut = true;
+                continue;
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        };
+        check(&driven, &mut known, power_cut);
+        match random.below(4) {
+            0 => disk.cut_power_in(random.below(60)),
+            1 => disk.set_faults(Faults {
+                failing_syncs: 20,
+                failing_writes: 0,
+            }),
+            2 => disk.set_faults(Faults {
+                failing_syncs: 0,
+                failing_writes: 20,
+            }),
+            _ => {}
+        }
+        for _ in 0..random.below(25) {
+            if !work(&mut driven, &mut known, &mut random) {
+                break;
+            }
+        }
+        power_cut = random.one_in(2) || driven.core.poison().is_some();
+        if power_cut { disk.power_cut() } else { disk.kill() }
+    }
+}
+
+#[test]
+fn no_moment_loses_what_was_acknowledged() {
+    let rounds = std::env::var("THALWEG_SIM_SEEDS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(400);
+    let first = std::env::var("THALWEG_SIM_SEED")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0);
+    for seed in first..first + rounds {
+        let outcome = std::panic::catch_unwind(|| life_and_death(seed));
+        assert!(
+            outcome.is_ok(),
+            "THALWEG_SIM_SEED={seed} THALWEG_SIM_SEEDS=1 shows it again"
+        );
+    }
+}
+
+/// A log of several files, closed in good order; every bit flip in it is harmless or reported.
+#[test]
+fn a_flipped_bit_is_harmless_or_reported_and_never_served() {
+    let (mut reported, mut harmless) = (0, 0);
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let disk = SimDisk::new(seed, 64 << 20);
+        let mut known = [Known::default(); MODES.len()];
+        let mut driven = open(&disk).unwrap();
+        for _ in 0..15 {
+            assert!(work(&mut driven, &mut known, &mut random));
+        }
+        driven.core.sync().unwrap();
+        driven.core.mark(9).unwrap();
+        disk.kill();
+        let (file, position) = disk.flip_bit().unwrap();
+        match open(&disk) {
+            Err(LogError::Corrupt { file: named, .. }) => {
+                reported += 1;
+                assert_eq!(named, file, "the damage is at {position} of {file}");
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+            Ok(driven) => {
+                let mut whole = true;
+                for (slot, partition) in driven.partitions.iter().enumerate() {
+                    whole &= reads_back_or_says_where(partition, known[slot].acknowledged, &file);
+                }
+                if whole { harmless += 1 } else { reported += 1 }
+            }
+        }
+    }
+    assert!(
+        reported > 20 && harmless > 20,
+        "{reported} reported, {harmless} harmless"
+    );
+}
+
+fn reads_back_or_says_where(partition: &Partition, expected: u64, file: &str) -> bool {
+    let mut from = 0;
+    while from < expected {
+        match partition.read(from, 4096) {
+            Ok(frames) => {
+                for frame in frames {
+                    for (n, record) in records(&frame.body).enumerate() {
+                        assert_eq!(number_of(record.unwrap().value), frame.header.base + n as u64);
+                    }
+                    from = frame.header.next();
+                }
+            }
+            Err(LogError::Corrupt { file: named, .. }) => {
+                assert_eq!(named, file);
+                return false;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    true
+}
+
+#[test]
+fn files_follow_each_other_and_are_found_again_by_their_indexes() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let mut random = Random::new(1);
+    let mut known = [Known::default(); MODES.len()];
+    let mut driven = open(&disk).unwrap();
+    for _ in 0..60 {
+        assert!(work(&mut driven, &mut known, &mut random));
+    }
+    disk.kill();
+    let found = recover(&disk).unwrap();
+    assert!(found.files.len() > 3, "{} files", found.files.len());
+    // Only the last one was walked through.
+    let blocks_of_a_file = FILE_SIZE / 4096;
+    assert!(found.report.blocks_read <= blocks_of_a_file, "{:?}", found.report);
+    assert_eq!(found.report.torn_bytes, 0);
+    let mut again = open(&disk).unwrap();
+    check(&again, &mut known, false);
+    assert!(work(&mut again, &mut known, &mut random));
+}
+
+#[test]
+fn a_file_of_a_newer_format_is_refused_by_name() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let file = CommitFile::make(&disk, 0, FILE_SIZE).unwrap();
+    file.write(b"TWB1\x02\x00", 0).unwrap();
+    let error = open(&disk).err().unwrap().to_string();
+    assert!(
+        error.contains("commit-0000000000000000.log is of format version 2"),
+        "{error}"
+    );
+}

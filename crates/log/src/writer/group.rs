@@ -1,0 +1,286 @@
+//! Submissions that are committed together become one block: those of one partition one frame, in the order they came.
+//! No I/O and no clock: what comes out depends on what goes in.
+
+use bytes::Bytes;
+
+use crate::format::block::{self, BlockHeader};
+use crate::format::frame::{self, BODY_MAX, Flags, FrameHeader, Kind};
+use crate::format::pages;
+use crate::ids::{Micros, Offset, PartitionId, Sequence};
+
+/// Where a partition stands in the writer's table.
+pub(crate) type Slot = usize;
+
+/// Records for one partition, as part of a submission.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub slot: Slot,
+    pub partition: PartitionId,
+    pub kind: Kind,
+    pub flags: Flags,
+    pub records: u32,
+    pub body: Bytes,
+    pub base_time: Micros,
+    pub max_time: Micros,
+    pub epoch: u32,
+}
+
+/// What identifies a block beside its frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    pub sequence: Sequence,
+    pub commit_time: Micros,
+    pub log_id: u64,
+    pub synced: Sequence,
+}
+
+/// The frames of the block to come. Reused from block to block.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    frames: Vec<GroupFrame>,
+    bodies_len: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct GroupFrame {
+    pub slot: Slot,
+    pub header: FrameHeader,
+    bodies: Vec<Bytes>,
+}
+
+/// A block as it is written, and where in it each body lies.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub bytes: Bytes,
+    pub frames: Vec<BlockFrame>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BlockFrame {
+    pub slot: Slot,
+    pub header: FrameHeader,
+    pub body: Bytes,
+    /// Of the body, from the start of the block.
+    pub body_at: u32,
+}
+
+impl Group {
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    pub fn frames(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Of the block, so far.
+    pub fn block_len(&self) -> usize {
+        pages(block::LEN + self.frames.len() * frame::LEN + self.bodies_len)
+    }
+
+    /// Whether a submission of so many parts and bytes may still come in: a block that is not empty stays within `max`.
+    pub fn has_room(&self, parts: usize, bytes: usize, max: usize) -> bool {
+        let frames = self.frames.len() + parts;
+        let len = block::LEN + frames * frame::LEN + self.bodies_len + bytes;
+        frames <= usize::from(u16::MAX) && (self.is_empty() || pages(len) <= max)
+    }
+
+    /// Adds records behind those of the same partition, whose first offset is `next` if this is its first frame here.
+    /// `newest` is the frame that took the partition's last records in this group. Returns the frame they went into
+    /// and the offset of the first of them.
+    pub fn add(&mut self, part: Part, next: Offset, newest: Option<usize>) -> (usize, Offset) {
+        self.bodies_len += part.body.len();
+        if let Some(at) = newest
+            && let Some(frame) = self.frames.get_mut(at)
+            && frame.takes(&part)
+        {
+            let first = frame.header.next();
+            frame.take(part);
+            return (at, first);
+        }
+        self.frames.push(GroupFrame::of(part, next));
+        (self.frames.len() - 1, next)
+    }
+
+    /// The block of all frames, which are gone from here then.
+    pub fn finish(&mut self, stamp: Stamp) -> Block {
+        let block_len = self.block_len();
+        let frames_at = block::LEN + self.frames.len() * frame::LEN;
+        let mut headers = Vec::with_capacity(self.frames.len() * frame::LEN);
+        let mut bytes = Vec::with_capacity(block_len);
+        bytes.resize(frames_at, 0);
+        let mut places = Vec::with_capacity(self.frames.len());
+        for mut frame in self.frames.drain(..) {
+            let start = bytes.len();
+            frame.bodies.iter().for_each(|body| bytes.extend_from_slice(body));
+            frame.header.body_crc = crc32c::crc32c(bytes.get(start..).unwrap_or_default());
+            frame.header.encode(&mut headers);
+            places.push((frame.slot, frame.header, start..bytes.len()));
+        }
+        self.bodies_len = 0;
+        bytes.resize(block_len, 0);
+        let header = BlockHeader {
+            frames: places.len() as u16,
+            block_len: block_len as u32,
+            sequence: stamp.sequence,
+            commit_time: stamp.commit_time,
+            log_id: stamp.log_id,
+            synced: stamp.synced,
+        };
+        let mut front = Vec::with_capacity(frames_at);
+        header.encode(&headers, &mut front);
+        front.extend_from_slice(&headers);
+        if let Some(place) = bytes.get_mut(..frames_at) {
+            place.copy_from_slice(&front);
+        }
+        let bytes = Bytes::from(bytes);
+        let frames = places.into_iter().map(|(slot, header, range)| BlockFrame {
+            slot,
+            header,
+            body_at: range.start as u32,
+            body: bytes.slice(range),
+        });
+        Block {
+            frames: frames.collect(),
+            bytes: bytes.clone(),
+        }
+    }
+}
+
+impl GroupFrame {
+    fn of(part: Part, base: Offset) -> GroupFrame {
+        GroupFrame {
+            slot: part.slot,
+            header: FrameHeader {
+                kind: part.kind,
+                flags: part.flags,
+                body_len: part.body.len() as u32,
+                body_crc: 0,
+                partition: part.partition,
+                base,
+                records: part.records,
+                last_delta: part.records.saturating_sub(1),
+                base_time: part.base_time,
+                max_time: part.max_time,
+                epoch: part.epoch,
+            },
+            bodies: vec![part.body],
+        }
+    }
+
+    /// Joining bodies is joining records, unless they are compressed as a whole or of different making.
+    fn takes(&self, part: &Part) -> bool {
+        let whole = Flags::LZ4 | Flags::ZSTD | Flags::OFFSET_DELTAS;
+        let joined = self.header.body_len as usize + part.body.len();
+        self.header.kind == part.kind
+            && self.header.epoch == part.epoch
+            && part.kind != Kind::Checkpoint
+            && !self.header.flags.has_any(whole)
+            && !part.flags.has_any(whole)
+            && joined <= BODY_MAX
+            && self.header.records.checked_add(part.records).is_some()
+    }
+
+    fn take(&mut self, part: Part) {
+        let header = &mut self.header;
+        header.flags |= part.flags;
+        header.body_len += part.body.len() as u32;
+        header.records += part.records;
+        header.last_delta = header.records.saturating_sub(1);
+        header.base_time = header.base_time.min(part.base_time);
+        header.max_time = header.max_time.max(part.max_time);
+        self.bodies.push(part.body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::PAGE;
+    use crate::format::record::{RecordRef, records};
+
+    fn part(slot: Slot, values: &[&str]) -> Part {
+        let mut body = Vec::new();
+        for value in values {
+            RecordRef::of(7, value.as_bytes()).encode(&mut body);
+        }
+        Part {
+            slot,
+            partition: PartitionId::new(1, slot as u32),
+            kind: Kind::Data,
+            flags: Flags::NONE,
+            records: values.len() as u32,
+            body: body.into(),
+            base_time: 7,
+            max_time: 7,
+            epoch: 1,
+        }
+    }
+
+    const STAMP: Stamp = Stamp {
+        sequence: 9,
+        commit_time: 5,
+        log_id: 3,
+        synced: 8,
+    };
+
+    #[test]
+    fn submissions_of_one_partition_become_one_frame_in_their_order() {
+        let mut group = Group::default();
+        assert_eq!(group.add(part(0, &["a", "b"]), 100, None), (0, 100));
+        assert_eq!(group.add(part(1, &["x"]), 5, None), (1, 5));
+        assert_eq!(group.add(part(0, &["c"]), 100, Some(0)), (0, 102));
+        let block = group.finish(STAMP);
+        assert!(group.is_empty());
+        assert_eq!(block.bytes.len(), PAGE);
+        let header = BlockHeader::decode(&block.bytes).unwrap();
+        assert!(header.is_sound(&block.bytes));
+        assert_eq!(
+            (header.frames, header.sequence, header.synced, header.log_id),
+            (2, 9, 8, 3)
+        );
+        for (n, frame) in block.frames.iter().enumerate() {
+            let at = block::LEN + n * frame::LEN;
+            assert_eq!(FrameHeader::decode(&block.bytes[at..]), Some(frame.header));
+            let body = &block.bytes[frame.body_at as usize..][..frame.header.body_len as usize];
+            assert_eq!(body, &frame.body[..]);
+            assert_eq!(crc32c::crc32c(body), frame.header.body_crc);
+        }
+        let values = |n: usize| -> Vec<&[u8]> { records(&block.frames[n].body).map(|r| r.unwrap().value).collect() };
+        assert_eq!(values(0), [b"a", b"b", b"c"]);
+        assert_eq!(values(1), [b"x"]);
+        assert_eq!((block.frames[0].header.base, block.frames[0].header.next()), (100, 103));
+    }
+
+    #[test]
+    fn a_group_takes_one_submission_of_any_size_and_no_second_beyond_its_limit() {
+        let mut group = Group::default();
+        assert!(group.has_room(1, 10 << 20, 1 << 20));
+        group.add(part(0, &["a"]), 0, None);
+        assert_eq!(group.block_len(), PAGE);
+        assert!(group.has_room(1, 1000, PAGE));
+        assert!(!group.has_room(1, PAGE, PAGE));
+    }
+
+    #[test]
+    fn what_cannot_be_joined_begins_a_new_frame_behind_the_other() {
+        let mut group = Group::default();
+        group.add(part(0, &["a"]), 10, None);
+        let mut compressed = part(0, &["b"]);
+        compressed.flags = Flags::ZSTD;
+        // The writer's table says where the partition stands by now.
+        assert_eq!(group.add(compressed, 11, Some(0)), (1, 11));
+        assert_eq!(group.add(part(0, &["c"]), 12, Some(1)), (2, 12));
+        let block = group.finish(STAMP);
+        let bases: Vec<Offset> = block.frames.iter().map(|frame| frame.header.base).collect();
+        assert_eq!(bases, [10, 11, 12]);
+    }
+
+    #[test]
+    fn a_block_without_frames_is_one_page() {
+        let block = Group::default().finish(STAMP);
+        assert_eq!(block.bytes.len(), PAGE);
+        let header = BlockHeader::decode(&block.bytes).unwrap();
+        assert!(header.is_sound(&block.bytes) && header.frames == 0);
+    }
+}
