@@ -1,7 +1,7 @@
 //! Disks that are full or read-only: one clear sentence, sources that wait, nothing lost once there is room again.
 
 use serde_json::Value;
-use thalweg_tests::thalweg::binary;
+use thalweg_tests::thalweg::{RUN, binary};
 use thalweg_tests::{Disk, Thalweg, eventually};
 
 /// With little room to wait in, so that the source stands still soon.
@@ -155,18 +155,7 @@ fn an_existing_data_folder_that_is_read_only_is_named_with_the_cure() {
     std::fs::write(folder.path().join("flow.yaml"), FLOW).unwrap();
     let disk = Disk::mount(folder.path(), "data", 8).unwrap();
     disk.set_writable(false).unwrap();
-    let mut command = disk.enter(folder.path(), &binary());
-    let ended = command
-        .args([
-            "run",
-            "flow.yaml",
-            "-s",
-            "data_dir=data",
-            "-s",
-            "http.address=127.0.0.1:0",
-        ])
-        .output()
-        .unwrap();
+    let ended = disk.enter(folder.path(), &binary()).args(RUN).output().unwrap();
     let error = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");

@@ -1,5 +1,6 @@
 //! Flows without a machine at the other end: inputs, processors, outputs, acknowledgements, dead letters.
 
+use thalweg_tests::thalweg::{RUN, run};
 use thalweg_tests::{Balance, Thalweg, eventually};
 
 fn lines(thalweg: &Thalweg, file: &str) -> Vec<serde_json::Value> {
@@ -66,18 +67,7 @@ flows:
     .unwrap();
     thalweg.balance().unwrap();
 
-    let second = thalweg_tests::thalweg::run(
-        thalweg.folder.path(),
-        &[
-            "run",
-            "flow.yaml",
-            "-s",
-            "data_dir=data",
-            "-s",
-            "http.address=127.0.0.1:0",
-        ],
-    )
-    .unwrap();
+    let second = run(thalweg.folder.path(), &RUN).unwrap();
     assert_eq!(second.status.code(), Some(1));
     assert!(
         second.stderr.contains("is in use by process") && second.stderr.contains("data_dir"),

@@ -44,6 +44,16 @@ pub fn run(folder: &Path, arguments: &[&str]) -> Result<Finished> {
     })
 }
 
+/// The arguments by which a configuration is run in the folder that it lies in.
+pub const RUN: [&str; 6] = [
+    "run",
+    "flow.yaml",
+    "-s",
+    "data_dir=data",
+    "-s",
+    "http.address=127.0.0.1:0",
+];
+
 /// `thalweg run` with a configuration, in a folder of its own.
 pub struct Thalweg {
     pub process: Process,
@@ -262,16 +272,7 @@ fn spawn(folder: &Path, disk: Option<&Disk>, number: u32) -> Result<Process> {
         Some(disk) => disk.enter(folder, &binary()),
         None => Command::new(binary()),
     };
-    command
-        .args([
-            "run",
-            "flow.yaml",
-            "-s",
-            "data_dir=data",
-            "-s",
-            "http.address=127.0.0.1:0",
-        ])
-        .current_dir(folder);
+    command.args(RUN).current_dir(folder);
     Process::start(&format!("thalweg-{number}"), folder, &mut command)
 }
 

@@ -39,17 +39,21 @@ pub(crate) fn is_unfinished(name: &str) -> bool {
 }
 
 impl CommitFile {
+    fn of(number: u64, size: u64, file: Arc<dyn DiskFile>) -> CommitFile {
+        CommitFile {
+            number,
+            name: name_of(number),
+            size,
+            file,
+            index: RwLock::default(),
+        }
+    }
+
     pub fn open(disk: &dyn Disk, number: u64) -> Result<CommitFile> {
         let name = name_of(number);
         let file = disk.open(&name).map_err(LogError::io("cannot open", &name))?;
         let size = file.len().map_err(LogError::io("cannot look at", &name))?;
-        Ok(CommitFile {
-            number,
-            name,
-            size,
-            file,
-            index: RwLock::default(),
-        })
+        Ok(CommitFile::of(number, size, file))
     }
 
     /// A new file of zeros. Durable, name and all, when it is returned.
@@ -74,13 +78,7 @@ impl CommitFile {
             let _ = disk.remove(&unfinished);
             LogError::io("cannot make", &name)(error)
         })?;
-        Ok(CommitFile {
-            number,
-            name,
-            size,
-            file,
-            index: RwLock::default(),
-        })
+        Ok(CommitFile::of(number, size, file))
     }
 
     pub fn write(&self, bytes: &[u8], at: u64) -> Result<()> {

@@ -122,12 +122,7 @@ impl EmbeddedLog {
             return Err(LogError::PartitionExists(id));
         }
         let partition = Arc::new(Partition::new(id, partitions.len(), durability));
-        for file in &self.found {
-            for entry in file.entries(id, 0, usize::MAX) {
-                partition.add(file, &entry.header, None);
-            }
-        }
-        partition.set_synced(partition.bounds().next);
+        partition.find_in(&self.found);
         // In the order of slots, which the lock above keeps.
         self.writer.add_partition(partition.clone());
         partitions.insert(id, partition);

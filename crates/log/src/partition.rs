@@ -96,6 +96,16 @@ impl Partition {
         self.grown.notify_waiters();
     }
 
+    /// Takes over what recovery has found of this partition, all of it synced.
+    pub fn find_in(&self, files: &[Arc<CommitFile>]) {
+        for file in files {
+            for entry in file.entries(self.id, 0, usize::MAX) {
+                self.add(file, &entry.header, None);
+            }
+        }
+        self.set_synced(self.bounds().next);
+    }
+
     pub fn set_synced(&self, synced: Offset) {
         self.inner.lock().bounds.synced = synced;
     }

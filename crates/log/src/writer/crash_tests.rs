@@ -48,13 +48,8 @@ fn open(disk: &SimDisk) -> Result<Driven> {
         .enumerate()
         .map(|(slot, mode)| Arc::new(Partition::new(PartitionId::new(1, slot as u32), slot, *mode)))
         .collect();
-    for file in &found.files {
-        for partition in &partitions {
-            for entry in file.entries(partition.id, 0, usize::MAX) {
-                partition.add(file, &entry.header, None);
-            }
-            partition.set_synced(partition.bounds().next);
-        }
+    for partition in &partitions {
+        partition.find_in(&found.files);
     }
     let (current, end) = match found.files.last() {
         Some(file) => (file.clone(), found.end),

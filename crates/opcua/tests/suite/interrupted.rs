@@ -166,16 +166,22 @@ async fn many_refusals_of_one_loss_are_one_loss() {
     plant.stop().await;
 }
 
-/// The answer that creates items comes after their subscription was replaced.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_answer_says_nothing_about_the_subscription_that_took_the_place() {
-    let (plant, proxy) = behind_a_proxy(open()).await;
+/// Keeps back the first answer that creates items, until it is released. Counts them all.
+fn hold_the_first_creation(proxy: &Proxy) -> Arc<AtomicUsize> {
     let held = Arc::new(AtomicUsize::new(0));
     let count = held.clone();
     proxy.tell(move |request, _| match request.kind {
         proxy::CREATE_ITEMS if count.fetch_add(1, Ordering::SeqCst) == 0 => Fate::Hold,
         _ => Fate::Pass,
     });
+    held
+}
+
+/// The answer that creates items comes after their subscription was replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_answer_says_nothing_about_the_subscription_that_took_the_place() {
+    let (plant, proxy) = behind_a_proxy(open()).await;
+    let held = hold_the_first_creation(&proxy);
     let fields = "subscribeEnabled: true, publishingInterval: 50, keepAliveCount: 10";
     let collector = collect(&proxy.endpoint(), fields).await;
     collector
@@ -203,12 +209,7 @@ async fn a_late_answer_says_nothing_about_the_subscription_that_took_the_place()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_item_that_is_created_too_late_is_deleted() {
     let (plant, proxy) = behind_a_proxy(open()).await;
-    let held = Arc::new(AtomicUsize::new(0));
-    let count = held.clone();
-    proxy.tell(move |request, _| match request.kind {
-        proxy::CREATE_ITEMS if count.fetch_add(1, Ordering::SeqCst) == 0 => Fate::Hold,
-        _ => Fate::Pass,
-    });
+    hold_the_first_creation(&proxy);
     let fields = "subscribeEnabled: true, useHeartbeat: true, nodeIDs: [\"ns=3;s=OpcPlc\", \"i=2258\"]";
     let collector = collect(&proxy.endpoint(), fields).await;
     collector.until("browse", |c| c.metric("browse_done") == 1.0).await;
