@@ -7,12 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-/// The root of the workspace.
+/// The root of the workspace that this was called in. Cargo says so at each run; what it said at the build may be
+/// another clone, where several share a target directory.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map(Path::to_path_buf)
-        .unwrap_or_default()
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    own.parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
 /// Where cargo puts what it builds.
