@@ -22,6 +22,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("simulator", 1),
     ("flow", 2),
     ("lake", 3),
+    ("queue", 3),
     ("tags", 3),
     ("query", 4),
     ("opcua", 5),

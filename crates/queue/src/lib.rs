@@ -1,0 +1,3 @@
+//! Queues on the durable log: partitions with keys, groups that each see every message, leases, retries and dead letters.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
