@@ -1,3 +1,10 @@
 //! Queues on the durable log: partitions with keys, groups that each see every message, leases, retries and dead letters.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod error;
+mod ids;
+pub mod names;
+
+pub use error::{QueueError, Result};
+pub use ids::{IdError, MessageId, Receipt};

@@ -1,0 +1,192 @@
+//! What can go wrong with queues: one variant for each situation, with the place and the cure in one sentence.
+//!
+//! Every face (HTTP, MQTT, pipelines) shows the same [`QueueError::code`]; [`QueueError::http_status`] and
+//! [`QueueError::retry_after`] follow from it alone, so that equal codes never differ in them by accident.
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use thalweg_config::Diagnostics;
+use thalweg_log::{Durability, LogError, Offset};
+
+use crate::ids::{IdError, MessageId, Receipt};
+
+/// One error for all of queues. Cheap to clone: a failed commit has many waiters.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum QueueError {
+    #[error("there is no queue {queue}; create it, or set queues.auto_create")]
+    QueueNotFound { queue: SmolStr },
+    #[error("queue {queue} has no group {group}; create it, or join it as a consumer")]
+    GroupNotFound { queue: SmolStr, group: SmolStr },
+    #[error("message {id} does not exist or is no longer retained; look for it in dlq.{}", id.queue)]
+    MessageNotFound { id: MessageId },
+    #[error("queue {queue} exists; change it with PUT or PATCH")]
+    QueueExists { queue: SmolStr },
+    #[error("group {group} of queue {queue} exists; delete it first to make another of this name")]
+    GroupExists { queue: SmolStr, group: SmolStr },
+    /// The message names key, rule and cure.
+    #[error("{message}")]
+    InvalidConfig { message: Box<str> },
+    #[error("a message of {size} bytes is too large for queue {queue}; it takes up to {limit} (max_message_size)")]
+    MessageTooLarge { queue: SmolStr, size: u64, limit: u64 },
+    /// `key` is the setting that was reached.
+    #[error("queue {queue} is full: {key} is {limit}; let consumers catch up or raise it")]
+    QueueFull {
+        queue: SmolStr,
+        key: &'static str,
+        limit: u64,
+    },
+    #[error("consumer {consumer} of group {group} holds {limit} leases of queue {queue} (max_in_flight); settle some")]
+    TooManyPending {
+        queue: SmolStr,
+        group: SmolStr,
+        consumer: SmolStr,
+        limit: u32,
+    },
+    #[error(
+        "the messages from {from} to {to} of queue {queue}, partition {partition}, are gone; reading goes on at {to}"
+    )]
+    OffsetGap {
+        queue: SmolStr,
+        partition: u32,
+        from: Offset,
+        /// The first that is there.
+        to: Offset,
+    },
+    #[error("the lease {receipt} has ended and the message went on; settle within visibility_timeout or extend it")]
+    LeaseLost { receipt: Receipt },
+    #[error("message {} is not leased to anyone; claim it first", receipt.id)]
+    NotLeased { receipt: Receipt },
+    #[error("message {} is settled already, by another delivery or as dead or expired", receipt.id)]
+    Gone { receipt: Receipt },
+    /// `what` is the queue or the group.
+    #[error("{what} is paused; resume it with POST :resume")]
+    Paused { what: SmolStr },
+    #[error("the answer of the log about queue {queue} was lost: repeat the request with the same dedup-id")]
+    UnknownOutcome { queue: SmolStr },
+    #[error("queue {queue} cannot have durability {}: {cause}", durability.name())]
+    DurabilityUnavailable {
+        queue: SmolStr,
+        durability: Durability,
+        cause: Box<str>,
+    },
+    #[error("no valid credentials came with the request: {cause}")]
+    NotAuthenticated { cause: Box<str> },
+    /// `action` continues "may not".
+    #[error("you may not {action}: {reason}")]
+    NotAuthorized { action: Box<str>, reason: Box<str> },
+    #[error("too many {what} in a short time; try again in {} ms", retry_after.as_millis())]
+    RateLimited { what: &'static str, retry_after: Duration },
+    #[error("no more than {limit} {what} are allowed; end some")]
+    QuotaExceeded { what: &'static str, limit: u64 },
+    #[error("{0}")]
+    Log(#[from] LogError),
+}
+
+pub type Result<T> = std::result::Result<T, QueueError>;
+
+impl QueueError {
+    /// The message must name key and rule.
+    pub fn invalid(message: impl Into<Box<str>>) -> QueueError {
+        QueueError::InvalidConfig {
+            message: message.into(),
+        }
+    }
+
+    /// All mistakes found in a request, if there are any.
+    pub fn check(diags: &Diagnostics) -> Result<()> {
+        if !diags.has_errors() {
+            return Ok(());
+        }
+        Err(QueueError::invalid(diags.to_string().trim_end().replace('\n', "; ")))
+    }
+
+    /// The same on every face, documented, never changed.
+    pub fn code(&self) -> &'static str {
+        match self {
+            QueueError::QueueNotFound { .. } => "queue_not_found",
+            QueueError::GroupNotFound { .. } => "group_not_found",
+            QueueError::MessageNotFound { .. } => "message_not_found",
+            QueueError::QueueExists { .. } => "queue_exists",
+            QueueError::GroupExists { .. } => "group_exists",
+            QueueError::InvalidConfig { .. } => "invalid_config",
+            QueueError::MessageTooLarge { .. } => "message_too_large",
+            QueueError::QueueFull { .. } => "queue_full",
+            QueueError::TooManyPending { .. } => "too_many_pending",
+            QueueError::OffsetGap { .. } => "offset_gap",
+            QueueError::LeaseLost { .. } => "lease_lost",
+            QueueError::NotLeased { .. } => "not_leased",
+            QueueError::Gone { .. } => "gone",
+            QueueError::Paused { .. } => "paused",
+            QueueError::UnknownOutcome { .. } => "unknown_outcome",
+            QueueError::DurabilityUnavailable { .. } => "durability_unavailable",
+            QueueError::NotAuthenticated { .. } => "not_authenticated",
+            QueueError::NotAuthorized { .. } => "not_authorized",
+            QueueError::RateLimited { .. } => "rate_limited",
+            QueueError::QuotaExceeded { .. } => "quota_exceeded",
+            QueueError::Log(error) => log_code(error),
+        }
+    }
+
+    pub fn http_status(&self) -> u16 {
+        match self.code() {
+            "invalid_config" => 400,
+            "not_authenticated" => 401,
+            "not_authorized" => 403,
+            "queue_not_found" | "group_not_found" | "message_not_found" => 404,
+            "queue_exists" | "group_exists" | "lease_lost" | "not_leased" | "gone" => 409,
+            "offset_gap" => 410,
+            "message_too_large" => 413,
+            "durability_unavailable" => 422,
+            "queue_full" | "too_many_pending" | "rate_limited" | "quota_exceeded" => 429,
+            "log_poisoned" | "paused" | "fenced" | "unknown_outcome" => 503,
+            "disk_full" => 507,
+            // `corrupt`: what is wrong with the data is no fault of the caller.
+            _ => 500,
+        }
+    }
+
+    /// When it makes sense to try again; given exactly with the statuses 429, 503 and 507.
+    pub fn retry_after(&self) -> Option<Duration> {
+        if let QueueError::RateLimited { retry_after, .. } = self {
+            return Some(*retry_after);
+        }
+        let seconds = match self.code() {
+            // What the next settled message or another owner can end.
+            "queue_full" | "too_many_pending" | "fenced" | "unknown_outcome" => 1,
+            // A restart, with its recovery.
+            "log_poisoned" => 5,
+            // What an operator has to end.
+            "paused" | "disk_full" | "quota_exceeded" => 30,
+            _ => return None,
+        };
+        Some(Duration::from_secs(seconds))
+    }
+}
+
+/// The log does not know queues; this is what its errors mean to a user of one.
+fn log_code(error: &LogError) -> &'static str {
+    match error {
+        LogError::DiskFull { .. } => "disk_full",
+        LogError::Poisoned { .. } => "log_poisoned",
+        LogError::Gap { .. } => "offset_gap",
+        LogError::Fenced { .. } => "fenced",
+        LogError::TooLarge { .. } => "message_too_large",
+        // The queue was deleted or made while the request was on its way.
+        LogError::NoPartition(_) => "queue_not_found",
+        LogError::PartitionExists(_) => "queue_exists",
+        // What waits while the log closes may be stored or not.
+        LogError::Closed => "unknown_outcome",
+        // A failed write or sync poisons; what is left is stored bytes that are damaged or cannot be read.
+        _ => "corrupt",
+    }
+}
+
+impl From<IdError> for QueueError {
+    fn from(error: IdError) -> QueueError {
+        QueueError::invalid(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests;
