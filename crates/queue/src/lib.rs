@@ -4,6 +4,8 @@
 
 mod error;
 mod ids;
+#[doc(hidden)]
+pub mod machine;
 pub mod names;
 
 pub use error::{QueueError, Result};
