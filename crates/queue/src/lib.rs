@@ -7,6 +7,8 @@ mod ids;
 #[doc(hidden)]
 pub mod machine;
 pub mod names;
+pub mod settings;
+pub mod times;
 
 pub use error::{QueueError, Result};
 pub use ids::{IdError, MessageId, Receipt};

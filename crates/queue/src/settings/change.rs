@@ -1,0 +1,82 @@
+//! Which settings of an existing queue may become which others.
+//!
+//! A change is refused when messages that are there already would not get what was promised for them, or would get it only
+//! by chance. What only holds for messages to come, or only loosens a promise, may always change.
+
+use thalweg_log::Durability;
+
+use super::{Ordering, QueueSettings};
+use crate::error::{QueueError, Result};
+
+impl QueueSettings {
+    /// Whether a queue with these settings and so many messages not settled may take the new ones. `log_durability` is what
+    /// a queue has that names none.
+    ///
+    /// - `partitions` only grows; under an order only when the queue is empty, since a key would move to another partition
+    ///   and overtake its own messages.
+    /// - A stricter `ordering` needs an empty queue: what is there may be leased out of order by now. A looser one is free.
+    /// - `durability` moves freely among `fsync`, `interval` and `os`: it says when the next acknowledgement is given, and
+    ///   those already given stay true. From or to `memory` is refused, at any depth: such a partition is not on disk, so
+    ///   taking the change would drop the queue or claim a safety that its messages do not have.
+    /// - A declared group keeps its `mode`: leases and offsets are different states. Groups come and go freely.
+    pub fn may_become(&self, new: &QueueSettings, depth: u64, log_durability: Durability) -> Result<()> {
+        self.partitions_may_become(new, depth)?;
+        if new.ordering.strictness() > self.ordering.strictness() && depth > 0 {
+            return Err(QueueError::invalid(format!(
+                "ordering: {} may become {} only while the queue is empty, it has {depth} messages; let it drain or purge it",
+                self.ordering.name(),
+                new.ordering.name(),
+            )));
+        }
+        let of = |settings: &QueueSettings| settings.durability.unwrap_or(log_durability);
+        let (old_mode, new_mode) = (of(self), of(new));
+        if old_mode != new_mode && (old_mode == Durability::Memory || new_mode == Durability::Memory) {
+            return Err(QueueError::invalid(format!(
+                "durability: {} cannot become {}, since only one of them is on disk; delete the queue and create it anew",
+                old_mode.name(),
+                new_mode.name(),
+            )));
+        }
+        let changed = |old: &&super::GroupSettings| {
+            new.groups
+                .iter()
+                .any(|group| group.is_same_group(old) && group.mode != old.mode)
+        };
+        if let Some(group) = self.groups.iter().find(changed) {
+            return Err(QueueError::invalid(format!(
+                "groups: group {} has mode {}, which cannot change; delete the group first, or declare another name",
+                group.name,
+                group.mode.name(),
+            )));
+        }
+        Ok(())
+    }
+
+    fn partitions_may_become(&self, new: &QueueSettings, depth: u64) -> Result<()> {
+        let (old, wanted) = (self.partitions, new.partitions);
+        if wanted < old {
+            return Err(QueueError::invalid(format!(
+                "partitions: {old} cannot become {wanted}, since partitions are only added; create another queue"
+            )));
+        }
+        // Of the order that was: a looser one that comes with the same change does not undo what was promised.
+        let ordered = self.ordering != Ordering::None || new.ordering != Ordering::None;
+        if wanted > old && ordered && depth > 0 {
+            return Err(QueueError::invalid(format!(
+                "partitions: {old} may become {wanted} only while the queue is empty, since it keeps an order and has {depth} \
+                 messages; let it drain or purge it"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Ordering {
+    fn strictness(self) -> u8 {
+        match self {
+            Ordering::None => 0,
+            Ordering::Partition => 1,
+            Ordering::Strict => 2,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The section `queues` of the configuration file: the queues that are declared, and whether others may come by use.
+
+use std::collections::HashSet;
+
+use smol_str::SmolStr;
+use thalweg_config::{Diagnostics, Fields, Node};
+
+use super::QueueSettings;
+use crate::names::NameKind;
+
+/// Each has at least one partition, and a process has at most 100 000 of them.
+const QUEUES_MAX: usize = 10_000;
+const PARTITIONS_MAX: u64 = 100_000;
+
+/// Names in the list are checked, not reserved, and unique.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueuesSettings {
+    /// A queue that nobody declared is made, with default settings, when it is first used.
+    pub auto_create: bool,
+    pub list: Vec<(SmolStr, QueueSettings)>,
+}
+
+impl QueuesSettings {
+    /// `None` is a file without the section. Mistakes go to the diagnostics.
+    pub fn read(node: Option<&Node>, diags: &Diagnostics) -> QueuesSettings {
+        let empty = Node::empty_map();
+        let mut f = Fields::new(node.unwrap_or(&empty), diags);
+        let auto_create = f.bool("auto_create", false);
+        let nodes = f.list("list");
+        let mut list = Vec::with_capacity(nodes.len().min(QUEUES_MAX));
+        if nodes.len() > QUEUES_MAX {
+            f.error("list", format!("at most {QUEUES_MAX} queues can be declared"));
+        } else {
+            let mut seen = HashSet::new();
+            for node in &nodes {
+                let (name, settings) = QueueSettings::read_named(node, diags);
+                let at = node.get("name").unwrap_or(node);
+                if NameKind::of(&name) != NameKind::Ordinary {
+                    diags.error(
+                        at,
+                        "names beginning with dlq., lake. or buffer. are reserved; choose another",
+                    );
+                } else if !name.is_empty() && !seen.insert(name.clone()) {
+                    diags.error(at, format!("queue {name:?} is declared twice"));
+                }
+                list.push((name, settings));
+            }
+        }
+        let partitions: u64 = list.iter().map(|(_, settings)| u64::from(settings.partitions)).sum();
+        if partitions > PARTITIONS_MAX {
+            f.error(
+                "list",
+                format!("the queues have {partitions} partitions together, a process has at most {PARTITIONS_MAX}"),
+            );
+        }
+        f.finish();
+        QueuesSettings { auto_create, list }
+    }
+}
