@@ -2,7 +2,10 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod assignment;
+pub mod dedup;
 mod error;
+pub mod hash;
 mod ids;
 #[doc(hidden)]
 pub mod machine;
