@@ -1,156 +1,321 @@
-//! skeleton
+//! The state of one group over one partition: which messages are with whom, which wait, and which are settled.
+//!
+//! In come what the cursor passes (`pass`), claims, settles and the time; out come leases, messages that have to leave
+//! (`Ending`) and a journal from which a restart gets the same state. Pure code: no I/O, no clock, no locks; the caller
+//! holds the partition's lock. Every operation is O(1) in the depth of the queue and the number of unsettled messages.
+//!
+//! | Event | Delayed | Ready | Leased | Waiting | Terminal |
+//! |---|---|---|---|---|---|
+//! | not-before reached | Ready | – | – | – | – |
+//! | claim | – | Leased, delivery +1; Dead if exhausted | – | – | – |
+//! | ack, current receipt | not leased | Acked | Acked | Acked | ok if Acked, else gone |
+//! | ack, older receipt | not leased | lost | lost | lost | gone |
+//! | nack(delay) | not leased | lost | Waiting; Dead if exhausted | lost | gone |
+//! | reject | not leased | lost | Dead | lost | gone |
+//! | extend | not leased | lost | Leased, new deadline | lost | gone |
+//! | lease deadline | – | – | Waiting; Dead if exhausted | – | – |
+//! | consumer gone | – | – | Ready; delivery −1 if unsent | – | – |
+//! | retry time reached | – | – | – | Ready | – |
+//! | earlier lane message fails | – | – | Ready | – | – |
+//! | TTL passed | cannot occur | Expired | stays; Expired on failure | Expired | – |
+//! | move to the DLQ fails | – | Waiting 5 s | Waiting 5 s | – | – |
+//! | overflow `drop-oldest` | Dropped | Dropped | – | Dropped | – |
+//! | purge | Dropped | Dropped | Dropped | Dropped | – |
+//! | seek back | – | – | Ready | Ready | Ready, delivery 0 |
+//! | restart | Delayed | Ready | Leased if the holder can return, else Ready | Waiting | same |
+//!
+//! Dead and Expired are reached in two steps: the message is `Ending` until the caller has moved it to the dead-letter
+//! queue or dropped it and says `ended`. In between nobody can claim it, it has left its lane, and settles answer as for
+//! a terminal message. What the cursor has not passed counts as Ready.
+//!
+//! Where the table leaves a choice: a message both exhausted and expired when it fails is Dead, so that it reaches the
+//! DLQ. A consumer that gives a message back ends later leases of its lane as a failure does, because they would
+//! otherwise be processed before it. A delay of 0 makes a failed message ready at once.
+
+mod chain;
+mod check;
+mod checkpoint;
+mod claim;
+mod codec;
+mod ending;
+mod entry;
+mod journal;
+mod lanes;
+mod memory;
+mod overflow;
+mod ready;
+mod restore;
+mod rewind;
+mod settle;
+mod stream;
+mod time;
 mod types;
+mod wheel;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+use hashbrown::HashMap;
 use thalweg_log::{Micros, Offset};
+
+pub use restore::Restoring;
+pub use stream::{OffsetGap, StreamError, StreamMachine};
 pub use types::*;
 
-pub struct Machine;
-pub struct Restoring;
-pub struct StreamMachine;
+use chain::{Chain, NIL};
+use entry::{Place, State};
+use journal::Journal;
+use lanes::{SpreadBuilder, Store};
+use memory::Memory;
+use overflow::Oldest;
+use ready::Ready;
+use wheel::Wheel;
+use window::{Slot, Window};
 
-#[allow(unused_variables, clippy::unimplemented)]
+/// The lane of all messages with `Ordering::Strict`.
+const STRICT: u64 = 0;
+
+/// One work group over one partition.
+pub struct Machine {
+    policy: Policy,
+    /// Holds the floor: everything below is settled or held.
+    window: Window,
+    cursor: Offset,
+    /// Slots at or behind the cursor that are not empty: after a restart, until the cursor has passed them.
+    ahead: u64,
+    store: Store,
+    held: HashMap<Offset, u32, SpreadBuilder>,
+    ready: Ready,
+    /// What `take_ending` has not named yet.
+    ending: Chain,
+    wheel: Wheel,
+    /// The latest time seen.
+    now: Micros,
+    memory: Memory,
+    oldest: Oldest,
+    journal: Journal,
+    totals: Counts,
+    /// Scratch of `advance`.
+    fired: Vec<u32>,
+}
+
+/// Where a message is.
+enum Found {
+    Active(u32),
+    /// With the number of its last delivery, if that is remembered.
+    Settled(Terminal, Option<u32>),
+    Unpassed,
+}
+
 impl Machine {
+    /// A group that has settled everything below `start`.
     pub fn new(policy: Policy, start: Offset) -> Self {
-        unimplemented!()
+        Machine {
+            policy: bounded(policy),
+            window: Window::new(start),
+            cursor: start,
+            ahead: 0,
+            store: Store::default(),
+            held: HashMap::default(),
+            ready: Ready::default(),
+            ending: Chain::EMPTY,
+            wheel: Wheel::new(0),
+            now: 0,
+            memory: Memory::default(),
+            oldest: Oldest::default(),
+            journal: Journal::default(),
+            totals: Counts::default(),
+            fired: Vec::new(),
+        }
     }
-    /// Without a journal (durability `memory`) nothing is encoded.
-    pub fn without_journal(self) -> Self {
-        unimplemented!()
+
+    /// Encodes nothing from now on (durability `memory`).
+    pub fn without_journal(mut self) -> Self {
+        self.journal.turn_off();
+        self
     }
+
     pub fn policy(&self) -> &Policy {
-        unimplemented!()
+        &self.policy
     }
+
+    /// Holds from now on; what was decided stays. O(lanes).
     pub fn set_policy(&mut self, policy: Policy) {
-        unimplemented!()
+        self.policy = bounded(policy);
+        for lane in self.store.lanes.indices() {
+            self.ready.refresh(&mut self.store, lane, self.policy.lane_window);
+        }
     }
+
+    /// Everything below is settled or held.
     pub fn floor(&self) -> Offset {
-        unimplemented!()
+        self.window.floor()
     }
+
+    /// The next offset to show to `pass`. Offsets that are settled already are left out.
     pub fn cursor(&self) -> Offset {
-        unimplemented!()
+        self.cursor
     }
+
     pub fn counts(&self) -> Counts {
-        unimplemented!()
+        let entries = &self.store.entries;
+        Counts {
+            delayed: entries.count(State::Delayed),
+            ready: entries.count(State::Ready),
+            leased: entries.count(State::Leased),
+            waiting: entries.count(State::Waiting),
+            ending: entries.count(State::Ending),
+            held: self.held.len() as u64,
+            lanes: self.store.lanes.len() as u64,
+            ..self.totals
+        }
     }
-    /// Unsettled messages below `next`.
+
+    /// Unsettled messages below `next`, the end of the partition; those behind the cursor as if no offset were missing.
     pub fn backlog(&self, next: Offset) -> u64 {
-        unimplemented!()
+        let unpassed = next.saturating_sub(self.cursor).saturating_sub(self.ahead);
+        self.store.entries.len() as u64 + unpassed
     }
+
     pub fn is_settled(&self, offset: Offset) -> bool {
-        unimplemented!()
+        matches!(self.find(offset), Found::Settled(..))
     }
+
+    /// Unsettled offsets below the floor, in no order.
     pub fn held(&self) -> impl Iterator<Item = Offset> + '_ {
-        std::iter::empty()
+        self.held.keys().copied()
     }
+
+    /// A time not after the next at which `advance` has something to do.
     pub fn next_due(&self) -> Option<Micros> {
-        unimplemented!()
+        self.wheel.next_due()
     }
-    pub fn advance(&mut self, now: Micros) {
-        unimplemented!()
-    }
+
     /// Whether `next_ready` may have something for this consumer.
     pub fn has_ready(&self, consumer: u32) -> bool {
-        unimplemented!()
+        self.ready.has_any(consumer)
     }
-    pub fn next_ready(&mut self, consumer: u32, visibility: Micros, now: Micros) -> Option<Lease> {
-        unimplemented!()
-    }
-    pub fn pass(&mut self, message: &Passing, consumer: u32, visibility: Micros, now: Micros) -> Passed {
-        unimplemented!()
-    }
-    /// Without a consumer: true if the message was expired, delayed or to be skipped, and the cursor is past it.
-    pub fn walk(&mut self, message: &Passing, now: Micros) -> bool {
-        unimplemented!()
-    }
-    /// Passes offsets that do not exist, up to `to`; returns the cursor, which is lower if the window is full.
-    pub fn pass_gap(&mut self, to: Offset, lost: bool, now: Micros) -> Offset {
-        unimplemented!()
-    }
-    pub fn ack(&mut self, offset: Offset, delivery: u32, now: Micros) -> Result<AckOutcome, SettleError> {
-        unimplemented!()
-    }
-    pub fn nack(
-        &mut self,
-        offset: Offset,
-        delivery: u32,
-        delay: Option<Micros>,
-        now: Micros,
-    ) -> Result<FailOutcome, SettleError> {
-        unimplemented!()
-    }
-    pub fn reject(&mut self, offset: Offset, delivery: u32, now: Micros) -> Result<FailOutcome, SettleError> {
-        unimplemented!()
-    }
-    /// Returns the new deadline.
-    pub fn extend(
-        &mut self,
-        offset: Offset,
-        delivery: u32,
-        visibility: Micros,
-        now: Micros,
-    ) -> Result<Micros, SettleError> {
-        unimplemented!()
-    }
-    /// The consumer is gone; false if the lease was over already.
-    pub fn release(&mut self, offset: Offset, delivery: u32, unsent: bool) -> bool {
-        unimplemented!()
-    }
-    pub fn take_ending(&mut self, max: usize) -> Vec<Ending> {
-        unimplemented!()
-    }
-    pub fn ended(&mut self, offset: Offset, kind: Terminal, now: Micros) -> bool {
-        unimplemented!()
-    }
-    /// The journal record that `ended` will write, for the submission that also appends to the dead-letter queue.
-    pub fn ended_record(offset: Offset, kind: Terminal, out: &mut Vec<u8>) {
-        unimplemented!()
-    }
-    pub fn move_failed(&mut self, offset: Offset, now: Micros) -> bool {
-        unimplemented!()
-    }
-    /// Overflow `drop-oldest`; `to_dlq` makes it an `Ending` instead of dropping it at once.
-    pub fn drop_oldest(&mut self, to_dlq: bool, now: Micros) -> Option<Offset> {
-        unimplemented!()
-    }
-    /// The same for the message at the cursor.
-    pub fn discard(&mut self, message: &Passing, to_dlq: bool, now: Micros) -> Passed {
-        unimplemented!()
-    }
-    pub fn purge(&mut self, next: Offset) {
-        unimplemented!()
-    }
-    /// Returns where the cursor is now: never ahead of where it was.
-    pub fn seek(&mut self, to: Offset) -> Offset {
-        unimplemented!()
-    }
+
+    /// Appends the journal of everything since the last call to `out`.
     pub fn take_journal(&mut self, out: &mut Vec<u8>) {
-        unimplemented!()
+        self.journal.take(out);
     }
-    pub fn journal_len(&self) -> usize {
-        unimplemented!()
+
+    pub fn has_journal(&self) -> bool {
+        !self.journal.is_empty()
     }
-    pub fn checkpoint(&self, out: &mut Vec<u8>) {
-        unimplemented!()
+
+    fn find(&self, offset: Offset) -> Found {
+        if offset < self.floor() {
+            if !self.held.is_empty()
+                && let Some(entry) = self.held.get(&offset)
+            {
+                return Found::Active(*entry);
+            }
+            return match self.memory.get(offset) {
+                Some((kind, deliveries)) => Found::Settled(kind, Some(deliveries)),
+                None => Found::Settled(Terminal::Acked, None),
+            };
+        }
+        match self.window.get(offset) {
+            Slot::Empty => Found::Unpassed,
+            Slot::Active(entry) => Found::Active(entry),
+            Slot::Settled(kind) => Found::Settled(kind, self.memory.get(offset).map(|(_, deliveries)| deliveries)),
+        }
+    }
+
+    /// The end of an active message.
+    fn settle(&mut self, entry: u32, kind: Terminal, now: Micros) {
+        let at = *self.store.entries.get(entry);
+        self.detach(entry);
+        self.store.entries.remove(entry);
+        self.memory.note(at.offset, kind, at.deliveries);
+        self.journal.settle(at.offset, 1, kind);
+        *self.total(kind) += 1;
+        if at.held {
+            self.held.remove(&at.offset);
+        } else {
+            self.window.settle(at.offset, kind);
+            if at.offset == self.floor() {
+                self.trim(now);
+            }
+        }
+    }
+
+    /// Takes the entry out of its lane, its list and the wheel.
+    fn detach(&mut self, entry: u32) {
+        let at = self.store.entries.get(entry);
+        let (place, lane, leased) = (at.place, at.lane, at.state == State::Leased);
+        self.wheel.cancel(&mut self.store.entries, entry);
+        match place {
+            Place::Ready => self.ready.remove(&mut self.store, entry),
+            Place::Ending => {
+                self.ending.remove(&mut self.store, entry);
+                self.store.entries.get_mut(entry).place = Place::None;
+            }
+            Place::Lane | Place::None => {}
+        }
+        if lane != NIL {
+            self.store.leave(entry, leased);
+            self.ready.refresh(&mut self.store, lane, self.policy.lane_window);
+        }
+    }
+
+    /// Lets the floor rise over what is settled, and over what may leave the window.
+    fn trim(&mut self, now: Micros) {
+        loop {
+            match self.window.get(self.floor()) {
+                Slot::Empty => return,
+                Slot::Settled(_) => self.window.pop(),
+                Slot::Active(entry) => {
+                    let far = self.cursor.saturating_sub(self.floor()) > u64::from(self.policy.max_pending / 2);
+                    let old = now.saturating_sub(self.store.entries.get(entry).passed_at) >= HOLD_AFTER;
+                    if !(far || old) || self.held.len() >= self.policy.max_held as usize {
+                        return;
+                    }
+                    self.hold(entry);
+                }
+            }
+        }
+    }
+
+    /// Moves the entry at the floor out of the window.
+    fn hold(&mut self, entry: u32) {
+        let at = self.store.entries.get_mut(entry);
+        at.held = true;
+        let (offset, lane) = (at.offset, at.lane);
+        self.held.insert(offset, entry);
+        let lane = (lane != NIL).then(|| self.store.lanes.get(lane).hash);
+        self.journal
+            .held(&codec::Facts::of(self.store.entries.get(entry), lane));
+        self.window.pop();
+    }
+
+    fn total(&mut self, kind: Terminal) -> &mut u64 {
+        match kind {
+            Terminal::Acked => &mut self.totals.acked,
+            Terminal::Dead => &mut self.totals.dead,
+            Terminal::Expired => &mut self.totals.expired,
+            Terminal::Dropped => &mut self.totals.dropped,
+            Terminal::Skipped => &mut self.totals.skipped,
+        }
+    }
+
+    fn lane_of(&self, lane: Option<u64>) -> Option<u64> {
+        match self.policy.ordering {
+            Ordering::None => None,
+            Ordering::Partition => lane,
+            Ordering::Strict => Some(STRICT),
+        }
     }
 }
 
-#[allow(unused_variables, clippy::unimplemented)]
-impl Restoring {
-    /// `start` is the offset of a group that has no checkpoint.
-    pub fn new(start: Offset, checkpoint: Option<&[u8]>) -> Result<Self, Damaged> {
-        unimplemented!()
-    }
-    /// Whole records in the order in which they were taken.
-    pub fn apply(&mut self, records: &[u8]) -> Result<(), Damaged> {
-        unimplemented!()
-    }
-    /// Offsets of messages that were handed out and whose facts are only in the log.
-    pub fn unknown(&self) -> Vec<Offset> {
-        unimplemented!()
-    }
-    pub fn fill(&mut self, message: &Passing) {
-        unimplemented!()
-    }
-    pub fn finish(self, policy: Policy, now: Micros, can_return: impl Fn(u32) -> bool) -> Machine {
-        unimplemented!()
+/// The policy within what the machine can do.
+fn bounded(policy: Policy) -> Policy {
+    Policy {
+        lane_window: policy.lane_window.max(1),
+        max_pending: policy.max_pending.clamp(1, WINDOW_MAX as u32),
+        ..policy
     }
 }

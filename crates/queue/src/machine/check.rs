@@ -1,0 +1,139 @@
+//! What must hold between any two calls, checked in debug builds: every entry is where its state says, every list has
+//! what it should, and counts add up.
+
+use super::Machine;
+
+#[cfg(not(debug_assertions))]
+impl Machine {
+    pub(super) fn check(&self) {}
+}
+
+#[cfg(debug_assertions)]
+impl Machine {
+    /// Full checks cost O(unsettled), so large machines are let off.
+    pub(super) fn check(&self) {
+        if self.store.entries.len() <= 1000 {
+            self.check_all();
+        }
+    }
+
+    fn check_all(&self) {
+        use super::Slot;
+        assert!(self.floor() <= self.cursor, "the floor is behind the cursor");
+        assert_eq!(
+            self.window.get(self.cursor),
+            Slot::Empty,
+            "the cursor stands on something known"
+        );
+        let slots = || (self.floor()..self.window.end()).map(|offset| (offset, self.window.get(offset)));
+        let ahead = slots()
+            .filter(|(offset, slot)| *offset >= self.cursor && *slot != Slot::Empty)
+            .count();
+        assert_eq!(ahead as u64, self.ahead);
+        assert!(
+            !matches!(self.window.get(self.floor()), Slot::Settled(_)),
+            "the floor is not as high as it can be"
+        );
+        let active = slots().filter(|(_, slot)| matches!(slot, Slot::Active(_))).count();
+        assert_eq!(
+            active + self.held.len(),
+            self.store.entries.len(),
+            "an entry is nowhere"
+        );
+        for (entry, at) in self.store.entries.iter() {
+            assert_eq!(at.held, at.offset < self.floor());
+            match at.held {
+                true => assert_eq!(self.held.get(&at.offset), Some(&entry)),
+                false => assert_eq!(self.window.get(at.offset), Slot::Active(entry)),
+            }
+            self.check_entry(entry);
+        }
+        for lane in self.store.lanes.indices() {
+            self.check_lane(lane);
+        }
+        self.check_ready();
+    }
+
+    fn check_entry(&self, entry: u32) {
+        use super::{NIL, Place, State};
+        let at = self.store.entries.get(entry);
+        let armed = match at.state {
+            State::Delayed | State::Leased | State::Waiting => true,
+            State::Ready => at.expires_at != super::entry::NEVER,
+            State::Ending | State::Free => false,
+        };
+        assert_eq!(at.timer.is_armed(), armed, "{at:?}");
+        let place = match at.state {
+            State::Delayed => Place::None,
+            State::Waiting | State::Leased if at.lane == NIL => Place::None,
+            State::Ready if at.lane == NIL => Place::Ready,
+            State::Ending => Place::Ending,
+            _ => Place::Lane,
+        };
+        let taken = at.state == State::Ending && at.place == Place::None;
+        assert!(at.place == place || taken, "{at:?}");
+        assert!(
+            at.reason.is_none() || at.lane == NIL,
+            "what leaves has left its lane: {at:?}"
+        );
+    }
+
+    fn check_lane(&self, lane: u32) {
+        use super::lanes::Listed;
+        use super::{NIL, State};
+        let at = self.store.lanes.get(lane);
+        let (mut entry, mut prev, mut last, mut leased) = (at.chain.head, NIL, None, 0);
+        let mut before_next = true;
+        while entry != NIL {
+            let other = self.store.entries.get(entry);
+            assert_eq!((other.lane, other.links.prev), (lane, prev));
+            before_next &= entry != at.next;
+            assert_eq!(
+                before_next,
+                other.state == State::Leased,
+                "leased ones stand in front: {other:?}"
+            );
+            if before_next {
+                leased += 1;
+                assert_eq!(other.consumer, at.holder);
+            } else {
+                assert!(last < Some(other.offset), "offset order");
+                last = Some(other.offset);
+            }
+            prev = entry;
+            entry = other.links.next;
+        }
+        assert_eq!((leased, prev), (at.leased, at.chain.tail));
+        let open = at.next != NIL
+            && self.store.entries.get(at.next).state == State::Ready
+            && leased < u32::from(self.policy.lane_window);
+        let listed = match (open, leased) {
+            (false, _) => Listed::Nobody,
+            (true, 0) => Listed::Anybody,
+            (true, _) => Listed::Holder,
+        };
+        assert_eq!(at.listed, listed);
+    }
+
+    fn check_ready(&self) {
+        use super::{NIL, State};
+        let listed = self.ready.nodes(&self.store);
+        let singles = self
+            .store
+            .entries
+            .iter()
+            .filter(|(_, at)| at.state == State::Ready && at.lane == NIL)
+            .count();
+        let lanes = self
+            .store
+            .lanes
+            .indices()
+            .filter(|lane| self.store.lanes.get(*lane).is_listed())
+            .count();
+        assert_eq!(
+            listed.iter().filter(|node| **node & super::lanes::LANE == 0).count(),
+            singles
+        );
+        assert_eq!(listed.len(), singles + lanes);
+    }
+}

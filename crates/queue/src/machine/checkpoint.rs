@@ -1,0 +1,101 @@
+//! The checkpoint: all that a restart must know at one moment, in one value.
+//!
+//! Version (1), floor, runs of settled offsets from the floor on (distance, length, final state), facts of active
+//! messages, remembered ends. What was passed but never delivered is left out while it is in the window: a restart
+//! shows it to the cursor again. Encoding costs O(window width + held).
+
+use thalweg_log::Offset;
+
+use super::chain::NIL;
+use super::codec::{Facts, Reader, put, put_signed};
+use super::memory::{Memory, REMEMBERED};
+use super::restore::Restoring;
+use super::window::Slot;
+use super::{Damaged, Machine, Terminal};
+
+const VERSION: u8 = 1;
+
+impl Machine {
+    /// Appends the checkpoint to `out`. Take the journal first and store it in front: it is not needed after the
+    /// checkpoint, and applied behind it, it would set some messages back.
+    pub fn checkpoint(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        put(out, self.floor());
+        let mut runs: Vec<(Offset, u64, Terminal)> = Vec::new();
+        let mut active: Vec<u32> = self.held.values().copied().collect();
+        for offset in self.floor()..self.window.end() {
+            match self.window.get(offset) {
+                Slot::Empty => {}
+                Slot::Active(entry) => active.push(entry),
+                Slot::Settled(kind) => match runs.last_mut() {
+                    Some((first, len, last)) if *last == kind && *first + *len == offset => *len += 1,
+                    _ => runs.push((offset, 1, kind)),
+                },
+            }
+        }
+        put(out, runs.len() as u64);
+        let mut end = self.floor();
+        for (first, len, kind) in runs {
+            put(out, first - end);
+            put(out, len);
+            out.push(kind as u8);
+            end = first + len;
+        }
+        active.retain(|entry| self.store.entries.get(*entry).is_known_only_here());
+        put(out, active.len() as u64);
+        for entry in active {
+            let at = self.store.entries.get(entry);
+            let lane = (at.lane != NIL).then(|| self.store.lanes.get(at.lane).hash);
+            Facts::of(at, lane).encode(out);
+        }
+        encode_memory(&self.memory, out);
+    }
+}
+
+fn encode_memory(memory: &Memory, out: &mut Vec<u8>) {
+    let ends = memory.iter();
+    put(out, ends.len() as u64);
+    let mut last = 0;
+    for (offset, kind, deliveries) in ends {
+        put_signed(out, offset.wrapping_sub(last) as i64);
+        out.push(kind as u8);
+        put(out, u64::from(deliveries));
+        last = offset;
+    }
+}
+
+pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
+    let mut from = Reader::new(bytes);
+    if from.byte()? != VERSION {
+        return Err(Damaged {
+            at: 0,
+            what: "a checkpoint of another version",
+        });
+    }
+    let mut state = Restoring::at(from.u64()?);
+    let mut end = state.floor();
+    for _ in 0..from.u64()? {
+        let (distance, len, kind) = (from.u64()?, from.u64()?, from.terminal()?);
+        let first = end.checked_add(distance).ok_or(from.damaged("a run lies too high"))?;
+        state.settle(first, len, kind).map_err(|what| from.damaged(what))?;
+        end = first + len;
+    }
+    for _ in 0..from.u64()? {
+        let facts = Facts::decode(&mut from)?;
+        state.insert(facts).map_err(|what| from.damaged(what))?;
+    }
+    let ends = from.u64()?;
+    if ends > REMEMBERED as u64 {
+        return Err(from.damaged("more ends than are remembered"));
+    }
+    let mut last = 0u64;
+    for _ in 0..ends {
+        last = last.wrapping_add(from.i64()? as u64);
+        let (kind, deliveries) = (from.terminal()?, from.u32()?);
+        state.memory.insert(last, kind, deliveries);
+    }
+    match from.is_empty() {
+        true => Ok(state),
+        false => Err(from.damaged("bytes behind the end")),
+    }
+}

@@ -1,0 +1,249 @@
+//! Handing out: first what is ready, then what the cursor meets. The cursor stops only at a full window, a full held
+//! set, or a busy lane of a strict queue.
+
+use thalweg_log::{Micros, Offset};
+
+use super::chain::NIL;
+use super::entry::{Entry, State};
+use super::journal::LeaseRun;
+use super::window::Slot;
+use super::{Full, Lease, Machine, Ordering, Passed, Passing, Reason, Terminal};
+
+impl Machine {
+    /// The longest-waiting message that this consumer may have. Meets expired and exhausted ones on its way, which then
+    /// have to leave.
+    pub fn next_ready(&mut self, consumer: u32, visibility: Micros, now: Micros) -> Option<Lease> {
+        while let Some(entry) = self.ready.pick(&self.store, consumer) {
+            self.ready.turn();
+            let at = self.store.entries.get(entry);
+            let expired = (at.expires_at <= now).then_some(Reason::Expired);
+            if let Some(reason) = self.exhausted(entry, now).or(expired) {
+                self.end(entry, reason);
+                continue;
+            }
+            if self.store.entries.get(entry).lane == NIL {
+                self.ready.remove(&mut self.store, entry);
+            }
+            return Some(self.lease(entry, consumer, visibility, now));
+        }
+        None
+    }
+
+    /// Shows the message at the cursor to a consumer. Call `next_ready` first: what was passed earlier goes first.
+    pub fn pass(&mut self, message: &Passing, consumer: u32, visibility: Micros, now: Micros) -> Passed {
+        if let Err(passed) = self.reach(message, now) {
+            return passed;
+        }
+        if self.settles_on_sight(message, now) {
+            return Passed::Taken;
+        }
+        let mut free = true;
+        if let Some(hash) = self.lane_of(message.lane) {
+            free = self.lane_is_free(hash, message.offset, consumer);
+            if !free && self.policy.ordering == Ordering::Strict {
+                return Passed::Full(Full::Lane);
+            }
+        }
+        let entry = self.admit(message, State::Ready, now);
+        if free {
+            let lease = self.lease(entry, consumer, visibility, now);
+            self.step(now);
+            return Passed::Leased(lease);
+        }
+        self.arm_expiry(entry);
+        self.refresh_lane_of(entry);
+        self.step(now);
+        Passed::Taken
+    }
+
+    /// Shows the message at the cursor to nobody: true, and the cursor is past it, if it is to be skipped, expired or
+    /// delayed. So an unread queue sheds what has expired.
+    pub fn walk(&mut self, message: &Passing, now: Micros) -> bool {
+        match self.reach(message, now) {
+            Ok(()) => self.settles_on_sight(message, now),
+            Err(passed) => passed == Passed::Taken,
+        }
+    }
+
+    /// Drops the message at the cursor for overflow, or makes it leave for the dead-letter queue.
+    pub fn discard(&mut self, message: &Passing, to_dlq: bool, now: Micros) -> Passed {
+        if let Err(passed) = self.reach(message, now) {
+            return passed;
+        }
+        if to_dlq {
+            let entry = self.admit(message, State::Delayed, now);
+            self.end(entry, Reason::Overflow);
+        } else {
+            self.settle_cursor(Terminal::Dropped);
+        }
+        self.step(now);
+        Passed::Taken
+    }
+
+    /// Passes offsets below `to` that do not exist, or are `lost` to damage. Returns the cursor, which is short of `to`
+    /// if the window is full.
+    pub fn pass_gap(&mut self, to: Offset, lost: bool, now: Micros) -> Offset {
+        while self.cursor < to {
+            let from = self.cursor;
+            if self.floor() == self.cursor && self.ahead == 0 {
+                self.window.reset(to);
+                self.cursor = to;
+                self.journal.settle(from, to - from, Terminal::Skipped);
+                self.count_gap(to - from, lost);
+            } else if self.full(now).is_some() {
+                break;
+            } else {
+                self.settle_cursor(Terminal::Skipped);
+                self.totals.skipped -= u64::from(lost);
+                self.totals.lost += u64::from(lost);
+                self.step(now);
+            }
+        }
+        self.cursor
+    }
+
+    fn count_gap(&mut self, len: u64, lost: bool) {
+        match lost {
+            true => self.totals.lost += len,
+            false => self.totals.skipped += len,
+        }
+    }
+
+    /// Brings the cursor to the message; an error if it was passed before or there is no room.
+    fn reach(&mut self, message: &Passing, now: Micros) -> Result<(), Passed> {
+        if message.offset > self.cursor {
+            self.pass_gap(message.offset, false, now);
+        }
+        if message.offset < self.cursor {
+            return Err(Passed::Taken);
+        }
+        match self.full(now) {
+            Some(full) => Err(Passed::Full(full)),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn full(&mut self, now: Micros) -> Option<Full> {
+        if self.cursor - self.floor() < u64::from(self.policy.max_pending) {
+            return None;
+        }
+        // The held set may have got room since the last step.
+        self.trim(now);
+        if self.cursor - self.floor() < u64::from(self.policy.max_pending) {
+            return None;
+        }
+        self.totals.stopped += 1;
+        Some(if self.policy.max_held == 0 {
+            Full::Window
+        } else {
+            Full::Held
+        })
+    }
+
+    /// Skipped, expired and delayed messages are passed without anybody to have them.
+    fn settles_on_sight(&mut self, message: &Passing, now: Micros) -> bool {
+        let due = message.not_before.filter(|due| *due > now);
+        if message.skip {
+            self.settle_cursor(Terminal::Skipped);
+        } else if let Some(due) = due {
+            let entry = self.admit(message, State::Delayed, now);
+            self.store.entries.get_mut(entry).due = due;
+            self.wheel.arm(&mut self.store.entries, entry, due);
+            self.oldest.note(&self.store.entries, entry);
+        } else if message.expires_at.is_some_and(|at| at <= now) {
+            let entry = self.admit(message, State::Delayed, now);
+            self.end(entry, Reason::Expired);
+        } else {
+            return false;
+        }
+        self.step(now);
+        true
+    }
+
+    /// Whether the message may be leased to the consumer ahead of everything its lane holds unleased.
+    fn lane_is_free(&self, hash: u64, offset: Offset, consumer: u32) -> bool {
+        let Some(lane) = self.store.lanes.find(hash) else {
+            return true;
+        };
+        let lane = self.store.lanes.get(lane);
+        let first = lane.next == NIL || offset < self.store.entries.get(lane.next).offset;
+        let room = lane.leased == 0 || (lane.holder == consumer && lane.leased < u32::from(self.policy.lane_window));
+        first && room
+    }
+
+    /// Makes the entry of the message at the cursor. A ready one stands in its lane, a delayed one only belongs to it.
+    fn admit(&mut self, message: &Passing, state: State, now: Micros) -> u32 {
+        let entry = self.store.entries.insert(Entry::new(message, now), state);
+        self.window.set_active(message.offset, entry);
+        if let Some(hash) = self.lane_of(message.lane) {
+            self.store.join(entry, hash);
+            if state == State::Ready {
+                self.store.enter(entry);
+            }
+        }
+        entry
+    }
+
+    fn settle_cursor(&mut self, kind: Terminal) {
+        self.window.settle(self.cursor, kind);
+        self.journal.settle(self.cursor, 1, kind);
+        *self.total(kind) += 1;
+    }
+
+    /// The cursor has passed one offset; it leaves out what a restart knows already.
+    #[inline]
+    fn step(&mut self, now: Micros) {
+        self.cursor += 1;
+        self.skip_ahead();
+        let far = self.cursor - self.floor() > u64::from(self.policy.max_pending / 2);
+        if far || !matches!(self.window.get(self.floor()), Slot::Active(_)) {
+            self.trim(now);
+        }
+    }
+
+    pub(super) fn skip_ahead(&mut self) {
+        while self.ahead > 0 && self.window.get(self.cursor) != Slot::Empty {
+            self.cursor += 1;
+            self.ahead -= 1;
+        }
+    }
+
+    /// Leases an entry that is first in its lane, or listed nowhere.
+    fn lease(&mut self, entry: u32, consumer: u32, visibility: Micros, now: Micros) -> Lease {
+        let deadline = now.saturating_add(visibility);
+        self.store.entries.set_state(entry, State::Leased);
+        let at = self.store.entries.get_mut(entry);
+        at.deliveries = at.deliveries.saturating_add(1);
+        if at.deliveries == 1 {
+            at.first_delivery = now;
+        } else {
+            self.totals.redelivered += 1;
+        }
+        at.claimed_at = now;
+        at.consumer = consumer;
+        at.due = deadline;
+        at.revoked = false;
+        let (offset, delivery, hint, lane) = (at.offset, at.deliveries, at.hint, at.lane);
+        if lane != NIL {
+            self.store.lease_next(lane, consumer);
+            self.ready.refresh(&mut self.store, lane, self.policy.lane_window);
+        }
+        self.wheel.cancel(&mut self.store.entries, entry);
+        self.wheel.arm(&mut self.store.entries, entry, deadline);
+        self.journal.lease(LeaseRun {
+            first: offset,
+            len: 1,
+            consumer,
+            now,
+            deadline,
+            delivery,
+        });
+        Lease {
+            offset,
+            delivery,
+            hint,
+            deadline,
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Bytes of journal and checkpoint: varints, zigzag for signed numbers, and the facts of one message. Reading checks
+//! every length and bound; what does not fit is `Damaged`, with the place.
+
+use thalweg_log::{Micros, Offset};
+
+use super::entry::{Entry, NEVER, State};
+use super::types::{Damaged, Reason, Terminal};
+
+pub fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+pub fn put_signed(out: &mut Vec<u8>, value: i64) {
+    put(out, ((value << 1) ^ (value >> 63)) as u64);
+}
+
+/// Reads from the front of a slice and knows where it is.
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Where the slice itself starts, for errors.
+    offset: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Reader {
+            bytes,
+            at: 0,
+            offset: 0,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    pub fn damaged(&self, what: &'static str) -> Damaged {
+        Damaged {
+            at: self.offset + self.at,
+            what,
+        }
+    }
+
+    pub fn byte(&mut self) -> Result<u8, Damaged> {
+        let byte = *self.bytes.get(self.at).ok_or(self.damaged("ends too early"))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    pub fn u64(&mut self) -> Result<u64, Damaged> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                break;
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(self.damaged("a number is too long"))
+    }
+
+    pub fn u32(&mut self) -> Result<u32, Damaged> {
+        u32::try_from(self.u64()?).map_err(|_| self.damaged("a number is too large"))
+    }
+
+    pub fn i64(&mut self) -> Result<i64, Damaged> {
+        let value = self.u64()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    /// As many bytes as the number in front of them says.
+    pub fn part(&mut self) -> Result<Reader<'a>, Damaged> {
+        let len = usize::try_from(self.u64()?).map_err(|_| self.damaged("a length is too large"))?;
+        let end = self.at.checked_add(len).ok_or(self.damaged("a length is too large"))?;
+        let bytes = self
+            .bytes
+            .get(self.at..end)
+            .ok_or(self.damaged("a part ends behind its whole"))?;
+        let part = Reader {
+            bytes,
+            at: 0,
+            offset: self.offset + self.at,
+        };
+        self.at = end;
+        Ok(part)
+    }
+
+    pub fn terminal(&mut self) -> Result<Terminal, Damaged> {
+        let byte = self.byte()?;
+        terminal(u64::from(byte)).ok_or(self.damaged("no such final state"))
+    }
+
+    pub fn reason(&mut self) -> Result<Reason, Damaged> {
+        Ok(match self.byte()? {
+            0 => Reason::MaxRetries,
+            1 => Reason::Timeout,
+            2 => Reason::Rejected,
+            3 => Reason::Expired,
+            4 => Reason::Overflow,
+            _ => return Err(self.damaged("no such reason")),
+        })
+    }
+}
+
+pub fn terminal(code: u64) -> Option<Terminal> {
+    [
+        Terminal::Acked,
+        Terminal::Dead,
+        Terminal::Expired,
+        Terminal::Dropped,
+        Terminal::Skipped,
+    ]
+    .into_iter()
+    .find(|kind| *kind as u64 == code)
+}
+
+/// Everything a restart must know of an active message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub offset: Offset,
+    pub state: State,
+    pub deliveries: u32,
+    pub failures: u16,
+    pub consumer: u32,
+    pub due: Micros,
+    pub expires_at: Micros,
+    pub lane: Option<u64>,
+    pub first_delivery: Micros,
+    pub claimed_at: Micros,
+    pub hint: u32,
+    pub reason: Option<Reason>,
+    /// Lane, expiry and hint are known; not so for a lease that only the journal told of.
+    pub filled: bool,
+}
+
+impl Facts {
+    pub fn unfilled(offset: Offset) -> Self {
+        Facts {
+            offset,
+            state: State::Ready,
+            deliveries: 0,
+            failures: 0,
+            consumer: 0,
+            due: 0,
+            expires_at: NEVER,
+            lane: None,
+            first_delivery: 0,
+            claimed_at: 0,
+            hint: 0,
+            reason: None,
+            filled: false,
+        }
+    }
+
+    pub fn of(entry: &Entry, lane: Option<u64>) -> Self {
+        Facts {
+            offset: entry.offset,
+            state: entry.state,
+            deliveries: entry.deliveries,
+            failures: entry.failures,
+            consumer: entry.consumer,
+            due: entry.due,
+            expires_at: entry.expires_at,
+            lane,
+            first_delivery: entry.first_delivery,
+            claimed_at: entry.claimed_at,
+            hint: entry.hint,
+            reason: entry.reason,
+            filled: true,
+        }
+    }
+
+    /// Ready and never delivered: nothing that the log does not say.
+    pub fn is_untouched(&self) -> bool {
+        self.state == State::Ready && self.deliveries == 0
+    }
+
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put(out, self.offset);
+        let lane = u8::from(self.lane.is_some()) << 3;
+        let expires = u8::from(self.expires_at != NEVER) << 4;
+        let delivered = u8::from(self.deliveries > 0) << 5;
+        let reason = u8::from(self.reason.is_some()) << 6;
+        let filled = u8::from(self.filled) << 7;
+        out.push(self.state as u8 | lane | expires | delivered | reason | filled);
+        put_signed(out, self.due);
+        put(out, u64::from(self.hint));
+        if let Some(lane) = self.lane {
+            out.extend_from_slice(&lane.to_le_bytes());
+        }
+        if self.expires_at != NEVER {
+            put_signed(out, self.expires_at.wrapping_sub(self.due));
+        }
+        if self.deliveries > 0 {
+            put(out, u64::from(self.deliveries));
+            put(out, u64::from(self.failures));
+            put(out, u64::from(self.consumer));
+            put_signed(out, self.first_delivery);
+            put_signed(out, self.claimed_at.wrapping_sub(self.first_delivery));
+        }
+        if let Some(reason) = self.reason {
+            out.push(reason as u8);
+        }
+    }
+
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, Damaged> {
+        let mut facts = Facts::unfilled(from.u64()?);
+        let flags = from.byte()?;
+        facts.state = match flags & 7 {
+            0 => State::Delayed,
+            1 => State::Ready,
+            2 => State::Leased,
+            3 => State::Waiting,
+            4 => State::Ending,
+            _ => return Err(from.damaged("no such state")),
+        };
+        facts.filled = flags & 0x80 != 0;
+        facts.due = from.i64()?;
+        facts.hint = from.u32()?;
+        if flags & 8 != 0 {
+            let mut lane = [0; 8];
+            for byte in &mut lane {
+                *byte = from.byte()?;
+            }
+            facts.lane = Some(u64::from_le_bytes(lane));
+        }
+        if flags & 0x10 != 0 {
+            facts.expires_at = facts.due.wrapping_add(from.i64()?);
+        }
+        if flags & 0x20 != 0 {
+            facts.deliveries = from.u32()?;
+            facts.failures = from.u32()?.min(u32::from(u16::MAX)) as u16;
+            facts.consumer = from.u32()?;
+            facts.first_delivery = from.i64()?;
+            facts.claimed_at = facts.first_delivery.wrapping_add(from.i64()?);
+        }
+        if flags & 0x40 != 0 {
+            facts.reason = Some(from.reason()?);
+        }
+        if facts.state == State::Leased && facts.deliveries == 0 {
+            return Err(from.damaged("a lease without a delivery"));
+        }
+        Ok(facts)
+    }
+}

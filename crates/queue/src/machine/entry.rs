@@ -1,0 +1,181 @@
+//! Active messages: those that were passed and are neither settled nor simply next. Entries live in a slab with a free
+//! list, so making and dropping one allocates nothing once the slab has its size; everything that refers to an entry is
+//! its index.
+
+use thalweg_log::{Micros, Offset};
+
+use super::chain::{Links, NIL};
+use super::types::{Ending, Passing, Reason};
+use super::wheel::{Timer, Timers};
+
+/// `expires_at` of a message that never expires.
+pub const NEVER: Micros = Micros::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    Delayed = 0,
+    Ready = 1,
+    Leased = 2,
+    Waiting = 3,
+    Ending = 4,
+    Free = 5,
+}
+
+/// Which list an entry's `links` belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    None,
+    Lane,
+    Ready,
+    Ending,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub offset: Offset,
+    /// Lease deadline, retry time or not-before, as the state says.
+    pub due: Micros,
+    pub expires_at: Micros,
+    /// 0 before the first delivery.
+    pub first_delivery: Micros,
+    /// When the last lease was made.
+    pub claimed_at: Micros,
+    /// When the cursor passed it.
+    pub passed_at: Micros,
+    pub timer: Timer,
+    pub links: Links,
+    pub lane: u32,
+    pub consumer: u32,
+    pub deliveries: u32,
+    pub hint: u32,
+    pub failures: u16,
+    pub state: State,
+    pub place: Place,
+    /// Why it has to leave, once that is so; stays while a failed move waits.
+    pub reason: Option<Reason>,
+    /// Its last lease was ended by an earlier message of its lane: `release` may still say that it was never sent.
+    pub revoked: bool,
+    pub held: bool,
+}
+
+impl Entry {
+    pub fn new(message: &Passing, now: Micros) -> Self {
+        Entry {
+            offset: message.offset,
+            due: 0,
+            expires_at: message.expires_at.unwrap_or(NEVER),
+            first_delivery: 0,
+            claimed_at: 0,
+            passed_at: now,
+            timer: Timer::IDLE,
+            links: Links::NONE,
+            lane: NIL,
+            consumer: 0,
+            deliveries: 0,
+            hint: message.hint,
+            failures: 0,
+            state: State::Free,
+            place: Place::None,
+            reason: None,
+            revoked: false,
+            held: false,
+        }
+    }
+
+    pub fn ending(&self) -> Ending {
+        Ending {
+            offset: self.offset,
+            hint: self.hint,
+            reason: self.reason.unwrap_or(Reason::Rejected),
+            deliveries: self.deliveries,
+            first_attempt: self.first_delivery,
+            last_attempt: self.claimed_at,
+        }
+    }
+
+    /// What a restart must know; the rest follows from the log.
+    pub fn is_known_only_here(&self) -> bool {
+        let overflow = self.state == State::Ending && self.reason == Some(Reason::Overflow);
+        self.held || self.deliveries > 0 || overflow
+    }
+}
+
+#[derive(Default)]
+pub struct Entries {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    by_state: [u64; 6],
+}
+
+impl Entries {
+    pub fn insert(&mut self, entry: Entry, state: State) -> u32 {
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.entries[index as usize] = entry;
+                index
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        self.by_state[state as usize] += 1;
+        self.entries[index as usize].state = state;
+        index
+    }
+
+    pub fn remove(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        debug_assert!(entry.state != State::Free && entry.place == Place::None);
+        self.by_state[entry.state as usize] -= 1;
+        entry.state = State::Free;
+        self.free.push(index);
+    }
+
+    pub fn get(&self, index: u32) -> &Entry {
+        &self.entries[index as usize]
+    }
+
+    /// If it is in use.
+    pub fn find(&self, index: u32) -> Option<&Entry> {
+        self.entries
+            .get(index as usize)
+            .filter(|entry| entry.state != State::Free)
+    }
+
+    pub fn get_mut(&mut self, index: u32) -> &mut Entry {
+        &mut self.entries[index as usize]
+    }
+
+    pub fn set_state(&mut self, index: u32, state: State) {
+        let entry = &mut self.entries[index as usize];
+        self.by_state[entry.state as usize] -= 1;
+        self.by_state[state as usize] += 1;
+        entry.state = state;
+    }
+
+    pub fn count(&self, state: State) -> u64 {
+        self.by_state[state as usize]
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> + '_ {
+        (0..).zip(&self.entries).filter(|(_, entry)| entry.state != State::Free)
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.free.clear();
+        self.by_state = [0; 6];
+    }
+}
+
+impl Timers for Entries {
+    fn timer(&mut self, handle: u32) -> &mut Timer {
+        &mut self.entries[handle as usize].timer
+    }
+}

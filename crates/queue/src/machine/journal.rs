@@ -1,0 +1,257 @@
+//! The journal: what changed, as records that a restart applies in order. A record is kind, length and body.
+//!
+//! | Kind | Body |
+//! |---|---|
+//! | 1 leases | runs of offsets with consumer, time, deadline and delivery number |
+//! | 2 settles | runs of offsets with their final state |
+//! | 3 failed | offset, deliveries, failures, retry time or reason to leave |
+//! | 4 released | offset, deliveries |
+//! | 5 extended | offset, deadline |
+//! | 6 held | all facts of a message, because the floor passes it |
+//! | 7 seek, 8 purge | offset |
+//!
+//! Leases and settles are gathered as runs and written when another kind follows, leases first. That is no reordering
+//! that matters: between two other records a message is leased at most once and settled at most after that. So a batch
+//! of claims or acks is one record of a few bytes, and one message of it costs no more than a counter.
+
+use thalweg_log::{Micros, Offset};
+
+use super::codec::{Facts, put, put_signed};
+use super::types::{Reason, Terminal};
+
+pub const LEASES: u8 = 1;
+pub const SETTLES: u8 = 2;
+pub const FAILED: u8 = 3;
+pub const RELEASED: u8 = 4;
+pub const EXTENDED: u8 = 5;
+pub const HELD: u8 = 6;
+pub const SEEK: u8 = 7;
+pub const PURGE: u8 = 8;
+
+/// Longest run of leases: a reader makes one entry per message, so a few bad bytes must not ask for millions.
+pub const LEASE_RUN_MAX: u64 = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRun {
+    pub first: Offset,
+    pub len: u64,
+    pub consumer: u32,
+    pub now: Micros,
+    pub deadline: Micros,
+    pub delivery: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettleRun {
+    pub first: Offset,
+    pub len: u64,
+    pub kind: Terminal,
+}
+
+/// What a failure led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Retry(Micros),
+    Ending(Reason),
+}
+
+#[derive(Default)]
+pub struct Journal {
+    off: bool,
+    out: Vec<u8>,
+    body: Vec<u8>,
+    leases: Vec<u8>,
+    lease: Option<LeaseRun>,
+    /// What the last lease item left for the next one to differ from.
+    lease_context: LeaseContext,
+    settles: Vec<u8>,
+    settle: Option<SettleRun>,
+    settle_end: Offset,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseContext {
+    pub end: Offset,
+    pub consumer: u32,
+    pub now: Micros,
+    pub deadline: Micros,
+}
+
+impl Journal {
+    pub fn turn_off(&mut self) {
+        *self = Journal {
+            off: true,
+            ..Journal::default()
+        };
+    }
+
+    #[inline]
+    pub fn lease(&mut self, lease: LeaseRun) {
+        if self.off {
+            return;
+        }
+        if let Some(run) = &mut self.lease {
+            let next = LeaseRun {
+                first: run.first + run.len,
+                len: 1,
+                ..*run
+            };
+            if next == lease && run.len < LEASE_RUN_MAX {
+                run.len += 1;
+                return;
+            }
+            let run = *run;
+            encode_lease(&run, &mut self.lease_context, &mut self.leases);
+        }
+        self.lease = Some(lease);
+    }
+
+    #[inline]
+    pub fn settle(&mut self, first: Offset, len: u64, kind: Terminal) {
+        if self.off {
+            return;
+        }
+        if let Some(run) = &mut self.settle {
+            if run.kind == kind && run.first + run.len == first {
+                run.len += len;
+                return;
+            }
+            let run = *run;
+            encode_settle(&run, &mut self.settle_end, &mut self.settles);
+        }
+        self.settle = Some(SettleRun { first, len, kind });
+    }
+
+    pub fn failed(&mut self, offset: Offset, deliveries: u32, failures: u16, verdict: Verdict) {
+        self.record(FAILED, |body| {
+            put(body, offset);
+            put(body, u64::from(deliveries));
+            put(body, u64::from(failures));
+            match verdict {
+                Verdict::Retry(at) => {
+                    body.push(0);
+                    put_signed(body, at);
+                }
+                Verdict::Ending(reason) => body.extend_from_slice(&[1, reason as u8]),
+            }
+        });
+    }
+
+    pub fn released(&mut self, offset: Offset, deliveries: u32) {
+        self.record(RELEASED, |body| {
+            put(body, offset);
+            put(body, u64::from(deliveries));
+        });
+    }
+
+    pub fn extended(&mut self, offset: Offset, deadline: Micros) {
+        self.record(EXTENDED, |body| {
+            put(body, offset);
+            put_signed(body, deadline);
+        });
+    }
+
+    pub fn held(&mut self, facts: &Facts) {
+        self.record(HELD, |body| facts.encode(body));
+    }
+
+    pub fn seek(&mut self, to: Offset) {
+        self.record(SEEK, |body| put(body, to));
+    }
+
+    pub fn purge(&mut self, next: Offset) {
+        self.record(PURGE, |body| put(body, next));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty() && self.lease.is_none() && self.settle.is_none()
+    }
+
+    /// Appends everything to `out` and forgets it.
+    pub fn take(&mut self, out: &mut Vec<u8>) {
+        self.flush();
+        out.append(&mut self.out);
+    }
+
+    fn record(&mut self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.off {
+            return;
+        }
+        self.flush();
+        self.body.clear();
+        write(&mut self.body);
+        frame(kind, &self.body, &mut self.out);
+    }
+
+    /// Writes what is gathered.
+    fn flush(&mut self) {
+        if let Some(run) = self.lease.take() {
+            encode_lease(&run, &mut self.lease_context, &mut self.leases);
+            frame(LEASES, &self.leases, &mut self.out);
+            self.leases.clear();
+            self.lease_context = LeaseContext::default();
+        }
+        if let Some(run) = self.settle.take() {
+            encode_settle(&run, &mut self.settle_end, &mut self.settles);
+            frame(SETTLES, &self.settles, &mut self.out);
+            self.settles.clear();
+            self.settle_end = 0;
+        }
+    }
+}
+
+/// The record of one settled message.
+pub fn settled(offset: Offset, kind: Terminal, out: &mut Vec<u8>) {
+    let mut body = Vec::with_capacity(16);
+    encode_settle(
+        &SettleRun {
+            first: offset,
+            len: 1,
+            kind,
+        },
+        &mut 0,
+        &mut body,
+    );
+    frame(SETTLES, &body, out);
+}
+
+fn frame(kind: u8, body: &[u8], out: &mut Vec<u8>) {
+    out.push(kind);
+    put(out, body.len() as u64);
+    out.extend_from_slice(body);
+}
+
+fn encode_lease(run: &LeaseRun, context: &mut LeaseContext, out: &mut Vec<u8>) {
+    let LeaseRun {
+        first,
+        len,
+        consumer,
+        now,
+        deadline,
+        delivery,
+    } = *run;
+    put_signed(out, first.wrapping_sub(context.end) as i64);
+    let same = (consumer, now, deadline) == (context.consumer, context.now, context.deadline);
+    put(out, len << 2 | u64::from(delivery != 1) << 1 | u64::from(!same));
+    if !same {
+        put(out, u64::from(consumer));
+        put_signed(out, now.wrapping_sub(context.now));
+        put_signed(out, deadline.wrapping_sub(now));
+    }
+    if delivery != 1 {
+        put(out, u64::from(delivery));
+    }
+    *context = LeaseContext {
+        end: first + len,
+        consumer,
+        now,
+        deadline,
+    };
+}
+
+fn encode_settle(run: &SettleRun, end: &mut Offset, out: &mut Vec<u8>) {
+    put_signed(out, run.first.wrapping_sub(*end) as i64);
+    put(out, run.len);
+    out.push(run.kind as u8);
+    *end = run.first + run.len;
+}

@@ -1,0 +1,254 @@
+//! Lanes: the unsettled messages of one key that the cursor has passed, leased ones first, the others behind them in
+//! offset order. A lane lives while a message refers to it, a delayed one included.
+//!
+//! `Store` owns entries and lanes, because lists run through both: the list of what is ready holds single messages and
+//! whole lanes, the latter marked by the highest bit of the node.
+
+use hashbrown::HashMap;
+
+use super::chain::{Chain, Links, NIL, Nodes};
+use super::entry::{Entries, Place};
+
+/// Marks a lane in a list of nodes.
+pub const LANE: u32 = 1 << 31;
+
+/// Who finds a lane in the list of what is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    Nobody,
+    /// Any consumer may have the first unleased message.
+    Anybody,
+    /// Only the holder.
+    Holder,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Lane {
+    pub hash: u64,
+    pub chain: Chain,
+    /// The first message that is not leased.
+    pub next: u32,
+    pub leased: u32,
+    pub holder: u32,
+    pub listed: Listed,
+    refs: u32,
+    links: Links,
+}
+
+/// Keys are hashes already; one multiplication spreads those that are only 32 bits wide.
+#[derive(Clone, Copy, Default)]
+pub struct Spread(u64);
+
+impl std::hash::Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(self.0 ^ u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        self.write_u64(u64::from(key));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        let wide = u128::from(key ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+        self.0 = (wide >> 64) as u64 ^ wide as u64;
+    }
+}
+
+pub type SpreadBuilder = std::hash::BuildHasherDefault<Spread>;
+
+#[derive(Default)]
+pub struct Lanes {
+    slots: Vec<Lane>,
+    free: Vec<u32>,
+    by_hash: HashMap<u64, u32, SpreadBuilder>,
+}
+
+impl Lanes {
+    pub fn find(&self, hash: u64) -> Option<u32> {
+        self.by_hash.get(&hash).copied()
+    }
+
+    pub fn get(&self, lane: u32) -> &Lane {
+        &self.slots[lane as usize]
+    }
+
+    pub fn get_mut(&mut self, lane: u32) -> &mut Lane {
+        &mut self.slots[lane as usize]
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_hash.len()
+    }
+
+    pub fn indices(&self) -> impl Iterator<Item = u32> + use<> {
+        let mut lanes: Vec<u32> = self.by_hash.values().copied().collect();
+        lanes.sort_unstable();
+        lanes.into_iter()
+    }
+
+    pub fn clear(&mut self) {
+        self.slots.clear();
+        self.free.clear();
+        self.by_hash.clear();
+    }
+
+    fn find_or_make(&mut self, hash: u64) -> u32 {
+        let (slots, free) = (&mut self.slots, &mut self.free);
+        *self.by_hash.entry(hash).or_insert_with(|| {
+            let lane = Lane {
+                hash,
+                chain: Chain::EMPTY,
+                next: NIL,
+                leased: 0,
+                holder: 0,
+                listed: Listed::Nobody,
+                refs: 0,
+                links: Links::NONE,
+            };
+            match free.pop() {
+                Some(index) => {
+                    slots[index as usize] = lane;
+                    index
+                }
+                None => {
+                    slots.push(lane);
+                    slots.len() as u32 - 1
+                }
+            }
+        })
+    }
+}
+
+#[derive(Default)]
+pub struct Store {
+    pub entries: Entries,
+    pub lanes: Lanes,
+}
+
+impl Nodes for Store {
+    fn links(&mut self, node: u32) -> &mut Links {
+        match node & LANE {
+            0 => &mut self.entries.get_mut(node).links,
+            _ => &mut self.lanes.get_mut(node & !LANE).links,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Store {
+    pub fn links_of(&self, node: u32) -> Links {
+        match node & LANE {
+            0 => self.entries.get(node).links,
+            _ => self.lanes.get(node & !LANE).links,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Lane {
+    pub fn is_listed(&self) -> bool {
+        self.listed != Listed::Nobody
+    }
+}
+
+impl Store {
+    /// The entry belongs to the lane from now on; `enter` puts it into the row.
+    pub fn join(&mut self, entry: u32, hash: u64) -> u32 {
+        let lane = self.lanes.find_or_make(hash);
+        self.lanes.get_mut(lane).refs += 1;
+        self.entries.get_mut(entry).lane = lane;
+        lane
+    }
+
+    /// Into the row of those not leased, in offset order.
+    pub fn enter(&mut self, entry: u32) {
+        let at = *self.entries.get(entry);
+        let Lane { mut chain, next, .. } = *self.lanes.get(at.lane);
+        let before = match next {
+            NIL => NIL,
+            _ if self.entries.get(chain.tail).offset < at.offset => NIL,
+            _ => self.first_behind(next, chain.tail, at.offset),
+        };
+        chain.insert_before(self, entry, before);
+        self.entries.get_mut(entry).place = Place::Lane;
+        let lane = self.lanes.get_mut(at.lane);
+        lane.chain = chain;
+        if before == next {
+            lane.next = entry;
+        }
+    }
+
+    /// The next of the row is leased now.
+    pub fn lease_next(&mut self, lane: u32, consumer: u32) {
+        let lane = self.lanes.get_mut(lane);
+        lane.leased += 1;
+        lane.holder = consumer;
+        lane.next = self.entries.get(lane.next).links.next;
+    }
+
+    /// A leased message goes back to those not leased.
+    pub fn unlease(&mut self, entry: u32) {
+        let lane = self.entries.get(entry).lane;
+        self.unlink(entry);
+        self.lanes.get_mut(lane).leased -= 1;
+        self.enter(entry);
+    }
+
+    /// The entry belongs to no lane any more. The caller frees the lane with `vacate` once it is listed nowhere.
+    pub fn leave(&mut self, entry: u32, leased: bool) {
+        let lane = std::mem::replace(&mut self.entries.get_mut(entry).lane, NIL);
+        if self.entries.get(entry).place == Place::Lane {
+            self.unlink_from(entry, lane);
+        }
+        let lane = self.lanes.get_mut(lane);
+        lane.refs -= 1;
+        lane.leased -= u32::from(leased);
+    }
+
+    /// Frees the lane if nobody refers to it.
+    pub fn vacate(&mut self, lane: u32) {
+        let Lane { refs, hash, .. } = *self.lanes.get(lane);
+        if refs == 0 {
+            self.lanes.by_hash.remove(&hash);
+            self.lanes.free.push(lane);
+        }
+    }
+
+    fn unlink(&mut self, entry: u32) {
+        self.unlink_from(entry, self.entries.get(entry).lane);
+    }
+
+    fn unlink_from(&mut self, entry: u32, lane: u32) {
+        let Lane { mut chain, next, .. } = *self.lanes.get(lane);
+        let behind = self.entries.get(entry).links.next;
+        chain.remove(self, entry);
+        self.entries.get_mut(entry).place = Place::None;
+        let lane = self.lanes.get_mut(lane);
+        lane.chain = chain;
+        if next == entry {
+            lane.next = behind;
+        }
+    }
+
+    /// The first entry from `front` to `back` behind `offset`; there is one. Both ends are tried in turn, because what
+    /// comes back late is nearly always the oldest or the newest of its lane.
+    fn first_behind(&self, front: u32, back: u32, offset: u64) -> u32 {
+        let (mut front, mut back) = (front, back);
+        loop {
+            let first = self.entries.get(front);
+            if first.offset > offset {
+                return front;
+            }
+            front = first.links.next;
+            let previous = self.entries.get(back).links.prev;
+            if previous == NIL || self.entries.get(previous).offset < offset {
+                return back;
+            }
+            back = previous;
+        }
+    }
+}

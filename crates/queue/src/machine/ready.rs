@@ -1,0 +1,124 @@
+//! What can be claimed before the cursor moves: a list of single messages and of lanes, served first come, first served.
+//!
+//! Invariant: a lane is listed exactly when its first unleased message is ready and its window has room. While it has
+//! leases it stands in the list of its holder, because nobody else may have the message and must not have to look at it.
+
+use hashbrown::HashMap;
+
+use super::chain::{Chain, NIL};
+use super::entry::{Place, State};
+use super::lanes::{LANE, Listed, SpreadBuilder, Store};
+
+pub struct Ready {
+    anybody: Chain,
+    /// Only for windows over 1.
+    holders: HashMap<u32, Chain, SpreadBuilder>,
+    /// Both lists are served in turn, so that a lane that never runs dry does not starve the others.
+    holder_first: bool,
+}
+
+impl Default for Ready {
+    fn default() -> Self {
+        Ready {
+            anybody: Chain::EMPTY,
+            holders: HashMap::default(),
+            holder_first: true,
+        }
+    }
+}
+
+impl Ready {
+    pub fn has_any(&self, consumer: u32) -> bool {
+        self.anybody.head != NIL || (!self.holders.is_empty() && self.holders.contains_key(&consumer))
+    }
+
+    /// The entry that this consumer should have next.
+    pub fn pick(&self, store: &Store, consumer: u32) -> Option<u32> {
+        let own = match self.holders.is_empty() {
+            true => NIL,
+            false => self.holders.get(&consumer).map_or(NIL, |chain| chain.head),
+        };
+        let node = match (own, self.anybody.head) {
+            (NIL, NIL) => return None,
+            (NIL, head) => head,
+            (own, head) if self.holder_first || head == NIL => own,
+            (_, head) => head,
+        };
+        Some(if node & LANE == 0 {
+            node
+        } else {
+            store.lanes.get(node & !LANE).next
+        })
+    }
+
+    /// One was served.
+    pub fn turn(&mut self) {
+        self.holder_first = !self.holder_first;
+    }
+
+    pub fn push(&mut self, store: &mut Store, entry: u32) {
+        self.anybody.push_back(store, entry);
+        store.entries.get_mut(entry).place = Place::Ready;
+    }
+
+    pub fn remove(&mut self, store: &mut Store, entry: u32) {
+        self.anybody.remove(store, entry);
+        store.entries.get_mut(entry).place = Place::None;
+    }
+
+    /// Lists the lane where it belongs after any change to it, and frees it if that was its last message.
+    pub fn refresh(&mut self, store: &mut Store, lane: u32, window: u16) {
+        let at = *store.lanes.get(lane);
+        let open =
+            at.next != NIL && store.entries.get(at.next).state == State::Ready && at.leased < u32::from(window.max(1));
+        let listed = match (open, at.leased) {
+            (false, _) => Listed::Nobody,
+            (true, 0) => Listed::Anybody,
+            (true, _) => Listed::Holder,
+        };
+        if listed != at.listed {
+            self.unlist(store, lane);
+            match listed {
+                Listed::Nobody => {}
+                Listed::Anybody => self.anybody.push_back(store, lane | LANE),
+                Listed::Holder => {
+                    self.holders
+                        .entry(at.holder)
+                        .or_insert(Chain::EMPTY)
+                        .push_back(store, lane | LANE);
+                }
+            }
+            store.lanes.get_mut(lane).listed = listed;
+        }
+        store.vacate(lane);
+    }
+
+    #[cfg(debug_assertions)]
+    pub fn nodes(&self, store: &Store) -> Vec<u32> {
+        let mut nodes = Vec::new();
+        for chain in self.holders.values().chain([&self.anybody]) {
+            let mut node = chain.head;
+            while node != NIL {
+                nodes.push(node);
+                node = store.links_of(node).next;
+            }
+        }
+        nodes
+    }
+
+    fn unlist(&mut self, store: &mut Store, lane: u32) {
+        let at = *store.lanes.get(lane);
+        match at.listed {
+            Listed::Nobody => {}
+            Listed::Anybody => self.anybody.remove(store, lane | LANE),
+            Listed::Holder => {
+                if let Some(chain) = self.holders.get_mut(&at.holder) {
+                    chain.remove(store, lane | LANE);
+                    if chain.head == NIL {
+                        self.holders.remove(&at.holder);
+                    }
+                }
+            }
+        }
+    }
+}

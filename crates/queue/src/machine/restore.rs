@@ -1,0 +1,376 @@
+//! From checkpoint and journal to a machine.
+//!
+//! `Restoring` applies records in their order to plain facts: which offsets are settled, and what is known of active
+//! messages. Records of messages that are settled already change nothing, so a settle may stand before what led to it.
+//! `finish` builds lists, lanes and timers. The cursor starts at the floor and meets again what was passed but never
+//! delivered; the rest is known. Bytes that do not fit are `Damaged`, and no length in them makes memory be taken.
+
+use std::collections::BTreeMap;
+
+use thalweg_log::{Micros, Offset};
+
+use super::chain::NIL;
+use super::codec::{Facts, Reader, terminal};
+use super::entry::{Entry, NEVER, State};
+use super::journal::{self, LEASE_RUN_MAX, LeaseContext};
+use super::memory::Memory;
+use super::window::{Slot, Window};
+use super::{Damaged, Machine, Passing, Policy, Terminal, WINDOW_MAX, checkpoint};
+
+/// The state of a group while its records are read.
+pub struct Restoring {
+    settled: Window,
+    pub(super) memory: Memory,
+    /// Below the floor: held.
+    active: BTreeMap<Offset, Facts>,
+}
+
+impl Restoring {
+    /// `start` is where a group without a checkpoint begins.
+    pub fn new(start: Offset, checkpoint: Option<&[u8]>) -> Result<Self, Damaged> {
+        match checkpoint {
+            Some(bytes) => checkpoint::decode(bytes),
+            None => Ok(Restoring::at(start)),
+        }
+    }
+
+    pub(super) fn at(floor: Offset) -> Self {
+        Restoring {
+            settled: Window::new(floor),
+            memory: Memory::default(),
+            active: BTreeMap::new(),
+        }
+    }
+
+    pub fn floor(&self) -> Offset {
+        self.settled.floor()
+    }
+
+    /// Whole records, in the order in which they were taken.
+    pub fn apply(&mut self, records: &[u8]) -> Result<(), Damaged> {
+        let mut from = Reader::new(records);
+        while !from.is_empty() {
+            let kind = from.byte()?;
+            let mut body = from.part()?;
+            match kind {
+                journal::LEASES => self.apply_leases(&mut body)?,
+                journal::SETTLES => self.apply_settles(&mut body)?,
+                _ => self.apply_one(kind, &mut body)?,
+            }
+            if !body.is_empty() {
+                return Err(body.damaged("bytes behind a record"));
+            }
+            self.trim();
+        }
+        Ok(())
+    }
+
+    /// Messages that were handed out, of which lane, expiry and hint are only in the log: `fill` them.
+    pub fn unknown(&self) -> Vec<Offset> {
+        let wanted = |facts: &&Facts| !facts.filled && !facts.is_untouched();
+        self.active.values().filter(wanted).map(|facts| facts.offset).collect()
+    }
+
+    pub fn fill(&mut self, message: &Passing) {
+        if let Some(facts) = self.active.get_mut(&message.offset) {
+            facts.lane = message.lane;
+            facts.expires_at = message.expires_at.unwrap_or(NEVER);
+            facts.hint = message.hint;
+            facts.filled = true;
+        }
+    }
+
+    /// The machine. Leases of consumers that can return stay, others are ready again. A message that was not filled is
+    /// as if never delivered: the cursor meets it again.
+    pub fn finish(self, policy: Policy, now: Micros, can_return: impl Fn(u32) -> bool) -> Machine {
+        let mut machine = Machine::new(policy, self.floor());
+        machine.wheel = super::Wheel::new(now);
+        machine.now = now;
+        machine.memory = self.memory;
+        machine.window = self.settled;
+        let (floor, end) = (machine.floor(), machine.window.end());
+        machine.ahead = (floor..end)
+            .filter(|offset| machine.window.get(*offset) != Slot::Empty)
+            .count() as u64;
+        for facts in self.active.values() {
+            if facts.offset >= floor && (!facts.filled || facts.is_untouched()) {
+                continue;
+            }
+            machine.revive(facts, now, &can_return);
+        }
+        machine.skip_ahead();
+        machine.check();
+        machine
+    }
+
+    pub(super) fn settle(&mut self, first: Offset, len: u64, kind: Terminal) -> Result<(), &'static str> {
+        let end = first.checked_add(len).ok_or("a run lies too high")?;
+        let floor = self.floor();
+        if first > floor && end - floor > WINDOW_MAX {
+            return Err("a run lies too far from the floor");
+        }
+        let ended: Vec<Offset> = self.active.range(first..end).map(|(offset, _)| *offset).collect();
+        for offset in ended {
+            if let Some(facts) = self.active.remove(&offset) {
+                self.memory.note(offset, kind, facts.deliveries);
+            }
+        }
+        if first <= floor && end > floor {
+            self.raise(end);
+        } else {
+            for offset in first.max(floor)..end {
+                self.settled.settle(offset, kind);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn insert(&mut self, facts: Facts) -> Result<(), &'static str> {
+        let offset = facts.offset;
+        if offset >= self.floor() {
+            if offset - self.floor() >= WINDOW_MAX || offset == Offset::MAX {
+                return Err("a message lies too far from the floor");
+            }
+            self.settled.clear(offset);
+        }
+        self.active.insert(offset, facts);
+        Ok(())
+    }
+
+    /// The floor rises to `to`; slots between are settled.
+    fn raise(&mut self, to: Offset) {
+        if to >= self.settled.end() {
+            self.settled.reset(to);
+        }
+        while self.floor() < to {
+            self.settled.pop();
+        }
+    }
+
+    /// Over what is settled and what was held there.
+    fn trim(&mut self) {
+        while matches!(self.settled.get(self.floor()), Slot::Settled(_)) {
+            self.settled.pop();
+        }
+    }
+
+    fn apply_leases(&mut self, body: &mut Reader<'_>) -> Result<(), Damaged> {
+        let mut context = LeaseContext::default();
+        while !body.is_empty() {
+            let first = context.end.wrapping_add(body.i64()? as u64);
+            let head = body.u64()?;
+            let len = head >> 2;
+            if len == 0 || len > LEASE_RUN_MAX {
+                return Err(body.damaged("a run of leases of no valid length"));
+            }
+            if head & 1 != 0 {
+                context.consumer = body.u32()?;
+                context.now = context.now.wrapping_add(body.i64()?);
+                context.deadline = context.now.wrapping_add(body.i64()?);
+            }
+            let delivery = if head & 2 != 0 { body.u32()? } else { 1 };
+            context.end = first.checked_add(len).ok_or(body.damaged("a run lies too high"))?;
+            for offset in first..context.end {
+                self.lease(offset, delivery.max(1), &context)
+                    .map_err(|what| body.damaged(what))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lease(&mut self, offset: Offset, delivery: u32, context: &LeaseContext) -> Result<(), &'static str> {
+        let Some(facts) = self.unsettled(offset)? else {
+            return Ok(());
+        };
+        facts.state = State::Leased;
+        facts.deliveries = delivery;
+        facts.consumer = context.consumer;
+        facts.due = context.deadline;
+        facts.claimed_at = context.now;
+        if delivery == 1 {
+            facts.first_delivery = context.now;
+        }
+        Ok(())
+    }
+
+    fn apply_settles(&mut self, body: &mut Reader<'_>) -> Result<(), Damaged> {
+        let mut end = 0u64;
+        while !body.is_empty() {
+            let first = end.wrapping_add(body.i64()? as u64);
+            let len = body.u64()?;
+            let kind = terminal(u64::from(body.byte()?)).ok_or(body.damaged("no such final state"))?;
+            self.settle(first, len, kind).map_err(|what| body.damaged(what))?;
+            self.trim();
+            end = first + len;
+        }
+        Ok(())
+    }
+
+    fn apply_one(&mut self, kind: u8, body: &mut Reader<'_>) -> Result<(), Damaged> {
+        match kind {
+            journal::FAILED => self.apply_failed(body),
+            journal::RELEASED => {
+                let (offset, deliveries) = (body.u64()?, body.u32()?);
+                if let Some(facts) = self.unsettled(offset).map_err(|what| body.damaged(what))? {
+                    facts.state = State::Ready;
+                    facts.deliveries = deliveries;
+                    if deliveries == 0 {
+                        (facts.first_delivery, facts.claimed_at) = (0, 0);
+                    }
+                }
+                Ok(())
+            }
+            journal::EXTENDED => {
+                let (offset, deadline) = (body.u64()?, body.i64()?);
+                if let Some(facts) = self.active.get_mut(&offset) {
+                    facts.due = deadline;
+                }
+                Ok(())
+            }
+            journal::HELD => {
+                let facts = Facts::decode(body)?;
+                let offset = facts.offset;
+                if self.unsettled(offset).map_err(|what| body.damaged(what))?.is_some() {
+                    self.active.insert(offset, facts);
+                    if offset == self.floor() {
+                        self.settled.pop();
+                    }
+                }
+                Ok(())
+            }
+            journal::SEEK => {
+                let to = body.u64()?;
+                self.active.split_off(&to);
+                self.memory.forget_from(to);
+                if to <= self.floor() {
+                    self.settled.reset(to);
+                } else {
+                    (to..self.settled.end()).for_each(|offset| self.settled.clear(offset));
+                }
+                Ok(())
+            }
+            journal::PURGE => {
+                let next = body.u64()?;
+                for facts in std::mem::take(&mut self.active).into_values() {
+                    self.memory.note(facts.offset, Terminal::Dropped, facts.deliveries);
+                }
+                self.settled.reset(next);
+                Ok(())
+            }
+            _ => Err(body.damaged("no such kind of record")),
+        }
+    }
+
+    fn apply_failed(&mut self, body: &mut Reader<'_>) -> Result<(), Damaged> {
+        let (offset, deliveries) = (body.u64()?, body.u32()?);
+        let failures = body.u32()?.min(u32::from(u16::MAX)) as u16;
+        let reason = match body.byte()? {
+            0 => None,
+            _ => Some(body.reason()?),
+        };
+        let due = if reason.is_none() { body.i64()? } else { 0 };
+        if let Some(facts) = self.unsettled(offset).map_err(|what| body.damaged(what))? {
+            facts.deliveries = deliveries;
+            facts.failures = failures;
+            facts.reason = reason;
+            facts.due = due;
+            facts.state = if reason.is_some() {
+                State::Ending
+            } else {
+                State::Waiting
+            };
+        }
+        Ok(())
+    }
+
+    /// What is known of a message; `None` if it is settled.
+    fn unsettled(&mut self, offset: Offset) -> Result<Option<&mut Facts>, &'static str> {
+        let floor = self.floor();
+        if offset < floor {
+            return Ok(self.active.get_mut(&offset));
+        }
+        if offset - floor >= WINDOW_MAX || offset == Offset::MAX {
+            return Err("a message lies too far from the floor");
+        }
+        if self.settled.get(offset) != Slot::Empty {
+            return Ok(None);
+        }
+        Ok(Some(
+            self.active.entry(offset).or_insert_with(|| Facts::unfilled(offset)),
+        ))
+    }
+}
+
+impl Machine {
+    /// Makes the entry of a message that a restart knows of. They come in offset order.
+    fn revive(&mut self, facts: &Facts, now: Micros, can_return: &impl Fn(u32) -> bool) {
+        let message = Passing {
+            offset: facts.offset,
+            lane: facts.lane,
+            expires_at: (facts.expires_at != NEVER).then_some(facts.expires_at),
+            not_before: None,
+            skip: false,
+            hint: facts.hint,
+        };
+        let entry = self.store.entries.insert(Entry::new(&message, now), facts.state);
+        let held = facts.offset < self.floor();
+        let at = self.store.entries.get_mut(entry);
+        at.deliveries = facts.deliveries;
+        at.failures = facts.failures;
+        at.consumer = facts.consumer;
+        at.due = facts.due;
+        at.first_delivery = facts.first_delivery;
+        at.claimed_at = facts.claimed_at;
+        at.reason = facts.reason;
+        at.held = held;
+        if held {
+            self.held.insert(facts.offset, entry);
+        } else {
+            self.window.set_active(facts.offset, entry);
+            self.ahead += 1;
+        }
+        // What has to leave has left its lane.
+        let lane = match facts.reason {
+            None => self.lane_of(facts.lane),
+            Some(_) => None,
+        };
+        if let Some(hash) = lane {
+            self.store.join(entry, hash);
+        }
+        self.resume(entry, facts, can_return);
+    }
+
+    fn resume(&mut self, entry: u32, facts: &Facts, can_return: &impl Fn(u32) -> bool) {
+        let lane = self.store.entries.get(entry).lane;
+        if lane != NIL && facts.state != State::Delayed {
+            self.store.enter(entry);
+        }
+        match facts.state {
+            State::Leased if can_return(facts.consumer) && self.keeps_lease(lane, entry, facts.consumer) => {
+                if lane != NIL {
+                    self.store.lease_next(lane, facts.consumer);
+                }
+                self.wheel.arm(&mut self.store.entries, entry, facts.due);
+                self.refresh_lane_of(entry);
+            }
+            State::Leased | State::Ready => self.make_ready(entry),
+            State::Delayed => self.wheel.arm(&mut self.store.entries, entry, facts.due),
+            State::Waiting if facts.reason.is_none() => {
+                self.wheel
+                    .arm(&mut self.store.entries, entry, facts.due.min(facts.expires_at));
+                self.refresh_lane_of(entry);
+            }
+            State::Waiting | State::Ending | State::Free => self.end_again(entry),
+        }
+    }
+
+    /// The lane allows this lease; not so where the end of the journal was cut off, or its settings changed.
+    fn keeps_lease(&self, lane: u32, entry: u32, consumer: u32) -> bool {
+        if lane == NIL {
+            return true;
+        }
+        let lane = self.store.lanes.get(lane);
+        let room = lane.leased == 0 || (lane.holder == consumer && lane.leased < u32::from(self.policy.lane_window));
+        lane.next == entry && room
+    }
+}

@@ -1,0 +1,245 @@
+//! Settling: ack, nack, reject, extend, and giving back. Each finds its message with one array access, below the floor
+//! with one look into the held set.
+
+use thalweg_log::{Micros, Offset};
+
+use super::chain::NIL;
+use super::entry::{NEVER, State};
+use super::journal::Verdict;
+use super::{AckOutcome, EXTEND_MAX, FailOutcome, Found, Machine, Reason, SettleError, Terminal};
+
+impl Machine {
+    /// Done. Counts after the lease is over too, as long as nobody else has the message; a repeated one succeeds.
+    pub fn ack(&mut self, offset: Offset, delivery: u32, now: Micros) -> Result<AckOutcome, SettleError> {
+        let entry = match self.find(offset) {
+            Found::Active(entry) => entry,
+            Found::Settled(Terminal::Acked, last) if last.is_none_or(|last| last == delivery) => {
+                return Ok(AckOutcome::Repeated);
+            }
+            Found::Settled(..) => return Err(SettleError::Gone),
+            Found::Unpassed => return Err(SettleError::LeaseLost),
+        };
+        let at = self.store.entries.get(entry);
+        match at.state {
+            State::Delayed => return Err(SettleError::NotLeased),
+            State::Ending => return Err(SettleError::Gone),
+            _ if at.deliveries != delivery || delivery == 0 => return Err(SettleError::LeaseLost),
+            _ => {}
+        }
+        self.settle(entry, Terminal::Acked, now);
+        Ok(AckOutcome::Acked)
+    }
+
+    /// Failed: again after `delay`, or after the backoff of the policy.
+    pub fn nack(
+        &mut self,
+        offset: Offset,
+        delivery: u32,
+        delay: Option<Micros>,
+        now: Micros,
+    ) -> Result<FailOutcome, SettleError> {
+        let entry = self.leased(offset, delivery)?;
+        Ok(self.fail(entry, delay, now))
+    }
+
+    /// Never again: it has to leave for the dead-letter queue.
+    pub fn reject(&mut self, offset: Offset, delivery: u32) -> Result<FailOutcome, SettleError> {
+        let entry = self.leased(offset, delivery)?;
+        self.revoke_later(entry);
+        self.end(entry, Reason::Rejected);
+        Ok(FailOutcome::Ending(Reason::Rejected))
+    }
+
+    /// A new deadline, `visibility` from now but at most 12 h after the claim. Returns it.
+    pub fn extend(
+        &mut self,
+        offset: Offset,
+        delivery: u32,
+        visibility: Micros,
+        now: Micros,
+    ) -> Result<Micros, SettleError> {
+        let entry = self.leased(offset, delivery)?;
+        let at = self.store.entries.get_mut(entry);
+        at.due = now
+            .saturating_add(visibility)
+            .min(at.claimed_at.saturating_add(EXTEND_MAX));
+        let due = at.due;
+        self.wheel.cancel(&mut self.store.entries, entry);
+        self.wheel.arm(&mut self.store.entries, entry, due);
+        self.journal.extended(offset, due);
+        Ok(due)
+    }
+
+    /// The consumer is gone: the message is ready again, and if it never left the process this was no delivery. False if
+    /// there was no such lease. May be called in any order for the leases of one lane, which end together.
+    pub fn release(&mut self, offset: Offset, delivery: u32, unsent: bool) -> bool {
+        let Found::Active(entry) = self.find(offset) else {
+            return false;
+        };
+        let at = *self.store.entries.get(entry);
+        if at.deliveries != delivery || (at.state != State::Leased && !at.revoked) {
+            return false;
+        }
+        if at.state == State::Leased {
+            self.revoke_later(entry);
+            self.give_back(entry);
+        } else if !unsent {
+            return true;
+        }
+        if unsent {
+            let at = self.store.entries.get_mut(entry);
+            at.deliveries -= 1;
+            if at.deliveries == 0 {
+                (at.first_delivery, at.claimed_at) = (0, 0);
+            }
+        }
+        let at = self.store.entries.get_mut(entry);
+        at.revoked = false;
+        self.journal.released(offset, at.deliveries);
+        self.refresh_lane_of(entry);
+        true
+    }
+
+    /// Overdue leases come here too.
+    pub(super) fn fail(&mut self, entry: u32, delay: Option<Micros>, now: Micros) -> FailOutcome {
+        let at = self.store.entries.get_mut(entry);
+        at.failures = at.failures.saturating_add(1);
+        let (failures, expired) = (at.failures, at.expires_at <= now);
+        self.revoke_later(entry);
+        if let Some(reason) = self.exhausted(entry, now).or(expired.then_some(Reason::Expired)) {
+            self.end(entry, reason);
+            return FailOutcome::Ending(reason);
+        }
+        let offset = self.store.entries.get(entry).offset;
+        let delay = delay.unwrap_or_else(|| self.backoff(offset, failures));
+        let retry_at = now.saturating_add(delay.max(0));
+        let at = self.store.entries.get(entry);
+        self.journal
+            .failed(offset, at.deliveries, failures, Verdict::Retry(retry_at));
+        self.unlease(entry);
+        self.wait(entry, retry_at, now);
+        FailOutcome::Retry(retry_at)
+    }
+
+    /// Waiting until `retry_at`; ready at once if that is now.
+    fn wait(&mut self, entry: u32, retry_at: Micros, now: Micros) {
+        if retry_at <= now {
+            self.make_ready(entry);
+            return;
+        }
+        self.store.entries.set_state(entry, State::Waiting);
+        let at = self.store.entries.get_mut(entry);
+        at.due = retry_at;
+        let due = at.due.min(at.expires_at);
+        self.wheel.arm(&mut self.store.entries, entry, due);
+        self.oldest.note(&self.store.entries, entry);
+        self.refresh_lane_of(entry);
+    }
+
+    /// Ready, behind what is ready already. The entry stands in its lane, if it has one, and in no list.
+    pub(super) fn make_ready(&mut self, entry: u32) {
+        self.store.entries.set_state(entry, State::Ready);
+        self.arm_expiry(entry);
+        if self.store.entries.get(entry).lane == NIL {
+            self.ready.push(&mut self.store, entry);
+        }
+        self.refresh_lane_of(entry);
+    }
+
+    pub(super) fn arm_expiry(&mut self, entry: u32) {
+        let expires_at = self.store.entries.get(entry).expires_at;
+        if expires_at != NEVER {
+            self.wheel.arm(&mut self.store.entries, entry, expires_at);
+        }
+        self.oldest.note(&self.store.entries, entry);
+    }
+
+    pub(super) fn refresh_lane_of(&mut self, entry: u32) {
+        let lane = self.store.entries.get(entry).lane;
+        if lane != NIL {
+            self.ready.refresh(&mut self.store, lane, self.policy.lane_window);
+        }
+    }
+
+    /// Why the message may not be delivered again, if so.
+    pub(super) fn exhausted(&self, entry: u32, now: Micros) -> Option<Reason> {
+        let at = self.store.entries.get(entry);
+        let timeout = self.policy.total_timeout;
+        if at.deliveries > self.policy.max_retries {
+            Some(Reason::MaxRetries)
+        } else if timeout > 0 && at.deliveries > 0 && now.saturating_sub(at.first_delivery) >= timeout {
+            Some(Reason::Timeout)
+        } else {
+            None
+        }
+    }
+
+    /// The entry of a message with this current lease.
+    fn leased(&self, offset: Offset, delivery: u32) -> Result<u32, SettleError> {
+        let entry = match self.find(offset) {
+            Found::Active(entry) => entry,
+            Found::Settled(..) => return Err(SettleError::Gone),
+            Found::Unpassed => return Err(SettleError::LeaseLost),
+        };
+        let at = self.store.entries.get(entry);
+        match at.state {
+            State::Delayed => Err(SettleError::NotLeased),
+            State::Ending => Err(SettleError::Gone),
+            State::Leased if at.deliveries == delivery => Ok(entry),
+            _ => Err(SettleError::LeaseLost),
+        }
+    }
+
+    /// Ends the leases of the messages behind this one in its lane, the last first, so that each is put to the front.
+    fn revoke_later(&mut self, entry: u32) {
+        let at = self.store.entries.get(entry);
+        if at.lane == NIL || self.store.lanes.get(at.lane).leased < 2 {
+            return;
+        }
+        let (offset, lane) = (at.offset, self.store.lanes.get(at.lane));
+        let last = match lane.next {
+            NIL => lane.chain.tail,
+            next => self.store.entries.get(next).links.prev,
+        };
+        let mut other = last;
+        while other != NIL {
+            let at = *self.store.entries.get(other);
+            if at.offset > offset {
+                self.give_back(other);
+                self.store.entries.get_mut(other).revoked = true;
+                self.journal.released(at.offset, at.deliveries);
+            }
+            other = at.links.prev;
+        }
+    }
+
+    fn give_back(&mut self, entry: u32) {
+        self.unlease(entry);
+        self.make_ready(entry);
+    }
+
+    fn unlease(&mut self, entry: u32) {
+        self.wheel.cancel(&mut self.store.entries, entry);
+        if self.store.entries.get(entry).lane != NIL {
+            self.store.unlease(entry);
+        }
+    }
+
+    /// `min(initial × multiplier^(n−1), max)` ± jitter, the same for the same message, failure and seed.
+    fn backoff(&self, offset: Offset, failures: u16) -> Micros {
+        let backoff = &self.policy.backoff;
+        let growth = backoff.multiplier.max(1.0).powi(i32::from(failures) - 1);
+        let delay = (backoff.initial as f64 * growth).min(backoff.max as f64).max(0.0);
+        let random = spread(backoff.seed ^ spread(offset ^ u64::from(failures) << 48));
+        let unit = (random >> 11) as f64 / (1u64 << 53) as f64;
+        (delay * (1.0 + backoff.jitter * (2.0 * unit - 1.0))) as Micros
+    }
+}
+
+/// The finaliser of SplitMix64: equal inputs give equal numbers, near ones unrelated numbers.
+fn spread(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,81 @@
+//! Time: what is due happens in `advance`, in the order of the ticks (1 ms), within one in the order of the offsets.
+
+use thalweg_log::Micros;
+
+use super::chain::NIL;
+use super::entry::{NEVER, State};
+use super::wheel::Wheel;
+use super::{Machine, Reason};
+
+/// A clock that falls back by less is taken as standing still; otherwise the timers are set anew.
+const FALL_BACK: Micros = 1_000_000;
+
+impl Machine {
+    /// Lets everything happen that is due at `now`. Never early, up to 1 ms late.
+    pub fn advance(&mut self, now: Micros) {
+        if now < self.now.saturating_sub(FALL_BACK) {
+            self.rewind_wheel(now);
+        }
+        self.now = now.max(self.now);
+        let mut fired = std::mem::take(&mut self.fired);
+        while self.wheel.fire(&mut self.store.entries, self.now, &mut fired) {
+            fired.sort_unstable_by_key(|entry| self.store.entries.get(*entry).offset);
+            for entry in fired.drain(..) {
+                if Wheel::take_fired(&mut self.store.entries, entry) {
+                    self.due(entry, self.now);
+                }
+            }
+        }
+        self.fired = fired;
+        self.trim(self.now);
+        self.check();
+    }
+
+    fn due(&mut self, entry: u32, now: Micros) {
+        let at = *self.store.entries.get(entry);
+        match at.state {
+            State::Leased => {
+                self.totals.lease_timeouts += 1;
+                self.fail(entry, None, now);
+            }
+            State::Waiting => match at.reason {
+                Some(_) => self.end_again(entry),
+                None if at.expires_at <= now => self.end(entry, Reason::Expired),
+                None => self.make_ready(entry),
+            },
+            State::Ready => self.end(entry, Reason::Expired),
+            State::Delayed => {
+                if at.lane != NIL {
+                    self.store.enter(entry);
+                }
+                self.make_ready(entry);
+            }
+            State::Ending | State::Free => debug_assert!(false, "a timer without a reason"),
+        }
+    }
+
+    /// The clock fell back: every timer goes by the new time. O(unsettled).
+    #[cold]
+    fn rewind_wheel(&mut self, now: Micros) {
+        self.wheel = Wheel::new(now);
+        self.now = now;
+        let timers: Vec<(u32, Micros)> = self
+            .store
+            .entries
+            .iter()
+            .filter_map(|(entry, at)| {
+                let due = match at.state {
+                    State::Leased | State::Delayed => at.due,
+                    State::Waiting if at.reason.is_some() => at.due,
+                    State::Waiting => at.due.min(at.expires_at),
+                    State::Ready => at.expires_at,
+                    State::Ending | State::Free => NEVER,
+                };
+                (due != NEVER).then_some((entry, due))
+            })
+            .collect();
+        for (entry, due) in timers {
+            self.wheel.arm(&mut self.store.entries, entry, due);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The dense ring: one slot per offset from the floor on. A slot is empty, names how the message ended, or names the
+//! entry of an active one. Invariant: slots of offsets below the floor are empty, so a slot is one masked array access
+//! away at any width.
+
+use thalweg_log::Offset;
+
+use super::types::Terminal;
+
+const START: usize = 64;
+const ENTRY: u32 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// Not passed yet.
+    Empty,
+    Settled(Terminal),
+    Active(u32),
+}
+
+pub struct Window {
+    floor: Offset,
+    mask: u64,
+    slots: Vec<u32>,
+}
+
+fn decode(code: u32) -> Slot {
+    match code {
+        0 => Slot::Empty,
+        1 => Slot::Settled(Terminal::Acked),
+        2 => Slot::Settled(Terminal::Dead),
+        3 => Slot::Settled(Terminal::Expired),
+        4 => Slot::Settled(Terminal::Dropped),
+        5..ENTRY => Slot::Settled(Terminal::Skipped),
+        _ => Slot::Active(code - ENTRY),
+    }
+}
+
+impl Window {
+    pub fn new(floor: Offset) -> Self {
+        Window {
+            floor,
+            mask: START as u64 - 1,
+            slots: vec![0; START],
+        }
+    }
+
+    pub fn floor(&self) -> Offset {
+        self.floor
+    }
+
+    /// Offsets at or behind the end have empty slots.
+    pub fn end(&self) -> Offset {
+        self.floor.saturating_add(self.slots.len() as u64)
+    }
+
+    /// Of an offset at or above the floor.
+    pub fn get(&self, offset: Offset) -> Slot {
+        debug_assert!(offset >= self.floor);
+        if offset - self.floor > self.mask {
+            return Slot::Empty;
+        }
+        decode(self.slots[(offset & self.mask) as usize])
+    }
+
+    pub fn set_active(&mut self, offset: Offset, entry: u32) {
+        self.set(offset, ENTRY + entry);
+    }
+
+    pub fn settle(&mut self, offset: Offset, kind: Terminal) {
+        self.set(offset, kind as u32);
+    }
+
+    pub fn clear(&mut self, offset: Offset) {
+        debug_assert!(offset >= self.floor);
+        if offset - self.floor <= self.mask {
+            self.slots[(offset & self.mask) as usize] = 0;
+        }
+    }
+
+    /// The floor rises by one.
+    pub fn pop(&mut self) {
+        self.slots[(self.floor & self.mask) as usize] = 0;
+        self.floor += 1;
+    }
+
+    /// Empties everything and stands at `floor`.
+    pub fn reset(&mut self, floor: Offset) {
+        self.slots.fill(0);
+        self.floor = floor;
+    }
+
+    fn set(&mut self, offset: Offset, code: u32) {
+        debug_assert!(offset >= self.floor);
+        if offset - self.floor > self.mask {
+            self.grow(offset - self.floor);
+        }
+        self.slots[(offset & self.mask) as usize] = code;
+    }
+
+    #[cold]
+    fn grow(&mut self, distance: u64) {
+        let len = (distance + 1).next_power_of_two();
+        let mut slots = vec![0; len as usize];
+        for offset in self.floor..self.end() {
+            slots[(offset & (len - 1)) as usize] = self.slots[(offset & self.mask) as usize];
+        }
+        self.slots = slots;
+        self.mask = len - 1;
+    }
+}
