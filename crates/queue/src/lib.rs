@@ -9,6 +9,7 @@ pub mod hash;
 mod ids;
 #[doc(hidden)]
 pub mod machine;
+pub mod members;
 pub mod names;
 pub mod settings;
 pub mod times;

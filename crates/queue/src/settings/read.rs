@@ -22,8 +22,8 @@ const TOPICS_MAX: usize = 1000;
 const GROUPS_MAX: usize = 1000;
 const RETRIES_MAX: u32 = 1_000_000;
 const IN_FLIGHT_MAX: u32 = 1_000_000;
-/// A slot of the dense window takes some bytes per partition and group.
-const PENDING_MAX: u32 = 10_000_000;
+/// The dense window of a group's state machine is at most that wide.
+const PENDING_MAX: u32 = 1 << 22;
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 /// What is longer than any machine will run; keeps sums with clocks in range.

@@ -149,7 +149,10 @@ fn a_rule_that_is_broken_is_named_with_its_key() {
             "claim_batch: expected a whole number from 1 to 10000",
         ),
         ("max_in_flight: 0", "max_in_flight: expected a whole number from 1"),
-        ("max_pending: 0", "max_pending: expected a whole number from 1"),
+        (
+            "max_pending: 0",
+            "max_pending: expected a whole number from 1 to 4194304",
+        ),
         (
             "retry: {max_retries: -1}",
             "retry.max_retries: expected a whole number from 0",

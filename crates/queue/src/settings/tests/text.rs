@@ -80,7 +80,7 @@ prop_compose! {
         lane_window in 1..=1000_u32,
         claim_batch in 1..=10_000_u32,
         max_in_flight in 1..=1_000_000_u32,
-        max_pending in 1..=10_000_000_u32,
+        max_pending in 1..=1_u32 << 22,
         max_message_size in 1..=24_u64 << 20,
         max_depth in 0..=i64::MAX as u64,
         max_bytes in any::<u64>(),
