@@ -84,10 +84,11 @@ impl Lanes {
         self.by_hash.len()
     }
 
+    /// By their hashes, so that equal states give equal orders.
     pub fn indices(&self) -> impl Iterator<Item = u32> + use<> {
-        let mut lanes: Vec<u32> = self.by_hash.values().copied().collect();
+        let mut lanes: Vec<(u64, u32)> = self.by_hash.iter().map(|(hash, lane)| (*hash, *lane)).collect();
         lanes.sort_unstable();
-        lanes.into_iter()
+        lanes.into_iter().map(|(_, lane)| lane)
     }
 
     pub fn clear(&mut self) {

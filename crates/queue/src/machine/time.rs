@@ -57,7 +57,6 @@ impl Machine {
     /// The clock fell back: every timer goes by the new time. O(unsettled).
     #[cold]
     fn rewind_wheel(&mut self, now: Micros) {
-        self.wheel = Wheel::new(now);
         self.now = now;
         let timers: Vec<(u32, Micros)> = self
             .store
@@ -74,6 +73,10 @@ impl Machine {
                 (due != NEVER).then_some((entry, due))
             })
             .collect();
+        for (entry, _) in &timers {
+            self.wheel.cancel(&mut self.store.entries, *entry);
+        }
+        self.wheel = Wheel::new(now);
         for (entry, due) in timers {
             self.wheel.arm(&mut self.store.entries, entry, due);
         }

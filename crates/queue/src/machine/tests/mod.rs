@@ -1,1 +1,5 @@
-//! Tests of the state machine.
+//! Tests of the state machine: against a model, through crashes, cell by cell of its table, and its parts alone.
+
+mod driver;
+mod model;
+mod random;
