@@ -18,6 +18,17 @@ pub enum Durability {
 }
 
 impl Durability {
+    /// The one of two that promises more.
+    pub fn stronger(self, other: Durability) -> Durability {
+        let strength = |durability| match durability {
+            Durability::Memory => 0,
+            Durability::Os => 1,
+            Durability::Interval => 2,
+            Durability::Fsync => 3,
+        };
+        if strength(other) > strength(self) { other } else { self }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Durability::Fsync => "fsync",

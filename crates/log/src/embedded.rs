@@ -2,30 +2,42 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-use crate::commit_file::CommitFile;
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::format::frame::Kind;
-use crate::ids::{Offset, PartitionId};
-use crate::partition::{Bounds, Frame, Partition};
-use crate::records::Unit;
-use crate::recovery::{Report, recover};
-use crate::writer::core::{Core, Resume, Submission};
-use crate::writer::files::{Files, MadeAtOnce, Spares as _};
+use crate::format::record::RecordRef;
+use crate::ids::{Micros, Offset, PartitionId};
+use crate::open::{self, Opened};
+use crate::partition::{Bounds, Frame, Listener, Partition};
+use crate::records::{Records, Unit};
+use crate::recovery::Report;
+use crate::shelf::{Hooks, Shelf};
+use crate::table::{Change, META, PARTITIONS_MAX};
+use crate::upkeep::{Upkeep, UpkeepPolicy};
+use crate::writer::core::Submission;
 use crate::writer::group::Part;
-use crate::writer::thread::{Pace, Writer};
+use crate::writer::thread::{Pace, Writer, now};
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LogOptions {
+    /// Where the files are, for errors.
+    pub folder: String,
     /// Bytes of a commit file, and of the very first one.
     pub file_bytes: u64,
     pub first_file_bytes: u64,
+    /// Commit files that are ready at any time.
+    pub spare: usize,
+    /// With more full commit files than this, what is needed of the oldest is moved out of them.
+    pub files_max: usize,
+    /// Bytes of the disk that the log leaves free; `None`: the larger of 2 GiB and a twentieth of the disk.
+    pub min_free_bytes: Option<u64>,
     /// A block takes submissions up to so many bytes; a larger one fills a block alone.
     pub commit_bytes_max: usize,
     /// The longest wait for a group to become as large as the last one; zero: never.
@@ -36,18 +48,31 @@ pub struct LogOptions {
     pub waiting_bytes_max: usize,
     /// Bytes of newest frames that are read from memory.
     pub tail_bytes_max: usize,
+    /// Bytes of indexes of full files in memory.
+    pub index_bytes_max: usize,
+    /// Moving, compacting and scrubbing read and write so much at most.
+    pub io_bytes_per_second: u64,
+    /// All that is stored is read and checked once in so long; zero: never.
+    pub scrub: Duration,
 }
 
 impl Default for LogOptions {
     fn default() -> LogOptions {
         LogOptions {
+            folder: "log".to_owned(),
             file_bytes: 128 << 20,
             first_file_bytes: 16 << 20,
+            spare: 4,
+            files_max: 64,
+            min_free_bytes: None,
             commit_bytes_max: 1 << 20,
             linger: Duration::from_micros(50),
             interval: Duration::from_millis(50),
             waiting_bytes_max: 64 << 20,
             tail_bytes_max: 64 << 20,
+            index_bytes_max: 32 << 20,
+            io_bytes_per_second: 64 << 20,
+            scrub: Duration::from_hours(7 * 24),
         }
     }
 }
@@ -61,11 +86,36 @@ pub struct Appended {
     pub durability: Durability,
 }
 
+/// Who may append to a partition: the right of everybody who acquired it earlier is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    pub partition: PartitionId,
+    pub epoch: u32,
+}
+
+/// How a log is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogStatus {
+    Healthy,
+    /// Some of what is stored cannot be read; the rest works. What was found, the first time.
+    Degraded(String),
+    /// New messages are refused; reads and settles go on.
+    DiskFull(String),
+    /// Nothing is taken any more; what was committed can be read.
+    Poisoned(String),
+}
+
 pub struct EmbeddedLog {
-    writer: Writer,
-    partitions: RwLock<HashMap<PartitionId, Arc<Partition>>>,
-    /// Of all partitions found at the start and not opened yet.
-    found: Vec<Arc<CommitFile>>,
+    writer: Arc<Writer>,
+    partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
+    shelf: Arc<Shelf>,
+    upkeep: Arc<Upkeep>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Of the log itself.
+    meta: Arc<Partition>,
+    /// Of the next partition.
+    next_slot: Mutex<usize>,
+    log_id: u64,
     report: Report,
 }
 
@@ -73,106 +123,218 @@ impl EmbeddedLog {
     /// Opens the log of a disk, after looking at all that was not known to be synced. Blocks. `log_id` names a new log;
     /// one that exists keeps its own.
     pub fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<EmbeddedLog> {
-        let found = recover(disk.as_ref())?;
-        let mut spares = MadeAtOnce {
-            disk,
-            ready: found.spares.into(),
-            next_number: found.next_number,
-            size: options.file_bytes,
-        };
-        let (current, end) = match found.files.last() {
-            Some(file) => (file.clone(), found.end),
-            None if spares.ready.is_empty() => {
-                let first = CommitFile::make(spares.disk.as_ref(), spares.next_number, options.first_file_bytes)?;
-                spares.next_number += 1;
-                (Arc::new(first), Some(0))
-            }
-            None => (Arc::new(spares.take()?), Some(0)),
-        };
-        let log_id = found.log_id.unwrap_or(log_id);
-        let resume = Resume {
-            files: Files::new(current, end, found.first, log_id, Box::new(spares)),
+        let Opened {
+            core,
+            shelf,
+            partitions,
+            meta,
             log_id,
-            next: found.next,
-            synced: found.next - 1,
-        };
+            report,
+        } = open::open(disk, log_id, options)?;
         let pace = Pace {
             linger: options.linger,
             interval: options.interval,
             waiting_bytes_max: options.waiting_bytes_max,
         };
-        let core = Core::new(resume, options.commit_bytes_max, options.tail_bytes_max);
-        let writer = Writer::start(core, pace).map_err(LogError::io("cannot start the thread of", "the log"))?;
+        let cannot = |error| LogError::io("cannot start a thread of", &options.folder)(error);
+        let writer = Arc::new(Writer::start(core, pace).map_err(cannot)?);
+        let next_slot = partitions.len() + 1;
+        let partitions = Arc::new(RwLock::new(partitions));
+        let policy = UpkeepPolicy {
+            files_max: options.files_max,
+            io_bytes_per_second: options.io_bytes_per_second,
+            scrub: options.scrub,
+        };
+        let upkeep = Arc::new(Upkeep::new(shelf.clone(), partitions.clone(), policy));
+        // The upkeep holds the shelf: a circle would keep both, and all files, for ever.
+        let (barrier, news) = (writer.clone(), Arc::downgrade(&upkeep));
+        shelf.attend_with(Hooks {
+            barrier: Box::new(move || barrier.barrier()),
+            news: Box::new(move || {
+                if let Some(upkeep) = news.upgrade() {
+                    upkeep.wake();
+                }
+            }),
+        });
+        let (keeper, keeping) = (shelf.clone(), upkeep.clone());
+        let threads = vec![
+            spawn("log-spares", move || keeper.attend()).map_err(cannot)?,
+            spawn("log-upkeep", move || keeping.run()).map_err(cannot)?,
+        ];
         Ok(EmbeddedLog {
             writer,
-            partitions: RwLock::default(),
-            found: found.files,
-            report: found.report,
+            partitions,
+            shelf,
+            upkeep,
+            threads: Mutex::new(threads),
+            meta,
+            next_slot: Mutex::new(next_slot),
+            log_id,
+            report,
         })
     }
 
+    /// What was found at the start.
     pub fn report(&self) -> Report {
         self.report
     }
 
-    /// Opens a partition, an empty one if it has no records.
-    pub fn open_partition(&self, id: PartitionId, durability: Durability) -> Result<()> {
-        let mut partitions = self.partitions.write();
-        if partitions.contains_key(&id) {
-            return Err(LogError::PartitionExists(id));
+    /// Names this log among all.
+    pub fn id(&self) -> u64 {
+        self.log_id
+    }
+
+    pub fn status(&self) -> LogStatus {
+        if let Some(cause) = self.writer.poison() {
+            return LogStatus::Poisoned(cause.to_string());
         }
-        let partition = Arc::new(Partition::new(id, partitions.len(), durability));
-        partition.find_in(&self.found);
-        // In the order of slots, which the lock above keeps.
-        self.writer.add_partition(partition.clone());
-        partitions.insert(id, partition);
+        if let Some(full) = self.shelf.refuses() {
+            return LogStatus::DiskFull(full.to_string());
+        }
+        match self.upkeep.trouble() {
+            Some(trouble) => LogStatus::Degraded(trouble),
+            None => LogStatus::Healthy,
+        }
+    }
+
+    /// All partitions, in no order.
+    pub fn partitions(&self) -> Vec<PartitionId> {
+        self.partitions.read().keys().copied().collect()
+    }
+
+    /// A new partition, empty. Durable when this returns. An id is never used again after its partition was removed.
+    pub async fn create(&self, id: PartitionId, durability: Durability) -> Result<()> {
+        if durability == Durability::Memory {
+            return Err(LogError::DurabilityUnavailable {
+                wanted: durability.name(),
+                offered: "`fsync`, `interval` and `os`",
+            });
+        }
+        {
+            let mut next_slot = self.next_slot.lock();
+            let mut partitions = self.partitions.write();
+            if id == META || partitions.contains_key(&id) {
+                return Err(LogError::PartitionExists(id));
+            }
+            if partitions.len() >= PARTITIONS_MAX {
+                return Err(LogError::TooManyPartitions { limit: PARTITIONS_MAX });
+            }
+            let partition = Arc::new(Partition::new(id, *next_slot, durability, 0));
+            *next_slot += 1;
+            // In the order of slots, which the lock above keeps.
+            self.writer.add_partition(partition.clone());
+            partitions.insert(id, partition);
+        }
+        let stored = self.change(Change::Created(id, durability)).await;
+        if stored.is_err() {
+            self.partitions.write().remove(&id);
+        }
+        stored
+    }
+
+    /// A partition goes, with all that is in it. Durable when this returns.
+    pub async fn remove(&self, id: PartitionId) -> Result<()> {
+        let partition = self.partition(id)?;
+        self.change(Change::Removed(id)).await?;
+        self.partitions.write().remove(&id);
+        partition.remove();
+        self.shelf.wake();
         Ok(())
     }
 
     /// Stores the records of a unit together or not at all. Returns once the strongest durability among its partitions
     /// holds for all of it; records can be read from then on. Waits while the disk cannot keep up.
-    pub async fn append(&self, unit: Unit) -> Result<Appended> {
+    ///
+    /// Whoever drops the future before it is done does not know what became of the unit: it is stored, or not.
+    pub async fn append(&self, unit: Unit, fence: Option<Fence>) -> Result<Appended> {
         let bytes = unit.check()?;
+        if unit.only_messages()
+            && let Some(full) = self.shelf.refuses()
+        {
+            return Err(full);
+        }
         let mut durability = Durability::Os;
         let mut parts = Vec::with_capacity(unit.parts.len());
         {
             let partitions = self.partitions.read();
-            for (id, records) in unit.parts {
+            for (id, kind, records) in unit.parts {
                 let partition = partitions.get(&id).ok_or(LogError::NoPartition(id))?;
-                durability = strongest(durability, partition.durability);
-                parts.push(Part {
-                    slot: partition.slot,
-                    partition: id,
-                    kind: Kind::Data,
-                    flags: records.flags,
-                    records: records.count,
-                    base_time: records.base_time,
-                    max_time: records.max_time,
-                    epoch: 0,
-                    body: records.into(),
-                });
+                durability = durability.stronger(partition.durability);
+                let mut part = Part::of(partition, kind, records);
+                if let Some(fence) = fence.filter(|fence| fence.partition == id) {
+                    part.epoch = fence.epoch;
+                }
+                parts.push(part);
             }
         }
+        let offsets = self.submit(parts, durability, bytes).await?;
+        Ok(Appended { offsets, durability })
+    }
+
+    /// Adds a record to what goes with the next block, within 10 ms, and that nobody waits for: it is lost by a crash
+    /// before that. Costs no more than encoding it.
+    pub fn journal(&self, id: PartitionId, kind: Kind, record: &RecordRef<'_>) -> Result<()> {
+        let partition = self.partition(id)?;
+        if partition.journal(kind, |records| records.push(record))? {
+            self.writer.journaled(&partition);
+        }
+        Ok(())
+    }
+
+    /// Returns when what was journaled for these partitions so far is as durable as they promise.
+    pub async fn flush(&self, ids: &[PartitionId]) -> Result<()> {
+        let mut durability = Durability::Os;
+        for id in ids {
+            let partition = self.partition(*id)?;
+            durability = durability.stronger(partition.durability);
+            // Whoever journaled first may not have said so yet.
+            self.writer.journaled(&partition);
+        }
+        self.submit(Vec::new(), durability, 0).await.map(drop)
+    }
+
+    /// Returns when all that was appended and journaled so far survives a power cut.
+    pub async fn sync(&self) -> Result<()> {
+        self.submit(Vec::new(), Durability::Fsync, 0).await.map(drop)
+    }
+
+    async fn submit(&self, parts: Vec<Part>, durability: Durability, bytes: usize) -> Result<Vec<Offset>> {
         let (done, answer) = oneshot::channel();
         let submission = Submission {
             parts,
             durability,
             bytes,
-            done,
+            done: Some(done),
         };
         self.writer.submit(submission).await?;
-        let offsets = answer.await.unwrap_or(Err(LogError::Closed))?;
-        Ok(Appended { offsets, durability })
+        answer.await.unwrap_or(Err(LogError::Closed))
+    }
+
+    /// A fact about partitions, durable when this returns.
+    async fn change(&self, change: Change) -> Result<()> {
+        let records = change_records(change)?;
+        let bytes = records.bytes();
+        let part = Part::of(&self.meta, Kind::Meta, records);
+        self.submit(vec![part], Durability::Fsync, bytes).await.map(drop)
     }
 
     pub fn bounds(&self, id: PartitionId) -> Result<Bounds> {
         Ok(self.partition(id)?.bounds())
     }
 
+    /// Of all records that are needed, about: of a file that is needed in part, the part of its offsets.
+    pub fn bytes(&self, id: PartitionId) -> Result<u64> {
+        Ok(self.partition(id)?.bytes())
+    }
+
     /// Frames with the records from `from` on, about `bytes` of them and one frame at least; none if there is nothing
-    /// yet. Blocks if they have to be read from the disk.
+    /// yet. The first may begin before `from`. Blocks if they have to be read from the disk.
     pub fn read(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Vec<Frame>> {
-        self.partition(id)?.read(from, bytes)
+        let frames = self.partition(id)?.read(from, bytes);
+        if let Err(error @ LogError::Corrupt { .. }) = &frames {
+            self.upkeep.note(error);
+        }
+        frames
     }
 
     /// Waits until a record at `from` can be read.
@@ -182,8 +344,70 @@ impl EmbeddedLog {
         Ok(())
     }
 
+    /// Has somebody told whenever a partition has grown, for as long as the log is open.
+    pub fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
+        self.partition(id)?.listen(listener);
+        Ok(())
+    }
+
+    /// The first offset from which on there may be records of `time` or later; the end if there are none yet. To be exact
+    /// the reader looks at the records that follow.
+    pub fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
+        self.partition(id)?.at_time(time)
+    }
+
+    /// The offset of the newest record of kind [`Kind::Checkpoint`].
+    pub fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>> {
+        self.partition(id)?.last_of(Kind::Checkpoint)
+    }
+
+    /// What stands before `below` is not needed any more and cannot be read from now on. Durable with the next block.
+    pub fn trim(&self, id: PartitionId, below: Offset) -> Result<()> {
+        let partition = self.partition(id)?;
+        if below <= partition.bounds().first {
+            return Ok(());
+        }
+        // In this order: a file that is let go is used again only after what was journaled before is on disk.
+        self.journal_change(Change::Trimmed(id, below))?;
+        if partition.trim(below) {
+            self.shelf.wake();
+        }
+        Ok(())
+    }
+
+    fn journal_change(&self, change: Change) -> Result<()> {
+        let mut value = Vec::with_capacity(32);
+        change.encode(&mut value);
+        let record = RecordRef::of(now(), &value);
+        if self.meta.journal(Kind::Meta, |records| records.push(&record))? {
+            self.writer.journaled(&self.meta);
+        }
+        Ok(())
+    }
+
+    /// Removes records between the first and the next offset, in the files that are full. Offsets of those that stay do not
+    /// change. Each file is written anew as a whole or not at all. Blocks, for as long as that takes.
+    pub fn rewrite(&self, id: PartitionId, keep: &crate::segment::Keep<'_>) -> Result<()> {
+        let partition = self.partition(id)?;
+        self.upkeep.rewrite(&partition, keep)
+    }
+
+    /// Takes a partition over: who held it before appends nothing more. Durable when this returns.
+    pub async fn acquire(&self, id: PartitionId) -> Result<Fence> {
+        let partition = self.partition(id)?;
+        let epoch = partition.epoch() + 1;
+        partition.set_epoch(epoch);
+        self.change(Change::Acquired(id, epoch)).await?;
+        Ok(Fence { partition: id, epoch })
+    }
+
     /// Commits and syncs all that was submitted. Blocks.
     pub fn close(&self) {
+        self.upkeep.close();
+        self.shelf.close();
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
         self.writer.close();
     }
 
@@ -196,15 +420,22 @@ impl EmbeddedLog {
     }
 }
 
-/// The one that promises more.
-fn strongest(one: Durability, other: Durability) -> Durability {
-    let strength = |durability| match durability {
-        Durability::Memory => 0,
-        Durability::Os => 1,
-        Durability::Interval => 2,
-        Durability::Fsync => 3,
-    };
-    if strength(other) > strength(one) { other } else { one }
+impl Drop for EmbeddedLog {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn change_records(change: Change) -> Result<Records> {
+    let mut value = Vec::with_capacity(32);
+    change.encode(&mut value);
+    let mut records = Records::new();
+    records.push(&RecordRef::of(now(), &value))?;
+    Ok(records)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
 #[cfg(test)]
@@ -218,11 +449,16 @@ mod tests {
         let options = LogOptions {
             file_bytes: 4 << 20,
             first_file_bytes: 1 << 20,
+            min_free_bytes: Some(0),
             ..LogOptions::default()
         };
-        let log = EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap();
+        EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap()
+    }
+
+    async fn create(folder: &std::path::Path) -> EmbeddedLog {
+        let log = open(folder);
         for (n, durability) in [Durability::Fsync, Durability::Os].into_iter().enumerate() {
-            log.open_partition(PartitionId::new(1, n as u32), durability).unwrap();
+            log.create(PartitionId::new(1, n as u32), durability).await.unwrap();
         }
         log
     }
@@ -250,7 +486,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_many_publishers_append_is_there_after_a_restart_in_each_ones_order() {
         let folder = tempfile::tempdir().unwrap();
-        let log = Arc::new(open(folder.path()));
+        let log = Arc::new(create(folder.path()).await);
         let publishers: Vec<_> = (0..16u8)
             .map(|publisher| {
                 let log = log.clone();
@@ -259,7 +495,7 @@ mod tests {
                     let mut last = None;
                     for n in 0..200u16 {
                         let value = [&[publisher][..], &n.to_le_bytes(), &[publisher; 250]].concat();
-                        let appended = log.append(Unit::of(id, one(&value))).await.unwrap();
+                        let appended = log.append(Unit::of(id, one(&value)), None).await.unwrap();
                         assert!(Some(appended.offsets[0]) > last);
                         last = Some(appended.offsets[0]);
                     }
@@ -271,7 +507,7 @@ mod tests {
         }
         log.close();
         assert!(matches!(
-            log.append(Unit::of(PartitionId::new(1, 0), one(b"late"))).await,
+            log.append(Unit::of(PartitionId::new(1, 0), one(b"late")), None).await,
             Err(LogError::Closed)
         ));
         drop(log);
@@ -291,7 +527,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_waits_for_what_is_to_come() {
         let folder = tempfile::tempdir().unwrap();
-        let log = Arc::new(open(folder.path()));
+        let log = Arc::new(create(folder.path()).await);
         let id = PartitionId::new(1, 0);
         assert!(log.read(id, 0, 1000).unwrap().is_empty());
         let (waiting, writing) = (log.clone(), log.clone());
@@ -299,17 +535,17 @@ mod tests {
             waiting.wait_for(id, 1).await.unwrap();
             values(&waiting, id)
         });
-        writing.append(Unit::of(id, one(b"a"))).await.unwrap();
-        writing.append(Unit::of(id, one(b"b"))).await.unwrap();
+        writing.append(Unit::of(id, one(b"a")), None).await.unwrap();
+        writing.append(Unit::of(id, one(b"b")), None).await.unwrap();
         assert_eq!(reader.await.unwrap(), [b"a", b"b"]);
     }
 
     #[tokio::test]
     async fn a_unit_of_two_partitions_has_the_stronger_durability() {
         let folder = tempfile::tempdir().unwrap();
-        let log = open(folder.path());
+        let log = create(folder.path()).await;
         let unit = Unit::of(PartitionId::new(1, 1), one(b"a")).and(PartitionId::new(1, 0), one(b"b"));
-        let appended = log.append(unit).await.unwrap();
+        let appended = log.append(unit, None).await.unwrap();
         assert_eq!(
             appended,
             Appended {
@@ -317,7 +553,7 @@ mod tests {
                 durability: Durability::Fsync
             }
         );
-        let missing = log.append(Unit::of(PartitionId::new(9, 9), one(b"a"))).await;
+        let missing = log.append(Unit::of(PartitionId::new(9, 9), one(b"a")), None).await;
         assert_eq!(missing.unwrap_err().to_string(), "partition 9/9 does not exist");
     }
 

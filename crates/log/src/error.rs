@@ -17,13 +17,25 @@ pub enum LogError {
     },
     /// Where data was synced is something else now. Never served, never skipped unasked.
     #[error(
-        "{file} is damaged at byte {position}: block {expected} was expected, {found}; look with `thalweg log check`, give the damaged records up with `thalweg log repair --accept-loss`"
+        "{file} is damaged at byte {position}: {}{found}; look with `thalweg log check`, give the damaged records up with `thalweg log repair --accept-loss`",
+        expectation(*.expected)
     )]
     Corrupt {
         file: String,
         position: u64,
-        expected: Sequence,
+        /// The block that should stand there, if that is known.
+        expected: Option<Sequence>,
         found: String,
+    },
+    /// A file with records that are still wanted is not there.
+    #[error(
+        "the records {from} to {to} of partition {partition} are in no file of {folder}; a file of the log was removed"
+    )]
+    Missing {
+        folder: String,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
     },
     #[error("{file} is of format version {found}, written by a newer Thalweg; this one reads up to {known}")]
     NewerFormat { file: String, found: u16, known: u16 },
@@ -48,7 +60,7 @@ pub enum LogError {
         size: usize,
         limit: usize,
     },
-    #[error("partition {partition} has lost the records from {from} to {to}")]
+    #[error("partition {partition} has no records from {from} to {to}: they were removed or are lost")]
     Gap {
         partition: PartitionId,
         from: Offset,
@@ -56,8 +68,19 @@ pub enum LogError {
     },
     #[error("another owner holds partition {partition} since epoch {epoch}")]
     Fenced { partition: PartitionId, epoch: u32 },
+    #[error("this log cannot give durability `{wanted}`; it has {offered}")]
+    DurabilityUnavailable {
+        wanted: &'static str,
+        offered: &'static str,
+    },
+    #[error("the log has {limit} partitions, which is as many as it may have")]
+    TooManyPartitions { limit: usize },
     #[error("the log is closed")]
     Closed,
+}
+
+fn expectation(expected: Option<Sequence>) -> String {
+    expected.map_or_else(String::new, |expected| format!("block {expected} was expected, "))
 }
 
 pub type Result<T> = std::result::Result<T, LogError>;

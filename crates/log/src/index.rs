@@ -1,9 +1,10 @@
 //! Where in a file the frames of each partition lie.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
+use crate::format::footer::Holding;
 use crate::format::frame::FrameHeader;
-use crate::ids::{Offset, PartitionId};
+use crate::ids::{Micros, Offset, PartitionId};
 
 /// One frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +17,8 @@ pub(crate) struct Entry {
 /// All frames of one file, in the order of their offsets for each partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileIndex {
-    partitions: HashMap<PartitionId, Vec<Entry>>,
+    // Ordered, so that the same frames always give the same bytes.
+    partitions: BTreeMap<PartitionId, Vec<Entry>>,
     frames: usize,
 }
 
@@ -38,6 +40,15 @@ impl FileIndex {
         self.frames
     }
 
+    pub fn partition_count(&self) -> usize {
+        self.partitions.len()
+    }
+
+    /// Of memory, about.
+    pub fn bytes(&self) -> usize {
+        self.frames * size_of::<Entry>() + self.partitions.len() * size_of::<Vec<Entry>>()
+    }
+
     pub fn partitions(&self) -> impl Iterator<Item = (PartitionId, &[Entry])> {
         self.partitions.iter().map(|(id, entries)| (*id, &entries[..]))
     }
@@ -47,5 +58,41 @@ impl FileIndex {
         let entries = self.partitions.get(&partition).map_or(&[][..], Vec::as_slice);
         let start = entries.partition_point(|entry| entry.header.next() <= from);
         entries.get(start..).unwrap_or_default()
+    }
+
+    /// The frame of a partition that has the first record of time `time` or later, as far as headers tell.
+    pub fn at_time(&self, partition: PartitionId, time: Micros) -> Option<&Entry> {
+        let entries = self.partitions.get(&partition)?;
+        entries.iter().find(|entry| entry.header.max_time >= time)
+    }
+
+    /// The newest frame of a partition that `is` describes.
+    pub fn last(&self, partition: PartitionId, is: impl Fn(&FrameHeader) -> bool) -> Option<Entry> {
+        let entries = self.partitions.get(&partition)?;
+        entries.iter().rev().find(|entry| is(&entry.header)).copied()
+    }
+
+    /// What the file holds of each partition.
+    pub fn holdings(&self) -> Vec<Holding> {
+        let mut entry = 0;
+        let rows = self.partitions.iter().filter_map(|(id, entries)| {
+            let (first, last) = (entries.first()?, entries.last()?);
+            let row = Holding {
+                partition: *id,
+                first: first.header.base,
+                next: last.header.next(),
+                bytes: entries.iter().map(|entry| u64::from(entry.header.body_len)).sum(),
+                max_time: entries
+                    .iter()
+                    .map(|entry| entry.header.max_time)
+                    .max()
+                    .unwrap_or_default(),
+                entry,
+                entries: entries.len() as u32,
+            };
+            entry += row.entries;
+            Some(row)
+        });
+        rows.collect()
     }
 }

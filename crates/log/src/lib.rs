@@ -6,24 +6,31 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod commit_file;
+mod cache;
 mod durability;
 mod embedded;
 mod error;
+mod file;
 mod ids;
 mod index;
+mod open;
 mod partition;
 mod records;
 mod recovery;
+mod segment;
+mod shelf;
+mod table;
+mod upkeep;
 mod writer;
 
 pub mod disk;
 pub mod format;
 
 pub use durability::Durability;
-pub use embedded::{Appended, EmbeddedLog, LogOptions};
+pub use embedded::{Appended, EmbeddedLog, Fence, LogOptions, LogStatus};
 pub use error::{LogError, Result};
 pub use ids::{Micros, Offset, PartitionId, Sequence};
-pub use partition::{Bounds, Frame};
+pub use partition::{Bounds, Frame, Listener};
 pub use records::{Records, SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Unit};
 pub use recovery::Report;
+pub use segment::Keep;

@@ -1,25 +1,37 @@
-//! One partition as its readers see it: what is committed, where it lies, and its newest frames in memory.
+//! One partition as its readers see it: what is committed, where it lies, and its newest frames in memory; and what is to
+//! be written to it with the next block, whenever that is.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::commit_file::CommitFile;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
-use crate::format::frame::FrameHeader;
-use crate::ids::{Offset, PartitionId};
+use crate::file::LogFile;
+use crate::format::frame::{FrameHeader, Kind};
+use crate::ids::{Micros, Offset, PartitionId};
+use crate::records::Records;
 use crate::writer::group::Slot;
 
 pub(crate) struct Partition {
     pub id: PartitionId,
     pub slot: Slot,
     pub durability: Durability,
+    epoch: AtomicU32,
     inner: Mutex<Inner>,
     grown: Notify,
+    listener: OnceLock<Arc<dyn Listener>>,
+    journal: Mutex<Journal>,
+}
+
+/// Told when a partition has grown, by the thread that commits: it has to return at once.
+pub trait Listener: Send + Sync {
+    /// Everything before `next` can be read.
+    fn grown(&self, next: Offset);
 }
 
 /// What a partition holds.
@@ -31,20 +43,35 @@ pub struct Bounds {
     pub next: Offset,
     /// Everything before it survives a power cut.
     pub synced: Offset,
+    /// Of the owner who may append.
+    pub epoch: u32,
 }
 
 #[derive(Default)]
 struct Inner {
-    bounds: Bounds,
+    first: Offset,
+    next: Offset,
+    synced: Offset,
     ranges: VecDeque<Range>,
-    /// The newest frames, without a hole up to `bounds.next`.
+    /// The newest frames, without a hole up to `next`.
     tail: VecDeque<Frame>,
+    removed: bool,
 }
 
-/// The offsets of this partition that one file holds.
-struct Range {
-    file: Arc<CommitFile>,
-    next: Offset,
+/// The offsets of a partition that are to be read from one file.
+#[derive(Clone)]
+pub(crate) struct Range {
+    pub file: Arc<LogFile>,
+    pub first: Offset,
+    pub next: Offset,
+    /// Of frame bodies, about.
+    pub bytes: u64,
+}
+
+/// What nobody waits for: it goes with the next block.
+#[derive(Default)]
+struct Journal {
+    parts: Vec<(Kind, Records)>,
 }
 
 /// A frame as it is on disk, its body checked.
@@ -55,125 +82,307 @@ pub struct Frame {
 }
 
 impl Partition {
-    pub fn new(id: PartitionId, slot: Slot, durability: Durability) -> Partition {
+    pub fn new(id: PartitionId, slot: Slot, durability: Durability, first: Offset) -> Partition {
         Partition {
             id,
             slot,
             durability,
-            inner: Mutex::default(),
+            epoch: AtomicU32::new(0),
+            inner: Mutex::new(Inner {
+                first,
+                next: first,
+                synced: first,
+                ..Inner::default()
+            }),
             grown: Notify::new(),
+            listener: OnceLock::new(),
+            journal: Mutex::default(),
         }
     }
 
     pub fn bounds(&self) -> Bounds {
-        self.inner.lock().bounds
+        let inner = self.inner.lock();
+        Bounds {
+            first: inner.first,
+            next: inner.next,
+            synced: inner.synced,
+            epoch: self.epoch(),
+        }
     }
 
-    /// A frame was found on disk, or was committed just now and may be read; in the order of offsets.
-    pub fn add(&self, file: &Arc<CommitFile>, header: &FrameHeader, body: Option<&Bytes>) {
-        let mut inner = self.inner.lock();
+    /// Of the frame bodies that are needed, about.
+    pub fn bytes(&self) -> u64 {
+        self.inner.lock().bytes()
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    pub fn set_epoch(&self, epoch: u32) {
+        self.epoch.fetch_max(epoch, Ordering::AcqRel);
+    }
+
+    /// One listener for the life of the partition; a second one is not heard.
+    pub fn listen(&self, listener: Arc<dyn Listener>) {
+        let _ = self.listener.set(listener);
+    }
+
+    /// A frame was committed and may be read; in the order of offsets.
+    pub fn add(&self, file: &Arc<LogFile>, header: &FrameHeader, body: Option<&Bytes>) {
         let next = header.next();
-        inner.bounds.next = next;
-        match inner.ranges.back_mut().filter(|range| range.file.number == file.number) {
-            Some(range) => range.next = next,
-            None => {
-                if inner.ranges.is_empty() {
-                    inner.bounds.first = header.base;
-                }
-                inner.ranges.push_back(Range {
-                    file: file.clone(),
-                    next,
+        {
+            let mut inner = self.inner.lock();
+            if inner.removed {
+                return;
+            }
+            inner.extend(file, header.base, next, u64::from(header.body_len));
+            if let Some(body) = body {
+                inner.tail.push_back(Frame {
+                    header: *header,
+                    body: body.clone(),
                 });
             }
         }
-        if let Some(body) = body {
-            inner.tail.push_back(Frame {
-                header: *header,
-                body: body.clone(),
-            });
-        }
-        drop(inner);
         self.grown.notify_waiters();
+        if let Some(listener) = self.listener.get() {
+            listener.grown(next);
+        }
     }
 
-    /// Takes over what recovery has found of this partition, all of it synced.
-    pub fn find_in(&self, files: &[Arc<CommitFile>]) {
-        for file in files {
-            for entry in file.entries(self.id, 0, usize::MAX) {
-                self.add(file, &entry.header, None);
-            }
-        }
-        self.set_synced(self.bounds().next);
+    /// Takes over what recovery has found of this partition, all of it synced. `next` is at least what is known of it.
+    pub fn found(&self, ranges: Vec<Range>, next: Offset) {
+        let mut inner = self.inner.lock();
+        let last = ranges.last().map_or(0, |range| range.next);
+        inner.ranges = ranges.into();
+        inner.next = inner.next.max(last).max(next);
+        inner.synced = inner.next;
     }
 
     pub fn set_synced(&self, synced: Offset) {
-        self.inner.lock().bounds.synced = synced;
+        self.inner.lock().synced = synced;
     }
 
-    /// The oldest frame in memory is to be read from its file from now on.
-    pub fn forget_oldest(&self) {
-        self.inner.lock().tail.pop_front();
+    /// The oldest frame in memory is to be read from its file from now on. It may be gone already, with what was trimmed.
+    pub fn forget_before(&self, next: Offset) {
+        let mut inner = self.inner.lock();
+        while inner.tail.front().is_some_and(|frame| frame.header.next() <= next) {
+            inner.tail.pop_front();
+        }
+    }
+
+    /// What stands before `below` is not needed any more. Returns whether a file was let go.
+    pub fn trim(&self, below: Offset) -> bool {
+        let mut inner = self.inner.lock();
+        inner.first = inner.first.max(below.min(inner.next));
+        let (first, before) = (inner.first, inner.ranges.len());
+        while inner.ranges.front().is_some_and(|range| range.next <= first) {
+            inner.ranges.pop_front();
+        }
+        inner.ranges.len() < before
+    }
+
+    /// Nothing of it is needed any more, and nothing comes.
+    pub fn remove(&self) {
+        let mut inner = self.inner.lock();
+        inner.removed = true;
+        (inner.first, inner.ranges, inner.tail) = (inner.next, VecDeque::new(), VecDeque::new());
+    }
+
+    pub fn is_removed(&self) -> bool {
+        self.inner.lock().removed
+    }
+
+    /// The ranges that lie in `file`, as they are needed now.
+    pub fn ranges_in(&self, file: &Arc<LogFile>) -> Vec<Range> {
+        let inner = self.inner.lock();
+        let own = inner.ranges.iter().filter(|range| Arc::ptr_eq(&range.file, file));
+        own.cloned()
+            .map(|mut range| {
+                range.first = range.first.max(inner.first);
+                range
+            })
+            .collect()
+    }
+
+    /// Looks at all ranges, with the bytes that are needed of them.
+    pub fn each_range(&self, mut look: impl FnMut(&Range)) {
+        self.inner.lock().ranges.iter().for_each(&mut look);
+    }
+
+    /// What was read from `from` is to be read from `to` now. Ranges of `to` follow each other and cover the same offsets,
+    /// as far as they are needed.
+    pub fn replace(&self, from: &Arc<LogFile>, to: &[Range]) {
+        let mut inner = self.inner.lock();
+        let Some(at) = inner.ranges.iter().position(|range| Arc::ptr_eq(&range.file, from)) else {
+            return;
+        };
+        inner.ranges.retain(|range| !Arc::ptr_eq(&range.file, from));
+        let first = inner.first;
+        for range in to.iter().rev().filter(|range| range.next > first) {
+            inner.ranges.insert(at, range.clone());
+        }
     }
 
     /// The frames that hold `from` and what follows it, as far as they are committed: about `bytes` of bodies, one
     /// frame at least. None if nothing is there yet. The first frame may begin before `from`.
     pub fn read(&self, from: Offset, bytes: usize) -> Result<Vec<Frame>> {
-        let file = {
+        let (range, next) = {
             let inner = self.inner.lock();
-            let Bounds { first, next, .. } = inner.bounds;
-            if from >= next {
+            if inner.removed {
+                return Err(LogError::NoPartition(self.id));
+            }
+            if from >= inner.next {
                 return Ok(Vec::new());
             }
-            if from < first {
-                return Err(LogError::Gap {
-                    partition: self.id,
-                    from,
-                    to: first,
-                });
+            if from < inner.first {
+                return Err(self.gap(from, inner.first));
             }
             if inner.tail.front().is_some_and(|frame| frame.header.base <= from) {
                 return Ok(inner.newest(from, bytes));
             }
             let at = inner.ranges.partition_point(|range| range.next <= from);
-            inner.ranges.get(at).map(|range| range.file.clone())
+            let Some(range) = inner.ranges.get(at) else {
+                // Offsets that were given up before anything was stored under them.
+                return Err(self.gap(from, inner.next));
+            };
+            if range.first > from {
+                return Err(self.gap(from, range.first));
+            }
+            (range.clone(), inner.next)
         };
-        let Some(file) = file else {
-            return Ok(Vec::new());
-        };
-        let entries = file.entries(self.id, from, bytes);
-        let bounds = self.bounds();
-        let committed = entries.iter().filter(|entry| entry.header.base < bounds.next);
-        committed
+        let entries = range.file.entries(self.id, from, bytes)?;
+        let wanted = entries.iter().filter(|entry| entry.header.base < next.min(range.next));
+        let frames: Vec<Frame> = wanted
             .map(|entry| {
                 Ok(Frame {
                     header: entry.header,
-                    body: file.body(entry)?,
+                    body: range.file.body(entry)?,
                 })
             })
-            .collect()
+            .collect::<Result<_>>()?;
+        if frames.is_empty() {
+            // What compaction has left of a range may end before the range does.
+            return Err(self.gap(from, range.next));
+        }
+        Ok(frames)
     }
 
-    /// Waits until there is something at `from`.
+    fn gap(&self, from: Offset, to: Offset) -> LogError {
+        LogError::Gap {
+            partition: self.id,
+            from,
+            to,
+        }
+    }
+
+    /// The first offset of a frame that may hold a record of `time` or later; the end if there is none.
+    pub fn at_time(&self, time: Micros) -> Result<Offset> {
+        let (ranges, first, next) = {
+            let inner = self.inner.lock();
+            (inner.ranges.clone(), inner.first, inner.next)
+        };
+        for range in ranges {
+            if let Some(entry) = range
+                .file
+                .entry_at_time(self.id, time)?
+                .filter(|entry| entry.header.base < range.next)
+            {
+                return Ok(entry.header.base.max(first).min(next));
+            }
+        }
+        Ok(next)
+    }
+
+    /// The base of the newest frame of a kind.
+    pub fn last_of(&self, kind: Kind) -> Result<Option<Offset>> {
+        let ranges = self.inner.lock().ranges.clone();
+        for range in ranges.iter().rev() {
+            let found = range
+                .file
+                .last_entry(self.id, |header| header.kind == kind && header.base < range.next)?;
+            if let Some(entry) = found {
+                return Ok(Some(entry.header.base));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until there is something at `from`, or the partition is removed.
     pub async fn wait_for(&self, from: Offset) {
         loop {
             let grown = self.grown.notified();
             tokio::pin!(grown);
             grown.as_mut().enable();
-            if self.bounds().next > from {
-                return;
+            {
+                let inner = self.inner.lock();
+                if inner.next > from || inner.removed {
+                    return;
+                }
             }
             grown.await;
         }
     }
+
+    /// Adds a record that nobody waits for. Returns whether it is the first since the last block.
+    pub fn journal(&self, kind: Kind, push: impl FnOnce(&mut Records) -> Result<()>) -> Result<bool> {
+        let mut journal = self.journal.lock();
+        let was_empty = journal.parts.is_empty();
+        // A checkpoint begins a frame of its own.
+        let joins = journal
+            .parts
+            .last()
+            .is_some_and(|(last, _)| *last == kind && kind != Kind::Checkpoint);
+        if !joins {
+            journal.parts.push((kind, Records::new()));
+        }
+        let pushed = match journal.parts.last_mut() {
+            Some((_, records)) => push(records),
+            None => Ok(()),
+        };
+        journal.parts.retain(|(_, records)| !records.is_empty());
+        pushed.map(|()| was_empty && !journal.parts.is_empty())
+    }
+
+    /// What was journaled since the last time.
+    pub fn take_journal(&self) -> Vec<(Kind, Records)> {
+        std::mem::take(&mut self.journal.lock().parts)
+    }
 }
 
 impl Inner {
+    fn extend(&mut self, file: &Arc<LogFile>, first: Offset, next: Offset, bytes: u64) {
+        self.next = next;
+        match self.ranges.back_mut().filter(|range| Arc::ptr_eq(&range.file, file)) {
+            Some(range) => (range.next, range.bytes) = (next, range.bytes + bytes),
+            None => self.ranges.push_back(Range {
+                file: file.clone(),
+                first,
+                next,
+                bytes,
+            }),
+        }
+    }
+
+    /// Exact for whole files; of one that is needed in part, the part of its offsets.
+    fn bytes(&self) -> u64 {
+        let mut ranges = self.ranges.iter();
+        let first = ranges.next().map_or(0, |range| {
+            let (all, needed) = (
+                range.next - range.first,
+                range.next - self.first.clamp(range.first, range.next),
+            );
+            (u128::from(range.bytes) * u128::from(needed) / u128::from(all.max(1))) as u64
+        });
+        first + ranges.map(|range| range.bytes).sum::<u64>()
+    }
+
     fn newest(&self, from: Offset, bytes: usize) -> Vec<Frame> {
         let start = self.tail.partition_point(|frame| frame.header.next() <= from);
         let mut sum = 0;
         let wanted = self.tail.iter().skip(start).take_while(|frame| {
             let first = sum == 0;
-            sum += frame.body.len();
+            sum += frame.body.len() + 1;
             first || sum <= bytes
         });
         wanted.cloned().collect()

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::error::{LogError, Result};
-use crate::format::frame::{BODY_MAX, Flags};
+use crate::format::frame::{BODY_MAX, Flags, Kind};
 use crate::format::record::{KEY_MAX, PROPERTIES_MAX, RecordRef};
 use crate::ids::{Micros, PartitionId};
 
@@ -78,24 +78,33 @@ fn within(what: &'static str, size: usize, limit: usize) -> Result<()> {
 /// Records of one or more partitions that are stored together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Unit {
-    pub(crate) parts: Vec<(PartitionId, Records)>,
+    pub(crate) parts: Vec<(PartitionId, Kind, Records)>,
 }
 
 impl Unit {
+    /// Messages, which are refused while the disk is full.
     pub fn of(partition: PartitionId, records: Records) -> Unit {
-        Unit {
-            parts: vec![(partition, records)],
-        }
+        Unit::default().and(partition, records)
     }
 
-    pub fn and(mut self, partition: PartitionId, records: Records) -> Unit {
-        self.parts.push((partition, records));
+    pub fn and(self, partition: PartitionId, records: Records) -> Unit {
+        self.and_of(Kind::Data, partition, records)
+    }
+
+    /// Records of any kind: all but [`Kind::Data`] are taken as long as there is a byte left.
+    pub fn and_of(mut self, kind: Kind, partition: PartitionId, records: Records) -> Unit {
+        self.parts.push((partition, kind, records));
         self
     }
 
+    /// Nothing else is in it: what frees space with its help must go on while the disk is full.
+    pub(crate) fn only_messages(&self) -> bool {
+        self.parts.iter().all(|(_, kind, _)| *kind == Kind::Data)
+    }
+
     pub(crate) fn check(&self) -> Result<usize> {
-        let bytes: usize = self.parts.iter().map(|(_, records)| records.bytes()).sum();
-        let records: usize = self.parts.iter().map(|(_, records)| records.len()).sum();
+        let bytes: usize = self.parts.iter().map(|(_, _, records)| records.bytes()).sum();
+        let records: usize = self.parts.iter().map(|(_, _, records)| records.len()).sum();
         within("a submission", bytes, SUBMISSION_BYTES_MAX)?;
         within("a submission of records", records, SUBMISSION_RECORDS_MAX)?;
         Ok(bytes)

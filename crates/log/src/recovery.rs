@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use crate::commit_file::{self, CommitFile};
+use crate::cache::IndexCache;
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
+use crate::file::{self, LogFile};
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
-use crate::format::footer::{TRAILER_LEN, Trailer};
-use crate::format::frame::{self, FrameHeader};
+use crate::format::footer::{FileKind, Holding, Trailer};
 use crate::ids::Sequence;
 use crate::index::{Entry, FileIndex};
 
@@ -23,9 +23,14 @@ const PIECE: usize = 1 << 20;
 /// A log as it was found. Everything in it is synced.
 pub(crate) struct Recovered {
     /// In order; the last one is written on. Empty for a log that has no block yet.
-    pub files: Vec<Arc<CommitFile>>,
+    pub files: Vec<Arc<LogFile>>,
+    /// What stands in each of them.
+    pub holdings: Vec<Vec<Holding>>,
+    /// In the order of their numbers, with what stands in them.
+    pub segments: Vec<(Arc<LogFile>, Vec<Holding>)>,
+    pub next_segment: u64,
     /// Files made ready and not used yet.
-    pub spares: Vec<CommitFile>,
+    pub spares: Vec<LogFile>,
     /// Behind every number in use.
     pub next_number: u64,
     pub log_id: Option<u64>,
@@ -47,36 +52,74 @@ pub struct Report {
     pub last_sequence: Sequence,
 }
 
-/// Looks at all files of a log. Writes only what makes the end an end.
-pub(crate) fn recover(disk: &dyn Disk) -> Result<Recovered> {
-    let mut numbers = Vec::new();
-    for name in disk.names().map_err(LogError::io("cannot list", "the log"))? {
-        if let Some(number) = commit_file::number_of(&name) {
-            numbers.push(number);
-        } else if commit_file::is_unfinished(&name) {
-            disk.remove(&name).map_err(LogError::io("cannot remove", &name))?;
-        }
+/// Looks at all files of a log, and makes the end an end.
+pub(crate) fn recover(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<Recovered> {
+    let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
+    for name in names.iter().filter(|name| file::is_unfinished(name)) {
+        disk.remove(name).map_err(LogError::io("cannot remove", name))?;
     }
-    numbers.sort_unstable();
-    let next_number = numbers.last().map_or(0, |last| last + 1);
+    let walk = look(disk, &names, cache)?;
+    walk.finish(true)
+}
+
+/// Looks at all files of a log and changes nothing.
+pub(crate) fn inspect(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<Recovered> {
+    let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
+    look(disk, &names, cache)?.finish(false)
+}
+
+fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Walk> {
+    let mut all: Vec<(FileKind, u64)> = names.iter().filter_map(|name| file::parse_name(name)).collect();
+    all.sort_unstable_by_key(|(_, number)| *number);
+    let of_kind = |wanted: FileKind| {
+        all.iter()
+            .filter(move |(kind, _)| *kind == wanted)
+            .map(|(_, number)| *number)
+    };
     let mut walk = Walk::default();
-    let mut files = numbers.into_iter();
+    let mut files = of_kind(FileKind::Commit);
     for number in files.by_ref() {
-        if walk.visit(CommitFile::open(disk, number)?)? == Visited::Unused {
+        walk.next_number = number + 1;
+        if walk.visit(LogFile::open(disk, FileKind::Commit, number, cache)?)? == Visited::Unused {
             break;
         }
     }
     for number in files {
-        walk.look_behind(CommitFile::open(disk, number)?)?;
+        walk.next_number = number + 1;
+        walk.look_behind(LogFile::open(disk, FileKind::Commit, number, cache)?)?;
     }
-    walk.finish(next_number)
+    for number in of_kind(FileKind::Segment) {
+        walk.next_segment = number + 1;
+        let file = LogFile::open(disk, FileKind::Segment, number, cache)?;
+        let holdings = segment(&file)?;
+        walk.segments.push((Arc::new(file), holdings));
+    }
+    Ok(walk)
+}
+
+/// What a segment holds: as its footer says, or, if that is damaged, as its frames say.
+fn segment(file: &LogFile) -> Result<Vec<Holding>> {
+    if let Some(trailer) = file.trailer()?
+        && let Some(holdings) = file.holdings(&trailer)?
+    {
+        file.found_closed();
+        return Ok(holdings);
+    }
+    let index = file.index_of_frames()?;
+    let holdings = index.holdings();
+    file.set_index(index);
+    Ok(holdings)
 }
 
 /// The log up to the file that is looked at.
 #[derive(Default)]
 struct Walk {
-    files: Vec<Arc<CommitFile>>,
-    spares: Vec<CommitFile>,
+    files: Vec<Arc<LogFile>>,
+    holdings: Vec<Vec<Holding>>,
+    segments: Vec<(Arc<LogFile>, Vec<Holding>)>,
+    next_number: u64,
+    next_segment: u64,
+    spares: Vec<LogFile>,
     log_id: Option<u64>,
     /// Of the next block; `None` before the first one.
     expected: Option<Sequence>,
@@ -99,6 +142,8 @@ struct Walk {
 
 struct Torn {
     bytes: u64,
+    /// It stands at the start of the file after the last one.
+    in_spare: bool,
 }
 
 /// A block whose bodies matter if the mark does not cover it.
@@ -116,16 +161,17 @@ enum Visited {
 }
 
 impl Walk {
-    fn visit(&mut self, file: CommitFile) -> Result<Visited> {
+    fn visit(&mut self, file: LogFile) -> Result<Visited> {
         refuse_newer(&file)?;
-        if let Some((trailer, index)) = self.sealed(&file)? {
+        if let Some((trailer, holdings)) = self.sealed(&file)? {
             self.insist(&file, 0, trailer.first)?;
             self.log_id = Some(trailer.log_id);
             self.mark = self.mark.max(trailer.synced);
             self.expected = Some(trailer.last + 1);
             (self.end, self.closed) = (trailer.end, true);
             (self.torn, self.beyond) = (None, false);
-            self.push(file, trailer.first, index);
+            file.found_closed();
+            self.push(file, trailer.first, holdings);
             return Ok(Visited::InUse);
         }
         let headers = self.headers(&file)?;
@@ -137,7 +183,7 @@ impl Walk {
             .filter(|(at, _)| *at == 0)
             .map(|(_, header)| header.sequence);
         let begins = match self.expected {
-            Some(expected) => start == Some(expected),
+            Some(expected) => start.is_some_and(|start| self.follows(&file, start, expected)),
             None => start.is_some(),
         };
         if !begins {
@@ -145,7 +191,8 @@ impl Walk {
             let expected = self.expected.unwrap_or(1);
             self.beyond_in_spare = headers.iter().any(|(_, header)| header.sequence >= expected);
             if self.torn.is_none() {
-                self.torn = self.torn_at(&file, 0, expected)?;
+                let torn = self.torn_at(&file, 0, expected)?;
+                self.torn = torn.map(|torn| Torn { in_spare: true, ..torn });
                 self.beyond_in_spare |= self.torn.is_some();
             }
             self.spares.push(file);
@@ -156,37 +203,35 @@ impl Walk {
         Ok(Visited::InUse)
     }
 
-    fn push(&mut self, file: CommitFile, first: Sequence, index: FileIndex) {
-        file.set_index(index);
+    fn push(&mut self, file: LogFile, first: Sequence, holdings: Vec<Holding>) {
         self.files.push(Arc::new(file));
+        self.holdings.push(holdings);
         self.firsts.push(first);
     }
 
-    /// The index of a file that is full, if it has one and it is its own.
-    fn sealed(&self, file: &CommitFile) -> Result<Option<(Trailer, FileIndex)>> {
-        let Some(at) = file.size.checked_sub(TRAILER_LEN as u64) else {
+    /// What a file that is full says at its end, if that is its own and whole.
+    fn sealed(&self, file: &LogFile) -> Result<Option<(Trailer, Vec<Holding>)>> {
+        let trailer = file.trailer()?;
+        let Some(trailer) = trailer.filter(|trailer| self.log_id.is_none_or(|id| id == trailer.log_id)) else {
             return Ok(None);
         };
-        let trailer = Trailer::decode(&file.read(at, TRAILER_LEN)?);
-        // A file that was used before has that index still, under another number.
-        let own = |trailer: &Trailer| trailer.file == file.number && self.log_id.is_none_or(|id| id == trailer.log_id);
-        let Some(trailer) = trailer.filter(own) else {
-            return Ok(None);
-        };
-        let Some(start) = file.size.checked_sub(trailer.footer_len()) else {
-            return Ok(None);
-        };
-        let entries = file.read(start, (at - start) as usize)?;
-        Ok(trailer.index(&entries).map(|index| (trailer, index)))
+        Ok(file.holdings(&trailer)?.map(|holdings| (trailer, holdings)))
+    }
+
+    /// Whether a file that begins with block `start` comes next. Between files with a hole in their numbers others stood
+    /// that nobody needed any more.
+    fn follows(&self, file: &LogFile, start: Sequence, expected: Sequence) -> bool {
+        let adjacent = self.files.last().is_some_and(|last| last.number + 1 == file.number);
+        start == expected || (!adjacent && start > expected)
     }
 
     /// The next block of the log is `found` and no other.
-    fn insist(&self, file: &CommitFile, position: u64, found: Sequence) -> Result<()> {
+    fn insist(&self, file: &LogFile, position: u64, found: Sequence) -> Result<()> {
         match self.expected {
-            Some(expected) if expected != found => Err(LogError::Corrupt {
+            Some(expected) if !self.follows(file, found, expected) => Err(LogError::Corrupt {
                 file: file.name.clone(),
                 position,
-                expected,
+                expected: Some(expected),
                 found: format!("block {found} was found"),
             }),
             _ => Ok(()),
@@ -194,7 +239,7 @@ impl Walk {
     }
 
     /// All sound block headers of this log at the start of any page.
-    fn headers(&self, file: &CommitFile) -> Result<Vec<(u64, BlockHeader)>> {
+    fn headers(&self, file: &LogFile) -> Result<Vec<(u64, BlockHeader)>> {
         let mut found = Vec::new();
         let mut at = 0;
         while at < file.size {
@@ -215,7 +260,7 @@ impl Walk {
     }
 
     /// Follows the blocks of a file that has no index of its own.
-    fn walk(&mut self, file: CommitFile, first: Sequence, headers: &[(u64, BlockHeader)]) -> Result<()> {
+    fn walk(&mut self, file: LogFile, first: Sequence, headers: &[(u64, BlockHeader)]) -> Result<()> {
         let mut index = FileIndex::default();
         let (mut at, mut expected) = (0, first);
         let number = self.files.len();
@@ -223,7 +268,7 @@ impl Walk {
             .iter()
             .find(|(position, header)| (*position, header.sequence) == (at, expected))
         {
-            let entries = entries_of(&file, at, header)?;
+            let entries = file.block_entries(at, header)?;
             entries.iter().for_each(|entry| index.push(*entry));
             self.unchecked.push(Unchecked {
                 file: number,
@@ -238,22 +283,25 @@ impl Walk {
         self.beyond = headers.iter().any(|(_, header)| header.sequence >= expected);
         self.torn = self.torn_at(&file, at, expected)?;
         (self.expected, self.end, self.closed) = (Some(expected), at, false);
-        self.push(file, first, index);
+        let holdings = index.holdings();
+        file.set_index(index);
+        self.push(file, first, holdings);
         Ok(())
     }
 
     /// Whether the block that should come next stands here, but not whole.
-    fn torn_at(&self, file: &CommitFile, at: u64, expected: Sequence) -> Result<Option<Torn>> {
+    fn torn_at(&self, file: &LogFile, at: u64, expected: Sequence) -> Result<Option<Torn>> {
         let header = BlockHeader::decode(&file.read(at, block::LEN)?);
         let own =
             |header: &BlockHeader| header.sequence == expected && self.log_id.is_none_or(|id| id == header.log_id);
         Ok(header.filter(own).map(|header| Torn {
             bytes: header.block_len.into(),
+            in_spare: false,
         }))
     }
 
     /// A file behind the end: made ready, or written by blocks that followed one which is lost.
-    fn look_behind(&mut self, file: CommitFile) -> Result<()> {
+    fn look_behind(&mut self, file: LogFile) -> Result<()> {
         let header = BlockHeader::decode(&file.read(0, PAGE)?);
         if let Some(header) = header.filter(|header| Some(header.log_id) == self.log_id)
             && header.is_sound(&file.read(0, header.headers_len())?)
@@ -264,7 +312,7 @@ impl Walk {
         Ok(())
     }
 
-    fn finish(mut self, next_number: u64) -> Result<Recovered> {
+    fn finish(mut self, make_end: bool) -> Result<Recovered> {
         self.check_bodies()?;
         let next = self.expected.unwrap_or(1);
         if next <= self.mark {
@@ -272,21 +320,27 @@ impl Walk {
             let (file, position) = match (self.files.last().filter(|_| !self.closed), self.spares.first()) {
                 (Some(file), _) => (file.name.clone(), self.end),
                 (None, Some(file)) => (file.name.clone(), 0),
-                (None, None) => (commit_file::name_of(next_number), 0),
+                (None, None) => (file::commit_name(self.next_number), 0),
             };
             return Err(LogError::Corrupt {
                 file,
                 position,
-                expected: next,
+                expected: Some(next),
                 found: format!("it is not there, though blocks up to {} were synced", self.mark),
             });
         }
-        self.make_end(next)?;
+        self.report.torn_bytes = self.torn.as_ref().map_or(0, |torn| torn.bytes);
+        if make_end {
+            self.make_end(next)?;
+        }
         self.report.last_sequence = next - 1;
         Ok(Recovered {
             files: self.files,
+            holdings: self.holdings,
+            segments: self.segments,
+            next_segment: self.next_segment,
             spares: self.spares,
-            next_number,
+            next_number: self.next_number,
             log_id: self.log_id,
             end: (!self.closed).then_some(self.end),
             first: self.firsts.last().copied().unwrap_or(1),
@@ -307,6 +361,7 @@ impl Walk {
             }
             self.torn = Some(Torn {
                 bytes: self.end.saturating_sub(block.at),
+                in_spare: false,
             });
             self.cut(block.file, block.at, block.sequence);
             break;
@@ -319,20 +374,24 @@ impl Walk {
         self.beyond = true;
         (self.expected, self.end, self.closed) = (Some(sequence), at, false);
         self.firsts.truncate(file + 1);
+        self.holdings.truncate(file + 1);
         let behind: Vec<_> = self.files.drain(file + 1..).collect();
         // Nobody else has them yet.
         let behind = behind.into_iter().filter_map(Arc::into_inner);
         self.spares.splice(0..0, behind);
         if let Some(last) = self.files.last() {
             last.retain(|entry| entry.body_at < at);
+            // A file with unchecked bodies has its index in memory.
+            if let (Some(holdings), Ok(left)) = (self.holdings.last_mut(), last.with_index(FileIndex::holdings)) {
+                *holdings = left;
+            }
         }
     }
 
     /// Nothing behind the end can be taken for a part of the log again, whatever is written next.
     fn make_end(&mut self, next: Sequence) -> Result<()> {
-        let torn = self.torn.take();
-        self.report.torn_bytes = torn.as_ref().map_or(0, |torn| torn.bytes);
-        if let Some(file) = self.files.last().filter(|_| torn.is_some() || self.beyond) {
+        let torn = self.torn.take().is_some_and(|torn| !torn.in_spare);
+        if let Some(file) = self.files.last().filter(|_| torn || self.beyond) {
             erase(file, self.end)?;
             self.closed = false;
         }
@@ -352,7 +411,7 @@ impl Walk {
     }
 }
 
-fn refuse_newer(file: &CommitFile) -> Result<()> {
+fn refuse_newer(file: &LogFile) -> Result<()> {
     let bytes = file.read(0, block::LEN)?;
     match BlockHeader::newer_version(&bytes) {
         Some(found) => Err(LogError::NewerFormat {
@@ -364,27 +423,7 @@ fn refuse_newer(file: &CommitFile) -> Result<()> {
     }
 }
 
-/// The frames of a block whose headers are sound.
-fn entries_of(file: &CommitFile, at: u64, header: &BlockHeader) -> Result<Vec<Entry>> {
-    let headers = file.read(at, header.headers_len())?;
-    let mut body_at = at + header.headers_len() as u64;
-    let mut entries = Vec::with_capacity(usize::from(header.frames));
-    for bytes in headers.get(block::LEN..).unwrap_or_default().chunks_exact(frame::LEN) {
-        let Some(frame) = FrameHeader::decode(bytes) else {
-            return Err(LogError::Corrupt {
-                file: file.name.clone(),
-                position: at,
-                expected: header.sequence,
-                found: "it has a frame of an unknown kind".to_owned(),
-            });
-        };
-        entries.push(Entry { header: frame, body_at });
-        body_at += u64::from(frame.body_len);
-    }
-    Ok(entries)
-}
-
-fn erase(file: &CommitFile, from: u64) -> Result<()> {
+fn erase(file: &LogFile, from: u64) -> Result<()> {
     let zeros = vec![0; PIECE];
     let mut at = from;
     while at < file.size {

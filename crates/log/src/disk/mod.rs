@@ -49,6 +49,12 @@ pub trait DiskFile: Send + Sync {
     /// After an error nobody knows what is on the disk: the kernel may have thrown away what it could not write, and a
     /// second sync would succeed over the hole. So nothing may be acknowledged any more until a restart has looked.
     fn sync(&self) -> io::Result<()>;
+
+    /// A write and a sync, in one call where the disk has one for both.
+    fn write_and_sync(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.write_at(bytes, at)?;
+        self.sync()
+    }
 }
 
 /// Of the whole file system.

@@ -1,39 +1,78 @@
-//! The index at the end of a file that is full: every frame header in it and where the body lies. Derived from the
-//! blocks: missing or damaged it is made anew from them.
+//! The index at the end of a file that is full: every frame header in it and where the body lies, and what of each
+//! partition is in the file. Derived from the frames: missing or damaged it is made anew from them.
 //!
-//! Entries of 72 bytes (frame header 64, position of the body 8), then the trailer, which ends with the file: magic
-//! `TWX1` 4 · version 2 · reserved 2 · entries 4 · crc32c of the entries 4 · file number 8 · first block sequence 8 ·
-//! last block sequence 8 · last sequence synced 8 · end of the blocks 8 · log id 8 · crc32c of the trailer 4
+//! Entries of 72 bytes (frame header 64, position of the body 8), those of a partition side by side in the order of their
+//! offsets; then for each partition 48 bytes: id 8 · first offset 8 · next offset 8 · bytes of bodies 8 · max time 8 ·
+//! its first entry 4 · its entries 4; then the trailer, which ends with the file: magic `TWX1` 4 · version 2 · kind of the
+//! file 2 · entries 4 · crc32c of the entries 4 · partitions 4 · crc32c of their rows 4 · file number 8 · first block
+//! sequence 8 · last block sequence 8 · last sequence synced 8 · end of the frames 8 · log id 8 · crc32c of the trailer 4
 
 use crate::format::frame::{self, FrameHeader};
 use crate::format::{Put, Take};
-use crate::ids::Sequence;
+use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::index::{Entry, FileIndex};
 
 pub const ENTRY_LEN: usize = frame::LEN + 8;
-pub const TRAILER_LEN: usize = 68;
+pub const HOLDING_LEN: usize = 48;
+pub const TRAILER_LEN: usize = 76;
 
 const MAGIC: [u8; 4] = *b"TWX1";
 const VERSION: u16 = 1;
 
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum FileKind {
+    /// Blocks of all partitions, in the order of their commits.
+    Commit = 0,
+    /// Frames of one or more partitions that were moved out of commit files.
+    Segment = 1,
+}
+
+/// What a file holds of one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    pub partition: PartitionId,
+    pub first: Offset,
+    pub next: Offset,
+    /// Of frame bodies.
+    pub bytes: u64,
+    pub max_time: Micros,
+    /// Where its entries begin, and how many they are.
+    pub entry: u32,
+    pub entries: u32,
+}
+
 /// What the trailer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
+    pub kind: FileKind,
     pub entries: u32,
     entries_crc: u32,
+    pub partitions: u32,
+    partitions_crc: u32,
     pub file: u64,
     pub first: Sequence,
     pub last: Sequence,
     pub synced: Sequence,
-    /// Position behind the last block.
+    /// Position behind the last frame.
     pub end: u64,
     pub log_id: u64,
 }
 
 impl Trailer {
-    /// Bytes of entries and trailer together.
+    /// Bytes of entries, partitions and trailer together.
     pub fn footer_len(&self) -> u64 {
-        footer_len(self.entries as usize)
+        footer_len(self.entries as usize, self.partitions as usize)
+    }
+
+    /// Bytes between the start of the footer and the rows of the partitions.
+    pub fn entries_len(&self) -> usize {
+        self.entries as usize * ENTRY_LEN
+    }
+
+    pub fn holdings_len(&self) -> usize {
+        self.partitions as usize * HOLDING_LEN
     }
 
     /// From the last bytes of a file; `None` for bytes that are no trailer.
@@ -43,10 +82,17 @@ impl Trailer {
         if take.bytes()? != MAGIC || take.u16()? != VERSION {
             return None;
         }
-        take.u16()?;
+        let kind = match take.u16()? {
+            0 => FileKind::Commit,
+            1 => FileKind::Segment,
+            _ => return None,
+        };
         let trailer = Trailer {
+            kind,
             entries: take.u32()?,
             entries_crc: take.u32()?,
+            partitions: take.u32()?,
+            partitions_crc: take.u32()?,
             file: take.u64()?,
             first: take.u64()?,
             last: take.u64()?,
@@ -58,10 +104,9 @@ impl Trailer {
         (take.u32()? == crc && trailer.first <= trailer.last).then_some(trailer)
     }
 
-    /// The index of the file from the entries before the trailer; `None` if they are damaged.
+    /// The index of the file from its entries; `None` if they are damaged.
     pub(crate) fn index(&self, entries: &[u8]) -> Option<FileIndex> {
-        let expected = self.entries as usize * ENTRY_LEN;
-        if entries.len() != expected || crc32c::crc32c(entries) != self.entries_crc {
+        if entries.len() != self.entries_len() || crc32c::crc32c(entries) != self.entries_crc {
             return None;
         }
         let mut index = FileIndex::default();
@@ -74,15 +119,50 @@ impl Trailer {
         }
         Some(index)
     }
+
+    /// What the file holds of each partition; `None` if the rows are damaged.
+    pub fn holdings(&self, rows: &[u8]) -> Option<Vec<Holding>> {
+        if rows.len() != self.holdings_len() || crc32c::crc32c(rows) != self.partitions_crc {
+            return None;
+        }
+        rows.chunks_exact(HOLDING_LEN).map(Holding::decode).collect()
+    }
 }
 
-pub fn footer_len(entries: usize) -> u64 {
-    (entries * ENTRY_LEN + TRAILER_LEN) as u64
+impl Holding {
+    fn encode(&self, out: &mut Vec<u8>) {
+        Put(out)
+            .u64(self.partition.to_bits())
+            .u64(self.first)
+            .u64(self.next)
+            .u64(self.bytes)
+            .i64(self.max_time)
+            .u32(self.entry)
+            .u32(self.entries);
+    }
+
+    fn decode(row: &[u8]) -> Option<Holding> {
+        let mut take = Take(row);
+        Some(Holding {
+            partition: PartitionId::from_bits(take.u64()?),
+            first: take.u64()?,
+            next: take.u64()?,
+            bytes: take.u64()?,
+            max_time: take.i64()?,
+            entry: take.u32()?,
+            entries: take.u32()?,
+        })
+    }
+}
+
+pub fn footer_len(entries: usize, partitions: usize) -> u64 {
+    (entries * ENTRY_LEN + partitions * HOLDING_LEN + TRAILER_LEN) as u64
 }
 
 /// What of a file the trailer names.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
+    pub kind: FileKind,
     pub file: u64,
     pub first: Sequence,
     pub last: Sequence,
@@ -91,9 +171,9 @@ pub struct Bounds {
     pub log_id: u64,
 }
 
-/// Entries and trailer, to be written so that they end with the file.
-pub(crate) fn encode(index: &FileIndex, bounds: &Bounds) -> Vec<u8> {
-    let mut out = Vec::with_capacity(footer_len(index.frames()) as usize);
+/// Entries, partitions and trailer, to be written so that they end with the file.
+pub(crate) fn encode(index: &FileIndex, holdings: &[Holding], bounds: &Bounds) -> Vec<u8> {
+    let mut out = Vec::with_capacity(footer_len(index.frames(), holdings.len()) as usize);
     for (_, entries) in index.partitions() {
         for entry in entries {
             entry.header.encode(&mut out);
@@ -101,13 +181,18 @@ pub(crate) fn encode(index: &FileIndex, bounds: &Bounds) -> Vec<u8> {
         }
     }
     let entries_crc = crc32c::crc32c(&out);
+    let rows = out.len();
+    holdings.iter().for_each(|holding| holding.encode(&mut out));
+    let partitions_crc = crc32c::crc32c(out.get(rows..).unwrap_or_default());
     let start = out.len();
     Put(&mut out)
         .bytes(&MAGIC)
         .u16(VERSION)
-        .u16(0)
+        .u16(bounds.kind as u16)
         .u32(index.frames() as u32)
         .u32(entries_crc)
+        .u32(holdings.len() as u32)
+        .u32(partitions_crc)
         .u64(bounds.file)
         .u64(bounds.first)
         .u64(bounds.last)
@@ -125,7 +210,6 @@ mod tests {
 
     use super::*;
     use crate::format::frame::{Flags, Kind};
-    use crate::ids::PartitionId;
 
     fn index(frames: u32) -> FileIndex {
         let mut index = FileIndex::default();
@@ -141,7 +225,7 @@ mod tests {
                     records: 10,
                     last_delta: 9,
                     base_time: 1,
-                    max_time: 2,
+                    max_time: n.into(),
                     epoch: 0,
                 },
                 body_at: u64::from(n) * 4096,
@@ -151,6 +235,7 @@ mod tests {
     }
 
     const BOUNDS: Bounds = Bounds {
+        kind: FileKind::Commit,
         file: 4,
         first: 10,
         last: 20,
@@ -159,22 +244,42 @@ mod tests {
         log_id: 77,
     };
 
+    fn read(bytes: &[u8]) -> Option<(Trailer, FileIndex, Vec<Holding>)> {
+        let (rest, trailer) = bytes.split_at(bytes.len() - TRAILER_LEN);
+        let trailer = Trailer::decode(trailer)?;
+        let (entries, rows) = rest.split_at_checked(trailer.entries_len())?;
+        Some((trailer, trailer.index(entries)?, trailer.holdings(rows)?))
+    }
+
     proptest! {
         #[test]
         fn an_index_comes_back_whole_and_a_flipped_bit_is_found(frames in 0..20u32, bit: prop::sample::Index) {
             let index = index(frames);
-            let mut bytes = encode(&index, &BOUNDS);
-            prop_assert_eq!(bytes.len() as u64, footer_len(frames as usize));
-            let read = |bytes: &[u8]| {
-                let (entries, trailer) = bytes.split_at(bytes.len() - TRAILER_LEN);
-                let trailer = Trailer::decode(trailer)?;
-                Some((trailer.file, trailer.first, trailer.last, trailer.synced, trailer.end, trailer.index(entries)?))
-            };
-            let expected = (4, 10, 20, 19, 1 << 20, index);
-            prop_assert_eq!(read(&bytes), Some(expected));
+            let holdings = index.holdings();
+            let mut bytes = encode(&index, &holdings, &BOUNDS);
+            prop_assert_eq!(bytes.len() as u64, footer_len(frames as usize, holdings.len()));
+            let (trailer, found, rows) = read(&bytes).unwrap();
+            let named = (trailer.file, trailer.first, trailer.last, trailer.synced, trailer.end, trailer.log_id);
+            prop_assert_eq!(named, (4, 10, 20, 19, 1 << 20, 77));
+            prop_assert_eq!((found, rows), (index, holdings));
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(read(&bytes), None);
         }
+    }
+
+    #[test]
+    fn a_partition_finds_its_entries_by_its_row() {
+        let index = index(10);
+        let bytes = encode(&index, &index.holdings(), &BOUNDS);
+        let (_, found, rows) = read(&bytes).unwrap();
+        assert_eq!(rows.len(), 3);
+        let row = rows.iter().find(|row| row.partition.partition == 1).unwrap();
+        // Frames 1, 4 and 7.
+        assert_eq!(
+            (row.first, row.next, row.bytes, row.max_time, row.entries),
+            (10, 80, 12, 7, 3)
+        );
+        assert_eq!(found.from(row.partition, 0).len(), 3);
     }
 }

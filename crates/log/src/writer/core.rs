@@ -11,8 +11,15 @@ use super::group::{Block, BlockFrame, Group, Part, Slot, Stamp};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::format::frame::Kind;
-use crate::ids::{Micros, Offset, Sequence};
+use crate::format::record::RecordRef;
+use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::partition::Partition;
+use crate::records::Records;
+use crate::shelf::Purpose;
+use crate::table::{Known, META, Table};
+
+/// The partition of the log itself is the first of all.
+pub(crate) const META_SLOT: Slot = 0;
 
 /// Records for one or more partitions, stored together or not at all.
 pub(crate) struct Submission {
@@ -20,7 +27,8 @@ pub(crate) struct Submission {
     /// The strongest of what its partitions promise.
     pub durability: Durability,
     pub bytes: usize,
-    pub done: oneshot::Sender<Result<Vec<Offset>>>,
+    /// Nobody waits for what was journaled.
+    pub done: Option<oneshot::Sender<Result<Vec<Offset>>>>,
 }
 
 pub(crate) struct Core {
@@ -53,12 +61,12 @@ struct Row {
 struct Pending {
     durability: Durability,
     firsts: Vec<Offset>,
-    done: oneshot::Sender<Result<Vec<Offset>>>,
+    done: Option<oneshot::Sender<Result<Vec<Offset>>>>,
 }
 
 /// Newest frames of all partitions, kept in memory up to a number of bytes.
 struct Tail {
-    frames: VecDeque<(Slot, usize)>,
+    frames: VecDeque<(Slot, Offset, usize)>,
     bytes: usize,
     bytes_max: usize,
 }
@@ -117,20 +125,29 @@ impl Core {
         self.poison.is_none() && self.next > 1 && self.synced + 1 == self.next
     }
 
-    /// Commits as many of the waiting submissions as one block takes, the first ones, and answers them. Returns how many.
+    /// Commits as many of the waiting submissions as one block takes, the first ones, and answers them. Returns how many
+    /// of them somebody waits for.
     pub fn commit(&mut self, waiting: &mut VecDeque<Submission>, now: Micros) -> usize {
         let mut pending = Vec::new();
         let mut undo = Vec::new();
+        let mut purpose = Purpose::Messages;
         while let Some(submission) = waiting.front() {
-            if !self
-                .group
-                .has_room(submission.parts.len(), submission.bytes, self.block_max)
-            {
+            let (parts, bytes) = (submission.parts.len(), submission.bytes);
+            if !self.group.has_room(parts, bytes, self.block_max) {
                 break;
             }
             let Some(submission) = waiting.pop_front() else {
                 break;
             };
+            if let Some(error) = self.fenced(&submission.parts) {
+                if let Some(done) = submission.done {
+                    let _ = done.send(Err(error));
+                }
+                continue;
+            }
+            if submission.parts.iter().any(|part| part.kind != Kind::Data) {
+                purpose = Purpose::State;
+            }
             let firsts = submission.parts.into_iter().map(|part| self.place(part, &mut undo));
             pending.push(Pending {
                 firsts: firsts.collect(),
@@ -138,30 +155,44 @@ impl Core {
                 done: submission.done,
             });
         }
-        let count = pending.len();
+        let count = pending.iter().filter(|one| one.done.is_some()).count();
         let dated = pending.iter().any(|one| one.durability == Durability::Interval);
         let strict = pending.iter().any(|one| one.durability == Durability::Fsync);
-        let result = self.write(now).and_then(|(block, place)| {
-            self.release(&block, &place, |durability| durability != Durability::Fsync);
+        let result = self.write_group(purpose, now).and_then(|written| {
+            if let Some((block, place)) = &written {
+                self.release(block, place, |durability| durability != Durability::Fsync);
+            }
             answer(&mut pending, |durability| durability != Durability::Fsync);
-            if strict {
+            if strict && self.synced + 1 < self.next {
                 self.sync()?;
-            } else if dated {
+            } else if dated && written.is_some() {
                 self.unsynced_since.get_or_insert(now);
             }
-            self.release(&block, &place, |durability| durability == Durability::Fsync);
+            if let Some((block, place)) = &written {
+                self.release(block, place, |durability| durability == Durability::Fsync);
+            }
             Ok(())
         });
         match result {
             Ok(()) => answer(&mut pending, |_| true),
             Err(error) => {
                 self.undo(undo, &error);
-                for one in pending {
-                    let _ = one.done.send(Err(error.clone()));
+                for done in pending.into_iter().filter_map(|one| one.done) {
+                    let _ = done.send(Err(error.clone()));
                 }
             }
         }
         count
+    }
+
+    /// Whether somebody else owns one of the partitions by now.
+    fn fenced(&self, parts: &[Part]) -> Option<LogError> {
+        let epoch = |part: &Part| self.table.get(part.slot).map_or(0, |row| row.partition.epoch());
+        let stale = parts.iter().find(|part| part.epoch < epoch(part))?;
+        Some(LogError::Fenced {
+            partition: stale.partition,
+            epoch: epoch(stale),
+        })
     }
 
     fn place(&mut self, part: Part, undo: &mut Vec<(Slot, Offset)>) -> Offset {
@@ -184,7 +215,9 @@ impl Core {
     fn undo(&mut self, undo: Vec<(Slot, Offset)>, error: &LogError) {
         for (slot, next) in undo {
             if let Some(row) = self.table.get_mut(slot) {
-                (row.next, row.block) = (next, Sequence::MAX);
+                // A table may have been stored before the group failed.
+                let committed = row.partition.bounds().next;
+                (row.next, row.block) = (next.max(committed), Sequence::MAX);
             }
         }
         self.group = Group::default();
@@ -194,22 +227,73 @@ impl Core {
         }
     }
 
-    fn write(&mut self, now: Micros) -> Result<(Block, Place)> {
+    /// Writes the block of the group, in the next file if this one is full. A group without frames only asks for what was
+    /// written before it.
+    fn write_group(&mut self, purpose: Purpose, now: Micros) -> Result<Option<(Block, Place)>> {
         if let Some(cause) = &self.poison {
             return Err(LogError::Poisoned { cause: cause.clone() });
         }
+        if self.group.is_empty() {
+            return Ok(None);
+        }
         let (len, frames) = (self.group.block_len(), self.group.frames());
-        let place = self.files.place(len, frames, self.next, &mut self.synced)?;
-        let block = self.group.finish(Stamp {
+        let mut rolled = 0;
+        let place = loop {
+            if self.files.is_fresh() {
+                self.write_table(now)?;
+            }
+            if let Some(place) = self.files.place(len, frames) {
+                break place;
+            }
+            // The very first file is smaller than those that follow.
+            if rolled == 2 {
+                return Err(self.files.too_large(len));
+            }
+            rolled += 1;
+            self.files.roll(purpose, self.next, &mut self.synced)?;
+        };
+        let group = std::mem::take(&mut self.group);
+        let block = self.write(group, &place, now)?;
+        Ok(Some((block, place)))
+    }
+
+    fn write(&mut self, mut group: Group, place: &Place, now: Micros) -> Result<Block> {
+        let block = group.finish(Stamp {
             sequence: self.next,
             commit_time: now,
             log_id: self.log_id,
             synced: self.synced,
         });
         place.file.write(&block.bytes, place.at)?;
-        self.files.written(&place, len, &block.frames);
+        self.files.written(place, block.bytes.len(), &block.frames);
         self.next += 1;
-        Ok((block, place))
+        // Its memory serves the next one.
+        if self.group.is_empty() {
+            self.group = group;
+        }
+        Ok(block)
+    }
+
+    /// Every file begins with all partitions as they are, so that older files are not needed for that.
+    fn write_table(&mut self, now: Micros) -> Result<()> {
+        let rows: Vec<(PartitionId, Known)> = self.table.iter().filter_map(Row::known).collect();
+        let mut value = Vec::new();
+        Table::encode(rows.into_iter(), &mut value);
+        let mut records = Records::with_capacity(value.len() + 32);
+        records.push(&RecordRef::of(now, &value))?;
+        let Some(meta) = self.table.get_mut(META_SLOT) else {
+            return Ok(());
+        };
+        // It comes before what the group that waits has to say of partitions.
+        let base = self.group.shift(META).unwrap_or(meta.next);
+        let mut group = Group::default();
+        group.add(Part::of(&meta.partition, Kind::Checkpoint, records), base, None);
+        let place = self.files.place(group.block_len(), 1);
+        let place = place.ok_or_else(|| self.files.too_large(group.block_len()))?;
+        meta.next += 1;
+        let block = self.write(group, &place, now)?;
+        self.release(&block, &place, |_| true);
+        Ok(())
     }
 
     /// Readers may have what this block holds of the partitions that `which` names by their durability.
@@ -225,6 +309,9 @@ impl Core {
             let keep = frame.header.kind == Kind::Data;
             row.partition
                 .add(&place.file, &frame.header, keep.then_some(&frame.body));
+            if frame.header.kind == Kind::Checkpoint && row.partition.trim(frame.header.base) {
+                self.files.freed();
+            }
             if row.partition.durability == Durability::Fsync {
                 row.partition.set_synced(frame.header.next());
             } else if !std::mem::replace(&mut row.unsynced, true) {
@@ -234,9 +321,9 @@ impl Core {
                 self.tail.push(frame);
             }
         }
-        while let Some(slot) = self.tail.surplus() {
+        while let Some((slot, next)) = self.tail.surplus() {
             if let Some(row) = self.table.get(slot) {
-                row.partition.forget_oldest();
+                row.partition.forget_before(next);
             }
         }
     }
@@ -263,11 +350,38 @@ impl Core {
 
     /// A block without frames, which names the last synced sequence: so that recovery knows how far to insist.
     pub fn mark(&mut self, now: Micros) -> Result<()> {
-        let written = self.write(now).map(drop);
+        let written = self.write_mark(now);
         if let Err(error) = &written {
             self.undo(Vec::new(), error);
         }
         written
+    }
+
+    fn write_mark(&mut self, now: Micros) -> Result<()> {
+        if let Some(cause) = &self.poison {
+            return Err(LogError::Poisoned { cause: cause.clone() });
+        }
+        let group = Group::default();
+        // A file that is full has its index to say it.
+        match self.files.place(group.block_len(), 0).filter(|place| place.at > 0) {
+            Some(place) => self.write(group, &place, now).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Row {
+    /// What the table of partitions says of it.
+    fn known(&self) -> Option<(PartitionId, Known)> {
+        let partition = &self.partition;
+        let bounds = partition.bounds();
+        let known = Known {
+            durability: partition.durability,
+            first: bounds.first,
+            next: bounds.next,
+            epoch: bounds.epoch,
+        };
+        (partition.id != META && !partition.is_removed()).then_some((partition.id, known))
     }
 }
 
@@ -276,7 +390,9 @@ fn answer(pending: &mut Vec<Pending>, which: impl Fn(Durability) -> bool) {
     for one in pending.drain(..) {
         if which(one.durability) {
             // Who has gone meanwhile is told nothing; what he appended stays.
-            let _ = one.done.send(Ok(one.firsts));
+            if let Some(done) = one.done {
+                let _ = done.send(Ok(one.firsts));
+            }
         } else {
             waiting.push(one);
         }
@@ -286,17 +402,18 @@ fn answer(pending: &mut Vec<Pending>, which: impl Fn(Durability) -> bool) {
 
 impl Tail {
     fn push(&mut self, frame: &BlockFrame) {
-        self.frames.push_back((frame.slot, frame.body.len()));
+        self.frames
+            .push_back((frame.slot, frame.header.next(), frame.body.len()));
         self.bytes += frame.body.len();
     }
 
-    /// The partition whose oldest frame has to go, until all fits.
-    fn surplus(&mut self) -> Option<Slot> {
+    /// The partition whose oldest frames have to go, and up to where, until all fits.
+    fn surplus(&mut self) -> Option<(Slot, Offset)> {
         if self.bytes <= self.bytes_max {
             return None;
         }
-        let (slot, bytes) = self.frames.pop_front()?;
+        let (slot, next, bytes) = self.frames.pop_front()?;
         self.bytes -= bytes;
-        Some(slot)
+        Some((slot, next))
     }
 }

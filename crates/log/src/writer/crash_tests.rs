@@ -6,19 +6,24 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::core::{Core, Resume, Submission};
-use super::files::{Files, MadeAtOnce};
+use super::core::{Core, Submission};
 use super::group::Part;
-use crate::commit_file::CommitFile;
-use crate::disk::Disk;
+use crate::cache::IndexCache;
 use crate::disk::sim::{Faults, Random, SimDisk};
 use crate::durability::Durability;
+use crate::embedded::LogOptions;
 use crate::error::{LogError, Result};
+use crate::file::LogFile;
 use crate::format::frame::{Flags, Kind};
 use crate::format::record::{RecordRef, records};
 use crate::ids::{Offset, PartitionId};
+use crate::open::{self, Opened};
 use crate::partition::Partition;
+use crate::records::Records;
 use crate::recovery::recover;
+use crate::segment;
+use crate::shelf::Shelf;
+use crate::table::Change;
 
 const MODES: [Durability; 4] = [
     Durability::Fsync,
@@ -31,46 +36,69 @@ const FILE_SIZE: u64 = 96 << 10;
 /// A log on a simulated disk, driven by hand.
 struct Driven {
     core: Core,
+    shelf: Arc<Shelf>,
+    meta: Arc<Partition>,
     partitions: Vec<Arc<Partition>>,
 }
 
-fn open(disk: &SimDisk) -> Result<Driven> {
-    let found = recover(disk)?;
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let mut spares = MadeAtOnce {
-        disk: shared,
-        ready: found.spares.into(),
-        next_number: found.next_number,
-        size: FILE_SIZE,
-    };
-    let partitions: Vec<Arc<Partition>> = MODES
-        .iter()
-        .enumerate()
-        .map(|(slot, mode)| Arc::new(Partition::new(PartitionId::new(1, slot as u32), slot, *mode)))
-        .collect();
-    for partition in &partitions {
-        partition.find_in(&found.files);
+fn options() -> LogOptions {
+    LogOptions {
+        file_bytes: FILE_SIZE,
+        first_file_bytes: FILE_SIZE / 2,
+        min_free_bytes: Some(0),
+        commit_bytes_max: 16 << 10,
+        tail_bytes_max: 20 << 10,
+        index_bytes_max: 10 << 10,
+        ..LogOptions::default()
     }
-    let (current, end) = match found.files.last() {
-        Some(file) => (file.clone(), found.end),
-        None => (Arc::new(super::files::Spares::take(&mut spares)?), Some(0)),
+}
+
+fn open(disk: &SimDisk) -> Result<Driven> {
+    let Opened {
+        mut core,
+        shelf,
+        partitions: mut known,
+        meta,
+        ..
+    } = open::open(Arc::new(disk.clone()), 42, &options())?;
+    let mut partitions = Vec::new();
+    for (n, mode) in MODES.iter().enumerate() {
+        let id = PartitionId::new(1, n as u32);
+        let partition = match known.remove(&id) {
+            Some(partition) => partition,
+            None => {
+                let partition = Arc::new(Partition::new(id, n + 1, *mode, 0));
+                core.add_partition(partition.clone());
+                change(&mut core, &meta, Change::Created(id, *mode), Durability::Fsync)?;
+                partition
+            }
+        };
+        assert_eq!((partition.slot, partition.durability), (n + 1, *mode));
+        partitions.push(partition);
+    }
+    Ok(Driven {
+        core,
+        shelf,
+        meta,
+        partitions,
+    })
+}
+
+/// A fact about a partition.
+fn change(core: &mut Core, meta: &Partition, change: Change, durability: Durability) -> Result<()> {
+    let mut value = Vec::new();
+    change.encode(&mut value);
+    let mut records = Records::new();
+    records.push(&RecordRef::of(1, &value))?;
+    let (done, mut answer) = oneshot::channel();
+    let submission = Submission {
+        bytes: records.bytes(),
+        parts: vec![Part::of(meta, Kind::Meta, records)],
+        durability,
+        done: Some(done),
     };
-    let log_id = found.log_id.unwrap_or(42);
-    let files = Files::new(current, end, found.first, log_id, Box::new(spares));
-    let mut core = Core::new(
-        Resume {
-            files,
-            log_id,
-            next: found.next,
-            synced: found.next - 1,
-        },
-        16 << 10,
-        20 << 10,
-    );
-    partitions
-        .iter()
-        .for_each(|partition| core.add_partition(partition.clone()));
-    Ok(Driven { core, partitions })
+    core.commit(&mut VecDeque::from([submission]), 1);
+    answer.try_recv().unwrap().map(drop)
 }
 
 /// What a partition must hold: its records are the numbers from 0, each in a value of varying length.
@@ -78,6 +106,15 @@ fn open(disk: &SimDisk) -> Result<Driven> {
 struct Known {
     submitted: u64,
     acknowledged: u64,
+    /// What stands before it was let go.
+    trimmed: u64,
+    /// Before it every third record may be missing.
+    thinned: u64,
+}
+
+/// What a rewrite leaves out.
+fn is_kept(number: u64) -> bool {
+    !number.is_multiple_of(3)
 }
 
 fn value(number: u64, random: &mut Random) -> Vec<u8> {
@@ -100,17 +137,32 @@ fn number_of(value: &[u8]) -> u64 {
     number
 }
 
-/// Reads a partition from its start, in pieces, as a consumer would.
+/// Reads a partition from its start, in pieces, as a consumer would. Every record has the number of its offset.
 fn read_all(partition: &Partition) -> Vec<u64> {
-    let (mut numbers, mut from) = (Vec::new(), 0);
+    let (mut numbers, start) = (Vec::new(), partition.bounds().first);
+    let mut from = start;
     loop {
         let frames = partition.read(from, 4096).unwrap();
         if frames.is_empty() {
+            assert_eq!(from, partition.bounds().next);
             return numbers;
         }
         for frame in frames {
-            assert_eq!(frame.header.base, from, "a hole between frames");
-            numbers.extend(records(&frame.body).map(|record| number_of(record.unwrap().value)));
+            assert!(frame.header.base <= from, "a hole before {}", frame.header.base);
+            let mut next = frame.header.base;
+            for record in records(&frame.body) {
+                let record = record.unwrap();
+                let offset = record.delta.map_or(next, |delta| frame.header.base + u64::from(delta));
+                next = offset + 1;
+                assert_eq!(
+                    number_of(record.value),
+                    offset,
+                    "an offset is not the number of its record"
+                );
+                if offset >= from {
+                    numbers.push(offset);
+                }
+            }
             from = frame.header.next();
         }
     }
@@ -138,7 +190,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             durability = Durability::Fsync;
         }
         parts.push(Part {
-            slot,
+            slot: partition.slot,
             partition: partition.id,
             kind: Kind::Data,
             flags: Flags::NONE,
@@ -154,7 +206,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
         parts,
         durability,
         bytes,
-        done,
+        done: Some(done),
     };
     (submission, answer, counts)
 }
@@ -195,20 +247,80 @@ fn work(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> bool {
     all
 }
 
+/// What the log does beside committing; `false` once it takes nothing more.
+fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> bool {
+    let Driven {
+        core,
+        shelf,
+        meta,
+        partitions,
+    } = driven;
+    let slot = random.below(MODES.len() as u64) as usize;
+    let partition = &partitions[slot];
+    let done = match random.below(4) {
+        // A file is free when all partitions have let go of it.
+        0 => partitions
+            .iter()
+            .zip(known.iter_mut())
+            .try_for_each(|(partition, known)| {
+                let bounds = partition.bounds();
+                let below = bounds.next - random.below(bounds.next + 1 - bounds.first) / (1 + random.below(20));
+                known.trimmed = known.trimmed.max(below);
+                // Journaled: nobody waits for it.
+                let said = change(core, meta, Change::Trimmed(partition.id, below), Durability::Os);
+                said.map(|()| {
+                    partition.trim(below);
+                })
+            }),
+        1 => {
+            let sealed = shelf.sealed();
+            match sealed.get(random.below(sealed.len().max(1) as u64) as usize) {
+                Some(file) => segment::move_out(shelf, file, partitions, &|_| {}).map(drop),
+                None => Ok(()),
+            }
+        }
+        2 => {
+            known[slot].thinned = partition.bounds().next;
+            let keep = |offset: u64, _: &RecordRef<'_>| is_kept(offset);
+            let mut files = shelf.sealed();
+            files.extend(shelf.segments());
+            files
+                .iter()
+                .try_for_each(|file| segment::rewrite(shelf, file, partition, &keep, &|_| {}).map(drop))
+        }
+        // As the thread does it: nothing is used again before what freed it is on disk.
+        _ => core.sync().and_then(|()| {
+            while shelf.prepare(2)? {}
+            shelf.remove_dead_segments()
+        }),
+    };
+    done.is_ok() && core.poison().is_none()
+}
+
 /// After a start: everything acknowledged is there, nothing twice, nothing that was never submitted, without a hole.
 fn check(driven: &Driven, known: &mut [Known], power_cut: bool) {
     for (slot, partition) in driven.partitions.iter().enumerate() {
-        let numbers = read_all(partition);
-        assert_eq!(
-            numbers,
-            (0..numbers.len() as u64).collect::<Vec<_>>(),
-            "partition {slot}"
-        );
-        let found = numbers.len() as u64;
+        let (first, found) = (partition.bounds().first, partition.bounds().next);
         let Known {
             submitted,
             acknowledged,
+            trimmed,
+            thinned,
         } = known[slot];
+        let numbers = read_all(partition);
+        let wanted = (first..found).filter(|number| *number >= thinned || is_kept(*number));
+        let missing = wanted
+            .filter(|number| numbers.binary_search(number).is_err())
+            .collect::<Vec<_>>();
+        assert!(missing.is_empty(), "partition {slot} from {first}: {missing:?} missing");
+        assert!(
+            numbers.is_sorted_by(|one, other| one < other),
+            "partition {slot}: {numbers:?}"
+        );
+        assert!(
+            first <= trimmed,
+            "partition {slot} begins at {first}, trimmed to {trimmed}"
+        );
         let promised = partition.durability == Durability::Fsync || !power_cut;
         assert!(
             !promised || found >= acknowledged,
@@ -221,6 +333,7 @@ fn check(driven: &Driven, known: &mut [Known], power_cut: bool) {
         known[slot] = Known {
             submitted: found,
             acknowledged: found,
+            ..known[slot]
         };
     }
 }
@@ -238,7 +351,7 @@ fn life_and_death(seed: u64) {
         }
         let mut driven = match open(&disk) {
             Ok(driven) => driven,
-            Err(LogError::Io { .. }) => {
+            Err(LogError::Io { .. } | LogError::Poisoned { .. }) => {
                 disk.power_cut();
                 power_cut = true;
                 continue;
@@ -260,6 +373,10 @@ fn life_and_death(seed: u64) {
         }
         for _ in 0..random.below(25) {
             if !work(&mut driven, &mut known, &mut random) {
+                break;
+            }
+            let keeps_up = (0..random.below(4)).all(|_| keep_up(&mut driven, &mut known, &mut random));
+            if !keeps_up {
                 break;
             }
         }
@@ -356,7 +473,7 @@ fn files_follow_each_other_and_are_found_again_by_their_indexes() {
         assert!(work(&mut driven, &mut known, &mut random));
     }
     disk.kill();
-    let found = recover(&disk).unwrap();
+    let found = recover(&disk, &IndexCache::new(1 << 20)).unwrap();
     assert!(found.files.len() > 3, "{} files", found.files.len());
     // Only the last one was walked through.
     let blocks_of_a_file = FILE_SIZE / 4096;
@@ -370,7 +487,7 @@ fn files_follow_each_other_and_are_found_again_by_their_indexes() {
 #[test]
 fn a_file_of_a_newer_format_is_refused_by_name() {
     let disk = SimDisk::new(1, 64 << 20);
-    let file = CommitFile::make(&disk, 0, FILE_SIZE).unwrap();
+    let file = LogFile::make(&disk, 0, FILE_SIZE, &IndexCache::new(1 << 20)).unwrap();
     file.write(b"TWB1\x02\x00", 0).unwrap();
     let error = open(&disk).err().unwrap().to_string();
     assert!(

@@ -1,103 +1,84 @@
-//! The row of commit files of one disk: the one that is written, and those made ready for when it is full.
+//! The row of commit files of one disk as the writer sees it: the one that is written, and the next one when it is full.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::group::BlockFrame;
-use crate::commit_file::CommitFile;
-use crate::disk::Disk;
 use crate::error::{LogError, Result};
-use crate::format::footer::{self, Bounds};
+use crate::file::LogFile;
+use crate::format::footer::{self, Bounds, FileKind};
 use crate::ids::Sequence;
 use crate::index::Entry;
-
-/// Where new commit files come from. They have the numbers behind those in use, in order.
-pub(crate) trait Spares: Send {
-    /// The next one; waits for it if it is being made. `DiskFull` if there is no room for one.
-    fn take(&mut self) -> Result<CommitFile>;
-}
-
-/// Made when it is needed, by whoever needs it. For tests and simulation, where nothing waits.
-pub(crate) struct MadeAtOnce {
-    pub disk: Arc<dyn Disk>,
-    pub ready: VecDeque<CommitFile>,
-    pub next_number: u64,
-    pub size: u64,
-}
-
-impl Spares for MadeAtOnce {
-    fn take(&mut self) -> Result<CommitFile> {
-        if let Some(file) = self.ready.pop_front() {
-            return Ok(file);
-        }
-        let file = CommitFile::make(self.disk.as_ref(), self.next_number, self.size)?;
-        self.next_number += 1;
-        Ok(file)
-    }
-}
+use crate::shelf::{Purpose, Shelf};
 
 pub(crate) struct Files {
-    current: Arc<CommitFile>,
+    current: Arc<LogFile>,
     /// Behind the last block of the current file; `None` if it takes nothing more and has its index.
     end: Option<u64>,
     first: Sequence,
     log_id: u64,
-    spares: Box<dyn Spares>,
+    shelf: Arc<Shelf>,
 }
 
 /// Where a block goes.
 pub(crate) struct Place {
-    pub file: Arc<CommitFile>,
+    pub file: Arc<LogFile>,
     pub at: u64,
 }
 
 impl Files {
     /// Goes on behind the last block that was found. `first` is the first sequence of `current`.
-    pub fn new(
-        current: Arc<CommitFile>,
-        end: Option<u64>,
-        first: Sequence,
-        log_id: u64,
-        spares: Box<dyn Spares>,
-    ) -> Files {
+    pub fn new(current: Arc<LogFile>, end: Option<u64>, first: Sequence, log_id: u64, shelf: Arc<Shelf>) -> Files {
         Files {
             current,
             end,
             first,
             log_id,
-            spares,
+            shelf,
         }
     }
 
-    pub fn current(&self) -> &Arc<CommitFile> {
+    pub fn current(&self) -> &Arc<LogFile> {
         &self.current
     }
 
-    /// Room for a block of `len` bytes and `frames` frames. The current file is left behind when it has none, after a
-    /// sync: so all blocks before those of the current file are on disk, whatever the durability asked for.
-    pub fn place(&mut self, len: usize, frames: usize, next: Sequence, synced: &mut Sequence) -> Result<Place> {
-        if !self.fits(len, frames) {
-            let ready = self.spares.take()?;
-            self.seal(next, synced)?;
-            (self.current, self.end, self.first) = (Arc::new(ready), Some(0), next);
-        }
-        match self.end.filter(|_| self.fits(len, frames)) {
-            Some(at) => Ok(Place {
-                file: self.current.clone(),
-                at,
-            }),
-            None => Err(LogError::TooLarge {
-                what: "a block",
-                size: len,
-                limit: self.current.size as usize,
-            }),
-        }
+    /// Nothing is in the current file yet.
+    pub fn is_fresh(&self) -> bool {
+        self.end == Some(0)
     }
 
-    fn fits(&self, len: usize, frames: usize) -> bool {
-        let footer = footer::footer_len(self.current.frames() + frames);
-        self.end
-            .is_some_and(|end| end + len as u64 + footer <= self.current.size)
+    /// A partition has let go of a file.
+    pub fn freed(&self) {
+        self.shelf.wake();
+    }
+
+    /// Where a block of so many bytes and frames goes; `None` if the file is full.
+    pub fn place(&self, len: usize, frames: usize) -> Option<Place> {
+        let (known, partitions) = self.current.counts();
+        let footer = footer::footer_len(known + frames, partitions + frames);
+        let at = self.end.filter(|end| end + len as u64 + footer <= self.current.size)?;
+        Some(Place {
+            file: self.current.clone(),
+            at,
+        })
+    }
+
+    /// Goes on to the next file. The full one is synced up to its last block and gets its index. `next` is the sequence
+    /// of the block that comes first there, `synced` is raised.
+    pub fn roll(&mut self, purpose: Purpose, next: Sequence, synced: &mut Sequence) -> Result<()> {
+        let ready = self.shelf.take(purpose)?;
+        self.seal(next, synced)?;
+        let full = std::mem::replace(&mut self.current, Arc::new(ready));
+        (self.end, self.first) = (Some(0), next);
+        self.shelf.seal(full);
+        Ok(())
+    }
+
+    pub fn too_large(&self, len: usize) -> LogError {
+        LogError::TooLarge {
+            what: "a block",
+            size: len,
+            limit: self.current.size as usize,
+        }
     }
 
     fn seal(&self, next: Sequence, synced: &mut Sequence) -> Result<()> {
@@ -110,6 +91,7 @@ impl Files {
             return Ok(());
         };
         self.current.write_footer(&Bounds {
+            kind: FileKind::Commit,
             file: self.current.number,
             first: self.first,
             last,

@@ -7,6 +7,8 @@ use crate::format::block::{self, BlockHeader};
 use crate::format::frame::{self, BODY_MAX, Flags, FrameHeader, Kind};
 use crate::format::pages;
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
+use crate::partition::Partition;
+use crate::records::Records;
 
 /// Where a partition stands in the writer's table.
 pub(crate) type Slot = usize;
@@ -102,6 +104,20 @@ impl Group {
         (self.frames.len() - 1, next)
     }
 
+    /// Moves the frames of a partition up by one offset. Returns where they began, if there are any.
+    pub fn shift(&mut self, partition: PartitionId) -> Option<Offset> {
+        let mut began = None;
+        for frame in self
+            .frames
+            .iter_mut()
+            .filter(|frame| frame.header.partition == partition)
+        {
+            began.get_or_insert(frame.header.base);
+            frame.header.base += 1;
+        }
+        began
+    }
+
     /// The block of all frames, which are gone from here then.
     pub fn finish(&mut self, stamp: Stamp) -> Block {
         let block_len = self.block_len();
@@ -143,6 +159,22 @@ impl Group {
         Block {
             frames: frames.collect(),
             bytes: bytes.clone(),
+        }
+    }
+}
+
+impl Part {
+    pub fn of(partition: &Partition, kind: Kind, records: Records) -> Part {
+        Part {
+            slot: partition.slot,
+            partition: partition.id,
+            kind,
+            flags: records.flags,
+            records: records.count,
+            base_time: records.base_time,
+            max_time: records.max_time,
+            epoch: partition.epoch(),
+            body: records.into(),
         }
     }
 }

@@ -2,20 +2,29 @@
 //! next group, and only if that group is smaller than the last one it waits for the rest, at most for `linger`.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::core::{Core, Submission};
+use super::group::Part;
+use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::ids::Micros;
 use crate::partition::Partition;
 
 /// After so long without work the writer notes what it has synced.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// What was journaled goes with the next block, and if there is none for so long, in one of its own.
+const JOURNAL_MAX_AGE: Duration = Duration::from_millis(10);
+
+/// The kernel may wake the writer so much later than it asked for: by default as late as the whole linger.
+const TIMER_SLACK: NonZeroU64 = NonZeroU64::new(2_000).expect("it is not zero");
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -44,6 +53,9 @@ struct Inbox {
     waiting: VecDeque<Submission>,
     bytes: usize,
     partitions: Vec<Arc<Partition>>,
+    /// Partitions with something journaled, and since when.
+    dirty: Vec<Arc<Partition>>,
+    dirty_since: Option<Instant>,
     closing: bool,
     poison: Option<Arc<str>>,
     /// The writer sleeps until so many submissions are there.
@@ -82,6 +94,39 @@ impl Writer {
         }
     }
 
+    /// Something was journaled for a partition, the first since its last block.
+    pub fn journaled(&self, partition: &Arc<Partition>) {
+        let mut inbox = self.shared.inbox.lock();
+        inbox.dirty.push(partition.clone());
+        // The writer may be in its long sleep.
+        if inbox.dirty_since.is_none() {
+            inbox.dirty_since = Some(Instant::now());
+            drop(inbox);
+            self.shared.arrived.notify_one();
+        }
+    }
+
+    /// Why nothing is taken any more.
+    pub fn poison(&self) -> Option<Arc<str>> {
+        self.shared.inbox.lock().poison.clone()
+    }
+
+    /// Returns when everything that was submitted and journaled before survives a power cut. Blocks.
+    pub fn barrier(&self) -> Result<()> {
+        let (done, answer) = oneshot::channel();
+        let mut submission = Some(Submission {
+            parts: Vec::new(),
+            durability: Durability::Fsync,
+            bytes: 0,
+            done: Some(done),
+        });
+        if !self.shared.try_push(&mut submission)? {
+            // Without bytes it is always taken; what waits goes first.
+            return Err(LogError::Closed);
+        }
+        answer.blocking_recv().unwrap_or(Err(LogError::Closed)).map(drop)
+    }
+
     /// Makes a partition known, before its first submission.
     pub fn add_partition(&self, partition: Arc<Partition>) {
         self.shared.inbox.lock().partitions.push(partition);
@@ -114,7 +159,7 @@ impl Shared {
             return Err(LogError::Closed);
         }
         let bytes = submission.as_ref().map_or(0, |submission| submission.bytes);
-        if !inbox.waiting.is_empty() && inbox.bytes + bytes > self.pace.waiting_bytes_max {
+        if !inbox.waiting.is_empty() && bytes > 0 && inbox.bytes + bytes > self.pace.waiting_bytes_max {
             return Ok(false);
         }
         inbox.bytes += bytes;
@@ -128,6 +173,8 @@ impl Shared {
     }
 
     fn run(&self, mut core: Core) {
+        // Refused, the groups are a little smaller.
+        let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
         let (mut waiting, mut previous, mut marked) = (VecDeque::new(), 1, true);
         loop {
             let closing = self.take(&mut core, &mut waiting, previous, &mut marked);
@@ -144,8 +191,8 @@ impl Shared {
             if closing {
                 // Those who were too late for the last group.
                 let mut inbox = self.inbox.lock();
-                for submission in inbox.waiting.drain(..) {
-                    let _ = submission.done.send(Err(LogError::Closed));
+                for done in inbox.waiting.drain(..).filter_map(|submission| submission.done) {
+                    let _ = done.send(Err(LogError::Closed));
                 }
                 drop(inbox);
                 if core.sync().is_ok() && core.has_news() {
@@ -161,8 +208,16 @@ impl Shared {
         let mut inbox = self.inbox.lock();
         while inbox.waiting.is_empty() && !inbox.closing {
             inbox.wake_at = 1;
-            let timed_out = self.arrived.wait_for(&mut inbox, self.patience(core)).timed_out();
-            if timed_out && inbox.waiting.is_empty() {
+            let journal_age = inbox.dirty_since.map(|since| since.elapsed());
+            if journal_age.is_some_and(|age| age >= JOURNAL_MAX_AGE) {
+                break;
+            }
+            let patience = match journal_age {
+                Some(age) => JOURNAL_MAX_AGE.saturating_sub(age).min(self.patience(core)),
+                None => self.patience(core),
+            };
+            let timed_out = self.arrived.wait_for(&mut inbox, patience).timed_out();
+            if timed_out && inbox.waiting.is_empty() && inbox.dirty.is_empty() {
                 drop(inbox);
                 self.sync_if_due(core);
                 if !*marked && core.has_news() {
@@ -179,11 +234,15 @@ impl Shared {
             while inbox.waiting.len() < previous && !self.arrived.wait_until(&mut inbox, until).timed_out() {}
         }
         inbox.wake_at = 0;
-        waiting.append(&mut inbox.waiting);
-        inbox.bytes = 0;
         for partition in inbox.partitions.drain(..) {
             core.add_partition(partition);
         }
+        // Before what was submitted: who submits after he has journaled may count on that.
+        inbox.dirty_since = None;
+        let journals = std::mem::take(&mut inbox.dirty);
+        waiting.extend(journals.iter().flat_map(submissions_of));
+        waiting.append(&mut inbox.waiting);
+        inbox.bytes = 0;
         let closing = inbox.closing;
         drop(inbox);
         self.room.notify_waiters();
@@ -205,6 +264,17 @@ impl Shared {
             let _ = core.sync();
         }
     }
+}
+
+/// What was journaled for a partition, for which nobody waits.
+fn submissions_of(partition: &Arc<Partition>) -> impl Iterator<Item = Submission> {
+    let parts = partition.take_journal().into_iter();
+    parts.map(|(kind, records)| Submission {
+        bytes: records.bytes(),
+        parts: vec![Part::of(partition, kind, records)],
+        durability: partition.durability,
+        done: None,
+    })
 }
 
 pub(crate) fn now() -> Micros {

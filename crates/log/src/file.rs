@@ -1,0 +1,368 @@
+//! A file of the log: a commit file, into which blocks of all partitions go and from which they are read, or a segment,
+//! into which frames were moved. What is in it is known by its index, which is in memory while the file grows and read
+//! from its end when it is asked for later.
+//!
+//! A commit file is filled with zeros before its first use, so that syncing a block changes no metadata, and given its name
+//! then, so that moving on to it costs nothing.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+
+use crate::cache::{IndexCache, Indexed};
+use crate::disk::{Disk, DiskFile};
+use crate::error::{LogError, Result};
+use crate::format::block::{self, BlockHeader};
+use crate::format::footer::{self, Bounds, FileKind, Holding, TRAILER_LEN, Trailer};
+use crate::format::frame::{self, FrameHeader};
+use crate::ids::{Micros, Offset, PartitionId};
+use crate::index::{Entry, FileIndex};
+
+/// Zeros are written in pieces of this.
+const FILL: usize = 1 << 20;
+
+pub(crate) struct LogFile {
+    pub kind: FileKind,
+    pub number: u64,
+    pub name: String,
+    /// Bytes, all of them written at least once.
+    pub size: u64,
+    file: Arc<dyn DiskFile>,
+    index: RwLock<Index>,
+    cache: Arc<IndexCache>,
+}
+
+/// What is known of the frames of a file.
+enum Index {
+    /// The file grows, or has not been closed.
+    Open(FileIndex),
+    /// To be read from the footer.
+    Closed(Indexed),
+}
+
+pub(crate) fn commit_name(number: u64) -> String {
+    format!("commit-{number:016}.log")
+}
+
+pub(crate) fn segment_name(number: u64) -> String {
+    format!("segment-{number:016}.log")
+}
+
+/// What a name says of a file of the log.
+pub(crate) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
+    let (kind, rest) = match name.strip_prefix("commit-") {
+        Some(rest) => (FileKind::Commit, rest),
+        None => (FileKind::Segment, name.strip_prefix("segment-")?),
+    };
+    let digits = rest.strip_suffix(".log")?;
+    let number = (digits.len() == 16).then(|| digits.parse().ok()).flatten()?;
+    Some((kind, number))
+}
+
+/// What is being filled is no file of the log yet; one that is found at the start is of no use to anybody.
+pub(crate) fn is_unfinished(name: &str) -> bool {
+    name.starts_with("new-")
+}
+
+impl LogFile {
+    fn of(kind: FileKind, number: u64, size: u64, file: Arc<dyn DiskFile>, cache: &Arc<IndexCache>) -> LogFile {
+        let name = match kind {
+            FileKind::Commit => commit_name(number),
+            FileKind::Segment => segment_name(number),
+        };
+        LogFile {
+            kind,
+            number,
+            name,
+            size,
+            file,
+            index: RwLock::new(Index::Open(FileIndex::default())),
+            cache: cache.clone(),
+        }
+    }
+
+    pub fn open(disk: &dyn Disk, kind: FileKind, number: u64, cache: &Arc<IndexCache>) -> Result<LogFile> {
+        let name = match kind {
+            FileKind::Commit => commit_name(number),
+            FileKind::Segment => segment_name(number),
+        };
+        let file = disk.open(&name).map_err(LogError::io("cannot open", &name))?;
+        let size = file.len().map_err(LogError::io("cannot look at", &name))?;
+        Ok(LogFile::of(kind, number, size, file, cache))
+    }
+
+    /// A new commit file of zeros. Durable, name and all, when it is returned.
+    pub fn make(disk: &dyn Disk, number: u64, size: u64, cache: &Arc<IndexCache>) -> Result<LogFile> {
+        let (unfinished, name) = (format!("new-{number:016}"), commit_name(number));
+        let filled = || {
+            let file = disk.create(&unfinished)?;
+            let zeros = vec![0; FILL];
+            let mut at = 0;
+            while at < size {
+                let piece = zeros.get(..(size - at) as usize).unwrap_or(&zeros);
+                file.write_at(piece, at)?;
+                at += piece.len() as u64;
+            }
+            file.sync()?;
+            disk.rename(&unfinished, &name)?;
+            disk.sync_names()?;
+            Ok(file)
+        };
+        let file = filled().map_err(|error: io::Error| {
+            // What it had taken is given back; if that fails too, the next start does it.
+            let _ = disk.remove(&unfinished);
+            LogError::io("cannot make", &name)(error)
+        })?;
+        Ok(LogFile::of(FileKind::Commit, number, size, file, cache))
+    }
+
+    /// A commit file in which nothing is needed any more, under a new number. What stands in it is of older blocks, and its
+    /// footer names the old number, so nothing of it will be believed.
+    pub fn recycle(self, disk: &dyn Disk, number: u64) -> Result<LogFile> {
+        let name = commit_name(number);
+        let renamed = disk.rename(&self.name, &name).and_then(|()| disk.sync_names());
+        renamed.map_err(LogError::io("cannot rename to", &name))?;
+        Ok(LogFile::of(FileKind::Commit, number, self.size, self.file, &self.cache))
+    }
+
+    /// A segment that was written under another name and synced.
+    pub fn segment(
+        number: u64,
+        size: u64,
+        file: Arc<dyn DiskFile>,
+        index: FileIndex,
+        cache: &Arc<IndexCache>,
+    ) -> LogFile {
+        let segment = LogFile::of(FileKind::Segment, number, size, file, cache);
+        segment.set_index(index);
+        segment.close();
+        segment
+    }
+
+    pub fn write(&self, bytes: &[u8], at: u64) -> Result<()> {
+        self.file
+            .write_at(bytes, at)
+            .map_err(LogError::io("cannot write", &self.name))
+    }
+
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync().map_err(LogError::io("cannot sync", &self.name))
+    }
+
+    /// One after the other, with one call where the disk has one for both.
+    pub fn write_and_sync(&self, bytes: &[u8], at: u64) -> Result<()> {
+        self.file
+            .write_and_sync(bytes, at)
+            .map_err(LogError::io("cannot write and sync", &self.name))
+    }
+
+    /// As many bytes as there are, up to `len`.
+    pub fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let found = self
+            .file
+            .read_at(&mut bytes, at)
+            .map_err(LogError::io("cannot read", &self.name))?;
+        bytes.truncate(found);
+        Ok(bytes)
+    }
+
+    pub fn set_index(&self, index: FileIndex) {
+        *self.index.write() = Index::Open(index);
+    }
+
+    pub fn add(&self, entries: impl Iterator<Item = Entry>) {
+        if let Index::Open(index) = &mut *self.index.write() {
+            entries.for_each(|entry| index.push(entry));
+        }
+    }
+
+    /// Forgets the frames that are not part of the log after all.
+    pub fn retain(&self, keep: impl Fn(&Entry) -> bool) {
+        if let Index::Open(index) = &mut *self.index.write() {
+            index.retain(keep);
+        }
+    }
+
+    /// Frames and partitions of a file that is open.
+    pub fn counts(&self) -> (usize, usize) {
+        match &*self.index.read() {
+            Index::Open(index) => (index.frames(), index.partition_count()),
+            Index::Closed(_) => (0, 0),
+        }
+    }
+
+    /// From now on the index is in the footer, and in memory only as long as there is room.
+    pub fn close(&self) {
+        let mut slot = self.index.write();
+        if let Index::Open(index) = &mut *slot {
+            let index = Arc::new(std::mem::take(index));
+            let indexed = Indexed::new();
+            self.cache.put(&indexed, &index);
+            *slot = Index::Closed(indexed);
+        }
+    }
+
+    /// A file that was found with a footer.
+    pub fn found_closed(&self) {
+        *self.index.write() = Index::Closed(Indexed::new());
+    }
+
+    /// What `look` finds in the index. Reads it first if it is not in memory.
+    pub fn with_index<T>(&self, look: impl FnOnce(&FileIndex) -> T) -> Result<T> {
+        let indexed = match &*self.index.read() {
+            Index::Open(index) => return Ok(look(index)),
+            Index::Closed(indexed) => indexed.clone(),
+        };
+        if let Some(index) = self.cache.get(&indexed) {
+            return Ok(look(&index));
+        }
+        let index = Arc::new(self.load_index()?);
+        self.cache.put(&indexed, &index);
+        Ok(look(&index))
+    }
+
+    /// From the footer, or, if that did not make it whole, from the frames themselves.
+    fn load_index(&self) -> Result<FileIndex> {
+        let trailer = self.trailer()?;
+        if let Some(trailer) = &trailer
+            && let Some(index) = trailer.index(&self.read(self.size - trailer.footer_len(), trailer.entries_len())?)
+        {
+            return Ok(index);
+        }
+        match (self.kind, trailer) {
+            (FileKind::Commit, Some(trailer)) => self.index_of_blocks(trailer.end),
+            (FileKind::Commit, None) => Err(self.corrupt(self.size, "the index at its end is gone".to_owned())),
+            (FileKind::Segment, _) => self.index_of_frames(),
+        }
+    }
+
+    /// The index of a file whose blocks follow each other up to `end`.
+    fn index_of_blocks(&self, end: u64) -> Result<FileIndex> {
+        let mut index = FileIndex::default();
+        let mut at = 0;
+        while at < end {
+            let header = BlockHeader::decode(&self.read(at, block::LEN)?);
+            let header = header.ok_or_else(|| self.corrupt(at, "no block begins here".to_owned()))?;
+            self.block_entries(at, &header)?
+                .into_iter()
+                .for_each(|entry| index.push(entry));
+            at += u64::from(header.block_len);
+        }
+        Ok(index)
+    }
+
+    /// The index of a segment, whose frames follow each other from its start.
+    pub fn index_of_frames(&self) -> Result<FileIndex> {
+        let mut index = FileIndex::default();
+        let mut at = 0;
+        while let Some(header) = FrameHeader::decode(&self.read(at, frame::LEN)?) {
+            let body_at = at + frame::LEN as u64;
+            index.push(Entry { header, body_at });
+            at = body_at + u64::from(header.body_len);
+        }
+        Ok(index)
+    }
+
+    /// The frames of a block, whose headers must be sound.
+    pub fn block_entries(&self, at: u64, header: &BlockHeader) -> Result<Vec<Entry>> {
+        let headers = self.read(at, header.headers_len())?;
+        let damaged = |found: &str| LogError::Corrupt {
+            file: self.name.clone(),
+            position: at,
+            expected: Some(header.sequence),
+            found: found.to_owned(),
+        };
+        if !header.is_sound(&headers) {
+            return Err(damaged("its headers are damaged"));
+        }
+        let mut body_at = at + header.headers_len() as u64;
+        let mut entries = Vec::with_capacity(usize::from(header.frames));
+        for bytes in headers.get(block::LEN..).unwrap_or_default().chunks_exact(frame::LEN) {
+            let header = FrameHeader::decode(bytes).ok_or_else(|| damaged("it has a frame of an unknown kind"))?;
+            entries.push(Entry { header, body_at });
+            body_at += u64::from(header.body_len);
+        }
+        Ok(entries)
+    }
+
+    /// The end of a file that is full, if it is its own.
+    pub fn trailer(&self) -> Result<Option<Trailer>> {
+        let Some(at) = self.size.checked_sub(TRAILER_LEN as u64) else {
+            return Ok(None);
+        };
+        let trailer = Trailer::decode(&self.read(at, TRAILER_LEN)?);
+        // A file that was used before has that footer still, under another number.
+        let own = |trailer: &Trailer| trailer.file == self.number && trailer.kind == self.kind;
+        Ok(trailer.filter(own).filter(|trailer| trailer.footer_len() <= self.size))
+    }
+
+    /// What a closed file holds of each partition; `None` if its footer does not tell.
+    pub fn holdings(&self, trailer: &Trailer) -> Result<Option<Vec<Holding>>> {
+        let at = self.size - trailer.footer_len() + trailer.entries_len() as u64;
+        Ok(trailer.holdings(&self.read(at, trailer.holdings_len())?))
+    }
+
+    /// Frames of a partition that hold `from` or what follows, together about `bytes` of bodies, one at least.
+    pub fn entries(&self, partition: PartitionId, from: Offset, bytes: usize) -> Result<Vec<Entry>> {
+        self.with_index(|index| {
+            let mut sum = 0;
+            let wanted = index.from(partition, from).iter().take_while(|entry| {
+                let first = sum == 0;
+                sum += entry.header.body_len as usize + 1;
+                first || sum <= bytes
+            });
+            wanted.copied().collect()
+        })
+    }
+
+    pub fn entry_at_time(&self, partition: PartitionId, time: Micros) -> Result<Option<Entry>> {
+        self.with_index(|index| index.at_time(partition, time).copied())
+    }
+
+    pub fn last_entry(&self, partition: PartitionId, is: impl Fn(&FrameHeader) -> bool) -> Result<Option<Entry>> {
+        self.with_index(|index| index.last(partition, is))
+    }
+
+    /// The body of a frame, as it was written or not at all.
+    pub fn body(&self, entry: &Entry) -> Result<Bytes> {
+        let len = entry.header.body_len as usize;
+        if len > frame::BODY_MAX {
+            return Err(self.corrupt(entry.body_at, format!("a frame of {len} bytes cannot be")));
+        }
+        let body = self.read(entry.body_at, len)?;
+        if body.len() != len || crc32c::crc32c(&body) != entry.header.body_crc {
+            let partition = entry.header.partition;
+            return Err(self.corrupt(
+                entry.body_at,
+                format!("the body of a frame of partition {partition} is damaged"),
+            ));
+        }
+        Ok(body.into())
+    }
+
+    fn corrupt(&self, position: u64, found: String) -> LogError {
+        LogError::Corrupt {
+            file: self.name.clone(),
+            position,
+            expected: None,
+            found,
+        }
+    }
+
+    /// Writes the index behind the last block, so that a start need not look at the blocks. Not synced: an index that
+    /// did not make it is made anew.
+    pub fn write_footer(&self, bounds: &Bounds) -> Result<()> {
+        let bytes = self.with_index(|index| footer::encode(index, &index.holdings(), bounds))?;
+        self.write(&bytes, self.size - bytes.len() as u64)?;
+        self.close();
+        Ok(())
+    }
+
+    pub fn remove(&self, disk: &dyn Disk) -> Result<()> {
+        disk.remove(&self.name)
+            .map_err(LogError::io("cannot remove", &self.name))
+    }
+}

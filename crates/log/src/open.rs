@@ -1,0 +1,238 @@
+//! From the files of a log to its partitions and a writer that goes on: what recovery found, which partitions there are, and
+//! from which file each of their offsets is to be read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::cache::IndexCache;
+use crate::disk::Disk;
+use crate::durability::Durability;
+use crate::embedded::LogOptions;
+use crate::error::{LogError, Result};
+use crate::file::LogFile;
+use crate::format::footer::Holding;
+use crate::format::frame::Kind;
+use crate::format::record;
+use crate::ids::{Offset, PartitionId};
+use crate::partition::{Partition, Range};
+use crate::recovery::{Recovered, Report, recover};
+use crate::shelf::{Found, Purpose, Shelf, ShelfPolicy};
+use crate::table::{META, Table};
+use crate::writer::core::{Core, Resume};
+use crate::writer::files::Files;
+
+pub(crate) struct Opened {
+    pub core: Core,
+    pub shelf: Arc<Shelf>,
+    pub partitions: HashMap<PartitionId, Arc<Partition>>,
+    pub meta: Arc<Partition>,
+    pub log_id: u64,
+    pub report: Report,
+}
+
+/// Opens a log for writing, after looking at all that was not known to be synced.
+pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<Opened> {
+    let cache = IndexCache::new(options.index_bytes_max);
+    let found = recover(disk.as_ref(), &cache)?;
+    let report = found.report;
+    let log_id = found.log_id.unwrap_or(log_id);
+    let (partitions, meta) = partitions(&found, &options.folder)?;
+    let (files, end, first, next) = (found.files, found.end, found.first, found.next);
+    let policy = ShelfPolicy {
+        spare: options.spare,
+        file_bytes: options.file_bytes,
+        min_free_bytes: options.min_free_bytes,
+        folder: options.folder.clone(),
+    };
+    let (current, sealed) = match files.split_last() {
+        Some((last, older)) => (Some(last.clone()), older.to_vec()),
+        None => (None, Vec::new()),
+    };
+    let shelf = Shelf::new(
+        disk,
+        cache,
+        policy,
+        Found {
+            ready: found.spares,
+            sealed,
+            segments: found.segments.into_iter().map(|(file, _)| file).collect(),
+            next_number: found.next_number,
+            next_segment: found.next_segment,
+        },
+    );
+    let shelf = Arc::new(shelf);
+    let (current, end) = match current {
+        Some(file) => (file, end),
+        None => (Arc::new(first_file(&shelf, options)?), Some(0)),
+    };
+    let resume = Resume {
+        files: Files::new(current, end, first, log_id, shelf.clone()),
+        log_id,
+        next,
+        synced: next - 1,
+    };
+    let mut core = Core::new(resume, options.commit_bytes_max, options.tail_bytes_max);
+    core.add_partition(meta.clone());
+    partitions
+        .iter()
+        .for_each(|partition| core.add_partition(partition.clone()));
+    Ok(Opened {
+        core,
+        shelf,
+        partitions: partitions
+            .into_iter()
+            .map(|partition| (partition.id, partition))
+            .collect(),
+        meta,
+        log_id,
+        report,
+    })
+}
+
+fn first_file(shelf: &Shelf, options: &LogOptions) -> Result<LogFile> {
+    if shelf.counts().0 > 0 {
+        return shelf.take(Purpose::State);
+    }
+    shelf.first(options.first_file_bytes)
+}
+
+/// The partitions of the log, and the one of the log itself.
+pub(crate) fn partitions(found: &Recovered, folder: &str) -> Result<(Vec<Arc<Partition>>, Arc<Partition>)> {
+    let (table, meta) = read_table(found)?;
+    let mut pieces = pieces_of(found);
+    let mut partitions = Vec::with_capacity(table.partitions.len());
+    for (n, (id, known)) in table.partitions.iter().enumerate() {
+        let partition = Partition::new(*id, n + 1, known.durability, known.first);
+        partition.set_epoch(known.epoch);
+        let ranges = ranges_of(pieces.remove(id).unwrap_or_default(), known.first);
+        check_whole(*id, known.first, known.next, &ranges, folder)?;
+        partition.found(ranges, known.next);
+        partitions.push(Arc::new(partition));
+    }
+    Ok((partitions, meta))
+}
+
+/// What the newest table and the changes since say.
+fn read_table(found: &Recovered) -> Result<(Table, Arc<Partition>)> {
+    let mut newest = None;
+    for file in found.files.iter().rev() {
+        newest = file.last_entry(META, |header| header.kind == Kind::Checkpoint)?;
+        if newest.is_some() {
+            break;
+        }
+    }
+    let first = newest.map_or(0, |entry| entry.header.base);
+    let mut table = Table::default();
+    let mut ranges = Vec::new();
+    let mut next = first;
+    for (file, holdings) in found.files.iter().zip(&found.holdings) {
+        let Some(holding) = holdings.iter().find(|holding| holding.partition == META) else {
+            continue;
+        };
+        if holding.next <= first {
+            continue;
+        }
+        for entry in file.entries(META, first, usize::MAX)? {
+            let body = file.body(&entry)?;
+            for record in record::records(&body) {
+                let applied = record.ok().and_then(|record| table.apply(record.value).ok());
+                applied.ok_or_else(|| LogError::Corrupt {
+                    file: file.name.clone(),
+                    position: entry.body_at,
+                    expected: None,
+                    found: "what it says of partitions makes no sense".to_owned(),
+                })?;
+            }
+        }
+        next = holding.next;
+        ranges.push(range(file, holding));
+    }
+    let meta = Partition::new(META, 0, Durability::Os, first);
+    meta.found(ranges, next);
+    Ok((table, Arc::new(meta)))
+}
+
+/// A stretch of offsets in a file; what comes first in the order of pieces is believed.
+type Piece = (u64, Range);
+
+fn pieces_of(found: &Recovered) -> BTreeMap<PartitionId, Vec<Piece>> {
+    let mut pieces: BTreeMap<PartitionId, Vec<Piece>> = BTreeMap::new();
+    let mut add = |rank: u64, file: &Arc<LogFile>, holdings: &[Holding]| {
+        for holding in holdings {
+            let piece = (rank, range(file, holding));
+            pieces.entry(holding.partition).or_default().push(piece);
+        }
+    };
+    for (file, holdings) in found.files.iter().zip(&found.holdings) {
+        add(0, file, holdings);
+    }
+    // A segment was written to take the place of what was before, a later one that of an earlier one.
+    for (file, holdings) in &found.segments {
+        add(1 + file.number, file, holdings);
+    }
+    pieces
+}
+
+fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
+    Range {
+        file: file.clone(),
+        first: holding.first,
+        next: holding.next,
+        bytes: holding.bytes,
+    }
+}
+
+/// Ranges that do not overlap, in order, of what is needed from `first` on.
+fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
+    pieces.sort_by_key(|(rank, range)| (std::cmp::Reverse(*rank), range.first));
+    let mut taken: Vec<Range> = Vec::new();
+    for (_, piece) in pieces {
+        let mut from = piece.first.max(first);
+        let mut parts = Vec::new();
+        for other in taken.iter().filter(|other| other.first < piece.next) {
+            if other.next <= from {
+                continue;
+            }
+            if from < other.first {
+                parts.push((from, other.first));
+            }
+            from = from.max(other.next);
+        }
+        if from < piece.next {
+            parts.push((from, piece.next));
+        }
+        for (first, next) in parts {
+            let bytes =
+                u128::from(piece.bytes) * u128::from(next - first) / u128::from((piece.next - piece.first).max(1));
+            taken.push(Range {
+                file: piece.file.clone(),
+                first,
+                next,
+                bytes: bytes as u64,
+            });
+        }
+        taken.sort_by_key(|range| range.first);
+    }
+    taken
+}
+
+/// All that was committed is somewhere, as far as it is needed.
+fn check_whole(partition: PartitionId, first: Offset, next: Offset, ranges: &[Range], folder: &str) -> Result<()> {
+    let mut at = first;
+    let missing = |from, to| LogError::Missing {
+        folder: folder.to_owned(),
+        partition,
+        from,
+        to,
+    };
+    for range in ranges {
+        if range.first > at {
+            return Err(missing(at, range.first));
+        }
+        at = range.next;
+    }
+    if at < next {
+        return Err(missing(at, next));
+    }
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! Moves what is still needed out of a file, so that the file can go: into segments of one partition each, or, for
+//! partitions with little in it, into one that they share. With a filter it also leaves out records that compaction or
+//! scavenging has no use for; offsets never change.
+//!
+//! A segment is written under another name, synced, renamed, and only then are its partitions told to read from it. A crash
+//! before that leaves the old file as it was; a crash after it leaves both, and the newer one is believed.
+
+use std::sync::Arc;
+
+use crate::disk::DiskFile;
+use crate::error::{LogError, Result};
+use crate::file::{LogFile, segment_name};
+use crate::format::footer::{self, Bounds, FileKind, Holding};
+use crate::format::frame::{Flags, FrameHeader};
+use crate::format::record::{self, RecordRef};
+use crate::ids::{Offset, PartitionId};
+use crate::index::{Entry, FileIndex};
+use crate::partition::{Partition, Range};
+use crate::shelf::Shelf;
+
+/// Less than this of a partition goes into a shared segment.
+const SHARED_BELOW: u64 = 1 << 20;
+
+/// A segment takes no more after so many bytes.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Records that are left over are joined into frames of about so many bytes.
+const JOINED_BYTES: usize = 256 << 10;
+
+/// Which records a rewrite keeps.
+pub type Keep<'a> = dyn Fn(Offset, &RecordRef<'_>) -> bool + Send + Sync + 'a;
+
+/// Called with the number of bytes that were read and written, to keep within a rate.
+pub(crate) type Paced<'a> = dyn Fn(usize) + 'a;
+
+/// Moves all that the partitions still need of a file, and tells them.
+pub(crate) fn move_out(
+    shelf: &Shelf,
+    file: &Arc<LogFile>,
+    partitions: &[Arc<Partition>],
+    paced: &Paced<'_>,
+) -> Result<u64> {
+    let mut moved = 0;
+    let mut shared = Vec::new();
+    for partition in partitions {
+        let ranges = partition.ranges_in(file);
+        if ranges.is_empty() {
+            continue;
+        }
+        if ranges.iter().map(|range| range.bytes).sum::<u64>() < SHARED_BELOW {
+            shared.push((partition.clone(), ranges));
+            continue;
+        }
+        let segments = write(shelf, &[(partition.clone(), ranges)], None, paced)?;
+        moved += tell(shelf, file, segments);
+    }
+    if !shared.is_empty() {
+        let segments = write(shelf, &shared, None, paced)?;
+        moved += tell(shelf, file, segments);
+    }
+    Ok(moved)
+}
+
+/// Writes what a partition needs of a file anew, without the records that `keep` does not want, and tells it.
+pub(crate) fn rewrite(
+    shelf: &Shelf,
+    file: &Arc<LogFile>,
+    partition: &Arc<Partition>,
+    keep: &Keep<'_>,
+    paced: &Paced<'_>,
+) -> Result<u64> {
+    let ranges = partition.ranges_in(file);
+    if ranges.is_empty() {
+        return Ok(0);
+    }
+    let segments = write(shelf, &[(partition.clone(), ranges)], Some(keep), paced)?;
+    Ok(tell(shelf, file, segments))
+}
+
+/// A finished segment, and which partitions read what from it.
+struct Written {
+    file: Arc<LogFile>,
+    ranges: Vec<(Arc<Partition>, Range)>,
+}
+
+fn tell(shelf: &Shelf, from: &Arc<LogFile>, segments: Vec<Written>) -> u64 {
+    let mut partitions: Vec<(Arc<Partition>, Vec<Range>)> = Vec::new();
+    let mut bytes = 0;
+    for segment in segments {
+        bytes += segment.file.size;
+        shelf.add_segment(segment.file);
+        for (partition, range) in segment.ranges {
+            match partitions.last_mut().filter(|(last, _)| Arc::ptr_eq(last, &partition)) {
+                Some((_, ranges)) => ranges.push(range),
+                None => partitions.push((partition, vec![range])),
+            }
+        }
+    }
+    for (partition, ranges) in partitions {
+        partition.replace(from, &ranges);
+    }
+    shelf.wake();
+    bytes
+}
+
+fn write(
+    shelf: &Shelf,
+    wanted: &[(Arc<Partition>, Vec<Range>)],
+    keep: Option<&Keep<'_>>,
+    paced: &Paced<'_>,
+) -> Result<Vec<Written>> {
+    let mut finished = Vec::new();
+    let mut writer: Option<SegmentWriter<'_>> = None;
+    for (partition, ranges) in wanted {
+        for range in ranges {
+            let mut first = range.first;
+            let entries = range.file.entries(partition.id, range.first, usize::MAX)?;
+            let mut source = Source::new(range, &entries, keep);
+            while let Some((header, body)) = source.next(partition.id)? {
+                paced(2 * body.len());
+                let segment = match &mut writer {
+                    Some(segment) => segment,
+                    None => writer.insert(SegmentWriter::create(shelf)?),
+                };
+                segment.push(&header, &body)?;
+                let next = header.next().min(range.next);
+                if segment.at >= SEGMENT_BYTES && next < range.next {
+                    segment.holds(partition, first, next);
+                    first = next;
+                    finished.extend(writer.take().map(SegmentWriter::finish).transpose()?);
+                }
+            }
+            if let Some(segment) = &mut writer {
+                segment.holds(partition, first, range.next);
+            }
+        }
+    }
+    finished.extend(writer.map(SegmentWriter::finish).transpose()?);
+    Ok(finished)
+}
+
+/// The frames of a range, as they are or with what is left of their records.
+struct Source<'a> {
+    range: &'a Range,
+    entries: std::iter::Peekable<std::slice::Iter<'a, Entry>>,
+    keep: Option<&'a Keep<'a>>,
+    /// Behind the last frame that was given out.
+    at: Offset,
+}
+
+impl<'a> Source<'a> {
+    fn new(range: &'a Range, entries: &'a [Entry], keep: Option<&'a Keep<'a>>) -> Source<'a> {
+        Source {
+            range,
+            entries: entries.iter().peekable(),
+            keep,
+            at: range.first,
+        }
+    }
+
+    fn entry(&mut self) -> Option<&'a Entry> {
+        let next = self.range.next;
+        self.entries.next_if(|entry| entry.header.base < next)
+    }
+
+    fn next(&mut self, partition: PartitionId) -> Result<Option<(FrameHeader, Vec<u8>)>> {
+        match self.keep {
+            None => match self.entry() {
+                Some(entry) => Ok(Some((entry.header, self.range.file.body(entry)?.into()))),
+                None => Ok(None),
+            },
+            Some(keep) => self.left(partition, keep),
+        }
+    }
+
+    /// What is left of the next frames, joined into one that covers all their offsets.
+    fn left(&mut self, partition: PartitionId, keep: &Keep<'_>) -> Result<Option<(FrameHeader, Vec<u8>)>> {
+        let base = self.at;
+        let (mut body, mut joined) = (Vec::new(), None::<FrameHeader>);
+        while body.len() < JOINED_BYTES {
+            let covers = |entry: &Entry| u32::try_from(entry.header.next() - base).is_ok();
+            if !self.entries.peek().is_some_and(|entry| covers(entry)) {
+                break;
+            }
+            let Some(entry) = self.entry() else {
+                break;
+            };
+            let header = joined.get_or_insert(FrameHeader {
+                base,
+                records: 0,
+                flags: Flags::NONE,
+                partition,
+                ..entry.header
+            });
+            let bytes = self.range.file.body(entry)?;
+            let mut offset = entry.header.base;
+            for record in record::records(&bytes) {
+                let record = record.map_err(|_| not_a_record(&self.range.file, entry))?;
+                let own = record
+                    .delta
+                    .map_or(offset, |delta| entry.header.base + u64::from(delta));
+                offset = own + 1;
+                // What lies before the range is not needed; what lies behind it is in another file.
+                if own < self.range.first || own >= self.range.next || !keep(own, &record) {
+                    continue;
+                }
+                let moved = RecordRef {
+                    delta: Some((own - base) as u32),
+                    ..record
+                };
+                moved.encode(&mut body);
+                header.records += 1;
+                header.flags |= moved.flags();
+            }
+            header.base_time = header.base_time.min(entry.header.base_time);
+            header.max_time = header.max_time.max(entry.header.max_time);
+            self.at = entry.header.next().min(self.range.next);
+        }
+        Ok(joined.map(|mut header| {
+            let span = (self.at - base) as u32;
+            // An empty frame covers its offsets all the same.
+            header.last_delta = if header.records > 0 { span - 1 } else { span };
+            header.flags |= Flags::OFFSET_DELTAS;
+            (header.body_len, header.body_crc) = (body.len() as u32, crc32c::crc32c(&body));
+            (header, body)
+        }))
+    }
+}
+
+fn not_a_record(file: &LogFile, entry: &Entry) -> LogError {
+    LogError::Corrupt {
+        file: file.name.clone(),
+        position: entry.body_at,
+        expected: None,
+        found: format!(
+            "a frame of partition {} holds what is no record",
+            entry.header.partition
+        ),
+    }
+}
+
+struct SegmentWriter<'a> {
+    shelf: &'a Shelf,
+    number: u64,
+    unfinished: String,
+    file: Arc<dyn DiskFile>,
+    at: u64,
+    index: FileIndex,
+    holdings: Vec<(Arc<Partition>, Offset, Offset)>,
+}
+
+impl<'a> SegmentWriter<'a> {
+    fn create(shelf: &'a Shelf) -> Result<SegmentWriter<'a>> {
+        let number = shelf.next_segment();
+        let unfinished = format!("new-segment-{number:016}");
+        let file = shelf.disk.create(&unfinished);
+        Ok(SegmentWriter {
+            file: file.map_err(LogError::io("cannot make", &unfinished))?,
+            shelf,
+            number,
+            unfinished,
+            at: 0,
+            index: FileIndex::default(),
+            holdings: Vec::new(),
+        })
+    }
+
+    fn push(&mut self, header: &FrameHeader, body: &[u8]) -> Result<()> {
+        let mut bytes = Vec::with_capacity(body.len() + 64);
+        header.encode(&mut bytes);
+        let body_at = self.at + bytes.len() as u64;
+        bytes.extend_from_slice(body);
+        self.write(&bytes)?;
+        self.index.push(Entry {
+            header: *header,
+            body_at,
+        });
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_at(bytes, self.at);
+        written.map_err(LogError::io("cannot write", &self.unfinished))?;
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn holds(&mut self, partition: &Arc<Partition>, first: Offset, next: Offset) {
+        self.holdings.push((partition.clone(), first, next));
+    }
+
+    fn finish(mut self) -> Result<Written> {
+        let mut rows = self.index.holdings();
+        for row in &mut rows {
+            // What a filter has left of a partition may begin later and end earlier than what it stands for.
+            let own = self
+                .holdings
+                .iter()
+                .filter(|(partition, _, _)| partition.id == row.partition);
+            row.first = own.clone().map(|(_, first, _)| *first).min().unwrap_or(row.first);
+            row.next = own.map(|(_, _, next)| *next).max().unwrap_or(row.next);
+        }
+        let bounds = Bounds {
+            kind: FileKind::Segment,
+            file: self.number,
+            first: 0,
+            last: 0,
+            synced: 0,
+            end: self.at,
+            log_id: 0,
+        };
+        let footer = footer::encode(&self.index, &rows, &bounds);
+        self.write(&footer)?;
+        let (disk, name) = (self.shelf.disk.as_ref(), segment_name(self.number));
+        self.file
+            .sync()
+            .map_err(LogError::io("cannot sync", &self.unfinished))?;
+        let named = disk.rename(&self.unfinished, &name).and_then(|()| disk.sync_names());
+        named.map_err(LogError::io("cannot rename to", &name))?;
+        let file = LogFile::segment(self.number, self.at, self.file, self.index, &self.shelf.cache);
+        let file = Arc::new(file);
+        let ranges = self.holdings.into_iter().map(|(partition, first, next)| {
+            let bytes = bytes_of(&rows, partition.id, first, next);
+            let range = Range {
+                file: file.clone(),
+                first,
+                next,
+                bytes,
+            };
+            (partition, range)
+        });
+        Ok(Written {
+            ranges: ranges.collect(),
+            file,
+        })
+    }
+}
+
+fn bytes_of(rows: &[Holding], partition: PartitionId, first: Offset, next: Offset) -> u64 {
+    let row = rows.iter().find(|row| row.partition == partition);
+    row.map_or(0, |row| {
+        let all = u128::from((row.next - row.first).max(1));
+        (u128::from(row.bytes) * u128::from(next - first) / all) as u64
+    })
+}

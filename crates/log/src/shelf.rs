@@ -1,0 +1,483 @@
+//! The files of a log that are not being written: those made ready for the writer, those that are full, the segments. Space
+//! is taken here, long before it is needed, so that the writer never meets a full disk in the middle of a block; and a file
+//! that nobody needs or reads any more is used again under a new number.
+//!
+//! A file is needed as long as a partition refers to it. So the shelf need not count: when nobody else holds it, it is free.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::cache::IndexCache;
+use crate::disk::{Disk, Space};
+use crate::error::{LogError, Result};
+use crate::file::LogFile;
+
+/// The free space is looked at this often, and what has failed is tried again.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// New messages are taken again when so much more than the least is free.
+const RESUME_PERCENT: u64 = 125;
+
+/// One for messages, one for settles.
+const SPARE_LEAST: usize = 2;
+
+#[derive(Clone, Debug)]
+pub(crate) struct ShelfPolicy {
+    /// Files that are ready at any time.
+    pub spare: usize,
+    pub file_bytes: u64,
+    /// Bytes of the disk that the log leaves free; `None`: the larger of 2 GiB and a twentieth of the disk.
+    pub min_free_bytes: Option<u64>,
+    /// Named in errors.
+    pub folder: String,
+}
+
+pub(crate) struct Shelf {
+    pub disk: Arc<dyn Disk>,
+    pub cache: Arc<IndexCache>,
+    policy: ShelfPolicy,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Mirrors `State::full`, for those who only want to know.
+    full: AtomicBool,
+    hooks: OnceLock<Hooks>,
+}
+
+/// What the shelf of a log that runs by itself calls.
+pub(crate) struct Hooks {
+    /// Returns when everything that was written or journaled so far survives a power cut.
+    pub barrier: Box<dyn Fn() -> Result<()> + Send + Sync>,
+    /// Something has changed that may free files.
+    pub news: Box<dyn Fn() + Send + Sync>,
+}
+
+struct State {
+    ready: VecDeque<LogFile>,
+    /// Full commit files in their order.
+    sealed: Vec<Arc<LogFile>>,
+    segments: Vec<Arc<LogFile>>,
+    next_number: u64,
+    next_segment: u64,
+    /// Why new messages are refused.
+    full: Option<LogError>,
+    /// Why files cannot be made or renamed: not for want of space.
+    broken: Option<LogError>,
+    /// A thread makes files ready; otherwise they are made when they are asked for.
+    attended: bool,
+    closing: bool,
+    /// Something has changed that may free files or make them necessary.
+    news: bool,
+}
+
+/// What a new file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// New messages: refused while the disk is full.
+    Messages,
+    /// Settles, and what else helps to free space: gets what was kept back for it.
+    State,
+}
+
+/// What a log was found to consist of, beside the file that is written on.
+pub(crate) struct Found {
+    pub ready: Vec<LogFile>,
+    pub sealed: Vec<Arc<LogFile>>,
+    pub segments: Vec<Arc<LogFile>>,
+    pub next_number: u64,
+    pub next_segment: u64,
+}
+
+impl Shelf {
+    pub fn new(disk: Arc<dyn Disk>, cache: Arc<IndexCache>, policy: ShelfPolicy, found: Found) -> Shelf {
+        Shelf {
+            disk,
+            cache,
+            policy,
+            state: Mutex::new(State {
+                ready: found.ready.into(),
+                sealed: found.sealed,
+                segments: found.segments,
+                next_number: found.next_number,
+                next_segment: found.next_segment,
+                full: None,
+                broken: None,
+                attended: false,
+                closing: false,
+                news: false,
+            }),
+            changed: Condvar::new(),
+            full: AtomicBool::new(false),
+            hooks: OnceLock::new(),
+        }
+    }
+
+    /// A thread attends from now on.
+    pub fn attend_with(&self, hooks: Hooks) {
+        let _ = self.hooks.set(hooks);
+        self.state.lock().attended = true;
+    }
+
+    /// The next commit file, in the order of numbers. Waits for it if it is being made.
+    pub fn take(&self, purpose: Purpose) -> Result<LogFile> {
+        loop {
+            let mut state = self.state.lock();
+            if let Some(full) = state.full.as_ref().filter(|_| purpose == Purpose::Messages) {
+                return Err(full.clone());
+            }
+            // The last one is kept back for what frees space.
+            let least = if purpose == Purpose::Messages { 2 } else { 1 };
+            if state.ready.len() >= least
+                && let Some(file) = state.ready.pop_front()
+            {
+                state.news = true;
+                self.changed.notify_all();
+                return Ok(file);
+            }
+            if let Some(error) = state.broken.as_ref().or(state.full.as_ref()) {
+                return Err(error.clone());
+            }
+            if state.attended {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            drop(state);
+            self.make_ready()?;
+        }
+    }
+
+    /// The very first file of a log may be smaller, so that a start takes no time.
+    pub fn first(&self, size: u64) -> Result<LogFile> {
+        self.look_at_space(size)?;
+        self.make(size)
+    }
+
+    /// A commit file is full.
+    pub fn seal(&self, file: Arc<LogFile>) {
+        self.state.lock().sealed.push(file);
+        self.wake();
+    }
+
+    /// Something that may have freed a file.
+    pub fn wake(&self) {
+        self.state.lock().news = true;
+        self.changed.notify_all();
+        if let Some(hooks) = self.hooks.get() {
+            (hooks.news)();
+        }
+    }
+
+    /// Files may have become free by what the upkeep did.
+    pub fn called(&self) {
+        self.state.lock().news = true;
+        self.changed.notify_all();
+    }
+
+    pub fn add_segment(&self, segment: Arc<LogFile>) {
+        self.state.lock().segments.push(segment);
+    }
+
+    pub fn next_segment(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next_segment += 1;
+        state.next_segment - 1
+    }
+
+    /// Full commit files, the oldest first.
+    pub fn sealed(&self) -> Vec<Arc<LogFile>> {
+        self.state.lock().sealed.clone()
+    }
+
+    pub fn segments(&self) -> Vec<Arc<LogFile>> {
+        self.state.lock().segments.clone()
+    }
+
+    /// Files of each kind: ready, full, segments.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let state = self.state.lock();
+        (state.ready.len(), state.sealed.len(), state.segments.len())
+    }
+
+    /// Why new messages are refused, if they are.
+    pub fn refuses(&self) -> Option<LogError> {
+        if !self.full.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.state.lock().full.clone()
+    }
+
+    /// Uses again, makes or removes one file, if there is one to be. Returns whether there may be more to do.
+    pub fn prepare(&self, spare: usize) -> Result<bool> {
+        let dead = self.dead();
+        if dead.is_some() {
+            // What made it free was written before; it has to be there still when the file is not.
+            self.barrier()?;
+        }
+        let lacking = self.state.lock().ready.len() < spare;
+        match (dead, lacking) {
+            (Some(file), true) if file.size == self.policy.file_bytes => {
+                let number = self.number();
+                let file = file.recycle(self.disk.as_ref(), number)?;
+                self.put_ready(file);
+            }
+            (Some(file), _) => {
+                file.remove(self.disk.as_ref())?;
+                drop(file);
+            }
+            (None, true) => self.make_ready()?,
+            (None, false) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn make_ready(&self) -> Result<()> {
+        self.look_at_space(self.policy.file_bytes)?;
+        let file = self.make(self.policy.file_bytes)?;
+        self.put_ready(file);
+        Ok(())
+    }
+
+    fn barrier(&self) -> Result<()> {
+        self.hooks.get().map_or(Ok(()), |hooks| (hooks.barrier)())
+    }
+
+    /// Removes segments that nobody needs any more.
+    pub fn remove_dead_segments(&self) -> Result<()> {
+        let mut dead = Vec::new();
+        {
+            let mut state = self.state.lock();
+            let all = std::mem::take(&mut state.segments);
+            for segment in all {
+                match Arc::try_unwrap(segment) {
+                    Ok(segment) => dead.push(segment),
+                    Err(needed) => state.segments.push(needed),
+                }
+            }
+        }
+        if !dead.is_empty() {
+            self.barrier()?;
+        }
+        dead.iter().try_for_each(|segment| segment.remove(self.disk.as_ref()))
+    }
+
+    /// A commit file that nobody needs, out of the row. The newest full one stays: what the current file begins with may
+    /// not be on disk yet, and the end of the log is found from here then.
+    fn dead(&self) -> Option<LogFile> {
+        let mut state = self.state.lock();
+        let older = state.sealed.len().saturating_sub(1);
+        let at = state
+            .sealed
+            .iter()
+            .take(older)
+            .position(|file| Arc::strong_count(file) == 1)?;
+        let file = state.sealed.remove(at);
+        match Arc::try_unwrap(file) {
+            Ok(file) => Some(file),
+            Err(needed) => {
+                state.sealed.insert(at, needed);
+                None
+            }
+        }
+    }
+
+    fn number(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next_number += 1;
+        state.next_number - 1
+    }
+
+    fn make(&self, size: u64) -> Result<LogFile> {
+        let number = self.number();
+        LogFile::make(self.disk.as_ref(), number, size, &self.cache).map_err(|error| match &error {
+            LogError::Io { error: io, .. } if is_full(io) => {
+                let full = self.disk_full(0, size);
+                self.set_full(Some(full.clone()));
+                full
+            }
+            _ => error,
+        })
+    }
+
+    fn put_ready(&self, file: LogFile) {
+        let mut state = self.state.lock();
+        state.ready.push_back(file);
+        state.broken = None;
+        self.changed.notify_all();
+    }
+
+    /// Whether so many bytes more may be taken. If not, new messages are refused until there is clearly more room.
+    fn look_at_space(&self, more: u64) -> Result<()> {
+        let folder = &self.policy.folder;
+        let space = self.disk.space();
+        let space = space.map_err(LogError::io("cannot ask for the free space of", folder))?;
+        let least = self.min_free_bytes(space);
+        let was_full = self.full.load(Ordering::Relaxed);
+        let needed = more + if was_full { least / 100 * RESUME_PERCENT } else { least };
+        if space.free_bytes < needed {
+            let full = self.disk_full(space.free_bytes, needed);
+            self.set_full(Some(full.clone()));
+            return Err(full);
+        }
+        if was_full {
+            self.set_full(None);
+        }
+        Ok(())
+    }
+
+    fn min_free_bytes(&self, space: Space) -> u64 {
+        self.policy
+            .min_free_bytes
+            .unwrap_or_else(|| (space.total_bytes / 20).max(2 << 30))
+    }
+
+    fn disk_full(&self, free_bytes: u64, needed_bytes: u64) -> LogError {
+        LogError::DiskFull {
+            folder: self.policy.folder.clone(),
+            free_bytes,
+            needed_bytes,
+        }
+    }
+
+    fn set_full(&self, full: Option<LogError>) {
+        self.full.store(full.is_some(), Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.full = full;
+        self.changed.notify_all();
+    }
+
+    /// The work of the thread that makes files ready; returns when the log closes.
+    pub fn attend(&self) {
+        loop {
+            let outcome = loop {
+                match self.prepare(self.policy.spare.max(SPARE_LEAST)) {
+                    Ok(true) if !self.state.lock().closing => {}
+                    Ok(_) => break self.look_at_space(0),
+                    Err(error) => break Err(error),
+                }
+            };
+            let mut state = self.state.lock();
+            // A full disk is no fault of the log.
+            state.broken = outcome
+                .err()
+                .filter(|error| !matches!(error, LogError::DiskFull { .. }));
+            self.changed.notify_all();
+            if state.closing {
+                return;
+            }
+            if !state.news {
+                self.changed.wait_for(&mut state, LOOK);
+            }
+            state.news = false;
+        }
+    }
+
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        (state.closing, state.attended) = (true, false);
+        self.changed.notify_all();
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::SimDisk;
+
+    const MIB: u64 = 1 << 20;
+
+    fn shelf(disk: &SimDisk) -> Arc<Shelf> {
+        let policy = ShelfPolicy {
+            spare: 2,
+            file_bytes: MIB,
+            min_free_bytes: Some(2 * MIB),
+            folder: "log".to_owned(),
+        };
+        let found = Found {
+            ready: Vec::new(),
+            sealed: Vec::new(),
+            segments: Vec::new(),
+            next_number: 5,
+            next_segment: 0,
+        };
+        Arc::new(Shelf::new(
+            Arc::new(disk.clone()),
+            IndexCache::new(1 << 20),
+            policy,
+            found,
+        ))
+    }
+
+    fn attended(shelf: &Arc<Shelf>) -> std::thread::JoinHandle<()> {
+        shelf.attend_with(Hooks {
+            barrier: Box::new(|| Ok(())),
+            news: Box::new(|| {}),
+        });
+        let own = shelf.clone();
+        std::thread::spawn(move || own.attend())
+    }
+
+    #[test]
+    fn files_come_in_the_order_of_their_numbers() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        let shelf = shelf(&disk);
+        let thread = attended(&shelf);
+        let numbers: Vec<u64> = (0..6).map(|_| shelf.take(Purpose::Messages).unwrap().number).collect();
+        assert_eq!(numbers, [5, 6, 7, 8, 9, 10]);
+        shelf.close();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_refuses_messages_keeps_a_file_for_settles_and_takes_messages_again_when_there_is_room() {
+        let disk = SimDisk::new(1, 5 * MIB);
+        let shelf = shelf(&disk);
+        let thread = attended(&shelf);
+        shelf.take(Purpose::Messages).unwrap();
+        let error = std::iter::repeat_with(|| shelf.take(Purpose::Messages))
+            .find_map(Result::err)
+            .unwrap();
+        assert!(matches!(error, LogError::DiskFull { .. }), "{error}");
+        assert!(shelf.refuses().is_some());
+        shelf.take(Purpose::State).unwrap();
+        disk.set_capacity(100 * MIB);
+        // Refused until the thread has looked again.
+        std::iter::repeat_with(|| shelf.take(Purpose::Messages))
+            .find_map(Result::ok)
+            .unwrap();
+        assert!(shelf.refuses().is_none());
+        shelf.close();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_nobody_needs_comes_back_under_a_new_number_but_for_the_newest() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        let shelf = shelf(&disk);
+        let files: Vec<Arc<LogFile>> = (0..3)
+            .map(|_| Arc::new(shelf.take(Purpose::Messages).unwrap()))
+            .collect();
+        let reader = files[1].clone();
+        files.into_iter().for_each(|file| shelf.seal(file));
+        while shelf.prepare(3).unwrap() {}
+        // 5 came back; 6 is being read and 7 is the newest, so others were made.
+        let numbers: Vec<u64> = (0..3).map(|_| shelf.take(Purpose::State).unwrap().number).collect();
+        assert_eq!(numbers, [8, 9, 10]);
+        let names = disk.names().unwrap();
+        assert!(!names.contains(&"commit-0000000000000005.log".to_owned()));
+        drop(reader);
+        while shelf.prepare(1).unwrap() {}
+        assert_eq!(shelf.take(Purpose::State).unwrap().number, 11);
+        assert_eq!(shelf.counts(), (0, 1, 0));
+    }
+}

@@ -1,0 +1,233 @@
+//! Which partitions there are and where they begin: changes are records of a partition of their own, and each new commit
+//! file starts with a snapshot of all, so that older files can go.
+//!
+//! A change: kind 1 · partition 8 · and for creation durability 1, for a new beginning its offset as varint, for a new
+//! owner its epoch as varint. A snapshot: 0 · number of partitions as varint · for each: partition 8 · durability 1 ·
+//! first offset, next offset and epoch as varints.
+
+use std::collections::BTreeMap;
+
+use crate::durability::Durability;
+use crate::format::{Put, Take, varint};
+use crate::ids::{Offset, PartitionId};
+
+/// The partition of the log itself.
+pub(crate) const META: PartitionId = PartitionId::new(0, 0);
+
+pub(crate) const PARTITIONS_MAX: usize = 200_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub durability: Durability,
+    pub first: Offset,
+    /// What was committed when this was written; more may follow.
+    pub next: Offset,
+    pub epoch: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Created(PartitionId, Durability),
+    Removed(PartitionId),
+    /// What stands before the offset is not needed any more.
+    Trimmed(PartitionId, Offset),
+    Acquired(PartitionId, u32),
+}
+
+const SNAPSHOT: u8 = 0;
+const CREATED: u8 = 1;
+const REMOVED: u8 = 2;
+const TRIMMED: u8 = 3;
+const ACQUIRED: u8 = 4;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub partitions: BTreeMap<PartitionId, Known>,
+}
+
+/// Bytes that are neither a change nor a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotATable;
+
+impl Change {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Change::Created(id, durability) => {
+                Put(out).u8(CREATED).u64(id.to_bits()).u8(durability_byte(durability));
+            }
+            Change::Removed(id) => {
+                Put(out).u8(REMOVED).u64(id.to_bits());
+            }
+            Change::Trimmed(id, first) => {
+                Put(out).u8(TRIMMED).u64(id.to_bits());
+                varint::put(out, first);
+            }
+            Change::Acquired(id, epoch) => {
+                Put(out).u8(ACQUIRED).u64(id.to_bits());
+                varint::put(out, epoch.into());
+            }
+        }
+    }
+}
+
+impl Table {
+    pub fn encode(rows: impl ExactSizeIterator<Item = (PartitionId, Known)>, out: &mut Vec<u8>) {
+        Put(out).u8(SNAPSHOT);
+        varint::put(out, rows.len() as u64);
+        for (id, known) in rows {
+            Put(out).u64(id.to_bits()).u8(durability_byte(known.durability));
+            varint::put(out, known.first);
+            varint::put(out, known.next);
+            varint::put(out, known.epoch.into());
+        }
+    }
+
+    /// A change, or a snapshot that takes the place of all before it.
+    pub fn apply(&mut self, value: &[u8]) -> Result<(), NotATable> {
+        self.take(value).ok_or(NotATable)
+    }
+
+    fn take(&mut self, value: &[u8]) -> Option<()> {
+        let mut take = Take(value);
+        let kind = take.u8()?;
+        if kind == SNAPSHOT {
+            self.partitions = snapshot(&mut take)?;
+            return Some(());
+        }
+        let id = PartitionId::from_bits(take.u64()?);
+        match kind {
+            CREATED => {
+                let known = Known {
+                    durability: durability_of(take.u8()?)?,
+                    first: 0,
+                    next: 0,
+                    epoch: 0,
+                };
+                self.partitions.insert(id, known);
+            }
+            REMOVED => drop(self.partitions.remove(&id)),
+            TRIMMED => {
+                let first = varint_of(&mut take)?;
+                if let Some(known) = self.partitions.get_mut(&id) {
+                    known.first = known.first.max(first);
+                    known.next = known.next.max(first);
+                }
+            }
+            ACQUIRED => {
+                let epoch = u32::try_from(varint_of(&mut take)?).ok()?;
+                if let Some(known) = self.partitions.get_mut(&id) {
+                    known.epoch = known.epoch.max(epoch);
+                }
+            }
+            _ => return None,
+        }
+        take.0.is_empty().then_some(())
+    }
+}
+
+fn snapshot(take: &mut Take<'_>) -> Option<BTreeMap<PartitionId, Known>> {
+    let count = varint_of(take)?;
+    let mut partitions = BTreeMap::new();
+    for _ in 0..count {
+        let id = PartitionId::from_bits(take.u64()?);
+        let known = Known {
+            durability: durability_of(take.u8()?)?,
+            first: varint_of(take)?,
+            next: varint_of(take)?,
+            epoch: u32::try_from(varint_of(take)?).ok()?,
+        };
+        partitions.insert(id, known);
+    }
+    take.0.is_empty().then_some(partitions)
+}
+
+fn varint_of(take: &mut Take<'_>) -> Option<u64> {
+    let (value, rest) = varint::take(take.0)?;
+    take.0 = rest;
+    Some(value)
+}
+
+fn durability_byte(durability: Durability) -> u8 {
+    match durability {
+        Durability::Fsync => 0,
+        Durability::Interval => 1,
+        Durability::Os => 2,
+        Durability::Memory => 3,
+    }
+}
+
+fn durability_of(byte: u8) -> Option<Durability> {
+    let all = [
+        Durability::Fsync,
+        Durability::Interval,
+        Durability::Os,
+        Durability::Memory,
+    ];
+    all.into_iter().find(|one| durability_byte(*one) == byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_change() -> impl Strategy<Value = Change> {
+        let id = (1..4u32, 0..3u32).prop_map(|(queue, partition)| PartitionId::new(queue, partition));
+        let modes = prop::sample::select(vec![Durability::Fsync, Durability::Interval, Durability::Os]);
+        (id, modes, any::<u32>(), 0..4u8).prop_map(|(id, durability, number, kind)| match kind {
+            0 => Change::Created(id, durability),
+            1 => Change::Removed(id),
+            2 => Change::Trimmed(id, number.into()),
+            _ => Change::Acquired(id, number),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_snapshot_says_what_all_changes_before_it_said(changes in prop::collection::vec(any_change(), 0..30)) {
+            let mut table = Table::default();
+            for change in &changes {
+                let mut value = Vec::new();
+                change.encode(&mut value);
+                prop_assert_eq!(table.apply(&value), Ok(()));
+            }
+            let rows: Vec<_> = table.partitions.iter().map(|(id, known)| (*id, *known)).collect();
+            let mut snapshot = Vec::new();
+            Table::encode(rows.into_iter(), &mut snapshot);
+            let mut again = Table::default();
+            prop_assert_eq!(again.apply(&snapshot), Ok(()));
+            prop_assert_eq!(again, table);
+        }
+
+        #[test]
+        fn any_bytes_are_a_change_or_refused(bytes: Vec<u8>) {
+            let _ = Table::default().apply(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_partition_is_what_was_said_last() {
+        let (one, two) = (PartitionId::new(1, 0), PartitionId::new(2, 0));
+        let mut table = Table::default();
+        for change in [
+            Change::Created(one, Durability::Os),
+            Change::Created(two, Durability::Fsync),
+            Change::Trimmed(one, 50),
+            Change::Trimmed(one, 40),
+            Change::Acquired(one, 3),
+            Change::Removed(two),
+        ] {
+            let mut value = Vec::new();
+            change.encode(&mut value);
+            table.apply(&value).unwrap();
+        }
+        let known = Known {
+            durability: Durability::Os,
+            first: 50,
+            next: 50,
+            epoch: 3,
+        };
+        assert_eq!(table.partitions, BTreeMap::from([(one, known)]));
+    }
+}

@@ -1,0 +1,232 @@
+//! What a log does for itself besides committing: it moves what is still needed out of old files so that they can be used
+//! again, removes segments that nobody needs, and reads everything once in a while to see that it is whole. All of it within
+//! one rate of bytes, and nothing that is appended or read waits for it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::error::{LogError, Result};
+use crate::file::LogFile;
+use crate::ids::PartitionId;
+use crate::partition::Partition;
+use crate::segment::{self, Keep};
+use crate::shelf::Shelf;
+
+/// Looks at its files this often even if nobody calls.
+const LOOK: Duration = Duration::from_secs(300);
+
+/// A file of which less than one part in so many is needed is moved out of, whatever the number of files.
+const NEEDED_PART: u64 = 4;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UpkeepPolicy {
+    pub files_max: usize,
+    pub io_bytes_per_second: u64,
+    /// Zero: never.
+    pub scrub: Duration,
+}
+
+type Partitions = Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>;
+
+pub(crate) struct Upkeep {
+    shelf: Arc<Shelf>,
+    partitions: Partitions,
+    policy: UpkeepPolicy,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// One at a time reads and writes files: moving and rewriting must not take the same ranges.
+    files: Mutex<()>,
+    moved_bytes: AtomicU64,
+    corrupt_frames: AtomicU64,
+}
+
+struct State {
+    closing: bool,
+    news: bool,
+    trouble: Option<String>,
+    /// Until when the bytes that were read and written so far have to last.
+    paid_until: Instant,
+    last_scrub: Instant,
+}
+
+impl Upkeep {
+    pub fn new(shelf: Arc<Shelf>, partitions: Partitions, policy: UpkeepPolicy) -> Upkeep {
+        Upkeep {
+            shelf,
+            partitions,
+            policy,
+            state: Mutex::new(State {
+                closing: false,
+                news: true,
+                trouble: None,
+                paid_until: Instant::now(),
+                last_scrub: Instant::now(),
+            }),
+            changed: Condvar::new(),
+            files: Mutex::new(()),
+            moved_bytes: AtomicU64::new(0),
+            corrupt_frames: AtomicU64::new(0),
+        }
+    }
+
+    /// A file was sealed, or let go by a partition.
+    pub fn wake(&self) {
+        self.state.lock().news = true;
+        self.changed.notify_all();
+    }
+
+    pub fn close(&self) {
+        self.state.lock().closing = true;
+        self.changed.notify_all();
+    }
+
+    /// What was found damaged, the first time.
+    pub fn trouble(&self) -> Option<String> {
+        self.state.lock().trouble.clone()
+    }
+
+    /// Something that is stored cannot be read.
+    pub fn note(&self, error: &LogError) {
+        self.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+        self.state.lock().trouble.get_or_insert_with(|| error.to_string());
+    }
+
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn corrupt_frames(&self) -> u64 {
+        self.corrupt_frames.load(Ordering::Relaxed)
+    }
+
+    /// The work of the thread; returns when the log closes.
+    pub fn run(&self) {
+        loop {
+            if let Err(error) = self.step() {
+                self.note(&error);
+            }
+            let mut state = self.state.lock();
+            if state.closing {
+                return;
+            }
+            if !state.news {
+                self.changed.wait_for(&mut state, LOOK);
+            }
+            state.news = false;
+            let due = !self.policy.scrub.is_zero() && state.last_scrub.elapsed() >= self.policy.scrub;
+            drop(state);
+            if due {
+                self.scrub();
+                self.state.lock().last_scrub = Instant::now();
+            }
+        }
+    }
+
+    /// Frees what can be freed.
+    pub fn step(&self) -> Result<()> {
+        let needed = self.needed();
+        let mostly_free = |file: &Arc<LogFile>| {
+            let bytes = needed.get(&Arc::as_ptr(file)).copied().unwrap_or_default();
+            bytes > 0 && bytes < file.size / NEEDED_PART
+        };
+        let sealed = self.shelf.sealed();
+        let surplus = sealed.len().saturating_sub(self.policy.files_max);
+        // The newest is not used again anyway, see the shelf.
+        let older = sealed.len().saturating_sub(1);
+        for (n, file) in sealed.iter().take(older).enumerate() {
+            if n < surplus || mostly_free(file) {
+                self.move_out(file)?;
+            }
+        }
+        for file in self.shelf.segments().iter().filter(|file| mostly_free(file)) {
+            self.move_out(file)?;
+        }
+        drop(sealed);
+        self.shelf.remove_dead_segments()?;
+        self.shelf.called();
+        Ok(())
+    }
+
+    /// How many bytes of each file are needed.
+    fn needed(&self) -> HashMap<*const LogFile, u64> {
+        let mut needed = HashMap::new();
+        for partition in self.partitions.read().values() {
+            partition.each_range(|range| *needed.entry(Arc::as_ptr(&range.file)).or_default() += range.bytes);
+        }
+        needed
+    }
+
+    fn move_out(&self, file: &Arc<LogFile>) -> Result<()> {
+        let _files = self.files.lock();
+        let partitions: Vec<Arc<Partition>> = self.partitions.read().values().cloned().collect();
+        let moved = segment::move_out(&self.shelf, file, &partitions, &|bytes| self.pace(bytes))?;
+        self.moved_bytes.fetch_add(moved, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes all full files of a partition anew without what `keep` does not want.
+    pub fn rewrite(&self, partition: &Arc<Partition>, keep: &Keep<'_>) -> Result<()> {
+        let mut files = self.shelf.sealed();
+        files.extend(self.shelf.segments());
+        for file in files {
+            let _files = self.files.lock();
+            let moved = segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes))?;
+            self.moved_bytes.fetch_add(moved, Ordering::Relaxed);
+        }
+        self.shelf.remove_dead_segments()
+    }
+
+    /// Reads and checks every frame that is needed. What is damaged is noted; the rest goes on.
+    pub fn scrub(&self) {
+        let mut files = self.shelf.sealed();
+        files.extend(self.shelf.segments());
+        let partitions: Vec<Arc<Partition>> = self.partitions.read().values().cloned().collect();
+        for file in files {
+            for range in partitions.iter().flat_map(|partition| {
+                partition
+                    .ranges_in(&file)
+                    .into_iter()
+                    .map(move |range| (partition.id, range))
+            }) {
+                let (partition, range) = range;
+                let entries = match file.entries(partition, range.first, usize::MAX) {
+                    Ok(entries) => entries,
+                    Err(error) => {
+                        self.note(&error);
+                        break;
+                    }
+                };
+                for entry in entries {
+                    if let Err(error) = file.body(&entry) {
+                        self.note(&error);
+                    }
+                    self.pace(entry.header.body_len as usize);
+                    if self.state.lock().closing {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until so many more bytes fit into the rate. A log that closes waits no more.
+    fn pace(&self, bytes: usize) {
+        let rate = self.policy.io_bytes_per_second;
+        if rate == 0 {
+            return;
+        }
+        let cost = Duration::from_secs_f64(bytes as f64 / rate as f64);
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        state.paid_until = state.paid_until.max(now) + cost;
+        // Naps that are too short are not slept but added up.
+        let until = state.paid_until;
+        while !state.closing && until > Instant::now() + Duration::from_millis(5) {
+            self.changed.wait_until(&mut state, until);
+        }
+    }
+}
