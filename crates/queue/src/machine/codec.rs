@@ -39,6 +39,11 @@ impl<'a> Reader<'a> {
         self.at >= self.bytes.len()
     }
 
+    #[cfg(test)]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
     pub fn damaged(&self, what: &'static str) -> Damaged {
         Damaged {
             at: self.offset + self.at,
@@ -247,6 +252,10 @@ impl Facts {
         }
         if facts.state == State::Leased && facts.deliveries == 0 {
             return Err(from.damaged("a lease without a delivery"));
+        }
+        let has_reason = facts.reason.is_some();
+        if (facts.state == State::Ending && !has_reason) || (facts.state <= State::Leased && has_reason) {
+            return Err(from.damaged("a state and a reason that exclude each other"));
         }
         Ok(facts)
     }

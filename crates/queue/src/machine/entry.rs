@@ -11,7 +11,7 @@ use super::wheel::{Timer, Timers};
 /// `expires_at` of a message that never expires.
 pub const NEVER: Micros = Micros::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
     Delayed = 0,
@@ -96,7 +96,7 @@ impl Entry {
 
     /// What a restart must know; the rest follows from the log.
     pub fn is_known_only_here(&self) -> bool {
-        let overflow = self.state == State::Ending && self.reason == Some(Reason::Overflow);
+        let overflow = self.reason == Some(Reason::Overflow);
         self.held || self.deliveries > 0 || overflow
     }
 }

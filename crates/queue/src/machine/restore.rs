@@ -355,6 +355,7 @@ impl Machine {
             }
             State::Leased | State::Ready => self.make_ready(entry),
             State::Delayed => self.wheel.arm(&mut self.store.entries, entry, facts.due),
+            State::Waiting if facts.reason.is_none() && facts.due <= self.now => self.make_ready(entry),
             State::Waiting if facts.reason.is_none() => {
                 self.wheel
                     .arm(&mut self.store.entries, entry, facts.due.min(facts.expires_at));

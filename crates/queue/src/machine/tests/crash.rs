@@ -1,0 +1,332 @@
+//! Crashes: a machine is restored from its last checkpoint and its journal, complete or cut off at any record, once or
+//! twice, and then has to deliver exactly what is unsettled, in the order of each lane.
+
+use std::collections::BTreeMap;
+
+use thalweg_log::{Micros, Offset};
+
+use super::driver::{CONSUMERS, Driver, Options, Random, for_seeds};
+use super::model::{At, Message};
+use crate::machine::entry::{Entry, State};
+use crate::machine::*;
+
+const SECOND: Micros = 1_000_000;
+
+/// What is on disk.
+#[derive(Default)]
+struct Disk {
+    checkpoint: Option<Vec<u8>>,
+    records: Vec<Vec<u8>>,
+}
+
+impl Disk {
+    fn store_journal(&mut self, machine: &mut Machine) {
+        let mut bytes = Vec::new();
+        machine.take_journal(&mut bytes);
+        let mut from = codec::Reader::new(&bytes);
+        let mut start = 0;
+        while !from.is_empty() {
+            from.byte().unwrap();
+            from.part().unwrap();
+            self.records.push(bytes[start..from.position()].to_vec());
+            start = from.position();
+        }
+    }
+
+    fn store_checkpoint(&mut self, machine: &mut Machine) {
+        self.store_journal(machine);
+        let mut bytes = Vec::new();
+        machine.checkpoint(&mut bytes);
+        self.checkpoint = Some(bytes);
+        self.records.clear();
+    }
+
+    fn restore(&self, log: &[Option<Passing>], policy: Policy, now: Micros) -> Machine {
+        let mut restoring = Restoring::new(0, self.checkpoint.as_deref()).unwrap();
+        for record in &self.records {
+            restoring.apply(record).unwrap();
+        }
+        for offset in restoring.unknown() {
+            restoring.fill(&log[offset as usize].unwrap());
+        }
+        restoring.finish(policy, now, can_return)
+    }
+}
+
+fn can_return(consumer: u32) -> bool {
+    consumer != 0
+}
+
+fn entry_of(machine: &Machine, offset: Offset) -> Option<&Entry> {
+    match machine.find(offset) {
+        Found::Active(entry) => Some(machine.store.entries.get(entry)),
+        _ => None,
+    }
+}
+
+/// Runs a while and stops at a moment at which nothing is due.
+fn run(seed: u64, options: Options) -> (Driver, Disk, BTreeMap<Offset, u32>) {
+    let mut driver = Driver::new(seed, options);
+    let mut disk = Disk::default();
+    let mut most = BTreeMap::new();
+    for _ in 0..50 + driver.random.below(250) {
+        driver.step();
+        for (offset, message) in &driver.model.messages {
+            let deliveries = most.entry(*offset).or_insert(0);
+            *deliveries = message.deliveries.max(*deliveries);
+        }
+        if driver.random.chance(3) {
+            disk.store_journal(&mut driver.machine);
+        }
+        if driver.random.chance(60) {
+            disk.store_checkpoint(&mut driver.machine);
+        }
+    }
+    driver.now += 5 * SECOND;
+    driver.machine.advance(driver.now);
+    driver.model.advance(driver.now);
+    disk.store_journal(&mut driver.machine);
+    (driver, disk, most)
+}
+
+#[test]
+fn a_complete_journal_gives_the_same_state() {
+    for_seeds(|seed| {
+        let options = Options {
+            seek_and_purge: true,
+            unsent: true,
+            policy_changes: true,
+        };
+        let (driver, disk, _) = run(seed, options);
+        let mut restored = disk.restore(&driver.log, driver.model.policy, driver.now);
+        assert_eq!(restored.floor(), driver.model.floor);
+        restored.advance(driver.now);
+        for (offset, message) in &driver.model.messages {
+            match message.at {
+                At::Settled(_) => assert!(restored.is_settled(*offset), "{offset} comes back: {message:?}"),
+                _ => assert_same(&driver, &restored, *offset, message),
+            }
+        }
+        drain(&driver, disk, restored);
+    });
+}
+
+fn assert_same(driver: &Driver, restored: &Machine, offset: Offset, message: &Message) {
+    let known =
+        driver.model.held.contains(&offset) || message.deliveries > 0 || message.reason == Some(Reason::Overflow);
+    let Some(entry) = entry_of(restored, offset) else {
+        let unpassed = matches!(restored.find(offset), Found::Unpassed);
+        assert!(!known && unpassed, "{offset} is lost: {message:?}");
+        return;
+    };
+    assert!(known, "{offset}: {message:?} became {entry:?}");
+    let passing = driver.log[offset as usize].unwrap();
+    assert_eq!(
+        (
+            entry.deliveries,
+            u32::from(entry.failures),
+            entry.first_delivery,
+            entry.claimed_at,
+            entry.hint
+        ),
+        (
+            message.deliveries,
+            message.failures,
+            message.first,
+            message.claimed,
+            passing.hint
+        ),
+        "{offset}: {message:?}"
+    );
+    let same_lane = || {
+        driver
+            .model
+            .messages
+            .iter()
+            .filter(|(_, other)| other.lane.is_some() && other.lane == message.lane)
+    };
+    let leases = same_lane().filter(|(_, other)| other.at == At::Leased).count();
+    // A lease before which something else of its lane waits, or one too many after a change of the policy, may end.
+    let may_end = leases > usize::from(driver.model.policy.lane_window)
+        || same_lane().any(|(other, m)| *other < offset && matches!(m.at, At::Ready | At::Waiting));
+    let expected = match message.at {
+        At::Leased if !can_return(message.consumer) => State::Ready,
+        At::Leased if may_end && entry.state == State::Ready => State::Ready,
+        At::Leased => State::Leased,
+        At::Waiting if message.reason.is_some() => State::Ending,
+        // Due within this millisecond.
+        At::Waiting if message.due <= driver.now => State::Ready,
+        At::Waiting => State::Waiting,
+        At::Ready => State::Ready,
+        At::Delayed => State::Delayed,
+        At::Ending => State::Ending,
+        At::Settled(_) => unreachable!(),
+    };
+    // Given back late, it may have expired meanwhile.
+    let expired = entry.state == State::Ending && expected == State::Ready && entry.expires_at <= driver.now;
+    assert!(
+        entry.state == expected || expired,
+        "{offset}: {message:?} became {entry:?}"
+    );
+    if matches!(expected, State::Leased | State::Waiting | State::Delayed) {
+        assert_eq!(entry.due, message.due, "{offset}: {message:?}");
+    }
+}
+
+#[test]
+fn a_journal_cut_off_loses_no_message_and_raises_no_delivery_number() {
+    for_seeds(|seed| {
+        let options = Options {
+            seek_and_purge: false,
+            unsent: false,
+            policy_changes: true,
+        };
+        let (mut driver, mut disk, most) = run(seed ^ 0x5555, options);
+        let left = driver.random.below(disk.records.len() as u64 + 1) as usize;
+        disk.records.truncate(left);
+        let restored = disk.restore(&driver.log, driver.model.policy, driver.now);
+        assert!(restored.floor() <= driver.model.floor);
+        for offset in 0..driver.log.len() as Offset {
+            let settled = driver
+                .model
+                .messages
+                .get(&offset)
+                .is_none_or(|message| matches!(message.at, At::Settled(_)));
+            let passed = offset < driver.model.cursor;
+            assert!(!restored.is_settled(offset) || (settled && passed), "{offset} is lost");
+            if let Some(entry) = entry_of(&restored, offset) {
+                assert!(entry.deliveries <= most[&offset], "{offset}: {entry:?}");
+            }
+        }
+        drain(&driver, disk, restored);
+    });
+}
+
+/// Claims and acks until all of the log is settled, with a second crash on the way.
+fn drain(driver: &Driver, mut disk: Disk, restored: Machine) {
+    let log = &driver.log;
+    let policy = Policy {
+        max_retries: 1000,
+        total_timeout: 0,
+        ..driver.model.policy
+    };
+    let mut machine = restored;
+    machine.set_policy(policy);
+    let settled: Vec<bool> = (0..log.len() as Offset)
+        .map(|offset| machine.is_settled(offset))
+        .collect();
+    let mut now = driver.now;
+    let mut random = Random::new(log.len() as u64);
+    for round in 0..10_000 {
+        // Now and then past every deadline: some leases are with consumers that never come back.
+        now += if round % 50 == 49 { EXTEND_MAX } else { SECOND };
+        machine.advance(now);
+        let consumer = round % CONSUMERS;
+        for _ in 0..3 {
+            let Some(lease) = claim(&mut machine, log, consumer, now) else {
+                break;
+            };
+            assert!(
+                !settled[lease.offset as usize],
+                "{} was settled and comes back",
+                lease.offset
+            );
+            assert_order(&machine, log, lease.offset, consumer, now);
+            if random.chance(2) {
+                machine.ack(lease.offset, lease.delivery, now).unwrap();
+            }
+        }
+        for ending in machine.take_ending(10) {
+            assert!(machine.ended(ending.offset, Terminal::Dead, now));
+        }
+        disk.store_journal(&mut machine);
+        if round == 5 {
+            let again = disk.restore(log, policy, now);
+            for offset in 0..log.len() as Offset {
+                assert_eq!(
+                    again.is_settled(offset),
+                    machine.is_settled(offset),
+                    "{offset} after the second crash"
+                );
+            }
+            machine = again;
+        }
+        if machine.cursor() as usize >= log.len() && machine.backlog(machine.cursor()) == 0 {
+            return;
+        }
+    }
+    panic!(
+        "never done: {:?}, floor {}, cursor {}",
+        machine.counts(),
+        machine.floor(),
+        machine.cursor()
+    );
+}
+
+fn claim(machine: &mut Machine, log: &[Option<Passing>], consumer: u32, now: Micros) -> Option<Lease> {
+    loop {
+        if let Some(lease) = machine.next_ready(consumer, SECOND, now) {
+            return Some(lease);
+        }
+        let Some(message) = log
+            .get(machine.cursor() as usize..)?
+            .iter()
+            .find_map(|message| *message)
+        else {
+            machine.pass_gap(log.len() as Offset, false, now);
+            return None;
+        };
+        match machine.pass(&message, consumer, SECOND, now) {
+            Passed::Leased(lease) => return Some(lease),
+            Passed::Taken => {}
+            Passed::Full(_) => return None,
+        }
+    }
+}
+
+/// Everything earlier of the lane is done, leaves, or is with the same consumer.
+fn assert_order(machine: &Machine, log: &[Option<Passing>], offset: Offset, consumer: u32, now: Micros) {
+    let passing = log[offset as usize].unwrap();
+    let Some(lane) = machine.lane_of(passing.lane) else {
+        return;
+    };
+    for earlier in log[..offset as usize].iter().flatten() {
+        // A delayed message holds nobody up, and what comes due late comes late.
+        if machine.lane_of(earlier.lane) != Some(lane)
+            || earlier.not_before.is_some()
+            || machine.is_settled(earlier.offset)
+        {
+            continue;
+        }
+        let expired = earlier.expires_at.is_some_and(|at| at <= now);
+        let fine = entry_of(machine, earlier.offset).is_some_and(|entry| match entry.state {
+            State::Leased => entry.consumer == consumer && machine.policy().lane_window > 1,
+            state => state == State::Ending || entry.reason.is_some(),
+        });
+        assert!(fine || expired, "{offset} goes before {}", earlier.offset);
+    }
+}
+
+#[test]
+fn an_early_record_of_a_move_keeps_the_message_settled() {
+    let message = Passing {
+        offset: 0,
+        lane: None,
+        expires_at: None,
+        not_before: None,
+        skip: false,
+        hint: 0,
+    };
+    let mut machine = Machine::new(Policy::default(), 0);
+    assert!(matches!(machine.pass(&message, 1, SECOND, 0), Passed::Leased(_)));
+    machine.reject(0, 1).unwrap();
+    let mut disk = Disk::default();
+    let mut early = Vec::new();
+    Machine::ended_record(0, Terminal::Dead, &mut early);
+    disk.records.push(early);
+    disk.store_journal(&mut machine);
+    let mut restored = disk.restore(&[Some(message)], Policy::default(), 0);
+    assert!(restored.is_settled(0));
+    assert_eq!(restored.take_ending(10), []);
+    assert_eq!(restored.cursor(), 1);
+}
