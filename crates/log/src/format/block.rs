@@ -1,7 +1,11 @@
 //! The header of a block: the frames of one write and one sync, the unit of atomicity. 48 bytes.
 //!
 //! magic `TWB1` 4 · version 2 · frame count 2 · block length 4 · crc32c of the rest of this header and of all frame
-//! headers 4 · block sequence 8 · commit time 8 · log id 8 · last sequence synced when it was written 8
+//! headers but for their own checksums 4 · block sequence 8 · commit time 8 · log id 8 · last sequence synced when it was
+//! written 8
+//!
+//! A checksum over data that ends with its own checksum of the same kind is the same whatever the data: were those of the
+//! frame headers covered, a torn block that has an older block's frame headers would pass for whole.
 
 use crate::format::{PAGE, Put, Take, frame};
 use crate::ids::{Micros, Sequence};
@@ -90,6 +94,7 @@ impl BlockHeader {
             return false;
         };
         own.get(CRC_AT..CRC_AT + 4) == Some(&checksum(own, frames).to_le_bytes())
+            && frames.chunks(frame::LEN).all(frame::is_sound)
     }
 }
 
@@ -97,7 +102,9 @@ impl BlockHeader {
 fn checksum(own: &[u8], frame_headers: &[u8]) -> u32 {
     let before = crc32c::crc32c(own.get(..CRC_AT).unwrap_or_default());
     let own = crc32c::crc32c_append(before, own.get(CRC_AT + 4..).unwrap_or_default());
-    crc32c::crc32c_append(own, frame_headers)
+    frame_headers.chunks(frame::LEN).fold(own, |crc, header| {
+        crc32c::crc32c_append(crc, header.get(..frame::BARE_LEN).unwrap_or(header))
+    })
 }
 
 #[cfg(test)]
@@ -105,6 +112,43 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::format::frame::{Flags, FrameHeader, Kind};
+    use crate::ids::PartitionId;
+
+    #[test]
+    fn the_frame_headers_of_another_block_are_not_taken_for_its_own() {
+        let frame = |base| {
+            let mut bytes = Vec::new();
+            let header = FrameHeader {
+                kind: Kind::Meta,
+                flags: Flags::NONE,
+                body_len: 12,
+                body_crc: 5,
+                partition: PartitionId::new(1, 1),
+                base,
+                records: 1,
+                last_delta: 0,
+                base_time: 7,
+                max_time: 7,
+                epoch: 0,
+            };
+            header.encode(&mut bytes);
+            bytes
+        };
+        let header = BlockHeader {
+            frames: 1,
+            block_len: PAGE as u32,
+            sequence: 64,
+            commit_time: 1,
+            log_id: 42,
+            synced: 63,
+        };
+        let mut bytes = Vec::new();
+        header.encode(&frame(27), &mut bytes);
+        assert!(header.is_sound(&[&bytes[..], &frame(27)].concat()));
+        // Whole and right by its own checksum, but not what was written with this header.
+        assert!(!header.is_sound(&[&bytes[..], &frame(12)].concat()));
+    }
 
     proptest! {
         #[test]
@@ -115,7 +159,10 @@ mod tests {
                 frames, block_len: pages * PAGE as u32, sequence, commit_time: time, log_id,
                 synced: sequence.saturating_sub(back),
             };
-            let frame_headers: Vec<u8> = (0..usize::from(frames) * frame::LEN).map(|at| at as u8).collect();
+            let frame_headers: Vec<u8> = (0..frames).flat_map(|n| {
+                let bare = [n as u8; frame::BARE_LEN];
+                [&bare[..], &crc32c::crc32c(&bare).to_le_bytes()].concat()
+            }).collect();
             let mut bytes = Vec::new();
             header.encode(&frame_headers, &mut bytes);
             bytes.extend(&frame_headers);

@@ -1,7 +1,7 @@
 //! The index at the end of a file that is full: every frame header in it and where the body lies, and what of each
 //! partition is in the file. Derived from the frames: missing or damaged it is made anew from them.
 //!
-//! Entries of 72 bytes (frame header 64, position of the body 8), those of a partition side by side in the order of their
+//! Entries of 68 bytes (frame header without its checksum 60, position of the body 8), those of a partition side by side in the order of their
 //! offsets; then for each partition 48 bytes: id 8 · first offset 8 · next offset 8 · bytes of bodies 8 · max time 8 ·
 //! its first entry 4 · its entries 4; then the trailer, which ends with the file: magic `TWX1` 4 · version 2 · kind of the
 //! file 2 · entries 4 · crc32c of the entries 4 · partitions 4 · crc32c of their rows 4 · file number 8 · first block
@@ -12,7 +12,7 @@ use crate::format::{Put, Take};
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::index::{Entry, FileIndex};
 
-pub const ENTRY_LEN: usize = frame::LEN + 8;
+pub const ENTRY_LEN: usize = frame::BARE_LEN + 8;
 pub const HOLDING_LEN: usize = 48;
 pub const TRAILER_LEN: usize = 76;
 
@@ -111,9 +111,9 @@ impl Trailer {
         }
         let mut index = FileIndex::default();
         for entry in entries.chunks_exact(ENTRY_LEN) {
-            let (header, position) = entry.split_at_checked(frame::LEN)?;
+            let (header, position) = entry.split_at_checked(frame::BARE_LEN)?;
             index.push(Entry {
-                header: FrameHeader::decode(header)?,
+                header: FrameHeader::decode_bare(header)?,
                 body_at: Take(position).u64()?,
             });
         }
@@ -176,7 +176,7 @@ pub(crate) fn encode(index: &FileIndex, holdings: &[Holding], bounds: &Bounds) -
     let mut out = Vec::with_capacity(footer_len(index.frames(), holdings.len()) as usize);
     for (_, entries) in index.partitions() {
         for entry in entries {
-            entry.header.encode(&mut out);
+            entry.header.encode_bare(&mut out);
             Put(&mut out).u64(entry.body_at);
         }
     }

@@ -7,13 +7,14 @@ use crate::format::{Put, Take};
 use crate::ids::{Micros, Offset, PartitionId};
 
 pub const LEN: usize = 64;
+/// Without its checksum: for those who have one over all of it.
+pub const BARE_LEN: usize = LEN - 4;
 pub const VERSION: u8 = 1;
 
 /// Larger bodies are refused where they are made and where they are read.
 pub const BODY_MAX: usize = 32 << 20;
 
 const MAGIC: [u8; 4] = *b"TWF1";
-const CRC_AT: usize = LEN - 4;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,12 @@ impl std::ops::BitOrAssign for Flags {
     }
 }
 
+/// Whether a header is as it was written, whatever it says.
+pub fn is_sound(bytes: &[u8]) -> bool {
+    let parts = bytes.get(..LEN).and_then(|bytes| bytes.split_at_checked(BARE_LEN));
+    parts.is_some_and(|(bare, crc)| Take(crc).u32() == Some(crc32c::crc32c(bare)))
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     pub kind: Kind,
@@ -104,6 +111,13 @@ impl FrameHeader {
 
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
+        self.encode_bare(out);
+        let crc = crc32c::crc32c(out.get(start..).unwrap_or_default());
+        Put(out).u32(crc);
+    }
+
+    /// The first [`BARE_LEN`] bytes, those before the checksum.
+    pub fn encode_bare(&self, out: &mut Vec<u8>) {
         Put(out)
             .bytes(&MAGIC)
             .u8(VERSION)
@@ -118,14 +132,16 @@ impl FrameHeader {
             .i64(self.base_time)
             .i64(self.max_time)
             .u32(self.epoch);
-        let crc = crc32c::crc32c(out.get(start..).unwrap_or_default());
-        Put(out).u32(crc);
     }
 
     /// `None` for bytes that are no frame header of this version, or a damaged one.
     pub fn decode(bytes: &[u8]) -> Option<FrameHeader> {
-        let bytes = bytes.get(..LEN)?;
-        let mut take = Take(bytes);
+        FrameHeader::decode_bare(bytes).filter(|_| is_sound(bytes))
+    }
+
+    /// From the first [`BARE_LEN`] bytes, which the caller has checked.
+    pub fn decode_bare(bytes: &[u8]) -> Option<FrameHeader> {
+        let mut take = Take(bytes.get(..BARE_LEN)?);
         if take.bytes()? != MAGIC || take.u8()? != VERSION {
             return None;
         }
@@ -142,9 +158,7 @@ impl FrameHeader {
             max_time: take.i64()?,
             epoch: take.u32()?,
         };
-        let crc = crc32c::crc32c(bytes.get(..CRC_AT)?);
-        let sound = take.u32()? == crc && header.body_len as usize <= BODY_MAX && header.has_room();
-        sound.then_some(header)
+        (header.body_len as usize <= BODY_MAX && header.has_room()).then_some(header)
     }
 
     /// The offsets of its records exist.
