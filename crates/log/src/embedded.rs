@@ -274,8 +274,18 @@ impl EmbeddedLog {
     /// Adds a record to what goes with the next block, within 10 ms, and that nobody waits for: it is lost by a crash
     /// before that. Costs no more than encoding it.
     pub fn journal(&self, id: PartitionId, kind: Kind, record: &RecordRef<'_>) -> Result<()> {
+        self.journal_with(id, kind, &mut |records| records.push(record))
+    }
+
+    /// The same for several records that stay together.
+    pub fn journal_with(
+        &self,
+        id: PartitionId,
+        kind: Kind,
+        push: &mut dyn FnMut(&mut Records) -> Result<()>,
+    ) -> Result<()> {
         let partition = self.partition(id)?;
-        if partition.journal(kind, |records| records.push(record))? {
+        if partition.journal(kind, push)? {
             self.writer.journaled(&partition);
         }
         Ok(())
@@ -335,6 +345,11 @@ impl EmbeddedLog {
             self.upkeep.note(error);
         }
         frames
+    }
+
+    /// The same if all of it is in memory, or if there is nothing yet; `None` if it has to be read from the disk.
+    pub fn newest(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>> {
+        self.partition(id)?.newest(from, bytes)
     }
 
     /// Waits until a record at `from` can be read.

@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cache;
+mod contract;
 mod durability;
 mod embedded;
 mod error;
@@ -26,6 +27,7 @@ mod writer;
 pub mod disk;
 pub mod format;
 
+pub use contract::{BoxFuture, Log, LogCaps, ReadWant};
 pub use durability::Durability;
 pub use embedded::{Appended, EmbeddedLog, Fence, LogOptions, LogStatus};
 pub use error::{LogError, Result};

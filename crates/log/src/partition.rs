@@ -268,6 +268,22 @@ impl Partition {
         Ok(frames)
     }
 
+    /// The same from memory alone; `None` if the disk has to be asked.
+    pub fn newest(&self, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>> {
+        let inner = self.inner.lock();
+        if inner.removed {
+            return Err(LogError::NoPartition(self.id));
+        }
+        if from >= inner.next {
+            return Ok(Some(Vec::new()));
+        }
+        if from < inner.first {
+            return Err(self.gap(from, inner.first));
+        }
+        let in_memory = inner.tail.front().is_some_and(|frame| frame.header.base <= from);
+        Ok(in_memory.then(|| inner.newest(from, bytes)))
+    }
+
     fn gap(&self, from: Offset, to: Offset) -> LogError {
         LogError::Gap {
             partition: self.id,

@@ -208,6 +208,15 @@ impl std::fmt::Debug for PropertiesRef<'_> {
 pub struct Properties(Bytes);
 
 impl Properties {
+    /// Those of a record in `body`, without copying them.
+    pub fn within(body: &Bytes, properties: PropertiesRef<'_>) -> Properties {
+        Properties(body.slice_ref(properties.0))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn as_ref(&self) -> PropertiesRef<'_> {
         PropertiesRef(&self.0)
     }

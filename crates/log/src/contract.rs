@@ -1,0 +1,199 @@
+//! What a log is to those who store in it: the embedded one is such a log, a distributed one can be.
+//!
+//! 1. Offsets of a partition strictly increase; gaps are allowed.
+//! 2. `append` answers when the durability that it names holds for the whole unit, which is stored as a whole or not at all.
+//! 3. `create` fails with `DurabilityUnavailable` if the log cannot give the durability.
+//! 4. `read` returns only what is committed, with `synced` only what survives a power cut.
+//! 5. Appends of one caller, begun one after the other, keep their order in each partition.
+//! 6. A stale fence gets `Fenced`, and nothing is stored.
+//! 7. What was journaled is stored in its order, before what is appended or flushed later; nobody is told when.
+//! 8. `rewrite` removes records between the first and the next offset and changes no offset of those it keeps.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::durability::Durability;
+use crate::embedded::{Appended, EmbeddedLog, Fence, LogStatus};
+use crate::error::Result;
+use crate::format::frame::Kind;
+use crate::ids::{Micros, Offset, PartitionId};
+use crate::partition::{Bounds, Frame, Listener};
+use crate::records::{Records, SUBMISSION_BYTES_MAX, Unit};
+use crate::segment::Keep;
+
+/// A future that may be moved between threads, as traits with `dyn` need it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a log can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogCaps {
+    pub durabilities: &'static [Durability],
+    /// Units of several partitions are stored as a whole.
+    pub atomic_units: bool,
+    /// Offsets of a partition have no gaps but those of `rewrite` and of losses.
+    pub contiguous: bool,
+    pub rewrite: bool,
+    pub unit_bytes_max: usize,
+}
+
+/// How much a reader wants, and how sure it must be.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadWant {
+    /// About so many bytes, one frame at least.
+    pub bytes: usize,
+    /// Only what survives a power cut.
+    pub synced: bool,
+}
+
+pub trait Log: Send + Sync + 'static {
+    fn caps(&self) -> LogCaps;
+
+    fn status(&self) -> LogStatus;
+
+    /// Names this log among all; positions in one mean nothing in another.
+    fn id(&self) -> u64;
+
+    /// All partitions, in no order.
+    fn partitions(&self) -> Vec<PartitionId>;
+
+    fn bounds(&self, id: PartitionId) -> Result<Bounds>;
+
+    /// Bytes of the records that are needed, about.
+    fn bytes(&self, id: PartitionId) -> Result<u64>;
+
+    /// Durable when it returns.
+    fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>>;
+
+    /// Durable when it returns. An id is never used again.
+    fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>>;
+
+    fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>>;
+
+    /// Adds records of one kind that go with the next block, within 10 ms, and that nobody waits for. Those of one call
+    /// stay together.
+    fn journal(&self, id: PartitionId, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()>;
+
+    /// Returns when what was journaled for these partitions before is as durable as they promise.
+    fn flush<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>>;
+
+    /// Frames with the records from `from` on; none if there is nothing yet. Blocks if they are not in memory.
+    fn read(&self, id: PartitionId, from: Offset, want: ReadWant) -> Result<Vec<Frame>>;
+
+    /// The same if they are in memory, or if there are none; `None` if they have to be read from a disk.
+    fn newest(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>>;
+
+    /// Waits until a record at `from` can be read.
+    fn wait_for(&self, id: PartitionId, from: Offset) -> BoxFuture<'_, Result<()>>;
+
+    /// Tells somebody whenever a partition has grown.
+    fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()>;
+
+    /// The first offset from which on there may be records of `time` or later; the end if there are none yet.
+    fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset>;
+
+    /// The offset of the newest checkpoint.
+    fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>>;
+
+    /// What stands before `below` is not needed any more.
+    fn trim(&self, id: PartitionId, below: Offset) -> Result<()>;
+
+    /// Keeps of the records that are stored for good only those that `keep` wants. Blocks for as long as that takes.
+    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<()>;
+
+    /// Takes a partition over: who held it before appends nothing more.
+    fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>>;
+}
+
+impl Log for EmbeddedLog {
+    fn caps(&self) -> LogCaps {
+        LogCaps {
+            durabilities: &[Durability::Fsync, Durability::Interval, Durability::Os],
+            atomic_units: true,
+            contiguous: true,
+            rewrite: true,
+            unit_bytes_max: SUBMISSION_BYTES_MAX,
+        }
+    }
+
+    fn status(&self) -> LogStatus {
+        EmbeddedLog::status(self)
+    }
+
+    fn id(&self) -> u64 {
+        EmbeddedLog::id(self)
+    }
+
+    fn partitions(&self) -> Vec<PartitionId> {
+        EmbeddedLog::partitions(self)
+    }
+
+    fn bounds(&self, id: PartitionId) -> Result<Bounds> {
+        EmbeddedLog::bounds(self, id)
+    }
+
+    fn bytes(&self, id: PartitionId) -> Result<u64> {
+        EmbeddedLog::bytes(self, id)
+    }
+
+    fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
+        Box::pin(EmbeddedLog::create(self, id, durability))
+    }
+
+    fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(EmbeddedLog::remove(self, id))
+    }
+
+    fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>> {
+        Box::pin(EmbeddedLog::append(self, unit, fence))
+    }
+
+    fn journal(&self, id: PartitionId, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()> {
+        self.journal_with(id, kind, push)
+    }
+
+    fn flush<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(EmbeddedLog::flush(self, ids))
+    }
+
+    fn read(&self, id: PartitionId, from: Offset, want: ReadWant) -> Result<Vec<Frame>> {
+        let mut frames = EmbeddedLog::read(self, id, from, want.bytes)?;
+        if want.synced {
+            let synced = self.bounds(id)?.synced;
+            frames.retain(|frame| frame.header.next() <= synced);
+        }
+        Ok(frames)
+    }
+
+    fn newest(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>> {
+        EmbeddedLog::newest(self, id, from, bytes)
+    }
+
+    fn wait_for(&self, id: PartitionId, from: Offset) -> BoxFuture<'_, Result<()>> {
+        Box::pin(EmbeddedLog::wait_for(self, id, from))
+    }
+
+    fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
+        EmbeddedLog::listen(self, id, listener)
+    }
+
+    fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
+        EmbeddedLog::offset_at(self, id, time)
+    }
+
+    fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>> {
+        EmbeddedLog::last_checkpoint(self, id)
+    }
+
+    fn trim(&self, id: PartitionId, below: Offset) -> Result<()> {
+        EmbeddedLog::trim(self, id, below)
+    }
+
+    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<()> {
+        EmbeddedLog::rewrite(self, id, keep)
+    }
+
+    fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>> {
+        Box::pin(EmbeddedLog::acquire(self, id))
+    }
+}
