@@ -106,6 +106,7 @@ impl Machine {
         assert_eq!((leased, prev), (at.leased, at.chain.tail));
         let open = at.next != NIL
             && self.store.entries.get(at.next).state == State::Ready
+            && self.store.entries.get(at.next).offset <= self.cursor
             && leased < u32::from(self.policy.lane_window);
         let listed = match (open, leased) {
             (false, _) => Listed::Nobody,

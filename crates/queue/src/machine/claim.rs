@@ -14,8 +14,8 @@ impl Machine {
     /// have to leave.
     pub fn next_ready(&mut self, consumer: u32, visibility: Micros, now: Micros) -> Option<Lease> {
         while let Some(entry) = self.ready.pick(&self.store, consumer) {
-            self.ready.turn();
             let at = self.store.entries.get(entry);
+            self.ready.turn();
             let expired = (at.expires_at <= now).then_some(Reason::Expired);
             if let Some(reason) = self.exhausted(entry, now).or(expired) {
                 self.end(entry, reason);
@@ -204,8 +204,12 @@ impl Machine {
 
     pub(super) fn skip_ahead(&mut self) {
         while self.ahead > 0 && self.window.get(self.cursor) != Slot::Empty {
+            let passed = self.window.get(self.cursor);
             self.cursor += 1;
             self.ahead -= 1;
+            if let Slot::Active(entry) = passed {
+                self.refresh_lane_of(entry);
+            }
         }
     }
 
@@ -227,7 +231,7 @@ impl Machine {
         let (offset, delivery, hint, lane) = (at.offset, at.deliveries, at.hint, at.lane);
         if lane != NIL {
             self.store.lease_next(lane, consumer);
-            self.ready.refresh(&mut self.store, lane, self.policy.lane_window);
+            self.refresh(lane);
         }
         self.wheel.cancel(&mut self.store.entries, entry);
         self.wheel.arm(&mut self.store.entries, entry, deadline);

@@ -144,7 +144,7 @@ impl Machine {
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = bounded(policy);
         for lane in self.store.lanes.indices() {
-            self.ready.refresh(&mut self.store, lane, self.policy.lane_window);
+            self.refresh(lane);
         }
     }
 
@@ -258,7 +258,7 @@ impl Machine {
         }
         if lane != NIL {
             self.store.leave(entry, leased);
-            self.ready.refresh(&mut self.store, lane, self.policy.lane_window);
+            self.refresh(lane);
         }
     }
 

@@ -1,12 +1,14 @@
 //! What can be claimed before the cursor moves: a list of single messages and of lanes, served first come, first served.
 //!
-//! Invariant: a lane is listed exactly when its first unleased message is ready and its window has room. While it has
-//! leases it stands in the list of its holder, because nobody else may have the message and must not have to look at it.
+//! Invariant: a lane is listed exactly when its first unleased message is ready and passed by the cursor, and its window
+//! has room. While it has leases it stands in the list of its holder, because nobody else may have the message and must
+//! not have to look at it.
 
 use hashbrown::HashMap;
+use thalweg_log::Offset;
 
 use super::chain::{Chain, NIL};
-use super::entry::{Place, State};
+use super::entry::{Entry, Place, State};
 use super::lanes::{LANE, Listed, SpreadBuilder, Store};
 
 pub struct Ready {
@@ -67,10 +69,11 @@ impl Ready {
     }
 
     /// Lists the lane where it belongs after any change to it, and frees it if that was its last message.
-    pub fn refresh(&mut self, store: &mut Store, lane: u32, window: u16) {
+    pub fn refresh(&mut self, store: &mut Store, lane: u32, window: u16, cursor: Offset) {
         let at = *store.lanes.get(lane);
-        let open =
-            at.next != NIL && store.entries.get(at.next).state == State::Ready && at.leased < u32::from(window.max(1));
+        let may_go = |entry: &Entry| entry.state == State::Ready && entry.offset <= cursor;
+        let room = at.leased < u32::from(window.max(1));
+        let open = room && at.next != NIL && may_go(store.entries.get(at.next));
         let listed = match (open, at.leased) {
             (false, _) => Listed::Nobody,
             (true, 0) => Listed::Anybody,

@@ -157,8 +157,16 @@ impl Machine {
     pub(super) fn refresh_lane_of(&mut self, entry: u32) {
         let lane = self.store.entries.get(entry).lane;
         if lane != NIL {
-            self.ready.refresh(&mut self.store, lane, self.policy.lane_window);
+            self.refresh(lane);
         }
+    }
+
+    /// Lists the lane where it belongs after any change to it. After a restart the cursor may still meet an earlier
+    /// message of the lane, so what it has not passed is not handed out.
+    #[inline]
+    pub(super) fn refresh(&mut self, lane: u32) {
+        self.ready
+            .refresh(&mut self.store, lane, self.policy.lane_window, self.cursor);
     }
 
     /// Why the message may not be delivered again, if so.
