@@ -37,14 +37,15 @@ impl Machine {
         if self.settles_on_sight(message, now) {
             return Passed::Taken;
         }
-        let mut free = true;
-        if let Some(hash) = self.lane_of(message.lane) {
-            free = self.lane_is_free(hash, message.offset, consumer);
-            if !free && self.policy.ordering == Ordering::Strict {
-                return Passed::Full(Full::Lane);
-            }
+        // One look-up for both questions. A lane made here is empty, so free, and joined below.
+        let lane = self
+            .lane_of(message.lane)
+            .map(|hash| self.store.lanes.find_or_make(hash));
+        let free = lane.is_none_or(|lane| self.lane_is_free(lane, message.offset, consumer));
+        if !free && self.policy.ordering == Ordering::Strict {
+            return Passed::Full(Full::Lane);
         }
-        let entry = self.admit(message, State::Ready, now);
+        let entry = self.admit_to(lane, message, State::Ready, now);
         if free {
             let lease = self.lease(entry, consumer, visibility, now);
             self.step(now);
@@ -162,10 +163,7 @@ impl Machine {
     }
 
     /// Whether the message may be leased to the consumer ahead of everything its lane holds unleased.
-    fn lane_is_free(&self, hash: u64, offset: Offset, consumer: u32) -> bool {
-        let Some(lane) = self.store.lanes.find(hash) else {
-            return true;
-        };
+    fn lane_is_free(&self, lane: u32, offset: Offset, consumer: u32) -> bool {
         let lane = self.store.lanes.get(lane);
         let first = lane.next == NIL || offset < self.store.entries.get(lane.next).offset;
         let room = lane.leased == 0 || (lane.holder == consumer && lane.leased < u32::from(self.policy.lane_window));
@@ -174,10 +172,18 @@ impl Machine {
 
     /// Makes the entry of the message at the cursor. A ready one stands in its lane, a delayed one only belongs to it.
     fn admit(&mut self, message: &Passing, state: State, now: Micros) -> u32 {
+        let lane = self
+            .lane_of(message.lane)
+            .map(|hash| self.store.lanes.find_or_make(hash));
+        self.admit_to(lane, message, state, now)
+    }
+
+    #[inline]
+    fn admit_to(&mut self, lane: Option<u32>, message: &Passing, state: State, now: Micros) -> u32 {
         let entry = self.store.entries.insert(Entry::new(message, now), state);
         self.window.set_active(message.offset, entry);
-        if let Some(hash) = self.lane_of(message.lane) {
-            self.store.join(entry, hash);
+        if let Some(lane) = lane {
+            self.store.join(entry, lane);
             if state == State::Ready {
                 self.store.enter(entry);
             }

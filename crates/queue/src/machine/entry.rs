@@ -106,6 +106,8 @@ pub struct Entries {
     entries: Vec<Entry>,
     free: Vec<u32>,
     by_state: [u64; 6],
+    /// Consumers whose leases have ended since somebody asked, once for each lease.
+    lease_ends: Vec<u32>,
 }
 
 impl Entries {
@@ -129,6 +131,9 @@ impl Entries {
         let entry = &mut self.entries[index as usize];
         debug_assert!(entry.state != State::Free && entry.place == Place::None);
         self.by_state[entry.state as usize] -= 1;
+        if entry.state == State::Leased {
+            self.lease_ends.push(entry.consumer);
+        }
         entry.state = State::Free;
         self.free.push(index);
     }
@@ -152,7 +157,14 @@ impl Entries {
         let entry = &mut self.entries[index as usize];
         self.by_state[entry.state as usize] -= 1;
         self.by_state[state as usize] += 1;
+        if entry.state == State::Leased && state != State::Leased {
+            self.lease_ends.push(entry.consumer);
+        }
         entry.state = state;
+    }
+
+    pub fn lease_ends(&mut self) -> &mut Vec<u32> {
+        &mut self.lease_ends
     }
 
     pub fn count(&self, state: State) -> u64 {
@@ -168,6 +180,8 @@ impl Entries {
     }
 
     pub fn clear(&mut self) {
+        let leased = self.entries.iter().filter(|entry| entry.state == State::Leased);
+        self.lease_ends.extend(leased.map(|entry| entry.consumer));
         self.entries.clear();
         self.free.clear();
         self.by_state = [0; 6];

@@ -68,10 +68,6 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    pub fn find(&self, hash: u64) -> Option<u32> {
-        self.by_hash.get(&hash).copied()
-    }
-
     pub fn get(&self, lane: u32) -> &Lane {
         &self.slots[lane as usize]
     }
@@ -97,7 +93,8 @@ impl Lanes {
         self.by_hash.clear();
     }
 
-    fn find_or_make(&mut self, hash: u64) -> u32 {
+    /// The lane of a key. An empty one must be joined, or `vacate` it.
+    pub fn find_or_make(&mut self, hash: u64) -> u32 {
         let (slots, free) = (&mut self.slots, &mut self.free);
         *self.by_hash.entry(hash).or_insert_with(|| {
             let lane = Lane {
@@ -158,11 +155,9 @@ impl Lane {
 
 impl Store {
     /// The entry belongs to the lane from now on; `enter` puts it into the row.
-    pub fn join(&mut self, entry: u32, hash: u64) -> u32 {
-        let lane = self.lanes.find_or_make(hash);
+    pub fn join(&mut self, entry: u32, lane: u32) {
         self.lanes.get_mut(lane).refs += 1;
         self.entries.get_mut(entry).lane = lane;
-        lane
     }
 
     /// Into the row of those not leased, in offset order.

@@ -187,6 +187,11 @@ impl Machine {
         self.held.keys().copied()
     }
 
+    /// Consumers whose leases have ended, once for each lease, since the caller last emptied this.
+    pub fn lease_ends(&mut self) -> &mut Vec<u32> {
+        self.store.entries.lease_ends()
+    }
+
     /// A time not after the next at which `advance` has something to do.
     pub fn next_due(&self) -> Option<Micros> {
         self.wheel.next_due()

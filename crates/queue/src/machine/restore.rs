@@ -335,7 +335,8 @@ impl Machine {
             Some(_) => None,
         };
         if let Some(hash) = lane {
-            self.store.join(entry, hash);
+            let lane = self.store.lanes.find_or_make(hash);
+            self.store.join(entry, lane);
         }
         self.resume(entry, facts, can_return);
     }
