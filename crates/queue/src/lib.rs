@@ -3,16 +3,36 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod assignment;
+mod catalog;
+mod claim;
+mod clock;
+mod dead;
 pub mod dedup;
 mod error;
+mod group;
 pub mod hash;
 mod ids;
+mod keeper;
 #[doc(hidden)]
 pub mod machine;
 pub mod members;
+pub mod message;
 pub mod names;
+mod part;
+mod queue;
+mod queues;
+mod recover;
 pub mod settings;
+mod settle;
+mod store;
 pub mod times;
 
+pub use claim::{Asking, ClaimWant, Delivery};
+pub use clock::{Clock, SystemClock};
 pub use error::{QueueError, Result};
+pub use group::{Group, GroupCounters};
 pub use ids::{IdError, MessageId, Receipt};
+pub use message::{Message, NewMessage};
+pub use queue::{Counters, Produced, Queue};
+pub use queues::{Pause, Queues, QueuesOptions};
+pub use settle::{Settled, Verdict};

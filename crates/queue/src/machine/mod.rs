@@ -192,6 +192,20 @@ impl Machine {
         self.store.entries.lease_ends()
     }
 
+    /// How many leases each consumer has. Looks through all that is not settled.
+    pub fn leases_by_consumer(&self) -> std::collections::BTreeMap<u32, u32> {
+        let mut leases = std::collections::BTreeMap::new();
+        for (_, entry) in self
+            .store
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.state == State::Leased)
+        {
+            *leases.entry(entry.consumer).or_default() += 1;
+        }
+        leases
+    }
+
     /// A time not after the next at which `advance` has something to do.
     pub fn next_due(&self) -> Option<Micros> {
         self.wheel.next_due()

@@ -1,0 +1,263 @@
+//! Which queues and groups there are, kept in a partition of the log: a record for each change, with the queue's name as its
+//! key and all there is to say of it as JSON; an empty value for a queue that is gone. Now and then all of it is written anew
+//! as a checkpoint.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+use thalweg_config::{Diagnostics, Node};
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::{RecordRef, records};
+use thalweg_log::{Durability, Log, LogError, Micros, PartitionId, ReadWant, Records, Unit};
+use tokio::sync::Mutex;
+
+use crate::error::{QueueError, Result};
+use crate::settings::{GroupSettings, QueueSettings};
+
+/// The partition of the catalogue.
+pub(crate) const CATALOG: PartitionId = PartitionId::new(1, 0);
+/// Queues have numbers from here on.
+pub(crate) const FIRST_ID: u32 = 16;
+
+/// The record that says which number the next queue gets.
+const NEXT_ID: &str = "";
+/// It is written anew when it has so many records more than queues.
+const SURPLUS: usize = 1000;
+
+/// What is kept of a queue.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub id: u32,
+    pub settings: QueueSettings,
+    /// What the log gave it when it was made.
+    pub durability: Durability,
+    pub groups: Vec<GroupEntry>,
+    pub next_group: u32,
+    pub produce_paused: bool,
+    pub consume_paused: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct GroupEntry {
+    pub id: u32,
+    pub settings: GroupSettings,
+    pub declared: bool,
+    pub paused: bool,
+}
+
+pub(crate) struct Catalog {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    queues: BTreeMap<SmolStr, Entry>,
+    next_id: u32,
+    records: usize,
+}
+
+impl Catalog {
+    /// Reads it, or makes an empty one.
+    pub async fn open(log: &dyn Log) -> Result<Catalog> {
+        let mut state = State {
+            next_id: FIRST_ID,
+            ..State::default()
+        };
+        if !log.partitions().contains(&CATALOG) {
+            log.create(CATALOG, Durability::Fsync).await?;
+        }
+        let mut from = log.last_checkpoint(CATALOG)?.unwrap_or(log.bounds(CATALOG)?.first);
+        loop {
+            let want = ReadWant {
+                bytes: 1 << 20,
+                synced: false,
+            };
+            let frames = log.read(CATALOG, from, want)?;
+            let Some(last) = frames.last() else {
+                break;
+            };
+            from = last.header.next();
+            for record in frames.iter().flat_map(|frame| records(&frame.body)) {
+                let record = record.map_err(|_| damaged("a record of the catalogue of queues cannot be read"))?;
+                state.apply(record.key.unwrap_or_default(), record.value)?;
+            }
+        }
+        Ok(Catalog {
+            state: Mutex::new(state),
+        })
+    }
+
+    pub async fn all(&self) -> Vec<(SmolStr, Entry)> {
+        let state = self.state.lock().await;
+        state
+            .queues
+            .iter()
+            .map(|(name, entry)| (name.clone(), entry.clone()))
+            .collect()
+    }
+
+    /// The number of a new queue, never given before. Durable with the queue's first [`Catalog::put`].
+    pub async fn new_id(&self) -> u32 {
+        let mut state = self.state.lock().await;
+        state.next_id += 1;
+        state.next_id - 1
+    }
+
+    /// Keeps what is said of a queue, or that it is gone. Durable when it returns.
+    pub async fn put(&self, log: &dyn Log, name: &SmolStr, entry: Option<Entry>, now: Micros) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let mut changed = Records::new();
+        let next_id = state.next_id.to_string();
+        push(&mut changed, NEXT_ID, &next_id, now)?;
+        let text = entry
+            .as_ref()
+            .map_or_else(String::new, |entry| entry.to_json().to_string());
+        push(&mut changed, name, &text, now)?;
+        log.append(Unit::default().and_of(Kind::State, CATALOG, changed), None)
+            .await?;
+        match entry {
+            Some(entry) => drop(state.queues.insert(name.clone(), entry)),
+            None => drop(state.queues.remove(name)),
+        }
+        state.records += 2;
+        if state.records > state.queues.len() + SURPLUS {
+            state.write_all(log, now).await?;
+        }
+        Ok(())
+    }
+}
+
+fn push(records: &mut Records, key: &str, value: &str, now: Micros) -> Result<()> {
+    records.push(&RecordRef {
+        key: Some(key.as_bytes()),
+        ..RecordRef::of(now, value.as_bytes())
+    })?;
+    Ok(())
+}
+
+impl State {
+    fn apply(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.records += 1;
+        let name = std::str::from_utf8(key).map_err(|_| damaged("a queue has a name that is no text"))?;
+        let text = std::str::from_utf8(value).map_err(|_| damaged("what is kept of a queue is no text"))?;
+        if name == NEXT_ID {
+            self.next_id = text
+                .parse()
+                .map_err(|_| damaged("the number of the next queue is none"))?;
+            return Ok(());
+        }
+        if text.is_empty() {
+            self.queues.remove(name);
+            return Ok(());
+        }
+        let entry = Entry::from_json(text).ok_or_else(|| damaged("what is kept of a queue cannot be read"))?;
+        self.next_id = self.next_id.max(entry.id + 1);
+        self.queues.insert(SmolStr::new(name), entry);
+        Ok(())
+    }
+
+    async fn write_all(&mut self, log: &dyn Log, now: Micros) -> Result<()> {
+        let mut all = Records::new();
+        push(&mut all, NEXT_ID, &self.next_id.to_string(), now)?;
+        for (name, entry) in &self.queues {
+            push(&mut all, name, &entry.to_json().to_string(), now)?;
+        }
+        log.append(Unit::default().and_of(Kind::Checkpoint, CATALOG, all), None)
+            .await?;
+        self.records = self.queues.len() + 1;
+        Ok(())
+    }
+}
+
+fn damaged(found: &str) -> QueueError {
+    QueueError::Log(LogError::Corrupt {
+        file: "the catalogue of queues".to_owned(),
+        position: 0,
+        expected: None,
+        found: found.to_owned(),
+    })
+}
+
+impl Entry {
+    fn to_json(&self) -> Value {
+        let groups: Vec<Value> = self
+            .groups
+            .iter()
+            .map(|group| {
+                json!({
+                    "id": group.id,
+                    "settings": group.settings.to_json(),
+                    "declared": group.declared,
+                    "paused": group.paused,
+                })
+            })
+            .collect();
+        json!({
+            "id": self.id,
+            "durability": self.durability.name(),
+            "settings": self.settings.to_json(),
+            "groups": groups,
+            "next_group": self.next_group,
+            "produce_paused": self.produce_paused,
+            "consume_paused": self.consume_paused,
+        })
+    }
+
+    fn from_json(text: &str) -> Option<Entry> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        let number = |value: &Value| u32::try_from(value.as_u64()?).ok();
+        let diags = Diagnostics::new("the catalogue of queues");
+        let node = |value: &Value| Node::parse(&value.to_string()).ok();
+        let settings = QueueSettings::read(&node(value.get("settings")?)?, &diags);
+        let mut groups = Vec::new();
+        for group in value.get("groups")?.as_array()? {
+            groups.push(GroupEntry {
+                id: number(group.get("id")?)?,
+                settings: GroupSettings::read(&node(group.get("settings")?)?, &diags),
+                declared: group.get("declared")?.as_bool()?,
+                paused: group.get("paused")?.as_bool()?,
+            });
+        }
+        let entry = Entry {
+            id: number(value.get("id")?)?,
+            durability: value.get("durability")?.as_str()?.parse().ok()?,
+            settings,
+            groups,
+            next_group: number(value.get("next_group")?)?,
+            produce_paused: value.get("produce_paused")?.as_bool()?,
+            consume_paused: value.get("consume_paused")?.as_bool()?,
+        };
+        (!diags.has_errors()).then_some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::GroupMode;
+
+    #[test]
+    fn what_is_kept_of_a_queue_reads_as_it_was() {
+        let mut settings = QueueSettings::default();
+        settings.partitions = 3;
+        settings.groups.push(GroupSettings::new("alarms", GroupMode::Work));
+        let entry = Entry {
+            id: 17,
+            settings,
+            durability: Durability::Os,
+            groups: vec![GroupEntry {
+                id: 4,
+                settings: GroupSettings::new("live", GroupMode::Stream),
+                declared: true,
+                paused: false,
+            }],
+            next_group: 5,
+            produce_paused: false,
+            consume_paused: true,
+        };
+        assert_eq!(Entry::from_json(&entry.to_json().to_string()), Some(entry));
+        assert_eq!(Entry::from_json("{}"), None);
+        assert_eq!(Entry::from_json("no json"), None);
+    }
+}

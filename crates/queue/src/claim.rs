@@ -1,0 +1,472 @@
+//! Consumers take messages: what is ready is handed out, else the claim waits until it is woken.
+//!
+//! A work group hands out leases; a stream group hands out what follows its position. Messages come from memory; when they
+//! have to be read from a disk, the claim lets go of all locks, has them read, and looks again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use thalweg_log::{Micros, Offset};
+use tokio::time::Instant;
+
+use crate::error::{QueueError, Result};
+use crate::group::Group;
+use crate::machine::{Full, Lease, Machine, Passed, StreamMachine};
+use crate::members::MemberKind;
+use crate::message::Message;
+use crate::part::{Inner, Part, State};
+use crate::queue::Queue;
+use crate::store::{Next, Store};
+use crate::times::micros;
+
+/// What a consumer wants.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimWant {
+    /// Messages; at least one.
+    pub max: u32,
+    /// Of payloads, keys and properties; one message at least is given, however large.
+    pub max_bytes: u64,
+    /// How long to wait if nothing is ready.
+    pub wait: Duration,
+    /// How long the messages are the consumer's; `None`: as the queue is set to.
+    pub visibility: Option<Duration>,
+    /// Leases that the consumer may hold; `None`: as the queue is set to.
+    pub max_in_flight: Option<u32>,
+}
+
+impl Default for ClaimWant {
+    fn default() -> ClaimWant {
+        ClaimWant {
+            max: 1,
+            max_bytes: u64::MAX,
+            wait: Duration::ZERO,
+            visibility: None,
+            max_in_flight: None,
+        }
+    }
+}
+
+/// A message that was handed out.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub partition: u32,
+    /// From 1; with the message's place it is the receipt. Stream groups always have 1.
+    pub delivery: u32,
+    /// When the lease ends; 0 in stream groups.
+    pub deadline: Micros,
+    pub message: Message,
+}
+
+/// A consumer of a group, for as long as it asks.
+pub struct Asking {
+    queue: Arc<Queue>,
+    group: Arc<Group>,
+    index: u32,
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        let now = self.queue.clock.now();
+        self.group.members.lock().request_ends(now, self.index);
+        self.queue.look_by(&self.group);
+    }
+}
+
+/// What one look at a partition came to.
+enum Look {
+    /// What there is was given.
+    Done,
+    /// The disk has to be read at this offset first.
+    Load(Offset),
+    /// Messages that a stream has not read are gone; it goes on at the second offset.
+    Gap(Offset, Offset),
+}
+
+impl Queue {
+    /// Hands messages to a consumer, who is a member of the group from then on; waits for some if there are none. Empty
+    /// after that time. A consumer that holds as many leases as it may gets `too_many_pending`, after waiting.
+    pub async fn claim(
+        self: &Arc<Queue>,
+        group: &Arc<Group>,
+        consumer: &str,
+        kind: MemberKind,
+        want: ClaimWant,
+    ) -> Result<Vec<Delivery>> {
+        self.may_consume(group)?;
+        let asking = self.ask(group, consumer, kind)?;
+        let until = Instant::now() + want.wait;
+        let mut out = Vec::new();
+        loop {
+            let woken = group.wake.notified();
+            tokio::pin!(woken);
+            woken.as_mut().enable();
+            group.parked.fetch_add(1, Ordering::AcqRel);
+            let parked = Parked(group);
+            let (room, load) = self.try_claim(group, (asking.index, consumer, kind), want, &mut out)?;
+            if !out.is_empty() {
+                return Ok(out);
+            }
+            if let Some((partition, from)) = load {
+                drop(parked);
+                self.load(group, partition, from).await?;
+                continue;
+            }
+            if want.wait.is_zero() || Instant::now() >= until {
+                return if room > 0 {
+                    Ok(out)
+                } else {
+                    Err(self.too_many(group, consumer, want))
+                };
+            }
+            tokio::select! {
+                () = &mut woken => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// Makes the consumer a member; it is asking until the answer is dropped.
+    pub fn ask(self: &Arc<Queue>, group: &Arc<Group>, consumer: &str, kind: MemberKind) -> Result<Asking> {
+        let now = self.clock.now();
+        let mut members = group.members.lock();
+        let index = members.join(now, consumer, kind)?;
+        members.request_begins(now, index);
+        drop(members);
+        self.look_by(group);
+        Ok(Asking {
+            queue: self.clone(),
+            group: group.clone(),
+            index,
+        })
+    }
+
+    /// Whether consumers may take messages.
+    fn may_consume(&self, group: &Group) -> Result<()> {
+        let what = if self.removed.load(Ordering::Relaxed) {
+            return Err(QueueError::QueueNotFound {
+                queue: self.name().clone(),
+            });
+        } else if self.paused.consume.load(Ordering::Relaxed) {
+            format!("consuming from queue {}", self.name())
+        } else if group.is_paused() {
+            format!("group {} of queue {}", group.name(), self.name())
+        } else {
+            return Ok(());
+        };
+        Err(QueueError::Paused { what: what.into() })
+    }
+
+    fn too_many(&self, group: &Group, consumer: &str, want: ClaimWant) -> QueueError {
+        QueueError::TooManyPending {
+            queue: self.name().clone(),
+            group: group.name().clone(),
+            consumer: SmolStr::new(consumer),
+            limit: want.max_in_flight.unwrap_or(self.settings.read().max_in_flight),
+        }
+    }
+
+    /// What is ready now, without waiting. Returns how many leases the consumer may still take, and where a disk has to
+    /// be read first if that is why there is nothing.
+    pub(crate) fn try_claim(
+        &self,
+        group: &Group,
+        consumer: (u32, &str, MemberKind),
+        want: ClaimWant,
+        out: &mut Vec<Delivery>,
+    ) -> Result<(u32, Option<(u32, Offset)>)> {
+        let settings = self.settings.read().clone();
+        let now = self.clock.now();
+        let visibility = micros(want.visibility.unwrap_or(settings.visibility_timeout));
+        let mut load = None;
+        let room = {
+            let members = group.members.lock();
+            members.room(consumer.0, want.max_in_flight.unwrap_or(settings.max_in_flight))
+        };
+        let mut wanted = Wanted {
+            max: want.max.min(room).min(10_000) as usize,
+            bytes: want.max_bytes,
+            visibility,
+            now,
+        };
+        // From one after the one where the last claim began, so that no partition starves.
+        let partitions = self.partition_count();
+        let turn = group.turn.fetch_add(1, Ordering::Relaxed) as u32;
+        for n in 0..partitions {
+            let partition = (turn.wrapping_add(n)) % partitions.max(1);
+            if out.len() >= wanted.max || wanted.bytes == 0 {
+                break;
+            }
+            if !group.members.lock().may_claim(consumer.0, partition) {
+                continue;
+            }
+            let before = out.len();
+            match self.look(group, partition, consumer, &mut wanted, out)? {
+                Look::Load(from) => load = Some((partition, from)),
+                Look::Gap(from, to) => {
+                    return Err(QueueError::OffsetGap {
+                        queue: self.name().clone(),
+                        partition,
+                        from,
+                        to,
+                    });
+                }
+                Look::Done => {}
+            }
+            if group.is_work() && out.len() > before {
+                group
+                    .members
+                    .lock()
+                    .leases_taken(consumer.0, (out.len() - before) as u32);
+            }
+        }
+        group.counters.delivered.fetch_add(out.len() as u64, Ordering::Relaxed);
+        Ok((room, load.filter(|_| out.is_empty())))
+    }
+
+    fn look(
+        &self,
+        group: &Group,
+        partition: u32,
+        consumer: (u32, &str, MemberKind),
+        wanted: &mut Wanted,
+        out: &mut Vec<Delivery>,
+    ) -> Result<Look> {
+        let stores = self.partitions.read();
+        let (Some(store), Some(part)) = (stores.get(partition as usize), group.part(partition)) else {
+            return Ok(Look::Done);
+        };
+        let mut inner = part.inner.lock();
+        if group.is_work() && !self.is_in_memory() {
+            inner.declare(
+                self.log.as_ref(),
+                self.state_id(partition),
+                group.id,
+                consumer,
+                wanted.now,
+            )?;
+        }
+        let Inner { state, cursor, .. } = &mut *inner;
+        let look = match state {
+            State::Work(machine) => {
+                machine.advance(wanted.now);
+                let mut taker = Taker {
+                    group,
+                    store,
+                    partition,
+                    consumer: consumer.0,
+                    wanted,
+                    out,
+                };
+                taker.take(machine, cursor)
+            }
+            State::Stream(machine) => read_on(machine, store, cursor, partition, wanted, out),
+        };
+        self.after(group, partition, &part, &mut inner, wanted.now)?;
+        look
+    }
+
+    /// After every change of a part, under its lock: what it means for others.
+    pub(crate) fn after(
+        &self,
+        group: &Group,
+        partition: u32,
+        part: &Part,
+        inner: &mut Inner,
+        now: Micros,
+    ) -> Result<()> {
+        if !self.is_in_memory() {
+            inner.store(self.log.as_ref(), self.state_id(partition), group.id, now)?;
+        }
+        if let State::Work(machine) = &mut inner.state {
+            let ends = machine.lease_ends();
+            if !ends.is_empty() {
+                let mut members = group.members.lock();
+                for consumer in ends.drain(..) {
+                    members.leases_ended(now, consumer, 1);
+                }
+            }
+        }
+        let settled = part.note(inner, now);
+        if settled != 0 {
+            group.backlog.fetch_sub(settled, Ordering::Relaxed);
+        }
+        let due = part.due.load(Ordering::Relaxed);
+        self.look_at(due);
+        Ok(())
+    }
+
+    /// Reads from the disk what a claim has asked for.
+    async fn load(&self, group: &Group, partition: u32, from: Offset) -> Result<()> {
+        let Some(store) = self.partitions.read().get(partition as usize).cloned() else {
+            return Ok(());
+        };
+        let loaded = tokio::task::spawn_blocking(move || store.load(from)).await;
+        let cursor = loaded.unwrap_or(Err(thalweg_log::LogError::Closed))?;
+        if let Some(part) = group.part(partition) {
+            part.inner.lock().cursor = cursor;
+        }
+        Ok(())
+    }
+}
+
+/// Takes back a claim's place among those that wait.
+struct Parked<'a>(&'a Group);
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.parked.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+struct Wanted {
+    max: usize,
+    /// Zero once they are used up.
+    bytes: u64,
+    visibility: Micros,
+    now: Micros,
+}
+
+impl Wanted {
+    fn take(&mut self, message: &Message) {
+        self.bytes = self.bytes.saturating_sub(message.bytes() as u64);
+    }
+}
+
+/// One look of a consumer at a partition of a work group.
+struct Taker<'a> {
+    group: &'a Group,
+    store: &'a Store,
+    partition: u32,
+    consumer: u32,
+    wanted: &'a mut Wanted,
+    out: &'a mut Vec<Delivery>,
+}
+
+impl Taker<'_> {
+    fn take(&mut self, machine: &mut Machine, cursor: &mut crate::store::Cursor) -> Result<Look> {
+        let (name, filter) = (self.group.name().as_str(), self.group.settings.filter.as_deref());
+        while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
+            // What was passed before goes first.
+            if machine.has_ready(self.consumer) {
+                match self.again(machine, cursor)? {
+                    Again::Took => continue,
+                    Again::Load(from) => return Ok(Look::Load(from)),
+                    Again::Nothing => {}
+                }
+            }
+            let (message, hint) = match self.store.at(cursor, machine.cursor())? {
+                Next::Message(message, hint) => (message, hint),
+                Next::End => break,
+                Next::Load => return Ok(Look::Load(machine.cursor())),
+                Next::Gap { to, lost } => {
+                    let before = machine.cursor();
+                    if machine.pass_gap(to, lost, self.wanted.now) == before {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            let passing = message.passing(name, filter, hint);
+            match machine.pass(&passing, self.consumer, self.wanted.visibility, self.wanted.now) {
+                Passed::Leased(lease) => self.give(lease, message),
+                Passed::Taken => {}
+                Passed::Full(Full::Window | Full::Held | Full::Lane) => break,
+            }
+        }
+        Ok(Look::Done)
+    }
+
+    /// A message that was passed before: it has to be found again.
+    fn again(&mut self, machine: &mut Machine, cursor: &mut crate::store::Cursor) -> Result<Again> {
+        let Some(lease) = machine.next_ready(self.consumer, self.wanted.visibility, self.wanted.now) else {
+            return Ok(Again::Nothing);
+        };
+        let found = match cursor.again(lease.offset, lease.hint) {
+            Some(message) => Next::Message(message, lease.hint),
+            // In a cursor of its own: the reading place is not lost for an old message.
+            None => self.store.at(&mut crate::store::Cursor::default(), lease.offset)?,
+        };
+        match found {
+            Next::Message(message, _) if message.offset == lease.offset => {
+                self.give(lease, message);
+                Ok(Again::Took)
+            }
+            Next::Load => {
+                // It never left the process.
+                machine.release(lease.offset, lease.delivery, true);
+                Ok(Again::Load(lease.offset))
+            }
+            Next::Message(..) | Next::Gap { .. } | Next::End => {
+                machine.gone(lease.offset, true, self.wanted.now);
+                Ok(Again::Took)
+            }
+        }
+    }
+
+    fn give(&mut self, lease: Lease, message: Message) {
+        self.wanted.take(&message);
+        self.out.push(Delivery {
+            partition: self.partition,
+            delivery: lease.delivery,
+            deadline: lease.deadline,
+            message,
+        });
+    }
+}
+
+enum Again {
+    Took,
+    Nothing,
+    Load(Offset),
+}
+
+/// The next messages of a stream.
+fn read_on(
+    machine: &mut StreamMachine,
+    store: &Store,
+    cursor: &mut crate::store::Cursor,
+    partition: u32,
+    wanted: &mut Wanted,
+    out: &mut Vec<Delivery>,
+) -> Result<Look> {
+    while out.len() < wanted.max && wanted.bytes > 0 {
+        let Some(mut from) = machine.readable(wanted.now) else {
+            break;
+        };
+        let message = loop {
+            match store.at(cursor, from)? {
+                Next::Message(message, _) => break message,
+                // Compaction has left nothing there.
+                Next::Gap { to, lost: false } if from >= store.first()? => from = to,
+                // Told before the messages behind it, so after those before it.
+                Next::Gap { .. } if !out.is_empty() => return Ok(Look::Done),
+                Next::Gap { to, .. } => {
+                    machine.retain(to);
+                    return Ok(Look::Gap(from, to));
+                }
+                Next::End => return Ok(Look::Done),
+                Next::Load => return Ok(Look::Load(from)),
+            }
+        };
+        if !machine.deliver(message.offset) {
+            break;
+        }
+        wanted.take(&message);
+        out.push(Delivery {
+            partition,
+            delivery: 1,
+            deadline: 0,
+            message,
+        });
+    }
+    Ok(Look::Done)
+}
+
+/// Where a lease's message is.
+impl Part {
+    pub(crate) fn wants(&self) -> Offset {
+        self.needed.load(Ordering::Acquire)
+    }
+}

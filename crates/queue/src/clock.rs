@@ -1,0 +1,20 @@
+//! The time of the process. Tests have one of their own.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use thalweg_log::Micros;
+
+pub trait Clock: Send + Sync + 'static {
+    /// Microseconds since 1970, UTC.
+    fn now(&self) -> Micros;
+}
+
+/// That of the machine.
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Micros {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        since.as_micros() as Micros
+    }
+}

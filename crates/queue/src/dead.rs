@@ -1,0 +1,246 @@
+//! Messages that have to leave a group: to the dead letters of the queue, or away. Appending there and settling here is one
+//! submission, so that a crash leaves a message in exactly one of the two.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use smol_str::SmolStr;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::{Properties, RecordRef};
+use thalweg_log::format::varint;
+use thalweg_log::{LogError, Offset, Records, Unit};
+
+use crate::error::{QueueError, Result};
+use crate::group::Group;
+use crate::machine::{Ending, Machine, Reason, Terminal};
+use crate::message::{Message, NewMessage, TARGET_GROUP, TOPIC};
+use crate::part::{CHANGES, State};
+use crate::queue::Queue;
+use crate::store::{Next, Store};
+use crate::times::instant_text;
+
+/// Moved at once.
+const BATCH: usize = 100;
+
+/// What is added to a dead letter: names under this.
+pub const PREFIX: &str = "x-dlq-";
+
+impl Reason {
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::MaxRetries => "max_retries",
+            Reason::Timeout => "timeout",
+            Reason::Rejected => "rejected",
+            Reason::Expired => "expired",
+            Reason::Overflow => "overflow",
+        }
+    }
+
+    fn terminal(self, kept: bool) -> Terminal {
+        match self {
+            Reason::Expired => Terminal::Expired,
+            _ if kept => Terminal::Dead,
+            _ => Terminal::Dropped,
+        }
+    }
+}
+
+impl Queue {
+    /// Moves everything out that has to leave this part.
+    pub(crate) async fn move_out(self: &Arc<Queue>, group: &Arc<Group>, partition: u32) {
+        let Some(part) = group.part(partition) else {
+            return;
+        };
+        loop {
+            let endings = match &mut part.inner.lock().state {
+                State::Work(machine) if machine.has_ending() => machine.take_ending(BATCH),
+                _ => return,
+            };
+            for ending in endings {
+                let offset = ending.offset;
+                let moved = self.move_one(group, partition, &ending).await;
+                let now = self.clock.now();
+                let mut inner = part.inner.lock();
+                inner.details.remove(&offset);
+                if let State::Work(machine) = &mut inner.state {
+                    match &moved {
+                        Ok(terminal) => {
+                            machine.ended(offset, *terminal, now);
+                            group.count_end(*terminal, ending.reason);
+                        }
+                        Err(_) => {
+                            machine.move_failed(offset, now);
+                        }
+                    }
+                }
+                if let Err(error) = moved
+                    .map(drop)
+                    .and_then(|()| self.after(group, partition, &part, &mut inner, now))
+                {
+                    let id = self.message_id(partition, offset);
+                    tracing::warn!(message = %id, %error, "a dead letter cannot be moved; tried again in 5 s");
+                    let _ = self.after(group, partition, &part, &mut inner, now);
+                }
+            }
+            self.settled(group);
+        }
+    }
+
+    async fn move_one(self: &Arc<Queue>, group: &Group, partition: u32, ending: &Ending) -> Result<Terminal> {
+        let settings = self.settings();
+        let wanted = settings.dlq.enabled
+            && match ending.reason {
+                Reason::Expired => settings.dlq.on_expire,
+                Reason::Overflow => settings.dlq.on_overflow,
+                _ => true,
+            };
+        let dead = match wanted {
+            true => self.dead_letters().await?,
+            false => None,
+        };
+        let terminal = ending.reason.terminal(dead.is_some());
+        let Some(dead) = dead else {
+            return Ok(terminal);
+        };
+        // What retention or damage has taken meanwhile cannot be kept.
+        let Some(message) = self.find(partition, ending.offset).await? else {
+            return Ok(Terminal::Skipped);
+        };
+        let detail = group
+            .part(partition)
+            .and_then(|part| part.inner.lock().details.get(&ending.offset).cloned());
+        let letter = self.letter(group, partition, &message, ending, detail.as_deref());
+        self.append_letter(&dead, letter, group, partition, ending.offset, terminal)
+            .await?;
+        Ok(terminal)
+    }
+
+    /// The message as a dead letter.
+    fn letter(
+        &self,
+        group: &Group,
+        partition: u32,
+        message: &Message,
+        ending: &Ending,
+        detail: Option<&str>,
+    ) -> NewMessage {
+        let given = message.properties.as_ref();
+        let topic = given.get(TOPIC).unwrap_or_default().to_owned();
+        let time = |at: i64| instant_text(at).unwrap_or_default();
+        let mut added = vec![
+            ("queue", self.name().to_string()),
+            ("topic", topic),
+            ("group", group.name().to_string()),
+            ("reason", ending.reason.name().to_owned()),
+            ("detail", detail.unwrap_or_default().to_owned()),
+            ("deliveries", ending.deliveries.to_string()),
+            ("moved-at", time(self.clock.now())),
+            ("message-id", self.message_id(partition, ending.offset).to_string()),
+        ];
+        if ending.deliveries > 0 {
+            added.push(("first-attempt", time(ending.first_attempt)));
+            added.push(("last-attempt", time(ending.last_attempt)));
+        }
+        let kept = given
+            .iter()
+            .filter(|(name, _)| !name.starts_with(PREFIX) && *name != TARGET_GROUP)
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let added = added
+            .into_iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| (format!("{PREFIX}{name}"), value));
+        NewMessage {
+            payload: message.payload.clone(),
+            key: message.key.clone(),
+            properties: kept.chain(added).collect::<Properties>(),
+            ..NewMessage::default()
+        }
+    }
+
+    async fn append_letter(
+        &self,
+        dead: &Arc<Queue>,
+        letter: NewMessage,
+        group: &Group,
+        partition: u32,
+        offset: Offset,
+        terminal: Terminal,
+    ) -> Result<()> {
+        let (bytes, now) = (letter.bytes() as u64, self.clock.now());
+        dead.admit_always(1, bytes);
+        if self.is_in_memory() {
+            dead.append_in_memory(letter, now);
+            dead.stored(1, bytes, true);
+            dead.grown();
+            return Ok(());
+        }
+        let mut letters = Records::with_capacity(letter.bytes() + 64);
+        letters.push(&RecordRef {
+            time: now,
+            delta: None,
+            key: letter.key.as_deref(),
+            properties: letter.properties.as_ref(),
+            ttl_ms: None,
+            not_before: None,
+            value: &letter.payload,
+        })?;
+        let mut value = Vec::new();
+        varint::put(&mut value, group.id.into());
+        value.push(CHANGES);
+        Machine::ended_record(offset, terminal, &mut value);
+        let mut state = Records::new();
+        state.push(&RecordRef::of(now, &value))?;
+        let unit = Unit::of(dead.data_id(0), letters).and_of(Kind::State, self.state_id(partition), state);
+        let appended = self.log.append(unit, None).await;
+        dead.stored(1, bytes, appended.is_ok());
+        appended?;
+        Ok(())
+    }
+
+    /// The message at an offset, from wherever it is; `None` if it is gone.
+    pub async fn find(&self, partition: u32, offset: Offset) -> Result<Option<Message>> {
+        let Some(store) = self.partitions.read().get(partition as usize).cloned() else {
+            return Ok(None);
+        };
+        let found = tokio::task::spawn_blocking(move || find(&store, offset)).await;
+        Ok(found.unwrap_or(Err(LogError::Closed))?)
+    }
+}
+
+/// Reads the disk if need be.
+fn find(store: &Store, offset: Offset) -> std::result::Result<Option<Message>, LogError> {
+    let mut cursor = crate::store::Cursor::default();
+    let mut next = store.at(&mut cursor, offset)?;
+    if matches!(next, Next::Load) {
+        cursor = store.load(offset)?;
+        next = store.at(&mut cursor, offset)?;
+    }
+    Ok(match next {
+        Next::Message(message, _) if message.offset == offset => Some(message),
+        _ => None,
+    })
+}
+
+impl Group {
+    fn count_end(&self, terminal: Terminal, _reason: Reason) {
+        let counter = match terminal {
+            Terminal::Dead => &self.counters.dead,
+            Terminal::Expired => &self.counters.expired,
+            _ => &self.counters.dropped,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The name of a queue's dead letters, for errors.
+pub(crate) fn no_dead_letters(queue: &SmolStr) -> QueueError {
+    QueueError::QueueNotFound {
+        queue: SmolStr::new(format!("dlq.{queue}")),
+    }
+}
+
+/// A key is text in the answers of an API.
+pub(crate) fn key_text(key: &Bytes) -> String {
+    String::from_utf8_lossy(key).into_owned()
+}

@@ -1,0 +1,118 @@
+//! A group of consumers: what it has done with each partition, and who its members are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use smol_str::SmolStr;
+use tokio::sync::Notify;
+
+use crate::members::{Members, Sharing};
+use crate::part::Part;
+use crate::settings::{self, GroupMode, GroupSettings, QueueSettings};
+
+/// One group of a queue. Every group sees every message.
+pub struct Group {
+    /// Never used again in its queue.
+    pub(crate) id: u32,
+    pub(crate) settings: GroupSettings,
+    /// In the configuration or by a call, not by a consumer that joined: it does not expire.
+    pub(crate) declared: bool,
+    pub(crate) members: Mutex<Members>,
+    pub(crate) parts: RwLock<Vec<Arc<Part>>>,
+    /// Messages that are not settled, or for a stream not committed; with those that are being appended.
+    pub(crate) backlog: AtomicI64,
+    pub(crate) paused: AtomicBool,
+    /// Claims that wait for `wake`.
+    pub(crate) parked: AtomicUsize,
+    pub(crate) wake: Notify,
+    /// Where the next claim begins to look.
+    pub(crate) turn: AtomicUsize,
+    pub(crate) counters: GroupCounters,
+}
+
+/// Since the start of the process.
+#[derive(Debug, Default)]
+pub struct GroupCounters {
+    pub delivered: AtomicU64,
+    pub acked: AtomicU64,
+    pub nacked: AtomicU64,
+    pub rejected: AtomicU64,
+    pub dead: AtomicU64,
+    pub expired: AtomicU64,
+    pub dropped: AtomicU64,
+}
+
+impl Group {
+    pub(crate) fn new(
+        id: u32,
+        settings: GroupSettings,
+        declared: bool,
+        members: Members,
+        parts: Vec<Arc<Part>>,
+        backlog: i64,
+    ) -> Group {
+        Group {
+            id,
+            settings,
+            declared,
+            members: Mutex::new(members),
+            parts: RwLock::new(parts),
+            backlog: AtomicI64::new(backlog),
+            paused: AtomicBool::new(false),
+            parked: AtomicUsize::new(0),
+            wake: Notify::new(),
+            turn: AtomicUsize::new(0),
+            counters: GroupCounters::default(),
+        }
+    }
+
+    pub fn name(&self) -> &SmolStr {
+        &self.settings.name
+    }
+
+    pub fn settings(&self) -> &GroupSettings {
+        &self.settings
+    }
+
+    pub fn is_work(&self) -> bool {
+        self.settings.mode == GroupMode::Work
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
+    }
+
+    pub fn is_declared(&self) -> bool {
+        self.declared
+    }
+
+    /// Messages that are not settled, or not committed.
+    pub fn backlog(&self) -> u64 {
+        self.backlog.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    pub fn counters(&self) -> &GroupCounters {
+        &self.counters
+    }
+
+    pub(crate) fn part(&self, partition: u32) -> Option<Arc<Part>> {
+        self.parts.read().get(partition as usize).cloned()
+    }
+
+    /// Something may be ready for those who wait.
+    pub(crate) fn wake(&self) {
+        if self.parked.load(Ordering::Acquire) > 0 {
+            self.wake.notify_waiters();
+        }
+    }
+}
+
+/// How the members of a group share its partitions.
+pub(crate) fn sharing(queue: &QueueSettings, mode: GroupMode) -> Sharing {
+    match (mode, queue.ordering) {
+        (GroupMode::Stream, _) | (_, settings::Ordering::Strict) => Sharing::Exclusive,
+        (_, settings::Ordering::Partition) => Sharing::Owned,
+        (_, settings::Ordering::None) => Sharing::Preferred,
+    }
+}

@@ -1,0 +1,299 @@
+//! What a queue does by itself: timers of its groups, shares of its consumers, dead letters, checkpoints of its state, and
+//! letting go of what nobody needs. One task sleeps until the next of these is due and is called when something earlier
+//! comes up; nothing ticks while nothing is due.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{Micros, Offset};
+
+use crate::group::Group;
+use crate::members::MemberKind;
+use crate::part::{NEVER, Part, State};
+use crate::queue::Queue;
+use crate::settings::{QueueSettings, RetentionMode};
+use crate::store::Store;
+use crate::times::micros;
+
+/// What was settled is let go so long after.
+const TRIM_AFTER: Micros = 100_000;
+/// A checkpoint is written after so many records of state, or, if there are any, after so long.
+const CHECKPOINT_RECORDS: u32 = 10_000;
+const CHECKPOINT_AFTER: Micros = 30_000_000;
+/// Limits of age, bytes and number are looked at this often.
+const RETENTION_EVERY: Micros = 300_000_000;
+
+/// When the task did what.
+struct Times {
+    checkpoint: Micros,
+    retention: Micros,
+}
+
+impl Queue {
+    /// Has the task look at `due`, if it would sleep longer.
+    pub(crate) fn look_at(&self, due: Micros) {
+        if due < self.keeper.planned.load(Ordering::Acquire) {
+            self.keeper.call.notify_one();
+        }
+    }
+
+    /// The same for the members of a group.
+    pub(crate) fn look_by(&self, group: &Group) {
+        let due = group.members.lock().next_due();
+        self.look_at(due.unwrap_or(NEVER));
+    }
+
+    /// Something was settled that may be let go.
+    pub(crate) fn trim_soon(&self) {
+        if !self.keeper.trim.swap(true, Ordering::AcqRel) {
+            self.look_at(self.clock.now() + TRIM_AFTER);
+        }
+    }
+
+    /// The task of a queue; ends when the queue is removed.
+    pub(crate) async fn keep(self: Arc<Queue>) {
+        let now = self.clock.now();
+        let mut times = Times {
+            checkpoint: now,
+            retention: now,
+        };
+        loop {
+            // Whoever calls while it looks is heard at the end.
+            self.keeper.planned.store(Micros::MAX, Ordering::Release);
+            if self.removed.load(Ordering::Acquire) {
+                return;
+            }
+            let due = self.look_after(&mut times).await;
+            self.keeper.planned.store(due, Ordering::Release);
+            let pause = due.saturating_sub(self.clock.now()).max(0) as u64;
+            let called = self.keeper.call.notified();
+            let _ = tokio::time::timeout(Duration::from_micros(pause), called).await;
+        }
+    }
+
+    /// Does what is due and returns when the next is.
+    async fn look_after(self: &Arc<Queue>, times: &mut Times) -> Micros {
+        let now = self.clock.now();
+        let mut due = times.retention + RETENTION_EVERY;
+        let groups: Vec<Arc<Group>> = self.groups.read().values().cloned().collect();
+        for group in &groups {
+            due = due.min(self.look_after_group(group, now).await);
+        }
+        if self.keeper.trim.swap(false, Ordering::AcqRel) {
+            self.trim(&groups);
+        }
+        if now >= times.retention + RETENTION_EVERY {
+            times.retention = now;
+            self.retain(&groups, now);
+            self.trim(&groups);
+        }
+        let unsaved = self.most_records(&groups);
+        if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && now >= times.checkpoint + CHECKPOINT_AFTER) {
+            self.checkpoint(
+                &groups,
+                if unsaved >= CHECKPOINT_RECORDS {
+                    CHECKPOINT_RECORDS
+                } else {
+                    1
+                },
+            );
+            times.checkpoint = now;
+        } else if unsaved > 0 {
+            due = due.min(times.checkpoint + CHECKPOINT_AFTER);
+        }
+        due
+    }
+
+    async fn look_after_group(self: &Arc<Queue>, group: &Arc<Group>, now: Micros) -> Micros {
+        let mut due = NEVER;
+        let parts = group.parts.read().clone();
+        for (partition, part) in (0..).zip(&parts) {
+            if part.due.load(Ordering::Relaxed) <= now {
+                self.advance(group, partition, part, now);
+                self.move_out(group, partition).await;
+            }
+            due = due.min(part.due.load(Ordering::Relaxed));
+        }
+        let (ticked, next) = {
+            let mut members = group.members.lock();
+            (members.tick(now), members.next_due())
+        };
+        if ticked.rebalanced {
+            group.wake();
+        }
+        due.min(next.unwrap_or(NEVER))
+    }
+
+    fn advance(&self, group: &Group, partition: u32, part: &Part, now: Micros) {
+        let mut inner = part.inner.lock();
+        if let State::Work(machine) = &mut inner.state {
+            machine.advance(now);
+        }
+        if let Err(error) = self.after(group, partition, part, &mut inner, now) {
+            tracing::warn!(queue = %self.name(), group = %group.name(), %error, "the state of a group cannot be stored");
+        }
+        drop(inner);
+        group.wake();
+    }
+
+    /// Lets go of what every group has settled, now.
+    pub(crate) fn let_go(&self) {
+        let groups: Vec<Arc<Group>> = self.groups.read().values().cloned().collect();
+        self.trim(&groups);
+    }
+
+    /// Lets go of what every group has settled.
+    fn trim(&self, groups: &[Arc<Group>]) {
+        let settings = self.settings();
+        if groups.is_empty() || settings.retention.mode == RetentionMode::Policy {
+            return;
+        }
+        let stores = self.partitions.read().clone();
+        for (partition, store) in (0..).zip(&stores) {
+            if let Some(below) = needed(groups, partition, |_| true) {
+                self.trim_store(store, below);
+            }
+        }
+        self.count_bytes(&stores);
+    }
+
+    fn trim_store(&self, store: &Store, below: Offset) {
+        let trimmed = (|| {
+            let (first, next) = (store.first()?, store.next()?);
+            let below = below.min(next);
+            if below > first {
+                store.trim(below)?;
+            }
+            Ok::<u64, thalweg_log::LogError>(below.saturating_sub(first))
+        })();
+        match trimmed {
+            Ok(count) => {
+                let mut admission = self.admission.lock();
+                admission.retained = admission.retained.saturating_sub(count);
+            }
+            Err(error) => tracing::warn!(queue = %self.name(), %error, "what is settled cannot be let go"),
+        }
+    }
+
+    fn count_bytes(&self, stores: &[Arc<Store>]) {
+        let stored: u64 = stores.iter().filter_map(|store| store.bytes().ok()).sum();
+        let mut admission = self.admission.lock();
+        admission.bytes = stored + admission.storing_bytes;
+        drop(admission);
+        self.has_room();
+    }
+
+    /// Limits of age, number and bytes; and, without groups, the time to live.
+    fn retain(&self, groups: &[Arc<Group>], now: Micros) {
+        let settings = self.settings();
+        let stores = self.partitions.read().clone();
+        for (partition, store) in (0..).zip(&stores) {
+            let protected = needed(groups, partition, |group| {
+                group.is_work()
+                    || settings.retention.protect_streams
+                    || settings.retention.mode == RetentionMode::Settled
+            });
+            match limit(store, &settings, stores.len(), groups.is_empty(), now) {
+                Ok(below) => self.trim_store(store, below.min(protected.unwrap_or(Offset::MAX))),
+                Err(error) => tracing::warn!(queue = %self.name(), %error, "what is too old cannot be let go"),
+            }
+        }
+        self.count_bytes(&stores);
+    }
+
+    /// The most records since a checkpoint of any part.
+    fn most_records(&self, groups: &[Arc<Group>]) -> u32 {
+        if self.is_in_memory() {
+            return 0;
+        }
+        let records = |part: &Arc<Part>| part.inner.lock().records;
+        let parts = groups.iter().flat_map(|group| group.parts.read().clone());
+        parts.map(|part| records(&part)).max().unwrap_or(0)
+    }
+
+    /// Writes the whole state of every partition of which a group has that many records since the last time.
+    pub(crate) fn checkpoint(&self, groups: &[Arc<Group>], least: u32) {
+        for partition in 0..self.partition_count() {
+            let parts: Vec<(Arc<Group>, Arc<Part>)> = groups
+                .iter()
+                .filter_map(|group| Some((group.clone(), group.part(partition)?)))
+                .collect();
+            if parts.iter().all(|(_, part)| part.inner.lock().records < least) {
+                continue;
+            }
+            if let Err(error) = self.checkpoint_of(partition, &parts) {
+                tracing::warn!(queue = %self.name(), partition, %error, "the state of groups cannot be written as a whole");
+            }
+        }
+    }
+
+    /// All groups of a partition at one moment: nothing may be journaled between them.
+    fn checkpoint_of(&self, partition: u32, parts: &[(Arc<Group>, Arc<Part>)]) -> thalweg_log::Result<()> {
+        let mut locked: Vec<_> = parts.iter().map(|(group, part)| (group, part.inner.lock())).collect();
+        let mut values = Vec::new();
+        for (group, inner) in &mut locked {
+            let consumers: Vec<(u32, SmolStr, MemberKind)> = {
+                let members = group.members.lock();
+                let holding = members.iter().filter(|member| member.leases > 0);
+                holding
+                    .map(|member| (member.index, SmolStr::new(member.id), member.kind))
+                    .collect()
+            };
+            inner.checkpoint(group.id, &consumers, &mut values);
+        }
+        let now = self.clock.now();
+        self.log
+            .journal(self.state_id(partition), Kind::Checkpoint, &mut |records| {
+                values
+                    .iter()
+                    .try_for_each(|value| records.push(&RecordRef::of(now, value)))
+            })
+    }
+}
+
+/// The first offset of a partition that one of these groups has use for; `None` without such a group.
+fn needed(groups: &[Arc<Group>], partition: u32, which: impl Fn(&Group) -> bool) -> Option<Offset> {
+    let groups = groups.iter().filter(|group| which(group));
+    groups.filter_map(|group| Some(group.part(partition)?.wants())).min()
+}
+
+/// The offset below which a partition keeps nothing by its limits.
+fn limit(
+    store: &Store,
+    settings: &QueueSettings,
+    partitions: usize,
+    groupless: bool,
+    now: Micros,
+) -> thalweg_log::Result<Offset> {
+    let (first, next) = (store.first()?, store.next()?);
+    let mut below = first;
+    let retention = &settings.retention;
+    let by_policy = retention.mode == RetentionMode::Policy;
+    let mut ages = Vec::new();
+    if by_policy && !retention.max_age.is_zero() {
+        ages.push(retention.max_age);
+    }
+    if groupless && !settings.ttl.is_zero() {
+        ages.push(settings.ttl);
+    }
+    for age in ages {
+        below = below.max(store.offset_at(now - micros(age))?);
+    }
+    let share = |limit: u64| limit / partitions.max(1) as u64;
+    if by_policy && retention.max_messages > 0 {
+        below = below.max(next.saturating_sub(share(retention.max_messages)));
+    }
+    if by_policy && retention.max_bytes > 0 {
+        let (bytes, limit) = (store.bytes()?, share(retention.max_bytes));
+        if bytes > limit {
+            // In the middle of a partition its bytes are spread evenly.
+            let surplus = u128::from(bytes - limit) * u128::from(next - first) / u128::from(bytes);
+            below = below.max(first + surplus as u64);
+        }
+    }
+    Ok(below.min(next))
+}

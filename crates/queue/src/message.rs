@@ -1,0 +1,183 @@
+//! A message: a payload with a key, properties and times, as producers give it and as consumers get it. Its parts are shared
+//! slices of what the log has in memory; handing one on copies no payload.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use thalweg_log::format::record::{Properties, RecordRef};
+use thalweg_log::{Micros, Offset};
+
+use crate::hash::lane_hash;
+use crate::machine::Passing;
+
+/// The routing key of a message: the topic it was published to.
+pub const TOPIC: &str = "x-source-topic";
+/// The one group that a message is for.
+pub const TARGET_GROUP: &str = "x-target-group";
+/// A repeated one inside of `dedup_window` is not stored again.
+pub const DEDUP_ID: &str = "dedup-id";
+
+/// What a producer gives.
+#[derive(Clone, Debug, Default)]
+pub struct NewMessage {
+    pub payload: Bytes,
+    /// Messages of one key go to one partition and keep their order.
+    pub key: Option<Bytes>,
+    pub properties: Properties,
+    /// Less than that of the queue, from now or from `not_before`.
+    pub ttl: Option<Duration>,
+    /// Not handed out before.
+    pub not_before: Option<Micros>,
+    /// A second message with the same one inside of `dedup_window` is not stored.
+    pub dedup_id: Option<Box<str>>,
+}
+
+impl NewMessage {
+    /// A payload and nothing else.
+    pub fn of(payload: impl Into<Bytes>) -> NewMessage {
+        NewMessage {
+            payload: payload.into(),
+            ..NewMessage::default()
+        }
+    }
+
+    /// Of payload, key and properties.
+    pub fn bytes(&self) -> usize {
+        let key = self.key.as_ref().map_or(0, Bytes::len);
+        self.payload.len() + key + self.properties.as_ref().as_bytes().len()
+    }
+}
+
+/// What a consumer gets, and what the queue keeps.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub offset: Offset,
+    /// When it was appended.
+    pub time: Micros,
+    pub payload: Bytes,
+    pub key: Option<Bytes>,
+    pub properties: Properties,
+    /// From `time`, or from `not_before`.
+    pub ttl_ms: Option<u64>,
+    pub not_before: Option<Micros>,
+}
+
+impl Message {
+    /// A record of the frame body `body`.
+    pub fn within(body: &Bytes, record: &RecordRef<'_>, offset: Offset) -> Message {
+        Message {
+            offset,
+            time: record.time,
+            payload: body.slice_ref(record.value),
+            key: record.key.map(|key| body.slice_ref(key)),
+            properties: Properties::within(body, record.properties),
+            ttl_ms: record.ttl_ms,
+            not_before: record.not_before,
+        }
+    }
+
+    pub fn record(&self) -> RecordRef<'_> {
+        RecordRef {
+            time: self.time,
+            delta: None,
+            key: self.key.as_deref(),
+            properties: self.properties.as_ref(),
+            ttl_ms: self.ttl_ms,
+            not_before: self.not_before,
+            value: &self.payload,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        let key = self.key.as_ref().map_or(0, Bytes::len);
+        self.payload.len() + key + self.properties.as_ref().as_bytes().len()
+    }
+
+    /// What a group has to know before it can hand it out. `hint` is where it was found.
+    pub fn passing(&self, group: &str, filter: Option<&str>, hint: u32) -> Passing {
+        Passing {
+            offset: self.offset,
+            lane: self.key.as_deref().map(|key| lane_hash(key).get()),
+            expires_at: self.expires_at(),
+            not_before: self.not_before,
+            skip: !self.is_for(group, filter),
+            hint,
+        }
+    }
+
+    pub fn expires_at(&self) -> Option<Micros> {
+        let ttl = i64::try_from(self.ttl_ms?).ok()?.checked_mul(1000)?;
+        self.not_before.unwrap_or(self.time).checked_add(ttl)
+    }
+
+    fn is_for(&self, group: &str, filter: Option<&str>) -> bool {
+        if self.properties.is_empty() {
+            // Without a topic only the filter of everything matches.
+            return filter.is_none_or(|filter| filter == "#");
+        }
+        let properties = self.properties.as_ref();
+        let targeted = properties.get(TARGET_GROUP).is_none_or(|target| target == group);
+        targeted && filter.is_none_or(|filter| matches(filter, properties.get(TOPIC).unwrap_or_default()))
+    }
+}
+
+/// Whether an MQTT filter matches a topic: `+` is one level, `#` all that follow.
+pub fn matches(filter: &str, topic: &str) -> bool {
+    let (mut filters, mut topics) = (filter.split('/'), topic.split('/'));
+    loop {
+        match (filters.next(), topics.next()) {
+            (Some("#"), _) => return true,
+            (Some("+"), Some(_)) => {}
+            (Some(level), Some(found)) if level == found => {}
+            (None, None) => return true,
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_match_as_in_mqtt() {
+        for (filter, topic, matched) in [
+            ("#", "", true),
+            ("#", "a/b", true),
+            ("a/#", "a", true),
+            ("a/#", "a/b/c", true),
+            ("a/#", "b", false),
+            ("a/+/c", "a/b/c", true),
+            ("a/+", "a", false),
+            ("a/+", "a/", true),
+            ("+/+", "/", true),
+            ("a/b", "a/b", true),
+            ("a/b", "a/b/c", false),
+            ("a", "A", false),
+        ] {
+            assert_eq!(matches(filter, topic), matched, "{filter} {topic}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_skipped_by_groups_it_is_not_for() {
+        let mut message = Message {
+            offset: 3,
+            time: 1_000_000,
+            payload: Bytes::from_static(b"x"),
+            key: None,
+            properties: Properties::default(),
+            ttl_ms: Some(500),
+            not_before: None,
+        };
+        assert!(!message.passing("a", None, 0).skip);
+        assert_eq!(message.expires_at(), Some(1_500_000));
+        message.properties = [(TARGET_GROUP, "b"), (TOPIC, "plant/1")].into_iter().collect();
+        assert!(message.passing("a", None, 0).skip);
+        assert!(!message.passing("b", None, 0).skip);
+        assert!(!message.passing("b", Some("plant/+"), 0).skip);
+        assert!(message.passing("b", Some("other/+"), 0).skip);
+        message.not_before = Some(9_000_000);
+        assert_eq!(message.expires_at(), Some(9_500_000));
+    }
+}

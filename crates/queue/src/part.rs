@@ -1,0 +1,282 @@
+//! A group over one partition: its state machine, where it reads, and what of its state is on disk.
+//!
+//! Changes are journaled as they happen, in the order of the lock, into the state partition beside the messages; a
+//! checkpoint of all groups of the partition ends what has to be read at a start. A record of the state partition is the
+//! group's id as varint, then what it is, then its bytes.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use smol_str::SmolStr;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::format::varint;
+use thalweg_log::{Log, Micros, Offset, PartitionId, Result as LogResult};
+
+use crate::machine::{Machine, StreamMachine};
+use crate::members::MemberKind;
+use crate::store::Cursor;
+
+/// What a record of a state partition is.
+pub(crate) const CHANGES: u8 = 1;
+pub(crate) const CHECKPOINT: u8 = 2;
+pub(crate) const CONSUMER: u8 = 3;
+
+/// Nothing to do.
+pub(crate) const NEVER: Micros = Micros::MAX;
+
+pub(crate) enum State {
+    Work(Box<Machine>),
+    Stream(Box<StreamMachine>),
+}
+
+pub(crate) struct Part {
+    pub inner: Mutex<Inner>,
+    /// When the machine has something to do next.
+    pub due: AtomicI64,
+    /// Messages before it are settled by this group.
+    pub needed: AtomicU64,
+}
+
+pub(crate) struct Inner {
+    pub state: State,
+    pub cursor: Cursor,
+    /// What the machine counts as not settled, up to a constant; see [`Inner::unsettled`].
+    counted: i64,
+    /// Consumers that the state partition knows since its last checkpoint, by number.
+    declared: Vec<Option<SmolStr>>,
+    /// Records since the last checkpoint.
+    pub records: u32,
+    scratch: Vec<u8>,
+    /// Why consumers rejected what has to leave.
+    pub details: HashMap<Offset, Box<str>>,
+    /// And when it was looked for.
+    oldest_held: Option<(Offset, Micros)>,
+}
+
+/// The oldest held message is looked for again after so long.
+const LOOK_AGAIN: Micros = 100_000;
+
+/// A number beyond all offsets.
+const FAR: Offset = 1 << 62;
+
+impl Part {
+    pub fn new(state: State) -> Part {
+        let mut inner = Inner {
+            state,
+            cursor: Cursor::default(),
+            counted: 0,
+            declared: Vec::new(),
+            records: 0,
+            scratch: Vec::new(),
+            details: HashMap::new(),
+            oldest_held: None,
+        };
+        inner.counted = inner.unsettled();
+        let (due, needed) = (inner.due(), inner.needed(0));
+        Part {
+            inner: Mutex::new(inner),
+            due: AtomicI64::new(due),
+            needed: AtomicU64::new(needed),
+        }
+    }
+
+    /// To be called under the lock after every change. Returns by how much the backlog has become smaller.
+    pub fn note(&self, inner: &mut Inner, now: Micros) -> i64 {
+        self.due.store(inner.due(), Ordering::Relaxed);
+        self.needed.store(inner.needed(now), Ordering::Release);
+        let now = inner.unsettled();
+        std::mem::replace(&mut inner.counted, now) - now
+    }
+}
+
+impl Inner {
+    /// Unsettled messages if the partition ended at a number beyond all offsets.
+    fn unsettled(&self) -> i64 {
+        match &self.state {
+            State::Work(machine) => machine.backlog(FAR) as i64,
+            State::Stream(machine) => machine.lag(FAR) as i64,
+        }
+    }
+
+    pub fn backlog(&self, next: Offset) -> u64 {
+        match &self.state {
+            State::Work(machine) => machine.backlog(next),
+            State::Stream(machine) => machine.lag(next),
+        }
+    }
+
+    fn due(&self) -> Micros {
+        match &self.state {
+            State::Work(machine) if machine.has_ending() => 0,
+            State::Work(machine) => machine.next_due().unwrap_or(NEVER),
+            State::Stream(machine) => machine.next_due().unwrap_or(NEVER),
+        }
+    }
+
+    /// The first offset that this group has use for, or one before it.
+    fn needed(&mut self, now: Micros) -> Offset {
+        let machine = match &self.state {
+            State::Work(machine) => machine,
+            State::Stream(machine) => return machine.committed(),
+        };
+        if machine.held().next().is_none() {
+            self.oldest_held = None;
+            return machine.floor();
+        }
+        // What is held has no order: it is looked through when the oldest is settled, and not more often than it pays.
+        let known = self
+            .oldest_held
+            .filter(|(offset, at)| !machine.is_settled(*offset) || now - at < LOOK_AGAIN);
+        let (oldest, at) = known.unwrap_or_else(|| (machine.held().min().unwrap_or(machine.floor()), now));
+        self.oldest_held = Some((oldest, at));
+        oldest
+    }
+
+    /// A consumer is going to hold leases: a restart must know who it is.
+    pub fn declare(
+        &mut self,
+        log: &dyn Log,
+        state: PartitionId,
+        group: u32,
+        consumer: (u32, &str, MemberKind),
+        now: Micros,
+    ) -> LogResult<()> {
+        let (index, id, kind) = consumer;
+        let at = index as usize;
+        if self.declared.get(at).is_some_and(|known| known.as_deref() == Some(id)) || !kind.can_return() {
+            return Ok(());
+        }
+        if self.declared.len() <= at {
+            self.declared.resize(at + 1, None);
+        }
+        self.declared[at] = Some(SmolStr::new(id));
+        let value = consumer_record(group, index, id, kind);
+        self.records += 1;
+        log.journal(state, Kind::State, &mut |records| {
+            records.push(&RecordRef::of(now, &value))
+        })
+    }
+
+    /// Hands the changes since the last time to the log.
+    pub fn store(&mut self, log: &dyn Log, state: PartitionId, group: u32, now: Micros) -> LogResult<()> {
+        self.scratch.clear();
+        varint::put(&mut self.scratch, group.into());
+        self.scratch.push(CHANGES);
+        let head = self.scratch.len();
+        match &mut self.state {
+            State::Work(machine) => machine.take_journal(&mut self.scratch),
+            State::Stream(machine) => machine.take_journal(&mut self.scratch),
+        }
+        if self.scratch.len() == head {
+            return Ok(());
+        }
+        self.records += 1;
+        let value = &self.scratch;
+        log.journal(state, Kind::State, &mut |records| {
+            records.push(&RecordRef::of(now, value))
+        })
+    }
+
+    /// The whole state, and who holds leases.
+    pub fn checkpoint(&mut self, group: u32, consumers: &[(u32, SmolStr, MemberKind)], out: &mut Vec<Vec<u8>>) {
+        let mut changes = Vec::new();
+        let mut value = Vec::new();
+        varint::put(&mut value, group.into());
+        value.push(CHECKPOINT);
+        match &mut self.state {
+            // Those that were not stored yet are part of it.
+            State::Work(machine) => {
+                machine.take_journal(&mut changes);
+                machine.checkpoint(&mut value);
+            }
+            State::Stream(machine) => {
+                machine.take_journal(&mut changes);
+                machine.checkpoint(&mut value);
+            }
+        }
+        out.push(value);
+        self.declared.clear();
+        for (index, id, kind) in consumers.iter().filter(|(_, _, kind)| kind.can_return()) {
+            let at = *index as usize;
+            if self.declared.len() <= at {
+                self.declared.resize(at + 1, None);
+            }
+            self.declared[at] = Some(id.clone());
+            out.push(consumer_record(group, *index, id, *kind));
+        }
+        self.records = 0;
+    }
+}
+
+fn consumer_record(group: u32, index: u32, id: &str, kind: MemberKind) -> Vec<u8> {
+    let mut value = Vec::with_capacity(id.len() + 12);
+    varint::put(&mut value, group.into());
+    value.push(CONSUMER);
+    varint::put(&mut value, index.into());
+    value.push(match kind {
+        MemberKind::Http => 0,
+        MemberKind::Pipeline => 1,
+        MemberKind::Mqtt { persistent: false } => 2,
+        MemberKind::Mqtt { persistent: true } => 3,
+    });
+    value.extend_from_slice(id.as_bytes());
+    value
+}
+
+/// A record of a state partition as its parts.
+pub(crate) enum StateRecord<'a> {
+    Changes(&'a [u8]),
+    Checkpoint(&'a [u8]),
+    Consumer(u32, MemberKind, &'a str),
+}
+
+/// The group and what is said of it; `None` for bytes that are no such record.
+pub(crate) fn parse_record(value: &[u8]) -> Option<(u32, StateRecord<'_>)> {
+    let (group, rest) = varint::take(value)?;
+    let (what, rest) = rest.split_first()?;
+    let record = match *what {
+        CHANGES => StateRecord::Changes(rest),
+        CHECKPOINT => StateRecord::Checkpoint(rest),
+        CONSUMER => {
+            let (index, rest) = varint::take(rest)?;
+            let (kind, id) = rest.split_first()?;
+            let kind = match kind {
+                0 => MemberKind::Http,
+                1 => MemberKind::Pipeline,
+                2 => MemberKind::Mqtt { persistent: false },
+                3 => MemberKind::Mqtt { persistent: true },
+                _ => return None,
+            };
+            StateRecord::Consumer(u32::try_from(index).ok()?, kind, std::str::from_utf8(id).ok()?)
+        }
+        _ => return None,
+    };
+    Some((u32::try_from(group).ok()?, record))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_consumer_is_found_again_by_its_record(group: u32, index: u32, id in "[a-z]{1,20}") {
+            let value = consumer_record(group, index, &id, MemberKind::Http);
+            let found = parse_record(&value);
+            let same = matches!(
+                found,
+                Some((g, StateRecord::Consumer(i, MemberKind::Http, name))) if (g, i, name) == (group, index, &id[..])
+            );
+            prop_assert!(same);
+        }
+
+        #[test]
+        fn any_bytes_are_a_record_or_none(value: Vec<u8>) {
+            let _ = parse_record(&value);
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! All queues of a process, on one log: found again at the start, made, changed and removed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+use smol_str::SmolStr;
+use thalweg_log::{Durability, Log, LogError};
+use tokio::sync::Mutex;
+
+use crate::catalog::{Catalog, Entry, GroupEntry};
+use crate::clock::Clock;
+use crate::error::{QueueError, Result};
+use crate::group::{Group, sharing};
+use crate::machine::{Machine, StreamMachine};
+use crate::members::Members;
+use crate::names::{check_name, dead_letter_name};
+use crate::part::{Part, State};
+use crate::queue::{Parts, Queue};
+use crate::recover::recover;
+use crate::settings::{GroupMode, GroupSettings, QueueSettings, Start};
+use crate::store::Store;
+
+/// Of all queues.
+#[derive(Clone, Copy, Debug)]
+pub struct QueuesOptions {
+    /// Of queues that name none.
+    pub durability: Durability,
+    /// Queues that nobody declared are made when they are first used.
+    pub auto_create: bool,
+}
+
+/// The queues of a process. Clones are the same.
+#[derive(Clone)]
+pub struct Queues {
+    home: Arc<Home>,
+}
+
+pub(crate) struct Home {
+    pub log: Arc<dyn Log>,
+    clock: Arc<dyn Clock>,
+    options: QueuesOptions,
+    catalog: Catalog,
+    queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
+    /// Of queues and groups: one at a time.
+    changes: Mutex<()>,
+}
+
+impl Queues {
+    /// Finds the queues of a log. Reads their state since its last checkpoints.
+    pub async fn open(log: Arc<dyn Log>, clock: Arc<dyn Clock>, options: QueuesOptions) -> Result<Queues> {
+        let catalog = Catalog::open(log.as_ref()).await?;
+        let entries = catalog.all().await;
+        let home = Arc::new(Home {
+            log,
+            clock,
+            options,
+            catalog,
+            queues: RwLock::default(),
+            changes: Mutex::default(),
+        });
+        for (name, entry) in entries {
+            let queue = home.queue_of(&name, &entry);
+            for group in recover(&queue, &entry).await? {
+                queue.groups.write().insert(group.name().clone(), Arc::new(group));
+            }
+            home.start(queue)?;
+        }
+        Ok(Queues { home })
+    }
+
+    /// In the order of their names.
+    pub fn all(&self) -> Vec<Arc<Queue>> {
+        self.home.queues.read().values().cloned().collect()
+    }
+
+    pub fn get(&self, name: &str) -> Result<Arc<Queue>> {
+        self.home.get(name)
+    }
+
+    /// The queue, made with default settings if that is allowed and it is not there.
+    pub async fn get_or_create(&self, name: &str) -> Result<Arc<Queue>> {
+        match self.get(name) {
+            Err(QueueError::QueueNotFound { .. }) if self.home.options.auto_create => {
+                crate::names::check_user_change(name, crate::names::Change::Create)?;
+                match self.create(name, QueueSettings::default()).await {
+                    Err(QueueError::QueueExists { .. }) => self.get(name),
+                    made => made,
+                }
+            }
+            found => found,
+        }
+    }
+
+    /// A new queue. Durable when this returns.
+    pub async fn create(&self, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
+        let _changes = self.home.changes.lock().await;
+        self.home.create(name, settings).await
+    }
+
+    /// Changes what may be changed. Durable when this returns.
+    pub async fn configure(&self, name: &str, settings: QueueSettings) -> Result<()> {
+        let _changes = self.home.changes.lock().await;
+        let queue = self.get(name)?;
+        let old = queue.settings();
+        old.may_become(&settings, queue.depth(), self.home.options.durability)?;
+        let mut entry = queue.entry();
+        entry.settings = settings.clone();
+        self.home.add_partitions(&queue, settings.partitions).await?;
+        self.home
+            .catalog
+            .put(self.home.log.as_ref(), queue.name(), Some(entry), self.home.clock.now())
+            .await?;
+        queue.set_settings(settings.clone());
+        for group in &settings.groups {
+            if !queue.groups.read().contains_key(&group.name) {
+                self.home.add_group(&queue, group.clone(), true).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A queue goes with all that is in it; one that is not empty only by `force`. Durable when this returns.
+    pub async fn remove(&self, name: &str, force: bool) -> Result<()> {
+        let _changes = self.home.changes.lock().await;
+        let queue = self.get(name)?;
+        let depth = queue.depth();
+        if depth > 0 && !force {
+            return Err(QueueError::invalid(format!(
+                "queue {name} holds {depth} messages; let consumers finish, purge it, or delete it with force=true"
+            )));
+        }
+        let home = &self.home;
+        home.catalog
+            .put(home.log.as_ref(), queue.name(), None, home.clock.now())
+            .await?;
+        home.queues.write().remove(name);
+        queue.removed.store(true, Ordering::Release);
+        queue.keeper.call.notify_one();
+        queue.grown();
+        for partition in 0..queue.partition_count() {
+            if !queue.is_in_memory() {
+                home.log.remove(queue.data_id(partition)).await?;
+                home.log.remove(queue.state_id(partition)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A group that is there, or a new one. Durable when this returns.
+    pub async fn join_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
+        if let Some(group) = queue.groups.read().get(&settings.name).cloned() {
+            return same(queue, group, &settings);
+        }
+        let _changes = self.home.changes.lock().await;
+        if let Some(group) = queue.groups.read().get(&settings.name).cloned() {
+            return same(queue, group, &settings);
+        }
+        self.home.add_group(queue, settings, false).await
+    }
+
+    /// A new group that does not expire. Durable when this returns.
+    pub async fn create_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
+        let _changes = self.home.changes.lock().await;
+        if queue.groups.read().contains_key(&settings.name) {
+            return Err(QueueError::GroupExists {
+                queue: queue.name().clone(),
+                group: settings.name,
+            });
+        }
+        self.home.add_group(queue, settings, true).await
+    }
+
+    /// A group goes with what it has settled and not settled. Durable when this returns.
+    pub async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
+        let _changes = self.home.changes.lock().await;
+        let removed = queue.groups.write().remove(name);
+        let Some(group) = removed else {
+            return Err(no_group(queue, name));
+        };
+        self.home.save(queue).await?;
+        group.wake.notify_waiters();
+        queue.settled(&group);
+        Ok(())
+    }
+
+    /// Keeps who is paused. Durable when this returns.
+    pub async fn pause(&self, queue: &Arc<Queue>, what: Pause, paused: bool) -> Result<()> {
+        let _changes = self.home.changes.lock().await;
+        match &what {
+            Pause::Produce => queue.paused.produce.store(paused, Ordering::Relaxed),
+            Pause::Consume => queue.paused.consume.store(paused, Ordering::Relaxed),
+            Pause::Both => {
+                queue.paused.produce.store(paused, Ordering::Relaxed);
+                queue.paused.consume.store(paused, Ordering::Relaxed);
+            }
+            Pause::Group(group) => group.paused.store(paused, Ordering::Relaxed),
+        }
+        queue.grown();
+        self.home.save(queue).await
+    }
+
+    /// Writes the state of all groups as a whole, so that the next start reads little.
+    pub async fn close(&self) {
+        for queue in self.all() {
+            queue.removed.store(true, Ordering::Release);
+            queue.keeper.call.notify_one();
+            queue.grown();
+            let groups: Vec<Arc<Group>> = queue.groups.read().values().cloned().collect();
+            if !queue.is_in_memory() {
+                queue.checkpoint(&groups, 1);
+                let states: Vec<_> = (0..queue.partition_count())
+                    .map(|partition| queue.state_id(partition))
+                    .collect();
+                if let Err(error) = self.home.log.flush(&states).await {
+                    tracing::warn!(queue = %queue.name(), %error, "the state of groups is not stored");
+                }
+            }
+        }
+    }
+}
+
+/// What is paused.
+#[derive(Clone)]
+pub enum Pause {
+    Produce,
+    Consume,
+    Both,
+    Group(Arc<Group>),
+}
+
+pub(crate) fn no_group(queue: &Queue, name: &str) -> QueueError {
+    QueueError::GroupNotFound {
+        queue: queue.name().clone(),
+        group: SmolStr::new(name),
+    }
+}
+
+/// A name with another filter or mode is another group, which cannot have the name too.
+fn same(queue: &Queue, group: Arc<Group>, settings: &GroupSettings) -> Result<Arc<Group>> {
+    if group.settings.mode == settings.mode {
+        return Ok(group);
+    }
+    Err(QueueError::invalid(format!(
+        "group {} of queue {} has mode {}; delete it to make it {}",
+        settings.name,
+        queue.name(),
+        group.settings.mode.name(),
+        settings.mode.name()
+    )))
+}
+
+impl Home {
+    pub fn get(&self, name: &str) -> Result<Arc<Queue>> {
+        self.queues
+            .read()
+            .get(name)
+            .cloned()
+            .ok_or_else(|| QueueError::QueueNotFound {
+                queue: SmolStr::new(name),
+            })
+    }
+
+    fn queue_of(self: &Arc<Home>, name: &SmolStr, entry: &Entry) -> Arc<Queue> {
+        let queue = Queue::new(Parts {
+            id: entry.id,
+            name: name.clone(),
+            log: self.log.clone(),
+            clock: self.clock.clone(),
+            durability: entry.durability,
+            settings: entry.settings.clone(),
+            home: Arc::downgrade(self),
+        });
+        queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
+        queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);
+        queue.next_group.store(entry.next_group, Ordering::Relaxed);
+        let stores = (0..entry.settings.partitions).map(|partition| Arc::new(queue.new_store(partition)));
+        *queue.partitions.write() = stores.collect();
+        Arc::new(queue)
+    }
+
+    /// A queue takes part from now on.
+    fn start(self: &Arc<Home>, queue: Arc<Queue>) -> Result<()> {
+        queue.count_retained()?;
+        for partition in 0..queue.partition_count() {
+            if !queue.is_in_memory() {
+                self.log.listen(queue.data_id(partition), queue.clone())?;
+            }
+        }
+        tokio::spawn(queue.clone().keep());
+        self.queues.write().insert(queue.name().clone(), queue);
+        Ok(())
+    }
+
+    async fn create(self: &Arc<Home>, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
+        check_name(name).map_err(|error| QueueError::invalid(error.to_string()))?;
+        if self.queues.read().contains_key(name) {
+            return Err(QueueError::QueueExists {
+                queue: SmolStr::new(name),
+            });
+        }
+        let name = SmolStr::new(name);
+        let durability = settings.durability.unwrap_or(self.options.durability);
+        let entry = Entry {
+            id: self.catalog.new_id().await,
+            settings,
+            durability,
+            groups: Vec::new(),
+            next_group: 1,
+            produce_paused: false,
+            consume_paused: false,
+        };
+        let queue = self.queue_of(&name, &entry);
+        for partition in 0..queue.partition_count() {
+            self.make_partition(&queue, partition).await?;
+        }
+        // Only now: what is half made is not found again, and its numbers are not given again.
+        self.catalog
+            .put(self.log.as_ref(), &name, Some(entry.clone()), self.clock.now())
+            .await?;
+        self.start(queue.clone())?;
+        for group in entry.settings.groups {
+            self.add_group(&queue, group, true).await?;
+        }
+        Ok(queue)
+    }
+
+    async fn make_partition(&self, queue: &Queue, partition: u32) -> Result<()> {
+        if queue.is_in_memory() {
+            return Ok(());
+        }
+        for id in [queue.data_id(partition), queue.state_id(partition)] {
+            match self.log.create(id, queue.durability()).await {
+                // By an attempt that failed half-way.
+                Ok(()) | Err(LogError::PartitionExists(_)) => {}
+                Err(LogError::DurabilityUnavailable { offered, .. }) => {
+                    return Err(QueueError::DurabilityUnavailable {
+                        queue: queue.name().clone(),
+                        durability: queue.durability(),
+                        cause: format!("the log offers {offered}").into(),
+                    });
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn add_partitions(self: &Arc<Home>, queue: &Arc<Queue>, count: u32) -> Result<()> {
+        for partition in queue.partition_count()..count {
+            self.make_partition(queue, partition).await?;
+            if !queue.is_in_memory() {
+                self.log.listen(queue.data_id(partition), queue.clone())?;
+            }
+            for group in queue.groups.read().values() {
+                let part = Part::new(new_state(queue, &group.settings, partition, 0));
+                group.parts.write().push(Arc::new(part));
+                group.members.lock().set_partitions(self.clock.now(), partition + 1);
+            }
+            let store = Arc::new(queue.new_store(partition));
+            queue.partitions.write().push(store);
+        }
+        Ok(())
+    }
+
+    /// A new group of a queue.
+    async fn add_group(
+        self: &Arc<Home>,
+        queue: &Arc<Queue>,
+        settings: GroupSettings,
+        declared: bool,
+    ) -> Result<Arc<Group>> {
+        check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
+        let id = queue.next_group.fetch_add(1, Ordering::Relaxed);
+        let stores = queue.partitions.read().clone();
+        let mut parts = Vec::with_capacity(stores.len());
+        let mut backlog = 0;
+        for (partition, store) in (0..).zip(&stores) {
+            let start = start_of(store, settings.start, settings.mode)?;
+            backlog += store.next()?.saturating_sub(start);
+            parts.push(Arc::new(Part::new(new_state(queue, &settings, partition, start))));
+        }
+        let queue_settings = queue.settings();
+        let members = Members::new(
+            self.clock.now(),
+            stores.len() as u32,
+            sharing(&queue_settings, settings.mode),
+            queue_settings.consumer_timeout,
+        );
+        let group = Arc::new(Group::new(id, settings, declared, members, parts, backlog as i64));
+        {
+            let mut groups = queue.groups.write();
+            let admission = queue.admission.lock();
+            group.backlog.fetch_add(admission.storing as i64, Ordering::Relaxed);
+            groups.insert(group.name().clone(), group.clone());
+        }
+        // Where it begins is kept, so that a restart does not begin somewhere else.
+        if !queue.is_in_memory() {
+            queue.checkpoint(&queue.groups.read().values().cloned().collect::<Vec<_>>(), 0);
+        }
+        self.save(queue).await?;
+        Ok(group)
+    }
+
+    /// Keeps what there is to say of a queue.
+    async fn save(&self, queue: &Queue) -> Result<()> {
+        self.catalog
+            .put(self.log.as_ref(), queue.name(), Some(queue.entry()), self.clock.now())
+            .await
+    }
+
+    /// The dead letters of a queue, made when they are first needed.
+    pub async fn dead_letters_of(self: &Arc<Home>, queue: &Queue) -> Result<Option<Arc<Queue>>> {
+        let name = dead_letter_name(queue.name()).map_err(|error| QueueError::invalid(error.to_string()))?;
+        let Some(name) = name else {
+            return Ok(None);
+        };
+        if let Ok(found) = self.get(&name) {
+            return Ok(Some(found));
+        }
+        let _changes = self.changes.lock().await;
+        if let Ok(found) = self.get(&name) {
+            return Ok(Some(found));
+        }
+        let mut settings = QueueSettings::of_dead_letters(&queue.settings());
+        settings.durability = Some(queue.durability());
+        self.create(&name, settings).await.map(Some)
+    }
+}
+
+/// Where a group begins to read a partition.
+fn start_of(store: &Store, start: Start, mode: GroupMode) -> Result<u64> {
+    let (first, next) = (store.first()?, store.next()?);
+    let at = match start {
+        Start::Earliest => first,
+        Start::Latest => next,
+        Start::Offset(offset) => offset,
+        Start::Time(time) => store.offset_at(time)?,
+    };
+    // Work groups have no gaps to tell of.
+    Ok(match mode {
+        GroupMode::Work => at.clamp(first, next),
+        GroupMode::Stream => at.min(next),
+    })
+}
+
+pub(crate) fn new_state(queue: &Queue, group: &GroupSettings, partition: u32, start: u64) -> State {
+    let settings = queue.settings();
+    match group.mode {
+        GroupMode::Stream => State::Stream(Box::new(StreamMachine::new(start, settings.max_pending))),
+        GroupMode::Work => {
+            let machine = Machine::new(queue.policy(partition), start);
+            let machine = if queue.is_in_memory() {
+                machine.without_journal()
+            } else {
+                machine
+            };
+            State::Work(Box::new(machine))
+        }
+    }
+}
+
+impl Queue {
+    pub(crate) fn entry(&self) -> Entry {
+        let groups = self.groups.read();
+        Entry {
+            id: self.id,
+            settings: (*self.settings()).clone(),
+            durability: self.durability(),
+            groups: groups
+                .values()
+                .map(|group| GroupEntry {
+                    id: group.id,
+                    settings: group.settings.clone(),
+                    declared: group.declared,
+                    paused: group.is_paused(),
+                })
+                .collect(),
+            next_group: self.next_group.load(Ordering::Relaxed),
+            produce_paused: self.paused.produce.load(Ordering::Relaxed),
+            consume_paused: self.paused.consume.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) async fn dead_letters(self: &Arc<Queue>) -> Result<Option<Arc<Queue>>> {
+        match Weak::upgrade(&self.home) {
+            Some(home) => home.dead_letters_of(self).await,
+            None => Ok(None),
+        }
+    }
+}

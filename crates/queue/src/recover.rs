@@ -1,0 +1,237 @@
+//! The groups of a queue as they were: from the state partitions, since their last checkpoint.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smol_str::SmolStr;
+use thalweg_log::format::record::records;
+use thalweg_log::{LogError, Offset, ReadWant};
+
+use crate::catalog::{Entry, GroupEntry};
+use crate::dedup::Place;
+use crate::error::{QueueError, Result};
+use crate::group::{Group, sharing};
+use crate::machine::{Restoring, StreamMachine};
+use crate::members::{MemberKind, Members};
+use crate::message::DEDUP_ID;
+use crate::part::{Part, State, StateRecord, parse_record};
+use crate::queue::Queue;
+use crate::queues::new_state;
+use crate::settings::GroupMode;
+use crate::store::{Cursor, Next, Store};
+use crate::times::micros;
+
+const READ_BYTES: usize = 1 << 20;
+
+/// What the state partition of one partition says of one group.
+#[derive(Default)]
+struct Told {
+    checkpoint: Option<Vec<u8>>,
+    /// Since the checkpoint.
+    changes: Vec<u8>,
+    consumers: BTreeMap<u32, (MemberKind, SmolStr)>,
+}
+
+/// All groups of a queue. Reads what was leased, too: who has it must be known before anything is handed out.
+pub(crate) async fn recover(queue: &Arc<Queue>, entry: &Entry) -> Result<Vec<Group>> {
+    let (queue, entry) = (queue.clone(), entry.clone());
+    let recovered = tokio::task::spawn_blocking(move || recover_blocking(&queue, &entry)).await;
+    recovered.unwrap_or(Err(QueueError::Log(LogError::Closed)))
+}
+
+fn recover_blocking(queue: &Queue, entry: &Entry) -> Result<Vec<Group>> {
+    let mut told = Vec::new();
+    for partition in 0..queue.partition_count() {
+        told.push(match queue.is_in_memory() {
+            true => BTreeMap::new(),
+            false => read_state(queue, partition)?,
+        });
+    }
+    if !entry.settings.dedup_window.is_zero() && !queue.is_in_memory() {
+        restore_dedup(queue, entry)?;
+    }
+    entry
+        .groups
+        .iter()
+        .map(|group| group_of(queue, group, &mut told))
+        .collect()
+}
+
+fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, Told>> {
+    let mut told: BTreeMap<u32, Told> = BTreeMap::new();
+    let id = queue.state_id(partition);
+    let mut from = queue.log.last_checkpoint(id)?.unwrap_or(queue.log.bounds(id)?.first);
+    loop {
+        let want = ReadWant {
+            bytes: READ_BYTES,
+            synced: false,
+        };
+        let frames = match queue.log.read(id, from, want) {
+            Err(LogError::Gap { to, .. }) => {
+                from = to;
+                continue;
+            }
+            frames => frames?,
+        };
+        let Some(last) = frames.last() else {
+            return Ok(told);
+        };
+        from = last.header.next();
+        for record in frames.iter().flat_map(|frame| records(&frame.body)) {
+            let known = record.ok().and_then(|record| {
+                let (group, record) = parse_record(record.value)?;
+                told.entry(group).or_default().take(record);
+                Some(())
+            });
+            known.ok_or_else(|| damaged(queue, partition, "a record of it is none"))?;
+        }
+    }
+}
+
+impl Told {
+    fn take(&mut self, record: StateRecord<'_>) {
+        match record {
+            StateRecord::Changes(bytes) => self.changes.extend_from_slice(bytes),
+            StateRecord::Checkpoint(bytes) => {
+                self.checkpoint = Some(bytes.to_vec());
+                self.changes.clear();
+            }
+            StateRecord::Consumer(index, kind, id) => drop(self.consumers.insert(index, (kind, SmolStr::new(id)))),
+        }
+    }
+}
+
+fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>]) -> Result<Group> {
+    let settings = queue.settings();
+    let now = queue.clock.now();
+    let stores = queue.partitions.read().clone();
+    let mut members = Members::new(
+        now,
+        stores.len() as u32,
+        sharing(&settings, entry.settings.mode),
+        settings.consumer_timeout,
+    );
+    let (mut parts, mut backlog) = (Vec::with_capacity(stores.len()), 0);
+    for ((partition, store), told) in (0..).zip(&stores).zip(told) {
+        let told = told.remove(&entry.id).unwrap_or_default();
+        let state = state_of(queue, entry, partition, store, &told)?;
+        if let State::Work(machine) = &state {
+            // Those whose leases run on.
+            for (index, leases) in machine.leases_by_consumer() {
+                if let Some((kind, id)) = told.consumers.get(&index) {
+                    let before = members
+                        .iter()
+                        .find(|member| member.index == index)
+                        .map_or(0, |member| member.leases);
+                    if before > 0 {
+                        members.leases_taken(index, leases);
+                    } else {
+                        members.restore(now, index, id, *kind, leases);
+                    }
+                }
+            }
+        }
+        let part = Part::new(state);
+        backlog += part.inner.lock().backlog(store.next()?);
+        parts.push(Arc::new(part));
+    }
+    let group = Group::new(
+        entry.id,
+        entry.settings.clone(),
+        entry.declared,
+        members,
+        parts,
+        backlog as i64,
+    );
+    group.paused.store(entry.paused, std::sync::atomic::Ordering::Relaxed);
+    Ok(group)
+}
+
+fn state_of(queue: &Queue, entry: &GroupEntry, partition: u32, store: &Store, told: &Told) -> Result<State> {
+    let bad = |error: crate::machine::Damaged| damaged(queue, partition, &error.to_string());
+    if queue.is_in_memory() {
+        return Ok(new_state(queue, &entry.settings, partition, 0));
+    }
+    if entry.settings.mode == GroupMode::Stream {
+        let mut all = told.checkpoint.clone().unwrap_or_default();
+        all.extend_from_slice(&told.changes);
+        let max_pending = queue.settings().max_pending;
+        return Ok(State::Stream(Box::new(match all.is_empty() {
+            true => StreamMachine::new(store.first()?, max_pending),
+            false => StreamMachine::restore(&all, max_pending).map_err(bad)?,
+        })));
+    }
+    let mut restoring = Restoring::new(store.first()?, told.checkpoint.as_deref()).map_err(bad)?;
+    restoring.apply(&told.changes).map_err(bad)?;
+    let mut cursor = Cursor::default();
+    for offset in restoring.unknown() {
+        if let Some(passing) = passing(store, &mut cursor, offset, entry)? {
+            restoring.fill(&passing);
+        }
+    }
+    let can_return = |index: u32| told.consumers.get(&index).is_some_and(|(kind, _)| kind.can_return());
+    let machine = restoring.finish(queue.policy(partition), queue.clock.now(), can_return);
+    Ok(State::Work(Box::new(machine)))
+}
+
+/// What a group has to know of a message that was handed out.
+fn passing(
+    store: &Store,
+    cursor: &mut Cursor,
+    offset: Offset,
+    entry: &GroupEntry,
+) -> Result<Option<crate::machine::Passing>> {
+    let mut next = store.at(cursor, offset)?;
+    if matches!(next, Next::Load) {
+        *cursor = store.load(offset)?;
+        next = store.at(cursor, offset)?;
+    }
+    Ok(match next {
+        Next::Message(message, hint) if message.offset == offset => {
+            Some(message.passing(&entry.settings.name, entry.settings.filter.as_deref(), hint))
+        }
+        _ => None,
+    })
+}
+
+/// The dedup-ids of messages that are in the window still.
+fn restore_dedup(queue: &Queue, entry: &Entry) -> Result<()> {
+    let since = queue.clock.now() - micros(entry.settings.dedup_window);
+    let stores = queue.partitions.read().clone();
+    let mut found = Vec::new();
+    for (partition, store) in (0..).zip(&stores) {
+        let (mut cursor, mut at) = (Cursor::default(), store.offset_at(since)?.max(store.first()?));
+        loop {
+            match store.at(&mut cursor, at)? {
+                Next::Message(message, _) => {
+                    at = message.offset + 1;
+                    if let Some(id) = message.properties.as_ref().get(DEDUP_ID) {
+                        let place = Place {
+                            partition,
+                            offset: message.offset,
+                        };
+                        found.push((message.time, id.to_owned(), place));
+                    }
+                }
+                Next::Gap { to, .. } => at = to,
+                Next::Load => cursor = store.load(at)?,
+                Next::End => break,
+            }
+        }
+    }
+    // As they came, over all partitions.
+    found.sort_by_key(|(time, _, _)| *time);
+    for (time, id, place) in found {
+        queue.restore_dedup(time, &id, place);
+    }
+    Ok(())
+}
+
+fn damaged(queue: &Queue, partition: u32, found: &str) -> QueueError {
+    QueueError::Log(LogError::Corrupt {
+        file: format!("the state of queue {}, partition {partition}", queue.name()),
+        position: 0,
+        expected: None,
+        found: found.to_owned(),
+    })
+}

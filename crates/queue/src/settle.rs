@@ -1,0 +1,234 @@
+//! Consumers say what became of messages: done, again later, never again, or not yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use thalweg_log::{Micros, PartitionId};
+
+use crate::error::{QueueError, Result};
+use crate::group::Group;
+use crate::ids::Receipt;
+use crate::machine::{FailOutcome, SettleError, StreamError};
+use crate::part::{Inner, State};
+use crate::queue::Queue;
+use crate::times::micros;
+
+/// What became of one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Ack,
+    /// Again, after this time or the backoff of the queue.
+    Nack {
+        delay: Option<Duration>,
+    },
+    /// Never again: to the dead letters.
+    Reject {
+        reason: Option<Box<str>>,
+    },
+    /// The lease goes on for this long from now.
+    Extend {
+        visibility: Option<Duration>,
+    },
+}
+
+/// What a call of [`Queue::settle`] came to.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Verdicts that hold.
+    pub settled: u32,
+    /// Those that do not, in the order in which they were given.
+    pub failed: Vec<(Receipt, QueueError)>,
+}
+
+impl Queue {
+    /// Settles messages. With `wait` it returns when all of it is as durable as the queue promises; without, it goes with
+    /// the next commit, and a crash before that hands the messages out again.
+    pub async fn settle(
+        self: &Arc<Queue>,
+        group: &Arc<Group>,
+        verdicts: Vec<(Receipt, Verdict)>,
+        wait: bool,
+    ) -> Result<Settled> {
+        let mut outcome = Settled::default();
+        let mut by_partition: BTreeMap<u32, Vec<(usize, Receipt, Verdict)>> = BTreeMap::new();
+        for (n, (receipt, verdict)) in verdicts.into_iter().enumerate() {
+            let partition = receipt.id.partition;
+            by_partition.entry(partition).or_default().push((n, receipt, verdict));
+        }
+        let (mut failed, mut states, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
+        for (partition, verdicts) in by_partition {
+            let before = failed.len();
+            let count = verdicts.len();
+            if self.settle_in(group, partition, verdicts, &mut failed)? {
+                leaving.push(partition);
+            }
+            outcome.settled += (count - (failed.len() - before)) as u32;
+            states.push(self.state_id(partition));
+        }
+        failed.sort_by_key(|(n, _, _)| *n);
+        outcome.failed = failed.into_iter().map(|(_, receipt, error)| (receipt, error)).collect();
+        self.settled(group);
+        if wait && outcome.settled > 0 {
+            for partition in leaving {
+                self.move_out(group, partition).await;
+            }
+            self.wait_for(&states).await?;
+        }
+        Ok(outcome)
+    }
+
+    /// The same for one message that is done, without waiting.
+    pub fn ack(&self, group: &Group, partition: u32, offset: u64, delivery: u32) -> Result<()> {
+        let Some(part) = group.part(partition) else {
+            return Err(self.unknown(partition, offset));
+        };
+        let now = self.clock.now();
+        let mut inner = part.inner.lock();
+        let done = match &mut inner.state {
+            State::Work(machine) => machine.ack(offset, delivery, now).map(drop).map_err(Why::Work),
+            State::Stream(machine) => machine.ack(offset).map_err(Why::Stream),
+        };
+        self.after(group, partition, &part, &mut inner, now)?;
+        drop(inner);
+        match done {
+            Ok(()) => {
+                group.counters.acked.fetch_add(1, Ordering::Relaxed);
+                self.settled(group);
+                Ok(())
+            }
+            Err(why) => Err(why.error(self.receipt(partition, offset, delivery))),
+        }
+    }
+
+    /// Returns whether messages have to leave now.
+    fn settle_in(
+        &self,
+        group: &Group,
+        partition: u32,
+        verdicts: Vec<(usize, Receipt, Verdict)>,
+        failed: &mut Vec<(usize, Receipt, QueueError)>,
+    ) -> Result<bool> {
+        let part = group.part(partition);
+        let Some(part) = part else {
+            failed.extend(verdicts.into_iter().map(|(n, receipt, _)| {
+                let error = self.unknown(partition, receipt.id.offset);
+                (n, receipt, error)
+            }));
+            return Ok(false);
+        };
+        let (now, visibility) = (self.clock.now(), self.settings.read().visibility_timeout);
+        let mut inner = part.inner.lock();
+        for (n, receipt, verdict) in verdicts {
+            if receipt.id.queue != *self.name() {
+                let error = QueueError::invalid(format!("receipt {receipt} is not of queue {}", self.name()));
+                failed.push((n, receipt, error));
+                continue;
+            }
+            group.count(&verdict);
+            if let Err(why) = apply(&mut inner, &receipt, &verdict, visibility, now) {
+                let error = why.error(receipt.clone());
+                failed.push((n, receipt, error));
+            }
+        }
+        let leaving = matches!(&inner.state, State::Work(machine) if machine.has_ending());
+        self.after(group, partition, &part, &mut inner, now)?;
+        Ok(leaving)
+    }
+
+    /// What others may do now.
+    pub(crate) fn settled(&self, group: &Group) {
+        group.wake();
+        self.has_room();
+        self.trim_soon();
+    }
+
+    /// Returns when what was journaled of these is durable.
+    pub(crate) async fn wait_for(&self, states: &[PartitionId]) -> Result<()> {
+        if !self.is_in_memory() {
+            self.log.flush(states).await?;
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, partition: u32, offset: u64) -> QueueError {
+        QueueError::MessageNotFound {
+            id: self.message_id(partition, offset),
+        }
+    }
+}
+
+fn apply(
+    inner: &mut Inner,
+    receipt: &Receipt,
+    verdict: &Verdict,
+    visibility: Duration,
+    now: Micros,
+) -> std::result::Result<(), Why> {
+    let (offset, delivery) = (receipt.id.offset, receipt.delivery);
+    match &mut inner.state {
+        State::Work(machine) => {
+            machine.advance(now);
+            let done = match verdict {
+                Verdict::Ack => machine.ack(offset, delivery, now).map(drop),
+                Verdict::Nack { delay } => {
+                    let outcome = machine.nack(offset, delivery, delay.map(micros), now);
+                    outcome.map(|_: FailOutcome| ())
+                }
+                Verdict::Reject { reason } => {
+                    let done = machine.reject(offset, delivery).map(drop);
+                    if let (Ok(()), Some(reason)) = (&done, reason) {
+                        inner.details.insert(offset, reason.clone());
+                    }
+                    done
+                }
+                Verdict::Extend { visibility: asked } => {
+                    let visibility = micros(asked.unwrap_or(visibility));
+                    machine.extend(offset, delivery, visibility, now).map(drop)
+                }
+            };
+            done.map_err(Why::Work)
+        }
+        State::Stream(machine) => {
+            let done = match verdict {
+                Verdict::Ack => machine.ack(offset),
+                Verdict::Nack { delay } => machine.nack(offset, delay.map_or(0, micros), now),
+                Verdict::Reject { .. } => machine.reject(offset),
+                // A stream has no leases.
+                Verdict::Extend { .. } => Ok(()),
+            };
+            done.map_err(Why::Stream)
+        }
+    }
+}
+
+/// Why a verdict does not hold.
+enum Why {
+    Work(SettleError),
+    Stream(StreamError),
+}
+
+impl Why {
+    fn error(self, receipt: Receipt) -> QueueError {
+        match self {
+            Why::Work(SettleError::NotLeased) | Why::Stream(StreamError::NotDelivered) => {
+                QueueError::NotLeased { receipt }
+            }
+            Why::Work(SettleError::LeaseLost) => QueueError::LeaseLost { receipt },
+            Why::Work(SettleError::Gone) | Why::Stream(StreamError::Committed) => QueueError::Gone { receipt },
+        }
+    }
+}
+
+impl Group {
+    fn count(&self, verdict: &Verdict) {
+        let counter = match verdict {
+            Verdict::Ack => &self.counters.acked,
+            Verdict::Nack { .. } => &self.counters.nacked,
+            Verdict::Reject { .. } => &self.counters.rejected,
+            Verdict::Extend { .. } => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,131 @@
+//! Frames that were read and not yet passed by a reader, with the place of the next record, so that reading on costs no
+//! search; and the few frames before, for what is handed out again.
+
+use std::collections::VecDeque;
+
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{Frame, LogError, Offset};
+
+use super::Next;
+use crate::message::Message;
+
+#[derive(Default)]
+pub(crate) struct Cursor {
+    frames: VecDeque<Frame>,
+    /// The frame among them, the offset and the position of the record to come.
+    frame: usize,
+    offset: Offset,
+    position: usize,
+    /// Known not to exist.
+    gap: Option<(Offset, Offset)>,
+}
+
+impl Cursor {
+    pub fn set(&mut self, frames: Vec<Frame>) {
+        self.frames = frames.into();
+        (self.frame, self.position, self.gap) = (0, 0, None);
+        self.offset = self.frames.front().map_or(0, |frame| frame.header.base);
+    }
+
+    pub fn set_gap(&mut self, from: Offset, to: Offset) {
+        self.frames.clear();
+        self.gap = Some((from, to));
+    }
+
+    /// The message at `from` or the first behind it, as far as these frames tell.
+    pub fn at(&mut self, from: Offset) -> Option<Result<Next, LogError>> {
+        if let Some((_, to)) = self.gap.filter(|(start, end)| (*start..*end).contains(&from)) {
+            return Some(Ok(Next::Gap { to, lost: false }));
+        }
+        if !self.seek(from) {
+            return None;
+        }
+        loop {
+            let frame = self.frames.get(self.frame)?;
+            if frame.header.kind == Kind::Gap {
+                return Some(Ok(Next::Gap {
+                    to: frame.header.next(),
+                    lost: true,
+                }));
+            }
+            let rest = frame.body.get(self.position..).unwrap_or_default();
+            if rest.is_empty() {
+                let next = frame.header.next();
+                self.enter(self.frame + 1);
+                let Some(following) = self.frames.get(self.frame) else {
+                    // What compaction has left ends before the frame does.
+                    return (next > from).then_some(Ok(Next::Gap { to: next, lost: false }));
+                };
+                if following.header.base > next {
+                    let to = following.header.base;
+                    return Some(Ok(Next::Gap { to, lost: false }));
+                }
+                continue;
+            }
+            let Some((record, behind)) = RecordRef::take(rest) else {
+                return Some(Err(LogError::Corrupt {
+                    file: "memory".to_owned(),
+                    position: self.position as u64,
+                    expected: None,
+                    found: format!(
+                        "offset {} of partition {} holds no record",
+                        self.offset, frame.header.partition
+                    ),
+                }));
+            };
+            let offset = record
+                .delta
+                .map_or(self.offset, |delta| frame.header.base + u64::from(delta));
+            let position = self.position;
+            let message = (offset >= from).then(|| Message::within(&frame.body, &record, offset));
+            self.position = frame.body.len() - behind.len();
+            self.offset = offset + 1;
+            if let Some(message) = message {
+                return Some(Ok(Next::Message(message, position as u32)));
+            }
+        }
+    }
+
+    /// The message at `offset`, whose record was found at `hint` before.
+    pub fn again(&self, offset: Offset, hint: u32) -> Option<Message> {
+        let at = self.frames.partition_point(|frame| frame.header.next() <= offset);
+        let frame = self.frames.get(at).filter(|frame| frame.header.base <= offset)?;
+        let (mut position, mut next) = (0, frame.header.base);
+        if !frame.header.flags.has(thalweg_log::format::frame::Flags::OFFSET_DELTAS) {
+            // Frames are never changed, only replaced as a whole, by such as have deltas.
+            (position, next) = (hint as usize, offset);
+        }
+        loop {
+            let rest = frame.body.get(position..)?;
+            let (record, behind) = RecordRef::take(rest)?;
+            let own = record.delta.map_or(next, |delta| frame.header.base + u64::from(delta));
+            if own == offset {
+                return Some(Message::within(&frame.body, &record, offset));
+            }
+            position = frame.body.len() - behind.len();
+            next = own + 1;
+        }
+    }
+
+    /// Goes to the frame that holds `from`, if it is not there already.
+    fn seek(&mut self, from: Offset) -> bool {
+        let holds = |frame: &Frame| frame.header.base <= from && from < frame.header.next();
+        if self.offset <= from && self.frames.get(self.frame).is_some_and(holds) {
+            return true;
+        }
+        match self.frames.iter().position(holds) {
+            Some(at) => {
+                self.enter(at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn enter(&mut self, frame: usize) {
+        self.frame = frame;
+        self.position = 0;
+        self.offset = self.frames.get(frame).map_or(self.offset, |frame| frame.header.base);
+    }
+}
