@@ -196,8 +196,17 @@ impl Bench {
             rate: 0,
             reader: false,
         };
-        while self.disk.renames.load(Relaxed) < 16 {
-            self.run(&load, 0.2).await;
+        for _ in 0..4 {
+            let renames = self.disk.renames.load(Relaxed);
+            while self.disk.renames.load(Relaxed) < renames + 4 {
+                self.run(&load, 0.2).await;
+            }
+            // Until all spare files are filled.
+            let mut written = 0;
+            while written != self.disk.written.load(Relaxed) {
+                written = self.disk.written.load(Relaxed);
+                tokio::time::sleep(WARM_UP).await;
+            }
         }
         self.log.sync().await.unwrap();
     }

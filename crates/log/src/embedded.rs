@@ -21,7 +21,7 @@ use crate::recovery::Report;
 use crate::shelf::{Hooks, Shelf};
 use crate::table::{Change, META, PARTITIONS_MAX};
 use crate::upkeep::{Upkeep, UpkeepPolicy};
-use crate::writer::core::Submission;
+use crate::writer::core::{Offsets, Parts, Submission};
 use crate::writer::group::Part;
 use crate::writer::thread::{Pace, Writer, now};
 
@@ -81,7 +81,7 @@ impl Default for LogOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// Of the first record of each part, in the order of the parts.
-    pub offsets: Vec<Offset>,
+    pub offsets: Offsets,
     /// What holds for all of it by now.
     pub durability: Durability,
 }
@@ -254,7 +254,7 @@ impl EmbeddedLog {
             return Err(full);
         }
         let mut durability = Durability::Os;
-        let mut parts = Vec::with_capacity(unit.parts.len());
+        let mut parts = Parts::with_capacity(unit.parts.len());
         {
             let partitions = self.partitions.read();
             for (id, kind, records) in unit.parts {
@@ -300,15 +300,15 @@ impl EmbeddedLog {
             // Whoever journaled first may not have said so yet.
             self.writer.journaled(&partition);
         }
-        self.submit(Vec::new(), durability, 0).await.map(drop)
+        self.submit(Parts::new(), durability, 0).await.map(drop)
     }
 
     /// Returns when all that was appended and journaled so far survives a power cut.
     pub async fn sync(&self) -> Result<()> {
-        self.submit(Vec::new(), Durability::Fsync, 0).await.map(drop)
+        self.submit(Parts::new(), Durability::Fsync, 0).await.map(drop)
     }
 
-    async fn submit(&self, parts: Vec<Part>, durability: Durability, bytes: usize) -> Result<Vec<Offset>> {
+    async fn submit(&self, parts: Parts, durability: Durability, bytes: usize) -> Result<Offsets> {
         let (done, answer) = oneshot::channel();
         let submission = Submission {
             parts,
@@ -325,7 +325,7 @@ impl EmbeddedLog {
         let records = change_records(change)?;
         let bytes = records.bytes();
         let part = Part::of(&self.meta, Kind::Meta, records);
-        self.submit(vec![part], Durability::Fsync, bytes).await.map(drop)
+        self.submit([part].into(), Durability::Fsync, bytes).await.map(drop)
     }
 
     pub fn bounds(&self, id: PartitionId) -> Result<Bounds> {
@@ -564,7 +564,7 @@ mod tests {
         assert_eq!(
             appended,
             Appended {
-                offsets: vec![0, 0],
+                offsets: [0, 0].into(),
                 durability: Durability::Fsync
             }
         );

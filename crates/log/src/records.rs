@@ -1,6 +1,6 @@
 //! Records on their way into the log: encoded once, by whoever brings them, and not looked at again before they are read.
 
-use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::error::{LogError, Result};
 use crate::format::frame::{BODY_MAX, Flags, Kind};
@@ -78,7 +78,8 @@ fn within(what: &'static str, size: usize, limit: usize) -> Result<()> {
 /// Records of one or more partitions that are stored together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Unit {
-    pub(crate) parts: Vec<(PartitionId, Kind, Records)>,
+    // Mostly one, which costs no allocation.
+    pub(crate) parts: SmallVec<[(PartitionId, Kind, Records); 1]>,
 }
 
 impl Unit {
@@ -108,11 +109,5 @@ impl Unit {
         within("a submission", bytes, SUBMISSION_BYTES_MAX)?;
         within("a submission of records", records, SUBMISSION_RECORDS_MAX)?;
         Ok(bytes)
-    }
-}
-
-impl From<Records> for Bytes {
-    fn from(records: Records) -> Bytes {
-        records.body.into()
     }
 }

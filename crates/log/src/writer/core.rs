@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::files::{Files, Place};
@@ -23,18 +24,28 @@ pub(crate) const META_SLOT: Slot = 0;
 
 /// Records for one or more partitions, stored together or not at all.
 pub(crate) struct Submission {
-    pub parts: Vec<Part>,
+    pub parts: Parts,
     /// The strongest of what its partitions promise.
     pub durability: Durability,
     pub bytes: usize,
     /// Nobody waits for what was journaled.
-    pub done: Option<oneshot::Sender<Result<Vec<Offset>>>>,
+    pub done: Option<Done>,
 }
+
+/// Mostly one or two, which cost no allocation.
+pub(crate) type Parts = SmallVec<[Part; 1]>;
+pub(crate) type Offsets = SmallVec<[Offset; 2]>;
+
+pub(crate) type Done = oneshot::Sender<Result<Offsets>>;
 
 pub(crate) struct Core {
     files: Files,
     table: Vec<Row>,
     group: Group,
+    /// Who waits for the block that is being made. Empty between blocks, as is `undo`: kept for their memory.
+    pending: Vec<Pending>,
+    /// Where partitions stood before it.
+    undo: Vec<(Slot, Offset)>,
     log_id: u64,
     /// Of the next block.
     next: Sequence,
@@ -60,8 +71,8 @@ struct Row {
 /// Submissions of the block that is being made.
 struct Pending {
     durability: Durability,
-    firsts: Vec<Offset>,
-    done: Option<oneshot::Sender<Result<Vec<Offset>>>>,
+    firsts: Offsets,
+    done: Option<Done>,
 }
 
 /// Newest frames of all partitions, kept in memory up to a number of bytes.
@@ -85,6 +96,8 @@ impl Core {
             files: resume.files,
             table: Vec::new(),
             group: Group::default(),
+            pending: Vec::new(),
+            undo: Vec::new(),
             log_id: resume.log_id,
             next: resume.next,
             synced: resume.synced,
@@ -127,9 +140,43 @@ impl Core {
 
     /// Commits as many of the waiting submissions as one block takes, the first ones, and answers them. Returns how many
     /// of them somebody waits for.
+    #[cfg(test)]
     pub fn commit(&mut self, waiting: &mut VecDeque<Submission>, now: Micros) -> usize {
-        let mut pending = Vec::new();
-        let mut undo = Vec::new();
+        self.commit_with(waiting, now, || {})
+    }
+
+    /// The same. `synced` is called between the sync, if there is one, and the answers.
+    pub fn commit_with(&mut self, waiting: &mut VecDeque<Submission>, now: Micros, synced: impl FnOnce()) -> usize {
+        let (mut pending, mut undo) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.undo));
+        let purpose = self.gather(waiting, &mut pending, &mut undo);
+        let count = pending.iter().filter(|one| one.done.is_some()).count();
+        match self.store(purpose, &mut pending, now) {
+            Ok(strict) => {
+                if strict {
+                    synced();
+                }
+                answer(&mut pending, |_| true);
+            }
+            Err(error) => {
+                self.give_up(&undo, &error);
+                for done in pending.iter_mut().filter_map(|one| one.done.take()) {
+                    let _ = done.send(Err(error.clone()));
+                }
+            }
+        }
+        pending.clear();
+        undo.clear();
+        (self.pending, self.undo) = (pending, undo);
+        count
+    }
+
+    /// Takes what fits into one block and gives it offsets.
+    fn gather(
+        &mut self,
+        waiting: &mut VecDeque<Submission>,
+        pending: &mut Vec<Pending>,
+        undo: &mut Vec<(Slot, Offset)>,
+    ) -> Purpose {
         let mut purpose = Purpose::Messages;
         while let Some(submission) = waiting.front() {
             let (parts, bytes) = (submission.parts.len(), submission.bytes);
@@ -148,41 +195,34 @@ impl Core {
             if submission.parts.iter().any(|part| part.kind != Kind::Data) {
                 purpose = Purpose::State;
             }
-            let firsts = submission.parts.into_iter().map(|part| self.place(part, &mut undo));
+            let firsts = submission.parts.into_iter().map(|part| self.place(part, undo));
             pending.push(Pending {
                 firsts: firsts.collect(),
                 durability: submission.durability,
                 done: submission.done,
             });
         }
-        let count = pending.iter().filter(|one| one.done.is_some()).count();
+        purpose
+    }
+
+    /// Writes the block, answers those who do not wait for a sync, and syncs if somebody does. Returns whether one does.
+    fn store(&mut self, purpose: Purpose, pending: &mut Vec<Pending>, now: Micros) -> Result<bool> {
         let dated = pending.iter().any(|one| one.durability == Durability::Interval);
         let strict = pending.iter().any(|one| one.durability == Durability::Fsync);
-        let result = self.write_group(purpose, now).and_then(|written| {
-            if let Some((block, place)) = &written {
-                self.release(block, place, |durability| durability != Durability::Fsync);
-            }
-            answer(&mut pending, |durability| durability != Durability::Fsync);
-            if strict && self.synced + 1 < self.next {
-                self.sync()?;
-            } else if dated && written.is_some() {
-                self.unsynced_since.get_or_insert(now);
-            }
-            if let Some((block, place)) = &written {
-                self.release(block, place, |durability| durability == Durability::Fsync);
-            }
-            Ok(())
-        });
-        match result {
-            Ok(()) => answer(&mut pending, |_| true),
-            Err(error) => {
-                self.undo(undo, &error);
-                for done in pending.into_iter().filter_map(|one| one.done) {
-                    let _ = done.send(Err(error.clone()));
-                }
-            }
+        let written = self.write_group(purpose, now)?;
+        if let Some((block, place)) = &written {
+            self.release(block, place, |durability| durability != Durability::Fsync);
         }
-        count
+        answer(pending, |durability| durability != Durability::Fsync);
+        if strict && self.synced + 1 < self.next {
+            self.sync()?;
+        } else if dated && written.is_some() {
+            self.unsynced_since.get_or_insert(now);
+        }
+        if let Some((block, place)) = &written {
+            self.release(block, place, |durability| durability == Durability::Fsync);
+        }
+        Ok(strict)
     }
 
     /// Whether somebody else owns one of the partitions by now.
@@ -212,8 +252,8 @@ impl Core {
     }
 
     /// Nothing of the block was stored: its offsets are free again.
-    fn undo(&mut self, undo: Vec<(Slot, Offset)>, error: &LogError) {
-        for (slot, next) in undo {
+    fn give_up(&mut self, undo: &[(Slot, Offset)], error: &LogError) {
+        for &(slot, next) in undo {
             if let Some(row) = self.table.get_mut(slot) {
                 // A table may have been stored before the group failed.
                 let committed = row.partition.bounds().next;
@@ -352,7 +392,7 @@ impl Core {
     pub fn mark(&mut self, now: Micros) -> Result<()> {
         let written = self.write_mark(now);
         if let Err(error) = &written {
-            self.undo(Vec::new(), error);
+            self.give_up(&[], error);
         }
         written
     }
@@ -386,18 +426,12 @@ impl Row {
 }
 
 fn answer(pending: &mut Vec<Pending>, which: impl Fn(Durability) -> bool) {
-    let mut waiting = Vec::with_capacity(pending.len());
-    for one in pending.drain(..) {
-        if which(one.durability) {
-            // Who has gone meanwhile is told nothing; what he appended stays.
-            if let Some(done) = one.done {
-                let _ = done.send(Ok(one.firsts));
-            }
-        } else {
-            waiting.push(one);
+    for one in pending.extract_if(.., |one| which(one.durability)) {
+        // Who has gone meanwhile is told nothing; what he appended stays.
+        if let Some(done) = one.done {
+            let _ = done.send(Ok(one.firsts));
         }
     }
-    *pending = waiting;
 }
 
 impl Tail {

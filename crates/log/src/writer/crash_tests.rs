@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::core::{Core, Submission};
+use super::core::{Core, Offsets, Parts, Submission};
 use super::group::Part;
 use crate::cache::IndexCache;
 use crate::disk::sim::{Faults, Random, SimDisk};
@@ -16,7 +16,7 @@ use crate::error::{LogError, Result};
 use crate::file::LogFile;
 use crate::format::frame::{Flags, Kind};
 use crate::format::record::{RecordRef, records};
-use crate::ids::{Offset, PartitionId};
+use crate::ids::PartitionId;
 use crate::open::{self, Opened};
 use crate::partition::Partition;
 use crate::records::Records;
@@ -93,7 +93,7 @@ fn change(core: &mut Core, meta: &Partition, change: Change, durability: Durabil
     let (done, mut answer) = oneshot::channel();
     let submission = Submission {
         bytes: records.bytes(),
-        parts: vec![Part::of(meta, Kind::Meta, records)],
+        parts: [Part::of(meta, Kind::Meta, records)].into(),
         durability,
         done: Some(done),
     };
@@ -169,10 +169,10 @@ fn read_all(partition: &Partition) -> Vec<u64> {
 }
 
 /// What was submitted, where the answer comes, and how many records of which partition it was about.
-type Submitted = (Submission, oneshot::Receiver<Result<Vec<Offset>>>, Vec<(usize, u64)>);
+type Submitted = (Submission, oneshot::Receiver<Result<Offsets>>, Vec<(usize, u64)>);
 
 fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitted {
-    let (mut parts, mut counts, mut bytes, mut durability) = (Vec::new(), Vec::new(), 0, Durability::Os);
+    let (mut parts, mut counts, mut bytes, mut durability) = (Parts::new(), Vec::new(), 0, Durability::Os);
     for (slot, partition) in driven.partitions.iter().enumerate() {
         let chosen = random.one_in(2) || slot == 0;
         if !chosen {
@@ -195,7 +195,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             kind: Kind::Data,
             flags: Flags::NONE,
             records: n as u32,
-            body: body.into(),
+            body,
             base_time: 1,
             max_time: 1,
             epoch: 0,

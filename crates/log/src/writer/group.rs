@@ -13,6 +13,9 @@ use crate::records::Records;
 /// Where a partition stands in the writer's table.
 pub(crate) type Slot = usize;
 
+/// Lists that are kept for the next block.
+const SPARE_MAX: usize = 64;
+
 /// Records for one partition, as part of a submission.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
@@ -21,7 +24,7 @@ pub(crate) struct Part {
     pub kind: Kind,
     pub flags: Flags,
     pub records: u32,
-    pub body: Bytes,
+    pub body: Vec<u8>,
     pub base_time: Micros,
     pub max_time: Micros,
     pub epoch: u32,
@@ -41,13 +44,16 @@ pub(crate) struct Stamp {
 pub(crate) struct Group {
     frames: Vec<GroupFrame>,
     bodies_len: usize,
+    /// Lists of bodies that have had their turn.
+    spare: Vec<Vec<Vec<u8>>>,
+    headers: Vec<u8>,
 }
 
 #[derive(Debug)]
 pub(crate) struct GroupFrame {
     pub slot: Slot,
     pub header: FrameHeader,
-    bodies: Vec<Bytes>,
+    bodies: Vec<Vec<u8>>,
 }
 
 /// A block as it is written, and where in it each body lies.
@@ -100,7 +106,8 @@ impl Group {
             frame.take(part);
             return (at, first);
         }
-        self.frames.push(GroupFrame::of(part, next));
+        let bodies = self.spare.pop().unwrap_or_default();
+        self.frames.push(GroupFrame::of(part, next, bodies));
         (self.frames.len() - 1, next)
     }
 
@@ -122,44 +129,53 @@ impl Group {
     pub fn finish(&mut self, stamp: Stamp) -> Block {
         let block_len = self.block_len();
         let frames_at = block::LEN + self.frames.len() * frame::LEN;
-        let mut headers = Vec::with_capacity(self.frames.len() * frame::LEN);
+        let count = self.frames.len();
         let mut bytes = Vec::with_capacity(block_len);
         bytes.resize(frames_at, 0);
-        let mut places = Vec::with_capacity(self.frames.len());
-        for mut frame in self.frames.drain(..) {
+        self.headers.clear();
+        for frame in &mut self.frames {
             let start = bytes.len();
-            frame.bodies.iter().for_each(|body| bytes.extend_from_slice(body));
+            // Each is given back as soon as it is copied, while the processor still has it at hand.
+            frame.bodies.drain(..).for_each(|body| bytes.extend_from_slice(&body));
             frame.header.body_crc = crc32c::crc32c(bytes.get(start..).unwrap_or_default());
-            frame.header.encode(&mut headers);
-            places.push((frame.slot, frame.header, start..bytes.len()));
+            frame.header.encode(&mut self.headers);
         }
         self.bodies_len = 0;
         bytes.resize(block_len, 0);
         let header = BlockHeader {
-            frames: places.len() as u16,
+            frames: count as u16,
             block_len: block_len as u32,
             sequence: stamp.sequence,
             commit_time: stamp.commit_time,
             log_id: stamp.log_id,
             synced: stamp.synced,
         };
-        let mut front = Vec::with_capacity(frames_at);
-        header.encode(&headers, &mut front);
-        front.extend_from_slice(&headers);
-        if let Some(place) = bytes.get_mut(..frames_at) {
-            place.copy_from_slice(&front);
+        let mut front = Vec::with_capacity(block::LEN);
+        header.encode(&self.headers, &mut front);
+        if let Some((own, rest)) = bytes
+            .get_mut(..frames_at)
+            .and_then(|b| b.split_at_mut_checked(block::LEN))
+        {
+            own.copy_from_slice(&front);
+            rest.copy_from_slice(&self.headers);
         }
         let bytes = Bytes::from(bytes);
-        let frames = places.into_iter().map(|(slot, header, range)| BlockFrame {
-            slot,
-            header,
-            body_at: range.start as u32,
-            body: bytes.slice(range),
-        });
-        Block {
-            frames: frames.collect(),
-            bytes: bytes.clone(),
+        let mut frames = Vec::with_capacity(count);
+        let mut at = frames_at;
+        for frame in self.frames.drain(..) {
+            let end = at + frame.header.body_len as usize;
+            frames.push(BlockFrame {
+                slot: frame.slot,
+                header: frame.header,
+                body_at: at as u32,
+                body: bytes.slice(at..end),
+            });
+            at = end;
+            self.spare.push(frame.bodies);
         }
+        // Many partitions at once are no reason to keep as many lists.
+        self.spare.truncate(SPARE_MAX);
+        Block { bytes, frames }
     }
 }
 
@@ -174,19 +190,21 @@ impl Part {
             base_time: records.base_time,
             max_time: records.max_time,
             epoch: partition.epoch(),
-            body: records.into(),
+            body: records.body,
         }
     }
 }
 
 impl GroupFrame {
-    fn of(part: Part, base: Offset) -> GroupFrame {
+    fn of(part: Part, base: Offset, mut bodies: Vec<Vec<u8>>) -> GroupFrame {
+        let body_len = part.body.len() as u32;
+        bodies.push(part.body);
         GroupFrame {
             slot: part.slot,
             header: FrameHeader {
                 kind: part.kind,
                 flags: part.flags,
-                body_len: part.body.len() as u32,
+                body_len,
                 body_crc: 0,
                 partition: part.partition,
                 base,
@@ -196,7 +214,7 @@ impl GroupFrame {
                 max_time: part.max_time,
                 epoch: part.epoch,
             },
-            bodies: vec![part.body],
+            bodies,
         }
     }
 
@@ -242,7 +260,7 @@ mod tests {
             kind: Kind::Data,
             flags: Flags::NONE,
             records: values.len() as u32,
-            body: body.into(),
+            body,
             base_time: 7,
             max_time: 7,
             epoch: 1,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
-use super::core::{Core, Submission};
+use super::core::{Core, Parts, Submission};
 use super::group::Part;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
@@ -22,6 +22,9 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// What was journaled goes with the next block, and if there is none for so long, in one of its own.
 const JOURNAL_MAX_AGE: Duration = Duration::from_millis(10);
+
+/// After the last group did not come back within the linger it is not expected to for so many groups.
+const DOUBTS: u32 = 16;
 
 /// The kernel may wake the writer so much later than it asked for: by default as late as the whole linger.
 const TIMER_SLACK: NonZeroU64 = NonZeroU64::new(2_000).expect("it is not zero");
@@ -46,6 +49,17 @@ struct Shared {
     arrived: Condvar,
     room: Notify,
     pace: Pace,
+}
+
+/// How many submissions the next group is likely to have.
+#[derive(Default)]
+struct Expected {
+    /// Those of the last group who were waiting.
+    answered: usize,
+    /// Those who came while it was synced.
+    came: usize,
+    /// So many groups more are not waited for beyond the size of the last one.
+    doubts: u32,
 }
 
 #[derive(Default)]
@@ -83,6 +97,10 @@ impl Writer {
     /// Hands a submission over, waiting while too much waits already. It is answered through its own channel.
     pub async fn submit(&self, submission: Submission) -> Result<()> {
         let mut submission = Some(submission);
+        // There is room nearly always, and to be told of it costs a lock.
+        if self.shared.try_push(&mut submission)? {
+            return Ok(());
+        }
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
@@ -115,7 +133,7 @@ impl Writer {
     pub fn barrier(&self) -> Result<()> {
         let (done, answer) = oneshot::channel();
         let mut submission = Some(Submission {
-            parts: Vec::new(),
+            parts: Parts::new(),
             durability: Durability::Fsync,
             bytes: 0,
             done: Some(done),
@@ -139,6 +157,27 @@ impl Writer {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
+    }
+}
+
+impl Expected {
+    /// The last group comes back, and joins those who came meanwhile: without them two groups that have formed by chance
+    /// would take turns for ever, with two syncs for what one could do.
+    fn submissions(&self) -> usize {
+        if self.doubts > 0 {
+            return self.answered;
+        }
+        self.answered + self.came
+    }
+
+    /// After the linger so many were there. Who does not wait for an answer before he goes on does not come back because
+    /// of it.
+    fn learn(&mut self, there: usize) {
+        let back = there.saturating_sub(self.came);
+        self.doubts = match self.doubts {
+            0 if self.came > 0 && back < self.answered / 2 => DOUBTS,
+            doubts => doubts.saturating_sub(1),
+        };
     }
 }
 
@@ -175,11 +214,13 @@ impl Shared {
     fn run(&self, mut core: Core) {
         // Refused, the groups are a little smaller.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
-        let (mut waiting, mut previous, mut marked) = (VecDeque::new(), 1, true);
+        let (mut waiting, mut expected, mut marked) = (VecDeque::new(), Expected::default(), true);
         loop {
-            let closing = self.take(&mut core, &mut waiting, previous, &mut marked);
+            let closing = self.take(&mut core, &mut waiting, &mut expected, &mut marked);
             while !waiting.is_empty() {
-                previous = core.commit(&mut waiting, now()).max(1);
+                expected.came = 0;
+                let count = || expected.came = self.inbox.lock().waiting.len();
+                expected.answered = core.commit_with(&mut waiting, now(), count);
                 marked = false;
             }
             self.sync_if_due(&mut core);
@@ -204,8 +245,22 @@ impl Shared {
     }
 
     /// Waits for submissions and takes them all. Returns whether they are the last.
-    fn take(&self, core: &mut Core, waiting: &mut VecDeque<Submission>, previous: usize, marked: &mut bool) -> bool {
+    fn take(
+        &self,
+        core: &mut Core,
+        waiting: &mut VecDeque<Submission>,
+        expected: &mut Expected,
+        marked: &mut bool,
+    ) -> bool {
         let mut inbox = self.inbox.lock();
+        // Those who were answered come back now. To be woken by the first of them, only to wait for the others, would be
+        // one switch of threads more for each block.
+        let mut gathers = expected.answered > 1 && !self.pace.linger.is_zero();
+        if gathers {
+            self.gather(&mut inbox, expected.submissions());
+            expected.learn(inbox.waiting.len());
+            gathers = inbox.waiting.is_empty();
+        }
         while inbox.waiting.is_empty() && !inbox.closing {
             inbox.wake_at = 1;
             let journal_age = inbox.dirty_since.map(|since| since.elapsed());
@@ -228,10 +283,9 @@ impl Shared {
                 inbox = self.inbox.lock();
             }
         }
-        if inbox.waiting.len() < previous && !self.pace.linger.is_zero() && !inbox.closing {
-            let until = Instant::now() + self.pace.linger;
-            inbox.wake_at = previous;
-            while inbox.waiting.len() < previous && !self.arrived.wait_until(&mut inbox, until).timed_out() {}
+        if gathers && !inbox.waiting.is_empty() {
+            // The first of them took longer than the linger.
+            self.gather(&mut inbox, expected.answered);
         }
         inbox.wake_at = 0;
         for partition in inbox.partitions.drain(..) {
@@ -241,12 +295,30 @@ impl Shared {
         inbox.dirty_since = None;
         let journals = std::mem::take(&mut inbox.dirty);
         waiting.extend(journals.iter().flat_map(submissions_of));
-        waiting.append(&mut inbox.waiting);
+        if waiting.is_empty() {
+            std::mem::swap(waiting, &mut inbox.waiting);
+        } else {
+            waiting.append(&mut inbox.waiting);
+        }
         inbox.bytes = 0;
         let closing = inbox.closing;
         drop(inbox);
         self.room.notify_waiters();
         closing
+    }
+
+    /// Waits until so many submissions are there, at most for the linger.
+    fn gather(&self, inbox: &mut MutexGuard<'_, Inbox>, size: usize) {
+        if inbox.waiting.len() >= size {
+            return;
+        }
+        let until = Instant::now() + self.pace.linger;
+        inbox.wake_at = size;
+        while inbox.waiting.len() < size && !inbox.closing {
+            if self.arrived.wait_until(inbox, until).timed_out() {
+                break;
+            }
+        }
     }
 
     fn patience(&self, core: &Core) -> Duration {
@@ -271,7 +343,7 @@ fn submissions_of(partition: &Arc<Partition>) -> impl Iterator<Item = Submission
     let parts = partition.take_journal().into_iter();
     parts.map(|(kind, records)| Submission {
         bytes: records.bytes(),
-        parts: vec![Part::of(partition, kind, records)],
+        parts: [Part::of(partition, kind, records)].into(),
         durability: partition.durability,
         done: None,
     })
