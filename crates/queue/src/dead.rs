@@ -4,14 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-use smol_str::SmolStr;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::format::varint;
 use thalweg_log::{LogError, Offset, Records, Unit};
 
-use crate::error::{QueueError, Result};
+use crate::error::Result;
 use crate::group::Group;
 use crate::machine::{Ending, Machine, Reason, Terminal};
 use crate::message::{Message, NewMessage, TARGET_GROUP, TOPIC};
@@ -231,16 +229,4 @@ impl Group {
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// The name of a queue's dead letters, for errors.
-pub(crate) fn no_dead_letters(queue: &SmolStr) -> QueueError {
-    QueueError::QueueNotFound {
-        queue: SmolStr::new(format!("dlq.{queue}")),
-    }
-}
-
-/// A key is text in the answers of an API.
-pub(crate) fn key_text(key: &Bytes) -> String {
-    String::from_utf8_lossy(key).into_owned()
 }

@@ -245,6 +245,9 @@ impl Queue {
             };
             inner.checkpoint(group.id, &consumers, &mut values);
         }
+        if partition == 0 {
+            values.extend(self.dropped_record());
+        }
         let now = self.clock.now();
         self.log
             .journal(self.state_id(partition), Kind::Checkpoint, &mut |records| {

@@ -2,6 +2,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod admin;
 pub mod assignment;
 mod catalog;
 mod claim;
@@ -13,6 +14,7 @@ mod group;
 pub mod hash;
 mod ids;
 mod keeper;
+mod letters;
 #[doc(hidden)]
 pub mod machine;
 pub mod members;
@@ -21,18 +23,23 @@ pub mod names;
 mod part;
 mod queue;
 mod queues;
+mod ranges;
 mod recover;
 pub mod settings;
 mod settle;
+mod stats;
 mod store;
 pub mod times;
 
+pub use admin::SeekTo;
 pub use claim::{Asking, ClaimWant, Delivery};
 pub use clock::{Clock, SystemClock};
 pub use error::{QueueError, Result};
 pub use group::{Group, GroupCounters};
 pub use ids::{IdError, MessageId, Receipt};
+pub use letters::{DeadFilter, DeadPage, DeadSelect, ResendTo};
 pub use message::{Message, NewMessage};
 pub use queue::{Counters, Produced, Queue};
 pub use queues::{Pause, Queues, QueuesOptions};
 pub use settle::{Settled, Verdict};
+pub use stats::{GroupStats, QueueStats};

@@ -22,6 +22,8 @@ use crate::store::Cursor;
 pub(crate) const CHANGES: u8 = 1;
 pub(crate) const CHECKPOINT: u8 = 2;
 pub(crate) const CONSUMER: u8 = 3;
+/// Dead letters that were sent again or thrown away, of group 0, which is none.
+pub(crate) const DROPPED: u8 = 4;
 
 /// Nothing to do.
 pub(crate) const NEVER: Micros = Micros::MAX;
@@ -230,6 +232,7 @@ pub(crate) enum StateRecord<'a> {
     Changes(&'a [u8]),
     Checkpoint(&'a [u8]),
     Consumer(u32, MemberKind, &'a str),
+    Dropped(&'a [u8]),
 }
 
 /// The group and what is said of it; `None` for bytes that are no such record.
@@ -239,6 +242,7 @@ pub(crate) fn parse_record(value: &[u8]) -> Option<(u32, StateRecord<'_>)> {
     let record = match *what {
         CHANGES => StateRecord::Changes(rest),
         CHECKPOINT => StateRecord::Checkpoint(rest),
+        DROPPED => StateRecord::Dropped(rest),
         CONSUMER => {
             let (index, rest) = varint::take(rest)?;
             let (kind, id) = rest.split_first()?;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use smol_str::SmolStr;
+use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{Durability, Listener, Log, Micros, Offset, PartitionId, Records, Unit};
 use tokio::sync::Notify;
@@ -25,6 +26,7 @@ use crate::machine::{self, Backoff, Passed, Policy};
 use crate::message::{DEDUP_ID, Message, NewMessage};
 use crate::part::{Inner, State};
 use crate::queues::{Home, no_group};
+use crate::ranges::Ranges;
 use crate::settings::{self, Overflow, QueueSettings};
 use crate::store::{MemoryStore, Next, Store};
 use crate::times::{effective_ttl, micros};
@@ -53,6 +55,8 @@ pub struct Queue {
     pub(crate) paused: Paused,
     pub(crate) counters: Counters,
     pub(crate) keeper: Keeper,
+    /// Dead letters that are gone from the middle.
+    pub(crate) dropped: Mutex<Ranges>,
     pub(crate) removed: AtomicBool,
     /// The set of queues that it belongs to.
     pub(crate) home: Weak<Home>,
@@ -68,6 +72,12 @@ pub(crate) struct Admission {
     pub storing: u64,
     /// Messages that are retained or being stored.
     pub retained: u64,
+}
+
+impl Admission {
+    pub fn retained_less(&mut self, count: u64) {
+        self.retained = self.retained.saturating_sub(count);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +116,9 @@ pub struct Produced {
     pub repeated: bool,
 }
 
+/// Records of state that go with a message.
+pub(crate) type Fact = (PartitionId, Records);
+
 pub(crate) struct Parts {
     pub id: u32,
     pub name: SmolStr,
@@ -140,6 +153,7 @@ impl Queue {
                 call: Notify::new(),
                 trim: AtomicBool::new(false),
             },
+            dropped: Mutex::default(),
             removed: AtomicBool::new(false),
             home: parts.home,
         }
@@ -214,12 +228,17 @@ impl Queue {
 
     /// Stores messages together or not at all. Those without a key stay together in one partition.
     pub async fn produce_all(&self, messages: Vec<NewMessage>) -> Result<Vec<Produced>> {
+        self.produce_with(messages, Vec::new()).await
+    }
+
+    /// The same, with facts of other partitions that are stored in the same commit.
+    pub(crate) async fn produce_with(&self, messages: Vec<NewMessage>, facts: Vec<Fact>) -> Result<Vec<Produced>> {
         self.may_produce(&messages)?;
         let (messages, mut answers) = self.without_repeated(messages).await?;
         let tickets: Vec<Ticket> = answers.iter().filter_map(Answer::ticket).collect();
         let stored = match messages.is_empty() {
             true => Ok(Vec::new()),
-            false => self.store(messages).await,
+            false => self.store(messages, facts).await,
         };
         let mut dedup = self.dedup.lock();
         match stored {
@@ -302,14 +321,14 @@ impl Queue {
         Ok((left, answers))
     }
 
-    async fn store(&self, messages: Vec<NewMessage>) -> Result<Vec<Place>> {
+    async fn store(&self, messages: Vec<NewMessage>, facts: Vec<Fact>) -> Result<Vec<Place>> {
         let count = messages.len() as u64;
         let bytes: u64 = messages.iter().map(|message| message.bytes() as u64).sum();
         self.admit(count, bytes).await?;
         let placed = self.place(messages);
         let stored = match self.is_in_memory() {
             true => Ok(self.store_in_memory(placed)),
-            false => self.store_in_log(placed).await,
+            false => self.store_in_log(placed, facts).await,
         };
         self.stored(count, bytes, stored.is_ok());
         if stored.is_err() {
@@ -333,7 +352,7 @@ impl Queue {
         (self.turn.fetch_add(1, Ordering::Relaxed) % partitions.max(1) as usize) as u32
     }
 
-    async fn store_in_log(&self, messages: Vec<(u32, NewMessage)>) -> Result<Vec<Place>> {
+    async fn store_in_log(&self, messages: Vec<(u32, NewMessage)>, facts: Vec<Fact>) -> Result<Vec<Place>> {
         let now = self.clock.now();
         let ttl = self.settings.read().ttl;
         let mut parts: Vec<(u32, Records)> = Vec::new();
@@ -355,6 +374,9 @@ impl Queue {
         let unit = parts.into_iter().fold(Unit::default(), |unit, (partition, records)| {
             unit.and(self.data_id(partition), records)
         });
+        let unit = facts
+            .into_iter()
+            .fold(unit, |unit, (id, records)| unit.and_of(Kind::State, id, records));
         let appended = self.log.append(unit, None).await?;
         let place = |(at, n): (usize, u64)| Place {
             partition: partitions.get(at).copied().unwrap_or_default(),

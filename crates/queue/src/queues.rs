@@ -483,6 +483,21 @@ impl Queue {
         }
     }
 
+    /// Another queue of the same set.
+    pub(crate) fn neighbour(&self, name: &str) -> Result<Arc<Queue>> {
+        let home = Weak::upgrade(&self.home);
+        home.and_then(|home| home.get(name).ok())
+            .ok_or_else(|| QueueError::QueueNotFound {
+                queue: SmolStr::new(name),
+            })
+    }
+
+    /// The dead letters, if there have been any.
+    pub(crate) fn known_dead_letters(&self) -> Option<Arc<Queue>> {
+        let name = dead_letter_name(self.name()).ok().flatten()?;
+        Weak::upgrade(&self.home)?.get(&name).ok()
+    }
+
     pub(crate) async fn dead_letters(self: &Arc<Queue>) -> Result<Option<Arc<Queue>>> {
         match Weak::upgrade(&self.home) {
             Some(home) => home.dead_letters_of(self).await,

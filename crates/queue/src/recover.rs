@@ -30,6 +30,7 @@ struct Told {
     /// Since the checkpoint.
     changes: Vec<u8>,
     consumers: BTreeMap<u32, (MemberKind, SmolStr)>,
+    dropped: Vec<u8>,
 }
 
 /// All groups of a queue. Reads what was leased, too: who has it must be known before anything is handed out.
@@ -46,6 +47,11 @@ fn recover_blocking(queue: &Queue, entry: &Entry) -> Result<Vec<Group>> {
             true => BTreeMap::new(),
             false => read_state(queue, partition)?,
         });
+    }
+    let dropped = told.first_mut().and_then(|told| told.remove(&0));
+    if let Some(dropped) = dropped {
+        let added = queue.dropped.lock().decode_into(&dropped.dropped);
+        added.ok_or_else(|| damaged(queue, 0, "what was taken out of it cannot be read"))?;
     }
     if !entry.settings.dedup_window.is_zero() && !queue.is_in_memory() {
         restore_dedup(queue, entry)?;
@@ -96,6 +102,7 @@ impl Told {
                 self.checkpoint = Some(bytes.to_vec());
                 self.changes.clear();
             }
+            StateRecord::Dropped(bytes) => self.dropped.extend_from_slice(bytes),
             StateRecord::Consumer(index, kind, id) => drop(self.consumers.insert(index, (kind, SmolStr::new(id)))),
         }
     }

@@ -100,6 +100,20 @@ impl Machine {
         true
     }
 
+    /// The consumer is gone with all it has.
+    pub fn release_all(&mut self, consumer: u32) {
+        let leased: Vec<(Offset, u32)> = self
+            .store
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.state == State::Leased && entry.consumer == consumer)
+            .map(|(_, entry)| (entry.offset, entry.deliveries))
+            .collect();
+        for (offset, delivery) in leased {
+            self.release(offset, delivery, false);
+        }
+    }
+
     /// Overdue leases come here too.
     pub(super) fn fail(&mut self, entry: u32, delay: Option<Micros>, now: Micros) -> FailOutcome {
         let at = self.store.entries.get_mut(entry);

@@ -1,0 +1,260 @@
+//! What operators do with a queue: empty it, look into it, set groups back or forward, ask how it is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use thalweg_log::{LogError, Micros, Offset};
+
+use crate::error::{QueueError, Result};
+use crate::group::Group;
+use crate::ids::Receipt;
+use crate::message::Message;
+use crate::part::State;
+use crate::queue::Queue;
+use crate::store::{Cursor, Next, Store};
+
+/// Where a group goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    Earliest,
+    Latest,
+    /// In one partition or in all.
+    Offset {
+        partition: Option<u32>,
+        offset: Offset,
+    },
+    /// At the first message that was appended then or later.
+    Time(Micros),
+}
+
+impl Queue {
+    /// Drops all messages for all work groups, those that consumers have, too; stream groups go to the end. Durable when
+    /// it returns. Returns how many messages were not settled by the slowest group.
+    pub async fn purge(self: &Arc<Queue>) -> Result<u64> {
+        let dropped = self.depth();
+        let groups = self.groups();
+        for group in &groups {
+            self.change_each(group, None, |state, _, next| match state {
+                State::Work(machine) => machine.purge(next),
+                State::Stream(machine) => machine.commit(next),
+            })?;
+        }
+        // Without groups nothing else says that they are gone.
+        if groups.is_empty() {
+            for store in self.partitions.read().iter() {
+                store.trim(store.next()?)?;
+            }
+            self.admission.lock().retained = 0;
+        }
+        let states: Vec<_> = (0..self.partition_count())
+            .map(|partition| self.state_id(partition))
+            .collect();
+        self.wait_for(&states).await?;
+        self.let_go();
+        self.grown();
+        Ok(dropped)
+    }
+
+    /// Sets what a stream group has committed in a partition. Durable when it returns.
+    pub async fn commit(&self, group: &Arc<Group>, partition: u32, offset: Offset) -> Result<()> {
+        if group.is_work() {
+            return Err(only_streams(group, "committed"));
+        }
+        self.partition(partition)?;
+        self.change_each(group, Some(partition), |state, _, next| {
+            if let State::Stream(machine) = state {
+                machine.commit(offset.min(next));
+            }
+        })?;
+        self.settled(group);
+        self.wait_for(&[self.state_id(partition)]).await
+    }
+
+    /// Has a group go on elsewhere. A work group gets everything from there on again, with delivery 1; what lies before is
+    /// settled. Durable when it returns.
+    pub async fn seek(&self, group: &Arc<Group>, to: SeekTo) -> Result<()> {
+        let only = match to {
+            SeekTo::Offset { partition, .. } => partition,
+            _ => None,
+        };
+        if let Some(partition) = only {
+            self.partition(partition)?;
+        }
+        let stores = self.partitions.read().clone();
+        let mut targets = Vec::with_capacity(stores.len());
+        for store in &stores {
+            targets.push(match to {
+                SeekTo::Earliest => store.first()?,
+                SeekTo::Latest => store.next()?,
+                SeekTo::Offset { offset, .. } => offset.clamp(store.first()?, store.next()?),
+                SeekTo::Time(time) => at_time(store.clone(), time).await?,
+            });
+        }
+        self.change_each(group, only, |state, partition, next| {
+            let target = targets.get(partition as usize).copied().unwrap_or(next);
+            match state {
+                State::Stream(machine) => machine.seek(target),
+                State::Work(machine) if target <= machine.cursor() => {
+                    machine.seek(target);
+                }
+                // Forward: what lies between is dropped.
+                State::Work(machine) => machine.purge(target),
+            }
+        })?;
+        self.settled(group);
+        let states: Vec<_> = (0..self.partition_count())
+            .map(|partition| self.state_id(partition))
+            .collect();
+        self.wait_for(&states).await
+    }
+
+    fn change_each(&self, group: &Group, only: Option<u32>, change: impl Fn(&mut State, u32, Offset)) -> Result<()> {
+        let (parts, stores) = (group.parts.read().clone(), self.partitions.read().clone());
+        let now = self.clock.now();
+        for ((partition, part), store) in (0..).zip(&parts).zip(&stores) {
+            if only.is_some_and(|only| only != partition) {
+                continue;
+            }
+            let next = store.next()?;
+            let mut inner = part.inner.lock();
+            change(&mut inner.state, partition, next);
+            inner.cursor = Cursor::default();
+            self.after(group, partition, part, &mut inner, now)?;
+        }
+        group.wake();
+        Ok(())
+    }
+
+    fn partition(&self, partition: u32) -> Result<()> {
+        let partitions = self.partition_count();
+        if partition < partitions {
+            return Ok(());
+        }
+        let name = self.name();
+        Err(QueueError::invalid(format!(
+            "queue {name} has partitions 0 to {}, not {partition}",
+            partitions.saturating_sub(1)
+        )))
+    }
+
+    /// Messages as they lie there, from `from` or the oldest on, without handing them out.
+    pub async fn browse(
+        &self,
+        partition: Option<u32>,
+        from: Option<Offset>,
+        limit: usize,
+    ) -> Result<Vec<(u32, Message)>> {
+        if let Some(partition) = partition {
+            self.partition(partition)?;
+        }
+        let stores = self.partitions.read().clone();
+        let chosen: Vec<(u32, Arc<Store>)> = (0..)
+            .zip(stores)
+            .filter(|(n, _)| partition.is_none_or(|only| only == *n))
+            .collect();
+        let read = tokio::task::spawn_blocking(move || {
+            let mut found = Vec::new();
+            for (partition, store) in chosen {
+                let from = from.unwrap_or(0).max(store.first()?);
+                let messages = read_from(&store, from, limit - found.len())?;
+                found.extend(messages.into_iter().map(|message| (partition, message)));
+            }
+            Ok::<_, LogError>(found)
+        });
+        Ok(read.await.unwrap_or(Err(LogError::Closed))?)
+    }
+
+    /// Messages that consumers took and will not work on: ready for others at once, and as if never delivered if they have
+    /// not left the process.
+    pub fn give_back(&self, group: &Group, receipts: &[Receipt], unsent: bool) -> Result<()> {
+        let now = self.clock.now();
+        for receipt in receipts {
+            let Some(part) = group.part(receipt.id.partition) else {
+                continue;
+            };
+            let mut inner = part.inner.lock();
+            match &mut inner.state {
+                State::Work(machine) => {
+                    machine.release(receipt.id.offset, receipt.delivery, unsent);
+                }
+                // What was read and not acked is read again.
+                State::Stream(machine) => {
+                    let _ = machine.nack(receipt.id.offset, 0, now);
+                }
+            }
+            self.after(group, receipt.id.partition, &part, &mut inner, now)?;
+        }
+        group.wake();
+        Ok(())
+    }
+
+    /// A consumer leaves a group; what it has goes to others, unless its kind comes back for it.
+    pub fn leave(&self, group: &Group, consumer: &str) {
+        let now = self.clock.now();
+        let left = {
+            let mut members = group.members.lock();
+            members.find(consumer).filter(|index| !members.leave(now, *index))
+        };
+        if let Some(index) = left {
+            for (partition, part) in (0..).zip(group.parts.read().iter()) {
+                let mut inner = part.inner.lock();
+                if let State::Work(machine) = &mut inner.state {
+                    machine.release_all(index);
+                }
+                if let Err(error) = self.after(group, partition, part, &mut inner, now) {
+                    tracing::warn!(queue = %self.name(), %error, "what a consumer gave back cannot be stored");
+                }
+            }
+        }
+        self.look_by(group);
+        group.wake();
+    }
+
+    /// Tasks of the queue end with the process; nothing else is taken from now on.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+}
+
+/// The first message that was appended at `time` or later.
+async fn at_time(store: Arc<Store>, time: Micros) -> Result<Offset> {
+    let found = tokio::task::spawn_blocking(move || {
+        let mut from = store.offset_at(time)?.max(store.first()?);
+        // The frame that may have it begins earlier.
+        loop {
+            let messages = read_from(&store, from, 1000)?;
+            let Some(last) = messages.last() else {
+                return Ok(from);
+            };
+            if let Some(message) = messages.iter().find(|message| message.time >= time) {
+                return Ok(message.offset);
+            }
+            from = last.offset + 1;
+        }
+    });
+    Ok(found.await.unwrap_or(Err(LogError::Closed))?)
+}
+
+/// Reads the disk if need be.
+pub(crate) fn read_from(store: &Store, from: Offset, limit: usize) -> std::result::Result<Vec<Message>, LogError> {
+    let (mut cursor, mut at, mut found) = (Cursor::default(), from, Vec::new());
+    while found.len() < limit {
+        match store.at(&mut cursor, at)? {
+            Next::Message(message, _) => {
+                at = message.offset + 1;
+                found.push(message);
+            }
+            Next::Gap { to, .. } => at = to,
+            Next::Load => cursor = store.load(at)?,
+            Next::End => break,
+        }
+    }
+    Ok(found)
+}
+
+fn only_streams(group: &Group, what: &str) -> QueueError {
+    QueueError::invalid(format!(
+        "group {} has mode work, in which messages are settled, not {what}; use mode stream",
+        group.name()
+    ))
+}

@@ -1,0 +1,202 @@
+//! How a queue is: what it holds, what each group has done with it, who reads it.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+use thalweg_log::{Micros, Offset};
+
+use crate::group::Group;
+use crate::machine::Counts;
+use crate::part::State;
+use crate::queue::Queue;
+use crate::store::{Cursor, Next};
+
+/// A queue at one moment.
+#[derive(Clone, Debug)]
+pub struct QueueStats {
+    pub name: SmolStr,
+    pub depth: u64,
+    pub bytes: u64,
+    pub retained: u64,
+    /// Age of the oldest message that is retained.
+    pub oldest_seconds: f64,
+    /// Since the start of the process.
+    pub enqueued: u64,
+    pub refused: u64,
+    pub produce_paused: bool,
+    pub consume_paused: bool,
+    /// First and next offset of each partition.
+    pub partitions: Vec<(Offset, Offset)>,
+    pub groups: Vec<GroupStats>,
+}
+
+/// A group at one moment.
+#[derive(Clone, Debug)]
+pub struct GroupStats {
+    pub name: SmolStr,
+    pub mode: &'static str,
+    /// Not settled, or not committed.
+    pub backlog: u64,
+    pub counts: Counts,
+    pub delivered: u64,
+    pub paused: bool,
+    pub declared: bool,
+    /// First offset that is not settled, or the committed one, by partition.
+    pub positions: Vec<Offset>,
+    pub generation: u64,
+    /// Each with its partitions and its leases.
+    pub consumers: Vec<(SmolStr, std::ops::Range<u32>, u32)>,
+}
+
+impl Queue {
+    pub fn stats(&self) -> QueueStats {
+        let stores = self.partitions.read().clone();
+        let partitions: Vec<_> = stores
+            .iter()
+            .map(|store| (store.first().unwrap_or_default(), store.next().unwrap_or_default()))
+            .collect();
+        let counters = self.counters();
+        let refused = [
+            &counters.refused_full,
+            &counters.refused_paused,
+            &counters.refused_too_large,
+            &counters.refused_log,
+        ];
+        QueueStats {
+            name: self.name().clone(),
+            depth: self.depth(),
+            bytes: self.bytes(),
+            retained: self.admission.lock().retained,
+            oldest_seconds: self.oldest_seconds(),
+            enqueued: counters.enqueued.load(Ordering::Relaxed),
+            refused: refused.iter().map(|counter| counter.load(Ordering::Relaxed)).sum(),
+            produce_paused: self.paused.produce.load(Ordering::Relaxed),
+            consume_paused: self.paused.consume.load(Ordering::Relaxed),
+            partitions,
+            groups: self.groups().iter().map(|group| group.stats()).collect(),
+        }
+    }
+
+    /// As far as it is known without reading a disk.
+    fn oldest_seconds(&self) -> f64 {
+        let now = self.clock.now();
+        let stores = self.partitions.read().clone();
+        let times = stores.iter().filter_map(|store| {
+            let first = store.first().ok()?;
+            match store.at(&mut Cursor::default(), first).ok()? {
+                Next::Message(message, _) => Some(message.time),
+                _ => None,
+            }
+        });
+        times.min().map_or(0.0, |time: Micros| (now - time).max(0) as f64 / 1e6)
+    }
+}
+
+impl Group {
+    pub fn stats(&self) -> GroupStats {
+        let mut counts = Counts::default();
+        let mut positions = Vec::new();
+        for part in self.parts.read().iter() {
+            match &part.inner.lock().state {
+                State::Work(machine) => {
+                    add(&mut counts, &machine.counts());
+                    positions.push(machine.floor());
+                }
+                State::Stream(machine) => positions.push(machine.committed()),
+            }
+        }
+        let members = self.members.lock();
+        GroupStats {
+            name: self.name().clone(),
+            mode: self.settings.mode.name(),
+            backlog: self.backlog(),
+            counts,
+            delivered: self.counters.delivered.load(Ordering::Relaxed),
+            paused: self.is_paused(),
+            declared: self.declared,
+            positions,
+            generation: members.generation(),
+            consumers: members
+                .iter()
+                .map(|member| (SmolStr::new(member.id), members.assigned(member.index), member.leases))
+                .collect(),
+        }
+    }
+}
+
+fn add(sum: &mut Counts, one: &Counts) {
+    sum.delayed += one.delayed;
+    sum.ready += one.ready;
+    sum.leased += one.leased;
+    sum.waiting += one.waiting;
+    sum.ending += one.ending;
+    sum.held += one.held;
+    sum.lanes += one.lanes;
+    sum.acked += one.acked;
+    sum.dead += one.dead;
+    sum.expired += one.expired;
+    sum.dropped += one.dropped;
+    sum.skipped += one.skipped;
+    sum.lost += one.lost;
+    sum.redelivered += one.redelivered;
+    sum.lease_timeouts += one.lease_timeouts;
+    sum.stopped += one.stopped;
+}
+
+impl QueueStats {
+    pub fn to_json(&self) -> Value {
+        let partitions: Vec<Value> = (0u32..)
+            .zip(&self.partitions)
+            .map(|(partition, (first, next))| json!({"partition": partition, "first": first, "next": next}))
+            .collect();
+        json!({
+            "name": self.name.as_str(),
+            "depth": self.depth,
+            "bytes": self.bytes,
+            "retained": self.retained,
+            "oldest_seconds": self.oldest_seconds,
+            "enqueued": self.enqueued,
+            "refused": self.refused,
+            "paused": {"produce": self.produce_paused, "consume": self.consume_paused},
+            "partitions": partitions,
+            "groups": self.groups.iter().map(GroupStats::to_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl GroupStats {
+    pub fn to_json(&self) -> Value {
+        let consumers: Vec<Value> = self
+            .consumers
+            .iter()
+            .map(|(id, partitions, leases)| {
+                json!({"id": id.as_str(), "partitions": partitions.clone().collect::<Vec<u32>>(), "leases": leases})
+            })
+            .collect();
+        let counts = &self.counts;
+        json!({
+            "name": self.name.as_str(),
+            "mode": self.mode,
+            "backlog": self.backlog,
+            "delayed": counts.delayed,
+            "ready": counts.ready,
+            "leased": counts.leased,
+            "waiting": counts.waiting,
+            "leaving": counts.ending,
+            "held": counts.held,
+            "acked": counts.acked,
+            "dead": counts.dead,
+            "expired": counts.expired,
+            "dropped": counts.dropped,
+            "lost": counts.lost,
+            "redelivered": counts.redelivered,
+            "delivered": self.delivered,
+            "paused": self.paused,
+            "declared": self.declared,
+            "positions": self.positions,
+            "generation": self.generation,
+            "consumers": consumers,
+        })
+    }
+}

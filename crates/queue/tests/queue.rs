@@ -1,0 +1,439 @@
+//! Queues on a real log in a folder: what a user sees, before and after a restart.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use thalweg_log::disk::Folder;
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, Micros};
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings};
+use thalweg_queue::{
+    ClaimWant, Clock, DeadFilter, DeadSelect, Delivery, Group, MessageId, NewMessage, Queue, Queues, QueuesOptions,
+    Receipt, ResendTo, SeekTo, Verdict,
+};
+
+/// Goes on by itself, and further when it is told to.
+struct TestClock {
+    ahead: AtomicI64,
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Micros {
+        let since = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        since.as_micros() as Micros + self.ahead.load(Ordering::SeqCst)
+    }
+}
+
+struct Place {
+    queues: Queues,
+    log: Arc<EmbeddedLog>,
+    clock: Arc<TestClock>,
+}
+
+async fn open(folder: &Path) -> Place {
+    let options = LogOptions {
+        file_bytes: 4 << 20,
+        first_file_bytes: 1 << 20,
+        min_free_bytes: Some(0),
+        spare: 1,
+        ..LogOptions::default()
+    };
+    let log = Arc::new(EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap());
+    let clock = Arc::new(TestClock {
+        ahead: AtomicI64::new(0),
+    });
+    let options = QueuesOptions {
+        durability: Durability::Fsync,
+        auto_create: false,
+    };
+    let queues = Queues::open(log.clone(), clock.clone(), options).await.unwrap();
+    Place { queues, log, clock }
+}
+
+impl Place {
+    /// As by `kill -9`: nothing is said to anybody.
+    fn kill(self) {
+        self.log.close();
+    }
+
+    async fn stop(self) {
+        self.queues.close().await;
+        self.log.close();
+    }
+
+    fn later(&self, time: Duration) {
+        self.clock.ahead.fetch_add(time.as_micros() as i64, Ordering::SeqCst);
+    }
+}
+
+fn settings(partitions: u32, groups: &[(&str, GroupMode)]) -> QueueSettings {
+    QueueSettings {
+        partitions,
+        groups: groups
+            .iter()
+            .map(|(name, mode)| GroupSettings::new(name, *mode))
+            .collect(),
+        ..QueueSettings::default()
+    }
+}
+
+async fn put(queue: &Arc<Queue>, texts: &[&str]) {
+    for text in texts {
+        queue.produce(NewMessage::of(text.as_bytes().to_vec())).await.unwrap();
+    }
+}
+
+async fn keyed(queue: &Arc<Queue>, key: &str, text: &str) {
+    let message = NewMessage {
+        key: Some(key.as_bytes().to_vec().into()),
+        ..NewMessage::of(text.as_bytes().to_vec())
+    };
+    queue.produce(message).await.unwrap();
+}
+
+async fn claim(queue: &Arc<Queue>, group: &str, max: u32) -> Vec<Delivery> {
+    claim_as(queue, &queue.group(group).unwrap(), "c", max, Duration::ZERO).await
+}
+
+async fn claim_as(queue: &Arc<Queue>, group: &Arc<Group>, consumer: &str, max: u32, wait: Duration) -> Vec<Delivery> {
+    let want = ClaimWant {
+        max,
+        wait,
+        ..ClaimWant::default()
+    };
+    queue.claim(group, consumer, MemberKind::Http, want).await.unwrap()
+}
+
+fn texts(deliveries: &[Delivery]) -> Vec<String> {
+    let text = |delivery: &Delivery| String::from_utf8(delivery.message.payload.to_vec()).unwrap();
+    deliveries.iter().map(text).collect()
+}
+
+fn receipt(queue: &Queue, delivery: &Delivery) -> Receipt {
+    Receipt {
+        id: MessageId {
+            queue: queue.name().clone(),
+            partition: delivery.partition,
+            offset: delivery.message.offset,
+        },
+        delivery: delivery.delivery,
+    }
+}
+
+async fn settle(queue: &Arc<Queue>, group: &str, deliveries: &[Delivery], verdict: Verdict) {
+    let verdicts = deliveries
+        .iter()
+        .map(|delivery| (receipt(queue, delivery), verdict.clone()))
+        .collect();
+    let group = queue.group(group).unwrap();
+    let settled = queue.settle(&group, verdicts, true).await.unwrap();
+    assert!(settled.failed.is_empty(), "{:?}", settled.failed);
+}
+
+const NACK_NOW: Verdict = Verdict::Nack {
+    delay: Some(Duration::ZERO),
+};
+
+#[tokio::test]
+async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let groups = [("alarms", GroupMode::Work), ("live", GroupMode::Stream)];
+    let queue = place.queues.create("pumps", settings(1, &groups)).await.unwrap();
+    put(&queue, &["a", "b", "c", "d"]).await;
+    let first = claim(&queue, "alarms", 2).await;
+    assert_eq!(texts(&first), ["a", "b"]);
+    settle(&queue, "alarms", &first, Verdict::Ack).await;
+    let seen = claim(&queue, "live", 3).await;
+    assert_eq!(texts(&seen), ["a", "b", "c"]);
+    settle(&queue, "live", &seen[..1], Verdict::Ack).await;
+    assert_eq!(queue.depth(), 2);
+    place.kill();
+
+    let place = open(folder.path()).await;
+    let queue = place.queues.get("pumps").unwrap();
+    assert_eq!(queue.depth(), 2);
+    let rest = claim(&queue, "alarms", 10).await;
+    assert_eq!(texts(&rest), ["c", "d"]);
+    assert!(rest.iter().all(|delivery| delivery.delivery == 1));
+    settle(&queue, "alarms", &rest, Verdict::Ack).await;
+    assert_eq!(texts(&claim(&queue, "live", 10).await), ["b", "c", "d"]);
+    assert_eq!(queue.depth(), 0);
+    place.stop().await;
+
+    let place = open(folder.path()).await;
+    let queue = place.queues.get("pumps").unwrap();
+    assert!(claim(&queue, "alarms", 10).await.is_empty());
+    assert_eq!(queue.stats().groups[0].backlog, 0);
+}
+
+#[tokio::test]
+async fn a_lease_outlives_the_process_and_its_delivery_number_rises_when_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place
+        .queues
+        .create("q", settings(1, &[("g", GroupMode::Work)]))
+        .await
+        .unwrap();
+    put(&queue, &["a"]).await;
+    let taken = claim(&queue, "g", 1).await;
+    place.stop().await;
+
+    let place = open(folder.path()).await;
+    let queue = place.queues.get("q").unwrap();
+    let group = queue.group("g").unwrap();
+    let others = claim_as(&queue, &group, "other", 1, Duration::ZERO).await;
+    assert!(others.is_empty(), "it is leased still");
+    // The old receipt still counts.
+    settle(&queue, "g", &taken, NACK_NOW).await;
+    let again = claim_as(&queue, &group, "other", 1, Duration::ZERO).await;
+    assert_eq!((again.len(), again[0].delivery), (1, 2));
+    place.later(Duration::from_secs(31));
+    let third = claim_as(&queue, &group, "other", 1, Duration::ZERO).await;
+    assert!(third.is_empty(), "a failed delivery waits for its backoff");
+    place.later(Duration::from_secs(60));
+    let third = claim_as(&queue, &group, "other", 1, Duration::ZERO).await;
+    assert_eq!(third.first().map(|delivery| delivery.delivery), Some(3));
+}
+
+#[tokio::test]
+async fn a_claim_that_waits_is_woken_by_a_message_and_by_a_retry() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place
+        .queues
+        .create("q", settings(3, &[("g", GroupMode::Work)]))
+        .await
+        .unwrap();
+    let (waiting, group) = (queue.clone(), queue.group("g").unwrap());
+    let claimed = tokio::spawn(async move { claim_as(&waiting, &group, "c", 1, Duration::from_secs(60)).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    put(&queue, &["a"]).await;
+    let taken = claimed.await.unwrap();
+    assert_eq!(texts(&taken), ["a"]);
+    let later = Verdict::Nack {
+        delay: Some(Duration::from_millis(50)),
+    };
+    settle(&queue, "g", &taken, later).await;
+    let again = claim_as(&queue, &queue.group("g").unwrap(), "c", 1, Duration::from_secs(60)).await;
+    assert_eq!((texts(&again), again[0].delivery), (vec!["a".to_owned()], 2));
+}
+
+#[tokio::test]
+async fn a_failing_message_holds_up_its_own_key_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place
+        .queues
+        .create("q", settings(1, &[("g", GroupMode::Work)]))
+        .await
+        .unwrap();
+    for (key, text) in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("b", "b2")] {
+        keyed(&queue, key, text).await;
+    }
+    let taken = claim(&queue, "g", 10).await;
+    assert_eq!(texts(&taken), ["a1", "b1"]);
+    let later = Verdict::Nack {
+        delay: Some(Duration::from_secs(60)),
+    };
+    settle(&queue, "g", &taken[..1], later).await;
+    settle(&queue, "g", &taken[1..], Verdict::Ack).await;
+    assert_eq!(texts(&claim(&queue, "g", 10).await), ["b2"]);
+    place.later(Duration::from_secs(61));
+    assert_eq!(texts(&claim(&queue, "g", 10).await), ["a1"]);
+}
+
+#[tokio::test]
+async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let groups = [("g", GroupMode::Work), ("other", GroupMode::Work)];
+    let queue = place.queues.create("q", settings(2, &groups)).await.unwrap();
+    keyed(&queue, "k", "bad").await;
+    let taken = claim(&queue, "g", 1).await;
+    let reject = Verdict::Reject {
+        reason: Some("no such pump".into()),
+    };
+    settle(&queue, "g", &taken, reject).await;
+    settle(&queue, "other", &claim(&queue, "other", 1).await, Verdict::Ack).await;
+    place.kill();
+
+    let place = open(folder.path()).await;
+    let queue = place.queues.get("q").unwrap();
+    assert!(claim(&queue, "g", 1).await.is_empty());
+    let page = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap();
+    let letter = &page.letters[0];
+    let property = |name: &str| letter.properties.as_ref().get(name).unwrap_or_default().to_owned();
+    assert_eq!(property("x-dlq-reason"), "rejected");
+    assert_eq!(property("x-dlq-detail"), "no such pump");
+    assert_eq!(property("x-dlq-group"), "g");
+    assert_eq!(property("x-dlq-deliveries"), "1");
+    let id = MessageId {
+        queue: "dlq.q".into(),
+        partition: 0,
+        offset: letter.offset,
+    };
+    let sent = queue
+        .resend(&DeadSelect::Ids(vec![id.clone()]), ResendTo::Source, None)
+        .await;
+    assert_eq!(sent.unwrap(), 1);
+    assert!(
+        queue
+            .dead_page(&DeadFilter::default(), None, 10)
+            .await
+            .unwrap()
+            .letters
+            .is_empty()
+    );
+    assert!(
+        claim(&queue, "other", 1).await.is_empty(),
+        "it is for the group in which it died"
+    );
+    let again = claim(&queue, "g", 1).await;
+    assert_eq!((texts(&again), again[0].delivery), (vec!["bad".to_owned()], 1));
+    assert!(
+        queue
+            .resend(&DeadSelect::Ids(vec![id]), ResendTo::Source, None)
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn a_message_that_fails_too_often_dies_and_its_queue_is_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut settings = settings(1, &[("g", GroupMode::Work)]);
+    settings.retry.max_retries = 2;
+    let queue = place.queues.create("q", settings).await.unwrap();
+    put(&queue, &["a"]).await;
+    for delivery in 1..=3 {
+        let taken = claim(&queue, "g", 1).await;
+        assert_eq!(taken[0].delivery, delivery);
+        settle(&queue, "g", &taken, NACK_NOW).await;
+    }
+    assert!(claim(&queue, "g", 1).await.is_empty());
+    let page = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap();
+    assert_eq!(page.letters.len(), 1);
+    assert_eq!(queue.depth(), 0);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_until_something_is_settled() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut settings = settings(1, &[("g", GroupMode::Work)]);
+    settings.max_depth = 2;
+    let queue = place.queues.create("q", settings).await.unwrap();
+    put(&queue, &["a", "b"]).await;
+    let refused = queue.produce(NewMessage::of("c")).await.unwrap_err();
+    assert_eq!(refused.code(), "queue_full");
+    settle(&queue, "g", &claim(&queue, "g", 1).await, Verdict::Ack).await;
+    put(&queue, &["c"]).await;
+    let too_many = queue.produce_all(vec![NewMessage::of("d"), NewMessage::of("e")]).await;
+    assert_eq!(too_many.unwrap_err().code(), "queue_full");
+    assert_eq!(texts(&claim(&queue, "g", 10).await), ["b", "c"]);
+}
+
+#[tokio::test]
+async fn a_repeated_dedup_id_gets_the_place_of_the_first_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut settings = settings(3, &[("g", GroupMode::Work)]);
+    settings.dedup_window = Duration::from_secs(600);
+    let queue = place.queues.create("q", settings).await.unwrap();
+    let message = || NewMessage {
+        dedup_id: Some("order-1".into()),
+        ..NewMessage::of("x")
+    };
+    let first = queue.produce(message()).await.unwrap();
+    let second = queue.produce(message()).await.unwrap();
+    assert_eq!(
+        (second.offset, second.partition, second.repeated),
+        (first.offset, first.partition, true)
+    );
+    place.kill();
+    let place = open(folder.path()).await;
+    let queue = place.queues.get("q").unwrap();
+    assert!(queue.produce(message()).await.unwrap().repeated);
+    assert_eq!(claim(&queue, "g", 10).await.len(), 1);
+}
+
+#[tokio::test]
+async fn seek_and_purge_move_a_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut settings = settings(1, &[("g", GroupMode::Work), ("s", GroupMode::Stream)]);
+    settings.ordering = Order::None;
+    let queue = place.queues.create("q", settings).await.unwrap();
+    put(&queue, &["a", "b", "c"]).await;
+    let (work, stream) = (queue.group("g").unwrap(), queue.group("s").unwrap());
+    settle(&queue, "g", &claim(&queue, "g", 2).await, Verdict::Ack).await;
+    queue.seek(&work, SeekTo::Earliest).await.unwrap();
+    assert_eq!(texts(&claim(&queue, "g", 10).await), ["a", "b", "c"]);
+    queue.commit(&stream, 0, 2).await.unwrap();
+    assert_eq!(texts(&claim(&queue, "s", 10).await), ["c"]);
+    assert_eq!(queue.purge().await.unwrap(), 3);
+    assert!(claim(&queue, "g", 10).await.is_empty());
+    assert_eq!(queue.depth(), 0);
+    put(&queue, &["d"]).await;
+    assert_eq!(texts(&claim(&queue, "g", 10).await), ["d"]);
+    assert_eq!(texts(&claim(&queue, "s", 10).await), ["d"]);
+}
+
+#[tokio::test]
+async fn a_queue_in_memory_does_the_same_and_is_empty_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut settings = settings(2, &[("g", GroupMode::Work)]);
+    settings.durability = Some(Durability::Memory);
+    let queue = place.queues.create("q", settings).await.unwrap();
+    for n in 0..600 {
+        keyed(&queue, &format!("k{}", n % 7), &n.to_string()).await;
+    }
+    let mut seen = 0;
+    loop {
+        let taken = claim(&queue, "g", 100).await;
+        if taken.is_empty() {
+            break;
+        }
+        seen += taken.len();
+        settle(&queue, "g", &taken, Verdict::Ack).await;
+    }
+    assert_eq!((seen, queue.depth()), (600, 0));
+    put(&queue, &["last"]).await;
+    place.stop().await;
+    let place = open(folder.path()).await;
+    let queue = place.queues.get("q").unwrap();
+    assert!(claim(&queue, "g", 10).await.is_empty());
+    put(&queue, &["new"]).await;
+    assert_eq!(texts(&claim(&queue, "g", 10).await), ["new"]);
+}
+
+#[tokio::test]
+async fn what_was_settled_is_let_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place
+        .queues
+        .create("q", settings(1, &[("g", GroupMode::Work)]))
+        .await
+        .unwrap();
+    put(&queue, &["a", "b", "c"]).await;
+    settle(&queue, "g", &claim(&queue, "g", 2).await, Verdict::Ack).await;
+    let gone = async {
+        while queue.stats().partitions[0].0 < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
+    assert_eq!(queue.stats().retained, 1);
+    assert_eq!(queue.browse(None, None, 10).await.unwrap().len(), 1);
+}
