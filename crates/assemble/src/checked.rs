@@ -159,8 +159,6 @@ fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<Str
 /// Sections that the file format knows and this version does not run: better an error than silence.
 fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
     let sections = [
-        ("log", &config.log),
-        ("queues", &config.queues),
         ("mqtt", &config.mqtt),
         ("events", &config.events),
         ("ingest", &config.ingest),
@@ -173,10 +171,10 @@ fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
             );
         }
     }
-    if config.flows.is_empty() && !diagnostics.has_errors() {
+    if config.flows.is_empty() && config.queues.is_none() && !diagnostics.has_errors() {
         diagnostics.error_at(
             thalweg_config::Pos::WHOLE_FILE,
-            "nothing to run: add an input and an output, or a list of flows",
+            "nothing to run: add an input and an output, a list of flows, or queues",
         );
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use thalweg_flow::Registry;
 
 use crate::lake::{self, Lake};
+use crate::queues::{self, Store};
 
 /// The registry and what its components share.
 pub struct Components {
     pub registry: Registry,
     pub(crate) opcua: Arc<thalweg_opcua::Directory>,
     pub(crate) lake: Arc<Lake>,
+    pub(crate) store: Arc<Store>,
 }
 
 impl Components {
@@ -19,9 +21,16 @@ impl Components {
         let mut registry = Registry::new();
         let opcua = Arc::new(thalweg_opcua::Directory::default());
         let lake = Arc::new(Lake::default());
+        let store = Arc::new(Store::default());
         thalweg_opcua::register(&mut registry, opcua.clone());
         thalweg_tags::register(&mut registry);
         lake::register(&mut registry, lake.clone());
-        Components { registry, opcua, lake }
+        queues::register(&mut registry, &store);
+        Components {
+            registry,
+            opcua,
+            lake,
+            store,
+        }
     }
 }

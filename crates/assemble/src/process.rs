@@ -13,6 +13,7 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableSta
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
 use crate::lake::Lake;
+use crate::queues::Store;
 
 pub struct Process {
     flows: Vec<Flow>,
@@ -20,6 +21,7 @@ pub struct Process {
     console: Option<Running>,
     board: StatusBoard,
     lake: Arc<Lake>,
+    store: Arc<Store>,
     shutdown_timeout: Duration,
     /// Let go last: whoever takes the folder next finds it at rest.
     _data_dir: DataDir,
@@ -27,6 +29,9 @@ pub struct Process {
 
 /// Requests that still run when `shutdown_timeout` is over get this long to end.
 const LISTENER_GRACE: Duration = Duration::from_millis(500);
+
+/// The log gets this long to close, whatever time is left: what it has not stored costs the next start more.
+const LOG_GRACE: Duration = Duration::from_secs(2);
 
 /// Keeps the process from being ready until every flow is on the board: the listener answers before that, and a board
 /// without flows has nothing to complain of.
@@ -80,6 +85,10 @@ impl Process {
         let lake_metrics = lake.start(&config, settings.lake, &metrics)?;
         board.add(lake.clone());
 
+        let store = components.store.clone();
+        store.start(&config, &settings.store).await?;
+        board.add(store.clone());
+
         // The address is taken before data moves, so that a taken port is found first.
         let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics)?;
         let routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
@@ -123,6 +132,7 @@ impl Process {
             console,
             board,
             lake,
+            store,
             shutdown_timeout: config.shutdown_timeout,
             _data_dir: data_dir,
         };
@@ -174,6 +184,8 @@ impl Process {
         if let Some(console) = self.console {
             let _cut_off = tokio::time::timeout(left().max(LISTENER_GRACE), console.stop()).await;
         }
+        // Requests append and settle until the listener is closed.
+        self.store.stop(left().max(LOG_GRACE)).await;
         Stopped { flows, tables }
     }
 }

@@ -6,8 +6,8 @@ use thalweg_config::{Config, Diagnostics, Fields, Pos};
 use thalweg_lake::WriterOptions;
 use thalweg_query::QueryOptions;
 
-use crate::lake;
 use crate::shares::{self, Share};
+use crate::{lake, queues};
 
 /// Shares of `memory.limit`: percent of it, and at most.
 const LAKE: (u64, u64) = (30, 768 << 20);
@@ -24,6 +24,7 @@ const QUEUE_MAX: i64 = 100_000;
 pub(crate) struct Settings {
     pub lake: WriterOptions,
     pub query: QueryOptions,
+    pub store: queues::Section,
     /// Bytes that may wait in each flow, in the order of the file.
     pub flows: Vec<(String, usize)>,
 }
@@ -51,6 +52,7 @@ impl Settings {
         Settings {
             lake: lake.options,
             query: query.options,
+            store: queues::section(config, diagnostics),
             flows,
         }
     }

@@ -31,7 +31,7 @@ pub use backoff::Backoff;
 pub use component::{BuildContext, BuildError, Component};
 pub use context::{DeadLetters, StageContext};
 pub use input::{Connection, Input, InputContext, InputError, Sink, SinkClosed};
-pub use output::{OpenError, Output, OutputContext, Rejection, WriteError};
+pub use output::{OpenError, Output, OutputContext, Rejection, WriteError, all_but};
 pub use parse::ParseContext;
 pub use processor::Processor;
 pub use registry::{InputSpec, OutputSpec, ProcessorSpec, Registry};

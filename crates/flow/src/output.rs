@@ -108,7 +108,7 @@ impl Rejection {
 }
 
 /// The result of a write that may have been refused in part.
-pub(crate) fn all_but(rejections: Vec<Rejection>) -> Result<(), WriteError> {
+pub fn all_but(rejections: Vec<Rejection>) -> Result<(), WriteError> {
     if rejections.is_empty() {
         Ok(())
     } else {

@@ -1,11 +1,13 @@
 //! The binary: reads the command line and hands over to one module per sub-command.
 //!
-//! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage.
+//! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage, 65 what is
+//! stored is damaged, 74 the log took no more.
 mod check;
 mod cli;
 mod demo;
 mod echo;
 mod list;
+mod log;
 mod out;
 mod run;
 mod signals;
@@ -40,12 +42,13 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::main(&options),
         Command::Simulate(options) => simulate::main(options),
         Command::Sql(options) => sql::main(&options),
+        Command::Log(command) => log::main(&command),
     };
     match result {
         Ok(code) => code,
         Err(error) => {
             out::complain(format_args!("thalweg: {error:#}"));
-            ExitCode::FAILURE
+            thalweg_assemble::exit_code(&error).map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
 }

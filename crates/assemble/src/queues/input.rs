@@ -1,0 +1,279 @@
+//! `queue`: messages out of a queue. A batch is acked when the flow has confirmed it, and given back when it has not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_flow::{
+    BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext, Registry,
+};
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::settings::{GroupMode, GroupSettings, Start};
+use thalweg_queue::{ClaimWant, Delivery, Group, MessageId, Queue, QueueError, Queues, Receipt, Verdict};
+use thalweg_record::{Batch, Message, Metadata, Outcome};
+
+use super::{Store, want};
+
+/// A claim waits so long before it asks again.
+const WAIT: Duration = Duration::from_secs(30);
+/// After an error the queue is asked again so soon.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Leases are extended when a third of them is over.
+const EXTEND_PART: u32 = 3;
+
+pub(super) fn register(registry: &mut Registry, store: Arc<Store>) {
+    registry.input("queue", move |node, context| parse(node, context, &store));
+}
+
+#[derive(Clone)]
+struct Options {
+    name: String,
+    group: Option<String>,
+    consumer: Option<String>,
+    mode: GroupMode,
+    start: Start,
+    claim_batch: Option<u32>,
+    max_in_flight: Option<u32>,
+    auto_extend: bool,
+}
+
+struct Spec {
+    store: Arc<Store>,
+    options: Options,
+}
+
+fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store>) -> Option<Arc<dyn InputSpec>> {
+    want(store);
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let name = fields.required_string("name");
+    let group = fields.opt_string("group");
+    for (field, text) in [("name", Some(&name)), ("group", group.as_ref())] {
+        if let Some(text) = text.filter(|text| !text.is_empty())
+            && let Err(error) = thalweg_queue::names::check_name(text)
+        {
+            fields.error(field, error);
+        }
+    }
+    let consumer = fields.opt_string("consumer");
+    let mode = match fields.one_of("mode", &["work", "stream"], "work") {
+        "stream" => GroupMode::Stream,
+        _ => GroupMode::Work,
+    };
+    let start = fields.string("start", "earliest");
+    let start = start.parse().unwrap_or_else(|error| {
+        fields.error("start", error);
+        Start::Earliest
+    });
+    let number = |fields: &mut Fields<'_>, name: &str, max: i64| {
+        fields.has(name).then(|| fields.int_in(name, 1, 1..=max) as u32)
+    };
+    let options = Options {
+        name,
+        group,
+        consumer,
+        mode,
+        start,
+        claim_batch: number(&mut fields, "claim_batch", 10_000),
+        max_in_flight: number(&mut fields, "max_in_flight", 1_000_000),
+        auto_extend: fields.bool("auto_extend", true),
+    };
+    let known = ["claim_batch", "max_in_flight"];
+    known.iter().for_each(|name| drop(fields.node(name)));
+    fields.finish();
+    Some(Arc::new(Spec {
+        store: store.clone(),
+        options,
+    }))
+}
+
+impl InputSpec for Spec {
+    fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+        // Two inputs of one file are two consumers; after a restart they are the same.
+        let consumer = self.options.consumer.clone();
+        let consumer = consumer.unwrap_or_else(|| format!("{}@{}", context.source, std::process::id()));
+        Ok(Box::new(QueueInput {
+            store: self.store.clone(),
+            options: self.options.clone(),
+            consumer,
+        }))
+    }
+}
+
+struct QueueInput {
+    store: Arc<Store>,
+    options: Options,
+    consumer: String,
+}
+
+/// Leases that the flow has not confirmed.
+type Open = Arc<Mutex<Vec<Receipt>>>;
+
+impl Input for QueueInput {
+    fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
+        Box::pin(async move {
+            let Some((queue, group)) = self.join(&context).await else {
+                return Ok(());
+            };
+            context.connection.up();
+            let open = Open::default();
+            tokio::select! {
+                () = self.read(&context, &queue, &group, &open) => {}
+                () = self.extend(&queue, &group, &open) => {}
+            }
+            context.sink.settled().await;
+            queue.leave(&group, &self.consumer);
+            Ok(())
+        })
+    }
+}
+
+impl QueueInput {
+    /// Finds queue and group; they may be made while the process runs. `None` if the flow stops before that.
+    async fn join(&self, context: &InputContext) -> Option<(Arc<Queue>, Arc<Group>)> {
+        loop {
+            let joined = match self.store.queues() {
+                Some(queues) => self.try_join(&queues).await.map_err(|error| error.to_string()),
+                None => Err("the log is not open yet".to_owned()),
+            };
+            match joined {
+                Ok(found) => return Some(found),
+                Err(why) => context.connection.failed(&why),
+            }
+            tokio::select! {
+                () = context.stop.cancelled() => return None,
+                () = tokio::time::sleep(PAUSE) => {}
+            }
+        }
+    }
+
+    async fn try_join(&self, queues: &Queues) -> Result<(Arc<Queue>, Arc<Group>), QueueError> {
+        let queue = queues.get_or_create(&self.options.name).await?;
+        let name = self
+            .options
+            .group
+            .clone()
+            .unwrap_or_else(|| queue.settings().default_group.to_string());
+        let settings = GroupSettings {
+            start: self.options.start,
+            ..GroupSettings::new(&name, self.options.mode)
+        };
+        let group = queues.join_group(&queue, settings).await?;
+        Ok((queue, group))
+    }
+
+    async fn read(&self, context: &InputContext, queue: &Arc<Queue>, group: &Arc<Group>, open: &Open) {
+        loop {
+            context.sink.has_room().await;
+            let want = ClaimWant {
+                max: self.options.claim_batch.unwrap_or(queue.settings().claim_batch),
+                wait: WAIT,
+                max_in_flight: self.options.max_in_flight,
+                ..ClaimWant::default()
+            };
+            let claimed = tokio::select! {
+                () = context.stop.cancelled() => return,
+                claimed = queue.claim(group, &self.consumer, MemberKind::Pipeline, want) => claimed,
+            };
+            match claimed {
+                Ok(deliveries) if deliveries.is_empty() => {}
+                Ok(deliveries) => {
+                    context.connection.up();
+                    if self.pass_on(context, queue, group, open, deliveries).await.is_err() {
+                        return;
+                    }
+                }
+                // The flow settles them, then there is room again.
+                Err(QueueError::TooManyPending { .. }) => {}
+                Err(error) => {
+                    context.connection.failed(&error.to_string());
+                    tokio::select! {
+                        () = context.stop.cancelled() => return,
+                        () = tokio::time::sleep(PAUSE) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn pass_on(
+        &self,
+        context: &InputContext,
+        queue: &Arc<Queue>,
+        group: &Arc<Group>,
+        open: &Open,
+        deliveries: Vec<Delivery>,
+    ) -> Result<(), thalweg_flow::SinkClosed> {
+        let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| receipt(queue, delivery)).collect();
+        let messages: Vec<Message> = deliveries.iter().map(|delivery| message(queue, delivery)).collect();
+        open.lock().extend(receipts.iter().cloned());
+        let (queue, group, open) = (queue.clone(), group.clone(), open.clone());
+        let ack = context.sink.enter(messages.len(), move |outcome| {
+            open.lock().retain(|known| !receipts.contains(known));
+            let settled = match outcome {
+                Outcome::Acked => receipts.iter().try_for_each(|receipt| {
+                    let id = &receipt.id;
+                    match queue.ack(&group, id.partition, id.offset, receipt.delivery) {
+                        // Its lease was over and somebody else has it.
+                        Err(QueueError::LeaseLost { .. } | QueueError::Gone { .. }) => Ok(()),
+                        done => done,
+                    }
+                }),
+                Outcome::Nacked => queue.give_back(&group, &receipts, false),
+            };
+            if let Err(error) = settled {
+                tracing::warn!(queue = %queue.name(), %error, "messages cannot be settled; they are handed out again");
+            }
+        });
+        context.sink.send(Batch::new(messages, ack)).await
+    }
+
+    /// Keeps what the flow works on from going to others. Never returns.
+    async fn extend(&self, queue: &Arc<Queue>, group: &Arc<Group>, open: &Open) {
+        loop {
+            tokio::time::sleep(queue.settings().visibility_timeout / EXTEND_PART).await;
+            if !self.options.auto_extend || !group.is_work() {
+                continue;
+            }
+            let receipts = open.lock().clone();
+            let verdicts: Vec<_> = receipts
+                .into_iter()
+                .map(|receipt| (receipt, Verdict::Extend { visibility: None }))
+                .collect();
+            if let Err(error) = queue.settle(group, verdicts, false).await {
+                tracing::warn!(queue = %queue.name(), %error, "leases cannot be extended");
+            }
+        }
+    }
+}
+
+fn receipt(queue: &Queue, delivery: &Delivery) -> Receipt {
+    Receipt {
+        id: MessageId {
+            queue: queue.name().clone(),
+            partition: delivery.partition,
+            offset: delivery.message.offset,
+        },
+        delivery: delivery.delivery,
+    }
+}
+
+/// The payload as it is; what else is known of the message becomes metadata.
+fn message(queue: &Queue, delivery: &Delivery) -> Message {
+    let found = &delivery.message;
+    let mut out = Message::raw(found.payload.clone());
+    let meta: &mut Metadata = &mut out.meta;
+    for (name, value) in found.properties.as_ref().iter() {
+        meta.set(name, value);
+    }
+    if let Some(key) = &found.key {
+        meta.set("key", String::from_utf8_lossy(key).into_owned());
+    }
+    meta.set("queue", queue.name().as_str());
+    meta.set("message-id", receipt(queue, delivery).id.to_string());
+    meta.set("partition", delivery.partition.to_string());
+    meta.set("offset", found.offset.to_string());
+    meta.set("delivery", delivery.delivery.to_string());
+    meta.set("enqueued-at", (found.time / 1000).to_string());
+    out
+}

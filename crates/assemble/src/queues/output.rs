@@ -1,0 +1,202 @@
+//! `queue`: messages into a queue, confirmed when they are as durable as the queue promises. Key, delay, time to live and
+//! properties may depend on the message.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_flow::{
+    BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext, Registry,
+    Rejection, WriteError, all_but,
+};
+use thalweg_log::SUBMISSION_RECORDS_MAX;
+use thalweg_mapping::Interpolation;
+use thalweg_queue::{NewMessage, Queue, QueueError};
+use thalweg_record::{DropReason, Message, Payload};
+use tokio::sync::OnceCell;
+
+use super::{Store, want};
+
+/// Batches that share one append, which costs the same for one message as for many.
+const BATCHES_JOINED: usize = 256;
+
+pub(super) fn register(registry: &mut Registry, store: Arc<Store>) {
+    registry.output("queue", move |node, context| parse(node, context, &store));
+}
+
+struct Spec {
+    store: Arc<Store>,
+    name: String,
+    fields: Arc<Interpolated>,
+}
+
+struct Interpolated {
+    key: Option<Interpolation>,
+    delay: Option<Interpolation>,
+    ttl: Option<Interpolation>,
+    properties: Vec<(String, Interpolation)>,
+}
+
+fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store>) -> Option<Arc<dyn OutputSpec>> {
+    want(store);
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let name = fields.required_string("name");
+    if !name.is_empty()
+        && let Err(error) = thalweg_queue::names::check_name(&name)
+    {
+        fields.error("name", error);
+    }
+    let (key, delay, ttl) = (fields.node("key"), fields.node("delay"), fields.node("ttl"));
+    let properties = fields.node("properties");
+    fields.finish();
+    let mut known = Vec::new();
+    if let Some(properties) = properties {
+        match properties.expect_map() {
+            Ok(map) => {
+                for (property, value) in map.iter() {
+                    known.push((property.as_str().to_owned(), context.interpolation(value)?));
+                }
+            }
+            Err(error) => context.diagnostics.error(&properties, error),
+        }
+    }
+    let fields = Interpolated {
+        key: optional(key.as_ref(), context)?,
+        delay: optional(delay.as_ref(), context)?,
+        ttl: optional(ttl.as_ref(), context)?,
+        properties: known,
+    };
+    Some(Arc::new(Spec {
+        store: store.clone(),
+        name,
+        fields: Arc::new(fields),
+    }))
+}
+
+/// `None` after a mistake.
+fn optional(node: Option<&thalweg_config::Node>, context: &mut ParseContext<'_>) -> Option<Option<Interpolation>> {
+    match node {
+        Some(node) => context.interpolation(node).map(Some),
+        None => Some(None),
+    }
+}
+
+impl OutputSpec for Spec {
+    fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
+        Ok(Arc::new(QueueOutput {
+            store: self.store.clone(),
+            name: self.name.clone(),
+            fields: self.fields.clone(),
+            queue: OnceCell::new(),
+        }))
+    }
+}
+
+struct QueueOutput {
+    store: Arc<Store>,
+    name: String,
+    fields: Arc<Interpolated>,
+    queue: OnceCell<Arc<Queue>>,
+}
+
+impl Output for QueueOutput {
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
+        Box::pin(async move {
+            let queues = self.store.queues();
+            let queues = queues.ok_or_else(|| OpenError::Temporary("the log is not open yet".to_owned()))?;
+            let queue = self.queue.get_or_try_init(|| queues.get_or_create(&self.name)).await;
+            // A queue may be made while the process runs.
+            queue.map_err(|error| OpenError::Temporary(error.to_string()))?;
+            context.connection.up();
+            Ok(())
+        })
+    }
+
+    fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
+        let Some(queue) = self.queue.get().cloned() else {
+            return Box::pin(std::future::ready(Err(WriteError::Temporary(
+                "the queue is not open yet".to_owned(),
+            ))));
+        };
+        let (mut wanted, mut places, mut refused) = (Vec::with_capacity(messages.len()), Vec::new(), Vec::new());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_micros() as i64;
+        let limit = queue.settings().max_message_size;
+        for index in 0..messages.len() {
+            match self.fields.message(&messages, index, now) {
+                Ok(message) if message.payload.len() as u64 > limit => {
+                    let error = format!(
+                        "{} bytes are more than max_message_size of queue {}",
+                        message.payload.len(),
+                        self.name
+                    );
+                    refused.push(Rejection::permanent(index, DropReason::TooLarge, error));
+                }
+                Ok(message) => {
+                    wanted.push(message);
+                    places.push(index);
+                }
+                Err(error) => refused.push(Rejection::permanent(index, DropReason::OutputRejected, error)),
+            }
+        }
+        Box::pin(async move {
+            let mut rest = wanted.into_iter();
+            loop {
+                let piece: Vec<NewMessage> = rest.by_ref().take(SUBMISSION_RECORDS_MAX).collect();
+                if piece.is_empty() {
+                    return all_but(refused);
+                }
+                // A piece that fails is tried again with those before it: at least once.
+                queue.produce_all(piece).await.map_err(temporary)?;
+            }
+        })
+    }
+
+    fn joins(&self) -> usize {
+        BATCHES_JOINED
+    }
+}
+
+/// Whatever it is, an operator or a consumer can end it.
+fn temporary(error: QueueError) -> WriteError {
+    WriteError::Temporary(error.to_string())
+}
+
+impl Interpolated {
+    fn message(&self, batch: &[Message], index: usize, now: i64) -> Result<NewMessage, String> {
+        let message = batch.get(index).ok_or("no such message")?;
+        let render = |what: &str, field: &Option<Interpolation>| -> Result<Option<String>, String> {
+            let Some(field) = field else { return Ok(None) };
+            let text = field.render(batch, index);
+            let text = text.map_err(|error| format!("no {what} for the message: {error}"))?;
+            Ok(Some(text.as_str().to_owned()))
+        };
+        let mut properties = Vec::with_capacity(self.properties.len());
+        for (name, value) in &self.properties {
+            let text = value.render(batch, index);
+            let text = text.map_err(|error| format!("no property {name} for the message: {error}"))?;
+            properties.push((name.as_str(), text.as_str().to_owned()));
+        }
+        let mut new = NewMessage {
+            payload: payload(message),
+            key: render("key", &self.key)?.filter(|key| !key.is_empty()).map(Bytes::from),
+            properties: properties.iter().map(|(name, value)| (*name, value.as_str())).collect(),
+            ..NewMessage::default()
+        };
+        if let Some(delay) = render("delay", &self.delay)? {
+            let delay = thalweg_queue::times::parse_delay(&delay).map_err(|error| error.to_string())?;
+            new.not_before = Some(now + delay.as_micros() as i64);
+        }
+        if let Some(ttl) = render("ttl", &self.ttl)? {
+            new.ttl = Some(thalweg_queue::times::parse_ttl(&ttl).map_err(|error| error.to_string())?);
+        }
+        Ok(new)
+    }
+}
+
+fn payload(message: &Message) -> Bytes {
+    match &message.payload {
+        Payload::Raw(bytes) => bytes.clone(),
+        _ => Bytes::from(message.bytes().into_owned()),
+    }
+}
