@@ -100,6 +100,30 @@ impl DiskFile for File {
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }
+
+    /// One system call, where the kernel waits for these bytes only. `io_uring` was tried and rejected: a buffered write and
+    /// a sync block, so the kernel hands both to threads of its own, which costs more than it saves.
+    #[cfg(target_os = "linux")]
+    fn write_and_sync(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+
+        let mut written = 0;
+        while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+            let pieces = [io::IoSlice::new(rest)];
+            match pwritev2(self, &pieces, at + written as u64, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => written += n,
+                Err(Errno::INTR) => {}
+                // A file system that has no such call.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.write_all_at(rest, at + written as u64)?;
+                    return self.sync_data();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -114,12 +138,14 @@ mod tests {
         file.write_at(b"0123456789", 4).unwrap();
         file.sync().unwrap();
         assert_eq!(file.len().unwrap(), 14);
+        file.write_and_sync(b"x9", 12).unwrap();
+        assert_eq!(file.len().unwrap(), 14);
         folder.rename("one", "two").unwrap();
         folder.sync_names().unwrap();
         assert_eq!(folder.names().unwrap(), ["two"]);
         let mut buf = [9; 8];
         assert_eq!(folder.open("two").unwrap().read_at(&mut buf, 10).unwrap(), 4);
-        assert_eq!(buf, *b"6789\x09\x09\x09\x09");
+        assert_eq!(buf, *b"67x9\x09\x09\x09\x09");
         assert!(
             folder.create("two").is_err(),
             "a file is never overwritten by creating it"

@@ -50,7 +50,8 @@ pub trait DiskFile: Send + Sync {
     /// second sync would succeed over the hole. So nothing may be acknowledged any more until a restart has looked.
     fn sync(&self) -> io::Result<()>;
 
-    /// A write and a sync, in one call where the disk has one for both.
+    /// What is written here is there after a power cut; what was written before need not be. In one call where the disk has
+    /// one for both.
     fn write_and_sync(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.write_at(bytes, at)?;
         self.sync()

@@ -218,8 +218,16 @@ impl Contents {
         }
     }
 
+    /// Of all bytes.
     fn sync(&mut self) {
-        for page in std::mem::take(&mut self.dirty) {
+        self.sync_range(0, self.now.len());
+    }
+
+    /// Of pages with so many bytes from `at` on.
+    fn sync_range(&mut self, at: usize, len: usize) {
+        let pages = at / PAGE..(at + len).div_ceil(PAGE);
+        let dirty: Vec<usize> = self.dirty.extract_if(pages, |_| true).collect();
+        for page in dirty {
             let start = page * PAGE;
             let end = (start + PAGE).min(self.now.len());
             if self.durable.len() < end {
@@ -359,6 +367,22 @@ impl SimFile {
         work(&mut state)
     }
 
+    fn sync_with(&self, sync: impl Fn(&mut Contents)) -> io::Result<()> {
+        self.with(|state| {
+            state.syncs += 1;
+            state.step(|state| sync(state.files.entry(self.id).or_default()))?;
+            let faults = state.faults;
+            if faults.failing_syncs > 0 && state.random.one_in(faults.failing_syncs) {
+                // The kernel forgets what it could not write.
+                let State { random, files, .. } = state;
+                files.entry(self.id).or_default().cut(random);
+                return Err(io::Error::other("simulated sync error"));
+            }
+            sync(state.files.entry(self.id).or_default());
+            Ok(())
+        })
+    }
+
     fn contents<T>(&self, work: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
         self.with(|state| Ok(work(state.files.entry(self.id).or_default())))
     }
@@ -408,19 +432,13 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.with(|state| {
-            state.syncs += 1;
-            state.step(|state| state.files.entry(self.id).or_default().sync())?;
-            let faults = state.faults;
-            if faults.failing_syncs > 0 && state.random.one_in(faults.failing_syncs) {
-                // The kernel forgets what it could not write.
-                let State { random, files, .. } = state;
-                files.entry(self.id).or_default().cut(random);
-                return Err(io::Error::other("simulated sync error"));
-            }
-            state.files.entry(self.id).or_default().sync();
-            Ok(())
-        })
+        self.sync_with(Contents::sync)
+    }
+
+    /// A write and then a sync, which fail each for itself, and the sync is of these bytes only.
+    fn write_and_sync(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.write_at(bytes, at)?;
+        self.sync_with(|contents| contents.sync_range(at as usize, bytes.len()))
     }
 }
 

@@ -209,7 +209,8 @@ impl Core {
     fn store(&mut self, purpose: Purpose, pending: &mut Vec<Pending>, now: Micros) -> Result<bool> {
         let dated = pending.iter().any(|one| one.durability == Durability::Interval);
         let strict = pending.iter().any(|one| one.durability == Durability::Fsync);
-        let written = self.write_group(purpose, now)?;
+        let all_strict = pending.iter().all(|one| one.durability == Durability::Fsync);
+        let written = self.write_group(purpose, now, strict && all_strict)?;
         if let Some((block, place)) = &written {
             self.release(block, place, |durability| durability != Durability::Fsync);
         }
@@ -221,6 +222,9 @@ impl Core {
         }
         if let Some((block, place)) = &written {
             self.release(block, place, |durability| durability == Durability::Fsync);
+        }
+        if strict {
+            self.note_synced();
         }
         Ok(strict)
     }
@@ -268,8 +272,8 @@ impl Core {
     }
 
     /// Writes the block of the group, in the next file if this one is full. A group without frames only asks for what was
-    /// written before it.
-    fn write_group(&mut self, purpose: Purpose, now: Micros) -> Result<Option<(Block, Place)>> {
+    /// written before it. With `sync` the block is synced by the same call if it is all that is to be synced.
+    fn write_group(&mut self, purpose: Purpose, now: Micros, sync: bool) -> Result<Option<(Block, Place)>> {
         if let Some(cause) = &self.poison {
             return Err(LogError::Poisoned { cause: cause.clone() });
         }
@@ -293,18 +297,24 @@ impl Core {
             self.files.roll(purpose, self.next, &mut self.synced)?;
         };
         let group = std::mem::take(&mut self.group);
-        let block = self.write(group, &place, now)?;
+        let block = self.write(group, &place, now, sync)?;
         Ok(Some((block, place)))
     }
 
-    fn write(&mut self, mut group: Group, place: &Place, now: Micros) -> Result<Block> {
+    fn write(&mut self, mut group: Group, place: &Place, now: Micros, sync: bool) -> Result<Block> {
         let block = group.finish(Stamp {
             sequence: self.next,
             commit_time: now,
             log_id: self.log_id,
             synced: self.synced,
         });
-        place.file.write(&block.bytes, place.at)?;
+        // The sync of a write is of its own bytes only.
+        if sync && self.synced + 1 == self.next {
+            place.file.write_and_sync(&block.bytes, place.at)?;
+            self.synced = self.next;
+        } else {
+            place.file.write(&block.bytes, place.at)?;
+        }
         self.files.written(place, block.bytes.len(), &block.frames);
         self.next += 1;
         // Its memory serves the next one.
@@ -331,7 +341,7 @@ impl Core {
         let place = self.files.place(group.block_len(), 1);
         let place = place.ok_or_else(|| self.files.too_large(group.block_len()))?;
         meta.next += 1;
-        let block = self.write(group, &place, now)?;
+        let block = self.write(group, &place, now, false)?;
         self.release(&block, &place, |_| true);
         Ok(())
     }
@@ -378,6 +388,12 @@ impl Core {
             return Err(error);
         }
         self.synced = self.next.saturating_sub(1);
+        self.note_synced();
+        Ok(())
+    }
+
+    /// Everything that was released is on disk.
+    fn note_synced(&mut self) {
         self.unsynced_since = None;
         for slot in self.unsynced_rows.drain(..) {
             if let Some(row) = self.table.get_mut(slot) {
@@ -385,7 +401,6 @@ impl Core {
                 row.partition.set_synced(row.partition.bounds().next);
             }
         }
-        Ok(())
     }
 
     /// A block without frames, which names the last synced sequence: so that recovery knows how far to insist.
@@ -404,7 +419,7 @@ impl Core {
         let group = Group::default();
         // A file that is full has its index to say it.
         match self.files.place(group.block_len(), 0).filter(|place| place.at > 0) {
-            Some(place) => self.write(group, &place, now).map(drop),
+            Some(place) => self.write(group, &place, now, false).map(drop),
             None => Ok(()),
         }
     }
