@@ -54,6 +54,8 @@ pub struct LogOptions {
     pub io_bytes_per_second: u64,
     /// All that is stored is read and checked once in so long; zero: never.
     pub scrub: Duration,
+    /// A damaged log is repaired at the start: what is lost is given up. Otherwise it does not open.
+    pub recover_skip: bool,
 }
 
 impl Default for LogOptions {
@@ -73,6 +75,7 @@ impl Default for LogOptions {
             index_bytes_max: 32 << 20,
             io_bytes_per_second: 64 << 20,
             scrub: Duration::from_hours(7 * 24),
+            recover_skip: false,
         }
     }
 }

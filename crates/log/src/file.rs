@@ -5,6 +5,7 @@
 //! A commit file is filled with zeros before its first use, so that syncing a block changes no metadata, and given its name
 //! then, so that moving on to it costs nothing.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -257,8 +258,14 @@ impl LogFile {
     /// The index of a segment, whose frames follow each other from its start.
     pub fn index_of_frames(&self) -> Result<FileIndex> {
         let mut index = FileIndex::default();
+        let limit = self.trailer()?.map_or(self.size, |trailer| trailer.end);
+        let mut next: BTreeMap<PartitionId, Offset> = BTreeMap::new();
         let mut at = 0;
-        while let Some(header) = FrameHeader::decode(&self.read(at, frame::LEN)?) {
+        while let Some(header) = FrameHeader::decode(&self.read(at, frame::LEN)?).filter(|_| at < limit) {
+            // The index behind the frames begins with a copy of the first header: a partition does not go back.
+            if next.insert(header.partition, header.next()) > Some(header.base) {
+                break;
+            }
             let body_at = at + frame::LEN as u64;
             index.push(Entry { header, body_at });
             at = body_at + u64::from(header.body_len);

@@ -7,7 +7,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cache;
+mod check;
 mod contract;
+mod dump;
 mod durability;
 mod embedded;
 mod error;
@@ -18,6 +20,7 @@ mod open;
 mod partition;
 mod records;
 mod recovery;
+mod repair;
 mod segment;
 mod shelf;
 mod table;
@@ -26,8 +29,12 @@ mod writer;
 
 pub mod disk;
 pub mod format;
+#[doc(hidden)]
+pub mod fuzz;
 
 pub use contract::{BoxFuture, Log, LogCaps, ReadWant};
+pub use check::{CheckReport, CheckedPartition, Finding, FindingKind, Lost, Progress, check};
+pub use dump::{DumpOptions, Dumped, dump};
 pub use durability::Durability;
 pub use embedded::{Appended, EmbeddedLog, Fence, LogOptions, LogStatus};
 pub use error::{LogError, Result};
@@ -35,4 +42,5 @@ pub use ids::{Micros, Offset, PartitionId, Sequence};
 pub use partition::{Bounds, Frame, Listener};
 pub use records::{Records, SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Unit};
 pub use recovery::Report;
+pub use repair::{Done, Repaired, needs_repair, repair};
 pub use segment::Keep;

@@ -16,6 +16,7 @@ use crate::format::record;
 use crate::ids::{Offset, PartitionId};
 use crate::partition::{Partition, Range};
 use crate::recovery::{Recovered, Report, recover};
+use crate::repair::repair;
 use crate::shelf::{Found, Purpose, Shelf, ShelfPolicy};
 use crate::table::{META, Table};
 use crate::writer::core::{Core, Resume};
@@ -33,10 +34,12 @@ pub(crate) struct Opened {
 /// Opens a log for writing, after looking at all that was not known to be synced.
 pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<Opened> {
     let cache = IndexCache::new(options.index_bytes_max);
-    let found = recover(disk.as_ref(), &cache)?;
-    let report = found.report;
+    let (found, partitions, meta, given_up) = look(disk.as_ref(), &cache, options)?;
+    let report = Report {
+        given_up,
+        ..found.report
+    };
     let log_id = found.log_id.unwrap_or(log_id);
-    let (partitions, meta) = partitions(&found, &options.folder)?;
     let (files, end, first, next) = (found.files, found.end, found.first, found.next);
     let policy = ShelfPolicy {
         spare: options.spare,
@@ -87,6 +90,27 @@ pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Re
         log_id,
         report,
     })
+}
+
+type Looked = (Recovered, Vec<Arc<Partition>>, Arc<Partition>, u64);
+
+/// What is there, and how many records were given up for that: none, unless the options say that damage is to be passed.
+fn look(disk: &dyn Disk, cache: &Arc<IndexCache>, options: &LogOptions) -> Result<Looked> {
+    let look = || {
+        let found = recover(disk, cache)?;
+        let (partitions, meta) = partitions(&found, &options.folder)?;
+        Ok((found, partitions, meta))
+    };
+    let (looked, given_up) = match look() {
+        Err(LogError::Corrupt { .. } | LogError::Missing { .. }) if options.recover_skip => {
+            let repaired = repair(disk, true, &mut |_, _| {})?;
+            let lost = repaired.before.lost.iter().map(|lost| lost.to - lost.from).sum();
+            (look()?, lost)
+        }
+        looked => (looked?, 0),
+    };
+    let (found, partitions, meta) = looked;
+    Ok((found, partitions, meta, given_up))
 }
 
 fn first_file(shelf: &Shelf, options: &LogOptions) -> Result<LogFile> {
@@ -153,7 +177,7 @@ fn read_table(found: &Recovered) -> Result<(Table, Arc<Partition>)> {
 }
 
 /// A stretch of offsets in a file; what comes first in the order of pieces is believed.
-type Piece = (u64, Range);
+pub(crate) type Piece = (u64, Range);
 
 fn pieces_of(found: &Recovered) -> BTreeMap<PartitionId, Vec<Piece>> {
     let mut pieces: BTreeMap<PartitionId, Vec<Piece>> = BTreeMap::new();
@@ -173,7 +197,7 @@ fn pieces_of(found: &Recovered) -> BTreeMap<PartitionId, Vec<Piece>> {
     pieces
 }
 
-fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
+pub(crate) fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
     Range {
         file: file.clone(),
         first: holding.first,
@@ -183,7 +207,7 @@ fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
 }
 
 /// Ranges that do not overlap, in order, of what is needed from `first` on.
-fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
+pub(crate) fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
     pieces.sort_by_key(|(rank, range)| (std::cmp::Reverse(*rank), range.first));
     let mut taken: Vec<Range> = Vec::new();
     for (_, piece) in pieces {

@@ -50,6 +50,8 @@ pub struct Report {
     /// Of blocks that were being written when it happened.
     pub torn_bytes: u64,
     pub last_sequence: Sequence,
+    /// Records that were damaged and given up at this start, see [`LogOptions`](crate::LogOptions).
+    pub given_up: u64,
 }
 
 /// Looks at all files of a log, and makes the end an end.
@@ -327,6 +329,15 @@ impl Walk {
                 position,
                 expected: Some(next),
                 found: format!("it is not there, though blocks up to {} were synced", self.mark),
+            });
+        }
+        // A segment was moved out of a commit file, and the newest commit file that is full always stays.
+        if self.files.is_empty() && !self.segments.is_empty() {
+            return Err(LogError::Corrupt {
+                file: file::commit_name(self.next_number),
+                position: 0,
+                expected: None,
+                found: "there is no commit file with a block, though there are segments".to_owned(),
             });
         }
         self.report.torn_bytes = self.torn.as_ref().map_or(0, |torn| torn.bytes);

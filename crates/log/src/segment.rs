@@ -179,7 +179,9 @@ impl<'a> Source<'a> {
         let (mut body, mut joined) = (Vec::new(), None::<FrameHeader>);
         while body.len() < JOINED_BYTES {
             let covers = |entry: &Entry| u32::try_from(entry.header.next() - base).is_ok();
-            if !self.entries.peek().is_some_and(|entry| covers(entry)) {
+            // What was given up stays told apart from records, and a checkpoint from the changes behind it.
+            let joins = |entry: &Entry| joined.is_none_or(|header| header.kind == entry.header.kind);
+            if !self.entries.peek().is_some_and(|entry| covers(entry) && joins(entry)) {
                 break;
             }
             let Some(entry) = self.entry() else {

@@ -70,6 +70,12 @@ impl Change {
     }
 }
 
+/// The partition that a change says is gone.
+pub(crate) fn removed_by(value: &[u8]) -> Option<PartitionId> {
+    let mut take = Take(value);
+    (take.u8()? == REMOVED).then(|| take.u64().map(PartitionId::from_bits))?
+}
+
 impl Table {
     pub fn encode(rows: impl ExactSizeIterator<Item = (PartitionId, Known)>, out: &mut Vec<u8>) {
         Put(out).u8(SNAPSHOT);

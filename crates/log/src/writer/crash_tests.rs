@@ -1,6 +1,8 @@
 //! The writer and recovery on a simulated disk: whatever the moment, what was acknowledged is there, once and in order,
 //! and what was not is there as a beginning without holes.
 
+mod damage;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

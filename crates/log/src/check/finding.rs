@@ -1,0 +1,188 @@
+//! What a check says: one sentence for each thing it has found, and what is in the log.
+
+use std::fmt;
+
+use crate::durability::Durability;
+use crate::ids::{Offset, PartitionId, Sequence};
+
+/// Something that is not as it was written, or that stands out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Empty for what is in no file.
+    pub file: String,
+    pub position: u64,
+    pub bytes: u64,
+    pub kind: FindingKind,
+    /// Whose records it is about, if one partition's alone.
+    pub records: Option<(PartitionId, Offset, Offset)>,
+    /// Something that is needed cannot be read, or the log does not open. Otherwise it is only worth knowing.
+    pub is_error: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FindingKind {
+    /// Of blocks that were being written when a process or a machine ended.
+    TornTail,
+    /// Blocks that were synced and are not there. `copied`: the index of the file has all that is needed of their headers.
+    Corrupt {
+        expected: Sequence,
+        last: Sequence,
+        copied: bool,
+    },
+    /// The header of a frame in a segment. The same holds for `copied`.
+    BadFrame {
+        copied: bool,
+    },
+    BadBody,
+    /// The index of a full file is damaged or missing; the next start makes it anew.
+    BadFooter,
+    /// Offsets that are in no file.
+    Missing,
+    /// Lost before and given up since.
+    Gap,
+    NewerFormat {
+        version: u16,
+    },
+    /// A sound block of this version that names another one.
+    BadVersion,
+    /// What the table of partitions says is damaged or contradicts itself.
+    BadTable,
+    /// The log does not open, for a reason that is not among the other findings.
+    Refused(String),
+}
+
+impl FindingKind {
+    /// The word for it in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            FindingKind::TornTail => "torn_tail",
+            FindingKind::Corrupt { .. } => "corrupt",
+            FindingKind::BadFrame { .. } => "bad_frame",
+            FindingKind::BadBody => "bad_body",
+            FindingKind::BadFooter => "bad_footer",
+            FindingKind::Missing => "missing",
+            FindingKind::Gap => "gap",
+            FindingKind::NewerFormat { .. } => "newer_format",
+            FindingKind::BadVersion => "bad_version",
+            FindingKind::BadTable => "bad_table",
+            FindingKind::Refused(_) => "refused",
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding {
+            file, position, bytes, ..
+        } = self;
+        f.write_str(if self.is_error { "error: " } else { "note: " })?;
+        match file.as_str() {
+            "" => {}
+            file => write!(f, "{file} at byte {position}: ")?,
+        }
+        match &self.kind {
+            FindingKind::TornTail => {
+                write!(
+                    f,
+                    "the log ends before {bytes} bytes that were being written; nothing that was synced is lost"
+                )?;
+            }
+            FindingKind::Corrupt { expected, last, copied } => {
+                let blocks = if expected < last {
+                    format!("blocks {expected} to {last}")
+                } else {
+                    format!("block {expected}")
+                };
+                write!(f, "{blocks} should stand in these {bytes} bytes, which are damaged")?;
+                if *copied {
+                    f.write_str("; the index of the file has a copy of what is needed")?;
+                }
+            }
+            FindingKind::BadFrame { copied } => {
+                f.write_str("the header of a frame is damaged")?;
+                if *copied {
+                    f.write_str("; the index of the file has a copy of it")?;
+                }
+            }
+            FindingKind::BadBody => write!(f, "the body of a frame of {bytes} bytes is damaged")?,
+            FindingKind::BadFooter => {
+                f.write_str("the index of the file is damaged or missing; every start makes it anew")?;
+            }
+            FindingKind::Missing => f.write_str("records that should be in the log are not")?,
+            FindingKind::Gap => f.write_str("lost before and given up")?,
+            FindingKind::NewerFormat { version } => {
+                write!(f, "format version {version} is of a newer Thalweg; use that one")?;
+            }
+            FindingKind::BadVersion => f.write_str("the version of a block is damaged, all else of it is whole")?,
+            FindingKind::BadTable => f.write_str("what is said of partitions is damaged or makes no sense")?,
+            FindingKind::Refused(why) => write!(f, "the log does not open: {why}")?,
+        }
+        if let Some((partition, from, to)) = self.records {
+            write!(
+                f,
+                "; records {from} to {} of partition {partition}",
+                to.saturating_sub(1)
+            )?;
+            if self.kind == FindingKind::BadBody && !self.is_error {
+                f.write_str(", which are not needed any more")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All that a check has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    pub log_id: Option<u64>,
+    /// Commit files with blocks in them, those that are ready for use, and segments.
+    pub files: usize,
+    pub spares: usize,
+    pub segments: usize,
+    /// Of all files.
+    pub bytes: u64,
+    pub blocks: u64,
+    pub frames: u64,
+    /// The highest sequence that anything names as synced.
+    pub synced: Sequence,
+    /// Of the last block of the log.
+    pub last: Sequence,
+    pub partitions: Vec<CheckedPartition>,
+    pub findings: Vec<Finding>,
+    /// What a repair would give up.
+    pub lost: Vec<Lost>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckedPartition {
+    pub id: PartitionId,
+    pub durability: Durability,
+    pub first: Offset,
+    pub next: Offset,
+    pub epoch: u32,
+    /// Of frame bodies, about.
+    pub bytes: u64,
+    /// Offsets that were given up before.
+    pub gaps: u64,
+    /// Offsets that cannot be read.
+    pub lost: u64,
+}
+
+/// Offsets that cannot be read, from the first to the one behind the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    pub partition: PartitionId,
+    pub from: Offset,
+    pub to: Offset,
+}
+
+impl CheckReport {
+    /// Whether the log opens and all that is needed can be read.
+    pub fn is_whole(&self) -> bool {
+        self.errors() == 0
+    }
+
+    pub fn errors(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.is_error).count()
+    }
+}

@@ -1,0 +1,54 @@
+//! `thalweg log check`: reads everything that is stored, changes nothing, and goes on after whatever it finds. What it
+//! finds is an error if something that is needed cannot be read or the log does not open; the rest is a note.
+
+mod finding;
+pub(crate) mod held;
+pub(crate) mod outline;
+pub(crate) mod salvage;
+pub(crate) mod settle;
+pub(crate) mod survey;
+
+pub use finding::{CheckReport, CheckedPartition, Finding, FindingKind, Lost};
+
+use crate::cache::IndexCache;
+use crate::disk::Disk;
+use crate::error::Result;
+use crate::open;
+use crate::recovery;
+use survey::Survey;
+
+/// Indexes of full files that are kept in memory.
+pub(crate) const INDEX_BYTES: usize = 32 << 20;
+
+/// Called with the bytes that were looked at so far, and all.
+pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
+
+/// Reads a log as it is. Nothing may write to it meanwhile. Fails only if a file cannot be opened.
+pub fn check(disk: &dyn Disk, progress: &mut Progress<'_>) -> Result<CheckReport> {
+    let survey = Survey::of(disk, progress)?;
+    Ok(report(disk, &survey))
+}
+
+pub(crate) fn report(disk: &dyn Disk, survey: &Survey) -> CheckReport {
+    let mut report = survey.report();
+    // The check has eyes of its own; that it agrees with the start is checked, too.
+    if report.is_whole()
+        && let Err(error) = opens(disk)
+    {
+        report.findings.push(Finding {
+            file: String::new(),
+            position: 0,
+            bytes: 0,
+            kind: FindingKind::Refused(error.to_string()),
+            records: None,
+            is_error: true,
+        });
+    }
+    report
+}
+
+/// Whether a start would go well, but for writing.
+pub(crate) fn opens(disk: &dyn Disk) -> Result<()> {
+    let found = recovery::inspect(disk, &IndexCache::new(INDEX_BYTES))?;
+    open::partitions(&found, "the log").map(drop)
+}

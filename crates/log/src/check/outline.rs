@@ -1,0 +1,321 @@
+//! Which blocks stand in a commit file and where something else stands in their place. Only headers are read here, bodies
+//! later: what a bad body means depends on the mark, which is known when all files were outlined.
+//!
+//! Blocks are followed one by one, and only where the row breaks every page is tried: bytes of a message that look like a
+//! block are not taken for one.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::file::LogFile;
+use crate::format::PAGE;
+use crate::format::block::{self, BlockHeader};
+use crate::format::footer::{FileKind, Holding, TRAILER_LEN, Trailer};
+use crate::ids::Sequence;
+
+/// Files are looked through in pieces of this.
+const PIECE: usize = 1 << 20;
+
+/// Blocks that follow each other, or bytes where such blocks should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    pub at: u64,
+    pub end: u64,
+    /// Of what stands here, or should.
+    pub first: Sequence,
+    pub last: Sequence,
+    pub sound: bool,
+}
+
+/// What the end of a file says of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Footer {
+    /// Whole.
+    Whole(Trailer, Vec<Holding>),
+    /// Its trailer, and what it holds if that can be read; the rest is damaged from a position on, for so many bytes.
+    Part(Trailer, Option<Vec<Holding>>, u64, u64),
+    /// The file is open, or its trailer is damaged.
+    None,
+}
+
+/// The version field of the first block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Known,
+    Newer(u16),
+    /// It names a newer version, though all else is a sound block of this one.
+    Damaged,
+}
+
+pub(crate) struct Outline {
+    pub file: Arc<LogFile>,
+    pub footer: Footer,
+    pub version: Version,
+    pub stretches: Vec<Stretch>,
+}
+
+/// What is known of a log before its next file is looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known {
+    pub log_id: Option<u64>,
+    /// Blocks below it are older: of a time before the file was used again.
+    pub least: Sequence,
+    /// The highest sequence that anything names as synced.
+    pub mark: Sequence,
+    /// The highest sequence of any block, part of the log or not.
+    pub highest: Sequence,
+}
+
+impl Footer {
+    pub fn trailer(&self) -> Option<&Trailer> {
+        match self {
+            Footer::Whole(trailer, _) | Footer::Part(trailer, ..) => Some(trailer),
+            Footer::None => None,
+        }
+    }
+
+    /// What recovery believes without looking at the blocks.
+    pub fn holdings(&self) -> Option<&Vec<Holding>> {
+        match self {
+            Footer::Whole(_, holdings) => Some(holdings),
+            Footer::Part(_, holdings, ..) => holdings.as_ref(),
+            Footer::None => None,
+        }
+    }
+
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Footer::Whole(..))
+    }
+
+    pub fn of(file: &LogFile, log_id: Option<u64>) -> Result<Footer> {
+        let own = |trailer: &Trailer| file.kind == FileKind::Segment || log_id.is_none_or(|id| id == trailer.log_id);
+        let Some(trailer) = file.trailer()?.filter(own) else {
+            return Ok(Footer::None);
+        };
+        let at = file.size - trailer.footer_len();
+        let entries = bytes(file, at, trailer.entries_len());
+        let holdings = file.holdings(&trailer)?;
+        let entries_sound = trailer.index(&entries).is_some();
+        Ok(match (entries_sound, holdings) {
+            (true, Some(holdings)) => Footer::Whole(trailer, holdings),
+            (true, None) => {
+                let rows = at + trailer.entries_len() as u64;
+                Footer::Part(trailer, None, rows, trailer.holdings_len() as u64)
+            }
+            (false, holdings) => Footer::Part(trailer, holdings, at, trailer.entries_len() as u64),
+        })
+    }
+}
+
+impl Outline {
+    /// Looks at a commit file that comes behind what is known, which is added to.
+    pub fn of(file: Arc<LogFile>, known: &mut Known) -> Result<Outline> {
+        let footer = Footer::of(&file, known.log_id)?;
+        let mut walk = Walk {
+            file: &file,
+            expected: footer.trailer().map(|trailer| trailer.first),
+            limit: footer.trailer().map_or(file.size, |trailer| trailer.end.min(file.size)),
+            known,
+            stretches: Vec::new(),
+        };
+        walk.run();
+        if let Some(trailer) = footer.trailer() {
+            walk.known.log_id = Some(trailer.log_id);
+            walk.known.mark = walk.known.mark.max(trailer.synced);
+            walk.known.highest = walk.known.highest.max(trailer.last);
+            walk.known.least = walk.known.least.max(trailer.last + 1);
+            walk.fill_up_to(trailer);
+        }
+        let stretches = walk.stretches;
+        let version = version(&file);
+        Ok(Outline {
+            file,
+            footer,
+            version,
+            stretches,
+        })
+    }
+
+    /// Behind the last block that was found; zero in a file without one.
+    pub fn end(&self) -> u64 {
+        self.stretches.last().map_or(0, |stretch| stretch.end)
+    }
+
+    pub fn first(&self) -> Option<Sequence> {
+        self.stretches.first().map(|stretch| stretch.first)
+    }
+
+    pub fn last(&self) -> Option<Sequence> {
+        self.stretches.last().map(|stretch| stretch.last)
+    }
+
+    /// The position of the trailer.
+    pub fn trailer_at(&self) -> u64 {
+        self.file.size.saturating_sub(TRAILER_LEN as u64)
+    }
+}
+
+struct Walk<'a> {
+    file: &'a LogFile,
+    known: &'a mut Known,
+    expected: Option<Sequence>,
+    limit: u64,
+    stretches: Vec<Stretch>,
+}
+
+impl Walk<'_> {
+    fn run(&mut self) {
+        let mut at = 0;
+        while at < self.limit {
+            let header = self.sound(at).filter(|header| self.is_next(header, at));
+            match header
+                .map(|header| (at, header))
+                .or_else(|| self.search(at + PAGE as u64))
+            {
+                Some((found, header)) => {
+                    if found > at {
+                        self.damaged(at, found, header.sequence);
+                    }
+                    at = found;
+                    self.take(&mut at, &header);
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// The block that must come here, or at the start of a file any that is not older than the log.
+    fn is_next(&self, header: &BlockHeader, at: u64) -> bool {
+        match self.expected {
+            Some(expected) => header.sequence == expected,
+            None => at == 0 && header.sequence >= self.known.least,
+        }
+    }
+
+    fn damaged(&mut self, at: u64, end: u64, next: Sequence) {
+        // At the start of a file it is not known how many blocks are gone: at least one.
+        let first = self.expected.unwrap_or_else(|| next.saturating_sub(1)).min(next);
+        self.stretches.push(Stretch {
+            at,
+            end,
+            first,
+            last: next.saturating_sub(1),
+            sound: false,
+        });
+    }
+
+    fn take(&mut self, at: &mut u64, header: &BlockHeader) {
+        let end = *at + u64::from(header.block_len);
+        match self.stretches.last_mut().filter(|stretch| stretch.sound) {
+            Some(stretch) => (stretch.end, stretch.last) = (end, header.sequence),
+            None => self.stretches.push(Stretch {
+                at: *at,
+                end,
+                first: header.sequence,
+                last: header.sequence,
+                sound: true,
+            }),
+        }
+        self.known.log_id.get_or_insert(header.log_id);
+        self.known.least = self.known.least.max(header.sequence + 1);
+        self.expected = Some(header.sequence + 1);
+        *at = end;
+    }
+
+    /// What the trailer names behind the last sound block is damaged too.
+    fn fill_up_to(&mut self, trailer: &Trailer) {
+        let at = self.stretches.last().map_or(0, |stretch| stretch.end);
+        let expected = self.expected.unwrap_or(trailer.first);
+        if at < trailer.end || expected <= trailer.last {
+            self.stretches.push(Stretch {
+                at,
+                end: trailer.end.max(at),
+                first: expected,
+                last: trailer.last,
+                sound: false,
+            });
+        }
+    }
+
+    /// A sound header of this log, which may name something synced.
+    fn sound(&mut self, at: u64) -> Option<BlockHeader> {
+        let page = bytes(self.file, at, PAGE);
+        self.sound_in(&page, at)
+    }
+
+    fn sound_in(&mut self, page: &[u8], at: u64) -> Option<BlockHeader> {
+        let header = BlockHeader::decode(page)?;
+        let own = self.known.log_id.is_none_or(|id| id == header.log_id);
+        let fits = at + u64::from(header.block_len) <= self.file.size;
+        let sound = own && fits && header.is_sound(&bytes(self.file, at, header.headers_len()));
+        if sound {
+            self.known.mark = self.known.mark.max(header.synced);
+            self.known.highest = self.known.highest.max(header.sequence);
+        }
+        sound.then_some(header)
+    }
+
+    /// The next block of the log at or behind `from`. Each block that is missing before it took a page at least.
+    fn search(&mut self, from: u64) -> Option<(u64, BlockHeader)> {
+        let mut found = None;
+        let mut at = from;
+        while at < self.limit {
+            let piece = bytes(self.file, at, PIECE.min((self.limit - at) as usize));
+            for (n, page) in piece.chunks(PAGE).enumerate() {
+                let position = at + (n * PAGE) as u64;
+                let Some(header) = self.sound_in(page, position) else {
+                    continue;
+                };
+                let least = self.expected.unwrap_or(self.known.least);
+                let pages = (position - (from - PAGE as u64)) / PAGE as u64;
+                let room = self
+                    .expected
+                    .is_none_or(|expected| header.sequence.saturating_sub(expected) <= pages);
+                if found.is_none() && header.sequence >= least && room {
+                    found = Some((position, header));
+                }
+            }
+            if found.is_some() {
+                return found;
+            }
+            at += PIECE as u64;
+        }
+        found
+    }
+}
+
+/// As many bytes as there are, those that cannot be read as zeros, so that their checksums do not fit.
+pub(crate) fn bytes(file: &LogFile, at: u64, len: usize) -> Vec<u8> {
+    if let Ok(bytes) = file.read(at, len) {
+        return bytes;
+    }
+    let mut all = Vec::with_capacity(len);
+    for start in (0..len).step_by(PAGE) {
+        let wanted = PAGE.min(len - start);
+        let mut page = file.read(at + start as u64, wanted).unwrap_or_default();
+        page.resize(wanted, 0);
+        all.extend(page);
+    }
+    all.truncate(usize::try_from(file.size.saturating_sub(at)).map_or(len, |rest| rest.min(len)));
+    all
+}
+
+/// Whether the first block is of a newer program, or of this one with a damaged version.
+fn version(file: &LogFile) -> Version {
+    let mut page = bytes(file, 0, PAGE);
+    let Some(newer) = BlockHeader::newer_version(&page) else {
+        return Version::Known;
+    };
+    let repaired = |bytes: &mut Vec<u8>| {
+        if let Some(field) = bytes.get_mut(4..6) {
+            field.copy_from_slice(&block::VERSION.to_le_bytes());
+        }
+    };
+    repaired(&mut page);
+    let sound = BlockHeader::decode(&page).is_some_and(|header| {
+        let mut headers = bytes(file, 0, header.headers_len());
+        repaired(&mut headers);
+        header.is_sound(&headers)
+    });
+    if sound { Version::Damaged } else { Version::Newer(newer) }
+}

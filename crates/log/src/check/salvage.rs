@@ -1,0 +1,144 @@
+//! What is left of a damaged block: its frames have checksums of their own, so those whose header and body are whole are
+//! found again, from the front as long as all headers are whole, and from the end behind the last that is not.
+
+use crate::format::PAGE;
+use crate::format::block::{self, BlockHeader};
+use crate::format::frame::{self, FrameHeader};
+use crate::index::Entry;
+
+/// So many frame headers in a row may be damaged before nothing more is expected.
+const DAMAGED_HEADERS_MAX: usize = 64;
+
+/// The block header may be gone, with the number of frames; so many of them may be unreadable at the end.
+const MISSING_AT_END_MAX: usize = 3;
+
+/// Whole frames in `bytes`, which stand at position `at` of a file where damaged blocks are.
+pub(crate) fn frames(bytes: &[u8], at: u64) -> Vec<Entry> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    while let Some(rest) = bytes.get(start..).filter(|rest| rest.len() >= block::LEN) {
+        let (entries, len) = block(rest, at + start as u64);
+        found.extend(entries);
+        start += len.max(PAGE);
+    }
+    found
+}
+
+/// Of the block that may begin with `bytes`; and how many bytes it takes.
+fn block(bytes: &[u8], at: u64) -> (Vec<Entry>, usize) {
+    let header = BlockHeader::decode(bytes);
+    let slots = slots(bytes);
+    let seen = slots.len();
+    if slots.iter().all(Option::is_none) {
+        return (Vec::new(), PAGE);
+    }
+    let stated = header.map(|header| usize::from(header.frames));
+    let counts = stated.into_iter().chain(seen..=seen + MISSING_AT_END_MAX);
+    let len = header
+        .map(|header| header.block_len as usize)
+        .filter(|len| *len <= bytes.len());
+    let mut best = (Vec::new(), PAGE);
+    for count in counts.filter(|count| *count >= seen) {
+        let tried = with_count(bytes, at, &slots, count, len);
+        if tried.0.len() > best.0.len() {
+            best = tried;
+        }
+    }
+    best
+}
+
+/// The frame headers in their places, up to the last that is whole.
+fn slots(bytes: &[u8]) -> Vec<Option<FrameHeader>> {
+    let mut slots = Vec::new();
+    let mut missing = 0;
+    for bytes in bytes.get(block::LEN..).unwrap_or_default().chunks_exact(frame::LEN) {
+        let header = FrameHeader::decode(bytes);
+        missing = if header.is_some() { 0 } else { missing + 1 };
+        if missing > DAMAGED_HEADERS_MAX {
+            break;
+        }
+        slots.push(header);
+    }
+    let last = slots.iter().rposition(Option::is_some);
+    slots.truncate(last.map_or(0, |last| last + 1));
+    slots
+}
+
+fn with_count(
+    bytes: &[u8],
+    at: u64,
+    slots: &[Option<FrameHeader>],
+    count: usize,
+    len: Option<usize>,
+) -> (Vec<Entry>, usize) {
+    let bodies = block::LEN + count * frame::LEN;
+    let mut found = Vec::new();
+    let mut position = bodies;
+    let front = slots.iter().map_while(|slot| *slot);
+    for header in front {
+        take(bytes, at, &header, position, &mut found);
+        position += header.body_len as usize;
+    }
+    let front = slots.iter().take_while(|slot| slot.is_some()).count();
+    if front == count {
+        return (found, crate::format::pages(position));
+    }
+    let end = len.unwrap_or(bytes.len());
+    // Slots that were not even seen are the last ones: nothing is known of what stands behind.
+    let back: Vec<FrameHeader> = slots.iter().rev().map_while(|slot| *slot).collect();
+    if slots.len() == count && front < slots.len() {
+        from_the_end(bytes, at, &back, position..end, &mut found);
+    }
+    (found, end)
+}
+
+/// The last frames of a block that ends at the end of `room`, but for zeros up to the page.
+fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Range<usize>, found: &mut Vec<Entry>) {
+    let sum: usize = back.iter().map(|header| header.body_len as usize).sum();
+    for filling in 0..PAGE {
+        let Some(start) = room.end.checked_sub(filling + sum).filter(|start| *start >= room.start) else {
+            return;
+        };
+        let mut tried = Vec::new();
+        let mut position = start;
+        for header in back.iter().rev() {
+            take(bytes, at, header, position, &mut tried);
+            position += header.body_len as usize;
+        }
+        // An empty body is whole anywhere.
+        if tried.iter().any(|entry| entry.header.body_len > 0) || sum == 0 {
+            found.extend(tried);
+            return;
+        }
+        if bytes.get(room.end - filling - 1) != Some(&0) {
+            return;
+        }
+    }
+}
+
+fn take(bytes: &[u8], at: u64, header: &FrameHeader, position: usize, found: &mut Vec<Entry>) {
+    let body = bytes.get(position..position + header.body_len as usize);
+    if body.is_some_and(|body| crc32c::crc32c(body) == header.body_crc) {
+        found.push(Entry {
+            header: *header,
+            body_at: at + position as u64,
+        });
+    }
+}
+
+/// The next whole frame of a segment in `bytes`, where frames stand at any position.
+pub(crate) fn next_frame(bytes: &[u8], from: usize) -> Option<(usize, FrameHeader)> {
+    let mut at = from;
+    while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= frame::LEN) {
+        // Only what begins like one is decoded.
+        if rest.first() == Some(&b'T')
+            && let Some(header) = FrameHeader::decode(rest)
+            && let Some(body) = rest.get(frame::LEN..frame::LEN + header.body_len as usize)
+            && crc32c::crc32c(body) == header.body_crc
+        {
+            return Some((at, header));
+        }
+        at += 1;
+    }
+    None
+}

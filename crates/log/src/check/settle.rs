@@ -1,0 +1,219 @@
+//! Which of the outlined files are the log, in which order, and where it ends: what is damaged up to the mark is part of it,
+//! what is not whole behind the mark ends it.
+
+use super::finding::{Finding, FindingKind};
+use super::outline::{Outline, Stretch, bytes};
+use crate::format::PAGE;
+use crate::format::block::{self, BlockHeader};
+use crate::ids::Sequence;
+
+/// What a commit file is to the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Live,
+    /// Behind the end: ready for use.
+    Spare,
+    /// Between others, without one block that can be read.
+    Destroyed,
+}
+
+pub(crate) struct Settled {
+    pub files: Vec<(Outline, Role)>,
+    /// Files that a start cannot pass, by their place in `files`.
+    pub obstacles: Vec<usize>,
+    pub findings: Vec<Finding>,
+    pub last: Sequence,
+}
+
+pub(crate) fn settle(outlines: Vec<Outline>, mark: Sequence) -> Settled {
+    let last_live = outlines.iter().rposition(|outline| !outline.stretches.is_empty());
+    let role = |n: usize, outline: &Outline| match last_live {
+        Some(last) if n <= last && outline.stretches.is_empty() => Role::Destroyed,
+        Some(last) if n <= last => Role::Live,
+        _ => Role::Spare,
+    };
+    let files = outlines
+        .into_iter()
+        .enumerate()
+        .map(|(n, outline)| (role(n, &outline), outline));
+    let mut settled = Settled {
+        files: files.map(|(role, outline)| (outline, role)).collect(),
+        obstacles: Vec::new(),
+        findings: Vec::new(),
+        last: 0,
+    };
+    settled.join();
+    settled.cut(mark);
+    let live = settled.files.iter().filter(|(_, role)| *role == Role::Live);
+    settled.last = live.filter_map(|(outline, _)| outline.last()).max().unwrap_or_default();
+    settled.tear();
+    settled
+}
+
+impl Settled {
+    /// Where a file does not begin with the block behind the last of the file before it, the blocks between are lost.
+    fn join(&mut self) {
+        let live: Vec<usize> = (0..self.files.len())
+            .filter(|n| self.files.get(*n).is_some_and(|(_, role)| *role == Role::Live))
+            .collect();
+        for pair in live.windows(2) {
+            let &[before, after] = pair else { continue };
+            let Some((expected, number)) = self
+                .files
+                .get(before)
+                .and_then(|(outline, _)| Some((outline.last()? + 1, outline.file.number)))
+            else {
+                continue;
+            };
+            let Some((outline, _)) = self.files.get_mut(after) else {
+                continue;
+            };
+            // The numbers between are of files that nobody needed any more, or of one that is destroyed.
+            let adjacent = outline.file.number == number + 1;
+            if let Some(head) = outline.stretches.first_mut().filter(|head| !head.sound && adjacent) {
+                head.first = expected.min(head.last + 1);
+            }
+            let Some(first) = outline.first().filter(|first| adjacent && *first > expected) else {
+                continue;
+            };
+            self.lost_tail(before, expected, first - 1);
+        }
+    }
+
+    fn lost_tail(&mut self, n: usize, first: Sequence, last: Sequence) {
+        self.obstacles.push(n);
+        let Some((outline, _)) = self.files.get_mut(n) else {
+            return;
+        };
+        let at = outline.end();
+        let end = tail_end(outline, at, first);
+        outline.stretches.push(Stretch {
+            at,
+            end,
+            first,
+            last,
+            sound: false,
+        });
+    }
+
+    /// The first block behind the mark that is not whole ends the log.
+    fn cut(&mut self, mark: Sequence) {
+        for n in 0..self.files.len() {
+            let Some((outline, Role::Live)) = self.files.get_mut(n) else {
+                continue;
+            };
+            let Some((at, sequence)) = outline.broken_behind(mark) else {
+                continue;
+            };
+            let torn = outline.end().saturating_sub(at);
+            outline.end_before(at, sequence, mark);
+            self.findings.push(torn_tail(&outline.file.name, at, torn));
+            for (outline, role) in self.files.iter_mut().skip(n + 1) {
+                outline.stretches.clear();
+                *role = Role::Spare;
+            }
+            return;
+        }
+    }
+
+    /// The next block may have been begun, behind the last one or in the next file.
+    fn tear(&mut self) {
+        if !self.findings.is_empty() {
+            return;
+        }
+        let live = self.files.iter().rposition(|(_, role)| *role == Role::Live);
+        let open = live
+            .and_then(|n| self.files.get(n))
+            .filter(|(outline, _)| outline.footer.trailer().is_none());
+        let spare = self.files.get(live.map_or(0, |n| n + 1));
+        let ends = open.map(|(outline, _)| (outline, outline.end()));
+        for (outline, at) in ends.into_iter().chain(spare.map(|(outline, _)| (outline, 0))) {
+            let header = BlockHeader::decode(&bytes(&outline.file, at, block::LEN));
+            if let Some(header) = header.filter(|header| header.sequence == self.last + 1) {
+                self.findings
+                    .push(torn_tail(&outline.file.name, at, header.block_len.into()));
+                return;
+            }
+        }
+    }
+}
+
+fn torn_tail(file: &str, position: u64, bytes: u64) -> Finding {
+    Finding {
+        file: file.to_owned(),
+        position,
+        bytes,
+        kind: FindingKind::TornTail,
+        records: None,
+        is_error: false,
+    }
+}
+
+/// About where the blocks that are lost behind the last one of a file end: what follows is zeros, or older.
+fn tail_end(outline: &Outline, at: u64, expected: Sequence) -> u64 {
+    let file = &outline.file;
+    let header = BlockHeader::decode(&bytes(file, at, block::LEN)).filter(|header| header.sequence == expected);
+    let mut end = at + header.map_or(PAGE as u64, |header| header.block_len.into());
+    while end < outline.trailer_at() {
+        let page = bytes(file, end, PAGE);
+        let older = BlockHeader::decode(&page).is_some_and(|header| header.sequence < expected);
+        if older || page.iter().all(|byte| *byte == 0) {
+            break;
+        }
+        end += PAGE as u64;
+    }
+    end.min(file.size)
+}
+
+impl Outline {
+    /// The first block behind the mark that is missing or has a damaged body.
+    fn broken_behind(&self, mark: Sequence) -> Option<(u64, Sequence)> {
+        for stretch in self.stretches.iter().filter(|stretch| stretch.last > mark) {
+            if !stretch.sound {
+                return Some((stretch.at, stretch.first.max(mark + 1)));
+            }
+            let mut broken = None;
+            each_block(self, stretch, |at, header| {
+                let entries = self.file.block_entries(at, header).unwrap_or_default();
+                let whole = entries.len() == usize::from(header.frames)
+                    && entries.iter().all(|entry| self.file.body(entry).is_ok());
+                if header.sequence > mark && !whole {
+                    broken = Some((at, header.sequence));
+                }
+                broken.is_none()
+            });
+            if broken.is_some() {
+                return broken;
+            }
+        }
+        None
+    }
+
+    /// Forgets what stands at or behind `at`, but for blocks up to the mark that should be there.
+    fn end_before(&mut self, at: u64, sequence: Sequence, mark: Sequence) {
+        self.stretches.retain(|stretch| stretch.at <= at);
+        if let Some(last) = self.stretches.last_mut() {
+            if last.sound {
+                (last.end, last.last) = (at, sequence.saturating_sub(1));
+            } else {
+                last.last = mark;
+            }
+        }
+        self.stretches
+            .retain(|stretch| stretch.first <= stretch.last && stretch.at < stretch.end);
+    }
+}
+
+/// Goes through the blocks of a sound stretch as long as `look` says so.
+pub(crate) fn each_block(outline: &Outline, stretch: &Stretch, mut look: impl FnMut(u64, &BlockHeader) -> bool) {
+    let mut at = stretch.at;
+    while at < stretch.end {
+        let Some(header) = BlockHeader::decode(&bytes(&outline.file, at, block::LEN)) else {
+            return;
+        };
+        if !look(at, &header) {
+            return;
+        }
+        at += u64::from(header.block_len);
+    }
+}

@@ -1,0 +1,770 @@
+//! Everything that is stored, read once: which frames of which file are whole, which partitions there are, from where each
+//! of their offsets is read, and which cannot be read. A check reports it, a repair acts on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::finding::{CheckReport, CheckedPartition, Finding, FindingKind, Lost};
+use super::held::{self, Held, Holds, Span};
+use super::outline::{Footer, Known, Outline, Stretch, Version, bytes};
+use super::settle::{Role, Settled, each_block, settle};
+use super::{INDEX_BYTES, Progress, salvage};
+use crate::cache::IndexCache;
+use crate::disk::Disk;
+use crate::error::{LogError, Result};
+use crate::file::{self, LogFile};
+use crate::format::footer::{FileKind, Holding};
+use crate::format::frame::{self, FrameHeader, Kind};
+use crate::format::record;
+use crate::ids::{Offset, PartitionId, Sequence};
+use crate::index::Entry;
+use crate::open::{self, Piece};
+use crate::partition::Range;
+use crate::table::{self, META, Table};
+
+/// Where a partition begins whose name was lost: with the first of its frames.
+const UNKNOWN: Offset = Offset::MAX;
+
+/// One file and what was found in it.
+pub(crate) struct Surveyed {
+    pub outline: Outline,
+    pub role: Role,
+    /// Frames found in damaged stretches, by their own checksums.
+    pub salvaged: Vec<Entry>,
+    pub holds: Holds,
+    pub holdings: Vec<Holding>,
+    /// A start cannot pass it or does not find all that is in it.
+    pub obstacle: bool,
+    /// What a repair sets aside: position and length.
+    pub bad: Vec<(u64, u64)>,
+    /// It is full, but its index does not tell all.
+    pub needs_footer: bool,
+}
+
+/// A partition, where it is read from, and what of it cannot be read.
+pub(crate) struct Covered {
+    pub id: PartitionId,
+    pub known: table::Known,
+    pub ranges: Vec<Range>,
+    /// Behind the last offset that is known of.
+    pub next: Offset,
+    pub lost: Vec<Span>,
+    pub gaps: Vec<Span>,
+}
+
+pub(crate) struct Survey {
+    pub commits: Vec<Surveyed>,
+    pub segments: Vec<Surveyed>,
+    pub partitions: Vec<Covered>,
+    pub log_id: Option<u64>,
+    pub mark: Sequence,
+    pub last: Sequence,
+    /// Of any block that is stored, part of the log or not.
+    pub highest: Sequence,
+    pub table: Table,
+    /// The next offset of the partition of the log itself.
+    pub meta_next: Offset,
+    /// Something that was said of partitions is lost.
+    pub table_damaged: bool,
+    pub findings: Vec<Finding>,
+    pub names: Vec<String>,
+    bytes: u64,
+    blocks: u64,
+    frames: u64,
+}
+
+/// Reads the files and collects what is found.
+struct Reading<'a> {
+    progress: &'a mut Progress<'a>,
+    done: u64,
+    all: u64,
+    findings: Vec<Finding>,
+    blocks: u64,
+    frames: u64,
+    /// Behind the last offset of each partition in the commit files so far.
+    next: BTreeMap<PartitionId, Offset>,
+    facts: Facts,
+}
+
+/// What the commit files say of partitions, from the newest whole snapshot on.
+#[derive(Default)]
+struct Facts {
+    table: Table,
+    has_snapshot: bool,
+    damaged: bool,
+    next: Offset,
+    /// Partitions with frames since then, and the highest epoch of each.
+    seen: BTreeMap<PartitionId, u32>,
+    removed: BTreeSet<PartitionId>,
+}
+
+impl Survey {
+    pub fn of(disk: &dyn Disk, progress: &mut Progress<'_>) -> Result<Survey> {
+        let cache = IndexCache::new(INDEX_BYTES);
+        let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
+        let mut all: Vec<(FileKind, u64)> = names.iter().filter_map(|name| file::parse_name(name)).collect();
+        all.sort_unstable_by_key(|(_, number)| *number);
+        let open = |wanted: FileKind| {
+            let files = all.iter().filter(move |(kind, _)| *kind == wanted);
+            files
+                .map(|(kind, number)| LogFile::open(disk, *kind, *number, &cache).map(Arc::new))
+                .collect::<Result<Vec<_>>>()
+        };
+        let (commits, segments) = (open(FileKind::Commit)?, open(FileKind::Segment)?);
+        let size = commits.iter().chain(&segments).map(|file| file.size).sum();
+        let mut known = Known::default();
+        let outlines = commits
+            .into_iter()
+            .map(|file| Outline::of(file, &mut known))
+            .collect::<Result<_>>()?;
+        let settled = settle(outlines, known.mark);
+        let mut reading = Reading {
+            progress: &mut |done, all| progress(done, all),
+            done: 0,
+            all: size,
+            findings: Vec::new(),
+            blocks: 0,
+            frames: 0,
+            next: BTreeMap::new(),
+            facts: Facts::default(),
+        };
+        let last = settled.last;
+        let commits = reading.commits(settled);
+        let segments = segments
+            .into_iter()
+            .map(|file| reading.segment(file))
+            .collect::<Result<Vec<_>>>()?;
+        let mut survey = Survey {
+            commits,
+            segments,
+            partitions: Vec::new(),
+            log_id: known.log_id,
+            mark: known.mark,
+            last,
+            highest: known.highest.max(known.mark).max(last),
+            table: Table::default(),
+            meta_next: reading.facts.next,
+            table_damaged: reading.facts.damaged || !reading.facts.has_snapshot && !reading.facts.seen.is_empty(),
+            findings: reading.findings,
+            names,
+            bytes: size,
+            blocks: reading.blocks,
+            frames: reading.frames,
+        };
+        survey.table = reading.facts.into_table(survey.table_damaged);
+        survey.cover();
+        survey.grade();
+        Ok(survey)
+    }
+
+    /// From where each offset of each partition is read, as a start would have it.
+    fn cover(&mut self) {
+        let mut pieces: BTreeMap<PartitionId, Vec<Piece>> = BTreeMap::new();
+        let live = self
+            .commits
+            .iter()
+            .filter(|file| file.role != Role::Spare)
+            .map(|file| (0, file));
+        let ranked = self.segments.iter().map(|file| (1 + file.outline.file.number, file));
+        for (rank, file) in live.chain(ranked) {
+            for holding in &file.holdings {
+                let piece = (rank, open::range(&file.outline.file, holding));
+                pieces.entry(holding.partition).or_default().push(piece);
+            }
+        }
+        for (id, mut known) in self.table.partitions.clone() {
+            let pieces = pieces.remove(&id).unwrap_or_default();
+            if known.first == UNKNOWN {
+                known.first = pieces.iter().map(|(_, range)| range.first).min().unwrap_or_default();
+            }
+            let ranges = open::ranges_of(pieces, known.first);
+            let next = ranges.last().map_or(known.next, |range| range.next.max(known.next));
+            let (mut lost, mut gaps) = (Vec::new(), Vec::new());
+            let whole: Vec<Span> = ranges.iter().map(|range| (range.first, range.next)).collect();
+            for span in held::without((known.first, next), &whole) {
+                lost.push(span);
+                self.findings.push(missing(id, span));
+            }
+            for range in &ranges {
+                let span = (range.first, range.next);
+                let Some(file) = self.file_of(range) else { continue };
+                let none = Held::default();
+                let holds = file.holds.get(&id).unwrap_or(&none);
+                lost.extend(held::without(span, &holds.sound));
+                gaps.extend(held::within(span, &holds.gaps));
+            }
+            lost.sort_unstable();
+            gaps.sort_unstable();
+            self.partitions.push(Covered {
+                id,
+                known,
+                ranges,
+                next,
+                lost,
+                gaps,
+            });
+        }
+    }
+
+    pub fn file_of(&self, range: &Range) -> Option<&Surveyed> {
+        let own = |file: &&Surveyed| Arc::ptr_eq(&file.outline.file, &range.file);
+        self.commits.iter().chain(&self.segments).find(own)
+    }
+
+    /// What is damaged but needed by nobody is only worth knowing; and what is lost must be said by something.
+    fn grade(&mut self) {
+        let needed = |file: &str, (id, first, next): (PartitionId, Offset, Offset)| {
+            let partition = self.partitions.iter().find(|one| one.id == id);
+            partition.is_some_and(|partition| {
+                partition
+                    .ranges
+                    .iter()
+                    .any(|range| range.file.name == file && held::overlap((range.first, range.next), (first, next)))
+            })
+        };
+        for finding in &mut self.findings {
+            if finding.kind == FindingKind::BadBody
+                && let Some(records) = finding.records.filter(|(id, _, _)| *id != META)
+            {
+                finding.is_error = needed(&finding.file, records);
+            }
+        }
+        let mut gaps = Vec::new();
+        for partition in &self.partitions {
+            for span in &partition.lost {
+                let said = self.findings.iter().any(|finding| finding.is_error);
+                if !said {
+                    gaps.push(missing(partition.id, *span));
+                }
+            }
+            for (from, to) in &partition.gaps {
+                gaps.push(Finding {
+                    kind: FindingKind::Gap,
+                    is_error: false,
+                    ..missing(partition.id, (*from, *to))
+                });
+            }
+        }
+        self.findings.extend(gaps);
+        if self.table_damaged && !self.findings.iter().any(|finding| finding.is_error) {
+            self.findings.push(Finding {
+                file: String::new(),
+                position: 0,
+                bytes: 0,
+                kind: FindingKind::BadTable,
+                records: None,
+                is_error: true,
+            });
+        }
+    }
+
+    pub fn report(&self) -> CheckReport {
+        let sum = |spans: &[Span]| spans.iter().map(|(from, to)| to - from).sum();
+        let partitions = self.partitions.iter().map(|partition| CheckedPartition {
+            id: partition.id,
+            durability: partition.known.durability,
+            first: partition.known.first,
+            next: partition.next,
+            epoch: partition.known.epoch,
+            bytes: partition.ranges.iter().map(|range| range.bytes).sum(),
+            gaps: sum(&partition.gaps),
+            lost: sum(&partition.lost),
+        });
+        let lost = self.partitions.iter().flat_map(|partition| {
+            let of = |(from, to): &Span| Lost {
+                partition: partition.id,
+                from: *from,
+                to: *to,
+            };
+            partition.lost.iter().map(of)
+        });
+        let live = |file: &&Surveyed| file.role != Role::Spare;
+        CheckReport {
+            log_id: self.log_id,
+            files: self.commits.iter().filter(live).count(),
+            spares: self.commits.iter().filter(|file| !live(file)).count(),
+            segments: self.segments.len(),
+            bytes: self.bytes,
+            blocks: self.blocks,
+            frames: self.frames,
+            synced: self.mark,
+            last: self.last,
+            partitions: partitions.collect(),
+            findings: self.findings.clone(),
+            lost: lost.collect(),
+        }
+    }
+}
+
+fn missing(id: PartitionId, (from, to): Span) -> Finding {
+    Finding {
+        file: String::new(),
+        position: 0,
+        bytes: 0,
+        kind: FindingKind::Missing,
+        records: Some((id, from, to)),
+        is_error: true,
+    }
+}
+
+impl Reading<'_> {
+    fn commits(&mut self, settled: Settled) -> Vec<Surveyed> {
+        let last_live = settled.files.iter().rposition(|(_, role)| *role == Role::Live);
+        self.findings.extend(settled.findings);
+        let obstacles = settled.obstacles;
+        let (mut surveyed, mut expected) = (Vec::new(), 1);
+        for (n, (outline, role)) in settled.files.into_iter().enumerate() {
+            let mut file = Surveyed::new(outline, role);
+            file.obstacle = obstacles.contains(&n);
+            self.version(&mut file);
+            match role {
+                Role::Live => self.live(&mut file, Some(n) == last_live),
+                Role::Destroyed => self.destroyed(&mut file, expected),
+                Role::Spare => {}
+            }
+            expected = file.outline.last().map_or(expected, |last| last + 1);
+            self.passed(&file.outline.file);
+            surveyed.push(file);
+        }
+        surveyed
+    }
+
+    fn passed(&mut self, file: &LogFile) {
+        self.done += file.size;
+        (self.progress)(self.done, self.all);
+    }
+
+    fn found(&mut self, file: &LogFile, (position, bytes): (u64, u64), kind: FindingKind, is_error: bool) {
+        self.findings.push(Finding {
+            file: file.name.clone(),
+            position,
+            bytes,
+            kind,
+            records: None,
+            is_error,
+        });
+    }
+
+    fn version(&mut self, file: &mut Surveyed) {
+        let kind = match file.outline.version {
+            Version::Known => return,
+            Version::Newer(version) => FindingKind::NewerFormat { version },
+            Version::Damaged => FindingKind::BadVersion,
+        };
+        file.obstacle = true;
+        file.bad.push((0, crate::format::PAGE as u64));
+        let file = file.outline.file.clone();
+        self.found(&file, (0, crate::format::block::LEN as u64), kind, true);
+    }
+
+    fn destroyed(&mut self, file: &mut Surveyed, expected: Sequence) {
+        file.obstacle = true;
+        file.bad.push((0, file.outline.file.size));
+        let log_file = file.outline.file.clone();
+        let whole = Stretch {
+            at: 0,
+            end: log_file.size,
+            first: expected,
+            last: expected,
+            sound: false,
+        };
+        self.damaged(&log_file, &whole, false);
+        self.salvage(file, &whole);
+        self.read(file);
+        self.facts.damaged = true;
+    }
+
+    fn damaged(&mut self, file: &LogFile, stretch: &Stretch, copied: bool) {
+        let kind = FindingKind::Corrupt {
+            expected: stretch.first,
+            last: stretch.last,
+            copied,
+        };
+        self.found(file, (stretch.at, stretch.end - stretch.at), kind, !copied);
+    }
+
+    fn live(&mut self, file: &mut Surveyed, is_last: bool) {
+        let log_file = file.outline.file.clone();
+        let indexed = file.outline.footer.is_whole();
+        let damaged: Vec<Stretch> = file
+            .outline
+            .stretches
+            .iter()
+            .filter(|one| !one.sound)
+            .copied()
+            .collect();
+        for stretch in &damaged {
+            // A damaged version is said already, and has the block with it.
+            if stretch.at > 0 || file.outline.version != Version::Damaged {
+                self.damaged(&log_file, stretch, indexed);
+            }
+            if !indexed {
+                file.obstacle = true;
+                file.bad.push((stretch.at, stretch.end - stretch.at));
+                self.salvage(file, stretch);
+            }
+        }
+        self.unknown_frames(file, indexed);
+        self.footer(file, is_last);
+        self.read(file);
+        // The snapshot at its start makes up for what was before, not for what is damaged behind it.
+        self.facts.damaged |= file.obstacle && !indexed;
+        let sound = file.outline.stretches.iter().filter(|stretch| stretch.sound);
+        self.blocks += sound.map(|stretch| stretch.last + 1 - stretch.first).sum::<u64>();
+    }
+
+    fn read(&mut self, file: &mut Surveyed) {
+        let log_file = file.outline.file.clone();
+        let (mut holds, mut bad) = (Holds::new(), Vec::new());
+        file.read_frames(&mut |entry, sound| {
+            self.frame(&log_file, entry, sound);
+            holds.entry(entry.header.partition).or_default().add(entry, sound);
+            if !sound {
+                bad.push((entry.body_at, u64::from(entry.header.body_len)));
+            }
+        });
+        file.bad.extend(bad);
+        file.holds = holds;
+        file.settle_holdings();
+    }
+
+    /// Frames whose offsets go on where the partition was: what a used file has of its former life does not.
+    fn salvage(&mut self, file: &mut Surveyed, stretch: &Stretch) {
+        let bytes = bytes(&file.outline.file, stretch.at, (stretch.end - stretch.at) as usize);
+        let mut next = self.next.clone();
+        for entry in salvage::frames(&bytes, stretch.at) {
+            let at = next.entry(entry.header.partition).or_default();
+            if entry.header.base >= *at {
+                *at = entry.header.next();
+                file.salvaged.push(entry);
+            }
+        }
+    }
+
+    /// A block whose checksum is right, with a frame that this program does not know.
+    fn unknown_frames(&mut self, file: &mut Surveyed, indexed: bool) {
+        if indexed {
+            return;
+        }
+        let mut unknown = Vec::new();
+        for stretch in file.outline.stretches.iter().filter(|stretch| stretch.sound) {
+            each_block(&file.outline, stretch, |at, header| {
+                if file.outline.file.block_entries(at, header).is_err() {
+                    unknown.push((at, *header));
+                }
+                true
+            });
+        }
+        for (at, header) in unknown {
+            let len = u64::from(header.block_len);
+            let kind = FindingKind::Corrupt {
+                expected: header.sequence,
+                last: header.sequence,
+                copied: false,
+            };
+            let log_file = file.outline.file.clone();
+            self.found(&log_file, (at, len), kind, true);
+            file.obstacle = true;
+            file.bad.push((at, len));
+        }
+    }
+
+    fn footer(&mut self, file: &mut Surveyed, is_last: bool) {
+        let log_file = file.outline.file.clone();
+        let place = match &file.outline.footer {
+            Footer::Whole(..) => return,
+            Footer::Part(_, _, at, len) => (*at, *len),
+            Footer::None if is_last => return,
+            Footer::None => (file.outline.trailer_at(), log_file.size - file.outline.trailer_at()),
+        };
+        file.needs_footer = true;
+        self.found(&log_file, place, FindingKind::BadFooter, false);
+    }
+
+    fn frame(&mut self, file: &LogFile, entry: &Entry, sound: bool) {
+        let header = &entry.header;
+        self.frames += 1;
+        let next = self.next.entry(header.partition).or_default();
+        *next = (*next).max(header.next());
+        if !sound {
+            self.findings.push(Finding {
+                file: file.name.clone(),
+                position: entry.body_at,
+                bytes: header.body_len.into(),
+                kind: FindingKind::BadBody,
+                records: Some((header.partition, header.base, header.next())),
+                is_error: true,
+            });
+        }
+        if header.partition == META {
+            self.facts.take(file, entry, sound, &mut self.findings);
+        } else {
+            self.facts.see(header);
+        }
+    }
+
+    fn segment(&mut self, file: Arc<LogFile>) -> Result<Surveyed> {
+        let mut segment = Surveyed::of_segment(file.clone())?;
+        let place = match &segment.outline.footer {
+            Footer::Whole(..) => None,
+            Footer::Part(_, _, at, len) => Some((*at, *len)),
+            Footer::None => Some((segment.outline.trailer_at(), file.size - segment.outline.trailer_at())),
+        };
+        if let Some(place) = place {
+            self.found(&file, place, FindingKind::BadFooter, false);
+            segment.needs_footer = true;
+        }
+        let indexed = place.is_none();
+        for (at, len) in segment.bad_frames() {
+            self.found(&file, (at, len), FindingKind::BadFrame { copied: indexed }, !indexed);
+            segment.obstacle |= !indexed;
+            if !indexed {
+                segment.bad.push((at, len));
+            }
+        }
+        let mut holds = Holds::new();
+        let mut bad = Vec::new();
+        segment.read_frames(&mut |entry, sound| {
+            self.frames += 1;
+            if !self.facts.has_snapshot {
+                self.facts.see(&entry.header);
+            }
+            holds.entry(entry.header.partition).or_default().add(entry, sound);
+            if !sound {
+                let header = &entry.header;
+                bad.push((entry.body_at, u64::from(header.body_len)));
+                self.findings.push(Finding {
+                    file: file.name.clone(),
+                    position: entry.body_at,
+                    bytes: header.body_len.into(),
+                    kind: FindingKind::BadBody,
+                    records: Some((header.partition, header.base, header.next())),
+                    is_error: true,
+                });
+            }
+        });
+        segment.bad.extend(bad);
+        segment.holds = holds;
+        segment.settle_holdings();
+        self.passed(&file);
+        Ok(segment)
+    }
+}
+
+impl Facts {
+    /// A frame of a partition that exists, or did.
+    fn see(&mut self, header: &FrameHeader) {
+        let epoch = self.seen.entry(header.partition).or_default();
+        *epoch = (*epoch).max(header.epoch);
+    }
+
+    /// The next frame of the log's own partition.
+    fn take(&mut self, file: &LogFile, entry: &Entry, sound: bool, findings: &mut [Finding]) {
+        self.next = self.next.max(entry.header.next());
+        let is_snapshot = entry.header.kind == Kind::Checkpoint;
+        if !sound {
+            self.damaged = true;
+            return;
+        }
+        let body = bytes(file, entry.body_at, entry.header.body_len as usize);
+        for record in record::records(&body) {
+            let applied = record.ok().and_then(|record| {
+                self.removed.extend(table::removed_by(record.value));
+                self.table.apply(record.value).ok()
+            });
+            if applied.is_none() {
+                self.damaged = true;
+                return;
+            }
+        }
+        if is_snapshot {
+            (self.has_snapshot, self.damaged) = (true, false);
+            self.seen.clear();
+            // What was damaged before has been said again since.
+            for finding in findings.iter_mut() {
+                let own = finding.records.is_some_and(|(id, _, _)| id == META);
+                finding.is_error &= !(own && finding.kind == FindingKind::BadBody);
+            }
+        }
+    }
+
+    /// If something is lost, partitions that have frames but no name are taken for what they must have been.
+    fn into_table(self, damaged: bool) -> Table {
+        let mut table = self.table;
+        if !damaged {
+            return table;
+        }
+        for (id, epoch) in self.seen.into_iter().filter(|(id, _)| !self.removed.contains(id)) {
+            let known = table.partitions.entry(id).or_insert(table::Known {
+                durability: crate::durability::Durability::Fsync,
+                first: UNKNOWN,
+                next: 0,
+                epoch: 0,
+            });
+            known.epoch = known.epoch.max(epoch);
+        }
+        table
+    }
+}
+
+impl Surveyed {
+    fn new(outline: Outline, role: Role) -> Surveyed {
+        Surveyed {
+            outline,
+            role,
+            salvaged: Vec::new(),
+            holds: Holds::new(),
+            holdings: Vec::new(),
+            obstacle: false,
+            bad: Vec::new(),
+            needs_footer: false,
+        }
+    }
+
+    /// A segment that was not read yet.
+    pub fn of_segment(file: Arc<LogFile>) -> Result<Surveyed> {
+        let outline = Outline {
+            footer: Footer::of(&file, None)?,
+            version: Version::Known,
+            stretches: Vec::new(),
+            file,
+        };
+        Ok(Surveyed::new(outline, Role::Live))
+    }
+
+    /// What is in the file, as its index says; or, where that does not tell, as its frames say.
+    fn settle_holdings(&mut self) {
+        let stated = self.outline.footer.holdings().cloned().unwrap_or_default();
+        let mut all: BTreeMap<PartitionId, Holding> = stated.into_iter().map(|row| (row.partition, row)).collect();
+        for (id, held) in &self.holds {
+            all.entry(*id).or_insert(Holding {
+                partition: *id,
+                first: held.first,
+                next: held.next,
+                bytes: held.bytes,
+                max_time: 0,
+                entry: 0,
+                entries: held.frames as u32,
+            });
+        }
+        self.holdings = all.into_values().collect();
+    }
+
+    /// Reads every frame of the file and says whether its body is whole; those of a partition in the order of offsets.
+    pub fn read_frames(&self, look: &mut dyn FnMut(&Entry, bool)) {
+        let file = &self.outline.file;
+        self.each_entry(&mut |entry| look(entry, file.body(entry).is_ok()));
+    }
+
+    /// The same, without reading bodies.
+    pub fn each_entry(&self, look: &mut dyn FnMut(&Entry)) {
+        let file = &self.outline.file;
+        if let Footer::Whole(trailer, _) = &self.outline.footer {
+            let entries = bytes(file, file.size - trailer.footer_len(), trailer.entries_len());
+            for (_, entries) in trailer
+                .index(&entries)
+                .iter()
+                .flat_map(|index| index.partitions().collect::<Vec<_>>())
+            {
+                entries.iter().for_each(&mut *look);
+            }
+            return;
+        }
+        if file.kind == FileKind::Segment {
+            let (entries, _) = self.frames_in_row();
+            entries.iter().for_each(look);
+            return;
+        }
+        for stretch in &self.outline.stretches {
+            if !stretch.sound {
+                let inside = |entry: &&Entry| (stretch.at..stretch.end).contains(&entry.body_at);
+                self.salvaged.iter().filter(inside).for_each(&mut *look);
+                continue;
+            }
+            each_block(&self.outline, stretch, |at, header| {
+                let entries = file
+                    .block_entries(at, header)
+                    .unwrap_or_else(|_| salvage::frames(&bytes(file, at, header.block_len as usize), at));
+                entries.iter().for_each(&mut *look);
+                true
+            });
+        }
+        if self.outline.stretches.is_empty() {
+            self.salvaged.iter().for_each(look);
+        }
+    }
+
+    /// The frames of a segment, one behind the other, and the bytes between them that are none.
+    fn frames_in_row(&self) -> (Vec<Entry>, Vec<(u64, u64)>) {
+        let file = &self.outline.file;
+        let limit = self
+            .outline
+            .footer
+            .trailer()
+            .map_or(self.outline.trailer_at(), |trailer| trailer.end);
+        let (mut entries, mut bad) = (Vec::new(), Vec::new());
+        let mut next: BTreeMap<PartitionId, Offset> = BTreeMap::new();
+        let mut at = 0;
+        while at < limit {
+            let header = FrameHeader::decode(&bytes(file, at, frame::LEN));
+            let end = |header: &FrameHeader| at + (frame::LEN as u64) + u64::from(header.body_len);
+            // The index behind the frames begins with the header of the first one.
+            let goes_on = |header: &FrameHeader| next.get(&header.partition).is_none_or(|next| header.base >= *next);
+            match header.filter(|header| goes_on(header) && end(header) <= limit) {
+                Some(header) => {
+                    next.insert(header.partition, header.next());
+                    entries.push(Entry {
+                        header,
+                        body_at: at + frame::LEN as u64,
+                    });
+                    at = end(&header);
+                }
+                None => match next_in(file, at, limit, &next) {
+                    Some(found) => {
+                        bad.push((at, found - at));
+                        at = found;
+                    }
+                    None => {
+                        // Without a trailer this is where the index stands.
+                        if self.outline.footer.trailer().is_some() {
+                            bad.push((at, limit - at));
+                        }
+                        break;
+                    }
+                },
+            }
+        }
+        (entries, bad)
+    }
+
+    /// Frame headers of a segment that are damaged.
+    fn bad_frames(&self) -> Vec<(u64, u64)> {
+        let file = &self.outline.file;
+        let Footer::Whole(trailer, _) = &self.outline.footer else {
+            return self.frames_in_row().1;
+        };
+        let entries = bytes(file, file.size - trailer.footer_len(), trailer.entries_len());
+        let index = trailer.index(&entries).unwrap_or_default();
+        let mut bad = Vec::new();
+        for entry in index.partitions().flat_map(|(_, entries)| entries) {
+            let at = entry.body_at.saturating_sub(frame::LEN as u64);
+            if FrameHeader::decode(&bytes(file, at, frame::LEN)) != Some(entry.header) {
+                bad.push((at, frame::LEN as u64));
+            }
+        }
+        bad
+    }
+}
+
+/// The next frame of a segment behind damaged bytes.
+fn next_in(file: &LogFile, at: u64, limit: u64, next: &BTreeMap<PartitionId, Offset>) -> Option<u64> {
+    let rest = bytes(file, at, (limit - at) as usize);
+    let mut from = 1;
+    while let Some((found, header)) = salvage::next_frame(&rest, from) {
+        if next.get(&header.partition).is_none_or(|next| header.base >= *next) {
+            return Some(at + found as u64);
+        }
+        from = found + 1;
+    }
+    None
+}

@@ -1,0 +1,170 @@
+//! `thalweg log dump`: the blocks and frames of a log in the order of commits, then those of its segments; damaged ones
+//! too, marked as such. Nothing is changed, and a log that is being written may be dumped: its newest block may look torn.
+
+use crate::cache::IndexCache;
+use crate::check::INDEX_BYTES;
+use crate::check::outline::{Known, Outline};
+use crate::check::settle::each_block;
+use crate::check::survey::Surveyed;
+use crate::disk::Disk;
+use crate::error::{LogError, Result};
+use crate::file::{self, LogFile};
+use crate::format::footer::FileKind;
+use crate::format::frame::FrameHeader;
+use crate::format::record::{self, RecordRef};
+use crate::ids::{Micros, Offset, PartitionId, Sequence};
+use crate::index::Entry;
+
+/// What of a log to dump.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DumpOptions {
+    /// Of one partition alone.
+    pub partition: Option<PartitionId>,
+    /// Of its records from this offset on.
+    pub from: Offset,
+    /// The records of each frame, too.
+    pub records: bool,
+}
+
+/// One line of a dump.
+#[derive(Debug)]
+pub enum Dumped<'a> {
+    Block {
+        file: &'a str,
+        position: u64,
+        sequence: Sequence,
+        time: Micros,
+        synced: Sequence,
+        frames: u16,
+        bytes: u32,
+    },
+    /// Bytes where blocks should be.
+    Damage {
+        file: &'a str,
+        position: u64,
+        bytes: u64,
+    },
+    Frame {
+        file: &'a str,
+        /// Of the body.
+        position: u64,
+        header: &'a FrameHeader,
+        /// The body is as it was written.
+        sound: bool,
+    },
+    Record {
+        offset: Offset,
+        record: RecordRef<'a>,
+    },
+}
+
+/// Hands over the blocks, frames and records of a log one by one, until `line` returns `false`.
+pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&Dumped<'_>) -> bool) -> Result<()> {
+    let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
+    let mut all: Vec<(FileKind, u64)> = names.iter().filter_map(|name| file::parse_name(name)).collect();
+    all.sort_unstable_by_key(|(kind, number)| (*kind == FileKind::Segment, *number));
+    let cache = IndexCache::new(INDEX_BYTES);
+    let mut known = Known::default();
+    let mut dump = Dump {
+        options,
+        line,
+        goes_on: true,
+    };
+    for (kind, number) in all {
+        let file = LogFile::open(disk, kind, number, &cache)?.into();
+        match kind {
+            FileKind::Commit => dump.commit(&Outline::of(file, &mut known)?),
+            FileKind::Segment => dump.segment(&Surveyed::of_segment(file)?),
+        }
+        if !dump.goes_on {
+            break;
+        }
+    }
+    Ok(())
+}
+
+struct Dump<'a> {
+    options: &'a DumpOptions,
+    line: &'a mut dyn FnMut(&Dumped<'_>) -> bool,
+    goes_on: bool,
+}
+
+impl Dump<'_> {
+    fn put(&mut self, line: &Dumped<'_>) {
+        self.goes_on = self.goes_on && (self.line)(line);
+    }
+
+    fn commit(&mut self, outline: &Outline) {
+        let name = &outline.file.name;
+        for stretch in &outline.stretches {
+            if !stretch.sound {
+                self.put(&Dumped::Damage {
+                    file: name,
+                    position: stretch.at,
+                    bytes: stretch.end - stretch.at,
+                });
+                continue;
+            }
+            each_block(outline, stretch, |at, header| {
+                // Of one partition only what is its own.
+                if self.options.partition.is_none() {
+                    self.put(&Dumped::Block {
+                        file: name,
+                        position: at,
+                        sequence: header.sequence,
+                        time: header.commit_time,
+                        synced: header.synced,
+                        frames: header.frames,
+                        bytes: header.block_len,
+                    });
+                }
+                match outline.file.block_entries(at, header) {
+                    Ok(entries) => entries.iter().for_each(|entry| self.frame(&outline.file, entry)),
+                    Err(_) => self.put(&Dumped::Damage {
+                        file: name,
+                        position: at,
+                        bytes: header.block_len.into(),
+                    }),
+                }
+                self.goes_on
+            });
+        }
+    }
+
+    fn segment(&mut self, segment: &Surveyed) {
+        let file = &segment.outline.file;
+        segment.each_entry(&mut |entry| self.frame(file, entry));
+    }
+
+    fn frame(&mut self, file: &LogFile, entry: &Entry) {
+        let header = &entry.header;
+        let wanted =
+            self.options.partition.is_none_or(|id| id == header.partition) && header.next() > self.options.from;
+        if !self.goes_on || !wanted {
+            return;
+        }
+        let body = file.body(entry);
+        self.put(&Dumped::Frame {
+            file: &file.name,
+            position: entry.body_at,
+            header,
+            sound: body.is_ok(),
+        });
+        let Ok(body) = body else { return };
+        if self.options.records {
+            self.records(header, &body);
+        }
+    }
+
+    fn records(&mut self, header: &FrameHeader, body: &[u8]) {
+        let mut next = header.base;
+        for record in record::records(body) {
+            let Ok(record) = record else { return };
+            let offset = record.delta.map_or(next, |delta| header.base + u64::from(delta));
+            next = offset + 1;
+            if offset >= self.options.from {
+                self.put(&Dumped::Record { offset, record });
+            }
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! `thalweg log repair`: makes a damaged log open again. What is lost is replaced by frames of kind gap, everything else
+//! stays readable, and the damaged bytes are copied to files beside the log before anything changes.
+//!
+//! The order makes it safe against a crash at any moment, after which it is run again: first the copies; then segments with
+//! what is whole, which are believed before the damaged files; then a commit file with the table of partitions, which
+//! goes on where the log ends; only then the damaged files go. To mend blocks in place would be less to write, but a crash in
+//! the middle of it would leave neither the old bytes nor the new ones.
+
+mod rescue;
+
+use std::collections::BTreeMap;
+
+use crate::cache::IndexCache;
+use crate::check::held::{self, Span};
+use crate::check::settle::Role;
+use crate::check::survey::{Covered, Survey, Surveyed};
+use crate::check::{self, CheckReport, FindingKind, INDEX_BYTES, Progress};
+use crate::disk::Disk;
+use crate::error::{LogError, Result};
+use crate::file::{self, LogFile};
+use crate::format::block::{self, BlockHeader};
+use crate::format::footer::{self, Bounds, FileKind};
+use crate::format::frame::{self, Flags, FrameHeader, Kind};
+use crate::format::record::RecordRef;
+use crate::format::{PAGE, pages};
+use crate::ids::{PartitionId, Sequence};
+use crate::index::{Entry, FileIndex};
+use crate::partition::Range;
+use crate::table::{Known, META, Table};
+use crate::writer::thread::now;
+use rescue::Rescue;
+
+/// Room for blocks in the file that the log goes on with, beside the table of partitions.
+const ROOM: u64 = 1 << 20;
+
+/// Bytes are copied in pieces of this.
+const PIECE: usize = 1 << 20;
+
+/// What a repair found, and what it did about it.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    pub before: CheckReport,
+    /// `None` if nothing was done: nothing had to be, or the loss was not accepted.
+    pub done: Option<Done>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Files with the bytes that were damaged.
+    pub set_aside: Vec<String>,
+    /// Files that were written.
+    pub written: Vec<String>,
+    /// Files that are gone, all that was whole in them is in what was written.
+    pub removed: Vec<String>,
+    /// The log as it is now.
+    pub after: CheckReport,
+}
+
+/// Whether a repair has anything to do.
+pub fn needs_repair(report: &CheckReport) -> bool {
+    !report.is_whole()
+        || report
+            .findings
+            .iter()
+            .any(|finding| finding.kind == FindingKind::BadFooter)
+}
+
+/// Looks at a log, and if `accept_loss` gives up what is damaged, which `before.lost` names. Nothing else may use the log.
+pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -> Result<Repaired> {
+    let survey = Survey::of(disk, progress)?;
+    let before = check::report(disk, &survey);
+    if !accept_loss || !needs_repair(&before) {
+        return Ok(Repaired { before, done: None });
+    }
+    // What a newer program wrote is not damaged.
+    for finding in &before.findings {
+        if let FindingKind::NewerFormat { version } = finding.kind {
+            return Err(LogError::NewerFormat {
+                file: finding.file.clone(),
+                found: version,
+                known: block::VERSION,
+            });
+        }
+    }
+    let mut repair = Repair {
+        disk,
+        survey: &survey,
+        set_aside: Vec::new(),
+        written: Vec::new(),
+        removed: Vec::new(),
+    };
+    repair.run()?;
+    let (set_aside, written, removed) = (repair.set_aside, repair.written, repair.removed);
+    let after = check::check(disk, progress)?;
+    let done = Done {
+        set_aside,
+        written,
+        removed,
+        after,
+    };
+    Ok(Repaired {
+        before,
+        done: Some(done),
+    })
+}
+
+struct Repair<'a> {
+    disk: &'a dyn Disk,
+    survey: &'a Survey,
+    set_aside: Vec<String>,
+    written: Vec<String>,
+    removed: Vec<String>,
+}
+
+impl Repair<'_> {
+    fn run(&mut self) -> Result<()> {
+        for name in self.survey.names.iter().filter(|name| file::is_unfinished(name)) {
+            self.disk.remove(name).map_err(LogError::io("cannot remove", name))?;
+        }
+        let files = self.survey.commits.iter().chain(&self.survey.segments);
+        for file in files.clone() {
+            for (n, (at, len)) in file.bad.iter().enumerate() {
+                // The same bytes may have been found damaged for two reasons.
+                if !file.bad.iter().take(n).any(|other| other == &(*at, *len)) {
+                    self.copy(&file.outline.file, *at, *len)?;
+                }
+            }
+        }
+        let structural = self.is_structural();
+        let numbers = self.survey.segments.iter().map(|file| file.outline.file.number + 1);
+        let mut rescue = Rescue::new(self.disk, numbers.max().unwrap_or_default());
+        for file in files {
+            self.rescue(file, &mut rescue)?;
+        }
+        for partition in &self.survey.partitions {
+            let whole: Vec<Span> = partition.ranges.iter().map(|range| (range.first, range.next)).collect();
+            for span in held::without((partition.known.first, partition.next), &whole) {
+                rescue.range(partition.id, span, None, &[])?;
+            }
+        }
+        rescue.finish()?;
+        self.written.append(&mut rescue.names);
+        if structural {
+            self.go_on_in_a_new_file()?;
+        }
+        let obstacles: Vec<&Surveyed> = self.survey.commits.iter().filter(|file| file.obstacle).collect();
+        let replaced: Vec<&Surveyed> = self.survey.segments.iter().filter(|file| is_replaced(file)).collect();
+        for file in obstacles
+            .into_iter()
+            .filter(|file| file.role != Role::Spare)
+            .chain(replaced)
+        {
+            self.remove(&file.outline.file)?;
+        }
+        self.sync_names()?;
+        self.footers(structural)
+    }
+
+    /// The row of commit files is broken, or what they say of partitions.
+    fn is_structural(&self) -> bool {
+        let survey = self.survey;
+        survey.table_damaged || survey.mark > survey.last || survey.commits.iter().any(|file| file.obstacle)
+    }
+
+    /// Keeps what is about to go.
+    fn copy(&mut self, file: &LogFile, at: u64, len: u64) -> Result<()> {
+        let wanted = format!("{}.{at}.bad", file.name);
+        let mut name = wanted.clone();
+        let mut n = 1;
+        while self.survey.names.contains(&name) || self.set_aside.contains(&name) {
+            n += 1;
+            name = format!("{wanted}.{n}");
+        }
+        let unfinished = format!("new-{name}");
+        let cannot = |error| LogError::io("cannot write", &name)(error);
+        let copy = self.disk.create(&unfinished).map_err(cannot)?;
+        let mut done = 0;
+        while done < len {
+            let piece = check::outline::bytes(file, at + done, PIECE.min((len - done) as usize));
+            if piece.is_empty() {
+                break;
+            }
+            copy.write_at(&piece, done).map_err(cannot)?;
+            done += piece.len() as u64;
+        }
+        copy.sync().map_err(cannot)?;
+        self.disk.rename(&unfinished, &name).map_err(cannot)?;
+        self.set_aside.push(name);
+        self.sync_names()
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        self.disk
+            .sync_names()
+            .map_err(LogError::io("cannot sync the names of", "the log"))
+    }
+
+    fn remove(&mut self, file: &LogFile) -> Result<()> {
+        file.remove(self.disk)?;
+        self.removed.push(file.name.clone());
+        Ok(())
+    }
+
+    /// Writes what partitions read from a file anew, if some of it is lost or the file has to go: whole ranges, so that no
+    /// partition reads from the file before and behind what was lost.
+    fn rescue(&self, file: &Surveyed, rescue: &mut Rescue<'_>) -> Result<()> {
+        let all = file.obstacle || (file.outline.file.kind == FileKind::Segment && is_replaced(file));
+        let wanted: Vec<(&Covered, &Range)> = self
+            .survey
+            .partitions
+            .iter()
+            .flat_map(|partition| partition.ranges.iter().map(move |range| (partition, range)))
+            .filter(|(partition, range)| {
+                let own = std::sync::Arc::ptr_eq(&range.file, &file.outline.file);
+                own && (all
+                    || partition
+                        .lost
+                        .iter()
+                        .any(|lost| held::overlap(*lost, (range.first, range.next))))
+            })
+            .collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut frames: BTreeMap<PartitionId, Vec<Entry>> =
+            wanted.iter().map(|(partition, _)| (partition.id, Vec::new())).collect();
+        file.read_frames(&mut |entry, sound| {
+            if let Some(own) = frames.get_mut(&entry.header.partition).filter(|_| sound) {
+                own.push(*entry);
+            }
+        });
+        for (partition, range) in wanted {
+            let own = frames.get(&partition.id).map_or(&[][..], Vec::as_slice);
+            rescue.range(partition.id, (range.first, range.next), Some(&file.outline.file), own)?;
+        }
+        Ok(())
+    }
+
+    /// A file behind all others that begins with the table of partitions. Files that were ready go: a start looks for
+    /// the next block in the next file, and no further than the first that has none.
+    fn go_on_in_a_new_file(&mut self) -> Result<()> {
+        let survey = self.survey;
+        // Without one block the log has lost its name, too.
+        let log_id = survey.log_id.unwrap_or_else(|| now() as u64);
+        for spare in survey.commits.iter().filter(|file| file.role == Role::Spare) {
+            self.remove(&spare.outline.file)?;
+        }
+        self.sync_names()?;
+        for file in survey.commits.iter().filter(|file| file.role == Role::Live) {
+            // What a killed process had handed to the kernel is said to be synced from now on.
+            file.outline.file.sync()?;
+        }
+        let sequence = survey.highest + 1;
+        let block = self.table_block(sequence, log_id);
+        // With a number between, so that the blocks need not follow each other.
+        let number = survey
+            .commits
+            .iter()
+            .map(|file| file.outline.file.number + 2)
+            .max()
+            .unwrap_or_default();
+        let size = (block.len() as u64 + ROOM).next_multiple_of(PAGE as u64);
+        let file = LogFile::make(self.disk, number, size, &IndexCache::new(INDEX_BYTES))?;
+        file.write(&block, 0)?;
+        file.sync()?;
+        self.written.push(file.name.clone());
+        Ok(())
+    }
+
+    fn table_block(&self, sequence: Sequence, log_id: u64) -> Vec<u8> {
+        let rows: Vec<(PartitionId, Known)> = self
+            .survey
+            .partitions
+            .iter()
+            .map(|partition| {
+                let next = partition.next;
+                (
+                    partition.id,
+                    Known {
+                        next,
+                        ..partition.known
+                    },
+                )
+            })
+            .collect();
+        let (mut value, mut body, time) = (Vec::new(), Vec::new(), now());
+        Table::encode(rows.into_iter(), &mut value);
+        RecordRef::of(time, &value).encode(&mut body);
+        let frame = FrameHeader {
+            kind: Kind::Checkpoint,
+            flags: Flags::NONE,
+            body_len: body.len() as u32,
+            body_crc: crc32c::crc32c(&body),
+            partition: META,
+            base: self.survey.meta_next,
+            records: 1,
+            last_delta: 0,
+            base_time: time,
+            max_time: time,
+            epoch: 0,
+        };
+        let mut headers = Vec::with_capacity(frame::LEN);
+        frame.encode(&mut headers);
+        let block_len = pages(block::LEN + headers.len() + body.len());
+        let header = BlockHeader {
+            frames: 1,
+            block_len: block_len as u32,
+            sequence,
+            commit_time: time,
+            log_id,
+            synced: sequence.saturating_sub(1),
+        };
+        let mut bytes = Vec::with_capacity(block_len);
+        header.encode(&headers, &mut bytes);
+        bytes.extend_from_slice(&headers);
+        bytes.extend_from_slice(&body);
+        bytes.resize(block_len, 0);
+        bytes
+    }
+
+    /// Full files get the index that they lack, so that the next start need not read them. One that does not make it to
+    /// the disk is made anew by that start.
+    fn footers(&mut self, structural: bool) -> Result<()> {
+        let last = self.survey.commits.iter().rposition(|file| file.role == Role::Live);
+        for (n, file) in self.survey.commits.iter().enumerate() {
+            let was_open = structural && Some(n) == last && file.outline.footer.trailer().is_none();
+            if file.role != Role::Live || file.obstacle || !(file.needs_footer || was_open) {
+                continue;
+            }
+            let (outline, mut index) = (&file.outline, FileIndex::default());
+            let (Some(first), Some(last), Some(log_id)) = (outline.first(), outline.last(), self.survey.log_id) else {
+                continue;
+            };
+            file.read_frames(&mut |entry, _| index.push(*entry));
+            let footer = footer::footer_len(index.frames(), index.partition_count());
+            if outline.end() + footer > outline.file.size {
+                continue;
+            }
+            outline.file.set_index(index);
+            outline.file.write_footer(&Bounds {
+                kind: FileKind::Commit,
+                file: outline.file.number,
+                first,
+                last,
+                synced: last,
+                end: outline.end(),
+                log_id,
+            })?;
+            outline.file.sync()?;
+            self.written.push(outline.file.name.clone());
+        }
+        Ok(())
+    }
+}
+
+/// A segment whose index or frames are damaged is written anew as a whole.
+fn is_replaced(segment: &Surveyed) -> bool {
+    segment.obstacle || segment.needs_footer
+}

@@ -1,0 +1,190 @@
+//! Segments that take the place of damaged files: the frames that are whole, and for the offsets between them frames of kind
+//! gap. A segment is believed before any file that was there earlier, so it can be written first and what is damaged goes
+//! last: a crash between leaves both.
+
+use std::sync::Arc;
+
+use crate::check::held::Span;
+use crate::disk::{Disk, DiskFile};
+use crate::error::{LogError, Result};
+use crate::file::{LogFile, segment_name};
+use crate::format::footer::{self, Bounds, FileKind};
+use crate::format::frame::{self, Flags, FrameHeader, Kind};
+use crate::ids::{Micros, Offset, PartitionId};
+use crate::index::{Entry, FileIndex};
+
+/// A segment takes no more after so many bytes.
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Writes segments, one after the other.
+pub(super) struct Rescue<'a> {
+    disk: &'a dyn Disk,
+    number: u64,
+    open: Option<Segment>,
+    pub names: Vec<String>,
+}
+
+struct Segment {
+    unfinished: String,
+    file: Arc<dyn DiskFile>,
+    at: u64,
+    index: FileIndex,
+    /// What it stands for: a row of a footer names one stretch of offsets of each partition.
+    spans: Vec<(PartitionId, Span)>,
+}
+
+impl<'a> Rescue<'a> {
+    pub fn new(disk: &'a dyn Disk, number: u64) -> Rescue<'a> {
+        Rescue {
+            disk,
+            number,
+            open: None,
+            names: Vec::new(),
+        }
+    }
+
+    /// Writes the offsets of `span`: from `frames`, which are whole and in order, or as lost.
+    pub fn range(
+        &mut self,
+        partition: PartitionId,
+        span: Span,
+        source: Option<&LogFile>,
+        frames: &[Entry],
+    ) -> Result<()> {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.spans.iter().any(|(id, _)| *id == partition))
+        {
+            self.finish()?;
+        }
+        let mut at = span.0;
+        let mut first = at;
+        let mut time = frames.first().map_or(0, |entry| entry.header.base_time);
+        for entry in frames {
+            let header = &entry.header;
+            if header.next() <= at || header.base >= span.1 {
+                continue;
+            }
+            if header.base > at {
+                self.gap(partition, (at, header.base), time)?;
+            }
+            if let Some(source) = source {
+                let body = source.body(entry)?;
+                self.segment()?.push(header, &body)?;
+            }
+            (at, time) = (header.next().min(span.1), header.max_time);
+            let full = self.open.as_ref().is_some_and(|open| open.at >= SEGMENT_BYTES);
+            if full && at < span.1 {
+                self.segment()?.spans.push((partition, (first, at)));
+                self.finish()?;
+                first = at;
+            }
+        }
+        if at < span.1 {
+            self.gap(partition, (at, span.1), time)?;
+        }
+        self.segment()?.spans.push((partition, (first, span.1)));
+        Ok(())
+    }
+
+    /// Frames that say that these offsets are lost. The time is that of their neighbour, so that times keep their order.
+    fn gap(&mut self, partition: PartitionId, (from, to): Span, time: Micros) -> Result<()> {
+        let mut base: Offset = from;
+        while base < to {
+            let span = u32::try_from(to - base).unwrap_or(u32::MAX);
+            let header = FrameHeader {
+                kind: Kind::Gap,
+                flags: Flags::NONE,
+                body_len: 0,
+                body_crc: crc32c::crc32c(&[]),
+                partition,
+                base,
+                records: 0,
+                last_delta: span,
+                base_time: time,
+                max_time: time,
+                epoch: 0,
+            };
+            self.segment()?.push(&header, &[])?;
+            base += u64::from(span);
+        }
+        Ok(())
+    }
+
+    fn segment(&mut self) -> Result<&mut Segment> {
+        if self.open.is_none() {
+            let unfinished = format!("new-segment-{:016}", self.number);
+            let file = self
+                .disk
+                .create(&unfinished)
+                .map_err(LogError::io("cannot make", &unfinished))?;
+            self.open = Some(Segment {
+                unfinished,
+                file,
+                at: 0,
+                index: FileIndex::default(),
+                spans: Vec::new(),
+            });
+        }
+        self.open.as_mut().ok_or(LogError::Closed)
+    }
+
+    /// What was written so far survives a power cut, name and all.
+    pub fn finish(&mut self) -> Result<()> {
+        let Some(mut segment) = self.open.take() else {
+            return Ok(());
+        };
+        let mut rows = segment.index.holdings();
+        for row in &mut rows {
+            let own = segment.spans.iter().find(|(id, _)| *id == row.partition);
+            if let Some((_, (first, next))) = own {
+                (row.first, row.next) = (*first, *next);
+            }
+        }
+        let bounds = Bounds {
+            kind: FileKind::Segment,
+            file: self.number,
+            first: 0,
+            last: 0,
+            synced: 0,
+            end: segment.at,
+            log_id: 0,
+        };
+        let footer = footer::encode(&segment.index, &rows, &bounds);
+        segment.write(&footer)?;
+        let name = segment_name(self.number);
+        segment
+            .file
+            .sync()
+            .map_err(LogError::io("cannot sync", &segment.unfinished))?;
+        let named = self
+            .disk
+            .rename(&segment.unfinished, &name)
+            .and_then(|()| self.disk.sync_names());
+        named.map_err(LogError::io("cannot rename to", &name))?;
+        self.number += 1;
+        self.names.push(name);
+        Ok(())
+    }
+}
+
+impl Segment {
+    fn push(&mut self, header: &FrameHeader, body: &[u8]) -> Result<()> {
+        let mut bytes = Vec::with_capacity(frame::LEN + body.len());
+        header.encode(&mut bytes);
+        bytes.extend_from_slice(body);
+        self.index.push(Entry {
+            header: *header,
+            body_at: self.at + frame::LEN as u64,
+        });
+        self.write(&bytes)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_at(bytes, self.at);
+        written.map_err(LogError::io("cannot write", &self.unfinished))?;
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,485 @@
+//! Damage to a log of commit files and segments: a check names its place, no reader is given it, and a repair loses
+//! nothing else.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::check::{CheckReport, FindingKind, check};
+use crate::disk::Disk as _;
+use crate::dump::{DumpOptions, Dumped, dump};
+use crate::format::PAGE;
+use crate::format::block::{self, BlockHeader};
+use crate::format::footer::FileKind;
+use crate::format::frame;
+use crate::repair::repair;
+use crate::table::META;
+
+const PARTITIONS: usize = MODES.len();
+
+/// A log as it is left by a clean stop: several files, segments, trims, all from a seed.
+fn built(seed: u64) -> (SimDisk, Vec<Known>, Random) {
+    let mut random = Random::new(seed);
+    let disk = SimDisk::new(seed, 64 << 20);
+    let mut known = vec![Known::default(); PARTITIONS];
+    let mut driven = open(&disk).unwrap();
+    for _ in 0..3 + random.below(12) {
+        assert!(work(&mut driven, &mut known, &mut random));
+        if random.one_in(2) {
+            assert!(keep_up(&mut driven, &mut known, &mut random));
+        }
+    }
+    // A file without room for one more block takes no mark.
+    loop {
+        driven.core.sync().unwrap();
+        let last = checked(&disk).last;
+        driven.core.mark(9).unwrap();
+        if checked(&disk).last > last {
+            disk.kill();
+            return (disk, known, random);
+        }
+        assert!(work(&mut driven, &mut known, &mut random));
+    }
+}
+
+fn checked(disk: &SimDisk) -> CheckReport {
+    check(disk, &mut |_, _| {}).unwrap()
+}
+
+/// What can be read of a partition: each record has the number of its offset or is not there.
+#[derive(Default)]
+struct Readable {
+    offsets: Vec<u64>,
+    /// Offsets that are said to be lost.
+    gaps: u64,
+    errors: Vec<LogError>,
+    first: u64,
+    next: u64,
+}
+
+fn read_what_can_be(partition: &Partition) -> Readable {
+    let bounds = partition.bounds();
+    let mut found = Readable {
+        first: bounds.first,
+        next: bounds.next,
+        ..Readable::default()
+    };
+    let mut from = bounds.first;
+    while from < bounds.next {
+        let frames = match partition.read(from, 1) {
+            Ok(frames) => frames,
+            Err(LogError::Gap { to, .. }) => {
+                assert!(to > from);
+                (found.gaps, from) = (found.gaps + to - from, to);
+                continue;
+            }
+            Err(error) => {
+                found.errors.push(error);
+                from += 1;
+                continue;
+            }
+        };
+        for frame in frames {
+            assert!(frame.header.base <= from, "a hole before {}", frame.header.base);
+            if frame.header.kind == Kind::Gap {
+                assert_eq!((frame.header.records, frame.body.len()), (0, 0));
+                found.gaps += frame.header.next() - from;
+            }
+            let mut next = frame.header.base;
+            for record in records(&frame.body) {
+                let record = record.unwrap();
+                let offset = record.delta.map_or(next, |delta| frame.header.base + u64::from(delta));
+                next = offset + 1;
+                assert_eq!(number_of(record.value), offset, "a record is not what was written");
+                if offset >= from {
+                    found.offsets.push(offset);
+                }
+            }
+            assert!(frame.header.next() > from);
+            from = frame.header.next();
+        }
+    }
+    found
+}
+
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
+    let first = number("THALWEG_SIM_SEED").unwrap_or(0);
+    first..first + number("THALWEG_SIM_SEEDS").unwrap_or(default)
+}
+
+fn each_seed(default: u64, mut test: impl FnMut(u64)) {
+    for seed in seeds(default) {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(seed)));
+        assert!(
+            outcome.is_ok(),
+            "THALWEG_SIM_SEED={seed} THALWEG_SIM_SEEDS=1 shows it again"
+        );
+    }
+}
+
+#[test]
+fn a_whole_log_has_no_findings_and_its_parts_are_counted() {
+    let (mut segments, mut trimmed) = (0, 0);
+    each_seed(40, |seed| {
+        let (disk, known, _) = built(seed);
+        let report = checked(&disk);
+        assert!(report.is_whole(), "{:?}", report.findings);
+        let notes = report
+            .findings
+            .iter()
+            .filter(|finding| finding.kind != FindingKind::TornTail);
+        assert_eq!(notes.count(), 0, "{:?}", report.findings);
+        assert_eq!(report.log_id, Some(42));
+        assert!(report.last >= report.synced && report.blocks > 0 && report.frames > 0);
+        assert_eq!(dumped(&disk), (report.blocks, report.frames));
+        let driven = open(&disk).unwrap();
+        for (slot, partition) in driven.partitions.iter().enumerate() {
+            let row = report.partitions.iter().find(|row| row.id == partition.id).unwrap();
+            assert_eq!(
+                (row.first, row.next),
+                (partition.bounds().first, known[slot].acknowledged)
+            );
+            assert_eq!((row.gaps, row.lost), (0, 0));
+            trimmed += u64::from(row.first > 0);
+        }
+        segments += report.segments;
+    });
+    assert!(segments > 10 && trimmed > 10, "{segments} segments, {trimmed} trimmed");
+}
+
+/// Blocks and frames of a dump; records are what was written.
+fn dumped(disk: &SimDisk) -> (u64, u64) {
+    let (mut blocks, mut frames) = (0, 0);
+    let options = DumpOptions {
+        records: true,
+        ..DumpOptions::default()
+    };
+    let mut own = false;
+    dump(disk, &options, &mut |line| {
+        match line {
+            Dumped::Block { .. } => blocks += 1,
+            Dumped::Frame { header, sound, .. } => {
+                own = header.partition != META;
+                frames += 1;
+                assert!(sound);
+            }
+            Dumped::Record { offset, record } if own => assert_eq!(number_of(record.value), *offset),
+            Dumped::Record { .. } => {}
+            Dumped::Damage { .. } => panic!("{line:?}"),
+        }
+        true
+    })
+    .unwrap();
+    (blocks, frames)
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the counts of a long run are its result")]
+fn a_flipped_bit_anywhere_is_harmless_or_named_by_file_and_position_and_never_served() {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    each_seed(300, |seed| {
+        let (disk, known, _) = built(seed);
+        let (file, position) = disk.flip_bit().unwrap();
+        let report = checked(&disk);
+        let at = |finding: &&crate::check::Finding| {
+            finding.file == file && (finding.position..finding.position + finding.bytes).contains(&position)
+        };
+        for finding in &report.findings {
+            let elsewhere = matches!(finding.kind, FindingKind::Missing | FindingKind::BadTable);
+            assert!(elsewhere || at(&finding), "{file} at {position}: {finding}");
+        }
+        let named = report.findings.iter().find(at);
+        assert!(
+            named.is_some() || report.findings.is_empty(),
+            "{file} at {position}: {:?}",
+            report.findings
+        );
+        let outcome = outcome_of(&disk, &known, &file, &report);
+        assert_eq!(
+            report.is_whole(),
+            outcome.is_whole,
+            "{file} at {position}: {:?} {outcome:?}",
+            report.findings
+        );
+        let kind = if file.starts_with("commit") {
+            "commit file"
+        } else {
+            "segment"
+        };
+        let what = match named {
+            None => "harmless".to_owned(),
+            Some(finding) if finding.is_error => format!("{}, {}", finding.kind.name(), outcome.how),
+            Some(finding) => format!("{} (note)", finding.kind.name()),
+        };
+        *counts.entry(format!("{kind}: {what}")).or_default() += 1;
+    });
+    println!("{counts:#?}");
+    assert!(counts.len() > 5, "{counts:?}");
+}
+
+#[derive(Debug)]
+struct Outcome {
+    is_whole: bool,
+    how: &'static str,
+}
+
+/// What a start and readers make of it: all is there, or an error names the file.
+fn outcome_of(disk: &SimDisk, known: &[Known], file: &str, report: &CheckReport) -> Outcome {
+    let driven = match open(disk) {
+        Ok(driven) => driven,
+        Err(LogError::Corrupt { file: named, .. } | LogError::NewerFormat { file: named, .. }) => {
+            assert_eq!(named, file);
+            return Outcome {
+                is_whole: false,
+                how: "refused",
+            };
+        }
+        Err(LogError::Missing { .. }) => {
+            return Outcome {
+                is_whole: false,
+                how: "missing",
+            };
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let mut is_whole = true;
+    for (slot, partition) in driven.partitions.iter().enumerate() {
+        let found = read_what_can_be(partition);
+        for error in &found.errors {
+            assert!(
+                matches!(error, LogError::Corrupt { file: named, .. } if named == file),
+                "{error}"
+            );
+        }
+        is_whole &= found.errors.is_empty();
+        assert_eq!(
+            (found.next, found.gaps),
+            (known[slot].acknowledged, 0),
+            "partition {slot}: {report:?}"
+        );
+        let wanted = (found.first..found.next).filter(|n| *n >= known[slot].thinned || is_kept(*n));
+        let there = |n: &u64| found.offsets.binary_search(n).is_ok();
+        assert!(!found.errors.is_empty() || wanted.clone().all(|n| there(&n)));
+    }
+    Outcome {
+        is_whole,
+        how: "opened",
+    }
+}
+
+/// Where each frame of each partition stands: its file, its header, its body, its first and next offset.
+struct Placed {
+    slot: usize,
+    file: String,
+    header_at: u64,
+    body_at: u64,
+    end: u64,
+    offsets: std::ops::Range<u64>,
+}
+
+/// All frames that a start finds needed, placed by looking at the bytes, not at the indexes.
+fn placed(disk: &SimDisk) -> Vec<Placed> {
+    let driven = open(disk).unwrap();
+    let mut all = Vec::new();
+    for (slot, partition) in driven.partitions.iter().enumerate() {
+        partition.each_range(|range| {
+            let starts = header_positions(&range.file);
+            for entry in range.file.entries(partition.id, range.first, usize::MAX).unwrap() {
+                if entry.header.base >= range.next {
+                    break;
+                }
+                all.push(Placed {
+                    slot,
+                    file: range.file.name.clone(),
+                    header_at: starts[&entry.body_at],
+                    body_at: entry.body_at,
+                    end: entry.body_at + u64::from(entry.header.body_len),
+                    offsets: entry.header.base.max(range.first)..entry.header.next().min(range.next),
+                });
+            }
+        });
+    }
+    disk.kill();
+    all
+}
+
+/// By the position of the body.
+fn header_positions(file: &LogFile) -> BTreeMap<u64, u64> {
+    let mut positions = BTreeMap::new();
+    let mut at = 0;
+    if file.kind == FileKind::Segment {
+        for (_, entries) in file.with_index(|index| index.clone()).unwrap().partitions() {
+            positions.extend(
+                entries
+                    .iter()
+                    .map(|entry| (entry.body_at, entry.body_at - frame::LEN as u64)),
+            );
+        }
+        return positions;
+    }
+    while let Some(header) = BlockHeader::decode(&file.read(at, block::LEN).unwrap()) {
+        let Ok(entries) = file.block_entries(at, &header) else {
+            break;
+        };
+        for (n, entry) in entries.iter().enumerate() {
+            positions.insert(entry.body_at, at + (block::LEN + n * frame::LEN) as u64);
+        }
+        at += u64::from(header.block_len);
+    }
+    positions
+}
+
+/// Destroys something; returns which bytes of which files.
+fn damage(disk: &SimDisk, random: &mut Random) -> Vec<(String, std::ops::Range<u64>)> {
+    let mut hit = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        let names = disk.names().unwrap();
+        if names.is_empty() {
+            break;
+        }
+        let name = names[random.below(names.len() as u64) as usize].clone();
+        let file = disk.open(&name).unwrap();
+        let size = file.len().unwrap();
+        let at = random.below(size);
+        let len = match random.below(8) {
+            0 => {
+                disk.remove(&name).unwrap();
+                disk.sync_names().unwrap();
+                hit.push((name, 0..size));
+                continue;
+            }
+            1..4 => 1,
+            4..6 => 512.min(size - at),
+            _ => ((1 + random.below(3)) * PAGE as u64).min(size - at),
+        };
+        let mut bytes = vec![0; len as usize];
+        file.read_at(&mut bytes, at).unwrap();
+        let before = bytes.clone();
+        match random.below(3) {
+            0 => bytes.fill(0),
+            1 => bytes.iter_mut().for_each(|byte| *byte = random.number() as u8),
+            _ => bytes[0] ^= 1 << random.below(8),
+        }
+        file.write_at(&bytes, at).unwrap();
+        file.sync().unwrap();
+        let changed: Vec<u64> = (0..len).filter(|n| bytes[*n as usize] != before[*n as usize]).collect();
+        if let (Some(first), Some(last)) = (changed.first(), changed.last()) {
+            hit.push((name, at + first..at + last + 1));
+        }
+    }
+    hit
+}
+
+/// Repairs as often as the power goes.
+fn repaired(disk: &SimDisk, random: &mut Random) {
+    for _ in 0..random.below(3) {
+        disk.cut_power_in(random.below(40));
+        let outcome = repair(disk, true, &mut |_, _| {});
+        disk.power_cut();
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    let outcome = repair(disk, true, &mut |_, _| {}).unwrap();
+    let after = outcome.done.map_or(outcome.before, |done| done.after);
+    assert!(after.is_whole(), "{:?}", after.findings);
+}
+
+/// If what names the last blocks as synced is destroyed, too, nobody can tell them from blocks that were being written.
+fn is_untold(one: &Placed, before: &CheckReport) -> bool {
+    let torn = before
+        .findings
+        .iter()
+        .find(|finding| finding.kind == FindingKind::TornTail);
+    let behind = |file: &str, position| one.file.as_str() > file || (one.file == file && one.body_at >= position);
+    let behind_torn = torn.is_some_and(|torn| behind(&torn.file, torn.position));
+    one.file.starts_with("commit") && behind_torn
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the counts of a long run are its result")]
+fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
+    let (mut gaps, mut kept, mut repairs, mut unnamed) = (0, 0, 0, 0);
+    each_seed(300, |seed| {
+        let (disk, _, mut random) = built(seed);
+        let all = placed(&disk);
+        let hit = damage(&disk, &mut random);
+        let touched = |file: &str, from: u64, to: u64| {
+            hit.iter()
+                .any(|(name, range)| name == file && range.start < to && from < range.end)
+        };
+        let names = disk.names().unwrap();
+        let before = checked(&disk);
+        repairs += u64::from(!before.is_whole());
+        repaired(&disk, &mut random);
+        let opened = open::open(Arc::new(disk.clone()), 42, &options()).unwrap_or_else(|error| panic!("{error}"));
+        let partition = |slot: usize| opened.partitions.get(&PartitionId::new(1, slot as u32));
+        let of = |slot| partition(slot).map_or_else(Readable::default, |one| read_what_can_be(one));
+        let found: Vec<Readable> = (0..PARTITIONS).map(of).collect();
+        let named =
+            (0..PARTITIONS).all(|n| partition(n).is_some_and(|one| (one.slot, one.durability) == (n + 1, MODES[n])));
+        drop(opened);
+        disk.kill();
+        for one in &found {
+            assert!(one.errors.is_empty(), "{:?}", one.errors);
+            gaps += one.gaps;
+        }
+        for one in &all {
+            let whole = !touched(&one.file, one.header_at, one.header_at + frame::LEN as u64)
+                && !touched(&one.file, one.body_at, one.end);
+            let readable = &found[one.slot];
+            for n in one
+                .offsets
+                .clone()
+                .filter(|n| whole && is_kept(*n) && *n >= readable.first)
+            {
+                let there = readable.offsets.binary_search(&n).is_ok();
+                assert!(
+                    there || is_untold(one, &before),
+                    "record {n} of partition {} in {} was whole: {hit:?} {:?}",
+                    one.slot,
+                    one.file,
+                    before.findings
+                );
+                kept += 1;
+            }
+        }
+        if !named {
+            // What the table said is lost, so a partition has become as durable as can be.
+            // Of a log whose newest file was taken away nobody can tell that there was one.
+            let gone = hit
+                .iter()
+                .any(|(file, _)| file.starts_with("commit") && !names.contains(file));
+            assert!(!before.is_whole() || gone, "{hit:?} {before:?}");
+            unnamed += 1;
+            return;
+        }
+        let mut driven = open(&disk).unwrap();
+        let mut known: Vec<Known> = found
+            .iter()
+            .map(|one| Known {
+                submitted: one.next,
+                acknowledged: one.next,
+                trimmed: one.next,
+                thinned: one.next,
+            })
+            .collect();
+        for _ in 0..3 {
+            assert!(work(&mut driven, &mut known, &mut random));
+            assert!(keep_up(&mut driven, &mut known, &mut random));
+        }
+        driven.core.sync().unwrap();
+        disk.kill();
+        let after = checked(&disk);
+        assert!(after.is_whole(), "{:?}", after.findings);
+        let driven = open(&disk).unwrap();
+        for (slot, partition) in driven.partitions.iter().enumerate() {
+            assert_eq!(partition.bounds().next, known[slot].acknowledged);
+            assert!(read_what_can_be(partition).errors.is_empty());
+        }
+    });
+    println!(
+        "{repairs} repairs, {unnamed} of them of the table of partitions, {gaps} offsets given up, {kept} records of undamaged frames read"
+    );
+    assert!(gaps > 0 && kept > 0 && repairs > 0);
+}
