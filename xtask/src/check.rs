@@ -26,6 +26,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("tags", 3),
     ("query", 4),
     ("opcua", 5),
+    ("queue-api", 5),
     ("console", 5),
     ("assemble", 6),
     ("thalweg", 7),

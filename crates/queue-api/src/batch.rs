@@ -1,0 +1,241 @@
+//! `POST /queues/{queue}/messages:batch`: one message per line.
+//!
+//! With `atomic` (the default) all lines are stored or none, and a mistake names its line. Without, each line has a result
+//! of its own; lines are handed to the queue in their order, many at a time, since each waits for a commit.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use serde_json::{Value, json};
+use thalweg_queue::{NewMessage, Queue};
+
+use crate::answer;
+use crate::call::Call;
+use crate::json::Members;
+use crate::payload::{self, CONTENT_TYPE};
+use crate::problem::{Problem, Result};
+use crate::produce::{Said, message, place, queue};
+
+pub const LINES_MAX: usize = 10_000;
+pub const BATCH_BYTES_MAX: usize = 24 << 20;
+/// Lines that wait for their commits at the same time.
+const AT_ONCE: usize = 1000;
+const FIELDS: &[&str] = &[
+    "text",
+    "json",
+    "base64",
+    "key",
+    "key_base64",
+    "delay",
+    "deliver_at",
+    "ttl",
+    "dedup_id",
+    "content_type",
+    "properties",
+];
+
+pub async fn produce(mut call: Call) -> Result<Response> {
+    let atomic = call.flag("atomic", true)?;
+    let queue = queue(&call).await?;
+    let body = call
+        .body(BATCH_BYTES_MAX, "the most that a batch takes; send it in parts")
+        .await?;
+    let lines = lines(&body)?;
+    if atomic {
+        all(&queue, lines).await
+    } else {
+        each(&queue, lines).await
+    }
+}
+
+/// Lines with their numbers from 1; empty ones are no messages.
+fn lines(body: &[u8]) -> Result<Vec<(usize, &[u8])>> {
+    let lines = body
+        .split(|b| *b == b'\n')
+        .zip(1..)
+        .map(|(line, n)| (n, line.trim_ascii()));
+    let lines: Vec<(usize, &[u8])> = lines.filter(|(_, line)| !line.is_empty()).take(LINES_MAX + 1).collect();
+    match lines.len() {
+        0 => Err(Problem::invalid(
+            "the batch has no messages; give one JSON object per line",
+        )),
+        n if n > LINES_MAX => {
+            let detail = format!("the batch has more than {LINES_MAX} lines; send it in parts");
+            Err(Problem::too_large(detail))
+        }
+        _ => Ok(lines),
+    }
+}
+
+async fn all(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response> {
+    let limit = queue.settings().max_message_size;
+    let mut messages = Vec::with_capacity(lines.len());
+    for (n, line) in lines {
+        messages.push(read(n, line, limit)?);
+    }
+    let produced = queue.produce_all(messages).await?;
+    let places: Vec<Value> = produced.into_iter().map(|produced| place(queue, produced)).collect();
+    let body = json!({"durability": queue.durability().name(), "messages": places});
+    Ok(answer::json_with(StatusCode::CREATED, &body))
+}
+
+async fn each(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response> {
+    let limit = queue.settings().max_message_size;
+    let read: Vec<(usize, Result<NewMessage>)> = lines.into_iter().map(|(n, line)| (n, read(n, line, limit))).collect();
+    let results = stream::iter(read).map(|(n, message)| async move {
+        let produced = match message {
+            Ok(message) => queue.produce(message).await.map_err(Problem::from),
+            Err(problem) => Err(problem),
+        };
+        let mut result = match produced {
+            Ok(produced) => place(queue, produced),
+            Err(problem) => problem.to_json(),
+        };
+        result["line"] = n.into();
+        result
+    });
+    let results: Vec<Value> = results.buffered(AT_ONCE).collect().await;
+    let body = json!({"durability": queue.durability().name(), "results": results});
+    Ok(answer::json(&body))
+}
+
+fn read(n: usize, line: &[u8], limit: u64) -> Result<NewMessage> {
+    read_line(line)
+        .and_then(|message| within(message, limit))
+        .map_err(|problem| problem.within(format_args!("line {n}")))
+}
+
+/// Said here with the line; the queue knows no lines.
+fn within(message: NewMessage, limit: u64) -> Result<NewMessage> {
+    let size = message.payload.len() as u64;
+    if size <= limit {
+        return Ok(message);
+    }
+    let detail = format!("a message of {size} bytes is too large; the queue takes up to {limit} (max_message_size)");
+    Err(Problem::too_large(detail))
+}
+
+fn read_line(line: &[u8]) -> Result<NewMessage> {
+    let text = std::str::from_utf8(line)
+        .map_err(|error| Problem::invalid(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
+    let members = Members::of(text, String::new(), FIELDS)?;
+    let (payload, implied) = payload::read(&members)?;
+    let mut properties = members.texts("properties")?;
+    let content_type = members.text("content_type")?;
+    let has_one = properties.iter().any(|(name, _)| name == CONTENT_TYPE);
+    match content_type.as_deref().or(implied.filter(|_| !has_one)) {
+        Some(_) if has_one => {
+            return Err(Problem::invalid(
+                "content_type: given among the properties, too; give it once",
+            ));
+        }
+        Some(content_type) => properties.push((CONTENT_TYPE.to_owned(), content_type.to_owned())),
+        None => {}
+    }
+    let (delay, deliver_at) = (time(&members, "delay")?, time(&members, "deliver_at")?);
+    let (ttl, dedup_id) = (time(&members, "ttl")?, members.text("dedup_id")?);
+    let said = Said {
+        key: key(&members)?,
+        delay: delay.as_deref(),
+        deliver_at: deliver_at.as_deref(),
+        ttl: ttl.as_deref(),
+        dedup_id: dedup_id.as_deref(),
+    };
+    message(payload, properties, said)
+}
+
+fn key(members: &Members<'_>) -> Result<Option<Bytes>> {
+    match (members.text("key")?, members.bytes("key_base64")?) {
+        (Some(_), Some(_)) => Err(Problem::invalid("key and key_base64: give one of them")),
+        (Some(text), None) => Ok(Some(Bytes::from(text))),
+        (None, bytes) => Ok(bytes),
+    }
+}
+
+/// A text, or a number of milliseconds.
+fn time(members: &Members<'_>, name: &str) -> Result<Option<String>> {
+    match members.raw(name).map(|raw| raw.get()) {
+        Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => Ok(Some(number.to_owned())),
+        _ => members.text(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_line_says_all_that_headers_can() {
+        let line = br#"{"json": {"v": 1.0}, "key": "a", "ttl": 1500, "delay": "1m", "dedup_id": "7", "properties": {"unit": "bar"}}"#;
+        let message = read(1, line, 100).unwrap();
+        assert_eq!(message.payload.as_ref(), br#"{"v": 1.0}"#);
+        assert_eq!(message.key.as_deref(), Some(&b"a"[..]));
+        assert_eq!(message.ttl.unwrap().as_millis(), 1500);
+        assert_eq!(message.dedup_id.as_deref(), Some("7"));
+        let properties = message.properties.as_ref();
+        assert_eq!(properties.get("unit"), Some("bar"));
+        assert_eq!(properties.get("content-type"), Some("application/json"));
+        assert!(message.not_before.is_some());
+        assert_eq!(read(1, br#"{"json": null}"#, 100).unwrap().payload.as_ref(), b"null");
+    }
+
+    #[test]
+    fn mistakes_name_their_line() {
+        for (line, code, expected) in [
+            (
+                &br#"{"txt": "a"}"#[..],
+                "invalid_config",
+                "line 4: txt: unknown field, did you mean \"text\"?",
+            ),
+            (
+                br#"{}"#,
+                "invalid_config",
+                "line 4: no payload: give text, json or base64",
+            ),
+            (
+                br#"{"text": "a", "json": 1}"#,
+                "invalid_config",
+                "line 4: text and json: give one of",
+            ),
+            (
+                br#"{"base64": "?"}"#,
+                "invalid_config",
+                "line 4: base64: expected base64 with padding, got \"?\"",
+            ),
+            (
+                br#"{"text": "12345678901"}"#,
+                "message_too_large",
+                "line 4: a message of 11 bytes",
+            ),
+            (
+                br#"{"text": "a", "delay": "x"}"#,
+                "invalid_config",
+                "line 4: delay: expected a duration",
+            ),
+            (
+                br#"{"text": "a", "properties": {"x-a": "b"}}"#,
+                "invalid_config",
+                "line 4: property \"x-a\": names",
+            ),
+            (b"[]", "invalid_config", "line 4: the body is not a JSON object"),
+            (b"\xff", "invalid_config", "line 4: not UTF-8 at byte 0"),
+        ] {
+            let problem = read(4, line, 10).unwrap_err();
+            assert_eq!(problem.code, code);
+            assert!(problem.detail.starts_with(expected), "{}", problem.detail);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_breaks_the_reader(line in proptest::collection::vec(any::<u8>(), 0..80), text in "[{}\\[\\]\":,a-z0-9\\\\ ]{0,60}") {
+            let _ = read(1, &line, 100);
+            let _ = read(1, text.as_bytes(), 100);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `POST …/claim`: messages for a consumer, who waits for some if there are none.
+//!
+//! Leases of an answer that never left, because the client went, are given back as if they had not been made.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::http::StatusCode;
+use axum::response::Response;
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::names::check_consumer;
+use thalweg_queue::{ClaimWant, Delivery, Group, Queue, Receipt};
+
+use crate::answer;
+use crate::call::Call;
+use crate::json::Members;
+use crate::payload;
+use crate::problem::Result;
+
+/// Whoever names none.
+pub const CONSUMER: &str = "default";
+const WAIT_MAX: Duration = Duration::from_secs(60);
+pub const VISIBILITY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(12 * 3600);
+/// Payloads, keys and properties in one answer; more comes with the next claim.
+const ANSWER_BYTES_MAX: u64 = 24 << 20;
+
+pub async fn claim(mut call: Call) -> Result<Response> {
+    let queue = call.own_queue("claim from")?;
+    let body = call.small_body().await?;
+    let asked = Members::of_body(&body, &["consumer", "max", "max_bytes", "wait", "visibility"])?;
+    let consumer = asked.text("consumer")?.unwrap_or_else(|| CONSUMER.to_owned());
+    check_consumer(&consumer)?;
+    let max = asked
+        .number("max", 1..=10_000)?
+        .unwrap_or(queue.settings().claim_batch.into());
+    let want = ClaimWant {
+        max: u32::try_from(max).unwrap_or(u32::MAX),
+        max_bytes: asked
+            .number("max_bytes", 1..=u64::MAX)?
+            .unwrap_or(u64::MAX)
+            .min(ANSWER_BYTES_MAX),
+        wait: asked.duration("wait", Duration::ZERO..=WAIT_MAX)?.unwrap_or_default(),
+        visibility: asked.duration("visibility", VISIBILITY)?,
+        max_in_flight: None,
+    };
+    // Not while the claim waits, which may be long.
+    call.memory = None;
+    let group = call.joined_group(&queue).await?;
+    let deliveries = queue.claim(&group, &consumer, MemberKind::Http, want).await?;
+    if deliveries.is_empty() {
+        return Ok(answer::nothing());
+    }
+    let mut out = "{\"messages\":[".to_owned();
+    for (n, delivery) in deliveries.iter().enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        payload::delivery(&mut out, &queue, delivery);
+    }
+    out.push_str("]}");
+    let unsent = Unsent::new(queue, group, deliveries);
+    let body = Leaving {
+        bytes: Some(Bytes::from(out)),
+        unsent: Some(unsent),
+    };
+    Ok(answer::raw(StatusCode::OK, Body::new(body)))
+}
+
+/// Leases that are given back when this is dropped.
+pub struct Unsent {
+    queue: Arc<Queue>,
+    group: Arc<Group>,
+    receipts: Vec<Receipt>,
+}
+
+impl Unsent {
+    pub fn new(queue: Arc<Queue>, group: Arc<Group>, deliveries: Vec<Delivery>) -> Unsent {
+        let receipts = deliveries
+            .iter()
+            .map(|delivery| payload::receipt(&queue, delivery))
+            .collect();
+        Unsent { queue, group, receipts }
+    }
+
+    pub fn sent(mut self) {
+        self.receipts.clear();
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if self.receipts.is_empty() {
+            return;
+        }
+        if let Err(error) = self.queue.give_back(&self.group, &self.receipts, true) {
+            tracing::warn!(queue = %self.queue.name(), %error, "leases that were not sent stay until they end");
+        }
+    }
+}
+
+/// A body that knows whether somebody took it.
+struct Leaving {
+    bytes: Option<Bytes>,
+    unsent: Option<Unsent>,
+}
+
+impl HttpBody for Leaving {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        let bytes = self.bytes.take();
+        if let Some(unsent) = self.unsent.take() {
+            unsent.sent();
+        }
+        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}

@@ -1,0 +1,52 @@
+//! Queues over HTTP and JSON, under `/api/v1` of the one listener of the process.
+//!
+//! Requests come in, each is checked as a whole before anything happens, and goes to [`thalweg_queue`]; answers and
+//! `application/problem+json` errors go out. One table lists all requests (`routes.rs`): the router, the access rules and
+//! the OpenAPI document are made of it. What is said here is as durable as the queue promises: a 2xx comes after the commit.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod answer;
+mod batch;
+mod call;
+mod claim;
+mod json;
+mod payload;
+mod problem;
+mod produce;
+mod router;
+mod routes;
+mod settle;
+
+use std::sync::Arc;
+
+use thalweg_queue::Queues;
+use thalweg_telemetry::{HttpRoutes, Mount};
+
+/// The largest body that a request may have: a payload, or a batch of them. The listener must let it pass.
+pub const BODY_BYTES_MAX: usize = 24 << 20;
+
+/// The paths of queues.
+pub fn routes(queues: Queues) -> impl HttpRoutes {
+    QueueRoutes {
+        shared: call::Shared::new(queues),
+    }
+}
+
+struct QueueRoutes {
+    shared: Arc<call::Shared>,
+}
+
+impl HttpRoutes for QueueRoutes {
+    fn mounts(&self) -> Vec<Mount> {
+        router::mounts(&self.shared)
+    }
+
+    fn endpoints(&self) -> Vec<(String, String)> {
+        let path = |endpoint: &routes::Endpoint| {
+            let path = format!("{}{}", routes::BASE, endpoint.path);
+            (path, endpoint.about.to_owned())
+        };
+        routes::ENDPOINTS.iter().map(path).collect()
+    }
+}

@@ -1,0 +1,260 @@
+//! Messages as JSON texts, both ways.
+//!
+//! A payload comes as one of `text`, `json`, `base64`; a `json` is kept to the letter, since numbers lose digits when they are
+//! read. It goes out as
+//! - `json`, to the letter too, if its content type says JSON (`application/json`, `…+json`) and that is true;
+//! - `text`, if it is UTF-8 and its content type is not one of bytes (`application/octet-stream`, images, sound, …);
+//! - `base64` otherwise.
+//!
+//! The rejected option, looking whether a payload without content type happens to be JSON, would make `5` sometimes a
+//! number and sometimes a text.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use serde_json::Value;
+use thalweg_log::Micros;
+use thalweg_log::format::record::PropertiesRef;
+use thalweg_queue::{Delivery, Message, MessageId, Queue, Receipt};
+
+use crate::json::Members;
+use crate::problem::{Problem, Result};
+
+pub const CONTENT_TYPE: &str = "content-type";
+
+/// The payload of a message in JSON.
+pub fn read(members: &Members<'_>) -> Result<(Bytes, Option<&'static str>)> {
+    let place = members.place();
+    let forms = ["text", "json", "base64"];
+    // A payload `null` is given, unlike other members that are null.
+    let given: Vec<&str> = forms.into_iter().filter(|form| members.is_there(form)).collect();
+    match given.as_slice() {
+        [form] => payload(members, form),
+        [] => Err(Problem::invalid(format!(
+            "{place}no payload: give text, json or base64"
+        ))),
+        several => {
+            let several = several.join(" and ");
+            Err(Problem::invalid(format!(
+                "{place}{several}: give one of text, json and base64"
+            )))
+        }
+    }
+}
+
+fn payload(members: &Members<'_>, form: &str) -> Result<(Bytes, Option<&'static str>)> {
+    match form {
+        "json" => {
+            let raw = members.raw_or_null("json");
+            Ok((Bytes::copy_from_slice(raw.as_bytes()), Some("application/json")))
+        }
+        "base64" => {
+            let bytes = members.bytes("base64")?;
+            Ok((bytes.ok_or_else(|| members.wrong("base64", "a text"))?, None))
+        }
+        _ => Ok((Bytes::from(members.required_text("text")?), None)),
+    }
+}
+
+/// A message that was handed out, as a JSON object in one line.
+pub fn delivery(out: &mut String, queue: &Queue, delivery: &Delivery) {
+    let receipt = receipt(queue, delivery);
+    out.push_str("{\"receipt\":");
+    text(out, &receipt.to_string());
+    out.push(',');
+    place(out, &receipt.id);
+    let _ = write!(out, ",\"delivery\":{}", delivery.delivery);
+    if delivery.deadline > 0 {
+        instant(out, "deadline", delivery.deadline);
+    }
+    content(out, &delivery.message);
+    out.push('}');
+}
+
+/// A message that lies in a queue, as a JSON object.
+pub fn stored(out: &mut String, queue: &Queue, partition: u32, message: &Message) {
+    let id = MessageId {
+        queue: queue.name().clone(),
+        partition,
+        offset: message.offset,
+    };
+    out.push('{');
+    place(out, &id);
+    content(out, message);
+    out.push('}');
+}
+
+pub fn receipt(queue: &Queue, delivery: &Delivery) -> Receipt {
+    Receipt {
+        id: MessageId {
+            queue: queue.name().clone(),
+            partition: delivery.partition,
+            offset: delivery.message.offset,
+        },
+        delivery: delivery.delivery,
+    }
+}
+
+fn place(out: &mut String, id: &MessageId) {
+    out.push_str("\"id\":");
+    text(out, &id.to_string());
+    let _ = write!(out, ",\"partition\":{},\"offset\":{}", id.partition, id.offset);
+}
+
+fn content(out: &mut String, message: &Message) {
+    instant(out, "enqueued_at", message.time);
+    if let Some(at) = message.not_before {
+        instant(out, "deliver_at", at);
+    }
+    if let Some(ttl_ms) = message.ttl_ms {
+        let _ = write!(out, ",\"ttl_ms\":{ttl_ms}");
+    }
+    if let Some(key) = &message.key {
+        match std::str::from_utf8(key) {
+            Ok(key) => member(out, "key", key),
+            Err(_) => member(out, "key_base64", &BASE64.encode(key)),
+        }
+    }
+    let properties = message.properties.as_ref();
+    out.push_str(",\"properties\":{");
+    for (n, (name, value)) in unique(properties).enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        text(out, name);
+        out.push(':');
+        text(out, value);
+    }
+    out.push_str("},");
+    body(out, &message.payload, properties.get(CONTENT_TYPE).unwrap_or_default());
+}
+
+/// MQTT properties may repeat; an object has each name once, with its first value.
+fn unique(properties: PropertiesRef<'_>) -> impl Iterator<Item = (&str, &str)> {
+    let first = move |n: usize, name: &str| !properties.iter().take(n).any(|(other, _)| other == name);
+    properties
+        .iter()
+        .enumerate()
+        .filter(move |(n, (name, _))| first(*n, name))
+        .map(|(_, pair)| pair)
+}
+
+fn body(out: &mut String, payload: &[u8], content_type: &str) {
+    let media_type = content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    match std::str::from_utf8(payload) {
+        Ok(payload) if is_json(&media_type) && serde_json::from_str::<Value>(payload).is_ok() => {
+            out.push_str("\"json\":");
+            // In one line, for events; between tokens only, since in JSON a text has no ends of lines.
+            out.extend(
+                payload
+                    .trim()
+                    .chars()
+                    .map(|c| if matches!(c, '\n' | '\r') { ' ' } else { c }),
+            );
+        }
+        Ok(payload) if !is_bytes(&media_type) => {
+            out.push_str("\"text\":");
+            text(out, payload);
+        }
+        _ => {
+            out.push_str("\"base64\":\"");
+            BASE64.encode_string(payload, out);
+            out.push('"');
+        }
+    }
+}
+
+fn is_json(media_type: &str) -> bool {
+    media_type == "application/json" || media_type.ends_with("+json")
+}
+
+fn is_bytes(media_type: &str) -> bool {
+    let kinds = ["image/", "audio/", "video/", "font/"];
+    let exact = [
+        "application/octet-stream",
+        "application/zip",
+        "application/gzip",
+        "application/pdf",
+    ];
+    exact.contains(&media_type) || kinds.iter().any(|kind| media_type.starts_with(kind))
+}
+
+fn member(out: &mut String, name: &str, value: &str) {
+    let _ = write!(out, ",\"{name}\":");
+    text(out, value);
+}
+
+fn instant(out: &mut String, name: &str, at: Micros) {
+    // Beyond the year 9999 there is no text; nobody waits so long.
+    if let Ok(at) = jiff::Timestamp::from_microsecond(at) {
+        let _ = write!(out, ",\"{name}\":\"{at}\"");
+    }
+}
+
+/// A JSON text.
+pub fn text(out: &mut String, value: &str) {
+    // Texts have no value that JSON cannot hold.
+    out.push_str(&serde_json::to_string(value).unwrap_or_else(|_| "\"\"".to_owned()));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn shown(payload: &[u8], content_type: &str) -> Value {
+        let mut out = "{".to_owned();
+        body(&mut out, payload, content_type);
+        out.push('}');
+        serde_json::from_str(&out).unwrap()
+    }
+
+    #[test]
+    fn a_payload_is_shown_as_its_content_type_says_if_that_is_true() {
+        assert_eq!(shown(b"5", ""), json!({"text": "5"}));
+        assert_eq!(shown(b"5", "application/json; charset=utf-8"), json!({"json": 5}));
+        assert_eq!(shown(b"{oops", "application/json"), json!({"text": "{oops"}));
+        assert_eq!(shown(b"abc", "application/octet-stream"), json!({"base64": "YWJj"}));
+        assert_eq!(shown(b"\xff\x00", "text/plain"), json!({"base64": "/wA="}));
+        assert_eq!(shown("ü".as_bytes(), "text/plain"), json!({"text": "ü"}));
+        // Half of a surrogate pair is no text that every reader takes.
+        assert_eq!(
+            shown(br#""\ud800""#, "application/json"),
+            json!({"text": "\"\\ud800\""})
+        );
+    }
+
+    #[test]
+    fn json_passes_to_the_letter_and_in_one_line() {
+        let mut out = String::new();
+        body(
+            &mut out,
+            b" {\"a\": 123456789012345678901234567890,\r\n\"b\": 1.10}\n",
+            "a/b+json",
+        );
+        assert_eq!(out, "\"json\":{\"a\": 123456789012345678901234567890,  \"b\": 1.10}");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_shown_reads_back_as_the_same_bytes(payload in proptest::collection::vec(any::<u8>(), 0..40), json in any::<bool>()) {
+            let value = shown(&payload, if json { "application/json" } else { "" });
+            if value["json"].is_null() {
+                let text = serde_json::to_string(&value).unwrap();
+                let members = Members::of(&text, String::new(), &["text", "json", "base64"]).unwrap();
+                prop_assert_eq!(read(&members).unwrap().0, payload);
+            } else {
+                prop_assert_eq!(&value["json"], &serde_json::from_slice::<Value>(&payload).unwrap());
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Errors as clients see them: `application/problem+json` with a code that never changes.
+//!
+//! Whatever goes wrong becomes a [`Problem`]; its status, code and `Retry-After` are those of
+//! [`QueueError`](thalweg_queue::QueueError), to which only what HTTP alone knows is added.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use thalweg_queue::QueueError;
+
+/// A refusal: what happened, and the cure.
+#[derive(Debug)]
+pub struct Problem {
+    pub status: u16,
+    pub code: &'static str,
+    pub detail: String,
+    pub retry_after: Option<Duration>,
+}
+
+pub type Result<T> = std::result::Result<T, Problem>;
+
+impl Problem {
+    fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Problem {
+        Problem {
+            status,
+            code,
+            detail: detail.into(),
+            retry_after: None,
+        }
+    }
+
+    /// The request breaks a rule, which the text names.
+    pub fn invalid(detail: impl Into<String>) -> Problem {
+        Problem::new(400, "invalid_config", detail)
+    }
+
+    pub fn too_large(detail: impl Into<String>) -> Problem {
+        Problem::new(413, "message_too_large", detail)
+    }
+
+    /// Continues "you may not".
+    pub fn not_authorized(action: String, reason: &str) -> Problem {
+        let (action, reason) = (action.into(), reason.into());
+        QueueError::NotAuthorized { action, reason }.into()
+    }
+
+    pub fn no_such_path(detail: impl Into<String>) -> Problem {
+        Problem::new(404, "not_found", detail)
+    }
+
+    /// A defect of this program.
+    pub fn internal() -> Problem {
+        Problem::new(
+            500,
+            "internal",
+            "the request failed for a reason that only the log of the process knows; report it",
+        )
+    }
+
+    /// The mistake with the place where it was made before it.
+    pub fn within(mut self, place: impl std::fmt::Display) -> Problem {
+        self.detail = format!("{place}: {}", self.detail);
+        self
+    }
+
+    pub fn to_json(&self) -> Value {
+        json!({
+            "type": format!("urn:thalweg:error:{}", self.code),
+            "title": self.code.replace('_', " "),
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+        })
+    }
+}
+
+impl From<QueueError> for Problem {
+    fn from(error: QueueError) -> Problem {
+        Problem {
+            status: error.http_status(),
+            code: error.code(),
+            detail: error.to_string(),
+            retry_after: error.retry_after(),
+        }
+    }
+}
+
+impl From<thalweg_queue::IdError> for Problem {
+    fn from(error: thalweg_queue::IdError) -> Problem {
+        QueueError::from(error).into()
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
+        let mut response = (status, content_type, self.to_json().to_string()).into_response();
+        if let Some(after) = self.retry_after {
+            // Whole seconds, and never zero, which would mean at once.
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            let value = HeaderValue::from(seconds.max(1));
+            response.headers_mut().insert(header::RETRY_AFTER, value);
+        }
+        response
+    }
+}

@@ -1,0 +1,177 @@
+//! `POST /queues/{queue}/messages`: one message, its payload as the body, what else it has in headers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use thalweg_log::Micros;
+use thalweg_log::format::record::Properties;
+use thalweg_queue::settings::MESSAGE_BYTES_MAX;
+use thalweg_queue::times::{parse_delay, parse_deliver_at, parse_ttl};
+use thalweg_queue::{Clock as _, MessageId, NewMessage, Produced, Queue, SystemClock};
+
+use crate::answer;
+use crate::call::{Call, user_queue};
+use crate::json::cut;
+use crate::payload::CONTENT_TYPE;
+use crate::problem::{Problem, Result};
+
+const KEY_BYTES_MAX: usize = 64 << 10;
+const PROPERTIES_BYTES_MAX: usize = 64 << 10;
+const DEDUP_ID_BYTES_MAX: usize = 1 << 10;
+const PROPERTY_HEADER: &str = "x-prop-";
+
+pub async fn one(mut call: Call) -> Result<Response> {
+    let queue = queue(&call).await?;
+    let limit = queue.settings().max_message_size.min(MESSAGE_BYTES_MAX) as usize;
+    let limit_of = format!("the most that queue {} takes (max_message_size)", queue.name());
+    let payload = call.body(limit, &limit_of).await?;
+    let message = with_headers(payload, &call.headers)?;
+    let produced = queue.produce(message).await?;
+    let mut body = place(&queue, produced);
+    body["durability"] = queue.durability().name().into();
+    let status = match produced.repeated {
+        // Nothing was made.
+        true => StatusCode::OK,
+        false => StatusCode::CREATED,
+    };
+    Ok(answer::json_with(status, &body))
+}
+
+/// The queue of the path for producers; made if that is allowed.
+pub async fn queue(call: &Call) -> Result<Arc<Queue>> {
+    let name = call.name("queue");
+    user_queue(name, "produce to")?;
+    Ok(call.queues().get_or_create(name).await?)
+}
+
+/// Where a message went.
+pub fn place(queue: &Queue, produced: Produced) -> Value {
+    let id = MessageId {
+        queue: queue.name().clone(),
+        partition: produced.partition,
+        offset: produced.offset,
+    };
+    let mut place = json!({"id": id.to_string(), "partition": id.partition, "offset": id.offset});
+    if produced.repeated {
+        place["repeated"] = true.into();
+    }
+    place
+}
+
+fn with_headers(payload: Bytes, headers: &HeaderMap) -> Result<NewMessage> {
+    let mut properties: Vec<(String, String)> = Vec::new();
+    for (name, value) in headers {
+        if let Some(name) = name.as_str().strip_prefix(PROPERTY_HEADER) {
+            let value = utf8(PROPERTY_HEADER, value.as_bytes())?;
+            properties.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    // What clients say when nobody chose a type says nothing.
+    let unsaid = "application/x-www-form-urlencoded";
+    let given = header_text(headers, header::CONTENT_TYPE.as_str())?;
+    if let Some(content_type) = given.filter(|given| !given.starts_with(unsaid))
+        && !properties.iter().any(|(name, _)| name == CONTENT_TYPE)
+    {
+        properties.push((CONTENT_TYPE.to_owned(), content_type.to_owned()));
+    }
+    let said = Said {
+        key: headers.get("x-key").map(|key| Bytes::copy_from_slice(key.as_bytes())),
+        delay: header_text(headers, "x-delay")?,
+        deliver_at: header_text(headers, "x-deliver-at")?,
+        ttl: header_text(headers, "x-ttl")?,
+        dedup_id: header_text(headers, "x-dedup-id")?,
+    };
+    for name in ["x-key", "x-delay", "x-deliver-at", "x-ttl", "x-dedup-id"] {
+        if headers.get_all(name).iter().nth(1).is_some() {
+            return Err(Problem::invalid(format!("{name}: given twice")));
+        }
+    }
+    message(payload, properties, said)
+}
+
+fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>> {
+    let value = headers.get(name);
+    value.map(|value| utf8(name, value.as_bytes())).transpose()
+}
+
+fn utf8<'h>(name: &str, value: &'h [u8]) -> Result<&'h str> {
+    std::str::from_utf8(value).map_err(|_| Problem::invalid(format!("{name}: expected UTF-8")))
+}
+
+/// What a producer says of a message, by headers or in a line.
+#[derive(Default)]
+pub struct Said<'a> {
+    pub key: Option<Bytes>,
+    pub delay: Option<&'a str>,
+    pub deliver_at: Option<&'a str>,
+    pub ttl: Option<&'a str>,
+    pub dedup_id: Option<&'a str>,
+}
+
+pub fn message(payload: Bytes, properties: Vec<(String, String)>, said: Said<'_>) -> Result<NewMessage> {
+    let not_before = not_before(&said)?;
+    let ttl = said.ttl.map(parse_ttl).transpose();
+    let ttl: Option<Duration> = ttl.map_err(|error| Problem::invalid(error.to_string()))?;
+    if let Some(key) = &said.key
+        && key.len() > KEY_BYTES_MAX
+    {
+        let detail = format!("a key has at most {KEY_BYTES_MAX} bytes, this one has {}", key.len());
+        return Err(Problem::too_large(detail));
+    }
+    check_properties(&properties)?;
+    if let Some(id) = said.dedup_id
+        && (id.is_empty() || id.len() > DEDUP_ID_BYTES_MAX)
+    {
+        let detail = format!("dedup-id: expected 1 to {DEDUP_ID_BYTES_MAX} bytes, got {}", id.len());
+        return Err(Problem::invalid(detail));
+    }
+    Ok(NewMessage {
+        payload,
+        key: said.key.filter(|key| !key.is_empty()),
+        properties: properties
+            .iter()
+            .map(|(name, value)| (name, value))
+            .collect::<Properties>(),
+        ttl,
+        not_before,
+        dedup_id: said.dedup_id.map(Box::from),
+    })
+}
+
+fn not_before(said: &Said<'_>) -> Result<Option<Micros>> {
+    let now = SystemClock.now();
+    let wrong = |error: thalweg_queue::times::TimeError| Problem::invalid(error.to_string());
+    match (said.delay, said.deliver_at) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => Err(Problem::invalid("delay and deliver-at: give one of them")),
+        (None, Some(at)) => parse_deliver_at(at, now).map(Some).map_err(wrong),
+        (Some(delay), None) => {
+            let delay = parse_delay(delay).map_err(wrong)?;
+            Ok(Some(now + delay.as_micros() as Micros).filter(|_| !delay.is_zero()))
+        }
+    }
+}
+
+/// Properties with a meaning are given in other ways, so that one that is misspelt is not silently without it.
+fn check_properties(properties: &[(String, String)]) -> Result<()> {
+    let bytes: usize = properties.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > PROPERTIES_BYTES_MAX {
+        let detail = format!("properties have at most {PROPERTIES_BYTES_MAX} bytes together, these have {bytes}");
+        return Err(Problem::too_large(detail));
+    }
+    for (name, _) in properties {
+        let rule = match name.as_str() {
+            "" => "a property needs a name",
+            "partition-key" => "give it as X-Key, or key in a line",
+            "delay" | "deliver-at" | "ttl" | "dedup-id" => "give it as a header X-..., or a field of the line",
+            name if name.starts_with("x-") || name.starts_with('_') => "names beginning with x- or _ are reserved",
+            _ => continue,
+        };
+        return Err(Problem::invalid(format!("property {:?}: {rule}", cut(name))));
+    }
+    Ok(())
+}
