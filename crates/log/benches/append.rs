@@ -304,7 +304,7 @@ impl Publisher {
                 }
                 None => Instant::now(),
             };
-            let mut records = Records::with_capacity(self.batch * (VALUE.len() + 16));
+            let mut records = Records::with_capacity(self.batch * (VALUE.len() + 32));
             for _ in 0..self.batch {
                 records.push(&RecordRef::of(TIME, &VALUE)).unwrap();
             }
