@@ -74,6 +74,18 @@ impl Drop for Asking {
     }
 }
 
+impl Asking {
+    /// What is ready now and in memory, added to `out`, without waiting. Returns how many leases more the consumer may
+    /// take.
+    pub fn claim_now(&self, want: ClaimWant, out: &mut Vec<Delivery>) -> Result<u32> {
+        self.queue.may_consume(&self.group)?;
+        // Whoever asks is known to the state partition by its name only if it can come back: this one cannot.
+        let consumer = (self.index, "", MemberKind::Pipeline);
+        let (room, _) = self.queue.try_claim(&self.group, consumer, want, out)?;
+        Ok(room)
+    }
+}
+
 /// What one look at a partition came to.
 enum Look {
     /// What there is was given.

@@ -72,6 +72,8 @@ pub(crate) struct Admission {
     pub storing: u64,
     /// Messages that are retained or being stored.
     pub retained: u64,
+    /// Since the start of the process.
+    pub enqueued: u64,
 }
 
 impl Admission {
@@ -89,7 +91,6 @@ pub(crate) struct Paused {
 /// Since the start of the process.
 #[derive(Debug, Default)]
 pub struct Counters {
-    pub enqueued: AtomicU64,
     pub refused_full: AtomicU64,
     pub refused_paused: AtomicU64,
     pub refused_too_large: AtomicU64,
@@ -219,8 +220,11 @@ impl Queue {
 
     /// Stores a message. Returns when it is as durable as the queue promises.
     pub async fn produce(&self, message: NewMessage) -> Result<Produced> {
-        if self.is_in_memory() && message.dedup_id.is_none() && self.settings.read().overflow == Overflow::Reject {
-            return self.produce_in_memory(message);
+        if self.is_in_memory() && message.dedup_id.is_none() {
+            let settings = self.settings.read();
+            if settings.overflow == Overflow::Reject {
+                return self.produce_in_memory(message, &settings);
+            }
         }
         let mut produced = self.produce_all(vec![message]).await?;
         produced.pop().ok_or_else(|| QueueError::invalid("no message"))
@@ -233,7 +237,7 @@ impl Queue {
 
     /// The same, with facts of other partitions that are stored in the same commit.
     pub(crate) async fn produce_with(&self, messages: Vec<NewMessage>, facts: Vec<Fact>) -> Result<Vec<Produced>> {
-        self.may_produce(&messages)?;
+        self.may_produce(&messages, &self.settings())?;
         let (messages, mut answers) = self.without_repeated(messages).await?;
         let tickets: Vec<Ticket> = answers.iter().filter_map(Answer::ticket).collect();
         let stored = match messages.is_empty() {
@@ -256,11 +260,15 @@ impl Queue {
         }
     }
 
-    fn may_produce(&self, messages: &[NewMessage]) -> Result<()> {
+    fn not_found(&self) -> QueueError {
+        QueueError::QueueNotFound {
+            queue: self.name.clone(),
+        }
+    }
+
+    fn may_produce(&self, messages: &[NewMessage], settings: &QueueSettings) -> Result<()> {
         if self.removed.load(Ordering::Relaxed) {
-            return Err(QueueError::QueueNotFound {
-                queue: self.name.clone(),
-            });
+            return Err(self.not_found());
         }
         if self.paused.produce.load(Ordering::Relaxed) {
             self.counters.refused_paused.fetch_add(1, Ordering::Relaxed);
@@ -268,7 +276,7 @@ impl Queue {
                 what: format!("producing to queue {}", self.name).into(),
             });
         }
-        let limit = self.settings.read().max_message_size;
+        let limit = settings.max_message_size;
         let too_large = messages.iter().find(|message| message.payload.len() as u64 > limit);
         if let Some(message) = too_large {
             self.counters.refused_too_large.fetch_add(1, Ordering::Relaxed);
@@ -403,25 +411,30 @@ impl Queue {
     }
 
     /// The short way of one message: nothing to wait for, and no more memory than the message itself.
-    fn produce_in_memory(&self, message: NewMessage) -> Result<Produced> {
-        self.may_produce(std::slice::from_ref(&message))?;
+    fn produce_in_memory(&self, message: NewMessage, settings: &QueueSettings) -> Result<Produced> {
+        self.may_produce(std::slice::from_ref(&message), settings)?;
         let bytes = message.bytes() as u64;
-        self.reserve(1, bytes)?;
-        let now = self.clock.now();
-        let ttl = self.settings.read().ttl;
+        let message = message_of(message, settings.ttl, self.clock.now());
         let stores = self.partitions.read();
         let partitions = stores.len() as u32;
         let partition = match &message.key {
             Some(key) => partition_of(key, partitions),
             None => self.next_partition(partitions),
         };
-        let mut offset = 0;
-        if let Some(Store::Memory(store)) = stores.get(partition as usize).map(Arc::as_ref) {
-            offset = store.append(std::iter::once(message_of(message, ttl, now)));
-        }
-        drop(stores);
-        self.stored(1, bytes, true);
-        self.grown();
+        let Some(Store::Memory(store)) = stores.get(partition as usize).map(Arc::as_ref) else {
+            return Err(self.not_found());
+        };
+        let groups = self.groups.read();
+        let offset = {
+            let mut admission = self.admission.lock();
+            self.reserve_in(&mut admission, &groups, settings, 1, bytes)?;
+            // Stored at once, so nobody sees it counted and not there.
+            admission.storing -= 1;
+            admission.storing_bytes -= bytes;
+            admission.enqueued += 1;
+            store.append(std::iter::once(message))
+        };
+        groups.values().for_each(|group| group.wake());
         Ok(Produced {
             partition,
             offset,
@@ -454,9 +467,18 @@ impl Queue {
 
     /// Counts what is to be stored, if it is within the limits.
     fn reserve(&self, count: u64, bytes: u64) -> Result<()> {
-        let settings = self.settings.read();
-        let groups = self.groups.read();
-        let mut admission = self.admission.lock();
+        let (settings, groups) = (self.settings.read(), self.groups.read());
+        self.reserve_in(&mut self.admission.lock(), &groups, &settings, count, bytes)
+    }
+
+    fn reserve_in(
+        &self,
+        admission: &mut Admission,
+        groups: &BTreeMap<SmolStr, Arc<Group>>,
+        settings: &QueueSettings,
+        count: u64,
+        bytes: u64,
+    ) -> Result<()> {
         let full = |key, limit| {
             self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
             QueueError::QueueFull {
@@ -465,7 +487,7 @@ impl Queue {
                 limit,
             }
         };
-        if settings.max_depth > 0 && depth(&groups, admission.retained) + count > settings.max_depth {
+        if settings.max_depth > 0 && depth(groups, admission.retained) + count > settings.max_depth {
             return Err(full("max_depth", settings.max_depth));
         }
         if settings.max_bytes > 0 && admission.bytes + bytes > settings.max_bytes {
@@ -503,8 +525,8 @@ impl Queue {
     /// What was counted is stored, or is not.
     pub(crate) fn stored(&self, count: u64, bytes: u64, ok: bool) {
         if ok {
-            self.counters.enqueued.fetch_add(count, Ordering::Relaxed);
             let mut admission = self.admission.lock();
+            admission.enqueued += count;
             admission.storing_bytes -= bytes;
             admission.storing -= count;
             return;
@@ -788,7 +810,10 @@ fn message_of(message: NewMessage, ttl: Duration, now: Micros) -> Message {
         offset: 0,
         time: now,
         ttl_ms: ttl_ms(&message, ttl),
-        properties: with_dedup_id(&message),
+        properties: match message.dedup_id {
+            Some(_) => with_dedup_id(&message),
+            None => message.properties,
+        },
         payload: message.payload,
         key: message.key.filter(|key| *key != Bytes::new()),
         not_before: message.not_before,

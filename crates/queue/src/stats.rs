@@ -69,7 +69,7 @@ impl Queue {
             bytes: self.bytes(),
             retained: self.admission.lock().retained,
             oldest_seconds: self.oldest_seconds(),
-            enqueued: counters.enqueued.load(Ordering::Relaxed),
+            enqueued: self.admission.lock().enqueued,
             refused: refused.iter().map(|counter| counter.load(Ordering::Relaxed)).sum(),
             produce_paused: self.paused.produce.load(Ordering::Relaxed),
             consume_paused: self.paused.consume.load(Ordering::Relaxed),

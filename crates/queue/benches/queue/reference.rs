@@ -1,0 +1,227 @@
+//! The 17 benchmarks of the reference system, one to one: same names, payloads, partitions and meaning of a call.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use thalweg_log::format::record::Properties;
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::settings::Ordering;
+use thalweg_queue::{Asking, ClaimWant, Delivery, Group, NewMessage, Queue};
+
+use crate::harness::{Bench, Measured, Options, long_row, measure, percentiles, row};
+
+/// As many as the reference does in its second.
+const N: u64 = 10_000;
+const ENQUEUES: u64 = 200_000;
+const TICKED: u64 = 1180;
+
+pub fn run(options: &Options) {
+    enqueue(options);
+    dequeue(options);
+    end_to_end(options);
+}
+
+fn properties() -> Properties {
+    [("source", "bench")].into_iter().collect()
+}
+
+/// The same payload again and again, by reference.
+pub fn message(size: usize, with_property: bool) -> NewMessage {
+    let payload: Vec<u8> = (0..size).map(|n| n as u8).collect();
+    NewMessage {
+        payload: Bytes::from(payload),
+        properties: if with_property { properties() } else { Properties::default() },
+        ..NewMessage::default()
+    }
+}
+
+pub fn put(queue: &Queue, message: &NewMessage) {
+    queue.produce(message.clone()).now_or_never().unwrap().unwrap();
+}
+
+fn fill(queue: &Queue, message: &NewMessage, count: u64) {
+    (0..count).for_each(|_| put(queue, message));
+}
+
+fn enqueue_row(options: &Options, name: &str, partitions: u32, message: &NewMessage, batch: u64) {
+    row(options, name, || {
+        let bench = Bench::in_memory();
+        let queue = bench.queue("q", partitions, Ordering::Partition, &["g"]);
+        let ops = ENQUEUES / batch;
+        measure(|| {
+            for _ in 0..ops {
+                fill(&queue, message, batch);
+            }
+            (ops, ops * batch)
+        })
+    });
+}
+
+fn enqueue(options: &Options) {
+    enqueue_row(options, "Enqueue_SinglePartition", 1, &message(25, true), 1);
+    enqueue_row(options, "Enqueue_MultiplePartitions", 10, &message(25, true), 1);
+    enqueue_row(options, "Enqueue_SmallPayload", 10, &message(4, false), 1);
+    enqueue_row(options, "Enqueue_LargePayload", 10, &message(65_536, true), 1);
+    let keyed = NewMessage {
+        key: Some(Bytes::from_static(b"user-123")),
+        ..message(19, false)
+    };
+    enqueue_row(options, "Enqueue_WithPartitionKey", 10, &keyed, 1);
+    row(options, "Enqueue_Parallel", || {
+        let bench = Bench::in_memory();
+        let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+        let message = message(18, false);
+        measure(|| {
+            std::thread::scope(|scope| {
+                for _ in 0..16 {
+                    scope.spawn(|| fill(&queue, &message, ENQUEUES / 16));
+                }
+            });
+            (ENQUEUES, ENQUEUES)
+        })
+    });
+    for batch in [1, 10, 100, 1000] {
+        enqueue_row(options, &format!("Enqueue_BatchSize_{batch}"), 10, &message(13, false), batch);
+    }
+    enqueue_row(options, "Allocs_Enqueue", 10, &message(15, false), 1);
+}
+
+/// Consumers that ask all the time.
+pub struct Consumers {
+    pub queue: Arc<Queue>,
+    pub group: Arc<Group>,
+    asking: Vec<Asking>,
+    turn: usize,
+    pub taken: Vec<Delivery>,
+}
+
+impl Consumers {
+    pub fn new(bench: &Bench, queue: &Arc<Queue>, count: usize) -> Consumers {
+        let group = queue.group("g").unwrap();
+        let asking = (0..count)
+            .map(|n| queue.ask(&group, &format!("c{n}"), MemberKind::Pipeline).unwrap())
+            .collect();
+        // Joins within 100 ms are one change of the shares.
+        bench.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(150)).await });
+        Consumers {
+            queue: queue.clone(),
+            group,
+            asking,
+            turn: 0,
+            taken: Vec::with_capacity(1024),
+        }
+    }
+
+    /// One delivery call: at most one message per partition.
+    pub fn deliver(&mut self) -> u64 {
+        let before = self.taken.len();
+        for _ in 0..self.queue.partition_count() {
+            self.turn = (self.turn + 1) % self.asking.len();
+            let found = self.taken.len();
+            self.asking[self.turn].claim_now(ClaimWant::default(), &mut self.taken).unwrap();
+            if self.taken.len() == found && self.asking.len() == 1 {
+                break;
+            }
+        }
+        (self.taken.len() - before) as u64
+    }
+
+    /// So many messages at once.
+    pub fn take(&mut self, max: u32) -> u64 {
+        let before = self.taken.len();
+        self.turn = (self.turn + 1) % self.asking.len();
+        let want = ClaimWant {
+            max,
+            ..ClaimWant::default()
+        };
+        self.asking[self.turn].claim_now(want, &mut self.taken).unwrap();
+        (self.taken.len() - before) as u64
+    }
+
+    pub fn ack_all(&mut self) {
+        for delivery in self.taken.drain(..) {
+            let (partition, offset) = (delivery.partition, delivery.message.offset);
+            self.queue.ack(&self.group, partition, offset, delivery.delivery).unwrap();
+        }
+    }
+}
+
+fn dequeue_row(options: &Options, name: &str, partitions: u32, consumers: usize, preloaded: u64, ack: bool) {
+    row(options, name, || {
+        let bench = Bench::in_memory();
+        let queue = bench.queue("q", partitions, Ordering::Partition, &["g"]);
+        fill(&queue, &message(17, false), preloaded);
+        let mut consumers = Consumers::new(&bench, &queue, consumers);
+        measure(|| {
+            let mut moved = 0;
+            for _ in 0..N {
+                moved += consumers.deliver();
+                if ack {
+                    consumers.ack_all();
+                }
+            }
+            (N, moved)
+        })
+    });
+}
+
+fn dequeue(options: &Options) {
+    dequeue_row(options, "Dequeue_SingleConsumer", 1, 1, N, false);
+    for count in [1, 2, 5, 10] {
+        dequeue_row(options, &format!("Dequeue_MultipleConsumers_{count}"), count, count as usize, N, false);
+    }
+    dequeue_row(options, "Dequeue_WithAck", 1, 1, N, true);
+    for count in [1, 5, 10, 20] {
+        dequeue_row(options, &format!("Dequeue_PartitionScanning_{count}"), count, 1, 1000, false);
+    }
+    dequeue_row(options, "Dequeue_Throughput", 10, 5, 100_000, false);
+}
+
+fn end_to_end(options: &Options) {
+    let publish_to_ack = |size: usize, timed: bool| {
+        let bench = Bench::in_memory();
+        let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+        let message = message(size, false);
+        let mut consumers = Consumers::new(&bench, &queue, 1);
+        let mut times = Vec::with_capacity(if timed { N as usize } else { 0 });
+        let mut measured = measure(|| {
+            let mut moved = 0;
+            for _ in 0..N {
+                let start = timed.then(Instant::now);
+                put(&queue, &message);
+                moved += consumers.take(1);
+                consumers.ack_all();
+                times.extend(start.map(|start| start.elapsed().as_nanos() as u64));
+            }
+            (N, moved)
+        });
+        measured.percentiles = timed.then(|| percentiles(times));
+        measured
+    };
+    row(options, "E2E_PublishToAck", || publish_to_ack(21, false));
+    row(options, "E2E_ConcurrentProducerConsumer", || concurrent(N, Duration::from_millis(1)));
+    row(options, "E2E_Latency", || publish_to_ack(20, true));
+    long_row(options, "E2E_Sustained", || concurrent(TICKED, Duration::from_millis(10)));
+}
+
+/// One thread enqueues; one delivers, acks all it has and sleeps, until all are acked.
+fn concurrent(count: u64, pause: Duration) -> Measured {
+    let bench = Bench::in_memory();
+    let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
+    let message = message(28, false);
+    let mut consumers = Consumers::new(&bench, &queue, 5);
+    measure(|| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| fill(&queue, &message, count));
+            let mut acked = 0;
+            while acked < count {
+                acked += consumers.deliver();
+                consumers.ack_all();
+                std::thread::sleep(pause);
+            }
+        });
+        (count, count)
+    })
+}
