@@ -84,7 +84,7 @@ pub fn exists(program: &str) -> bool {
         .is_ok()
 }
 
-fn describe(command: &Command) -> String {
+pub fn describe(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args());

@@ -91,7 +91,10 @@ impl Process {
 
         // The address is taken before data moves, so that a taken port is found first.
         let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics)?;
-        let routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
+        let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
+        if let Some(queues) = store.queues() {
+            routes.push(Arc::new(thalweg_queue_api::routes(queues)));
+        }
         let console = if config.http.enabled {
             let mut options = ConsoleOptions::new(config.http.clone(), config.auth.clone());
             options.built = built.to_owned();

@@ -21,6 +21,9 @@ use crate::queue::Queue;
 use crate::store::{Next, Store};
 use crate::times::micros;
 
+/// Messages of one claim.
+const CLAIM_MAX: u32 = 10_000;
+
 /// What a consumer wants.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimWant {
@@ -191,13 +194,13 @@ impl Queue {
         let settings = self.settings.read().clone();
         let now = self.clock.now();
         let visibility = micros(want.visibility.unwrap_or(settings.visibility_timeout));
-        let mut load = None;
+        let (mut load, given) = (None, out.len());
         let room = {
             let members = group.members.lock();
             members.room(consumer.0, want.max_in_flight.unwrap_or(settings.max_in_flight))
         };
         let mut wanted = Wanted {
-            max: want.max.min(room).min(10_000) as usize,
+            max: given + want.max.min(room).min(CLAIM_MAX) as usize,
             bytes: want.max_bytes,
             visibility,
             now,
@@ -233,8 +236,9 @@ impl Queue {
                     .leases_taken(consumer.0, (out.len() - before) as u32);
             }
         }
-        group.counters.delivered.fetch_add(out.len() as u64, Ordering::Relaxed);
-        Ok((room, load.filter(|_| out.is_empty())))
+        let taken = out.len() - given;
+        group.counters.delivered.fetch_add(taken as u64, Ordering::Relaxed);
+        Ok((room, load.filter(|_| taken == 0)))
     }
 
     fn look(

@@ -4,6 +4,7 @@
 //! and load generators are processes of their own. Allocations come from the binary's counting allocator.
 
 mod collect;
+mod queue;
 mod report;
 mod tags;
 mod under_test;
@@ -32,7 +33,7 @@ const FULL: Effort = Effort {
 pub fn run(arguments: &[&str]) -> Result<()> {
     let mut words = arguments.iter().copied();
     let Some(name) = words.next() else {
-        bail!("which benchmark? valid: collect, tags")
+        bail!("which benchmark? valid: collect, tags, queue")
     };
     let (mut effort, mut json) = (FULL, None);
     while let Some(word) = words.next() {
@@ -48,7 +49,8 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let (rows, stages): (_, &[_]) = match name {
         "collect" => (collect::run(effort)?, &collect::STAGES),
         "tags" => (tags::run(effort)?, &tags::STAGES),
-        other => bail!("unknown benchmark {other}; valid: collect, tags"),
+        "queue" => (queue::run(effort)?, &[]),
+        other => bail!("unknown benchmark {other}; valid: collect, tags, queue"),
     };
     report::print(name, &rows);
     report::print_stages(&rows, stages);

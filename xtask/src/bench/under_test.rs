@@ -57,7 +57,7 @@ impl UnderTest {
         self.folder.path().join("data")
     }
 
-    fn url(&self, path: &str) -> Result<String> {
+    pub fn url(&self, path: &str) -> Result<String> {
         let lock = std::fs::read_to_string(self.data_dir().join("LOCK"))?;
         let lock: serde_json::Value = serde_json::from_str(&lock)?;
         let address = lock["http"].as_str().context("no address in the lock file")?;
@@ -155,6 +155,16 @@ impl UnderTest {
         })
     }
 
+    /// What the process has cost so far.
+    pub fn costs(&self) -> Result<Costs> {
+        let look = self.look()?;
+        Ok(Costs {
+            cpu_seconds: look.sum("process_cpu_seconds_total"),
+            bytes: look.sum("thalweg_process_allocated_bytes_total"),
+            allocations: look.sum("thalweg_process_allocations_total"),
+        })
+    }
+
     /// Waits until the metrics say that a steady state is reached.
     pub fn wait_until(&mut self, metric: &str, value: f64) -> Result<()> {
         self.wait_ready()?;
@@ -217,6 +227,14 @@ impl Drop for UnderTest {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Of all threads, since the start of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    pub cpu_seconds: f64,
+    pub bytes: f64,
+    pub allocations: f64,
 }
 
 struct Look {

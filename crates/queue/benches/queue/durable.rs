@@ -43,7 +43,10 @@ fn publish(options: &Options, durability: Durability, publishers: usize, batch: 
     let warm_up = Duration::from_secs_f64(if options.quick { 1.5 } else { 4.0 });
     let runtime = &bench.runtime;
     let start = Instant::now();
-    let (from, until) = (start + warm_up, start + warm_up + Duration::from_secs_f64(options.seconds()));
+    let (from, until) = (
+        start + warm_up,
+        start + warm_up + Duration::from_secs_f64(options.seconds()),
+    );
     let tasks: Vec<_> = (0..publishers)
         .map(|_| {
             let (queue, payload) = (queue.clone(), payload.clone());

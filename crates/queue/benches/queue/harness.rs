@@ -123,7 +123,10 @@ fn per_op(time: Duration, ops: u64) -> f64 {
 
 fn print(options: &Options, name: &str, m: &Measured) {
     let (wall, cpu) = (per_op(m.wall, m.ops), per_op(m.cpu, m.ops));
-    let (bytes, allocations) = (m.bytes as f64 / m.ops.max(1) as f64, m.allocations as f64 / m.ops.max(1) as f64);
+    let (bytes, allocations) = (
+        m.bytes as f64 / m.ops.max(1) as f64,
+        m.allocations as f64 / m.ops.max(1) as f64,
+    );
     let moved = m.moved as f64 / m.ops.max(1) as f64;
     let rate = m.moved as f64 / m.wall.as_secs_f64();
     if options.json {
@@ -174,7 +177,10 @@ pub struct Bench {
 impl Bench {
     /// One thread for what waits: in memory nothing does.
     pub fn in_memory() -> Bench {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let folder = std::env::temp_dir().join(format!("thalweg-bench-{}", std::process::id()));
         Bench::open(runtime, folder, Durability::Memory)
     }
@@ -225,7 +231,10 @@ impl Bench {
             max_bytes: 0,
             max_in_flight: 1_000_000,
             max_pending: 1 << 22,
-            groups: groups.iter().map(|name| GroupSettings::new(name, GroupMode::Work)).collect(),
+            groups: groups
+                .iter()
+                .map(|name| GroupSettings::new(name, GroupMode::Work))
+                .collect(),
             ..QueueSettings::default()
         };
         self.runtime.block_on(self.queues.create(name, settings)).unwrap()

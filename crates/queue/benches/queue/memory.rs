@@ -14,7 +14,11 @@ const BYTES: usize = 256;
 
 pub fn run(options: &Options) {
     for size in [BYTES, 65_536] {
-        let name = if size == BYTES { "enqueue_copied" } else { "enqueue_copied_64k" };
+        let name = if size == BYTES {
+            "enqueue_copied"
+        } else {
+            "enqueue_copied_64k"
+        };
         row(options, name, || {
             let bench = Bench::in_memory();
             let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);

@@ -32,7 +32,11 @@ pub fn message(size: usize, with_property: bool) -> NewMessage {
     let payload: Vec<u8> = (0..size).map(|n| n as u8).collect();
     NewMessage {
         payload: Bytes::from(payload),
-        properties: if with_property { properties() } else { Properties::default() },
+        properties: if with_property {
+            properties()
+        } else {
+            Properties::default()
+        },
         ..NewMessage::default()
     }
 }
@@ -83,7 +87,13 @@ fn enqueue(options: &Options) {
         })
     });
     for batch in [1, 10, 100, 1000] {
-        enqueue_row(options, &format!("Enqueue_BatchSize_{batch}"), 10, &message(13, false), batch);
+        enqueue_row(
+            options,
+            &format!("Enqueue_BatchSize_{batch}"),
+            10,
+            &message(13, false),
+            batch,
+        );
     }
     enqueue_row(options, "Allocs_Enqueue", 10, &message(15, false), 1);
 }
@@ -104,7 +114,9 @@ impl Consumers {
             .map(|n| queue.ask(&group, &format!("c{n}"), MemberKind::Pipeline).unwrap())
             .collect();
         // Joins within 100 ms are one change of the shares.
-        bench.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(150)).await });
+        bench
+            .runtime
+            .block_on(async { tokio::time::sleep(Duration::from_millis(150)).await });
         Consumers {
             queue: queue.clone(),
             group,
@@ -120,7 +132,9 @@ impl Consumers {
         for _ in 0..self.queue.partition_count() {
             self.turn = (self.turn + 1) % self.asking.len();
             let found = self.taken.len();
-            self.asking[self.turn].claim_now(ClaimWant::default(), &mut self.taken).unwrap();
+            self.asking[self.turn]
+                .claim_now(ClaimWant::default(), &mut self.taken)
+                .unwrap();
             if self.taken.len() == found && self.asking.len() == 1 {
                 break;
             }
@@ -143,7 +157,9 @@ impl Consumers {
     pub fn ack_all(&mut self) {
         for delivery in self.taken.drain(..) {
             let (partition, offset) = (delivery.partition, delivery.message.offset);
-            self.queue.ack(&self.group, partition, offset, delivery.delivery).unwrap();
+            self.queue
+                .ack(&self.group, partition, offset, delivery.delivery)
+                .unwrap();
         }
     }
 }
@@ -170,11 +186,25 @@ fn dequeue_row(options: &Options, name: &str, partitions: u32, consumers: usize,
 fn dequeue(options: &Options) {
     dequeue_row(options, "Dequeue_SingleConsumer", 1, 1, N, false);
     for count in [1, 2, 5, 10] {
-        dequeue_row(options, &format!("Dequeue_MultipleConsumers_{count}"), count, count as usize, N, false);
+        dequeue_row(
+            options,
+            &format!("Dequeue_MultipleConsumers_{count}"),
+            count,
+            count as usize,
+            N,
+            false,
+        );
     }
     dequeue_row(options, "Dequeue_WithAck", 1, 1, N, true);
     for count in [1, 5, 10, 20] {
-        dequeue_row(options, &format!("Dequeue_PartitionScanning_{count}"), count, 1, 1000, false);
+        dequeue_row(
+            options,
+            &format!("Dequeue_PartitionScanning_{count}"),
+            count,
+            1,
+            1000,
+            false,
+        );
     }
     dequeue_row(options, "Dequeue_Throughput", 10, 5, 100_000, false);
 }
@@ -201,9 +231,13 @@ fn end_to_end(options: &Options) {
         measured
     };
     row(options, "E2E_PublishToAck", || publish_to_ack(21, false));
-    row(options, "E2E_ConcurrentProducerConsumer", || concurrent(N, Duration::from_millis(1)));
+    row(options, "E2E_ConcurrentProducerConsumer", || {
+        concurrent(N, Duration::from_millis(1))
+    });
     row(options, "E2E_Latency", || publish_to_ack(20, true));
-    long_row(options, "E2E_Sustained", || concurrent(TICKED, Duration::from_millis(10)));
+    long_row(options, "E2E_Sustained", || {
+        concurrent(TICKED, Duration::from_millis(10))
+    });
 }
 
 /// One thread enqueues; one delivers, acks all it has and sleeps, until all are acked.
