@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::check::check;
 use crate::disk::sim::SimDisk;
-use crate::disk::{Disk, DiskFile as _};
+use crate::disk::Disk;
 use crate::dump::{DumpOptions, dump};
 use crate::durability::Durability;
 use crate::embedded::LogOptions;

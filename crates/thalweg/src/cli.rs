@@ -40,6 +40,9 @@ pub enum Command {
     Simulate(SimulateCommand),
     /// Ask the lake a question in SQL
     Sql(SqlOptions),
+    /// Look at, check or repair the durable log
+    #[command(subcommand)]
+    Log(LogCommand),
 }
 
 /// Which configuration, and how it is read.
@@ -126,6 +129,71 @@ pub struct SqlOptions {
     /// Bearer token, when the running process asks for one
     #[arg(long, value_name = "TOKEN", env = "THALWEG_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum LogCommand {
+    /// Read everything and report what is damaged; changes nothing. Exit code 0: whole, 65: damaged
+    Check(LogCheck),
+    /// Print blocks and frames, one line each
+    Dump(LogDump),
+    /// Make a damaged log open again; without --accept-loss only say what would be lost
+    Repair(LogRepair),
+}
+
+/// Which log.
+#[derive(Args)]
+pub struct LogFolder {
+    /// The folder of the log [default: log in the data folder]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The data folder, which a running process holds
+    #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
+    pub data_dir: PathBuf,
+}
+
+#[derive(Args)]
+pub struct LogCheck {
+    #[command(flatten)]
+    pub folder: LogFolder,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct LogDump {
+    #[command(flatten)]
+    pub folder: LogFolder,
+    /// Only this partition, queue/partition: 3/0
+    #[arg(long, value_name = "Q/P", value_parser = parse_partition)]
+    pub partition: Option<thalweg_log::PartitionId>,
+    /// Only records from this offset on
+    #[arg(long, value_name = "OFFSET", default_value_t = 0)]
+    pub from: u64,
+    /// Print the records of each frame, too
+    #[arg(long)]
+    pub records: bool,
+    /// Print one JSON document per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct LogRepair {
+    #[command(flatten)]
+    pub folder: LogFolder,
+    /// Give up the records that are damaged, so that the log opens again
+    #[arg(long)]
+    pub accept_loss: bool,
+}
+
+fn parse_partition(text: &str) -> Result<thalweg_log::PartitionId, String> {
+    let pair = text.split_once('/').and_then(|(queue, partition)| {
+        let (queue, partition) = (queue.parse().ok()?, partition.parse().ok()?);
+        Some(thalweg_log::PartitionId::new(queue, partition))
+    });
+    pair.ok_or_else(|| "expected the number of a queue and of a partition, such as 3/0".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

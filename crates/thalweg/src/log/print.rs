@@ -1,0 +1,299 @@
+//! What `thalweg log` prints: reports and lines of a dump, for people and as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use thalweg_log::format::frame::{Flags, FrameHeader};
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{CheckReport, Dumped, Finding, FindingKind, Lost};
+use thalweg_record::Ticks;
+
+/// Values are cut at so many characters.
+const VALUE_CHARACTERS: usize = 80;
+
+pub fn findings(report: &CheckReport) -> String {
+    report.findings.iter().fold(String::new(), |mut text, finding| {
+        let _ = writeln!(text, "{finding}");
+        text
+    })
+}
+
+pub fn report(report: &CheckReport) -> String {
+    let mut text = findings(report);
+    if !report.partitions.is_empty() {
+        let head = ["partition", "durability", "first", "next", "bytes", "gaps", "lost"];
+        let mut rows = vec![head.map(str::to_owned)];
+        rows.extend(report.partitions.iter().map(|row| {
+            [
+                row.id.to_string(),
+                row.durability.name().to_owned(),
+                row.first.to_string(),
+                row.next.to_string(),
+                bytes(row.bytes),
+                row.gaps.to_string(),
+                row.lost.to_string(),
+            ]
+        }));
+        table(&mut text, &rows);
+    }
+    let (files, spares, segments) = (report.files, report.spares, report.segments);
+    let _ = writeln!(
+        text,
+        "{files} commit files ({spares} more ready), {segments} segments, {}: {} blocks, {} frames; \
+         last block {}, synced up to {}",
+        bytes(report.bytes),
+        report.blocks,
+        report.frames,
+        report.last,
+        report.synced
+    );
+    let verdict = if report.is_whole() {
+        "the log is whole".to_owned()
+    } else {
+        format!("the log is damaged: {} errors", report.errors())
+    };
+    let _ = writeln!(text, "{verdict}");
+    text
+}
+
+/// Left-aligned names, right-aligned numbers.
+fn table<const N: usize>(text: &mut String, rows: &[[String; N]]) {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.len());
+        }
+    }
+    for row in rows {
+        for (n, (width, cell)) in widths.iter().zip(row).enumerate() {
+            let _ = match n {
+                0 => write!(text, "{cell:width$}"),
+                1 => write!(text, "  {cell:width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        text.push('\n');
+    }
+}
+
+pub fn losses(lost: &[Lost], what: &str) -> String {
+    let mut text = String::new();
+    for Lost { partition, from, to } in lost {
+        let last = to.saturating_sub(1);
+        let _ = writeln!(text, "{what}: records {from} to {last} of partition {partition}");
+    }
+    let sum: u64 = lost.iter().map(|lost| lost.to - lost.from).sum();
+    let _ = writeln!(text, "{sum} records in all");
+    text
+}
+
+pub fn report_json(report: &CheckReport) -> Value {
+    let partitions = report.partitions.iter().map(|row| {
+        json!({
+            "partition": row.id.to_string(), "durability": row.durability.name(), "first": row.first, "next": row.next,
+            "epoch": row.epoch, "bytes": row.bytes, "gaps": row.gaps, "lost": row.lost,
+        })
+    });
+    let lost = report
+        .lost
+        .iter()
+        .map(|lost| json!({"partition": lost.partition.to_string(), "from": lost.from, "to": lost.to}));
+    json!({
+        "whole": report.is_whole(), "log_id": report.log_id, "files": report.files, "spares": report.spares,
+        "segments": report.segments, "bytes": report.bytes, "blocks": report.blocks, "frames": report.frames,
+        "last": report.last, "synced": report.synced,
+        "partitions": partitions.collect::<Vec<_>>(), "lost": lost.collect::<Vec<_>>(),
+        "findings": report.findings.iter().map(finding_json).collect::<Vec<_>>(),
+    })
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let mut json = json!({
+        "kind": finding.kind.name(), "error": finding.is_error, "file": finding.file, "position": finding.position,
+        "bytes": finding.bytes, "text": finding.to_string(),
+    });
+    if let Some((partition, from, to)) = finding.records {
+        json["partition"] = partition.to_string().into();
+        (json["from"], json["to"]) = (from.into(), to.into());
+    }
+    if let FindingKind::Corrupt { expected, last, .. } = finding.kind {
+        (json["expected"], json["last"]) = (expected.into(), last.into());
+    }
+    json
+}
+
+pub fn line(line: &Dumped<'_>) -> String {
+    match line {
+        Dumped::Block {
+            file,
+            position,
+            sequence,
+            time,
+            synced,
+            frames,
+            bytes,
+        } => format!(
+            "block {sequence}  {}  synced {synced}  {file}:{position}  {frames} frames  {bytes} B",
+            time_of(*time)
+        ),
+        Dumped::Damage { file, position, bytes } => format!("damaged  {file}:{position}  {bytes} B"),
+        Dumped::Frame {
+            file,
+            position,
+            header,
+            sound,
+        } => format!(
+            "  frame {}  {}  {}..{}  {} records  {} B  {file}:{position}  {}{}",
+            header.partition,
+            kind_of(header),
+            header.base,
+            header.next(),
+            header.records,
+            header.body_len,
+            flags_of(header).join(","),
+            if *sound { "" } else { "  DAMAGED" }
+        ),
+        Dumped::Record { offset, record } => {
+            let key = record
+                .key
+                .map(|key| format!("  key {}", shown(key)))
+                .unwrap_or_default();
+            let mut properties = String::new();
+            for (name, value) in record.properties.iter() {
+                let _ = write!(properties, "  {name}={value:?}");
+            }
+            let value = shown(record.value);
+            format!("    {offset}  {}{key}{properties}  {value}", time_of(record.time))
+        }
+    }
+}
+
+pub fn line_json(line: &Dumped<'_>) -> Value {
+    match line {
+        Dumped::Block {
+            file,
+            position,
+            sequence,
+            time,
+            synced,
+            frames,
+            bytes,
+        } => json!({
+            "block": sequence, "time": time_of(*time), "synced": synced, "file": file, "position": position,
+            "frames": frames, "bytes": bytes,
+        }),
+        Dumped::Damage { file, position, bytes } => {
+            json!({"damaged": true, "file": file, "position": position, "bytes": bytes})
+        }
+        Dumped::Frame {
+            file,
+            position,
+            header,
+            sound,
+        } => json!({
+            "frame": kind_of(header), "partition": header.partition.to_string(), "first": header.base,
+            "next": header.next(), "records": header.records, "bytes": header.body_len, "flags": flags_of(header),
+            "epoch": header.epoch, "file": file, "position": position, "damaged": !sound,
+        }),
+        Dumped::Record { offset, record } => record_json(*offset, record),
+    }
+}
+
+fn record_json(offset: u64, record: &RecordRef<'_>) -> Value {
+    let pairs: Vec<Value> = record
+        .properties
+        .iter()
+        .map(|(name, value)| json!([name, value]))
+        .collect();
+    json!({
+        "record": offset, "time": time_of(record.time), "key": record.key.map(shown), "properties": pairs,
+        "ttl_ms": record.ttl_ms, "not_before": record.not_before.map(time_of), "value": shown(record.value),
+        "bytes": record.value.len(),
+    })
+}
+
+fn kind_of(header: &FrameHeader) -> String {
+    format!("{:?}", header.kind).to_lowercase()
+}
+
+fn flags_of(header: &FrameHeader) -> Vec<&'static str> {
+    let all = [
+        (Flags::LZ4, "lz4"),
+        (Flags::ZSTD, "zstd"),
+        (Flags::KEYS, "keys"),
+        (Flags::PROPERTIES, "properties"),
+        (Flags::TTL, "ttl"),
+        (Flags::NOT_BEFORE, "not-before"),
+        (Flags::TARGETED, "targeted"),
+        (Flags::OFFSET_DELTAS, "offset-deltas"),
+    ];
+    let set = all.into_iter().filter(|(flag, _)| header.flags.has(*flag));
+    set.map(|(_, name)| name).collect()
+}
+
+/// Text as text, anything else as hexadecimal digits.
+fn shown(bytes: &[u8]) -> String {
+    let printable = |text: &&str| !text.chars().any(|c| c.is_control() && !c.is_whitespace());
+    let mut text = match std::str::from_utf8(bytes).ok().filter(printable) {
+        Some(text) => text
+            .chars()
+            .take(VALUE_CHARACTERS + 1)
+            .map(|c| if c.is_whitespace() { ' ' } else { c })
+            .collect(),
+        None => bytes
+            .iter()
+            .take(VALUE_CHARACTERS)
+            .fold("0x".to_owned(), |mut hex, byte| {
+                let _ = write!(hex, "{byte:02x}");
+                hex
+            }),
+    };
+    if let Some((end, _)) = text.char_indices().nth(VALUE_CHARACTERS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+fn time_of(micros: i64) -> String {
+    // What no clock says is shown as the number it is.
+    match micros.checked_mul(1000) {
+        Some(nanos) => Ticks::from_unix_nanos(nanos).to_string(),
+        None => micros.to_string(),
+    }
+}
+
+pub fn bytes(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64 / 1024.0;
+    for unit in units {
+        if value < 1024.0 || unit == "TiB" {
+            return if bytes < 1024 {
+                format!("{bytes} B")
+            } else {
+                format!("{value:.1} {unit}")
+            };
+        }
+        value /= 1024.0;
+    }
+    format!("{bytes} B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_text_or_digits_and_not_longer_than_a_line() {
+        assert_eq!(shown(b"{\"a\": 1}\n"), "{\"a\": 1} ");
+        assert_eq!(shown(&[0, 255]), "0x00ff");
+        assert_eq!(shown("ä".repeat(100).as_bytes()), format!("{}…", "ä".repeat(80)));
+        assert_eq!(shown(&[0; 100]).chars().count(), 81);
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        let shown = [0, 1023, 1024, 16 << 20, 3 << 40].map(bytes);
+        assert_eq!(shown, ["0 B", "1023 B", "1.0 KiB", "16.0 MiB", "3.0 TiB"]);
+    }
+}
