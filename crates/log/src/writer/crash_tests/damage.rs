@@ -483,3 +483,32 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
     );
     assert!(gaps > 0 && kept > 0 && repairs > 0);
 }
+
+#[test]
+fn a_log_that_may_skip_damage_opens_says_how_much_is_lost_and_one_that_may_not_does_not_open() {
+    let mut given_up = 0;
+    each_seed(20, |seed| {
+        let (disk, ..) = built(seed);
+        // The second block of the file that is written, which has no index yet.
+        let found = crate::recovery::inspect(&disk, &IndexCache::new(1 << 20)).unwrap();
+        let file = found.files.last().unwrap();
+        let first = BlockHeader::decode(&file.read(0, block::LEN).unwrap()).unwrap();
+        file.write(&[0xff; PAGE], first.block_len.into()).unwrap();
+        let strict = open::open(Arc::new(disk.clone()), 42, &options());
+        if !matches!(strict, Err(LogError::Corrupt { .. })) {
+            // It was the last one, which may be torn.
+            assert!(strict.is_ok_and(|opened| opened.report.given_up == 0));
+            return;
+        }
+        let skipping = LogOptions {
+            recover_skip: true,
+            ..options()
+        };
+        let opened = open::open(Arc::new(disk.clone()), 42, &skipping).unwrap();
+        let gaps: u64 = opened.partitions.values().map(|one| read_what_can_be(one).gaps).sum();
+        assert_eq!(opened.report.given_up, gaps);
+        given_up += gaps;
+        assert!(disk.names().unwrap().iter().any(|name| name.ends_with(".bad")));
+    });
+    assert!(given_up > 0);
+}
