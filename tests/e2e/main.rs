@@ -9,5 +9,6 @@ mod disk;
 mod flows;
 mod lake;
 mod opcua;
+mod queues;
 mod signals;
 mod values;

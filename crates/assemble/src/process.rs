@@ -165,8 +165,12 @@ impl Process {
         self.board.clone()
     }
 
-    /// Waits until every flow has come to its own end.
+    /// Waits until every flow has come to its own end. Without flows there is no end: queues are served until somebody says
+    /// stop.
     pub async fn ended(&self) {
+        if self.flows.is_empty() {
+            std::future::pending::<()>().await;
+        }
         join_all(self.flows.iter().map(Flow::ended)).await;
     }
 

@@ -102,6 +102,7 @@ impl Queues {
     /// Changes what may be changed. Durable when this returns.
     pub async fn configure(&self, name: &str, settings: QueueSettings) -> Result<()> {
         let _changes = self.home.changes.lock().await;
+        not_in_this_version(&settings)?;
         let queue = self.get(name)?;
         let old = queue.settings();
         old.may_become(&settings, queue.depth(), self.home.options.durability)?;
@@ -221,6 +222,23 @@ impl Queues {
     }
 }
 
+/// Better an error than a setting that does nothing.
+fn not_in_this_version(settings: &QueueSettings) -> Result<()> {
+    let (key, instead) = if settings.dlq.webhook.is_some() {
+        ("dlq.webhook", "calls nobody; ask for dead letters at /dlq")
+    } else if settings.compaction.enabled {
+        (
+            "compaction.enabled",
+            "keeps every record of a key; set retention.max_age",
+        )
+    } else {
+        return Ok(());
+    };
+    Err(QueueError::invalid(format!(
+        "{key}: not in this version, which {instead}; remove it"
+    )))
+}
+
 /// What is paused.
 #[derive(Clone)]
 pub enum Pause {
@@ -294,6 +312,7 @@ impl Home {
     }
 
     async fn create(self: &Arc<Home>, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
+        not_in_this_version(&settings)?;
         check_name(name).map_err(|error| QueueError::invalid(error.to_string()))?;
         if self.queues.read().contains_key(name) {
             return Err(QueueError::QueueExists {
