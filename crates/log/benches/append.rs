@@ -9,7 +9,7 @@
 
 mod support;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -212,6 +212,9 @@ impl Bench {
     }
 
     async fn run(&self, load: &Load, seconds: f64) -> Measured {
+        if load.reader {
+            self.fill(load.mode).await;
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let counting = Arc::new(AtomicBool::new(false));
         let messages = Arc::new(AtomicU64::new(0));
@@ -231,10 +234,10 @@ impl Bench {
             .collect();
         let trimmer = tokio::spawn(trim(self.log.clone(), load.mode, stop.clone(), load.reader));
         let (log, mode, ends, read) = (self.log.clone(), load.mode, stop.clone(), Arc::new(AtomicU64::new(0)));
-        let counted = read.clone();
+        let (counted, folder) = (read.clone(), self.folder.clone());
         let reader = load
             .reader
-            .then(|| std::thread::spawn(move || read_behind(&log, mode, &ends, &counted)));
+            .then(|| std::thread::spawn(move || read_behind(&log, mode, &folder, &ends, &counted)));
         tokio::time::sleep(WARM_UP).await;
         let before = self.counts(&messages, &read);
         counting.store(true, Relaxed);
@@ -256,6 +259,16 @@ impl Bench {
             self.log.trim(id, self.log.bounds(id).unwrap().next).unwrap();
         }
         Measured::of(&before, &after, &latency)
+    }
+
+    /// So much for a reader that what it reads is in memory nowhere in the log.
+    async fn fill(&self, mode: Durability) {
+        for n in 0..PARTITIONS {
+            for _ in 0..5 * KEPT / 1000 {
+                let unit = Unit::of(partition(mode, n), batch_of(1000));
+                self.log.append(unit, None).await.unwrap();
+            }
+        }
     }
 
     fn counts(&self, messages: &AtomicU64, read: &AtomicU64) -> Counts {
@@ -304,11 +317,7 @@ impl Publisher {
                 }
                 None => Instant::now(),
             };
-            let mut records = Records::with_capacity(self.batch * (VALUE.len() + 32));
-            for _ in 0..self.batch {
-                records.push(&RecordRef::of(TIME, &VALUE)).unwrap();
-            }
-            let unit = Unit::of(self.partition, records);
+            let unit = Unit::of(self.partition, batch_of(self.batch));
             self.log.append(unit, None).await.unwrap();
             if self.counting.load(Relaxed) {
                 latency.record(began.elapsed());
@@ -317,6 +326,14 @@ impl Publisher {
         }
         latency
     }
+}
+
+fn batch_of(len: usize) -> Records {
+    let mut records = Records::with_capacity(len * (VALUE.len() + 32));
+    for _ in 0..len {
+        records.push(&RecordRef::of(TIME, &VALUE)).unwrap();
+    }
+    records
 }
 
 /// Consumers that are a little behind, or, with a reader, a few files.
@@ -332,9 +349,10 @@ async fn trim(log: Arc<EmbeddedLog>, mode: Durability, stop: Arc<AtomicBool>, re
     }
 }
 
-/// Reads what is oldest, over and over: by then it is in memory nowhere in the log.
-fn read_behind(log: &EmbeddedLog, mode: Durability, stop: &AtomicBool, read: &AtomicU64) {
+/// Reads what is oldest, over and over, from the disk: the kernel is told to forget it first.
+fn read_behind(log: &EmbeddedLog, mode: Durability, folder: &Path, stop: &AtomicBool, read: &AtomicU64) {
     while !stop.load(Relaxed) {
+        support::forget(folder);
         for n in 0..PARTITIONS {
             let id = partition(mode, n);
             let mut from = log.bounds(id).unwrap().first;

@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -50,6 +50,15 @@ pub fn folder() -> PathBuf {
     let kind = rustix::fs::statfs(&folder).unwrap().f_type as i64;
     assert_ne!(kind, TMPFS, "{} is in memory: set THALWEG_BENCH_DIR", folder.display());
     folder
+}
+
+/// Files that are read next are read from the disk, as far as they are written there.
+pub fn forget(folder: &Path) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        if let Ok(file) = std::fs::File::open(entry.path()) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
 }
 
 pub fn print_environment() {
