@@ -133,3 +133,84 @@ impl HttpBody for Leaving {
         SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use thalweg_log::disk::Folder;
+    use thalweg_log::{Durability, EmbeddedLog, LogOptions};
+    use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
+    use thalweg_queue::{NewMessage, Queues, QueuesOptions, SystemClock};
+
+    use super::*;
+
+    async fn one() -> OnItsWay {
+        let folder = tempfile::tempdir().unwrap();
+        let options = LogOptions {
+            file_bytes: 4 << 20,
+            first_file_bytes: 1 << 20,
+            min_free_bytes: Some(0),
+            spare: 1,
+            ..LogOptions::default()
+        };
+        let disk = Arc::new(Folder::open(folder.path()).unwrap());
+        let log = Arc::new(EmbeddedLog::open(disk, 7, &options).unwrap());
+        let options = QueuesOptions {
+            durability: Durability::Fsync,
+            auto_create: false,
+        };
+        let queues = Queues::open(log, Arc::new(SystemClock), options).await.unwrap();
+        let queue = queues.create("q", QueueSettings::default()).await.unwrap();
+        let group = GroupSettings::new("g", GroupMode::Work);
+        let group = queues.join_group(&queue, group).await.unwrap();
+        queue.produce(NewMessage::of("a")).await.unwrap();
+        let mut answer = OnItsWay {
+            body: None,
+            queue,
+            group,
+            _folder: folder,
+        };
+        let claimed = answer.claim().await;
+        answer.body = Some(Leaving {
+            bytes: Some(Bytes::from_static(b"{}")),
+            unsent: Some(Unsent::new(answer.queue.clone(), answer.group.clone(), claimed)),
+        });
+        answer
+    }
+
+    /// An answer with one message that is on its way.
+    struct OnItsWay {
+        body: Option<Leaving>,
+        queue: Arc<Queue>,
+        group: Arc<Group>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl OnItsWay {
+        async fn claim(&self) -> Vec<Delivery> {
+            let want = ClaimWant::default();
+            self.queue
+                .claim(&self.group, "c", MemberKind::Http, want)
+                .await
+                .unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_nobody_took_gives_its_leases_back_as_never_made() {
+        let mut answer = one().await;
+        assert!(answer.claim().await.is_empty());
+        drop(answer.body.take());
+        let again = answer.claim().await;
+        assert_eq!(again.first().map(|delivery| delivery.delivery), Some(1));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_left_keeps_its_leases() {
+        let mut answer = one().await;
+        let mut body = answer.body.take().unwrap();
+        let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        assert!(frame.is_some());
+        drop(body);
+        assert!(answer.claim().await.is_empty());
+    }
+}

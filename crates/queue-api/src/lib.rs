@@ -6,16 +6,23 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod admin;
 mod answer;
 mod batch;
+mod browse;
 mod call;
 mod claim;
+mod dead;
+mod events;
+mod groups;
 mod json;
+mod openapi;
 mod payload;
 mod problem;
 mod produce;
 mod router;
 mod routes;
+mod schemas;
 mod settle;
 
 use std::sync::Arc;

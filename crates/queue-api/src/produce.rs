@@ -148,7 +148,11 @@ fn not_before(said: &Said<'_>) -> Result<Option<Micros>> {
     match (said.delay, said.deliver_at) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) => Err(Problem::invalid("delay and deliver-at: give one of them")),
-        (None, Some(at)) => parse_deliver_at(at, now).map(Some).map_err(wrong),
+        // One in the past is due, and its life begins now, not then.
+        (None, Some(at)) => {
+            let at = parse_deliver_at(at, now).map_err(wrong)?;
+            Ok(Some(at).filter(|at| *at > now))
+        }
         (Some(delay), None) => {
             let delay = parse_delay(delay).map_err(wrong)?;
             Ok(Some(now + delay.as_micros() as Micros).filter(|_| !delay.is_zero()))

@@ -1,5 +1,8 @@
 //! A listener with the routes of queues over a log in a folder, and a client that asks it.
 
+// Each test binary uses a part of it.
+#![allow(dead_code)]
+
 use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,7 +127,7 @@ impl Server {
             .http_status_as_error(false)
             .allow_non_standard_methods(true)
             .proxy(None)
-            .timeout_global(Some(Duration::from_secs(60)));
+            .timeout_global(Some(Duration::from_secs(40)));
         let agent: ureq::Agent = config.build().into();
         let mut request = ureq::http::Request::builder()
             .method(method)
@@ -154,6 +157,9 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.runtime.block_on(self.queues.close());
         self.log.close();
+        // A request that hangs fails its test and no other.
+        let idle = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        std::mem::replace(&mut self.runtime, idle).shutdown_timeout(Duration::from_secs(5));
     }
 }
 

@@ -1,0 +1,173 @@
+//! Queues as a whole: listed, made, changed, emptied, paused, removed.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+use thalweg_config::{Diagnostics, Node};
+use thalweg_queue::names::{Change, check_name, check_user_change};
+use thalweg_queue::settings::QueueSettings;
+use thalweg_queue::{Pause, Queue, QueueError};
+
+use crate::answer;
+use crate::call::Call;
+use crate::json::Members;
+use crate::problem::{Problem, Result};
+use crate::routes::BASE;
+
+pub async fn list(call: Call) -> Result<Response> {
+    let queues: Vec<Value> = call.queues().all().iter().map(summary).collect();
+    Ok(answer::json(&json!({"queues": queues})))
+}
+
+pub async fn show(call: Call) -> Result<Response> {
+    Ok(answer::json(&shown(&*call.queue()?)))
+}
+
+pub async fn create(mut call: Call) -> Result<Response> {
+    let body = call.small_body().await?;
+    let (node, diags) = mapping(&body)?;
+    let (name, settings) = QueueSettings::read_named(&node, &diags);
+    check(&diags)?;
+    made(&call, &name, settings).await
+}
+
+/// Makes the queue, or gives it these settings, with defaults for those that are not given.
+pub async fn put(mut call: Call) -> Result<Response> {
+    let name = SmolStr::new(call.name("queue"));
+    let body = call.small_body().await?;
+    let (node, diags) = mapping(&body)?;
+    let settings = QueueSettings::read(&node, &diags);
+    check(&diags)?;
+    match call.queues().get(&name) {
+        Ok(_) => configured(&call, &name, settings).await,
+        Err(QueueError::QueueNotFound { .. }) => made(&call, &name, settings).await,
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Changes the settings that are given.
+pub async fn patch(mut call: Call) -> Result<Response> {
+    let body = call.small_body().await?;
+    let queue = call.queue()?;
+    let (node, diags) = mapping(&body)?;
+    let settings = queue.settings().patch(&node, &diags);
+    check(&diags)?;
+    configured(&call, queue.name(), settings).await
+}
+
+pub async fn delete(call: Call) -> Result<Response> {
+    let force = call.flag("force", false)?;
+    let queue = call.queue()?;
+    check_user_change(queue.name(), Change::Delete)?;
+    call.queues().remove(queue.name(), force).await?;
+    Ok(answer::nothing())
+}
+
+pub async fn purge(mut call: Call) -> Result<Response> {
+    nothing_in(&call.small_body().await?)?;
+    let queue = call.own_queue("purge")?;
+    let purged = queue.purge().await?;
+    Ok(answer::json(&json!({"purged": purged})))
+}
+
+pub async fn pause(call: Call) -> Result<Response> {
+    paused(call, true).await
+}
+
+pub async fn resume(call: Call) -> Result<Response> {
+    paused(call, false).await
+}
+
+pub async fn stats(call: Call) -> Result<Response> {
+    Ok(answer::json(&call.queue()?.stats().to_json()))
+}
+
+async fn paused(mut call: Call, paused: bool) -> Result<Response> {
+    let body = call.small_body().await?;
+    let asked = Members::of_body(&body, &["what"])?;
+    let what = match asked.text("what")?.as_deref() {
+        None | Some("both") => Pause::Both,
+        Some("produce") => Pause::Produce,
+        Some("consume") => Pause::Consume,
+        Some(_) => return Err(asked.wrong("what", "produce, consume or both")),
+    };
+    let queue = call.own_queue("pause")?;
+    call.queues().pause(&queue, what, paused).await?;
+    let stats = queue.stats();
+    let paused = json!({"produce": stats.produce_paused, "consume": stats.consume_paused});
+    Ok(answer::json(&json!({"paused": paused})))
+}
+
+async fn made(call: &Call, name: &str, settings: QueueSettings) -> Result<Response> {
+    check_name(name).map_err(|error| Problem::invalid(format!("name: {error}")))?;
+    check_user_change(name, Change::Create)?;
+    let queue = call.queues().create(name, settings).await?;
+    let mut response = answer::json_with(StatusCode::CREATED, &shown(&queue));
+    // Names of queues have only characters that headers can have.
+    if let Ok(place) = HeaderValue::try_from(format!("{BASE}/queues/{name}")) {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
+}
+
+async fn configured(call: &Call, name: &str, settings: QueueSettings) -> Result<Response> {
+    check_user_change(name, Change::Configure)?;
+    call.queues().configure(name, settings).await?;
+    Ok(answer::json(&shown(&*call.queues().get(name)?)))
+}
+
+fn summary(queue: &Arc<Queue>) -> Value {
+    let stats = queue.stats();
+    json!({
+        "name": stats.name.as_str(),
+        "partitions": stats.partitions.len(),
+        "durability": queue.durability().name(),
+        "depth": stats.depth,
+        "bytes": stats.bytes,
+        "groups": stats.groups.len(),
+        "paused": {"produce": stats.produce_paused, "consume": stats.consume_paused},
+    })
+}
+
+fn shown(queue: &Queue) -> Value {
+    let stats = queue.stats();
+    json!({
+        "name": stats.name.as_str(),
+        "durability": queue.durability().name(),
+        "depth": stats.depth,
+        "bytes": stats.bytes,
+        "paused": {"produce": stats.produce_paused, "consume": stats.consume_paused},
+        "settings": queue.settings().to_json(),
+    })
+}
+
+/// A body as the reader of configurations takes it, so that settings are read in one way. It is JSON first: what else
+/// YAML has (anchors, tags, several documents) has no place in a request.
+pub fn mapping(body: &[u8]) -> Result<(Node, Diagnostics)> {
+    let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("the body is not JSON: {error}")))?;
+    if !value.is_object() {
+        return Err(Problem::invalid("the body is not a JSON object"));
+    }
+    // Escapes of JSON that YAML lacks are plain characters in this text.
+    let node = Node::parse(&value.to_string()).map_err(|error| Problem::invalid(format!("the body: {error}")))?;
+    Ok((node, Diagnostics::new("body")))
+}
+
+/// All mistakes, without places: the text that was read is not the one that came.
+pub fn check(diags: &Diagnostics) -> Result<()> {
+    if !diags.has_errors() {
+        return Ok(());
+    }
+    let mistakes: Vec<String> = diags.sorted().into_iter().map(|mistake| mistake.message).collect();
+    Err(Problem::invalid(mistakes.join("; ")))
+}
+
+/// A request that needs nothing but its address.
+pub fn nothing_in(body: &[u8]) -> Result<()> {
+    Members::of_body(body, &[]).map(drop)
+}

@@ -1,0 +1,117 @@
+//! `GET …/messages`: a look at what lies in a queue; nobody's leases or offsets change.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use thalweg_log::Offset;
+use thalweg_queue::{Message, MessageId, Queue, QueueError};
+
+use crate::answer;
+use crate::call::Call;
+use crate::payload;
+use crate::problem::Result;
+
+const LIMIT: u64 = 100;
+const LIMIT_MAX: u64 = 1000;
+/// Payloads, keys and properties in one answer.
+const ANSWER_BYTES_MAX: usize = 24 << 20;
+
+pub async fn browse(call: Call) -> Result<Response> {
+    let queue = call.queue()?;
+    let partition = call.number("partition", 0..=u32::MAX.into())?;
+    let partition = partition.and_then(|partition| u32::try_from(partition).ok());
+    let from = call.number("from", 0..=Offset::MAX)?;
+    let limit = call.number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT) as usize;
+    // Few at once, if they may be large: what is read is in memory before it is counted.
+    let at_once = (ANSWER_BYTES_MAX as u64 / queue.settings().max_message_size.max(1)).clamp(1, LIMIT_MAX) as usize;
+    let mut page = Page::new(&queue);
+    let partitions = match partition {
+        Some(partition) => partition..partition.saturating_add(1),
+        None => 0..queue.partition_count(),
+    };
+    for partition in partitions {
+        let mut at = from;
+        while page.count < limit && page.bytes < ANSWER_BYTES_MAX {
+            let wanted = at_once.min(limit - page.count);
+            let messages = queue.browse(Some(partition), at, wanted).await?;
+            let Some((_, last)) = messages.last() else {
+                break;
+            };
+            at = Some(last.offset + 1);
+            let all = messages.len() < wanted;
+            messages
+                .iter()
+                .for_each(|(partition, message)| page.add(*partition, message));
+            if all {
+                break;
+            }
+        }
+    }
+    Ok(page.done(partition.is_some(), limit))
+}
+
+/// Messages as JSON, and where the next page begins.
+pub struct Page<'q> {
+    queue: &'q Queue,
+    out: String,
+    count: usize,
+    bytes: usize,
+    last: Option<Offset>,
+}
+
+impl<'q> Page<'q> {
+    pub fn new(queue: &'q Queue) -> Page<'q> {
+        Page {
+            queue,
+            out: "{\"messages\":[".to_owned(),
+            count: 0,
+            bytes: 0,
+            last: None,
+        }
+    }
+
+    pub fn add(&mut self, partition: u32, message: &Message) {
+        if self.count > 0 {
+            self.out.push(',');
+        }
+        payload::stored(&mut self.out, self.queue, partition, message);
+        self.count += 1;
+        self.bytes += message.bytes();
+        self.last = Some(message.offset);
+    }
+
+    /// Offsets go on in one partition; over several there is no next page.
+    fn done(mut self, one_partition: bool, limit: usize) -> Response {
+        self.out.push(']');
+        let full = self.count == limit || self.bytes >= ANSWER_BYTES_MAX;
+        if let Some(last) = self.last.filter(|_| one_partition && full) {
+            self.out.push_str(&format!(",\"next\":{}", last + 1));
+        }
+        self.finish()
+    }
+
+    pub fn finish(mut self) -> Response {
+        self.out.push('}');
+        answer::raw(StatusCode::OK, self.out.into())
+    }
+
+    pub fn push_raw(&mut self, text: &str) {
+        self.out.push_str(text);
+    }
+}
+
+pub async fn one(call: Call) -> Result<Response> {
+    let queue = call.queue()?;
+    let id: MessageId = call.name("id").parse()?;
+    let known = id.queue == *queue.name() && id.partition < queue.partition_count();
+    let found = if known {
+        queue.find(id.partition, id.offset).await?
+    } else {
+        None
+    };
+    let Some(message) = found else {
+        return Err(QueueError::MessageNotFound { id }.into());
+    };
+    let mut out = String::new();
+    payload::stored(&mut out, &queue, id.partition, &message);
+    Ok(answer::raw(StatusCode::OK, out.into()))
+}

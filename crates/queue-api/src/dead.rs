@@ -1,0 +1,136 @@
+//! Dead letters: found, sent again, thrown away.
+
+use axum::response::Response;
+use serde_json::json;
+use serde_json::value::RawValue;
+use smol_str::SmolStr;
+use thalweg_log::{Micros, Offset};
+use thalweg_queue::names::dead_letter_name;
+use thalweg_queue::settings::Start;
+use thalweg_queue::times::DELAY_MAX;
+use thalweg_queue::{DeadFilter, DeadSelect, MessageId, ResendTo};
+
+use crate::answer;
+use crate::browse::Page;
+use crate::call::{Call, user_queue};
+use crate::json::{Members, cut};
+use crate::problem::{Problem, Result};
+
+const LIMIT: u64 = 100;
+const LIMIT_MAX: u64 = 1000;
+const IDS_MAX: usize = 10_000;
+const FILTER: &[&str] = &["group", "reason", "key", "since", "until", "property"];
+
+pub async fn list(call: Call) -> Result<Response> {
+    let queue = call.queue()?;
+    let filter = DeadFilter {
+        group: call.parameter("group").map(SmolStr::new),
+        reason: call.parameter("reason").map(SmolStr::new),
+        key: call.parameter("key").map(|key| key.as_bytes().into()),
+        since: call.parameter("since").map(|at| time("since", at)).transpose()?,
+        until: call.parameter("until").map(|at| time("until", at)).transpose()?,
+        property: call.parameter("property").map(property).transpose()?,
+    };
+    let after = call.number("after", 0..=Offset::MAX - 1)?;
+    let limit = call.number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT) as usize;
+    let found = queue.dead_page(&filter, after, limit).await?;
+    // Letters have the ids of the queue in which they are; without one there are none.
+    let dead = dead_letter_name(queue.name()).ok().flatten();
+    let dead = dead.and_then(|name| call.queues().get(&name).ok());
+    let mut page = Page::new(dead.as_deref().unwrap_or(&queue));
+    found.letters.iter().for_each(|letter| page.add(0, letter));
+    page.push_raw("]");
+    if let Some(next) = found.next {
+        page.push_raw(&format!(",\"next\":{next}"));
+    }
+    Ok(page.finish())
+}
+
+pub async fn resend(mut call: Call) -> Result<Response> {
+    let body = call.small_body().await?;
+    let queue = call.own_queue("resend dead letters of")?;
+    let asked = Members::of_body(&body, &["ids", "filter", "to", "delay"])?;
+    let select = select(&asked)?;
+    let target = match asked.text("to")? {
+        None => ResendTo::Source,
+        Some(name) => {
+            user_queue(&name, "produce to")?;
+            call.queues().get(&name)?;
+            ResendTo::Queue(SmolStr::from(name))
+        }
+    };
+    let delay = asked.duration("delay", std::time::Duration::ZERO..=DELAY_MAX)?;
+    let resent = queue.resend(&select, target, delay).await?;
+    Ok(answer::json(&json!({"resent": resent})))
+}
+
+pub async fn purge(mut call: Call) -> Result<Response> {
+    let body = call.small_body().await?;
+    let queue = call.own_queue("purge dead letters of")?;
+    let asked = Members::of_body(&body, &["ids", "filter"])?;
+    let purged = queue.purge_dead(&select(&asked)?).await?;
+    Ok(answer::json(&json!({"purged": purged})))
+}
+
+/// One of both, so that a request without either does not take them all.
+fn select(asked: &Members<'_>) -> Result<DeadSelect> {
+    match (asked.raw("ids"), asked.raw("filter")) {
+        (Some(_), None) => {
+            let texts = asked.list::<String>("ids", "a list of message ids")?;
+            if texts.len() > IDS_MAX {
+                return Err(Problem::too_large(format!(
+                    "ids: at most {IDS_MAX} at once; send them in parts"
+                )));
+            }
+            let id = |(n, text): (usize, &String)| {
+                text.parse()
+                    .map_err(|error| Problem::from(error).within(format!("ids[{n}]")))
+            };
+            let ids: Vec<MessageId> = texts.iter().enumerate().map(id).collect::<Result<_>>()?;
+            Ok(DeadSelect::Ids(ids))
+        }
+        (None, Some(raw)) => filter(raw).map(DeadSelect::Filter),
+        _ => Err(Problem::invalid(
+            "give ids or filter, one of both; the filter {} is all dead letters",
+        )),
+    }
+}
+
+fn filter(raw: &RawValue) -> Result<DeadFilter> {
+    let asked = Members::of(raw.get(), "filter.".to_owned(), FILTER)?;
+    let at = |name: &str| -> Result<Option<Micros>> {
+        asked
+            .text(name)?
+            .map(|text| time(name, &text))
+            .transpose()
+            .map_err(|problem| problem.within("filter"))
+    };
+    Ok(DeadFilter {
+        group: asked.text("group")?.map(SmolStr::from),
+        reason: asked.text("reason")?.map(SmolStr::from),
+        key: asked.text("key")?.map(|key| key.into_bytes().into()),
+        since: at("since")?,
+        until: at("until")?,
+        property: asked.text("property")?.as_deref().map(property).transpose()?,
+    })
+}
+
+/// As groups have it in `time:…`.
+fn time(name: &str, text: &str) -> Result<Micros> {
+    match format!("time:{text}").parse() {
+        Ok(Start::Time(at)) => Ok(at),
+        _ => {
+            let form = "a time such as 2026-03-01T06:00:00Z, or milliseconds since 1970";
+            Err(Problem::invalid(format!(
+                "{name}: expected {form}, got {:?}",
+                cut(text)
+            )))
+        }
+    }
+}
+
+fn property(text: &str) -> Result<(String, String)> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let pair = pair.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| Problem::invalid(format!("property: expected name=value, got {:?}", cut(text))))
+}

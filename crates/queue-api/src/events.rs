@@ -1,0 +1,271 @@
+//! `GET …/events`: messages as server-sent events, for as long as the client listens.
+//!
+//! In a work group each event is a lease with its receipt as id; when the consumer holds `max_in_flight` of them, no more
+//! come until some are settled. In a stream group ids are offsets by partition, and `Last-Event-ID` goes on behind them.
+//! What was claimed and not sent when the client leaves is given back as never delivered; what was read from a stream and
+//! not acked is read again. Every 15 s without messages a comment keeps the connection open.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures::stream;
+use thalweg_log::Offset;
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::names::check_consumer;
+use thalweg_queue::{Asking, ClaimWant, Delivery, Group, Queue, QueueError, SeekTo};
+
+use crate::call::{Call, Shared};
+use crate::claim::{CONSUMER, Unsent};
+use crate::json::cut;
+use crate::payload;
+use crate::problem::{Problem, Result};
+
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const IN_FLIGHT_MAX: u64 = 1_000_000;
+/// Claimed at once: what is not sent goes back, so it is little.
+const CLAIM: u32 = 100;
+const CLAIM_BYTES: u64 = 1 << 20;
+/// Events are handed to the connection in pieces of about that.
+const PIECE_BYTES: usize = 64 << 10;
+
+pub async fn events(call: Call) -> Result<Response> {
+    let queue = call.own_queue("claim from")?;
+    let consumer = call.parameter("consumer").unwrap_or(CONSUMER).to_owned();
+    check_consumer(&consumer)?;
+    let max_in_flight = call.number("max_in_flight", 1..=IN_FLIGHT_MAX)?;
+    let max_in_flight = max_in_flight.unwrap_or(queue.settings().max_in_flight.into());
+    let last = call.headers.get("last-event-id").map(|id| id.as_bytes().to_vec());
+    let group = call.joined_group(&queue).await?;
+    // Says what keeps it from claiming while that can still be a status.
+    let asking = queue.ask(&group, &consumer, MemberKind::Http)?;
+    may_consume(&queue, &group)?;
+    if let Some(last) = last.filter(|_| !group.is_work()) {
+        go_on_behind(&queue, &group, &last).await?;
+    }
+    let listener = Listener {
+        shared: call.shared.clone(),
+        queue,
+        group,
+        consumer,
+        max_in_flight: u32::try_from(max_in_flight).unwrap_or(u32::MAX),
+        claimed: VecDeque::new(),
+        sent: BTreeMap::new(),
+        first: Some(": messages follow\n\n".to_owned()),
+        ended: false,
+        _asking: asking,
+    };
+    let pieces = stream::unfold(listener, |mut listener| async move {
+        let piece = listener.next().await?;
+        Some((Ok::<Bytes, std::convert::Infallible>(Bytes::from(piece)), listener))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    Ok((StatusCode::OK, headers, Body::from_stream(pieces)).into_response())
+}
+
+fn may_consume(queue: &Queue, group: &Group) -> Result<()> {
+    let what = if group.is_paused() {
+        format!("group {} of queue {}", group.name(), queue.name())
+    } else if queue.stats().consume_paused {
+        format!("consuming from queue {}", queue.name())
+    } else {
+        return Ok(());
+    };
+    Err(QueueError::Paused { what: what.into() }.into())
+}
+
+/// `partition:offset,…` of messages that the client has.
+async fn go_on_behind(queue: &Arc<Queue>, group: &Arc<Group>, last: &[u8]) -> Result<()> {
+    let text = String::from_utf8_lossy(last);
+    let mut places = Vec::new();
+    for place in text.split(',').map(str::trim) {
+        let pair = place.split_once(':').and_then(|(partition, offset)| {
+            let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+            let (partition, offset) = Some((partition, offset)).filter(|(p, o)| digits(p) && digits(o))?;
+            Some((partition.parse().ok()?, offset.parse::<Offset>().ok()?))
+        });
+        let Some((partition, offset)) = pair else {
+            let detail = format!("Last-Event-ID: expected partition:offset,..., got {:?}", cut(&text));
+            return Err(Problem::invalid(detail));
+        };
+        places.push((partition, offset));
+    }
+    for (partition, offset) in places {
+        let to = SeekTo::Offset {
+            partition: Some(partition),
+            offset: offset.saturating_add(1),
+        };
+        queue.seek(group, to).await?;
+    }
+    Ok(())
+}
+
+/// One client that listens.
+struct Listener {
+    shared: Arc<Shared>,
+    queue: Arc<Queue>,
+    group: Arc<Group>,
+    consumer: String,
+    max_in_flight: u32,
+    /// Not sent yet.
+    claimed: VecDeque<Delivery>,
+    /// Of a stream, by partition: what may not be committed yet, and the last offset.
+    sent: BTreeMap<u32, (VecDeque<Offset>, Offset)>,
+    first: Option<String>,
+    ended: bool,
+    /// It is a member for as long as it listens, also between claims.
+    _asking: Asking,
+}
+
+impl Listener {
+    /// The next piece; none at the end.
+    async fn next(&mut self) -> Option<String> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        loop {
+            if !self.claimed.is_empty() {
+                return Some(self.piece());
+            }
+            if self.ended {
+                return None;
+            }
+            let Some(room) = self.room().await else {
+                return Some(": all in flight\n\n".to_owned());
+            };
+            let want = ClaimWant {
+                max: room.min(CLAIM),
+                max_bytes: CLAIM_BYTES,
+                wait: KEEP_ALIVE,
+                visibility: None,
+                max_in_flight: Some(self.max_in_flight),
+            };
+            match self
+                .queue
+                .claim(&self.group, &self.consumer, MemberKind::Http, want)
+                .await
+            {
+                Ok(messages) if messages.is_empty() => return Some(": nothing new\n\n".to_owned()),
+                Ok(messages) => self.claimed = messages.into(),
+                Err(QueueError::TooManyPending { .. }) => return Some(": all in flight\n\n".to_owned()),
+                Err(error) => {
+                    // After a gap, reading goes on by itself; after anything else the client comes again.
+                    let gap = matches!(error, QueueError::OffsetGap { .. });
+                    self.ended = !gap;
+                    let name = if gap { "offset_gap" } else { "error" };
+                    return Some(format!("event: {name}\ndata: {}\n\n", Problem::from(error).to_json()));
+                }
+            }
+        }
+    }
+
+    /// How many messages may come now; none if after 15 s that is still none. Leases are counted by the group; what is read
+    /// from a stream is counted here.
+    async fn room(&mut self) -> Option<u32> {
+        if self.group.is_work() {
+            return Some(self.max_in_flight);
+        }
+        let shared = self.shared.clone();
+        let settled = shared.stream_settled.notified();
+        tokio::pin!(settled);
+        let until = tokio::time::Instant::now() + KEEP_ALIVE;
+        loop {
+            // Before the look, so that what is settled after it is not missed.
+            settled.as_mut().enable();
+            let room = self.stream_room();
+            if room > 0 {
+                return Some(room);
+            }
+            tokio::select! {
+                () = &mut settled => settled.set(shared.stream_settled.notified()),
+                () = tokio::time::sleep_until(until) => return None,
+            }
+        }
+    }
+
+    fn stream_room(&mut self) -> u32 {
+        let in_flight = |sent: &BTreeMap<u32, (VecDeque<Offset>, Offset)>| -> usize {
+            sent.values().map(|(offsets, _)| offsets.len()).sum()
+        };
+        let max = self.max_in_flight as usize;
+        if in_flight(&self.sent) >= max {
+            let committed = self.group.stats().positions;
+            for (partition, (offsets, _)) in &mut self.sent {
+                let committed = committed.get(*partition as usize).copied().unwrap_or_default();
+                while offsets.front().is_some_and(|offset| *offset < committed) {
+                    offsets.pop_front();
+                }
+            }
+        }
+        u32::try_from(max.saturating_sub(in_flight(&self.sent))).unwrap_or(u32::MAX)
+    }
+
+    /// Some of what is claimed, as events.
+    fn piece(&mut self) -> String {
+        let mut out = String::new();
+        while out.len() < PIECE_BYTES
+            && let Some(delivery) = self.claimed.pop_front()
+        {
+            let id = if self.group.is_work() {
+                payload::receipt(&self.queue, &delivery).to_string()
+            } else {
+                self.place_after(&delivery)
+            };
+            // Writing to a String does not fail.
+            let _ = write!(out, "event: message\nid: {id}\ndata: ");
+            payload::delivery(&mut out, &self.queue, &delivery);
+            out.push_str("\n\n");
+        }
+        out
+    }
+
+    /// Where the client is when it has this message, too.
+    fn place_after(&mut self, delivery: &Delivery) -> String {
+        let offset = delivery.message.offset;
+        let sent = self.sent.entry(delivery.partition).or_default();
+        sent.0.push_back(offset);
+        sent.1 = offset;
+        let places: Vec<String> = self
+            .sent
+            .iter()
+            .map(|(partition, (_, last))| format!("{partition}:{last}"))
+            .collect();
+        places.join(",")
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let claimed: Vec<Delivery> = std::mem::take(&mut self.claimed).into();
+        drop(Unsent::new(self.queue.clone(), self.group.clone(), claimed));
+        if self.group.is_work() || self.sent.is_empty() {
+            return;
+        }
+        // From the commit on again, in the partitions that this client read.
+        let committed = self.group.stats().positions;
+        let receipts: Vec<_> = self
+            .sent
+            .keys()
+            .filter_map(|partition| {
+                let offset = *committed.get(*partition as usize)?;
+                let id = thalweg_queue::MessageId {
+                    queue: self.queue.name().clone(),
+                    partition: *partition,
+                    offset,
+                };
+                Some(thalweg_queue::Receipt { id, delivery: 1 })
+            })
+            .collect();
+        if let Err(error) = self.queue.give_back(&self.group, &receipts, false) {
+            tracing::warn!(queue = %self.queue.name(), %error, "what a client did not ack is not read again by itself");
+        }
+    }
+}

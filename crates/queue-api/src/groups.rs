@@ -1,0 +1,116 @@
+//! Groups of a queue: listed, declared, set back or forward, paused, removed.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+use thalweg_config::Fields;
+use thalweg_queue::names::check_name;
+use thalweg_queue::settings::{GroupSettings, Start};
+use thalweg_queue::{Group, Pause, QueueError, SeekTo};
+
+use crate::admin::{check, mapping, nothing_in};
+use crate::answer;
+use crate::call::Call;
+use crate::json::Members;
+use crate::problem::{Problem, Result};
+
+pub async fn list(call: Call) -> Result<Response> {
+    let groups: Vec<Value> = call.queue()?.groups().iter().map(|group| shown(group)).collect();
+    Ok(answer::json(&json!({"groups": groups})))
+}
+
+pub async fn show(call: Call) -> Result<Response> {
+    let queue = call.queue()?;
+    Ok(answer::json(&shown(&*call.group(&queue)?)))
+}
+
+/// Declares a group, which then does not expire. The same again is no mistake.
+pub async fn put(mut call: Call) -> Result<Response> {
+    let body = call.small_body().await?;
+    let queue = call.own_queue("change groups of")?;
+    let name = call.name("group");
+    check_name(name).map_err(|error| Problem::invalid(format!("group: {error}")))?;
+    let (node, diags) = mapping(&body)?;
+    let settings = GroupSettings::read_unnamed(name, Fields::new(&node, &diags));
+    check(&diags)?;
+    match queue.group(name) {
+        Ok(group) if group.is_declared() && *group.settings() == settings => return Ok(answer::json(&shown(&group))),
+        Ok(_) | Err(QueueError::GroupNotFound { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let group = call.queues().create_group(&queue, settings).await?;
+    Ok(answer::json_with(StatusCode::CREATED, &shown(&group)))
+}
+
+pub async fn delete(call: Call) -> Result<Response> {
+    let queue = call.own_queue("change groups of")?;
+    call.queues().remove_group(&queue, call.name("group")).await?;
+    Ok(answer::nothing())
+}
+
+pub async fn commit(mut call: Call) -> Result<Response> {
+    let body = call.small_body().await?;
+    let queue = call.own_queue("commit in")?;
+    let group = call.group(&queue)?;
+    let asked = Members::of_body(&body, &["partition", "offset"])?;
+    let partition = asked.number("partition", 0..=u32::MAX.into())?;
+    let partition = partition.ok_or_else(|| asked.wrong("partition", "the number of a partition"))?;
+    let offset = asked.number("offset", 0..=u64::MAX)?;
+    let offset = offset.ok_or_else(|| asked.wrong("offset", "the first offset that is not done"))?;
+    queue
+        .commit(&group, u32::try_from(partition).unwrap_or(u32::MAX), offset)
+        .await?;
+    call.shared.stream_settled.notify_waiters();
+    Ok(answer::json(&shown(&group)))
+}
+
+pub async fn seek(mut call: Call) -> Result<Response> {
+    let body = call.small_body().await?;
+    let queue = call.own_queue("seek in")?;
+    let group = call.group(&queue)?;
+    let asked = Members::of_body(&body, &["to", "partition"])?;
+    let to = asked.required_text("to")?;
+    let to: Start = to.parse().map_err(|form| asked.wrong("to", form))?;
+    let partition = asked.number("partition", 0..=u32::MAX.into())?;
+    let partition = partition.and_then(|partition| u32::try_from(partition).ok());
+    let to = match to {
+        Start::Offset(offset) => SeekTo::Offset { partition, offset },
+        _ if partition.is_some() => {
+            return Err(Problem::invalid(
+                "partition: goes with an offset only; leave it out, or seek to offset:N",
+            ));
+        }
+        Start::Earliest => SeekTo::Earliest,
+        Start::Latest => SeekTo::Latest,
+        Start::Time(at) => SeekTo::Time(at),
+    };
+    queue.seek(&group, to).await?;
+    call.shared.stream_settled.notify_waiters();
+    Ok(answer::json(&shown(&group)))
+}
+
+pub async fn pause(call: Call) -> Result<Response> {
+    paused(call, true).await
+}
+
+pub async fn resume(call: Call) -> Result<Response> {
+    paused(call, false).await
+}
+
+async fn paused(mut call: Call, paused: bool) -> Result<Response> {
+    nothing_in(&call.small_body().await?)?;
+    let queue = call.own_queue("pause groups of")?;
+    let group = call.group(&queue)?;
+    call.queues().pause(&queue, Pause::Group(group.clone()), paused).await?;
+    Ok(answer::json(&shown(&group)))
+}
+
+fn shown(group: &Group) -> Value {
+    let mut value = group.stats().to_json();
+    let settings = group.settings();
+    value["start"] = settings.start.to_string().into();
+    if let Some(filter) = &settings.filter {
+        value["filter"] = filter.as_str().into();
+    }
+    value
+}

@@ -1,0 +1,210 @@
+//! `GET /openapi.json`: the table of requests as an OpenAPI 3.1 document, with the shapes of `schemas.rs`.
+
+use std::sync::LazyLock;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use thalweg_telemetry::Access;
+
+use crate::answer;
+use crate::call::Call;
+use crate::problem::Result;
+use crate::routes::{BASE, Body, ENDPOINTS, Endpoint};
+use crate::schemas;
+
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
+
+pub async fn serve(_: Call) -> Result<Response> {
+    Ok(answer::raw(StatusCode::OK, DOCUMENT.as_str().into()))
+}
+
+fn document() -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for endpoint in ENDPOINTS {
+        let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
+        path[endpoint.method.as_str().to_ascii_lowercase()] = operation(endpoint);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Thalweg queues",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Durable queues with groups, leases, retries and dead letters. Every error is application/problem+json \
+                with a code that never changes. Durations are texts such as 30s, or milliseconds.",
+        },
+        "servers": [{"url": BASE}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas::all(),
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "user": {"type": "http", "scheme": "basic"},
+            },
+        },
+        // A process that has no auth section asks for none.
+        "security": [{}, {"token": []}, {"user": []}],
+    })
+}
+
+fn operation(endpoint: &Endpoint) -> Value {
+    let mut operation = json!({
+        "operationId": endpoint.id,
+        "summary": endpoint.about,
+        "description": format!("Needs role `{}`.", role(endpoint)),
+        "responses": responses(endpoint),
+    });
+    let in_path = endpoint.path.split('{').skip(1).filter_map(|part| part.split_once('}'));
+    let in_path = in_path
+        .map(|(name, _)| json!({"name": name, "in": "path", "required": true, "schema": schemas::in_path(name)}));
+    let in_query = endpoint.query.iter().map(|name| {
+        let (schema, about) = schemas::in_query(name);
+        json!({"name": name, "in": "query", "schema": schema, "description": about})
+    });
+    let in_headers = endpoint.headers.iter().map(|name| {
+        let (schema, about) = schemas::in_header(name);
+        json!({"name": name, "in": "header", "schema": schema, "description": about})
+    });
+    let parameters: Vec<Value> = in_path.chain(in_query).chain(in_headers).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    if let Some(body) = request_body(endpoint.body) {
+        operation["requestBody"] = body;
+    }
+    operation
+}
+
+fn role(endpoint: &Endpoint) -> &'static str {
+    match endpoint.access {
+        Access::Open => "none",
+        Access::Read => "read",
+        // Of this access there are only requests that change something.
+        Access::ReadWrite => "write",
+        Access::Admin => "admin",
+    }
+}
+
+fn request_body(body: Body) -> Option<Value> {
+    Some(match body {
+        Body::None => return None,
+        Body::Payload => json!({
+            "description": "The payload, as it is. Its media type is kept as property content-type.",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }),
+        Body::Lines(schema) => json!({
+            "description": format!("One JSON object per line, each as {schema}."),
+            "required": true,
+            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+        }),
+        Body::Json(schema, required) => json!({
+            "required": required,
+            "content": {"application/json": {"schema": reference(schema)}},
+        }),
+    })
+}
+
+fn responses(endpoint: &Endpoint) -> Value {
+    let mut responses = Map::new();
+    for (status, schema) in endpoint.answers {
+        let mut response = json!({"description": schemas::about_status(*status)});
+        if !schema.is_empty() {
+            let media_type = if *schema == "Events" {
+                "text/event-stream"
+            } else {
+                "application/json"
+            };
+            response["content"] = json!({media_type: {"schema": reference(schema)}});
+        }
+        responses.insert(status.to_string(), response);
+    }
+    let codes = endpoint.errors.iter().chain(schemas::ANY_REQUEST);
+    let mut by_status: Map<String, Value> = Map::new();
+    for code in codes {
+        let status = schemas::status_of(code).to_string();
+        let known = by_status.entry(status).or_insert_with(|| json!(""));
+        let text = match known.as_str() {
+            None | Some("") => (*code).to_owned(),
+            Some(others) => format!("{others}, {code}"),
+        };
+        *known = text.into();
+    }
+    for (status, codes) in by_status {
+        let mut response = json!({
+            "description": codes,
+            "content": {"application/problem+json": {"schema": reference("Problem")}},
+        });
+        if ["429", "503", "507"].contains(&status.as_str()) {
+            response["headers"] = json!({"Retry-After": {"schema": {"type": "integer", "minimum": 1}}});
+        }
+        responses.insert(status, response);
+    }
+    responses.into()
+}
+
+fn reference(schema: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{schema}")})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use thalweg_queue::settings::QueueSettings;
+
+    use super::*;
+
+    #[test]
+    fn every_reference_leads_to_a_shape_and_every_shape_is_used() {
+        let document = document();
+        let text = document.to_string();
+        let used: BTreeSet<&str> = text
+            .split("#/components/schemas/")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let known: BTreeSet<&str> = schemas.keys().map(String::as_str).collect();
+        // Named in words, since lines have no schema of their own in OpenAPI.
+        let used: BTreeSet<&str> = used.into_iter().chain(["NewMessage"]).collect();
+        assert_eq!(used, known);
+    }
+
+    #[test]
+    fn ids_of_requests_differ() {
+        let ids: BTreeSet<&str> = ENDPOINTS.iter().map(|endpoint| endpoint.id).collect();
+        assert_eq!(ids.len(), ENDPOINTS.len());
+    }
+
+    #[test]
+    fn settings_in_the_document_are_those_that_queues_have() {
+        let document = document();
+        let described = document["components"]["schemas"]["Settings"]["properties"]
+            .as_object()
+            .unwrap();
+        let mut settings = QueueSettings {
+            durability: Some(thalweg_log::Durability::Fsync),
+            ..QueueSettings::default()
+        };
+        settings.dlq.webhook = Some("https://ops.example".into());
+        let real = settings.to_json();
+        let real = real.as_object().unwrap();
+        let names = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<String>>();
+        assert_eq!(names(described), names(real));
+        for (name, value) in real.iter().filter(|(_, value)| value.is_object()) {
+            let inner = described[name]["properties"].as_object().unwrap();
+            assert_eq!(names(inner), names(value.as_object().unwrap()), "{name}");
+        }
+    }
+
+    #[test]
+    fn codes_have_the_statuses_of_the_specification() {
+        let codes: BTreeSet<&str> = ENDPOINTS
+            .iter()
+            .flat_map(|endpoint| endpoint.errors.iter().copied())
+            .collect();
+        for code in codes.iter().chain(schemas::ANY_REQUEST) {
+            assert!((400..600).contains(&schemas::status_of(code)), "{code}");
+        }
+    }
+}
