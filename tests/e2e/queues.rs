@@ -230,6 +230,7 @@ fn id_of(message: &Value) -> (u32, u32) {
 
 /// `THALWEG_KILL_ROUNDS` rounds of load and `kill -9` at a random moment, from the seed `THALWEG_KILL_SEED`.
 #[test]
+#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
 fn kill_nine_loses_nothing_repeats_nothing_that_was_acked_and_keeps_the_order() {
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let (rounds, seed) = (number("THALWEG_KILL_ROUNDS", 6), number("THALWEG_KILL_SEED", 1));

@@ -96,6 +96,19 @@ pub struct Fence {
     pub epoch: u32,
 }
 
+/// What a log has done since it was opened, and what it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogCounters {
+    /// Written to segments.
+    pub moved_bytes: u64,
+    /// Frames that could not be read as they were written.
+    pub corrupt_frames: u64,
+    /// Commit files that are ready, and those that are full.
+    pub spare_files: usize,
+    pub full_files: usize,
+    pub segments: usize,
+}
+
 /// How a log is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogStatus {
@@ -197,6 +210,18 @@ impl EmbeddedLog {
         match self.upkeep.trouble() {
             Some(trouble) => LogStatus::Degraded(trouble),
             None => LogStatus::Healthy,
+        }
+    }
+
+    /// For metrics.
+    pub fn counters(&self) -> LogCounters {
+        let (spare_files, full_files, segments) = self.shelf.counts();
+        LogCounters {
+            moved_bytes: self.upkeep.moved_bytes(),
+            corrupt_frames: self.upkeep.corrupt_frames(),
+            spare_files,
+            full_files,
+            segments,
         }
     }
 

@@ -36,7 +36,7 @@ pub use contract::{BoxFuture, Log, LogCaps, ReadWant};
 pub use check::{CheckReport, CheckedPartition, Finding, FindingKind, Lost, Progress, check};
 pub use dump::{DumpOptions, Dumped, dump};
 pub use durability::Durability;
-pub use embedded::{Appended, EmbeddedLog, Fence, LogOptions, LogStatus};
+pub use embedded::{Appended, EmbeddedLog, Fence, LogCounters, LogOptions, LogStatus};
 pub use error::{LogError, Result};
 pub use ids::{Micros, Offset, PartitionId, Sequence};
 pub use partition::{Bounds, Frame, Listener};

@@ -217,9 +217,12 @@ impl Shelf {
             // What made it free was written before; it has to be there still when the file is not.
             self.barrier()?;
         }
-        let lacking = self.state.lock().ready.len() < spare;
+        let ready = self.state.lock().ready.len();
+        let lacking = ready < spare;
         match (dead, lacking) {
-            (Some(file), true) if file.size == self.policy.file_bytes => {
+            // More than are wanted: a file gets free just after one was taken, and filling another with zeros meanwhile
+            // costs the disk as much as all that is committed.
+            (Some(file), _) if file.size == self.policy.file_bytes && ready < 2 * spare => {
                 let number = self.number();
                 let file = file.recycle(self.disk.as_ref(), number)?;
                 self.put_ready(file);

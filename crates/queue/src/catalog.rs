@@ -239,9 +239,11 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_queue_reads_as_it_was() {
-        let mut settings = QueueSettings::default();
-        settings.partitions = 3;
-        settings.groups.push(GroupSettings::new("alarms", GroupMode::Work));
+        let settings = QueueSettings {
+            partitions: 3,
+            groups: vec![GroupSettings::new("alarms", GroupMode::Work)],
+            ..QueueSettings::default()
+        };
         let entry = Entry {
             id: 17,
             settings,
