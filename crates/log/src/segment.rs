@@ -113,6 +113,13 @@ fn write(
     let mut writer: Option<SegmentWriter<'_>> = None;
     for (partition, ranges) in wanted {
         for range in ranges {
+            // A row of a footer is one stretch: with a hole in it, it would hide what another file has there.
+            if writer
+                .as_ref()
+                .is_some_and(|open| !open.takes(partition.id, range.first))
+            {
+                finished.extend(writer.take().map(SegmentWriter::finish).transpose()?);
+            }
             let mut first = range.first;
             let entries = range.file.entries(partition.id, range.first, usize::MAX)?;
             let mut source = Source::new(range, &entries, keep);
@@ -285,6 +292,12 @@ impl<'a> SegmentWriter<'a> {
         written.map_err(LogError::io("cannot write", &self.unfinished))?;
         self.at += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Whether offsets from `first` on go on where the partition ends in this segment, if it is in it.
+    fn takes(&self, partition: PartitionId, first: Offset) -> bool {
+        let mut own = self.holdings.iter().filter(|(held, _, _)| held.id == partition);
+        own.next_back().is_none_or(|(_, _, next)| *next == first)
     }
 
     fn holds(&mut self, partition: &Arc<Partition>, first: Offset, next: Offset) {

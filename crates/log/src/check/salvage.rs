@@ -1,9 +1,9 @@
 //! What is left of a damaged block: its frames have checksums of their own, so those whose header and body are whole are
 //! found again, from the front as long as all headers are whole, and from the end behind the last that is not.
 
-use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::frame::{self, FrameHeader};
+use crate::format::{PAGE, pages};
 use crate::index::Entry;
 
 /// So many frame headers in a row may be damaged before nothing more is expected.
@@ -81,23 +81,31 @@ fn with_count(
     }
     let front = slots.iter().take_while(|slot| slot.is_some()).count();
     if front == count {
-        return (found, crate::format::pages(position));
+        return (found, pages(position));
     }
-    let end = len.unwrap_or(bytes.len());
     // Slots that were not even seen are the last ones: nothing is known of what stands behind.
     let back: Vec<FrameHeader> = slots.iter().rev().map_while(|slot| *slot).collect();
     if slots.len() == count && front < slots.len() {
-        from_the_end(bytes, at, &back, position..end, &mut found);
+        let sum: usize = back.iter().map(|header| header.body_len as usize).sum();
+        // Without a length the block ends with some page: the one before which its last bodies stand.
+        let ends = (pages(position + sum)..=bytes.len()).step_by(PAGE);
+        for end in len.into_iter().chain(ends) {
+            let tried = from_the_end(bytes, at, &back, position..end);
+            if !tried.is_empty() {
+                found.extend(tried);
+                return (found, end);
+            }
+        }
     }
-    (found, end)
+    (found, len.unwrap_or(PAGE))
 }
 
 /// The last frames of a block that ends at the end of `room`, but for zeros up to the page.
-fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Range<usize>, found: &mut Vec<Entry>) {
+fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Range<usize>) -> Vec<Entry> {
     let sum: usize = back.iter().map(|header| header.body_len as usize).sum();
     for filling in 0..PAGE {
         let Some(start) = room.end.checked_sub(filling + sum).filter(|start| *start >= room.start) else {
-            return;
+            break;
         };
         let mut tried = Vec::new();
         let mut position = start;
@@ -107,13 +115,13 @@ fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Ran
         }
         // An empty body is whole anywhere.
         if tried.iter().any(|entry| entry.header.body_len > 0) || sum == 0 {
-            found.extend(tried);
-            return;
+            return tried;
         }
         if bytes.get(room.end - filling - 1) != Some(&0) {
-            return;
+            break;
         }
     }
+    Vec::new()
 }
 
 fn take(bytes: &[u8], at: u64, header: &FrameHeader, position: usize, found: &mut Vec<Entry>) {

@@ -338,9 +338,22 @@ fn damage(disk: &SimDisk, random: &mut Random) -> Vec<(String, std::ops::Range<u
             break;
         }
         let name = names[random.below(names.len() as u64) as usize].clone();
+        // Headers are few bytes: they are aimed at, and in the file without an index most of all.
+        let open = names
+            .iter()
+            .filter(|name| name.starts_with("commit"))
+            .nth_back(random.below(3) as usize);
+        let aimed = random.one_in(2);
+        let name = open.filter(|_| aimed).cloned().unwrap_or(name);
         let file = disk.open(&name).unwrap();
         let size = file.len().unwrap();
-        let at = random.below(size);
+        let page = random.below(size / PAGE as u64 + 1) / 3 * PAGE as u64;
+        let at = if aimed {
+            page + random.below(120)
+        } else {
+            random.below(size)
+        }
+        .min(size - 1);
         let len = match random.below(8) {
             0 => {
                 disk.remove(&name).unwrap();
@@ -370,8 +383,8 @@ fn damage(disk: &SimDisk, random: &mut Random) -> Vec<(String, std::ops::Range<u
     hit
 }
 
-/// Repairs as often as the power goes.
-fn repaired(disk: &SimDisk, random: &mut Random) {
+/// Repairs as often as the power goes; `false` if the log is not this program's to repair.
+fn repaired(disk: &SimDisk, random: &mut Random) -> bool {
     for _ in 0..random.below(3) {
         disk.cut_power_in(random.below(40));
         let outcome = repair(disk, true, &mut |_, _| {});
@@ -380,9 +393,31 @@ fn repaired(disk: &SimDisk, random: &mut Random) {
             break;
         }
     }
-    let outcome = repair(disk, true, &mut |_, _| {}).unwrap();
+    let outcome = match repair(disk, true, &mut |_, _| {}) {
+        // Damage that makes a block look like that of a newer program is left alone.
+        Err(LogError::NewerFormat { .. }) => return false,
+        outcome => outcome.unwrap(),
+    };
     let after = outcome.done.map_or(outcome.before, |done| done.after);
     assert!(after.is_whole(), "{:?}", after.findings);
+    true
+}
+
+/// Where a frame begins in a block that was hit twice is known by nothing that is left.
+fn is_hit_twice(one: &Placed, before: &CheckReport, hit: &[(String, std::ops::Range<u64>)]) -> bool {
+    let around = before.findings.iter().find(|finding| {
+        let range = finding.position..finding.position + finding.bytes;
+        matches!(finding.kind, FindingKind::Corrupt { .. })
+            && finding.file == one.file
+            && range.contains(&one.header_at)
+    });
+    around.is_some_and(|finding| {
+        let end = finding.position + finding.bytes;
+        let own = |(file, range): &&(String, std::ops::Range<u64>)| {
+            *file == one.file && range.start < end && finding.position < range.end
+        };
+        hit.iter().filter(own).count() > 1
+    })
 }
 
 /// If what names the last blocks as synced is destroyed, too, nobody can tell them from blocks that were being written.
@@ -411,7 +446,9 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
         let names = disk.names().unwrap();
         let before = checked(&disk);
         repairs += u64::from(!before.is_whole());
-        repaired(&disk, &mut random);
+        if !repaired(&disk, &mut random) {
+            return;
+        }
         let opened = open::open(Arc::new(disk.clone()), 42, &options()).unwrap_or_else(|error| panic!("{error}"));
         let partition = |slot: usize| opened.partitions.get(&PartitionId::new(1, slot as u32));
         let of = |slot| partition(slot).map_or_else(Readable::default, |one| read_what_can_be(one));
@@ -435,7 +472,7 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
             {
                 let there = readable.offsets.binary_search(&n).is_ok();
                 assert!(
-                    there || is_untold(one, &before),
+                    there || is_untold(one, &before) || is_hit_twice(one, &before, &hit),
                     "record {n} of partition {} in {} was whole: {hit:?} {:?}",
                     one.slot,
                     one.file,
@@ -471,7 +508,12 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
         driven.core.sync().unwrap();
         disk.kill();
         let after = checked(&disk);
-        assert!(after.is_whole(), "{:?}", after.findings);
+        assert!(
+            after.is_whole(),
+            "{hit:?} {:?} then {:?}",
+            before.findings,
+            after.findings
+        );
         let driven = open(&disk).unwrap();
         for (slot, partition) in driven.partitions.iter().enumerate() {
             assert_eq!(partition.bounds().next, known[slot].acknowledged);
