@@ -8,11 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use smol_str::SmolStr;
 use thalweg_log::format::frame::Kind;
-use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{Durability, Listener, Log, Micros, Offset, PartitionId, Records, Unit};
 use tokio::sync::Notify;
 
@@ -22,14 +20,15 @@ use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
 use crate::hash::partition_of;
 use crate::ids::{MessageId, Receipt};
-use crate::machine::{self, Backoff, Passed, Policy};
-use crate::message::{DEDUP_ID, Message, NewMessage};
-use crate::part::{Inner, State};
+use crate::machine::{self, Backoff, Policy};
+use crate::message::NewMessage;
+use crate::part::State;
+use crate::produce::{Answer, message_of, record_of, with_dedup_id};
 use crate::queues::{Home, no_group};
 use crate::ranges::Ranges;
 use crate::settings::{self, Overflow, QueueSettings};
-use crate::store::{MemoryStore, Next, Store};
-use crate::times::{effective_ttl, micros};
+use crate::store::{MemoryStore, Store};
+use crate::times::micros;
 
 /// Marks the partition in which the state of the groups of another is kept.
 const STATE: u32 = 1 << 31;
@@ -638,34 +637,6 @@ impl Queue {
     }
 }
 
-impl Queue {
-    /// Makes room by dropping the oldest messages that nobody has. False if that is not enough.
-    fn drop_oldest(&self, count: u64, bytes: u64) -> bool {
-        let settings = self.settings();
-        let to_dlq = settings.dlq.enabled && settings.dlq.on_overflow;
-        let groups: Vec<Arc<Group>> = self
-            .groups
-            .read()
-            .values()
-            .filter(|group| group.is_work())
-            .cloned()
-            .collect();
-        let over_depth = |group: &Group| settings.max_depth > 0 && group.backlog() + count > settings.max_depth;
-        let over_bytes = settings.max_bytes > 0 && self.bytes() + bytes > settings.max_bytes;
-        let mut dropped = false;
-        for group in &groups {
-            let mut tries = count.max(1) + if over_bytes { 64 } else { 0 };
-            while tries > 0 && (over_depth(group) || over_bytes) && self.drop_oldest_of(group, to_dlq) {
-                (dropped, tries) = (true, tries - 1);
-            }
-        }
-        if dropped {
-            self.let_go();
-        }
-        dropped
-    }
-}
-
 impl Listener for Queue {
     fn grown(&self, _next: Offset) {
         Queue::grown(self);
@@ -680,142 +651,4 @@ fn depth(groups: &BTreeMap<SmolStr, Arc<Group>>, retained: u64) -> u64 {
     let largest = work.map(|group| group.backlog()).max();
     let largest = largest.or_else(|| streams.map(|group| group.backlog()).max());
     largest.unwrap_or(retained)
-}
-
-impl Queue {
-    /// Drops the oldest message that no consumer of the group has, of the partition that has the oldest.
-    fn drop_oldest_of(&self, group: &Group, to_dlq: bool) -> bool {
-        let now = self.clock.now();
-        let parts = group.parts.read().clone();
-        let mut order: Vec<(Offset, u32)> = (0..).zip(&parts).map(|(n, part)| (part.wants(), n)).collect();
-        order.sort_unstable();
-        for (_, partition) in order {
-            let (Some(part), Some(store)) = (
-                group.part(partition),
-                self.partitions.read().get(partition as usize).cloned(),
-            ) else {
-                continue;
-            };
-            let mut inner = part.inner.lock();
-            let Inner { state, cursor, .. } = &mut *inner;
-            let State::Work(machine) = state else {
-                continue;
-            };
-            let mut done = machine.drop_oldest(to_dlq, now).is_some();
-            if !done && let Ok(Next::Message(message, hint)) = store.at(cursor, machine.cursor()) {
-                let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
-                done = matches!(machine.discard(&passing, to_dlq, now), Passed::Taken);
-            }
-            let _ = self.after(group, partition, &part, &mut inner, now);
-            if done {
-                group.counters.dropped.fetch_add(1, Ordering::Relaxed);
-                return true;
-            }
-        }
-        false
-    }
-}
-
-/// What becomes of one message of a batch.
-enum Answer {
-    /// To be stored, under a dedup-id or without.
-    New(Option<Ticket>),
-    Repeated(Place),
-    /// As an earlier one of the same batch.
-    SameAs(Ticket),
-    Done(Place, bool),
-}
-
-impl Answer {
-    fn ticket(&self) -> Option<Ticket> {
-        match self {
-            Answer::New(ticket) => *ticket,
-            _ => None,
-        }
-    }
-
-    fn settle(&mut self, places: &mut impl Iterator<Item = Place>, dedup: &mut Dedup) {
-        let fallback = Place {
-            partition: 0,
-            offset: 0,
-        };
-        *self = match self {
-            Answer::New(ticket) => {
-                let place = places.next().unwrap_or(fallback);
-                if let Some(ticket) = ticket {
-                    dedup.stored(*ticket, place);
-                }
-                Answer::Done(place, false)
-            }
-            Answer::Repeated(place) => Answer::Done(*place, true),
-            Answer::SameAs(ticket) => match dedup.outcome(*ticket) {
-                Some(Seen::Stored(place)) => Answer::Done(place, true),
-                _ => Answer::Done(fallback, true),
-            },
-            Answer::Done(place, repeated) => Answer::Done(*place, *repeated),
-        };
-    }
-
-    fn produced(self) -> Produced {
-        let (place, repeated) = match self {
-            Answer::Done(place, repeated) => (place, repeated),
-            Answer::Repeated(place) => (place, true),
-            Answer::New(_) | Answer::SameAs(_) => (
-                Place {
-                    partition: 0,
-                    offset: 0,
-                },
-                false,
-            ),
-        };
-        Produced {
-            partition: place.partition,
-            offset: place.offset,
-            repeated,
-        }
-    }
-}
-
-/// The id is stored with the message, so that a restart knows it.
-fn with_dedup_id(message: &NewMessage) -> Properties {
-    let Some(id) = &message.dedup_id else {
-        return message.properties.clone();
-    };
-    let given = message.properties.as_ref();
-    given
-        .iter()
-        .filter(|(name, _)| *name != DEDUP_ID)
-        .chain([(DEDUP_ID, &**id)])
-        .collect()
-}
-
-fn ttl_ms(message: &NewMessage, queue: Duration) -> Option<u64> {
-    effective_ttl(queue, message.ttl).map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
-}
-
-fn record_of<'a>(message: &'a NewMessage, properties: &'a Properties, ttl: Duration, now: Micros) -> RecordRef<'a> {
-    RecordRef {
-        time: now,
-        delta: None,
-        key: message.key.as_deref(),
-        properties: properties.as_ref(),
-        ttl_ms: ttl_ms(message, ttl),
-        not_before: message.not_before,
-        value: &message.payload,
-    }
-}
-
-fn message_of(message: NewMessage, ttl: Duration, now: Micros) -> Message {
-    Message {
-        offset: 0,
-        time: now,
-        ttl_ms: ttl_ms(&message, ttl),
-        properties: match message.dedup_id {
-            Some(_) => with_dedup_id(&message),
-            None => message.properties,
-        },
-        payload: message.payload,
-        key: message.key.filter(|key| *key != Bytes::new()),
-        not_before: message.not_before,
-    }
 }
