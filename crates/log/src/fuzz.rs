@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::check::check;
-use crate::disk::sim::SimDisk;
 use crate::disk::Disk;
+use crate::disk::sim::SimDisk;
 use crate::dump::{DumpOptions, dump};
 use crate::durability::Durability;
 use crate::embedded::LogOptions;

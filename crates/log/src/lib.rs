@@ -32,8 +32,8 @@ pub mod format;
 #[doc(hidden)]
 pub mod fuzz;
 
-pub use contract::{BoxFuture, Log, LogCaps, ReadWant};
 pub use check::{CheckReport, CheckedPartition, Finding, FindingKind, Lost, Progress, check};
+pub use contract::{BoxFuture, Log, LogCaps, ReadWant};
 pub use dump::{DumpOptions, Dumped, dump};
 pub use durability::Durability;
 pub use embedded::{Appended, EmbeddedLog, Fence, LogCounters, LogOptions, LogStatus};

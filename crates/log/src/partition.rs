@@ -214,14 +214,16 @@ impl Partition {
     /// as far as they are needed.
     pub fn replace(&self, from: &Arc<LogFile>, to: &[Range]) {
         let mut inner = self.inner.lock();
-        let Some(at) = inner.ranges.iter().position(|range| Arc::ptr_eq(&range.file, from)) else {
-            return;
-        };
+        let before = inner.ranges.len();
         inner.ranges.retain(|range| !Arc::ptr_eq(&range.file, from));
-        let first = inner.first;
-        for range in to.iter().rev().filter(|range| range.next > first) {
-            inner.ranges.insert(at, range.clone());
+        if inner.ranges.len() == before {
+            return;
         }
+        let first = inner.first;
+        let needed = to.iter().filter(|range| range.next > first);
+        inner.ranges.extend(needed.cloned());
+        // A file may have served the partition on both sides of another.
+        inner.ranges.make_contiguous().sort_by_key(|range| range.first);
     }
 
     /// The frames that hold `from` and what follows it, as far as they are committed: about `bytes` of bodies, one

@@ -200,8 +200,8 @@ impl Upkeep {
                         break;
                     }
                 };
-                for entry in entries {
-                    if let Err(error) = file.body(&entry) {
+                for entry in entries.iter().filter(|entry| entry.header.base < range.next) {
+                    if let Err(error) = file.body(entry) {
                         self.note(&error);
                     }
                     self.pace(entry.header.body_len as usize);
