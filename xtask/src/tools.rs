@@ -15,6 +15,7 @@ const PYTHON_PACKAGES: &[&str] = &[
     "duckdb==1.5.5",
     "duckdb-extension-delta==1.5.5",
     "pyarrow==26.0.1",
+    "schemathesis==4.32.5",
 ];
 const NODE_PACKAGES: &[&str] = &["node-opcua@2.186.4", "playwright-core@1.65.1"];
 

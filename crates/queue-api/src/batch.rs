@@ -222,7 +222,7 @@ mod tests {
                 "invalid_config",
                 "line 4: property \"x-a\": names",
             ),
-            (b"[]", "invalid_config", "line 4: the body is not a JSON object"),
+            (b"[]", "invalid_config", "line 4: expected a JSON object"),
             (b"\xff", "invalid_config", "line 4: not UTF-8 at byte 0"),
         ] {
             let problem = read(4, line, 10).unwrap_err();

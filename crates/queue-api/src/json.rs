@@ -39,13 +39,8 @@ impl<'a> Members<'a> {
     }
 
     pub fn of(text: &'a str, place: String, known: &'static [&'static str]) -> Result<Members<'a>> {
-        let what = if place.is_empty() {
-            "the body"
-        } else {
-            place.trim_end_matches('.')
-        };
         let pairs: Pairs<'a> = serde_json::from_str(text)
-            .map_err(|error| Problem::invalid(format!("{what} is not a JSON object: {error}")))?;
+            .map_err(|error| Problem::invalid(format!("{place}expected a JSON object: {error}")))?;
         for (n, (name, _)) in pairs.0.iter().enumerate() {
             if !known.contains(&name.as_str()) {
                 let near = nearest(name, known);

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::queue::args::QueueOptions;
+
 /// Carries telemetry from machines to a lake.
 #[derive(Parser)]
 #[command(
@@ -43,6 +45,8 @@ pub enum Command {
     /// Look at, check or repair the durable log
     #[command(subcommand)]
     Log(LogCommand),
+    /// Make, show, fill and empty queues of a running process
+    Queue(QueueOptions),
 }
 
 /// Which configuration, and how it is read.

@@ -9,6 +9,7 @@ mod echo;
 mod list;
 mod log;
 mod out;
+mod queue;
 mod run;
 mod signals;
 mod simulate;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Simulate(options) => simulate::main(options),
         Command::Sql(options) => sql::main(&options),
         Command::Log(command) => log::main(&command),
+        Command::Queue(options) => queue::main(&options),
     };
     match result {
         Ok(code) => code,

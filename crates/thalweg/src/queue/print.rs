@@ -1,0 +1,145 @@
+//! Tables for people.
+
+use serde_json::Value;
+
+/// Columns as wide as their widest entry; numbers to the right.
+fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |n: usize, title: &str| {
+        let cells = rows
+            .iter()
+            .filter_map(|row| row.get(n))
+            .map(|cell| cell.chars().count());
+        cells.chain([title.chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = titles.iter().enumerate().map(|(n, title)| width(n, title)).collect();
+    let line = |cells: &[String]| {
+        let cells = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| match cell.parse::<f64>() {
+                Ok(_) => format!("{cell:>width$}"),
+                Err(_) => format!("{cell:<width$}"),
+            });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let titles: Vec<String> = titles.iter().map(|title| (*title).to_owned()).collect();
+    let lines = std::iter::once(line(&titles)).chain(rows.iter().map(|row| line(row)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn rows(values: &Value, fields: &[&str]) -> Vec<Vec<String>> {
+    let row = |value: &Value| fields.iter().map(|field| text(&value[*field])).collect();
+    values.as_array().into_iter().flatten().map(row).collect()
+}
+
+pub fn queues(answer: &Value) -> String {
+    let fields = ["name", "partitions", "durability", "depth", "bytes", "groups"];
+    table(&fields, &rows(&answer["queues"], &fields))
+}
+
+pub fn queue(shown: &Value, stats: &Value) -> String {
+    let mut out = String::new();
+    for field in ["name", "durability", "depth", "bytes"] {
+        out.push_str(&format!("{field:<12}{}\n", text(&shown[field])));
+    }
+    for (what, paused) in shown["paused"].as_object().into_iter().flatten() {
+        if paused == true {
+            out.push_str(&format!("{:<12}{what}\n", "paused"));
+        }
+    }
+    out.push_str(&format!(
+        "{:<12}{:.1}\n",
+        "oldest, s",
+        stats["oldest_seconds"].as_f64().unwrap_or_default()
+    ));
+    let fields = [
+        "name",
+        "mode",
+        "backlog",
+        "ready",
+        "leased",
+        "waiting",
+        "delayed",
+        "dead",
+        "delivered",
+    ];
+    out.push_str("\ngroups\n");
+    out.push_str(&table(&fields, &rows(&stats["groups"], &fields)));
+    out.push_str(&format!("\n\nsettings\n{:#}", shown["settings"]));
+    out
+}
+
+pub fn letters(answer: &Value) -> String {
+    let letter = |letter: &Value| {
+        let of = |name: &str| text(&letter["properties"][format!("x-dlq-{name}")]);
+        let payload = ["text", "json", "base64"]
+            .iter()
+            .map(|form| &letter[*form])
+            .find(|value| !value.is_null());
+        let payload: String = text(payload.unwrap_or(&Value::Null))
+            .chars()
+            .take(60)
+            .map(plain)
+            .collect();
+        vec![
+            text(&letter["id"]),
+            of("group"),
+            of("reason"),
+            of("deliveries"),
+            of("moved-at"),
+            of("detail"),
+            payload,
+        ]
+    };
+    let rows: Vec<Vec<String>> = answer["messages"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(letter)
+        .collect();
+    table(
+        &["id", "group", "reason", "deliveries", "moved at", "detail", "payload"],
+        &rows,
+    )
+}
+
+/// One line, and nothing that a terminal obeys.
+fn plain(c: char) -> char {
+    if c.is_control() { ' ' } else { c }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_numbers_stand_to_the_right() {
+        let answer = json!({"queues": [
+            {"name": "pumps", "partitions": 10, "durability": "fsync", "depth": 7, "bytes": 1200, "groups": 2},
+            {"name": "q", "partitions": 1, "durability": "os", "depth": 123456, "bytes": 3, "groups": 0},
+        ]});
+        let expected = "\
+name   partitions  durability  depth   bytes  groups
+pumps          10  fsync            7   1200       2
+q               1  os          123456      3       0";
+        assert_eq!(queues(&answer), expected);
+    }
+
+    #[test]
+    fn a_payload_cannot_command_the_terminal() {
+        let answer = json!({"messages": [{"id": "dlq.q:0:1", "properties": {"x-dlq-reason": "rejected"}, "text": "a\u{1b}[2Jb\nc"}]});
+        let shown = letters(&answer);
+        assert!(shown.ends_with("a [2Jb c"), "{shown:?}");
+        assert_eq!(shown.lines().count(), 2);
+    }
+}
