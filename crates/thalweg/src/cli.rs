@@ -46,7 +46,7 @@ pub enum Command {
     #[command(subcommand)]
     Log(LogCommand),
     /// Make, show, fill and empty queues of a running process
-    Queue(QueueOptions),
+    Queue(Box<QueueOptions>),
 }
 
 /// Which configuration, and how it is read.
