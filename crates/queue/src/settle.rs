@@ -65,7 +65,9 @@ impl Queue {
                 leaving.push(partition);
             }
             outcome.settled += (count - (failed.len() - before)) as u32;
-            states.push(self.state_id(partition));
+            if partition < self.partition_count() {
+                states.push(self.state_id(partition));
+            }
         }
         failed.sort_by_key(|(n, _, _)| *n);
         outcome.failed = failed.into_iter().map(|(_, receipt, error)| (receipt, error)).collect();

@@ -63,13 +63,17 @@ impl Queue {
             &counters.refused_too_large,
             &counters.refused_log,
         ];
+        let (retained, bytes, enqueued) = {
+            let admission = self.admission.lock();
+            (admission.retained, admission.bytes, admission.enqueued)
+        };
         QueueStats {
             name: self.name().clone(),
             depth: self.depth(),
-            bytes: self.bytes(),
-            retained: self.admission.lock().retained,
+            bytes,
+            retained,
             oldest_seconds: self.oldest_seconds(),
-            enqueued: self.admission.lock().enqueued,
+            enqueued,
             refused: refused.iter().map(|counter| counter.load(Ordering::Relaxed)).sum(),
             produce_paused: self.paused.produce.load(Ordering::Relaxed),
             consume_paused: self.paused.consume.load(Ordering::Relaxed),
