@@ -2,6 +2,8 @@
 //!
 //! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage, 65 what is
 //! stored is damaged, 74 the log took no more.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod check;
 mod cli;
 mod demo;
