@@ -99,8 +99,10 @@ fn entry(list: &str, n: usize, raw: &RawValue) -> Result<(Receipt, Verdict)> {
 
 fn verdict(list: &str, delay: Option<Duration>, reason: Option<String>, visibility: Option<Duration>) -> Verdict {
     match list {
-        // Its reason is for those who read the request; a message that is tried again has no place for it.
-        "nack" => Verdict::Nack { delay },
+        "nack" => Verdict::Nack {
+            delay,
+            reason: reason.map(String::into_boxed_str),
+        },
         "reject" => Verdict::Reject {
             reason: reason.map(String::into_boxed_str),
         },
@@ -131,7 +133,7 @@ mod tests {
             verdicts,
             [
                 "q:0:1:1 Ack",
-                "q:0:2:1 Nack { delay: Some(5s) }",
+                "q:0:2:1 Nack { delay: Some(5s), reason: Some(\"busy\") }",
                 "q:0:3:1 Reject { reason: Some(\"bad\") }",
                 "q:0:4:1 Reject { reason: None }",
                 "q:0:5:1 Extend { visibility: Some(2s) }",

@@ -24,7 +24,7 @@ pub struct NewMessage {
     /// Messages of one key go to one partition and keep their order.
     pub key: Option<Bytes>,
     pub properties: Properties,
-    /// Less than that of the queue, from now or from `not_before`.
+    /// Less than that of the queue, from now or from `not_before`, whichever is later.
     pub ttl: Option<Duration>,
     /// Not handed out before.
     pub not_before: Option<Micros>,
@@ -57,7 +57,7 @@ pub struct Message {
     pub payload: Bytes,
     pub key: Option<Bytes>,
     pub properties: Properties,
-    /// From `time`, or from `not_before`.
+    /// From `time`, or from `not_before`, whichever is later.
     pub ttl_ms: Option<u64>,
     pub not_before: Option<Micros>,
 }
@@ -107,7 +107,9 @@ impl Message {
 
     pub fn expires_at(&self) -> Option<Micros> {
         let ttl = i64::try_from(self.ttl_ms?).ok()?.checked_mul(1000)?;
-        self.not_before.unwrap_or(self.time).checked_add(ttl)
+        // A time in the past is due at once, and life begins when the message comes.
+        let from = self.not_before.map_or(self.time, |at| at.max(self.time));
+        from.checked_add(ttl)
     }
 
     fn is_for(&self, group: &str, filter: Option<&str>) -> bool {
@@ -179,5 +181,7 @@ mod tests {
         assert!(message.passing("b", Some("other/+"), 0).skip);
         message.not_before = Some(9_000_000);
         assert_eq!(message.expires_at(), Some(9_500_000));
+        message.not_before = Some(7);
+        assert_eq!(message.expires_at(), Some(1_500_000));
     }
 }

@@ -19,9 +19,10 @@ use crate::times::micros;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Ack,
-    /// Again, after this time or the backoff of the queue.
+    /// Again, after this time or the backoff of the queue. The reason goes with the message if this was its last try.
     Nack {
         delay: Option<Duration>,
+        reason: Option<Box<str>>,
     },
     /// Never again: to the dead letters.
     Reject {
@@ -174,9 +175,13 @@ fn apply(
             machine.advance(now);
             let done = match verdict {
                 Verdict::Ack => machine.ack(offset, delivery, now).map(drop),
-                Verdict::Nack { delay } => {
+                Verdict::Nack { delay, reason } => {
                     let outcome = machine.nack(offset, delivery, delay.map(micros), now);
-                    outcome.map(|_: FailOutcome| ())
+                    // Of a message that comes again it would have to be kept until nobody knows when.
+                    if let (Ok(FailOutcome::Ending(_)), Some(reason)) = (&outcome, reason) {
+                        inner.details.insert(offset, reason.clone());
+                    }
+                    outcome.map(drop)
                 }
                 Verdict::Reject { reason } => {
                     let done = machine.reject(offset, delivery).map(drop);
@@ -195,7 +200,7 @@ fn apply(
         State::Stream(machine) => {
             let done = match verdict {
                 Verdict::Ack => machine.ack(offset),
-                Verdict::Nack { delay } => machine.nack(offset, delay.map_or(0, micros), now),
+                Verdict::Nack { delay, .. } => machine.nack(offset, delay.map_or(0, micros), now),
                 Verdict::Reject { .. } => machine.reject(offset),
                 // A stream has no leases.
                 Verdict::Extend { .. } => Ok(()),

@@ -138,6 +138,7 @@ async fn settle(queue: &Arc<Queue>, group: &str, deliveries: &[Delivery], verdic
 
 const NACK_NOW: Verdict = Verdict::Nack {
     delay: Some(Duration::ZERO),
+    reason: None,
 };
 
 #[tokio::test]
@@ -220,6 +221,7 @@ async fn a_claim_that_waits_is_woken_by_a_message_and_by_a_retry() {
     assert_eq!(texts(&taken), ["a"]);
     let later = Verdict::Nack {
         delay: Some(Duration::from_millis(50)),
+        reason: None,
     };
     settle(&queue, "g", &taken, later).await;
     let again = claim_as(&queue, &queue.group("g").unwrap(), "c", 1, Duration::from_secs(60)).await;
@@ -242,12 +244,44 @@ async fn a_failing_message_holds_up_its_own_key_alone() {
     assert_eq!(texts(&taken), ["a1", "b1"]);
     let later = Verdict::Nack {
         delay: Some(Duration::from_secs(60)),
+        reason: None,
     };
     settle(&queue, "g", &taken[..1], later).await;
     settle(&queue, "g", &taken[1..], Verdict::Ack).await;
     assert_eq!(texts(&claim(&queue, "g", 10).await), ["b2"]);
     place.later(Duration::from_secs(61));
     assert_eq!(texts(&claim(&queue, "g", 10).await), ["a1"]);
+}
+
+#[tokio::test]
+async fn why_the_last_try_failed_is_told_with_the_dead_letter_and_earlier_reasons_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut one_retry = settings(1, &[("g", GroupMode::Work)]);
+    one_retry.retry.max_retries = 1;
+    let queue = place.queues.create("q", one_retry).await.unwrap();
+    put(&queue, &["bad", "worse"]).await;
+    for reasons in [[Some("busy"), Some("busy")], [Some("no such pump"), None]] {
+        let taken = claim(&queue, "g", 2).await;
+        assert_eq!(texts(&taken), ["bad", "worse"]);
+        for (delivery, reason) in taken.iter().zip(reasons) {
+            let failed = Verdict::Nack {
+                delay: Some(Duration::ZERO),
+                reason: reason.map(Box::from),
+            };
+            settle(&queue, "g", std::slice::from_ref(delivery), failed).await;
+        }
+    }
+    let letters = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap().letters;
+    let told: Vec<_> = letters
+        .iter()
+        .map(|letter| {
+            let properties = letter.properties.as_ref();
+            (properties.get("x-dlq-reason"), properties.get("x-dlq-detail"))
+        })
+        .collect();
+    let died = Some("max_retries");
+    assert_eq!(told, [(died, Some("no such pump")), (died, None)]);
 }
 
 #[tokio::test]
