@@ -10,12 +10,13 @@ use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::Limits;
+use crate::refusal::refusal;
 
 const NONE: u8 = 0;
 const TOO_LARGE: u8 = 1;
@@ -31,12 +32,12 @@ pub async fn limit(State(limits): State<Limits>, request: Request, next: Next) -
     let mut body = LimitedBody::new(body, limits, fault.clone());
     if declared_length(&parts.headers).is_some_and(|length| length > limits.body_bytes_max as u64) {
         body.drain().await;
-        return refusal(TOO_LARGE, limits);
+        return refused(TOO_LARGE, limits);
     }
     let response = next.run(Request::from_parts(parts, Body::new(body))).await;
     match fault.load(Relaxed) {
         NONE => response,
-        fault => refusal(fault, limits),
+        fault => refused(fault, limits),
     }
 }
 
@@ -44,24 +45,22 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn refusal(fault: u8, limits: Limits) -> Response {
-    let (status, text) = match fault {
-        TOO_LARGE => (
+fn refused(fault: u8, limits: Limits) -> Response {
+    let (bytes_max, bytes_per_second) = (limits.body_bytes_max, limits.body_bytes_per_second_min);
+    match fault {
+        TOO_LARGE => refusal(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!(
-                "the request body is larger than {} bytes; send it in parts\n",
-                limits.body_bytes_max
-            ),
+            "message_too_large",
+            format!("the request body is larger than {bytes_max} bytes; send it in parts"),
         ),
-        _ => (
+        _ => refusal(
             StatusCode::REQUEST_TIMEOUT,
+            "request_timeout",
             format!(
-                "the request body came slower than {} bytes per second; send it over a faster line or in parts\n",
-                limits.body_bytes_per_second_min
+                "the request body came slower than {bytes_per_second} bytes per second; send it over a faster line or in parts"
             ),
         ),
-    };
-    (status, text).into_response()
+    }
 }
 
 struct LimitedBody {

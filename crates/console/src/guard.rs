@@ -19,6 +19,7 @@ use thalweg_telemetry::Access;
 use crate::StartError;
 use crate::auth::{Credentials, Stranger};
 use crate::listen::Trust;
+use crate::refusal::refusal;
 
 /// The other end of the connection, put into each request.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +163,11 @@ impl Guard {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Refusal(status, text) = self;
-        let mut response = (status, format!("{text}\n")).into_response();
+        let code = match status {
+            StatusCode::UNAUTHORIZED => "not_authenticated",
+            _ => "not_authorized",
+        };
+        let mut response = refusal(status, code, text);
         if status == StatusCode::UNAUTHORIZED {
             let headers = response.headers_mut();
             headers.append(

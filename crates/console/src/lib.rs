@@ -16,6 +16,7 @@ mod history;
 mod listen;
 mod options;
 mod page;
+mod refusal;
 mod routes;
 mod serve;
 mod status;

@@ -46,7 +46,7 @@ pub struct Limits {
     pub header_bytes_max: usize,
     /// From the opening of a connection, or the end of the last response on it, to the end of the next headers.
     pub header_timeout: Duration,
-    /// Request body; more is status 413.
+    /// Request body; more is status 413. Beyond what any path takes: paths have limits of their own, and say what they are of.
     pub body_bytes_max: usize,
     /// A request body may take this long …
     pub body_grace: Duration,
@@ -67,7 +67,7 @@ impl Default for Limits {
             connections_max: 1024,
             header_bytes_max: 64 << 10,
             header_timeout: Duration::from_secs(30),
-            body_bytes_max: 16 << 20,
+            body_bytes_max: 32 << 20,
             body_grace: Duration::from_secs(20),
             body_bytes_per_second_min: 8 << 10,
             write_stall_max: Duration::from_secs(60),

@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::SizeAbove;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::guard::{Demand, Guard};
-use crate::{ConsoleOptions, StartError, body, debug, health, page, status};
+use crate::refusal::{ProblemPaths, refusal};
+use crate::{ConsoleOptions, StartError, body, debug, health, page, refusal, status};
 
 /// Smaller answers cost more to compress than to send.
 const COMPRESS_ABOVE_BYTES: u16 = 4096;
@@ -27,20 +28,30 @@ pub fn build(
     guard: Arc<Guard>,
     others: &[Arc<dyn HttpRoutes>],
 ) -> Result<Router, StartError> {
-    let mut mounts = own(options, state);
-    mounts.extend(others.iter().flat_map(|other| other.mounts()));
+    let own = own(options, state).into_iter().map(|mount| (mount, None));
+    let others_mounts = others.iter().flat_map(|other| {
+        other
+            .mounts()
+            .into_iter()
+            .map(move |mount| (mount, Some(other.clone())))
+    });
+    let mounts = own.chain(others_mounts);
+    let problems = ProblemPaths::new(others.iter().flat_map(|other| other.problem_paths()).collect());
     let mut all = Router::new();
     let mut under_root_path = Router::new();
-    for Mount {
-        router,
-        access,
-        under_root_path: of_reference,
-    } in mounts
-    {
-        let demand = Demand { access, of_reference };
+    for (mount, owner) in mounts {
+        let Mount {
+            router,
+            access,
+            under_root_path: of_reference,
+        } = mount;
         let guard = guard.clone();
         let guarded = router.layer(from_fn(move |request: Request, next| {
-            guard.clone().check(demand, request, next)
+            let own = owner
+                .as_ref()
+                .and_then(|owner: &Arc<dyn HttpRoutes>| owner.access(request.method(), request.uri().path()));
+            let access = own.unwrap_or(access);
+            guard.clone().check(Demand { access, of_reference }, request, next)
         }));
         if of_reference {
             under_root_path = merge(under_root_path, guarded.clone())?;
@@ -55,6 +66,7 @@ pub fn build(
         .fallback(not_found)
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(options.limits, body::limit))
+        .layer(from_fn_with_state(problems, refusal::in_form))
         .layer(from_fn(no_sniffing));
     Ok(match cors(guard.origins()) {
         Some(cors) => all.layer(cors),
@@ -193,12 +205,15 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         Method::PATCH,
         Method::DELETE,
     ];
-    let headers: [HeaderName; 3] = [header::AUTHORIZATION, header::CONTENT_TYPE, header::ACCEPT];
+    // Names after X-Prop- are the client's own, so there is no list of all headers; what matters is who asks. A wildcard
+    // would not cover Authorization.
+    let told = [header::LOCATION, header::RETRY_AFTER, header::WWW_AUTHENTICATE];
     Some(
         CorsLayer::new()
             .allow_origin(origins)
             .allow_methods(methods)
-            .allow_headers(headers),
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers(told),
     )
 }
 
@@ -213,11 +228,11 @@ async fn no_sniffing(request: Request, next: axum::middleware::Next) -> Response
 
 async fn not_found(uri: Uri) -> Response {
     let path: String = uri.path().chars().take(200).collect();
-    (
+    refusal(
         StatusCode::NOT_FOUND,
-        format!("there is no path {path} here; /endpoints lists those that there are\n"),
+        "not_found",
+        format!("there is no path {path} here; /endpoints lists those that there are"),
     )
-        .into_response()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 use thalweg_config::{Diagnostics, Node};
 use thalweg_queue::names::{Change, check_name, check_user_change};
@@ -48,12 +48,15 @@ pub async fn put(mut call: Call) -> Result<Response> {
     }
 }
 
-/// Changes the settings that are given.
+/// Changes the settings that are given; `null` is the default again, or nothing where there is none (RFC 7396).
 pub async fn patch(mut call: Call) -> Result<Response> {
     let body = call.small_body().await?;
     let queue = call.queue()?;
-    let (node, diags) = mapping(&body)?;
-    let settings = queue.settings().patch(&node, &diags);
+    check_user_change(queue.name(), Change::Configure)?;
+    let mut settings = queue.settings().to_json();
+    merge(&mut settings, object(&body)?, &[]);
+    let (node, diags) = node(&settings)?;
+    let settings = QueueSettings::read(&node, &diags);
     check(&diags)?;
     configured(&call, queue.name(), settings).await
 }
@@ -144,15 +147,45 @@ fn shown(queue: &Queue) -> Value {
     })
 }
 
+/// Settings without a value, which their JSON leaves out.
+const OPTIONAL: [&[&str]; 2] = [&["durability"], &["dlq", "webhook"]];
+
+/// The settings are whole, so what is not there is an unknown name; it is left for the reader, who tells so.
+fn merge(settings: &mut Value, change: Map<String, Value>, at: &[&str]) {
+    let Some(fields) = settings.as_object_mut() else {
+        return;
+    };
+    for (name, value) in change {
+        let path: Vec<&str> = at.iter().copied().chain([name.as_str()]).collect();
+        match value {
+            Value::Null if fields.remove(&name).is_some() || OPTIONAL.contains(&path.as_slice()) => {}
+            Value::Object(inner) if fields.get(&name).is_some_and(Value::is_object) => {
+                if let Some(field) = fields.get_mut(&name) {
+                    merge(field, inner, &path);
+                }
+            }
+            value => drop(fields.insert(name, value)),
+        }
+    }
+}
+
 /// A body as the reader of configurations takes it, so that settings are read in one way. It is JSON first: what else
 /// YAML has (anchors, tags, several documents) has no place in a request.
 pub fn mapping(body: &[u8]) -> Result<(Node, Diagnostics)> {
+    node(&Value::Object(object(body)?))
+}
+
+/// A body that is a JSON object; nothing at all is an empty one.
+fn object(body: &[u8]) -> Result<Map<String, Value>> {
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
-    let value: Value =
-        serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("the body is not JSON: {error}")))?;
-    if !value.is_object() {
-        return Err(Problem::invalid("the body is not a JSON object"));
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(Problem::invalid("the body is not a JSON object")),
+        Err(error) => Err(Problem::invalid(format!("the body is not JSON: {error}"))),
     }
+}
+
+fn node(value: &Value) -> Result<(Node, Diagnostics)> {
     // Escapes of JSON that YAML lacks are plain characters in this text.
     let node = Node::parse(&value.to_string()).map_err(|error| Problem::invalid(format!("the body: {error}")))?;
     Ok((node, Diagnostics::new("body")))

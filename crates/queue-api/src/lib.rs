@@ -27,8 +27,9 @@ mod settle;
 
 use std::sync::Arc;
 
+use axum::http::Method;
 use thalweg_queue::Queues;
-use thalweg_telemetry::{HttpRoutes, Mount};
+use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
 /// The largest body that a request may have: a payload, or a batch of them. The listener must let it pass.
 pub const BODY_BYTES_MAX: usize = 24 << 20;
@@ -55,5 +56,13 @@ impl HttpRoutes for QueueRoutes {
             (path, endpoint.about.to_owned())
         };
         routes::ENDPOINTS.iter().map(path).collect()
+    }
+
+    fn access(&self, method: &Method, path: &str) -> Option<Access> {
+        routes::access(method, path)
+    }
+
+    fn problem_paths(&self) -> Vec<&'static str> {
+        vec![routes::QUEUES, routes::DOCUMENT]
     }
 }

@@ -13,6 +13,10 @@ use crate::{admin, batch, browse, claim, dead, events, groups, openapi, produce,
 /// Before every path of the table.
 pub const BASE: &str = "/api/v1";
 
+/// All paths of the table are at or below one of these.
+pub const QUEUES: &str = "/api/v1/queues";
+pub const DOCUMENT: &str = "/api/v1/openapi.json";
+
 pub type Handler = fn(Call) -> BoxFuture<'static, Result<Response>>;
 
 /// One kind of request.
@@ -61,11 +65,34 @@ impl Endpoint {
         self.path.split_once("}:").map(|(_, action)| action)
     }
 
+    /// Whether a path, as a client wrote it, is this action. Colons that are escaped are not looked for: whoever writes them
+    /// so is asked for what the strictest action of the path needs.
+    fn is_action(&self, method: &Method, path: &str) -> bool {
+        let (Some(action), Some(path)) = (self.action(), path.strip_prefix(BASE)) else {
+            return false;
+        };
+        let Some(path) = path.strip_suffix(action).and_then(|path| path.strip_suffix(':')) else {
+            return false;
+        };
+        let (known, given): (Vec<&str>, Vec<&str>) = (self.route().split('/').collect(), path.split('/').collect());
+        let fits = |(known, given): (&&str, &&str)| match known.starts_with('{') {
+            true => !given.is_empty() && !given.contains([':', '%']),
+            false => known == given,
+        };
+        self.method == *method && known.len() == given.len() && known.iter().zip(&given).all(fits)
+    }
+
     /// A request that changes something goes on when its client leaves, so that it is not half done. One that only waits or
     /// reads ends with its client.
     pub fn outlives_client(&self) -> bool {
         self.method != Method::GET && self.id != "claim"
     }
+}
+
+/// What an action asks for, where it is less than what the strictest one of its path does.
+pub fn access(method: &Method, path: &str) -> Option<Access> {
+    let found = ENDPOINTS.iter().find(|endpoint| endpoint.is_action(method, path));
+    found.map(|endpoint| endpoint.access)
 }
 
 /// Makes the handler of an endpoint.
@@ -248,7 +275,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         method: Method::PATCH,
         path: "/queues/{queue}",
         id: "patchQueue",
-        about: "Change these settings of a queue.",
+        about: "Change these settings of a queue; null is the default again.",
         access: Access::Admin,
         query: &[],
         headers: &[],
@@ -482,3 +509,38 @@ pub static ENDPOINTS: &[Endpoint] = &[
         handler: handler!(openapi::serve),
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_action_has_its_own_access_and_only_where_the_router_finds_it() {
+        for (path, expected) in [
+            ("/queues/q/groups/g:commit", Some(Access::Read)),
+            ("/queues/q/groups/g:seek", Some(Access::Admin)),
+            ("/queues/q:purge", Some(Access::Admin)),
+            ("/queues/q/groups/g%3Acommit", None),
+            ("/queues/q/groups/g:seek:commit", None),
+            ("/queues/q/groups/g%3Aseek:commit", None),
+            ("/queues/q/groups/:commit", None),
+            ("/queues/q:commit", None),
+            ("/queues/q/groups/g/x:commit", None),
+            ("/queues/q/groups/g", None),
+        ] {
+            assert_eq!(access(&Method::POST, &format!("{BASE}{path}")), expected, "{path}");
+        }
+        assert_eq!(access(&Method::PUT, "/api/v1/queues/q/groups/g:commit"), None);
+    }
+
+    #[test]
+    fn every_path_is_where_refusals_are_problems() {
+        for endpoint in ENDPOINTS {
+            let path = format!("{BASE}{}", endpoint.path);
+            assert!(
+                path == DOCUMENT || path == QUEUES || path.starts_with(&format!("{QUEUES}/")),
+                "{path}"
+            );
+        }
+    }
+}

@@ -146,6 +146,46 @@ fn a_queue_is_made_shown_changed_paused_emptied_and_removed() {
 }
 
 #[test]
+fn null_takes_a_setting_back_to_its_default_and_unknown_names_stay_mistakes() {
+    let server = Server::start();
+    let made = json!({"name": "q", "durability": "os", "max_depth": 5, "retry": {"max_retries": 3, "jitter": 0.5},
+        "groups": [{"name": "g"}]});
+    assert_eq!(server.post("/queues", made).status, 201);
+    let body = json!({"durability": null, "max_depth": null, "retry": {"max_retries": null}, "groups": null,
+        "dlq": {"webhook": null}});
+    let changed = server.send("PATCH", "/queues/q", &[], &body.to_string());
+    assert_eq!(changed.status, 200, "{changed:?}");
+    let settings = &changed.json["settings"];
+    assert_eq!(settings.get("durability"), None);
+    assert_eq!(
+        [
+            &settings["max_depth"],
+            &settings["retry"]["max_retries"],
+            &settings["retry"]["jitter"],
+            &settings["groups"]
+        ],
+        [&json!(100_000), &json!(10), &json!(0.5), &json!([])]
+    );
+    assert_eq!(
+        server.send("PATCH", "/queues/q", &[], r#"{"retry": null}"#).json["settings"]["retry"]["jitter"],
+        0.1
+    );
+    for (body, expected) in [
+        (r#"{"max_deptt": null}"#, "did you mean"),
+        (r#"{"retry": {"max_retry": null}}"#, "did you mean"),
+        (r#"{"retry": 3}"#, "retry"),
+        (
+            r#"{"partitions": 2, "ordering": "strict"}"#,
+            "strict needs partitions: 1",
+        ),
+    ] {
+        let refused = server.send("PATCH", "/queues/q", &[], body);
+        refused.is_problem(400, "invalid_config");
+        assert!(refused.detail().contains(expected), "{body}: {}", refused.detail());
+    }
+}
+
+#[test]
 fn mistakes_in_settings_are_all_told_with_the_nearest_field() {
     let server = Server::start();
     let refused = server.post(

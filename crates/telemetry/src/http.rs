@@ -1,6 +1,7 @@
 //! How components add paths to the one HTTP listener without knowing it.
 
 use axum::Router;
+use axum::http::Method;
 
 /// What a request must prove to use a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +31,17 @@ pub trait HttpRoutes: Send + Sync {
     /// What `/endpoints` says of these routes: each path, as far as it is fixed, and what it is for. The listener refuses
     /// to start when two components declare one path, and the console offers its SQL box when `/api/sql` is declared.
     fn endpoints(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// What this request asks for, if that is not what its mount says: the router takes a segment of a path as a whole,
+    /// so actions behind a colon share a mount. `path` is as the client wrote it, escapes included.
+    fn access(&self, _method: &Method, _path: &str) -> Option<Access> {
+        None
+    }
+
+    /// Paths at and below which the listener's own refusals are `application/problem+json`, too.
+    fn problem_paths(&self) -> Vec<&'static str> {
         Vec::new()
     }
 }

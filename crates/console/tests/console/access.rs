@@ -3,7 +3,7 @@ use std::net::{IpAddr, UdpSocket};
 use thalweg_config::Role;
 use tokio::net::TcpStream;
 
-use crate::support::{Answer, exchange, fetch, options, send, start_with, token};
+use crate::support::{Answer, connect, exchange, fetch, options, send, start_with, token};
 
 /// An address of this machine that is not loopback: seen from there, the machine is another host. `None` without a network.
 fn outside_address() -> Option<IpAddr> {
@@ -204,7 +204,18 @@ async fn only_allowed_origins_may_read_and_write_from_other_pages() {
         preflight.header("access-control-allow-origin"),
         Some("https://grafana.example")
     );
-    assert_eq!(send(&running, "POST", "/echo", &[friend], "x").await.status, 200);
+    let asked = "access-control-request-headers: authorization, last-event-id, x-key, x-prop-unit";
+    let with_headers = [friend, "access-control-request-method: POST", asked];
+    let preflight = send(&running, "OPTIONS", "/echo", &with_headers, "").await;
+    assert_eq!(
+        preflight.header("access-control-allow-headers"),
+        Some("authorization, last-event-id, x-key, x-prop-unit")
+    );
+    let sent = send(&running, "POST", "/echo", &[friend], "x").await;
+    assert_eq!(
+        (sent.status, sent.header("access-control-expose-headers")),
+        (200, Some("location,retry-after,www-authenticate"))
+    );
     let refused = send(&running, "POST", "/echo", &[foe], "x").await;
     assert_eq!(
         (refused.status, refused.header("access-control-allow-origin")),
@@ -232,4 +243,60 @@ async fn debug_paths_say_how_they_are_switched_on() {
         answer.text(),
         "profiles and configuration are not served; set http.debug_endpoints: true\n"
     );
+}
+
+#[tokio::test]
+async fn under_paths_that_say_so_every_refusal_is_a_problem_with_a_code() {
+    let mut hasty = options();
+    hasty.auth.tokens = vec![token("reader", &[Role::Read]), token("all", &[Role::Admin])];
+    hasty.limits.body_bytes_max = 1000;
+    hasty.limits.body_grace = std::time::Duration::from_millis(100);
+    let running = start_with(hasty).await;
+    let (reader, all) = ("authorization: Bearer reader", "authorization: Bearer all");
+    let large = "x".repeat(1001);
+    for (method, path, headers, body, status, code) in [
+        ("POST", "/api/things/a", &[][..], "", 401, "not_authenticated"),
+        ("POST", "/api/things/a", &[reader][..], "", 403, "not_authorized"),
+        ("POST", "/api/things/a", &[all][..], &large, 413, "message_too_large"),
+        ("PUT", "/api/things/a", &[all][..], "", 405, "method_not_allowed"),
+        ("POST", "/api/things", &[all][..], "", 404, "not_found"),
+    ] {
+        let answer = send(&running, method, path, headers, body).await;
+        assert_eq!(answer.status, status, "{method} {path}");
+        assert_eq!(
+            answer.header("content-type"),
+            Some("application/problem+json"),
+            "{code}"
+        );
+        let problem: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
+        assert_eq!((&problem["code"], &problem["status"]), (&code.into(), &status.into()));
+        assert_eq!(problem["type"], format!("urn:thalweg:error:{code}"));
+        assert!(
+            problem["detail"].as_str().is_some_and(|detail| !detail.ends_with('\n')),
+            "{problem}"
+        );
+        assert_eq!(answer.header("www-authenticate").is_some(), status == 401);
+        assert_eq!(answer.header("allow").is_some(), status == 405);
+    }
+    let slow = format!(
+        "POST /api/things/a HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{all}\r\ncontent-length: 2\r\n\r\nx"
+    );
+    let slow = exchange(&mut connect(&running).await, slow.as_bytes()).await.unwrap();
+    assert_eq!(slow.status, 408);
+    assert!(slow.text().contains("\"code\":\"request_timeout\""), "{}", slow.text());
+    // Elsewhere a sentence, as before.
+    let plain = send(&running, "POST", "/echo", &[], "x").await;
+    assert!(plain.text().starts_with("this path needs a login"), "{}", plain.text());
+}
+
+#[tokio::test]
+async fn one_action_of_a_path_may_ask_for_less_than_its_mount() {
+    let mut closed = options();
+    closed.auth.tokens = vec![token("reader", &[Role::Read])];
+    let running = start_with(closed).await;
+    let reader = "authorization: Bearer reader";
+    for (path, status) in [("a", 403), ("a:look", 200), ("a:change", 403), ("a%3Alook", 403)] {
+        let answer = send(&running, "POST", &format!("/api/things/{path}"), &[reader], "").await;
+        assert_eq!(answer.status, status, "{path}");
+    }
 }

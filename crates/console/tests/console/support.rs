@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::http::Method;
 use axum::routing::{get, post};
 use parking_lot::Mutex;
 use thalweg_config::{Config, Role, Token, TokenSecret};
@@ -74,7 +75,13 @@ impl HttpRoutes for Extra {
             .route("/api/sql", post(async || "[]"));
         let of_reference = Router::new().route("/post", post(async |body: String| body));
         let open = Router::new().route("/open", get(async || "open"));
+        let things = Router::new().route("/api/things/{thing}", post(async |body: String| body));
         vec![
+            Mount {
+                router: things,
+                access: Access::Admin,
+                under_root_path: false,
+            },
             Mount {
                 router: guarded,
                 access: Access::ReadWrite,
@@ -97,6 +104,14 @@ impl HttpRoutes for Extra {
         ["/echo", "/api/sql", "/post", "/open"]
             .map(|path| (path.to_owned(), "For tests.".to_owned()))
             .to_vec()
+    }
+
+    fn access(&self, _: &Method, path: &str) -> Option<Access> {
+        path.ends_with(":look").then_some(Access::Read)
+    }
+
+    fn problem_paths(&self) -> Vec<&'static str> {
+        vec!["/api/things"]
     }
 }
 

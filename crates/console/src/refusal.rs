@@ -1,0 +1,96 @@
+//! What the listener itself refuses, before any component sees the request: one sentence with the cure, as text for people and
+//! for clients of the reference system, as `application/problem+json` with a code under the paths of components that
+//! answer so ([`HttpRoutes::problem_paths`](thalweg_telemetry::HttpRoutes::problem_paths)).
+//!
+//! Who refuses writes the text; only the middleware around everything knows the path and so the form.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// Kept beside a refusal until its form is known.
+#[derive(Clone)]
+struct Refused {
+    code: &'static str,
+    text: String,
+}
+
+/// A refusal as text.
+pub fn refusal(status: StatusCode, code: &'static str, text: String) -> Response {
+    let mut response = (status, format!("{text}\n")).into_response();
+    response.extensions_mut().insert(Refused { code, text });
+    response
+}
+
+/// Paths at and below which refusals are problems.
+#[derive(Clone)]
+pub struct ProblemPaths(Arc<[&'static str]>);
+
+impl ProblemPaths {
+    pub fn new(paths: Vec<&'static str>) -> ProblemPaths {
+        ProblemPaths(paths.into())
+    }
+
+    fn has(&self, path: &str) -> bool {
+        let below = |rest: &str| rest.is_empty() || rest.starts_with('/');
+        self.0.iter().any(|known| path.strip_prefix(known).is_some_and(below))
+    }
+}
+
+/// Middleware around everything that refuses.
+pub async fn in_form(State(problems): State<ProblemPaths>, request: Request, next: Next) -> Response {
+    let is_problem = problems.has(request.uri().path());
+    let what = format!("{} {}", request.method(), request.uri().path());
+    let mut response = next.run(request).await;
+    let refused = response.extensions_mut().remove::<Refused>();
+    if !is_problem {
+        return response;
+    }
+    let refused = match refused {
+        Some(refused) => refused,
+        // The router's own, which says nothing but the methods there are.
+        None if response.status() == StatusCode::METHOD_NOT_ALLOWED => Refused {
+            code: "method_not_allowed",
+            text: format!(
+                "there is no {}; see the header Allow, or /api/v1/openapi.json",
+                what.chars().take(200).collect::<String>()
+            ),
+        },
+        None => return response,
+    };
+    let status = response.status().as_u16();
+    let body = json!({
+        "type": format!("urn:thalweg:error:{}", refused.code),
+        "title": refused.code.replace('_', " "),
+        "status": status,
+        "detail": refused.text,
+        "code": refused.code,
+    });
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(header::CONTENT_LENGTH);
+    let media_type = HeaderValue::from_static("application/problem+json");
+    parts.headers.insert(header::CONTENT_TYPE, media_type);
+    Response::from_parts(parts, body.to_string().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_begin_at_a_path_and_not_at_its_letters() {
+        let paths = ProblemPaths::new(vec!["/api/v1/queues"]);
+        for (path, expected) in [
+            ("/api/v1/queues", true),
+            ("/api/v1/queues/q:purge", true),
+            ("/api/v1/queuesx", false),
+            ("/api/v1/status", false),
+        ] {
+            assert_eq!(paths.has(path), expected, "{path}");
+        }
+    }
+}
