@@ -8,6 +8,7 @@
 mod ack;
 mod balance;
 mod batch;
+pub mod codec;
 pub mod json;
 mod message;
 mod metadata;

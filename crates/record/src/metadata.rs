@@ -68,7 +68,16 @@ impl MetaMap {
         self.series
     }
 
-    fn empty() -> &'static Arc<MetaMap> {
+    /// Sorted by key, without repeated keys and empty texts: what [`MetaMap::entries`] gave.
+    pub(crate) fn of_sorted(entries: Box<[(Text, Text)]>, series: Option<u64>) -> MetaMap {
+        MetaMap { entries, series }
+    }
+
+    pub(crate) fn entries(&self) -> &[(Text, Text)] {
+        &self.entries
+    }
+
+    pub(crate) fn empty() -> &'static Arc<MetaMap> {
         static EMPTY: LazyLock<Arc<MetaMap>> = LazyLock::new(Arc::default);
         &EMPTY
     }
@@ -93,7 +102,17 @@ impl Stamps {
 }
 
 /// A key with its new text; `None` hides the key of the layers below.
-type Change = (Text, Option<Text>);
+pub(crate) type Change = (Text, Option<Text>);
+
+/// All that metadata is made of.
+pub(crate) struct Parts<'a> {
+    pub shared: &'a Arc<MetaMap>,
+    pub stamps: Stamps,
+    pub shown: u8,
+    pub stamped: bool,
+    /// `None` if there are none.
+    pub changes: Option<&'a Arc<Vec<Change>>>,
+}
 
 /// Changes of a message, sorted by key. Copies of the message share them until one of them makes another change.
 #[derive(Clone, Debug, Default)]
@@ -154,6 +173,26 @@ impl Metadata {
             shown: SOURCE | SERVER | STATUS,
             stamped: true,
             own: Own::default(),
+        }
+    }
+
+    pub(crate) fn parts(&self) -> Parts<'_> {
+        Parts {
+            shared: &self.shared,
+            stamps: self.stamps,
+            shown: self.shown,
+            stamped: self.stamped,
+            changes: self.own.0.as_ref().filter(|changes| !changes.is_empty()),
+        }
+    }
+
+    pub(crate) fn of_parts(parts: Parts<'_>) -> Metadata {
+        Metadata {
+            shared: parts.shared.clone(),
+            stamps: parts.stamps,
+            shown: parts.shown,
+            stamped: parts.stamped,
+            own: Own(parts.changes.cloned()),
         }
     }
 

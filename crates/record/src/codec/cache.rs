@@ -1,0 +1,76 @@
+//! The constant maps that were read before, so that all messages of a tag share one over all parcels: stages remember
+//! what they made of a tag by the address of its map.
+//!
+//! Two generations, each of half the size that is allowed: when the younger is full the older goes. A map that is still
+//! used moves to the younger, so what was not met for a while is what goes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::{MetaMap, Text};
+
+pub(super) struct MapCache {
+    young: HashMap<u64, Arc<MetaMap>>,
+    old: HashMap<u64, Arc<MetaMap>>,
+    young_bytes: usize,
+    bytes_max: usize,
+}
+
+impl MapCache {
+    pub fn new(bytes_max: usize) -> MapCache {
+        MapCache {
+            young: HashMap::new(),
+            old: HashMap::new(),
+            young_bytes: 0,
+            bytes_max: bytes_max / 2,
+        }
+    }
+
+    /// The map with this hash if it is `the_one`; two of one hash do not live together.
+    pub fn find(&mut self, hash: u64, the_one: impl Fn(&MetaMap) -> bool) -> Option<Arc<MetaMap>> {
+        if let Some(known) = self.young.get(&hash) {
+            return Some(known).filter(|known| the_one(known)).cloned();
+        }
+        let known = self.old.get(&hash).filter(|known| the_one(known)).cloned()?;
+        self.keep(hash, known.clone());
+        Some(known)
+    }
+
+    pub fn keep(&mut self, hash: u64, map: Arc<MetaMap>) {
+        self.young_bytes += bytes_of(&map);
+        self.young.insert(hash, map);
+        if self.young_bytes > self.bytes_max {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+    }
+}
+
+fn bytes_of(map: &MetaMap) -> usize {
+    let texts = |key: &Text, text: &Text| 2 * size_of::<Text>() + key.len() + text.len();
+    size_of::<MetaMap>() + map.iter().map(|(key, text)| texts(key, text)).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_that_is_met_again_stays_and_others_go_when_it_is_full() {
+        let map = |n: u64| Arc::new(MetaMap::new([("k".into(), n.to_string().into())], Some(n)));
+        let mut cache = MapCache::new(10 * bytes_of(&map(0)));
+        let first = map(0);
+        cache.keep(0, first.clone());
+        for n in 1..1000 {
+            cache.keep(n, map(n));
+            let found = cache.find(0, |map| map.series() == Some(0));
+            assert!(Arc::ptr_eq(&found.unwrap(), &first), "after {n}");
+        }
+        assert!(cache.find(500, |_| true).is_none());
+        assert!(cache.young.len() + cache.old.len() <= 12);
+        assert!(
+            cache.find(0, |_| false).is_none(),
+            "another map of the same hash is not it"
+        );
+    }
+}

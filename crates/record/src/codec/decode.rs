@@ -1,0 +1,257 @@
+//! Parcels into messages.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::cache::MapCache;
+use super::lists::{Copied, Piece, Pieces};
+use super::value::{WHOLE, take_value};
+use super::wire::Take;
+use super::{CodecError, VERSION, flags, kind};
+use crate::metadata::{Change, Parts};
+use crate::{Failure, Message, MetaMap, Metadata, Payload, SourceName, Stamps, Text, Ticks};
+
+/// Messages for which memory is taken before they are read.
+const CAPACITY_MAX: usize = 10_000;
+
+/// Reads parcels. Messages of one tag share one map over all that it reads.
+pub struct Decoder {
+    cache: MapCache,
+    pieces: Pieces,
+}
+
+/// What earlier messages of a parcel have said.
+#[derive(Default)]
+struct Known {
+    maps: Vec<Arc<MetaMap>>,
+    /// Of key and text of each entry of the last map.
+    hashes: Vec<(u64, u64)>,
+    changes: Option<Arc<Vec<Change>>>,
+    sources: Vec<SourceName>,
+    source_time: i64,
+    sample_time: i64,
+    copied: Copied,
+}
+
+impl Decoder {
+    /// Remembers constant maps up to about so many bytes.
+    pub fn new(cache_bytes: usize) -> Decoder {
+        Decoder {
+            cache: MapCache::new(cache_bytes),
+            pieces: Pieces::default(),
+        }
+    }
+
+    /// Reads a whole parcel, and returns all of its messages or none. Raw payloads are slices of it, not copies.
+    pub fn decode(&mut self, parcel: &Bytes) -> Result<Vec<Message>, CodecError> {
+        let mut take = Take::new(parcel);
+        let version = take.byte()?;
+        if version != VERSION {
+            return Err(CodecError::Version { found: version });
+        }
+        let count = take.count()?;
+        let mut known = Known::default();
+        let mut messages = Vec::with_capacity(count.min(CAPACITY_MAX));
+        for _ in 0..count {
+            messages.push(self.message(parcel, &mut take, &mut known)?);
+        }
+        match take.left() {
+            0 => Ok(messages),
+            _ => Err(take.damaged("more follows than was announced")),
+        }
+    }
+
+    fn message(&mut self, parcel: &Bytes, take: &mut Take<'_>, known: &mut Known) -> Result<Message, CodecError> {
+        let head = take.byte()?;
+        let has = |bit: u8| head & bit != 0;
+        let shared = self.map(take, known)?;
+        let stamps = if has(flags::STAMPS) {
+            stamps(take, known)?
+        } else {
+            Stamps::NONE
+        };
+        let changes = if has(flags::CHANGED) {
+            self.changes(take, known)?
+        } else {
+            None
+        };
+        let failure = match has(flags::FAILED) {
+            true => Some(Arc::new(Failure {
+                stage: Text::new(take.text()?),
+                error: Text::new(take.text()?),
+            })),
+            false => None,
+        };
+        let source = if has(flags::SOURCE) {
+            source(take, known)?
+        } else {
+            SourceName::default()
+        };
+        let meta = Metadata::of_parts(Parts {
+            shared: &shared,
+            stamps,
+            shown: head & flags::SHOWN,
+            stamped: has(flags::STAMPED),
+            changes: changes.as_ref(),
+        });
+        let payload = payload(parcel, take, known)?;
+        Ok(Message {
+            payload,
+            meta,
+            failure,
+            source,
+        })
+    }
+
+    fn map(&mut self, take: &mut Take<'_>, known: &mut Known) -> Result<Arc<MetaMap>, CodecError> {
+        let number = take.varint()?;
+        let Some(at) = number.checked_sub(1) else {
+            return Ok(MetaMap::empty().clone());
+        };
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        if let Some(map) = known.maps.get(at) {
+            return Ok(map.clone());
+        }
+        if at != known.maps.len() {
+            return Err(take.damaged("a map has the wrong number"));
+        }
+        let series = match take.byte()? {
+            0 => None,
+            1 => Some(u64::from_le_bytes(take.array()?)),
+            _ => return Err(take.damaged("a series is there or not")),
+        };
+        let last = known.maps.last().cloned();
+        let earlier = last.as_deref().map_or(&[][..], MetaMap::entries);
+        self.pieces.take(take, earlier, &mut known.copied, false)?;
+        let hash = self.hash(series, earlier, &mut known.hashes);
+        let map = self.shared(hash, series, earlier);
+        known.maps.push(map.clone());
+        Ok(map)
+    }
+
+    /// The hash of the list just read; `hashes` are those of the earlier list, then of this one.
+    fn hash(&self, series: Option<u64>, earlier: &[(Text, Text)], hashes: &mut Vec<(u64, u64)>) -> u64 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut now = Vec::with_capacity(self.pieces.entries.len());
+        let mut hash = series.unwrap_or(1);
+        for (key, text) in &self.pieces.entries {
+            let key = match key {
+                Piece::Earlier(at) => hashes.get(*at).map_or(0, |known| known.0),
+                new => xxh3_64(self.pieces.key(*new, earlier).as_bytes()),
+            };
+            let text = match text {
+                Piece::Earlier(at) => hashes.get(*at).map_or(0, |known| known.1),
+                new => xxh3_64(self.pieces.text(*new, earlier).as_bytes()),
+            };
+            now.push((key, text));
+            hash = (hash.rotate_left(17) ^ key).wrapping_mul(STEP);
+            hash = (hash.rotate_left(17) ^ text).wrapping_mul(STEP);
+        }
+        *hashes = now;
+        hash
+    }
+
+    /// The map that all messages of the tag share.
+    fn shared(&mut self, hash: u64, series: Option<u64>, earlier: &[(Text, Text)]) -> Arc<MetaMap> {
+        let pieces = &self.pieces;
+        let is_it = |map: &MetaMap| {
+            let same = |((key, text), piece): ((&Text, &Text), &(Piece, Piece))| {
+                key == pieces.key(piece.0, earlier) && text == pieces.text(piece.1, earlier)
+            };
+            map.series() == series && map.len() == pieces.entries.len() && map.iter().zip(&pieces.entries).all(same)
+        };
+        if let Some(map) = self.cache.find(hash, is_it) {
+            return map;
+        }
+        let entries = pieces.entries.iter().map(|(key, text)| {
+            let key = match key {
+                Piece::Earlier(at) => earlier.get(*at).map(|entry| entry.0.clone()),
+                new => Some(Text::new(pieces.key(*new, earlier))),
+            };
+            let text = match text {
+                Piece::Earlier(at) => earlier.get(*at).map(|entry| entry.1.clone()),
+                new => Some(Text::new(pieces.text(*new, earlier))),
+            };
+            (key.unwrap_or_default(), text.unwrap_or_default())
+        });
+        let map = Arc::new(MetaMap::of_sorted(entries.collect(), series));
+        self.cache.keep(hash, map.clone());
+        map
+    }
+
+    fn changes(&mut self, take: &mut Take<'_>, known: &mut Known) -> Result<Option<Arc<Vec<Change>>>, CodecError> {
+        let last = known.changes.take();
+        let earlier = last.as_deref().map_or(&[][..], Vec::as_slice);
+        self.pieces.take(take, earlier, &mut known.copied, true)?;
+        let pieces = &self.pieces;
+        let same = pieces.entries.len() == earlier.len()
+            && pieces.entries.iter().enumerate().all(|(n, entry)| {
+                let unchanged = |piece: Piece| matches!(piece, Piece::Earlier(at) if at == n);
+                unchanged(entry.0) && unchanged(entry.1)
+            });
+        if !same {
+            let change = |(key, text): &(Piece, Piece)| {
+                let key = match key {
+                    Piece::Earlier(at) => earlier.get(*at).map(|entry| entry.0.clone()),
+                    new => Some(Text::new(pieces.key(*new, earlier))),
+                };
+                let text = match text {
+                    Piece::None => None,
+                    Piece::Earlier(at) => earlier.get(*at).and_then(|entry| entry.1.clone()),
+                    new => Some(Text::new(pieces.text(*new, earlier))),
+                };
+                (key.unwrap_or_default(), text)
+            };
+            known.changes = Some(Arc::new(pieces.entries.iter().map(change).collect()));
+        } else {
+            known.changes = last;
+        }
+        Ok(known.changes.clone())
+    }
+}
+
+fn stamps(take: &mut Take<'_>, known: &mut Known) -> Result<Stamps, CodecError> {
+    let source = known.source_time.wrapping_add(take.signed()?);
+    let server = source.wrapping_add(take.signed()?);
+    known.source_time = source;
+    Ok(Stamps {
+        source_time: Ticks(source),
+        server_time: Ticks(server),
+        status: take.u32()?,
+    })
+}
+
+fn source(take: &mut Take<'_>, known: &mut Known) -> Result<SourceName, CodecError> {
+    let number = usize::try_from(take.varint()?).unwrap_or(usize::MAX);
+    if let Some(source) = known.sources.get(number) {
+        return Ok(*source);
+    }
+    if number != known.sources.len() {
+        return Err(take.damaged("a source has the wrong number"));
+    }
+    let source = SourceName::new(take.text()?);
+    known.sources.push(source);
+    Ok(source)
+}
+
+fn payload(parcel: &Bytes, take: &mut Take<'_>, known: &mut Known) -> Result<Payload, CodecError> {
+    let first = take.byte()?;
+    let (kind, of_value) = (first & kind::MASK, first & !kind::MASK);
+    match kind {
+        kind::RAW if of_value == 0 => {
+            let count = take.count()?;
+            let range = take.range(count)?;
+            Ok(Payload::Raw(parcel.slice(range)))
+        }
+        kind::VALUE => Ok(Payload::Value(take_value(take, of_value, WHOLE)?)),
+        kind::SAMPLE => {
+            let value = take_value(take, of_value, WHOLE)?;
+            let time_ms = known.sample_time.wrapping_add(take.signed()?);
+            known.sample_time = time_ms;
+            Ok(Payload::Sample { value, time_ms })
+        }
+        _ => Err(take.damaged("no kind of payload has this number")),
+    }
+}

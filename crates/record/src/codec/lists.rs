@@ -1,0 +1,240 @@
+//! Sorted lists of keys and texts, written as the difference to an earlier list.
+//!
+//! Each entry is a number: bit 0 says that its key is that of an entry of the earlier list, as many entries behind the
+//! last such one as the bits from 3 on say; bit 1 that its text is the same too; bit 2 that it has none. A text that
+//! follows a known key begins with the number of bytes that it shares with the earlier text.
+
+use super::wire::{Take, put_bytes, put_varint};
+use super::{COPIED_BYTES_MAX, CodecError};
+use crate::Text;
+
+const KNOWN: u64 = 1;
+const SAME: u64 = 2;
+const NONE: u64 = 4;
+const SKIP_SHIFT: u32 = 3;
+
+/// An entry: a key with a text, or without if the list is one of changes.
+pub(super) trait Entry {
+    fn key(&self) -> &Text;
+    fn text(&self) -> Option<&Text>;
+}
+
+impl Entry for (Text, Text) {
+    fn key(&self) -> &Text {
+        &self.0
+    }
+
+    fn text(&self) -> Option<&Text> {
+        Some(&self.1)
+    }
+}
+
+impl Entry for (Text, Option<Text>) {
+    fn key(&self) -> &Text {
+        &self.0
+    }
+
+    fn text(&self) -> Option<&Text> {
+        self.1.as_ref()
+    }
+}
+
+/// Bytes that texts have taken over from earlier ones, in one parcel.
+#[derive(Default)]
+pub(super) struct Copied(usize);
+
+impl Copied {
+    /// Counts them; `false`, and nothing is counted, if that is too many.
+    fn add(&mut self, bytes: usize) -> bool {
+        let sum = self.0 + bytes;
+        let allowed = sum <= COPIED_BYTES_MAX;
+        if allowed {
+            self.0 = sum;
+        }
+        allowed
+    }
+}
+
+fn text_len<E: Entry>(entry: &E) -> usize {
+    entry.text().map_or(0, |text| text.len())
+}
+
+/// Appends a list that is sorted by key, as is the earlier one.
+pub(super) fn put_list<E: Entry>(out: &mut Vec<u8>, list: &[E], earlier: &[E], copied: &mut Copied) {
+    put_varint(out, list.len() as u64);
+    let (mut looked, mut next) = (0, 0);
+    for entry in list {
+        let none = if entry.text().is_none() { NONE } else { 0 };
+        while earlier.get(looked).is_some_and(|known| known.key() < entry.key()) {
+            looked += 1;
+        }
+        let known = earlier.get(looked).filter(|known| known.key() == entry.key());
+        let Some(known) = known.filter(|known| copied.add(known.key().len())) else {
+            put_varint(out, none);
+            put_bytes(out, entry.key().as_bytes());
+            if let Some(text) = entry.text() {
+                put_bytes(out, text.as_bytes());
+            }
+            continue;
+        };
+        let skip = ((looked - next) as u64) << SKIP_SHIFT | KNOWN;
+        next = looked + 1;
+        if none == 0 && known.text() == entry.text() && copied.add(text_len(entry)) {
+            put_varint(out, skip | SAME);
+            continue;
+        }
+        put_varint(out, skip | none);
+        if let Some(text) = entry.text() {
+            let shared = known.text().map_or(0, |known| shared_bytes(known, text));
+            let shared = if copied.add(shared) { shared } else { 0 };
+            put_varint(out, shared as u64);
+            put_bytes(out, text.as_bytes().get(shared..).unwrap_or_default());
+        }
+    }
+}
+
+fn shared_bytes(a: &str, b: &str) -> usize {
+    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
+}
+
+/// Where a text of a list that was read is.
+#[derive(Clone, Copy)]
+pub(super) enum Piece {
+    /// In the entry of the earlier list.
+    Earlier(usize),
+    /// In the scratch.
+    New(usize, usize),
+    None,
+}
+
+/// A list that was read, before anybody made texts of it. Reused, so that a list that is known costs no memory.
+#[derive(Default)]
+pub(super) struct Pieces {
+    pub entries: Vec<(Piece, Piece)>,
+    scratch: String,
+}
+
+impl Pieces {
+    pub fn key<'a, E: Entry>(&'a self, piece: Piece, earlier: &'a [E]) -> &'a str {
+        match piece {
+            Piece::Earlier(at) => earlier.get(at).map_or("", |entry| entry.key()),
+            new => self.new_text(new),
+        }
+    }
+
+    pub fn text<'a, E: Entry>(&'a self, piece: Piece, earlier: &'a [E]) -> &'a str {
+        match piece {
+            Piece::Earlier(at) => earlier.get(at).and_then(Entry::text).map_or("", Text::as_str),
+            new => self.new_text(new),
+        }
+    }
+
+    fn new_text(&self, piece: Piece) -> &str {
+        match piece {
+            Piece::New(start, end) => self.scratch.get(start..end).unwrap_or_default(),
+            _ => "",
+        }
+    }
+
+    /// Reads a list, and checks that it is sorted, without repeated keys and without empty texts.
+    pub fn take<E: Entry>(
+        &mut self,
+        take: &mut Take<'_>,
+        earlier: &[E],
+        copied: &mut Copied,
+        may_be_none: bool,
+    ) -> Result<(), CodecError> {
+        self.entries.clear();
+        self.scratch.clear();
+        let count = take.count()?;
+        let mut next = 0;
+        for _ in 0..count {
+            let head = take.varint()?;
+            let none = head & NONE != 0;
+            if none && (!may_be_none || head & SAME != 0) {
+                return Err(take.damaged("a key is without its text"));
+            }
+            let entry = if head & KNOWN == 0 {
+                let key = self.put(take.text()?);
+                let text = if none { Piece::None } else { self.put(take.text()?) };
+                (key, text)
+            } else {
+                let at = usize::try_from(head >> SKIP_SHIFT)
+                    .ok()
+                    .and_then(|skip| skip.checked_add(next));
+                let found = at.and_then(|at| Some((at, earlier.get(at)?)));
+                let (at, known) = found.ok_or_else(|| take.damaged("a key refers to none before it"))?;
+                next = at + 1;
+                copy(take, copied, known.key().len())?;
+                (Piece::Earlier(at), self.take_text(take, (at, known), head, copied)?)
+            };
+            self.check(take, entry, earlier)?;
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+
+    /// The text of a known key.
+    fn take_text<E: Entry>(
+        &mut self,
+        take: &mut Take<'_>,
+        (at, known): (usize, &E),
+        head: u64,
+        copied: &mut Copied,
+    ) -> Result<Piece, CodecError> {
+        if head & NONE != 0 {
+            return Ok(Piece::None);
+        }
+        if head & SAME != 0 {
+            if known.text().is_none() {
+                return Err(take.damaged("a text refers to none before it"));
+            }
+            copy(take, copied, text_len(known))?;
+            return Ok(Piece::Earlier(at));
+        }
+        let shared = take.varint()?;
+        let rest = take.bytes()?;
+        let shared = usize::try_from(shared).ok();
+        let text = known.text().map_or("", Text::as_str).as_bytes();
+        let begin = shared.and_then(|shared| text.get(..shared));
+        let begin = begin.ok_or_else(|| take.damaged("a text shares more than there is"))?;
+        copy(take, copied, begin.len())?;
+        // Beginning and rest may part in the middle of a character.
+        let whole = match std::str::from_utf8(begin).ok().zip(std::str::from_utf8(rest).ok()) {
+            Some((begin, rest)) => {
+                let start = self.scratch.len();
+                self.scratch.push_str(begin);
+                self.scratch.push_str(rest);
+                return Ok(Piece::New(start, self.scratch.len()));
+            }
+            None => [begin, rest].concat(),
+        };
+        let whole = String::from_utf8(whole).map_err(|_| take.damaged("a text before it is not UTF-8"))?;
+        Ok(self.put(&whole))
+    }
+
+    fn put(&mut self, text: &str) -> Piece {
+        let start = self.scratch.len();
+        self.scratch.push_str(text);
+        Piece::New(start, self.scratch.len())
+    }
+
+    fn check<E: Entry>(&self, take: &Take<'_>, entry: (Piece, Piece), earlier: &[E]) -> Result<(), CodecError> {
+        if !matches!(entry.1, Piece::None) && self.text(entry.1, earlier).is_empty() {
+            return Err(take.damaged("the text of a key is empty"));
+        }
+        let key = self.key(entry.0, earlier);
+        let last = self.entries.last().map(|(last, _)| self.key(*last, earlier));
+        match last.is_some_and(|last| last >= key) {
+            true => Err(take.damaged("keys are not in order")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn copy(take: &Take<'_>, copied: &mut Copied, bytes: usize) -> Result<(), CodecError> {
+    match copied.add(bytes) {
+        true => Ok(()),
+        false => Err(take.damaged("texts refer to each other too often")),
+    }
+}
