@@ -41,10 +41,10 @@ impl Queue {
         }
         // Without groups nothing else says that they are gone.
         if groups.is_empty() {
-            for store in self.partitions.read().iter() {
-                store.trim(store.next()?)?;
+            for store in self.stores() {
+                let gone = store.trim(store.next()?)?;
+                self.admission.lock().retained_less(gone);
             }
-            self.admission.lock().retained = 0;
         }
         let states: Vec<_> = (0..self.partition_count())
             .map(|partition| self.state_id(partition))
@@ -80,7 +80,7 @@ impl Queue {
         if let Some(partition) = only {
             self.partition(partition)?;
         }
-        let stores = self.partitions.read().clone();
+        let stores = self.stores();
         let mut targets = Vec::with_capacity(stores.len());
         for store in &stores {
             targets.push(match to {
@@ -109,9 +109,8 @@ impl Queue {
     }
 
     fn change_each(&self, group: &Group, only: Option<u32>, change: impl Fn(&mut State, u32, Offset)) -> Result<()> {
-        let (parts, stores) = (group.parts.read().clone(), self.partitions.read().clone());
         let now = self.clock.now();
-        for ((partition, part), store) in (0..).zip(&parts).zip(&stores) {
+        for ((partition, part), store) in group.parts().zip(self.stores()) {
             if only.is_some_and(|only| only != partition) {
                 continue;
             }
@@ -147,7 +146,7 @@ impl Queue {
         if let Some(partition) = partition {
             self.partition(partition)?;
         }
-        let stores = self.partitions.read().clone();
+        let stores = self.stores();
         let chosen: Vec<(u32, Arc<Store>)> = (0..)
             .zip(stores)
             .filter(|(n, _)| partition.is_none_or(|only| only == *n))
@@ -182,7 +181,7 @@ impl Queue {
                     let _ = machine.nack(receipt.id.offset, 0, now);
                 }
             }
-            self.after(group, receipt.id.partition, &part, &mut inner, now)?;
+            self.after(group, receipt.id.partition, part, &mut inner, now)?;
         }
         group.wake();
         Ok(())
@@ -196,7 +195,7 @@ impl Queue {
             members.find(consumer).filter(|index| !members.leave(now, *index))
         };
         if let Some(index) = left {
-            for (partition, part) in (0..).zip(group.parts.read().iter()) {
+            for (partition, part) in group.parts() {
                 let mut inner = part.inner.lock();
                 if let State::Work(machine) = &mut inner.state {
                     machine.release_all(index);

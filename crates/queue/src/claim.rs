@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::machine::{Full, Lease, Machine, Passed, StreamMachine};
-use crate::members::MemberKind;
+use crate::members::{MemberKind, Share};
 use crate::message::Message;
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
@@ -84,7 +84,9 @@ impl Asking {
         self.queue.may_consume(&self.group)?;
         // Whoever asks is known to the state partition by its name only if it can come back: this one cannot.
         let consumer = (self.index, "", MemberKind::Pipeline);
-        let (room, _) = self.queue.try_claim(&self.group, consumer, want, out)?;
+        let (room, _) = self
+            .queue
+            .try_claim(&self.group, consumer, want, Looking::Quickly, out)?;
         Ok(room)
     }
 }
@@ -112,32 +114,40 @@ impl Queue {
         self.may_consume(group)?;
         let asking = self.ask(group, consumer, kind)?;
         let until = Instant::now() + want.wait;
+        let consumer = (asking.index, consumer, kind);
         let mut out = Vec::new();
+        // What is there goes out without the way through those who wait.
+        let (mut room, mut load) = self.try_claim(group, consumer, want, Looking::Quickly, &mut out)?;
         loop {
-            let woken = group.wake.notified();
-            tokio::pin!(woken);
-            woken.as_mut().enable();
-            group.parked.fetch_add(1, Ordering::AcqRel);
-            let parked = Parked(group);
-            let (room, load) = self.try_claim(group, (asking.index, consumer, kind), want, &mut out)?;
             if !out.is_empty() {
                 return Ok(out);
             }
             if let Some((partition, from)) = load {
-                drop(parked);
                 self.load(group, partition, from).await?;
+                (room, load) = self.try_claim(group, consumer, want, Looking::Closely, &mut out)?;
                 continue;
             }
             if want.wait.is_zero() || Instant::now() >= until {
                 return if room > 0 {
                     Ok(out)
                 } else {
-                    Err(self.too_many(group, consumer, want))
+                    Err(self.too_many(group, consumer.1, want))
                 };
             }
-            tokio::select! {
-                () = &mut woken => {}
-                () = tokio::time::sleep_until(until) => {}
+            let woken = group.wake.notified();
+            tokio::pin!(woken);
+            woken.as_mut().enable();
+            let parked = Parked::new(group);
+            self.may_consume(group)?;
+            (room, load) = self.try_claim(group, consumer, want, Looking::Closely, &mut out)?;
+            if out.is_empty() && load.is_none() {
+                tokio::select! {
+                    () = &mut woken => {}
+                    () = tokio::time::sleep_until(until) => {}
+                }
+                drop(parked);
+                self.may_consume(group)?;
+                (room, load) = self.try_claim(group, consumer, want, Looking::Closely, &mut out)?;
             }
         }
     }
@@ -178,7 +188,7 @@ impl Queue {
             queue: self.name().clone(),
             group: group.name().clone(),
             consumer: SmolStr::new(consumer),
-            limit: want.max_in_flight.unwrap_or(self.settings.read().max_in_flight),
+            limit: want.max_in_flight.unwrap_or(self.settings_now().max_in_flight),
         }
     }
 
@@ -189,55 +199,43 @@ impl Queue {
         group: &Group,
         consumer: (u32, &str, MemberKind),
         want: ClaimWant,
+        looking: Looking,
         out: &mut Vec<Delivery>,
     ) -> Result<(u32, Option<(u32, Offset)>)> {
-        let settings = self.settings.read().clone();
-        let now = self.clock.now();
-        let visibility = micros(want.visibility.unwrap_or(settings.visibility_timeout));
-        let (mut load, given) = (None, out.len());
-        let room = {
-            let members = group.members.lock();
-            members.room(consumer.0, want.max_in_flight.unwrap_or(settings.max_in_flight))
+        let (visibility, max_in_flight) = {
+            let settings = self.settings_now();
+            (
+                want.visibility.unwrap_or(settings.visibility_timeout),
+                want.max_in_flight.unwrap_or(settings.max_in_flight),
+            )
         };
-        let mut wanted = Wanted {
-            max: given + want.max.min(room).min(CLAIM_MAX) as usize,
+        let share = group.members.lock().share(consumer.0, max_in_flight);
+        let given = out.len();
+        let wanted = Wanted {
+            max: given + want.max.min(share.room).min(CLAIM_MAX) as usize,
             bytes: want.max_bytes,
-            visibility,
-            now,
+            visibility: micros(visibility),
+            now: self.clock.now(),
         };
-        // From one after the one where the last claim began, so that no partition starves.
-        let partitions = self.partition_count();
-        let turn = group.turn.fetch_add(1, Ordering::Relaxed) as u32;
-        for n in 0..partitions {
-            let partition = (turn.wrapping_add(n)) % partitions.max(1);
-            if out.len() >= wanted.max || wanted.bytes == 0 {
-                break;
-            }
-            if !group.members.lock().may_claim(consumer.0, partition) {
-                continue;
-            }
-            let before = out.len();
-            match self.look(group, partition, consumer, &mut wanted, out)? {
-                Look::Load(from) => load = Some((partition, from)),
-                Look::Gap(from, to) => {
-                    return Err(QueueError::OffsetGap {
-                        queue: self.name().clone(),
-                        partition,
-                        from,
-                        to,
-                    });
-                }
-                Look::Done => {}
-            }
-            if group.is_work() && out.len() > before {
-                group
-                    .members
-                    .lock()
-                    .leases_taken(consumer.0, (out.len() - before) as u32);
+        let room = share.room;
+        let mut round = Round {
+            queue: self,
+            group,
+            consumer,
+            looking,
+            wanted,
+            load: None,
+            out,
+        };
+        let looked = round.over(share);
+        let (load, taken) = (round.load, out.len() - given);
+        if taken > 0 {
+            group.counters.delivered.fetch_add(taken as u64, Ordering::Relaxed);
+            if group.is_work() {
+                group.members.lock().leases_taken(consumer.0, taken as u32);
             }
         }
-        let taken = out.len() - given;
-        group.counters.delivered.fetch_add(taken as u64, Ordering::Relaxed);
+        looked?;
         Ok((room, load.filter(|_| taken == 0)))
     }
 
@@ -246,13 +244,16 @@ impl Queue {
         group: &Group,
         partition: u32,
         consumer: (u32, &str, MemberKind),
+        looking: Looking,
         wanted: &mut Wanted,
         out: &mut Vec<Delivery>,
     ) -> Result<Look> {
-        let stores = self.partitions.read();
-        let (Some(store), Some(part)) = (stores.get(partition as usize), group.part(partition)) else {
+        let (Some(store), Some(part)) = (self.store(partition), group.part(partition)) else {
             return Ok(Look::Done);
         };
+        if looking == Looking::Quickly && store.next_hint().is_some_and(|next| part.is_idle(next, wanted.now)) {
+            return Ok(Look::Done);
+        }
         let mut inner = part.inner.lock();
         if group.is_work() && !self.is_in_memory() {
             inner.declare(
@@ -279,7 +280,7 @@ impl Queue {
             }
             State::Stream(machine) => read_on(machine, store, cursor, partition, wanted, out),
         };
-        self.after(group, partition, &part, &mut inner, wanted.now)?;
+        self.after(group, partition, part, &mut inner, wanted.now)?;
         look
     }
 
@@ -306,7 +307,7 @@ impl Queue {
         }
         let settled = part.note(inner, now);
         if settled != 0 {
-            group.backlog.fetch_sub(settled, Ordering::Relaxed);
+            group.backlog.fetch_sub(settled, Ordering::SeqCst);
         }
         let due = part.due.load(Ordering::Relaxed);
         self.look_at(due);
@@ -315,7 +316,7 @@ impl Queue {
 
     /// Reads from the disk what a claim has asked for.
     async fn load(&self, group: &Group, partition: u32, from: Offset) -> Result<()> {
-        let Some(store) = self.partitions.read().get(partition as usize).cloned() else {
+        let Some(store) = self.store(partition).cloned() else {
             return Ok(());
         };
         let loaded = tokio::task::spawn_blocking(move || store.load(from)).await;
@@ -330,9 +331,96 @@ impl Queue {
 /// Takes back a claim's place among those that wait.
 struct Parked<'a>(&'a Group);
 
+impl<'a> Parked<'a> {
+    fn new(group: &'a Group) -> Parked<'a> {
+        group.parked.fetch_add(1, Ordering::AcqRel);
+        Parked(group)
+    }
+}
+
 impl Drop for Parked<'_> {
     fn drop(&mut self) {
         self.0.parked.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// How closely a claim looks at partitions in which there seems to be nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looking {
+    /// Leaves them out by what they say without a lock, which may be a moment old.
+    Quickly,
+    /// Into each. Whoever goes to sleep has to, under the lock under which messages are added.
+    Closely,
+}
+
+/// One claim's way through the partitions.
+struct Round<'a> {
+    queue: &'a Queue,
+    group: &'a Group,
+    consumer: (u32, &'a str, MemberKind),
+    looking: Looking,
+    wanted: Wanted,
+    /// What has to be read from the disk first.
+    load: Option<(u32, Offset)>,
+    out: &'a mut Vec<Delivery>,
+}
+
+impl Round<'_> {
+    /// The consumer's own partitions, from one after the one where the last claim began, so that none starves; then those
+    /// of others, where that is allowed.
+    fn over(&mut self, share: Share) -> Result<()> {
+        let own = share.own.len() as u32;
+        let turn = match own {
+            0 | 1 if !share.others => 0,
+            _ => self.group.turn.fetch_add(1, Ordering::Relaxed) as u32,
+        };
+        for n in 0..own {
+            if self.is_full() {
+                return Ok(());
+            }
+            self.look_at(share.own.start + turn.wrapping_add(n) % own)?;
+        }
+        let partitions = if share.others { self.queue.partition_count() } else { 0 };
+        for n in 0..partitions {
+            let partition = turn.wrapping_add(n) % partitions;
+            if self.is_full() {
+                return Ok(());
+            }
+            let may =
+                !share.own.contains(&partition) && self.group.members.lock().may_claim(self.consumer.0, partition);
+            if may {
+                self.look_at(partition)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.out.len() >= self.wanted.max || self.wanted.bytes == 0
+    }
+
+    fn look_at(&mut self, partition: u32) -> Result<()> {
+        let look = self.queue.look(
+            self.group,
+            partition,
+            self.consumer,
+            self.looking,
+            &mut self.wanted,
+            self.out,
+        )?;
+        match look {
+            Look::Done => Ok(()),
+            Look::Load(from) => {
+                self.load = Some((partition, from));
+                Ok(())
+            }
+            Look::Gap(from, to) => Err(QueueError::OffsetGap {
+                queue: self.queue.name().clone(),
+                partition,
+                from,
+                to,
+            }),
+        }
     }
 }
 
@@ -478,11 +566,4 @@ fn read_on(
         });
     }
     Ok(Look::Done)
-}
-
-/// Where a lease's message is.
-impl Part {
-    pub(crate) fn wants(&self) -> Offset {
-        self.needed.load(Ordering::Acquire)
-    }
 }

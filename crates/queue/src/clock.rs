@@ -15,6 +15,6 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> Micros {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        since.as_micros() as Micros
+        (since.as_secs() * 1_000_000 + u64::from(since.subsec_micros())) as Micros
     }
 }

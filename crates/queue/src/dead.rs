@@ -74,11 +74,11 @@ impl Queue {
                 }
                 if let Err(error) = moved
                     .map(drop)
-                    .and_then(|()| self.after(group, partition, &part, &mut inner, now))
+                    .and_then(|()| self.after(group, partition, part, &mut inner, now))
                 {
                     let id = self.message_id(partition, offset);
                     tracing::warn!(message = %id, %error, "a dead letter cannot be moved; tried again in 5 s");
-                    let _ = self.after(group, partition, &part, &mut inner, now);
+                    let _ = self.after(group, partition, part, &mut inner, now);
                 }
             }
             self.settled(group);
@@ -166,7 +166,7 @@ impl Queue {
         terminal: Terminal,
     ) -> Result<()> {
         let (bytes, now) = (letter.bytes() as u64, self.clock.now());
-        dead.admit_always(1, bytes);
+        dead.admit_always(1, bytes).await;
         if self.is_in_memory() {
             dead.append_in_memory(letter, now);
             dead.stored(1, bytes, true);
@@ -198,7 +198,7 @@ impl Queue {
 
     /// The message at an offset, from wherever it is; `None` if it is gone.
     pub async fn find(&self, partition: u32, offset: Offset) -> Result<Option<Message>> {
-        let Some(store) = self.partitions.read().get(partition as usize).cloned() else {
+        let Some(store) = self.store(partition).cloned() else {
             return Ok(None);
         };
         let found = tokio::task::spawn_blocking(move || find(&store, offset)).await;

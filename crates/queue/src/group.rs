@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::sync::Notify;
 
@@ -19,7 +19,7 @@ pub struct Group {
     /// In the configuration or by a call, not by a consumer that joined: it does not expire.
     pub(crate) declared: bool,
     pub(crate) members: Mutex<Members>,
-    pub(crate) parts: RwLock<Vec<Arc<Part>>>,
+    parts: boxcar::Vec<Arc<Part>>,
     /// Messages that are not settled, or for a stream not committed; with those that are being appended.
     pub(crate) backlog: AtomicI64,
     pub(crate) paused: AtomicBool,
@@ -57,7 +57,7 @@ impl Group {
             settings,
             declared,
             members: Mutex::new(members),
-            parts: RwLock::new(parts),
+            parts: parts.into_iter().collect(),
             backlog: AtomicI64::new(backlog),
             paused: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
@@ -89,15 +89,26 @@ impl Group {
 
     /// Messages that are not settled, or not committed.
     pub fn backlog(&self) -> u64 {
-        self.backlog.load(Ordering::Relaxed).max(0) as u64
+        // Strictly, for those who wait for room; see `admission.rs`.
+        self.backlog.load(Ordering::SeqCst).max(0) as u64
     }
 
     pub fn counters(&self) -> &GroupCounters {
         &self.counters
     }
 
-    pub(crate) fn part(&self, partition: u32) -> Option<Arc<Part>> {
-        self.parts.read().get(partition as usize).cloned()
+    pub(crate) fn part(&self, partition: u32) -> Option<&Arc<Part>> {
+        self.parts.get(partition as usize)
+    }
+
+    /// With their partitions.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (u32, &Arc<Part>)> {
+        (0..).zip(self.parts.iter().map(|(_, part)| part))
+    }
+
+    /// Of the next partition. One caller at a time.
+    pub(crate) fn add_part(&self, part: Part) {
+        self.parts.push(Arc::new(part));
     }
 
     /// Something may be ready for those who wait.

@@ -24,6 +24,8 @@ const TRIM_AFTER: Micros = 100_000;
 /// A checkpoint is written after so many records of state, or, if there are any, after so long.
 const CHECKPOINT_RECORDS: u32 = 10_000;
 const CHECKPOINT_AFTER: Micros = 30_000_000;
+/// Settled messages of one partition in memory are let go in pieces of so many.
+const FREE_AFTER: u64 = 256;
 /// Limits of age, bytes and number are looked at this often.
 const RETENTION_EVERY: Micros = 300_000_000;
 
@@ -49,7 +51,8 @@ impl Queue {
 
     /// Something was settled that may be let go.
     pub(crate) fn trim_soon(&self) {
-        if !self.keeper.trim.swap(true, Ordering::AcqRel) {
+        let known = self.keeper.trim.load(Ordering::Relaxed);
+        if !known && !self.keeper.trim.swap(true, Ordering::AcqRel) {
             self.look_at(self.clock.now() + TRIM_AFTER);
         }
     }
@@ -79,7 +82,7 @@ impl Queue {
     async fn look_after(self: &Arc<Queue>, times: &mut Times) -> Micros {
         let now = self.clock.now();
         let mut due = times.retention + RETENTION_EVERY;
-        let groups: Vec<Arc<Group>> = self.groups.read().values().cloned().collect();
+        let groups = self.groups();
         for group in &groups {
             due = due.min(self.look_after_group(group, now).await);
         }
@@ -110,8 +113,7 @@ impl Queue {
 
     async fn look_after_group(self: &Arc<Queue>, group: &Arc<Group>, now: Micros) -> Micros {
         let mut due = NEVER;
-        let parts = group.parts.read().clone();
-        for (partition, part) in (0..).zip(&parts) {
+        for (partition, part) in group.parts() {
             if part.due.load(Ordering::Relaxed) <= now {
                 self.advance(group, partition, part, now);
                 self.move_out(group, partition).await;
@@ -142,7 +144,7 @@ impl Queue {
 
     /// Lets go of what every group has settled, now.
     pub(crate) fn let_go(&self) {
-        let groups: Vec<Arc<Group>> = self.groups.read().values().cloned().collect();
+        let groups = self.groups();
         self.trim(&groups);
     }
 
@@ -152,45 +154,53 @@ impl Queue {
         if groups.is_empty() || settings.retention.mode == RetentionMode::Policy {
             return;
         }
-        let stores = self.partitions.read().clone();
-        for (partition, store) in (0..).zip(&stores) {
+        for (partition, store) in (0..).zip(self.stores()) {
             if let Some(below) = needed(groups, partition, |_| true) {
-                self.trim_store(store, below);
+                self.trim_store(&store, below);
             }
         }
-        self.count_bytes(&stores);
+        self.count_bytes();
     }
 
     fn trim_store(&self, store: &Store, below: Offset) {
-        let trimmed = (|| {
-            let (first, next) = (store.first()?, store.next()?);
-            let below = below.min(next);
-            if below > first {
-                store.trim(below)?;
-            }
-            Ok::<u64, thalweg_log::LogError>(below.saturating_sub(first))
-        })();
-        match trimmed {
-            Ok(count) => {
-                let mut admission = self.admission.lock();
-                admission.retained = admission.retained.saturating_sub(count);
-            }
+        let mut admission = self.admission.lock();
+        match store.trim(below) {
+            Ok(count) => admission.retained_less(count),
             Err(error) => tracing::warn!(queue = %self.name(), %error, "what is settled cannot be let go"),
         }
     }
 
-    fn count_bytes(&self, stores: &[Arc<Store>]) {
-        let stored: u64 = stores.iter().filter_map(|store| store.bytes().ok()).sum();
+    fn count_bytes(&self) {
         let mut admission = self.admission.lock();
+        let stored: u64 = self.stores().iter().filter_map(|store| store.bytes().ok()).sum();
         admission.bytes = stored + admission.storing_bytes;
         drop(admission);
         self.has_room();
     }
 
+    /// What all groups have settled of a queue in memory goes as soon as it is worth it, so that its memory is used again
+    /// while the processor still has it at hand.
+    pub(crate) fn free_memory(&self, partition: u32, part: &Part) {
+        let Some(Store::Memory(store)) = self.store(partition).map(Arc::as_ref) else {
+            return;
+        };
+        let enough = part.wants() >= store.first_hint() + FREE_AFTER;
+        if !enough || self.settings_now().retention.mode == RetentionMode::Policy {
+            return;
+        }
+        let mut admission = self.admission.lock();
+        let parts = admission.groups.iter().filter_map(|group| group.part(partition));
+        if let Some(below) = parts.map(|part| part.wants()).min() {
+            let (count, bytes) = store.trim(below);
+            admission.retained_less(count);
+            admission.bytes = admission.bytes.saturating_sub(bytes);
+        }
+    }
+
     /// Limits of age, number and bytes; and, without groups, the time to live.
     fn retain(&self, groups: &[Arc<Group>], now: Micros) {
         let settings = self.settings();
-        let stores = self.partitions.read().clone();
+        let stores = self.stores();
         for (partition, store) in (0..).zip(&stores) {
             let protected = needed(groups, partition, |group| {
                 group.is_work()
@@ -202,7 +212,7 @@ impl Queue {
                 Err(error) => tracing::warn!(queue = %self.name(), %error, "what is too old cannot be let go"),
             }
         }
-        self.count_bytes(&stores);
+        self.count_bytes();
     }
 
     /// The most records since a checkpoint of any part.
@@ -211,8 +221,8 @@ impl Queue {
             return 0;
         }
         let records = |part: &Arc<Part>| part.inner.lock().records;
-        let parts = groups.iter().flat_map(|group| group.parts.read().clone());
-        parts.map(|part| records(&part)).max().unwrap_or(0)
+        let parts = groups.iter().flat_map(|group| group.parts());
+        parts.map(|(_, part)| records(part)).max().unwrap_or(0)
     }
 
     /// Writes the whole state of every partition of which a group has that many records since the last time.
@@ -220,7 +230,7 @@ impl Queue {
         for partition in 0..self.partition_count() {
             let parts: Vec<(Arc<Group>, Arc<Part>)> = groups
                 .iter()
-                .filter_map(|group| Some((group.clone(), group.part(partition)?)))
+                .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
                 .collect();
             if parts.iter().all(|(_, part)| part.inner.lock().records < least) {
                 continue;

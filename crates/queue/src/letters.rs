@@ -14,7 +14,8 @@ use crate::error::{QueueError, Result};
 use crate::ids::MessageId;
 use crate::message::{Message, NewMessage, TARGET_GROUP};
 use crate::part::DROPPED;
-use crate::queue::{Fact, Queue};
+use crate::produce::Fact;
+use crate::queue::Queue;
 use crate::ranges::Ranges;
 use crate::times::micros;
 
@@ -170,7 +171,7 @@ impl Queue {
 
     /// Those that were not sent again or thrown away.
     async fn settled_apart(&self, from: Offset, limit: usize) -> Result<Vec<Message>> {
-        let Some(store) = self.partitions.read().first().cloned() else {
+        let Some(store) = self.store(0).cloned() else {
             return Ok(Vec::new());
         };
         let from = from.max(store.first()?);
@@ -207,7 +208,7 @@ impl Queue {
 
     /// A letter is gone. Those at the beginning are let go.
     fn is_gone(&self, offset: Offset) {
-        let Some(store) = self.partitions.read().first().cloned() else {
+        let Some(store) = self.store(0).cloned() else {
             return;
         };
         let Ok(first) = store.first() else {

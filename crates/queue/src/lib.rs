@@ -3,6 +3,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;
+mod admission;
+mod answer;
 pub mod assignment;
 mod catalog;
 mod claim;
@@ -41,7 +43,8 @@ pub use group::{Group, GroupCounters};
 pub use ids::{IdError, MessageId, Receipt};
 pub use letters::{DeadFilter, DeadPage, DeadSelect, ResendTo};
 pub use message::{Message, NewMessage};
-pub use queue::{Counters, Produced, Queue};
+pub use produce::{Produced, Producing};
+pub use queue::{Counters, Queue};
 pub use queues::{Pause, Queues, QueuesOptions};
 pub use settle::{Settled, Verdict};
 pub use stats::{GroupStats, QueueStats};

@@ -62,6 +62,17 @@ pub struct Ticked {
     pub rebalanced: bool,
 }
 
+/// What one member may take now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Leases.
+    pub room: u32,
+    /// Its own partitions.
+    pub own: Range<u32>,
+    /// Whether [`Members::may_claim`] may allow others, too.
+    pub others: bool,
+}
+
 #[derive(Debug)]
 pub struct Members {
     sharing: Sharing,
@@ -213,6 +224,23 @@ impl Members {
     pub fn room(&self, index: u32, max_in_flight: u32) -> u32 {
         let held = self.member(index).filter(|member| member.state == State::Here);
         held.map_or(0, |member| max_in_flight.saturating_sub(member.leases))
+    }
+
+    /// What the member may take now, if it may hold so many leases.
+    pub fn share(&self, index: u32, max_in_flight: u32) -> Share {
+        let member = self.member(index).filter(|member| member.state == State::Here);
+        let Some(member) = member else {
+            return Share {
+                room: 0,
+                own: 0..0,
+                others: false,
+            };
+        };
+        Share {
+            room: max_in_flight.saturating_sub(member.leases),
+            own: member.assigned.clone(),
+            others: self.sharing == Sharing::Preferred || self.unowned > 0,
+        }
     }
 
     /// When [`Members::tick`] may have something to do.

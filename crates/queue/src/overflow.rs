@@ -1,6 +1,5 @@
 //! Overflow `drop-oldest`: room is made by what nobody has, the oldest first.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use thalweg_log::Offset;
@@ -16,13 +15,8 @@ impl Queue {
     pub(crate) fn drop_oldest(&self, count: u64, bytes: u64) -> bool {
         let settings = self.settings();
         let to_dlq = settings.dlq.enabled && settings.dlq.on_overflow;
-        let groups: Vec<Arc<Group>> = self
-            .groups
-            .read()
-            .values()
-            .filter(|group| group.is_work())
-            .cloned()
-            .collect();
+        let mut groups = self.groups();
+        groups.retain(|group| group.is_work());
         let over_depth = |group: &Group| settings.max_depth > 0 && group.backlog() + count > settings.max_depth;
         let over_bytes = settings.max_bytes > 0 && self.bytes() + bytes > settings.max_bytes;
         let mut dropped = false;
@@ -43,14 +37,10 @@ impl Queue {
     /// Drops the oldest message that no consumer of the group has, of the partition that has the oldest.
     fn drop_oldest_of(&self, group: &Group, to_dlq: bool) -> bool {
         let now = self.clock.now();
-        let parts = group.parts.read().clone();
-        let mut order: Vec<(Offset, u32)> = (0..).zip(&parts).map(|(n, part)| (part.wants(), n)).collect();
+        let mut order: Vec<(Offset, u32)> = group.parts().map(|(n, part)| (part.wants(), n)).collect();
         order.sort_unstable();
         for (_, partition) in order {
-            let (Some(part), Some(store)) = (
-                group.part(partition),
-                self.partitions.read().get(partition as usize).cloned(),
-            ) else {
+            let (Some(part), Some(store)) = (group.part(partition), self.store(partition)) else {
                 continue;
             };
             let mut inner = part.inner.lock();
@@ -63,7 +53,7 @@ impl Queue {
                 let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
                 done = matches!(machine.discard(&passing, to_dlq, now), Passed::Taken);
             }
-            let _ = self.after(group, partition, &part, &mut inner, now);
+            let _ = self.after(group, partition, part, &mut inner, now);
             if done {
                 group.counters.dropped.fetch_add(1, Ordering::Relaxed);
                 return true;

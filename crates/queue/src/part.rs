@@ -39,6 +39,8 @@ pub(crate) struct Part {
     pub due: AtomicI64,
     /// Messages before it are settled by this group.
     pub needed: AtomicU64,
+    /// If no message is there from this offset on, there is nothing to claim before `due`.
+    idle: AtomicU64,
 }
 
 pub(crate) struct Inner {
@@ -81,13 +83,25 @@ impl Part {
             inner: Mutex::new(inner),
             due: AtomicI64::new(due),
             needed: AtomicU64::new(needed),
+            idle: AtomicU64::new(0),
         }
+    }
+
+    /// Messages before it are not needed by this group.
+    pub fn wants(&self) -> Offset {
+        self.needed.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody finds anything here now, if the partition ends at `next`.
+    pub fn is_idle(&self, next: Offset, now: Micros) -> bool {
+        next <= self.idle.load(Ordering::Relaxed) && now < self.due.load(Ordering::Relaxed)
     }
 
     /// To be called under the lock after every change. Returns by how much the backlog has become smaller.
     pub fn note(&self, inner: &mut Inner, now: Micros) -> i64 {
         self.due.store(inner.due(), Ordering::Relaxed);
         self.needed.store(inner.needed(now), Ordering::Release);
+        self.idle.store(inner.idle(), Ordering::Relaxed);
         let now = inner.unsettled();
         std::mem::replace(&mut inner.counted, now) - now
     }
@@ -106,6 +120,13 @@ impl Inner {
         match &self.state {
             State::Work(machine) => machine.backlog(next),
             State::Stream(machine) => machine.lag(next),
+        }
+    }
+
+    fn idle(&self) -> Offset {
+        match &self.state {
+            State::Work(machine) if !machine.has_any_ready() => machine.cursor(),
+            _ => 0,
         }
     }
 

@@ -1,75 +1,415 @@
-//! What becomes of the messages of a batch on their way into a queue, and how they look when they are stored.
+//! Messages on their way into a queue.
+//!
+//! One message of a queue in memory is stored by the call itself. All others are counted in first (`admission.rs`), then
+//! submitted to the log; from then on nobody can take them back, so a call that is given up in between is brought to its
+//! end in the background: what is counted is either stored or counted out again, and dedup-ids get their answer.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use thalweg_log::Micros;
+use futures::future::BoxFuture;
+use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{Properties, RecordRef};
+use thalweg_log::{Micros, Offset, PartitionId, Records, Unit};
 
-use crate::dedup::{Dedup, Place, Seen, Ticket};
+use crate::answer::Answer;
+use crate::dedup::{Place, Seen, Ticket};
+use crate::error::{QueueError, Result};
+use crate::hash::partition_of;
 use crate::message::{DEDUP_ID, Message, NewMessage};
-use crate::queue::Produced;
+use crate::queue::Queue;
+use crate::store::{MemoryStore, Store};
 use crate::times::effective_ttl;
 
-/// What becomes of one message of a batch.
-pub(crate) enum Answer {
-    /// To be stored, under a dedup-id or without.
-    New(Option<Ticket>),
-    Repeated(Place),
-    /// As an earlier one of the same batch.
-    SameAs(Ticket),
-    Done(Place, bool),
+/// Where a message went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Produced {
+    pub partition: u32,
+    pub offset: Offset,
+    /// A message with this dedup-id is there already; this one was not stored.
+    pub repeated: bool,
 }
 
-impl Answer {
-    pub fn ticket(&self) -> Option<Ticket> {
-        match self {
-            Answer::New(ticket) => *ticket,
+impl Produced {
+    fn of(place: Place) -> Produced {
+        Produced {
+            partition: place.partition,
+            offset: place.offset,
+            repeated: false,
+        }
+    }
+}
+
+/// Records of state that go with messages.
+pub(crate) type Fact = (PartitionId, Records);
+
+/// A call of [`Queue::produce`]. To be awaited, if the message is not there already.
+#[must_use = "a message of a durable queue is stored only when this is awaited"]
+pub struct Producing<'a> {
+    state: State<'a>,
+}
+
+enum State<'a> {
+    Done(Result<Produced>),
+    Begun(BoxFuture<'a, Result<Produced>>),
+    Over,
+}
+
+impl Future for Producing<'_> {
+    type Output = Result<Produced>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Produced>> {
+        if let State::Begun(future) = &mut self.state {
+            let produced = std::task::ready!(future.as_mut().poll(context));
+            self.state = State::Over;
+            return Poll::Ready(produced);
+        }
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Done(produced) => Poll::Ready(produced),
+            State::Begun(_) | State::Over => Poll::Pending,
+        }
+    }
+}
+
+/// Goes on in the background when it is dropped before its end.
+struct Detached<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+
+impl<T: Send + 'static> Detached<T> {
+    fn new(future: impl Future<Output = T> + Send + 'static) -> Detached<T> {
+        Detached(Some(Box::pin(future)))
+    }
+}
+
+impl<T: Send + 'static> Future for Detached<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(future) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let done = std::task::ready!(future.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(done)
+    }
+}
+
+impl<T: Send + 'static> Drop for Detached<T> {
+    fn drop(&mut self) {
+        // Without a runtime the process is about to end, and with it all that was counted.
+        if let (Some(future), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(future);
+        }
+    }
+}
+
+/// Dedup-ids that were taken down for messages which are not stored yet; let go if they never are.
+struct Tickets<'a> {
+    queue: &'a Queue,
+    tickets: Vec<Ticket>,
+}
+
+impl Drop for Tickets<'_> {
+    fn drop(&mut self) {
+        if !self.tickets.is_empty() {
+            let mut dedup = self.queue.dedup.lock();
+            self.tickets.drain(..).for_each(|ticket| dedup.failed(ticket));
+        }
+    }
+}
+
+impl Queue {
+    /// Stores a message; done when it is as durable as the queue promises. In memory that is when this returns.
+    pub fn produce(self: &Arc<Queue>, message: NewMessage) -> Producing<'_> {
+        let state = match self.produce_in_memory(message) {
+            Ok(produced) => State::Done(produced),
+            Err(message) => State::Begun(Box::pin(self.produce_one(message))),
+        };
+        Producing { state }
+    }
+
+    async fn produce_one(self: &Arc<Queue>, message: NewMessage) -> Result<Produced> {
+        if self.is_in_memory() || message.dedup_id.is_some() {
+            let mut produced = self.produce_all(vec![message]).await?;
+            return produced.pop().ok_or_else(|| QueueError::invalid("no message"));
+        }
+        self.may_produce(std::slice::from_ref(&message))?;
+        let bytes = message.bytes() as u64;
+        if !self.admit_now(1, bytes) {
+            self.admit(1, bytes).await?;
+        }
+        let queue = self.clone();
+        Detached::new(async move {
+            let stored = queue.append_one(&message).await;
+            queue.finished(1, bytes, stored)
+        })
+        .await
+        .map(Produced::of)
+    }
+
+    async fn append_one(&self, message: &NewMessage) -> Result<Place> {
+        let partition = self.partition_for(message.key.as_deref());
+        let mut records = Records::with_capacity(message.bytes() + RECORD_BYTES);
+        let ttl = self.settings_now().ttl;
+        records.push(&record_of(message, &message.properties, ttl, self.clock.now()))?;
+        let unit = Unit::of(self.data_id(partition), records);
+        let appended = self.log.append(unit, None).await?;
+        Ok(Place {
+            partition,
+            offset: appended.offsets.first().copied().unwrap_or_default(),
+        })
+    }
+
+    fn partition_for(&self, key: Option<&[u8]>) -> u32 {
+        let partitions = self.partition_count();
+        match key {
+            Some(key) => partition_of(key, partitions),
+            None => self.next_partition(partitions),
+        }
+    }
+
+    /// Stores messages together or not at all. Those without a key stay together in one partition.
+    pub async fn produce_all(self: &Arc<Queue>, messages: Vec<NewMessage>) -> Result<Vec<Produced>> {
+        self.produce_with(messages, Vec::new()).await
+    }
+
+    /// The same, with facts of other partitions that are stored in the same commit.
+    pub(crate) async fn produce_with(
+        self: &Arc<Queue>,
+        messages: Vec<NewMessage>,
+        facts: Vec<Fact>,
+    ) -> Result<Vec<Produced>> {
+        self.may_produce(&messages)?;
+        let (messages, mut answers, mut tickets) = self.without_repeated(messages).await?;
+        if messages.is_empty() {
+            return Ok(answers.into_iter().map(Answer::produced).collect());
+        }
+        let count = messages.len() as u64;
+        let bytes: u64 = messages.iter().map(|message| message.bytes() as u64).sum();
+        if !self.admit_now(count, bytes) {
+            self.admit(count, bytes).await?;
+        }
+        let own = std::mem::take(&mut tickets.tickets);
+        let queue = self.clone();
+        Detached::new(async move {
+            let mut tickets = Tickets {
+                queue: &queue,
+                tickets: own,
+            };
+            let placed = queue.place(messages);
+            let stored = match queue.is_in_memory() {
+                true => Ok(queue.store_in_memory(placed)),
+                false => queue.store_in_log(placed, facts).await,
+            };
+            let mut places = queue.finished(count, bytes, stored)?.into_iter();
+            tickets.tickets.clear();
+            let mut dedup = queue.dedup.lock();
+            for answer in &mut answers {
+                answer.settle(&mut places, &mut dedup);
+            }
+            drop(dedup);
+            Ok(answers.into_iter().map(Answer::produced).collect())
+        })
+        .await
+    }
+
+    fn finished<T>(&self, count: u64, bytes: u64, stored: Result<T>) -> Result<T> {
+        self.stored(count, bytes, stored.is_ok());
+        if stored.is_err() {
+            self.counters.refused_log.fetch_add(1, Ordering::Relaxed);
+        }
+        stored
+    }
+
+    fn may_produce(&self, messages: &[NewMessage]) -> Result<()> {
+        let largest = messages.iter().map(|message| message.payload.len() as u64).max();
+        self.may_take(largest.unwrap_or(0), self.settings_now().max_message_size)
+    }
+
+    /// Whether a message whose payload has so many bytes may come in.
+    fn may_take(&self, size: u64, limit: u64) -> Result<()> {
+        if self.removed.load(Ordering::Relaxed) {
+            return Err(self.not_found());
+        }
+        if self.paused.produce.load(Ordering::Relaxed) {
+            self.counters.refused_paused.fetch_add(1, Ordering::Relaxed);
+            return Err(QueueError::Paused {
+                what: format!("producing to queue {}", self.name()).into(),
+            });
+        }
+        if size > limit {
+            self.counters.refused_too_large.fetch_add(1, Ordering::Relaxed);
+            return Err(QueueError::MessageTooLarge {
+                queue: self.name().clone(),
+                size,
+                limit,
+            });
+        }
+        Ok(())
+    }
+
+    /// Leaves out those whose dedup-id was seen. Waits for those that are being stored just now.
+    async fn without_repeated(&self, messages: Vec<NewMessage>) -> Result<(Vec<NewMessage>, Vec<Answer>, Tickets<'_>)> {
+        let mut tickets = Tickets {
+            queue: self,
+            tickets: Vec::new(),
+        };
+        let window = self.settings_now().dedup_window;
+        if window.is_zero() || messages.iter().all(|message| message.dedup_id.is_none()) {
+            let answers = messages.iter().map(|_| Answer::New(None)).collect();
+            return Ok((messages, answers, tickets));
+        }
+        let (mut left, mut answers) = (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
+        for message in messages {
+            let Some(id) = message.dedup_id.clone() else {
+                answers.push(Answer::New(None));
+                left.push(message);
+                continue;
+            };
+            loop {
+                let seen = self.dedup.lock().see(self.clock.now(), &id);
+                match seen {
+                    Seen::First(ticket) => {
+                        tickets.tickets.push(ticket);
+                        answers.push(Answer::New(Some(ticket)));
+                        left.push(message);
+                    }
+                    Seen::Stored(place) => {
+                        self.counters.repeated.fetch_add(1, Ordering::Relaxed);
+                        answers.push(Answer::Repeated(place));
+                    }
+                    // Twice in this very batch.
+                    Seen::Pending(ticket) if tickets.tickets.contains(&ticket) => answers.push(Answer::SameAs(ticket)),
+                    Seen::Pending(_) => {
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                        continue;
+                    }
+                }
+                break;
+            }
+        }
+        Ok((left, answers, tickets))
+    }
+
+    /// Chooses the partitions.
+    fn place(&self, messages: Vec<NewMessage>) -> Vec<(u32, NewMessage)> {
+        let partitions = self.partition_count();
+        let keyless = self.next_partition(partitions);
+        let place = |message: NewMessage| match &message.key {
+            Some(key) => (partition_of(key, partitions), message),
+            None => (keyless, message),
+        };
+        messages.into_iter().map(place).collect()
+    }
+
+    fn next_partition(&self, partitions: u32) -> u32 {
+        match partitions {
+            0 | 1 => 0,
+            _ => (self.turn.fetch_add(1, Ordering::Relaxed) % partitions as usize) as u32,
+        }
+    }
+
+    async fn store_in_log(&self, messages: Vec<(u32, NewMessage)>, facts: Vec<Fact>) -> Result<Vec<Place>> {
+        let now = self.clock.now();
+        let ttl = self.settings_now().ttl;
+        let mut parts: Vec<(u32, Records)> = Vec::new();
+        let mut places = Vec::with_capacity(messages.len());
+        for (partition, message) in &messages {
+            let at = match parts.iter().position(|(known, _)| known == partition) {
+                Some(at) => at,
+                None => {
+                    let bytes = (message.bytes() + RECORD_BYTES) * messages.len();
+                    parts.push((*partition, Records::with_capacity(bytes.min(RECORDS_BYTES))));
+                    parts.len() - 1
+                }
+            };
+            if let Some((_, records)) = parts.get_mut(at) {
+                places.push((at, records.len() as u64));
+                records.push(&record_of(message, &with_dedup_id(message), ttl, now))?;
+            }
+        }
+        let partitions: Vec<u32> = parts.iter().map(|(partition, _)| *partition).collect();
+        let unit = parts.into_iter().fold(Unit::default(), |unit, (partition, records)| {
+            unit.and(self.data_id(partition), records)
+        });
+        let unit = facts
+            .into_iter()
+            .fold(unit, |unit, (id, records)| unit.and_of(Kind::State, id, records));
+        let appended = self.log.append(unit, None).await?;
+        let place = |(at, n): (usize, u64)| Place {
+            partition: partitions.get(at).copied().unwrap_or_default(),
+            offset: appended.offsets.get(at).copied().unwrap_or_default() + n,
+        };
+        Ok(places.into_iter().map(place).collect())
+    }
+
+    fn store_in_memory(&self, messages: Vec<(u32, NewMessage)>) -> Vec<Place> {
+        let now = self.clock.now();
+        let ttl = self.settings_now().ttl;
+        let mut places = Vec::with_capacity(messages.len());
+        for (partition, message) in messages {
+            if let Some(store) = self.memory(partition) {
+                let offset = store.append(message, ttl, now);
+                places.push(Place { partition, offset });
+            }
+        }
+        self.grown();
+        places
+    }
+
+    fn memory(&self, partition: u32) -> Option<&MemoryStore> {
+        match self.store(partition).map(Arc::as_ref) {
+            Some(Store::Memory(store)) => Some(store),
             _ => None,
         }
     }
 
-    pub fn settle(&mut self, places: &mut impl Iterator<Item = Place>, dedup: &mut Dedup) {
-        let fallback = Place {
-            partition: 0,
-            offset: 0,
+    /// The short way of one message: one lock for the limits and the message's place, nothing to wait for, and no more
+    /// memory than the message itself. Gives the message back if it has to go the long way.
+    fn produce_in_memory(&self, message: NewMessage) -> std::result::Result<Result<Produced>, NewMessage> {
+        if !self.is_in_memory() || message.dedup_id.is_some() {
+            return Err(message);
+        }
+        let (bytes, now) = (message.bytes() as u64, self.clock.now());
+        let partition = self.partition_for(message.key.as_deref());
+        let Some(store) = self.memory(partition) else {
+            return Err(message);
         };
-        *self = match self {
-            Answer::New(ticket) => {
-                let place = places.next().unwrap_or(fallback);
-                if let Some(ticket) = ticket {
-                    dedup.stored(*ticket, place);
-                }
-                Answer::Done(place, false)
-            }
-            Answer::Repeated(place) => Answer::Done(*place, true),
-            Answer::SameAs(ticket) => match dedup.outcome(*ticket) {
-                Some(Seen::Stored(place)) => Answer::Done(place, true),
-                _ => Answer::Done(fallback, true),
-            },
-            Answer::Done(place, repeated) => Answer::Done(*place, *repeated),
-        };
+        let mut admission = self.admission.lock();
+        if let Err(error) = self.may_take(message.payload.len() as u64, admission.settings.max_message_size) {
+            return Ok(Err(error));
+        }
+        if !admission.admit(1, bytes) {
+            return Err(message);
+        }
+        // Stored at once, so nobody sees it counted and not there.
+        admission.done(1, bytes);
+        let offset = store.append(message, admission.settings.ttl, now);
+        admission.groups.iter().for_each(|group| group.wake());
+        Ok(Ok(Produced {
+            partition,
+            offset,
+            repeated: false,
+        }))
     }
 
-    pub fn produced(self) -> Produced {
-        let (place, repeated) = match self {
-            Answer::Done(place, repeated) => (place, repeated),
-            Answer::Repeated(place) => (place, true),
-            Answer::New(_) | Answer::SameAs(_) => (
-                Place {
-                    partition: 0,
-                    offset: 0,
-                },
-                false,
-            ),
-        };
-        Produced {
-            partition: place.partition,
-            offset: place.offset,
-            repeated,
+    /// A message of a queue in memory, whatever its limits are.
+    pub(crate) fn append_in_memory(&self, message: NewMessage, now: Micros) {
+        if let Some(store) = self.memory(0) {
+            store.append(message, Duration::ZERO, now);
         }
     }
 }
+
+/// What a record needs beside payload, key and properties, at most.
+const RECORD_BYTES: usize = 64;
+/// Records of a batch are written into a buffer of its size, up to this.
+const RECORDS_BYTES: usize = 1 << 20;
+/// How long a message waits whose dedup-id is that of one being stored.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// The id is stored with the message, so that a restart knows it.
 pub(crate) fn with_dedup_id(message: &NewMessage) -> Properties {
@@ -105,9 +445,9 @@ pub(crate) fn record_of<'a>(
     }
 }
 
-pub(crate) fn message_of(message: NewMessage, ttl: Duration, now: Micros) -> Message {
+pub(crate) fn message_of(message: NewMessage, offset: Offset, ttl: Duration, now: Micros) -> Message {
     Message {
-        offset: 0,
+        offset,
         time: now,
         ttl_ms: ttl_ms(&message, ttl),
         properties: match message.dedup_id {

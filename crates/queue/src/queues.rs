@@ -63,7 +63,7 @@ impl Queues {
         for (name, entry) in entries {
             let queue = home.queue_of(&name, &entry);
             for group in recover(&queue, &entry).await? {
-                queue.groups.write().insert(group.name().clone(), Arc::new(group));
+                queue.add_group(Arc::new(group));
             }
             home.start(queue)?;
         }
@@ -115,7 +115,7 @@ impl Queues {
             .await?;
         queue.set_settings(settings.clone());
         for group in &settings.groups {
-            if !queue.groups.read().contains_key(&group.name) {
+            if queue.known_group(&group.name).is_none() {
                 self.home.add_group(&queue, group.clone(), true).await?;
             }
         }
@@ -151,11 +151,11 @@ impl Queues {
 
     /// A group that is there, or a new one. Durable when this returns.
     pub async fn join_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
-        if let Some(group) = queue.groups.read().get(&settings.name).cloned() {
+        if let Some(group) = queue.known_group(&settings.name) {
             return same(queue, group, &settings);
         }
         let _changes = self.home.changes.lock().await;
-        if let Some(group) = queue.groups.read().get(&settings.name).cloned() {
+        if let Some(group) = queue.known_group(&settings.name) {
             return same(queue, group, &settings);
         }
         self.home.add_group(queue, settings, false).await
@@ -164,7 +164,7 @@ impl Queues {
     /// A new group that does not expire. Durable when this returns.
     pub async fn create_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
         let _changes = self.home.changes.lock().await;
-        if queue.groups.read().contains_key(&settings.name) {
+        if queue.known_group(&settings.name).is_some() {
             return Err(QueueError::GroupExists {
                 queue: queue.name().clone(),
                 group: settings.name,
@@ -176,8 +176,7 @@ impl Queues {
     /// A group goes with what it has settled and not settled. Durable when this returns.
     pub async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
         let _changes = self.home.changes.lock().await;
-        let removed = queue.groups.write().remove(name);
-        let Some(group) = removed else {
+        let Some(group) = queue.remove_group(name) else {
             return Err(no_group(queue, name));
         };
         self.home.save(queue).await?;
@@ -208,7 +207,7 @@ impl Queues {
             queue.removed.store(true, Ordering::Release);
             queue.keeper.call.notify_one();
             queue.grown();
-            let groups: Vec<Arc<Group>> = queue.groups.read().values().cloned().collect();
+            let groups = queue.groups();
             if !queue.is_in_memory() {
                 queue.checkpoint(&groups, 1);
                 let states: Vec<_> = (0..queue.partition_count())
@@ -293,8 +292,7 @@ impl Home {
         queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
         queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);
         queue.next_group.store(entry.next_group, Ordering::Relaxed);
-        let stores = (0..entry.settings.partitions).map(|partition| Arc::new(queue.new_store(partition)));
-        *queue.partitions.write() = stores.collect();
+        (0..entry.settings.partitions).for_each(|partition| queue.add_store(queue.new_store(partition)));
         Arc::new(queue)
     }
 
@@ -372,13 +370,11 @@ impl Home {
             if !queue.is_in_memory() {
                 self.log.listen(queue.data_id(partition), queue.clone())?;
             }
-            for group in queue.groups.read().values() {
-                let part = Part::new(new_state(queue, &group.settings, partition, 0));
-                group.parts.write().push(Arc::new(part));
+            for group in queue.groups() {
+                group.add_part(Part::new(new_state(queue, &group.settings, partition, 0)));
                 group.members.lock().set_partitions(self.clock.now(), partition + 1);
             }
-            let store = Arc::new(queue.new_store(partition));
-            queue.partitions.write().push(store);
+            queue.add_store(queue.new_store(partition));
         }
         Ok(())
     }
@@ -392,7 +388,9 @@ impl Home {
     ) -> Result<Arc<Group>> {
         check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
         let id = queue.next_group.fetch_add(1, Ordering::Relaxed);
-        let stores = queue.partitions.read().clone();
+        // So its backlog is exact: everything is there, and nothing is on its way.
+        let still = queue.still().await;
+        let stores = queue.stores();
         let mut parts = Vec::with_capacity(stores.len());
         let mut backlog = 0;
         for (partition, store) in (0..).zip(&stores) {
@@ -408,15 +406,11 @@ impl Home {
             queue_settings.consumer_timeout,
         );
         let group = Arc::new(Group::new(id, settings, declared, members, parts, backlog as i64));
-        {
-            let mut groups = queue.groups.write();
-            let admission = queue.admission.lock();
-            group.backlog.fetch_add(admission.storing as i64, Ordering::Relaxed);
-            groups.insert(group.name().clone(), group.clone());
-        }
+        queue.add_group(group.clone());
+        drop(still);
         // Where it begins is kept, so that a restart does not begin somewhere else.
         if !queue.is_in_memory() {
-            queue.checkpoint(&queue.groups.read().values().cloned().collect::<Vec<_>>(), 0);
+            queue.checkpoint(&queue.groups(), 0);
         }
         self.save(queue).await?;
         Ok(group)
@@ -482,13 +476,13 @@ pub(crate) fn new_state(queue: &Queue, group: &GroupSettings, partition: u32, st
 
 impl Queue {
     pub(crate) fn entry(&self) -> Entry {
-        let groups = self.groups.read();
+        let groups = self.groups_now();
         Entry {
             id: self.id,
             settings: (*self.settings()).clone(),
             durability: self.durability(),
             groups: groups
-                .values()
+                .iter()
                 .map(|group| GroupEntry {
                     id: group.id,
                     settings: group.settings.clone(),

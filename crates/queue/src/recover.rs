@@ -111,7 +111,7 @@ impl Told {
 fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>]) -> Result<Group> {
     let settings = queue.settings();
     let now = queue.clock.now();
-    let stores = queue.partitions.read().clone();
+    let stores = queue.stores();
     let mut members = Members::new(
         now,
         stores.len() as u32,
@@ -204,7 +204,7 @@ fn passing(
 /// The dedup-ids of messages that are in the window still.
 fn restore_dedup(queue: &Queue, entry: &Entry) -> Result<()> {
     let since = queue.clock.now() - micros(entry.settings.dedup_window);
-    let stores = queue.partitions.read().clone();
+    let stores = queue.stores();
     let mut found = Vec::new();
     for (partition, store) in (0..).zip(&stores) {
         let (mut cursor, mut at) = (Cursor::default(), store.offset_at(since)?.max(store.first()?));

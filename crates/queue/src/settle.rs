@@ -93,11 +93,12 @@ impl Queue {
             State::Work(machine) => machine.ack(offset, delivery, now).map(drop).map_err(Why::Work),
             State::Stream(machine) => machine.ack(offset).map_err(Why::Stream),
         };
-        self.after(group, partition, &part, &mut inner, now)?;
+        self.after(group, partition, part, &mut inner, now)?;
         drop(inner);
         match done {
             Ok(()) => {
                 group.counters.acked.fetch_add(1, Ordering::Relaxed);
+                self.free_memory(partition, part);
                 self.settled(group);
                 Ok(())
             }
@@ -113,15 +114,14 @@ impl Queue {
         verdicts: Vec<(usize, Receipt, Verdict)>,
         failed: &mut Vec<(usize, Receipt, QueueError)>,
     ) -> Result<bool> {
-        let part = group.part(partition);
-        let Some(part) = part else {
+        let Some(part) = group.part(partition) else {
             failed.extend(verdicts.into_iter().map(|(n, receipt, _)| {
                 let error = self.unknown(partition, receipt.id.offset);
                 (n, receipt, error)
             }));
             return Ok(false);
         };
-        let (now, visibility) = (self.clock.now(), self.settings.read().visibility_timeout);
+        let (now, visibility) = (self.clock.now(), self.settings_now().visibility_timeout);
         let mut inner = part.inner.lock();
         for (n, receipt, verdict) in verdicts {
             if receipt.id.queue != *self.name() {
@@ -136,7 +136,9 @@ impl Queue {
             }
         }
         let leaving = matches!(&inner.state, State::Work(machine) if machine.has_ending());
-        self.after(group, partition, &part, &mut inner, now)?;
+        self.after(group, partition, part, &mut inner, now)?;
+        drop(inner);
+        self.free_memory(partition, part);
         Ok(leaving)
     }
 

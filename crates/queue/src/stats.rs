@@ -51,8 +51,8 @@ pub struct GroupStats {
 
 impl Queue {
     pub fn stats(&self) -> QueueStats {
-        let stores = self.partitions.read().clone();
-        let partitions: Vec<_> = stores
+        let partitions: Vec<_> = self
+            .stores()
             .iter()
             .map(|store| (store.first().unwrap_or_default(), store.next().unwrap_or_default()))
             .collect();
@@ -85,7 +85,7 @@ impl Queue {
     /// As far as it is known without reading a disk.
     fn oldest_seconds(&self) -> f64 {
         let now = self.clock.now();
-        let stores = self.partitions.read().clone();
+        let stores = self.stores();
         let times = stores.iter().filter_map(|store| {
             let first = store.first().ok()?;
             match store.at(&mut Cursor::default(), first).ok()? {
@@ -101,7 +101,7 @@ impl Group {
     pub fn stats(&self) -> GroupStats {
         let mut counts = Counts::default();
         let mut positions = Vec::new();
-        for part in self.parts.read().iter() {
+        for (_, part) in self.parts() {
             match &part.inner.lock().state {
                 State::Work(machine) => {
                     add(&mut counts, &machine.counts());

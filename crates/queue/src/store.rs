@@ -49,6 +49,14 @@ impl Store {
         }
     }
 
+    /// Not more than the next offset, if that can be told without a lock.
+    pub fn next_hint(&self) -> Option<Offset> {
+        match self {
+            Store::Log { .. } => None,
+            Store::Memory(memory) => Some(memory.next_hint()),
+        }
+    }
+
     pub fn bytes(&self) -> Result<u64, LogError> {
         match self {
             Store::Log { log, id } => log.bytes(*id),
@@ -64,13 +72,18 @@ impl Store {
         }
     }
 
-    pub fn trim(&self, below: Offset) -> Result<(), LogError> {
+    /// Lets go of what stands before `below`. Returns how many messages that were.
+    pub fn trim(&self, below: Offset) -> Result<u64, LogError> {
         match self {
-            Store::Log { log, id } => log.trim(*id, below),
-            Store::Memory(memory) => {
-                memory.trim(below);
-                Ok(())
+            Store::Log { log, id } => {
+                let bounds = log.bounds(*id)?;
+                let below = below.min(bounds.next);
+                if below > bounds.first {
+                    log.trim(*id, below)?;
+                }
+                Ok(below.saturating_sub(bounds.first))
             }
+            Store::Memory(memory) => Ok(memory.trim(below).0),
         }
     }
 

@@ -15,8 +15,8 @@ mod reference;
 use harness::Options;
 
 #[global_allocator]
-static ALLOCATOR: thalweg_telemetry::alloc::Counting<std::alloc::System> =
-    thalweg_telemetry::alloc::Counting(std::alloc::System);
+static ALLOCATOR: thalweg_telemetry::alloc::Counting<tikv_jemallocator::Jemalloc> =
+    thalweg_telemetry::alloc::Counting(tikv_jemallocator::Jemalloc);
 
 fn main() {
     let options = Options::parse();

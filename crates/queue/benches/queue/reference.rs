@@ -41,11 +41,11 @@ pub fn message(size: usize, with_property: bool) -> NewMessage {
     }
 }
 
-pub fn put(queue: &Queue, message: &NewMessage) {
+pub fn put(queue: &Arc<Queue>, message: &NewMessage) {
     queue.produce(message.clone()).now_or_never().unwrap().unwrap();
 }
 
-fn fill(queue: &Queue, message: &NewMessage, count: u64) {
+fn fill(queue: &Arc<Queue>, message: &NewMessage, count: u64) {
     (0..count).for_each(|_| put(queue, message));
 }
 

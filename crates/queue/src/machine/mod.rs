@@ -211,6 +211,11 @@ impl Machine {
         self.wheel.next_due()
     }
 
+    /// Whether `next_ready` may have something for anybody.
+    pub fn has_any_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// Whether `next_ready` may have something for this consumer.
     pub fn has_ready(&self, consumer: u32) -> bool {
         self.ready.has_any(consumer)

@@ -30,6 +30,10 @@ impl Default for Ready {
 }
 
 impl Ready {
+    pub fn is_empty(&self) -> bool {
+        self.anybody.head == NIL && self.holders.is_empty()
+    }
+
     pub fn has_any(&self, consumer: u32) -> bool {
         self.anybody.head != NIL || (!self.holders.is_empty() && self.holders.contains_key(&consumer))
     }

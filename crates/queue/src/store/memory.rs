@@ -2,12 +2,15 @@
 //! back.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use thalweg_log::{Micros, Offset};
 
 use super::Next;
-use crate::message::Message;
+use crate::message::{Message, NewMessage};
+use crate::produce::message_of;
 
 /// Messages of a piece.
 const PIECE: usize = 256;
@@ -15,6 +18,9 @@ const PIECE: usize = 256;
 #[derive(Default)]
 pub(crate) struct MemoryStore {
     inner: Mutex<Inner>,
+    /// As inside, for who only wants to know whether it is worth looking.
+    first: AtomicU64,
+    next: AtomicU64,
 }
 
 #[derive(Default)]
@@ -40,17 +46,26 @@ impl MemoryStore {
         self.inner.lock().bytes
     }
 
-    /// Gives the messages their offsets, from the one that is returned on.
-    pub fn append(&self, messages: impl Iterator<Item = Message>) -> Offset {
+    /// Below it nothing is kept, and at least down to it everything.
+    pub fn first_hint(&self) -> Offset {
+        self.first.load(Ordering::Relaxed)
+    }
+
+    /// There may be more already, but never less.
+    pub fn next_hint(&self) -> Offset {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Gives the message its offset, which is returned.
+    pub fn append(&self, message: NewMessage, ttl: Duration, now: Micros) -> Offset {
+        let bytes = message.bytes() as u64;
         let mut inner = self.inner.lock();
-        let first = inner.next;
-        for mut message in messages {
-            message.offset = inner.next;
-            inner.next += 1;
-            inner.bytes += message.bytes() as u64;
-            inner.push(message);
-        }
-        first
+        let offset = inner.next;
+        inner.next += 1;
+        inner.bytes += bytes;
+        inner.push(message_of(message, offset, ttl, now));
+        self.next.store(offset + 1, Ordering::Release);
+        offset
     }
 
     pub fn at(&self, from: Offset) -> Next {
@@ -75,8 +90,10 @@ impl MemoryStore {
         (inner.first..inner.next).find(later).unwrap_or(inner.next)
     }
 
-    pub fn trim(&self, below: Offset) {
+    /// Returns how many messages are gone, and their bytes.
+    pub fn trim(&self, below: Offset) -> (u64, u64) {
         let mut inner = self.inner.lock();
+        let (first, bytes) = (inner.first, inner.bytes);
         let below = below.min(inner.next);
         while inner.first < below {
             let at = inner.first;
@@ -90,6 +107,8 @@ impl MemoryStore {
                 inner.spare = Some(piece);
             }
         }
+        self.first.store(inner.first, Ordering::Relaxed);
+        (inner.first - first, bytes - inner.bytes)
     }
 }
 
@@ -115,26 +134,16 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::message::NewMessage;
 
-    fn message(n: u64) -> Message {
-        let new = NewMessage::of(Bytes::copy_from_slice(&n.to_le_bytes()));
-        Message {
-            offset: 0,
-            time: 0,
-            payload: new.payload,
-            key: None,
-            properties: new.properties,
-            ttl_ms: None,
-            not_before: None,
-        }
+    fn put(store: &MemoryStore, range: std::ops::Range<u64>) -> Vec<Offset> {
+        let message = |n: u64| NewMessage::of(Bytes::copy_from_slice(&n.to_le_bytes()));
+        range.map(|n| store.append(message(n), Duration::ZERO, 0)).collect()
     }
 
     #[test]
     fn messages_are_found_by_their_offsets_until_they_are_trimmed() {
         let store = MemoryStore::default();
-        assert_eq!(store.append((0..1000).map(message)), 0);
-        assert_eq!(store.append((1000..1003).map(message)), 1000);
+        assert_eq!(put(&store, 0..1003), (0..1003).collect::<Vec<_>>());
         assert_eq!((store.bounds(), store.bytes()), ((0, 1003), 8024));
         for offset in [0, 255, 256, 999, 1002] {
             match store.at(offset) {
@@ -145,13 +154,14 @@ mod tests {
             }
         }
         assert!(matches!(store.at(1003), Next::End));
-        store.trim(700);
+        assert_eq!(store.trim(700), (700, 5600));
+        assert_eq!((store.first_hint(), store.next_hint()), (700, 1003));
         assert_eq!((store.bounds(), store.bytes()), ((700, 1003), 8 * 303));
         assert!(matches!(store.at(699), Next::Gap { to: 700, lost: false }));
         assert!(matches!(store.at(700), Next::Message(found, _) if found.offset == 700));
         store.trim(5000);
         assert_eq!((store.bounds(), store.bytes()), ((1003, 1003), 0));
-        assert_eq!(store.append(std::iter::once(message(1003))), 1003);
+        assert_eq!(put(&store, 1003..1004), [1003]);
         assert!(matches!(store.at(1003), Next::Message(..)));
     }
 }
