@@ -77,7 +77,8 @@ pub trait Log: Send + Sync + 'static {
     /// Returns when what was journaled for these partitions before is as durable as they promise.
     fn flush<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>>;
 
-    /// Frames with the records from `from` on; none if there is nothing yet. Blocks if they are not in memory.
+    /// Frames with the records from `from` on; none if there is nothing yet. Blocks if they are not in memory. What is asked
+    /// for with `synced` and is not synced yet will be soon.
     fn read(&self, id: PartitionId, from: Offset, want: ReadWant) -> Result<Vec<Frame>>;
 
     /// The same if they are in memory, or if there are none; `None` if they have to be read from a disk.
@@ -91,6 +92,10 @@ pub trait Log: Send + Sync + 'static {
 
     /// The first offset from which on there may be records of `time` or later; the end if there are none yet.
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset>;
+
+    /// The time of the first record of the frame that holds an offset or what follows it, without reading the frame; `None` if
+    /// nothing does.
+    fn time_of(&self, id: PartitionId, offset: Offset) -> Result<Option<Micros>>;
 
     /// The offset of the newest checkpoint.
     fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>>;
@@ -159,8 +164,12 @@ impl Log for EmbeddedLog {
     fn read(&self, id: PartitionId, from: Offset, want: ReadWant) -> Result<Vec<Frame>> {
         let mut frames = EmbeddedLog::read(self, id, from, want.bytes)?;
         if want.synced {
-            let synced = self.bounds(id)?.synced;
+            let Bounds { synced, next, .. } = EmbeddedLog::bounds(self, id)?;
             frames.retain(|frame| frame.header.next() <= synced);
+            // In mode `os` nothing else would sync it.
+            if synced < next && frames.is_empty() {
+                self.ask_for_sync();
+            }
         }
         Ok(frames)
     }
@@ -179,6 +188,10 @@ impl Log for EmbeddedLog {
 
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
         EmbeddedLog::offset_at(self, id, time)
+    }
+
+    fn time_of(&self, id: PartitionId, offset: Offset) -> Result<Option<Micros>> {
+        EmbeddedLog::time_of(self, id, offset)
     }
 
     fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>> {

@@ -29,6 +29,11 @@ impl Durability {
         if strength(other) > strength(self) { other } else { self }
     }
 
+    /// The one of two that promises less.
+    pub fn weaker(self, other: Durability) -> Durability {
+        if self.stronger(other) == self { other } else { self }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Durability::Fsync => "fsync",

@@ -1,9 +1,10 @@
 //! The log on one disk: opened, appended to, read, closed.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
@@ -14,6 +15,7 @@ use crate::error::{LogError, Result};
 use crate::format::frame::Kind;
 use crate::format::record::RecordRef;
 use crate::ids::{Micros, Offset, PartitionId};
+use crate::measure::{Histogram, Observed};
 use crate::open::{self, Opened};
 use crate::partition::{Bounds, Frame, Listener, Partition};
 use crate::records::{Records, Unit};
@@ -97,8 +99,23 @@ pub struct Fence {
 }
 
 /// What a log has done since it was opened, and what it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogCounters {
+    /// Of blocks that were being written when the process before this one ended.
+    pub torn_bytes: u64,
+    pub is_poisoned: bool,
+    /// Of the disk, as of a look that is not long ago.
+    pub free_bytes: u64,
+    /// From the moment a group of submissions was taken to the answers, in microseconds, as the other times.
+    pub commit_us: Observed,
+    pub sync_us: Observed,
+    /// Before a submission was taken.
+    pub admission_us: Observed,
+    /// One value for each start.
+    pub recovery_us: Observed,
+    /// Of blocks.
+    pub commit_bytes: Observed,
+    pub commit_records: Observed,
     /// Written to segments.
     pub moved_bytes: u64,
     /// Frames that could not be read as they were written.
@@ -133,12 +150,15 @@ pub struct EmbeddedLog {
     next_slot: Mutex<usize>,
     log_id: u64,
     report: Report,
+    recovery_us: Histogram,
+    folder: String,
 }
 
 impl EmbeddedLog {
     /// Opens the log of a disk, after looking at all that was not known to be synced. Blocks. `log_id` names a new log;
     /// one that exists keeps its own.
     pub fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<EmbeddedLog> {
+        let began = Instant::now();
         let Opened {
             core,
             shelf,
@@ -147,6 +167,8 @@ impl EmbeddedLog {
             log_id,
             report,
         } = open::open(disk, log_id, options)?;
+        let recovery_us = Histogram::new(8);
+        recovery_us.observe_time(began.elapsed());
         let pace = Pace {
             linger: options.linger,
             interval: options.interval,
@@ -187,7 +209,20 @@ impl EmbeddedLog {
             next_slot: Mutex::new(next_slot),
             log_id,
             report,
+            recovery_us,
+            folder: options.folder.clone(),
         })
+    }
+
+    /// Where its files are, for people.
+    pub fn folder(&self) -> &str {
+        &self.folder
+    }
+
+    /// Returns as soon as the log is poisoned, with the cause; `None` when it was closed without that. Does not keep the log
+    /// open.
+    pub fn poisoned(&self) -> impl Future<Output = Option<Arc<str>>> + Send + 'static {
+        self.writer.over()
     }
 
     /// What was found at the start.
@@ -216,7 +251,17 @@ impl EmbeddedLog {
     /// For metrics.
     pub fn counters(&self) -> LogCounters {
         let (spare_files, full_files, segments) = self.shelf.counts();
+        let measures = self.writer.measures();
         LogCounters {
+            torn_bytes: self.report.torn_bytes,
+            is_poisoned: self.writer.poison().is_some(),
+            free_bytes: self.shelf.free_bytes(),
+            commit_us: measures.commit_us.observed(),
+            sync_us: measures.sync_us.observed(),
+            admission_us: measures.admission_us.observed().and_smallest(self.writer.admitted()),
+            recovery_us: self.recovery_us.observed(),
+            commit_bytes: measures.commit_bytes.observed(),
+            commit_records: measures.commit_records.observed(),
             moved_bytes: self.upkeep.moved_bytes(),
             corrupt_frames: self.upkeep.corrupt_frames(),
             spare_files,
@@ -299,6 +344,22 @@ impl EmbeddedLog {
         Ok(Appended { offsets, durability })
     }
 
+    /// Whether records of a kind would be taken now.
+    pub(crate) fn takes(&self, kind: Kind) -> Result<()> {
+        if let Some(cause) = self.writer.poison() {
+            return Err(LogError::Poisoned { cause });
+        }
+        match self.shelf.refuses().filter(|_| kind == Kind::Data) {
+            Some(full) => Err(full),
+            None => Ok(()),
+        }
+    }
+
+    /// Of the files that are full, about what is stored.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.shelf.stored_bytes()
+    }
+
     /// Adds a record to what goes with the next block, within 10 ms, and that nobody waits for: it is lost by a crash
     /// before that. Costs no more than encoding it.
     pub fn journal(&self, id: PartitionId, kind: Kind, record: &RecordRef<'_>) -> Result<()> {
@@ -334,6 +395,11 @@ impl EmbeddedLog {
     /// Returns when all that was appended and journaled so far survives a power cut.
     pub async fn sync(&self) -> Result<()> {
         self.submit(Parts::new(), Durability::Fsync, 0).await.map(drop)
+    }
+
+    /// Has what was written so far synced soon. Nobody waits for it.
+    pub(crate) fn ask_for_sync(&self) {
+        self.writer.ask_for_sync();
     }
 
     async fn submit(&self, parts: Parts, durability: Durability, bytes: usize) -> Result<Offsets> {
@@ -397,6 +463,12 @@ impl EmbeddedLog {
     /// the reader looks at the records that follow.
     pub fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
         self.partition(id)?.at_time(time)
+    }
+
+    /// The time of the first record of the frame that holds an offset or what follows it, by its header alone; `None` if
+    /// nothing does.
+    pub fn time_of(&self, id: PartitionId, offset: Offset) -> Result<Option<Micros>> {
+        self.partition(id)?.time_of(offset)
     }
 
     /// The offset of the newest record of kind [`Kind::Checkpoint`].
@@ -616,5 +688,71 @@ mod tests {
         records.push(&RecordRef::of(1, &half)).unwrap();
         assert!(records.push(&RecordRef::of(1, &half)).is_err());
         assert_eq!(records.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing() {
+        let disk = crate::disk::sim::SimDisk::new(1, 64 << 20);
+        let options = LogOptions {
+            file_bytes: 1 << 20,
+            first_file_bytes: 1 << 20,
+            spare: 1,
+            min_free_bytes: Some(0),
+            ..LogOptions::default()
+        };
+        let open = || EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap();
+        let id = PartitionId::new(1, 0);
+        let log = open();
+        log.create(id, Durability::Fsync).await.unwrap();
+        let space = crate::disk::Disk::space(&disk).unwrap();
+        disk.set_capacity(space.total_bytes - space.free_bytes);
+        // Until nothing is taken any more: files are full, and not one page is left for a block of any kind.
+        let mut stored = 0;
+        while log.append(Unit::of(id, one(&[stored as u8; 3000])), None).await.is_ok() {
+            stored += 1;
+        }
+        let state = |log: &EmbeddedLog| log.journal(id, Kind::State, &RecordRef::of(1, &[9; 3000]));
+        while state(&log).is_ok() && log.flush(&[id]).await.is_ok() {}
+        assert!(matches!(log.status(), LogStatus::DiskFull(_)), "{:?}", log.status());
+        let next = log.bounds(id).unwrap().next;
+        assert!(next > 200, "{next}, {stored} messages");
+        log.close();
+        drop(log);
+        for _ in 0..2 {
+            let log = open();
+            assert_eq!((log.bounds(id).unwrap().next, log.report().torn_bytes), (next, 0));
+            assert_eq!(values(&log, id).len() as u64, next);
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_watches_a_log_is_told_at_once_that_it_is_poisoned_or_closed() {
+        let disk = crate::disk::sim::SimDisk::new(1, 64 << 20);
+        let options = LogOptions {
+            file_bytes: 1 << 20,
+            first_file_bytes: 1 << 20,
+            min_free_bytes: Some(0),
+            ..LogOptions::default()
+        };
+        let open = || EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap();
+        let id = PartitionId::new(1, 0);
+        let log = open();
+        let watching = tokio::spawn(log.poisoned());
+        log.create(id, Durability::Os).await.unwrap();
+        drop(log);
+        assert_eq!(watching.await.unwrap(), None);
+        // Nobody waits for the sync that fails: it is that of an idle writer, or of an interval.
+        let log = open();
+        disk.set_faults(crate::disk::sim::Faults {
+            failing_syncs: 1,
+            failing_writes: 0,
+        });
+        let watching = tokio::spawn(log.poisoned());
+        log.ask_for_sync();
+        let _ = log.append(Unit::of(id, one(b"x")), None).await;
+        log.ask_for_sync();
+        let cause = watching.await.unwrap().unwrap();
+        assert!(cause.contains("cannot sync"), "{cause}");
+        assert!(matches!(log.status(), LogStatus::Poisoned(_)) && log.counters().is_poisoned);
     }
 }

@@ -75,6 +75,15 @@ pub enum LogError {
     },
     #[error("the log has {limit} partitions, which is as many as it may have")]
     TooManyPartitions { limit: usize },
+    /// Disks do not commit together.
+    #[error("a part of what was to be stored on several disks is stored, the rest is not: {cause}")]
+    Partly { cause: Arc<LogError> },
+    #[error("{folder} cannot be a folder of this log: {why}; name in log.dirs the folders of one log and nothing else")]
+    NotOurs { folder: String, why: String },
+    #[error(
+        "disk {disk} of the {of} disks of this log is not in any of {folders}; mount it, or name its folder in log.dirs"
+    )]
+    DiskMissing { disk: usize, of: usize, folders: String },
     #[error("the log is closed")]
     Closed,
 }

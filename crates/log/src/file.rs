@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -33,7 +34,13 @@ pub(crate) struct LogFile {
     file: Arc<dyn DiskFile>,
     index: RwLock<Index>,
     cache: Arc<IndexCache>,
+    /// Whether what stands in it may be taken for blocks that it does not have: one of the three below.
+    deceit: AtomicU8,
 }
+
+const UNKNOWN: u8 = 0;
+const HONEST: u8 = 1;
+const DECEIVES: u8 = 2;
 
 /// What is known of the frames of a file.
 enum Index {
@@ -81,6 +88,7 @@ impl LogFile {
             file,
             index: RwLock::new(Index::Open(FileIndex::default())),
             cache: cache.clone(),
+            deceit: AtomicU8::new(UNKNOWN),
         }
     }
 
@@ -116,16 +124,62 @@ impl LogFile {
             let _ = disk.remove(&unfinished);
             LogError::io("cannot make", &name)(error)
         })?;
-        Ok(LogFile::of(FileKind::Commit, number, size, file, cache))
+        let made = LogFile::of(FileKind::Commit, number, size, file, cache);
+        made.deceit.store(HONEST, Ordering::Relaxed);
+        Ok(made)
     }
 
     /// A commit file in which nothing is needed any more, under a new number. What stands in it is of older blocks, and its
-    /// footer names the old number, so nothing of it will be believed.
+    /// footer names the old number, so nothing of it will be believed. It must not hold messages that look like blocks, see
+    /// [`LogFile::may_deceive`]: their sequences may be any.
     pub fn recycle(self, disk: &dyn Disk, number: u64) -> Result<LogFile> {
         let name = commit_name(number);
         let renamed = disk.rename(&self.name, &name).and_then(|()| disk.sync_names());
         renamed.map_err(LogError::io("cannot rename to", &name))?;
-        Ok(LogFile::of(FileKind::Commit, number, self.size, self.file, &self.cache))
+        let again = LogFile::of(FileKind::Commit, number, self.size, self.file, &self.cache);
+        again.deceit.store(HONEST, Ordering::Relaxed);
+        Ok(again)
+    }
+
+    /// A message was written that looks like a block where one may begin.
+    pub fn deceives(&self) {
+        self.deceit.store(DECEIVES, Ordering::Relaxed);
+    }
+
+    /// Whether a page of it looks like the start of a block and is none. A file of an earlier process has to be read for
+    /// that, once; what cannot be read may be anything.
+    pub fn may_deceive(&self) -> bool {
+        match self.deceit.load(Ordering::Relaxed) {
+            HONEST => return false,
+            DECEIVES => return true,
+            _ => {}
+        }
+        let deceives = self.looks_deceiving().unwrap_or(true);
+        let deceit = if deceives { DECEIVES } else { HONEST };
+        self.deceit.store(deceit, Ordering::Relaxed);
+        deceives
+    }
+
+    fn looks_deceiving(&self) -> Result<bool> {
+        let mut at = 0;
+        // What stood behind the last block was looked at when the file was used again before.
+        while let Some(header) = BlockHeader::decode(&self.read(at, block::LEN)?) {
+            let front = crate::format::pages(header.headers_len()) as u64;
+            let end = at + u64::from(header.block_len);
+            let mut from = at + front;
+            while from < end {
+                let piece = self.read(from, FILL.min((end - from) as usize))?;
+                if piece.is_empty() {
+                    return Ok(true);
+                }
+                if block::begins_within(&piece, 0) {
+                    return Ok(true);
+                }
+                from += FILL as u64;
+            }
+            at = end;
+        }
+        Ok(false)
     }
 
     /// A segment that was written under another name and synced.

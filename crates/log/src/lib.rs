@@ -9,6 +9,9 @@
 mod cache;
 mod check;
 mod contract;
+#[cfg(any(test, feature = "contract-suite"))]
+pub mod contract_suite;
+mod disks;
 mod dump;
 mod durability;
 mod embedded;
@@ -16,6 +19,7 @@ mod error;
 mod file;
 mod ids;
 mod index;
+mod measure;
 mod open;
 mod partition;
 mod records;
@@ -34,11 +38,13 @@ pub mod fuzz;
 
 pub use check::{CheckReport, CheckedPartition, Finding, FindingKind, Lost, Progress, check};
 pub use contract::{BoxFuture, Log, LogCaps, ReadWant};
+pub use disks::{Disks, Together};
 pub use dump::{DumpOptions, Dumped, dump};
 pub use durability::Durability;
 pub use embedded::{Appended, EmbeddedLog, Fence, LogCounters, LogOptions, LogStatus};
 pub use error::{LogError, Result};
 pub use ids::{Micros, Offset, PartitionId, Sequence};
+pub use measure::{Histogram, Measures, Observed};
 pub use partition::{Bounds, Frame, Listener};
 pub use records::{Records, SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Unit};
 pub use recovery::Report;

@@ -137,11 +137,13 @@ impl Partition {
                 return;
             }
             inner.extend(file, header.base, next, u64::from(header.body_len));
-            if let Some(body) = body {
-                inner.tail.push_back(Frame {
+            match body {
+                Some(body) => inner.tail.push_back(Frame {
                     header: *header,
                     body: body.clone(),
-                });
+                }),
+                // It would be a hole: what stands before it is read from the file.
+                None => inner.tail.clear(),
             }
         }
         self.grown.notify_waiters();
@@ -310,6 +312,18 @@ impl Partition {
             }
         }
         Ok(next)
+    }
+
+    /// The time of the first record of the frame with an offset, or of the next one.
+    pub fn time_of(&self, offset: Offset) -> Result<Option<Micros>> {
+        let range = {
+            let inner = self.inner.lock();
+            let at = inner.ranges.partition_point(|range| range.next <= offset);
+            inner.ranges.get(at).cloned()
+        };
+        let Some(range) = range else { return Ok(None) };
+        let entries = range.file.entries(self.id, offset, 1)?;
+        Ok(entries.first().map(|entry| entry.header.base_time))
     }
 
     /// The base of the newest frame of a kind.

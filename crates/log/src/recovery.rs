@@ -240,25 +240,42 @@ impl Walk {
         }
     }
 
-    /// All sound block headers of this log at the start of any page.
+    /// The headers of the blocks that follow each other from the start of the file, and of all that look like blocks of this
+    /// log behind them. Bytes of a message that look like a block are none where their own block was followed.
     fn headers(&self, file: &LogFile) -> Result<Vec<(u64, BlockHeader)>> {
-        let mut found = Vec::new();
+        let mut found: Vec<(u64, BlockHeader)> = Vec::new();
         let mut at = 0;
+        while let Some(header) = self.header_in(file, at, &file.read(at, block::LEN)?)? {
+            if found
+                .last()
+                .is_some_and(|(_, last)| last.sequence + 1 != header.sequence)
+            {
+                break;
+            }
+            found.push((at, header));
+            at += u64::from(header.block_len);
+        }
         while at < file.size {
             let piece = file.read(at, PIECE)?;
             for (n, page) in piece.chunks(PAGE).enumerate() {
-                let Some(header) = BlockHeader::decode(page) else {
-                    continue;
-                };
                 let position = at + (n * PAGE) as u64;
-                let own = self.log_id.is_none_or(|id| id == header.log_id);
-                if own && header.is_sound(&file.read(position, header.headers_len())?) {
+                if let Some(header) = self.header_in(file, position, page)? {
                     found.push((position, header));
                 }
             }
             at += PIECE as u64;
         }
         Ok(found)
+    }
+
+    /// The sound header of a block of this log with which `bytes` at a position of the file begin.
+    fn header_in(&self, file: &LogFile, at: u64, bytes: &[u8]) -> Result<Option<BlockHeader>> {
+        let own = |header: &BlockHeader| self.log_id.is_none_or(|id| id == header.log_id);
+        let Some(header) = BlockHeader::decode(bytes).filter(own) else {
+            return Ok(None);
+        };
+        let sound = header.is_sound(&file.read(at, header.headers_len())?);
+        Ok(sound.then_some(header))
     }
 
     /// Follows the blocks of a file that has no index of its own.

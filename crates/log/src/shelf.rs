@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub(crate) struct Shelf {
     changed: Condvar,
     /// Mirrors `State::full`, for those who only want to know.
     full: AtomicBool,
+    /// Of the disk, when it was looked at last.
+    free_bytes: AtomicU64,
     hooks: OnceLock<Hooks>,
 }
 
@@ -112,6 +114,7 @@ impl Shelf {
             }),
             changed: Condvar::new(),
             full: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(0),
             hooks: OnceLock::new(),
         }
     }
@@ -196,10 +199,21 @@ impl Shelf {
         self.state.lock().segments.clone()
     }
 
+    /// Of the files that are full, and of segments.
+    pub fn stored_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.sealed.iter().chain(&state.segments).map(|file| file.size).sum()
+    }
+
     /// Files of each kind: ready, full, segments.
     pub fn counts(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
         (state.ready.len(), state.sealed.len(), state.segments.len())
+    }
+
+    /// Free on the disk, as of the last look, which is not long ago.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes.load(Ordering::Relaxed)
     }
 
     /// Why new messages are refused, if they are.
@@ -222,7 +236,7 @@ impl Shelf {
         match (dead, lacking) {
             // More than are wanted: a file gets free just after one was taken, and filling another with zeros meanwhile
             // costs the disk as much as all that is committed.
-            (Some(file), _) if file.size == self.policy.file_bytes && ready < 2 * spare => {
+            (Some(file), _) if file.size == self.policy.file_bytes && ready < 2 * spare && !file.may_deceive() => {
                 let number = self.number();
                 let file = file.recycle(self.disk.as_ref(), number)?;
                 self.put_ready(file);
@@ -317,6 +331,7 @@ impl Shelf {
         let folder = &self.policy.folder;
         let space = self.disk.space();
         let space = space.map_err(LogError::io("cannot ask for the free space of", folder))?;
+        self.free_bytes.store(space.free_bytes, Ordering::Relaxed);
         let least = self.min_free_bytes(space);
         let was_full = self.full.load(Ordering::Relaxed);
         let needed = more + if was_full { least / 100 * RESUME_PERCENT } else { least };

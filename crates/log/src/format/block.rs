@@ -19,6 +19,13 @@ pub const BLOCK_MAX: usize = 40 << 20;
 const MAGIC: [u8; 4] = *b"TWB1";
 const CRC_AT: usize = 12;
 
+/// Whether any page of `bytes`, which begin with a page, looks like the start of a block, from position `from` on, which is
+/// that of a page.
+pub(crate) fn begins_within(bytes: &[u8], from: usize) -> bool {
+    let pages = bytes.get(from..).unwrap_or_default().chunks(PAGE);
+    pages.into_iter().any(|page| page.starts_with(&MAGIC))
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
     /// Frames; none in the block that an idle writer leaves to name what it has synced.

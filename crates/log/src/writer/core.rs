@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -14,6 +15,7 @@ use crate::error::{LogError, Result};
 use crate::format::frame::Kind;
 use crate::format::record::RecordRef;
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
+use crate::measure::Measures;
 use crate::partition::Partition;
 use crate::records::Records;
 use crate::shelf::Purpose;
@@ -57,6 +59,7 @@ pub(crate) struct Core {
     block_max: usize,
     tail: Tail,
     poison: Option<Arc<str>>,
+    pub measures: Arc<Measures>,
 }
 
 struct Row {
@@ -110,6 +113,7 @@ impl Core {
                 bytes_max: tail_bytes_max,
             },
             poison: None,
+            measures: Arc::default(),
         }
     }
 
@@ -123,6 +127,11 @@ impl Core {
             frame: 0,
             unsynced: false,
         });
+    }
+
+    #[cfg(test)]
+    pub fn current_file(&self) -> u64 {
+        self.files.current().number
     }
 
     pub fn poison(&self) -> Option<&Arc<str>> {
@@ -308,13 +317,21 @@ impl Core {
             log_id: self.log_id,
             synced: self.synced,
         });
+        if block.deceives {
+            self.write_front(&block, place)?;
+        }
         // The sync of a write is of its own bytes only.
         if sync && self.synced + 1 == self.next {
+            let began = Instant::now();
             place.file.write_and_sync(&block.bytes, place.at)?;
+            self.measures.sync_us.observe_time(began.elapsed());
             self.synced = self.next;
         } else {
             place.file.write(&block.bytes, place.at)?;
         }
+        self.measures.commit_bytes.observe(block.bytes.len() as u64);
+        let records: u64 = block.frames.iter().map(|frame| u64::from(frame.header.records)).sum();
+        self.measures.commit_records.observe(records);
         self.files.written(place, block.bytes.len(), &block.frames);
         self.next += 1;
         // Its memory serves the next one.
@@ -322,6 +339,16 @@ impl Core {
             self.group = group;
         }
         Ok(block)
+    }
+
+    /// Messages may hold what looks like a block where one may begin. Then the headers of the block are on the disk before
+    /// its bodies: who finds the bodies knows by the headers that they are some. Otherwise a power cut that took only the
+    /// headers would leave blocks that nobody wrote, and recovery might insist on them.
+    fn write_front(&self, block: &Block, place: &Place) -> Result<()> {
+        place.file.deceives();
+        let front = block.bytes.get(..block.headers_len()).unwrap_or(&block.bytes);
+        place.file.write(front, place.at)?;
+        place.file.sync()
     }
 
     /// Every file begins with all partitions as they are, so that older files are not needed for that.
@@ -383,10 +410,12 @@ impl Core {
         if let Some(cause) = &self.poison {
             return Err(LogError::Poisoned { cause: cause.clone() });
         }
+        let began = Instant::now();
         if let Err(error) = self.files.current().sync() {
             self.poison = Some(error.to_string().into());
             return Err(error);
         }
+        self.measures.sync_us.observe_time(began.elapsed());
         self.synced = self.next.saturating_sub(1);
         self.note_synced();
         Ok(())

@@ -2,6 +2,7 @@
 //! and what was not is there as a beginning without holes.
 
 mod damage;
+mod deceit;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -61,6 +61,15 @@ pub(crate) struct GroupFrame {
 pub(crate) struct Block {
     pub bytes: Bytes,
     pub frames: Vec<BlockFrame>,
+    /// At the start of a page stands a body's byte that looks like the start of a block.
+    pub deceives: bool,
+}
+
+impl Block {
+    /// The pages that the headers take, whole.
+    pub fn headers_len(&self) -> usize {
+        pages(block::LEN + self.frames.len() * frame::LEN)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +169,7 @@ impl Group {
             rest.copy_from_slice(&self.headers);
         }
         let bytes = Bytes::from(bytes);
+        let deceives = block::begins_within(&bytes, pages(frames_at));
         let mut frames = Vec::with_capacity(count);
         let mut at = frames_at;
         for frame in self.frames.drain(..) {
@@ -175,7 +185,11 @@ impl Group {
         }
         // Many partitions at once are no reason to keep as many lists.
         self.spare.truncate(SPARE_MAX);
-        Block { bytes, frames }
+        Block {
+            bytes,
+            frames,
+            deceives,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! next group, and only if that group is smaller than the last one it waits for the rest, at most for `linger`.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,6 +16,7 @@ use super::group::Part;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::ids::Micros;
+use crate::measure::Measures;
 use crate::partition::Partition;
 
 /// After so long without work the writer notes what it has synced.
@@ -49,6 +51,9 @@ struct Shared {
     arrived: Condvar,
     room: Notify,
     pace: Pace,
+    /// The log is poisoned, or closed.
+    over: Notify,
+    measures: Arc<Measures>,
 }
 
 /// How many submissions the next group is likely to have.
@@ -71,7 +76,10 @@ struct Inbox {
     dirty: Vec<Arc<Partition>>,
     dirty_since: Option<Instant>,
     closing: bool,
+    closed: bool,
     poison: Option<Arc<str>>,
+    /// Submissions that did not have to wait for room.
+    admitted: u64,
     /// The writer sleeps until so many submissions are there.
     wake_at: usize,
 }
@@ -83,6 +91,8 @@ impl Writer {
             arrived: Condvar::new(),
             room: Notify::new(),
             pace,
+            over: Notify::new(),
+            measures: core.measures.clone(),
         });
         let own = shared.clone();
         let thread = std::thread::Builder::new()
@@ -101,14 +111,56 @@ impl Writer {
         if self.shared.try_push(&mut submission)? {
             return Ok(());
         }
+        let began = Instant::now();
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
             if self.shared.try_push(&mut submission)? {
+                self.shared.measures.admission_us.observe_time(began.elapsed());
                 return Ok(());
             }
             room.await;
+        }
+    }
+
+    /// Has what was written so far synced soon. Nobody waits for it.
+    pub fn ask_for_sync(&self) {
+        let mut submission = Some(Submission {
+            parts: Parts::new(),
+            durability: Durability::Fsync,
+            bytes: 0,
+            done: None,
+        });
+        // Poisoned or closed: there is nobody to sync.
+        let _ = self.shared.try_push(&mut submission);
+    }
+
+    pub fn measures(&self) -> Arc<Measures> {
+        self.shared.measures.clone()
+    }
+
+    /// Submissions that found room at once.
+    pub fn admitted(&self) -> u64 {
+        self.shared.inbox.lock().admitted
+    }
+
+    /// Returns as soon as nothing is taken any more, with the reason; `None` when the log was closed without one.
+    pub fn over(&self) -> impl Future<Output = Option<Arc<str>>> + Send + 'static {
+        let shared = self.shared.clone();
+        async move {
+            loop {
+                let over = shared.over.notified();
+                tokio::pin!(over);
+                over.as_mut().enable();
+                {
+                    let inbox = shared.inbox.lock();
+                    if inbox.poison.is_some() || inbox.closed {
+                        return inbox.poison.clone();
+                    }
+                }
+                over.await;
+            }
         }
     }
 
@@ -202,6 +254,7 @@ impl Shared {
             return Ok(false);
         }
         inbox.bytes += bytes;
+        inbox.admitted += u64::from(bytes > 0);
         inbox.waiting.extend(submission.take());
         // The writer is called once, when there is enough for it.
         if inbox.waiting.len() == inbox.wake_at {
@@ -220,15 +273,13 @@ impl Shared {
             while !waiting.is_empty() {
                 expected.came = 0;
                 let count = || expected.came = self.inbox.lock().waiting.len();
+                let began = Instant::now();
                 expected.answered = core.commit_with(&mut waiting, now(), count);
+                self.measures.commit_us.observe_time(began.elapsed());
                 marked = false;
             }
             self.sync_if_due(&mut core);
-            if let Some(cause) = core.poison() {
-                self.inbox.lock().poison = Some(cause.clone());
-                // Those who wait outside learn it now.
-                self.room.notify_waiters();
-            }
+            self.tell_poison(&core);
             if closing {
                 // Those who were too late for the last group.
                 let mut inbox = self.inbox.lock();
@@ -239,9 +290,20 @@ impl Shared {
                 if core.sync().is_ok() && core.has_news() {
                     let _ = core.mark(now()).and_then(|()| core.sync());
                 }
+                self.tell_poison(&core);
+                self.inbox.lock().closed = true;
+                self.over.notify_waiters();
                 return;
             }
         }
+    }
+
+    /// Those who wait outside, and whoever watches, learn at once that nothing is taken any more.
+    fn tell_poison(&self, core: &Core) {
+        let Some(cause) = core.poison() else { return };
+        self.inbox.lock().poison.get_or_insert_with(|| cause.clone());
+        self.room.notify_waiters();
+        self.over.notify_waiters();
     }
 
     /// Waits for submissions and takes them all. Returns whether they are the last.
@@ -276,10 +338,11 @@ impl Shared {
                 drop(inbox);
                 self.sync_if_due(core);
                 if !*marked && core.has_news() {
-                    // Failing, it poisons the log, which the next submission is told.
                     let _ = core.mark(now());
                     *marked = true;
                 }
+                // Failing, both poison the log.
+                self.tell_poison(core);
                 inbox = self.inbox.lock();
             }
         }
@@ -332,7 +395,7 @@ impl Shared {
     fn sync_if_due(&self, core: &mut Core) {
         let old = |since: Micros| now() - since >= self.pace.interval.as_micros() as Micros;
         if core.unsynced_since().is_some_and(old) {
-            // Failing, it poisons the log, which the next submission is told.
+            // Failing, it poisons the log.
             let _ = core.sync();
         }
     }

@@ -1,0 +1,184 @@
+//! Making partitions and appending to them: offsets, order, durability, units, owners.
+
+use std::sync::Arc;
+
+use super::{ALL, Suite, append, lasting, number, of, offered, read_all, values};
+use crate::contract::Log;
+use crate::durability::Durability;
+use crate::error::LogError;
+use crate::format::frame::Kind;
+use crate::format::record::RecordRef;
+use crate::ids::PartitionId;
+use crate::records::{Records, Unit};
+
+pub async fn run(suite: &Suite) {
+    durabilities(suite).await;
+    offsets(suite).await;
+    order(suite).await;
+    units(suite).await;
+    sizes(suite).await;
+    owners(suite).await;
+    names(suite).await;
+}
+
+/// L2, L3: what is promised is given or refused, and named.
+async fn durabilities(suite: &Suite) {
+    let log = suite.open().await;
+    for durability in ALL {
+        let id = suite.new_id();
+        let created = log.create(id, durability).await;
+        if !offered(&log).contains(&durability) {
+            let refused = matches!(created, Err(LogError::DurabilityUnavailable { .. }));
+            assert!(refused, "L3: {durability:?} is not offered, but {created:?}");
+            continue;
+        }
+        created.unwrap();
+        let appended = log.append(Unit::of(id, of(["a"], 1)), None).await.unwrap();
+        let named = appended.durability.stronger(durability);
+        assert_eq!(named, appended.durability, "L2: less than {durability:?} holds");
+    }
+}
+
+/// L1: offsets strictly increase, also over a restart.
+async fn offsets(suite: &Suite) {
+    let mut log = suite.open().await;
+    let contiguous = log.caps().contiguous;
+    for durability in lasting(&log) {
+        let id = suite.partition(&log, durability).await;
+        let mut last = None;
+        for round in 0..3 {
+            for n in 0..20u64 {
+                let first = append(&log, id, of((0..=n).map(number), 1)).await;
+                assert!(last < Some(first), "L1: {first} after {last:?}");
+                let gapless = last.is_none_or(|last: u64| last + 1 == first);
+                assert!(!contiguous || gapless, "L1: caps say that there are no gaps");
+                last = Some(first + n);
+            }
+            let bounds = log.bounds(id).unwrap();
+            assert!(Some(bounds.next) > last, "L1: the next offset is behind the last");
+            if round < 2 {
+                log = suite.again(log).await;
+            }
+        }
+        let found = read_all(&log, id);
+        assert_eq!(
+            found.len(),
+            3 * (1..=20).sum::<usize>(),
+            "{durability:?}: all that was acknowledged is there"
+        );
+        assert!(found.is_sorted_by(|one, other| one.0 < other.0), "L1");
+    }
+}
+
+/// L5: what one caller begins one after the other keeps its order in each partition.
+async fn order(suite: &Suite) {
+    let log = suite.open().await;
+    for durability in offered(&log) {
+        let id = suite.partition(&log, durability).await;
+        let appends: Vec<_> = (0..200u64)
+            .map(|n| log.append(Unit::of(id, of([number(n)], 1)), None))
+            .collect();
+        for appended in crate::disks::all(appends).await {
+            appended.unwrap();
+        }
+        let wanted: Vec<Vec<u8>> = (0..200u64).map(|n| number(n).to_vec()).collect();
+        assert_eq!(values(&log, id), wanted, "L5: {durability:?}");
+    }
+}
+
+/// A unit is stored as a whole, each part at the offset that is named for it.
+async fn units(suite: &Suite) {
+    let log = suite.open().await;
+    let mut ids = Vec::new();
+    for durability in offered(&log) {
+        ids.push(suite.partition(&log, durability).await);
+    }
+    let unit = ids
+        .iter()
+        .fold(Unit::default(), |unit, id| unit.and(*id, of(["x", "y"], 1)));
+    let appended = log.append(unit.clone(), None).await.unwrap();
+    assert_eq!(appended.offsets.len(), ids.len(), "L2: one offset for each part");
+    for (id, offset) in ids.iter().zip(&appended.offsets) {
+        assert_eq!(read_all(&log, *id).first(), Some(&(*offset, b"x".to_vec())), "L2");
+    }
+    let missing = log.append(unit.and(suite.new_id(), of(["z"], 1)), None).await;
+    assert!(matches!(missing, Err(LogError::NoPartition(_))), "{missing:?}");
+    for id in &ids {
+        assert_eq!(
+            values(&log, *id).len(),
+            2,
+            "a unit with a wrong part was stored in part"
+        );
+    }
+}
+
+/// What is larger than the log says it takes is refused before anything is stored.
+async fn sizes(suite: &Suite) {
+    let log = suite.open().await;
+    let id = suite.partition(&log, offered(&log)[0]).await;
+    let limit = log.caps().unit_bytes_max;
+    let half = || {
+        let mut records = Records::new();
+        records.push(&RecordRef::of(1, &vec![0; limit / 2 + 1])).unwrap();
+        records
+    };
+    let refused = log.append(Unit::of(id, half()).and(id, half()), None).await;
+    assert!(matches!(refused, Err(LogError::TooLarge { .. })), "{refused:?}");
+    assert_eq!(values(&log, id).len(), 0);
+    append(&log, id, half()).await;
+    assert_eq!(values(&log, id)[0].len(), limit / 2 + 1);
+}
+
+/// L7: who acquired a partition later shuts out who did before, also over a restart.
+async fn owners(suite: &Suite) {
+    let mut log = suite.open().await;
+    for durability in lasting(&log) {
+        let id = suite.partition(&log, durability).await;
+        let stale = log.acquire(id).await.unwrap();
+        let one = |text: &'static str| Unit::of(id, of([text], 1));
+        log.append(one("first"), Some(stale)).await.unwrap();
+        let owner = log.acquire(id).await.unwrap();
+        assert!(owner.epoch > stale.epoch, "L7: epochs rise");
+        for _ in 0..2 {
+            let refused = log.append(one("stale"), Some(stale)).await;
+            assert!(matches!(refused, Err(LogError::Fenced { .. })), "L7: {refused:?}");
+            log.append(one("owner"), Some(owner)).await.unwrap();
+            assert_eq!(log.bounds(id).unwrap().epoch, owner.epoch);
+            log = suite.again(log).await;
+        }
+        assert_eq!(
+            values(&log, id),
+            [&b"first"[..], b"owner", b"owner"],
+            "L7: {durability:?}"
+        );
+    }
+}
+
+/// Partitions are there once they are made, until they are removed.
+async fn names(suite: &Suite) {
+    let mut log = suite.open().await;
+    let (kept, gone) = (suite.new_id(), suite.new_id());
+    for id in [kept, gone] {
+        log.create(id, Durability::Fsync).await.unwrap();
+        append(&log, id, of(["a"], 1)).await;
+    }
+    let twice = log.create(kept, Durability::Fsync).await;
+    assert!(matches!(twice, Err(LogError::PartitionExists(_))), "{twice:?}");
+    log.remove(gone).await.unwrap();
+    for _ in 0..2 {
+        let known = log.partitions();
+        assert!(known.contains(&kept) && !known.contains(&gone));
+        missing(&log, gone).await;
+        log = suite.again(log).await;
+    }
+}
+
+async fn missing(log: &Arc<dyn Log>, id: PartitionId) {
+    let none = |error: Option<LogError>| matches!(error, Some(LogError::NoPartition(_)));
+    assert!(none(log.bounds(id).err()));
+    assert!(none(log.newest(id, 0, 1).err()));
+    assert!(none(log.append(Unit::of(id, of(["a"], 1)), None).await.err()));
+    assert!(none(log.trim(id, 1).err()) && none(log.acquire(id).await.err()) && none(log.remove(id).await.err()));
+    let pushed = log.journal(id, Kind::State, &mut |records| records.push(&RecordRef::of(1, b"x")));
+    assert!(none(pushed.err()));
+}

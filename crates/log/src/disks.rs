@@ -1,0 +1,594 @@
+//! Several disks as one log: each has files and a writer of its own, and a partition lives on one of them.
+//!
+//! A new partition goes to the disk on which least is stored, or to that of the partitions it is appended to together with.
+//! Where a partition is need not be written down anywhere: each disk knows its own. Which disks belong together does, for a
+//! disk that is not mounted must not look like one that is new: each says in a partition of its own ([`MEMBER`]) which of how
+//! many it is, and the ids of their logs follow from each other.
+//!
+//! What a unit brings to one disk is stored as a whole or not at all; a unit of several disks is not. Its messages come first
+//! on all disks, and state, which may say that messages are settled, only when they are stored: a crash in between repeats
+//! messages and loses none.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use parking_lot::RwLock;
+
+use crate::contract::{BoxFuture, Log, LogCaps, ReadWant};
+use crate::disk::Disk;
+use crate::durability::Durability;
+use crate::embedded::{Appended, EmbeddedLog, Fence, LogOptions, LogStatus};
+use crate::error::{LogError, Result};
+use crate::file;
+use crate::format::frame::Kind;
+use crate::format::record::{RecordRef, records};
+use crate::ids::{Micros, Offset, PartitionId};
+use crate::partition::{Bounds, Frame, Listener};
+use crate::records::{Records, Unit};
+use crate::segment::Keep;
+use crate::writer::core::Offsets;
+use crate::writer::thread::now;
+
+/// On each disk: which of how many it is.
+const MEMBER: PartitionId = PartitionId::new(0, 1);
+
+const DISKS_MAX: usize = 64;
+
+/// Spreads the ids of a log's disks; the first one has the id of the log.
+const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Partitions that have the same answer live on one disk.
+pub type Together = fn(PartitionId) -> PartitionId;
+
+/// The disks of one log.
+pub struct Disks {
+    id: u64,
+    logs: Vec<Arc<EmbeddedLog>>,
+    together: Together,
+    places: RwLock<Places>,
+}
+
+#[derive(Default)]
+struct Places {
+    disks: HashMap<PartitionId, usize>,
+    /// By what [`Together`] says: the disk, and how many partitions there are.
+    homes: HashMap<PartitionId, (usize, usize)>,
+    /// Partitions on each disk.
+    counts: Vec<usize>,
+}
+
+/// Which of how many disks one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    this: usize,
+    of: usize,
+}
+
+/// A disk that has a log already.
+struct Known {
+    at: usize,
+    log: Arc<EmbeddedLog>,
+    member: Option<Member>,
+}
+
+fn id_of(log: u64, disk: usize) -> u64 {
+    log ^ (disk as u64).wrapping_mul(STRIDE)
+}
+
+impl Disks {
+    /// Opens a log on one disk or more, in any order. Disks with nothing on them are added to it; each that belongs to it must
+    /// be there. `log_id` names a new log. Blocks while it looks at what is stored.
+    pub async fn open(disks: Vec<(Arc<dyn Disk>, LogOptions)>, log_id: u64, together: Together) -> Result<Disks> {
+        let mut known = Vec::new();
+        for (at, (disk, options)) in disks.iter().enumerate() {
+            if let Some(log) = open_if_used(disk, log_id, options)? {
+                let member = read_member(&log)?;
+                known.push(Known { at, log, member });
+            }
+        }
+        let folders: Vec<&str> = disks.iter().map(|(_, options)| options.folder.as_str()).collect();
+        let id = set_of(&known).unwrap_or(log_id);
+        let numbers = numbers(&known, id, &folders)?;
+        let mut logs: Vec<(usize, Arc<EmbeddedLog>, Option<Member>)> = known
+            .into_iter()
+            .zip(numbers)
+            .map(|(known, number)| (number, known.log, known.member))
+            .collect();
+        let used: Vec<String> = logs.iter().map(|(_, log, _)| log.folder().to_owned()).collect();
+        for (disk, options) in disks.iter().filter(|(_, options)| !used.contains(&options.folder)) {
+            let number = logs.len();
+            let log = EmbeddedLog::open(disk.clone(), id_of(id, number), options)?;
+            logs.push((number, Arc::new(log), None));
+        }
+        logs.sort_by_key(|(number, _, _)| *number);
+        let of = logs.len();
+        if of > 1 {
+            // One after the other, so that at any moment those which are said to belong to the log are there.
+            for (this, log, member) in logs.iter_mut().filter(|(_, _, member)| member.is_none()) {
+                *member = Some(
+                    write_member(
+                        log,
+                        Member {
+                            this: *this,
+                            of: *this + 1,
+                        },
+                    )
+                    .await?,
+                );
+            }
+            for (this, log, member) in &logs {
+                let wanted = Member { this: *this, of };
+                if *member != Some(wanted) {
+                    write_member(log, wanted).await?;
+                }
+            }
+        }
+        Disks::of(id, logs.into_iter().map(|(_, log, _)| log).collect(), together)
+    }
+
+    fn of(id: u64, logs: Vec<Arc<EmbeddedLog>>, together: Together) -> Result<Disks> {
+        let mut places = Places {
+            counts: vec![0; logs.len()],
+            ..Places::default()
+        };
+        for (at, log) in logs.iter().enumerate() {
+            for partition in log.partitions().into_iter().filter(|id| *id != MEMBER) {
+                if let Some(other) = places.disks.get(&partition).and_then(|other| logs.get(*other)) {
+                    return Err(LogError::NotOurs {
+                        folder: log.folder().to_owned(),
+                        why: format!("partition {partition} is in {} too", other.folder()),
+                    });
+                }
+                places.add(partition, together(partition), at);
+            }
+        }
+        Ok(Disks {
+            id,
+            logs,
+            together,
+            places: RwLock::new(places),
+        })
+    }
+
+    /// The logs of all disks.
+    pub fn logs(&self) -> &[Arc<EmbeddedLog>] {
+        &self.logs
+    }
+
+    /// As those see it who store in it: if there is one disk, that is all there is between.
+    pub fn into_log(self: Arc<Disks>) -> Arc<dyn Log> {
+        match self.logs.as_slice() {
+            [one] => one.clone(),
+            _ => self,
+        }
+    }
+
+    /// The log that has a partition.
+    fn log_of(&self, id: PartitionId) -> Result<&Arc<EmbeddedLog>> {
+        let place = self.place_of(id)?;
+        self.logs.get(place).ok_or(LogError::NoPartition(id))
+    }
+
+    fn place_of(&self, id: PartitionId) -> Result<usize> {
+        let places = self.places.read();
+        places.disks.get(&id).copied().ok_or(LogError::NoPartition(id))
+    }
+
+    async fn create_somewhere(&self, id: PartitionId, durability: Durability) -> Result<()> {
+        let at = {
+            let mut places = self.places.write();
+            if id == MEMBER || places.disks.contains_key(&id) {
+                return Err(LogError::PartitionExists(id));
+            }
+            let home = (self.together)(id);
+            let at = match places.homes.get(&home) {
+                Some((at, _)) => *at,
+                None => self.emptiest(&places),
+            };
+            places.add(id, home, at);
+            at
+        };
+        let created = match self.logs.get(at) {
+            Some(log) => log.create(id, durability).await,
+            None => Err(LogError::NoPartition(id)),
+        };
+        if created.is_err() {
+            self.forget(id);
+        }
+        created
+    }
+
+    fn emptiest(&self, places: &Places) -> usize {
+        let load = |at: &usize| {
+            let bytes = self.logs.get(*at).map_or(u64::MAX, |log| log.stored_bytes());
+            (bytes, places.counts.get(*at).copied(), *at)
+        };
+        (0..self.logs.len()).min_by_key(load).unwrap_or_default()
+    }
+
+    fn forget(&self, id: PartitionId) {
+        self.places.write().remove(id, (self.together)(id));
+    }
+
+    async fn append_anywhere(&self, unit: Unit, fence: Option<Fence>) -> Result<Appended> {
+        let mut at = Vec::with_capacity(unit.parts.len());
+        for (id, _, _) in &unit.parts {
+            at.push(self.place_of(*id)?);
+        }
+        let first = at.first().copied().unwrap_or_default();
+        if at.iter().all(|place| *place == first)
+            && let Some(log) = self.logs.get(first)
+        {
+            return log.append(unit, fence).await;
+        }
+        // What is refused for a reason that is known is refused as a whole.
+        unit.check()?;
+        self.may_append(&unit, &at, fence)?;
+        let mut offsets: Offsets = at.iter().map(|_| 0).collect();
+        let mut durability = Durability::Fsync;
+        let mut stored = false;
+        for pieces in split(unit, &at) {
+            let appends = pieces
+                .iter()
+                .filter_map(|piece| Some((self.logs.get(piece.disk)?, piece)))
+                .map(|(log, piece)| Box::pin(log.append(piece.unit.clone(), fence)) as BoxFuture<'_, _>);
+            let answers = all(appends.collect()).await;
+            stored |= answers.iter().any(Result::is_ok);
+            for (answer, piece) in answers.into_iter().zip(&pieces) {
+                let appended: Appended = answer.map_err(|cause| match stored {
+                    true => LogError::Partly { cause: Arc::new(cause) },
+                    false => cause,
+                })?;
+                durability = durability.weaker(appended.durability);
+                for (part, offset) in piece.parts.iter().zip(appended.offsets) {
+                    if let Some(place) = offsets.get_mut(*part) {
+                        *place = offset;
+                    }
+                }
+            }
+        }
+        Ok(Appended { offsets, durability })
+    }
+
+    /// Whether all disks of a unit would take it now.
+    fn may_append(&self, unit: &Unit, at: &[usize], fence: Option<Fence>) -> Result<()> {
+        if let Some(fence) = fence {
+            let epoch = self.log_of(fence.partition)?.bounds(fence.partition)?.epoch;
+            if epoch > fence.epoch {
+                return Err(LogError::Fenced {
+                    partition: fence.partition,
+                    epoch,
+                });
+            }
+        }
+        for ((_, kind, _), place) in unit.parts.iter().zip(at) {
+            let Some(log) = self.logs.get(*place) else { continue };
+            log.takes(*kind)?;
+        }
+        Ok(())
+    }
+
+    /// What is asked of each disk about some of its partitions.
+    async fn flush_all(&self, ids: &[PartitionId]) -> Result<()> {
+        let mut by_disk: Vec<Vec<PartitionId>> = vec![Vec::new(); self.logs.len()];
+        for id in ids {
+            if let Some(own) = by_disk.get_mut(self.place_of(*id)?) {
+                own.push(*id);
+            }
+        }
+        let flushes = self.logs.iter().zip(&by_disk).filter(|(_, ids)| !ids.is_empty());
+        let flushes = flushes.map(|(log, ids)| Box::pin(log.flush(ids)) as BoxFuture<'_, _>);
+        all(flushes.collect()).await.into_iter().collect()
+    }
+}
+
+impl Places {
+    fn add(&mut self, id: PartitionId, home: PartitionId, at: usize) {
+        self.disks.insert(id, at);
+        self.homes.entry(home).or_insert((at, 0)).1 += 1;
+        if let Some(count) = self.counts.get_mut(at) {
+            *count += 1;
+        }
+    }
+
+    fn remove(&mut self, id: PartitionId, home: PartitionId) {
+        let Some(at) = self.disks.remove(&id) else { return };
+        if let Some(count) = self.counts.get_mut(at) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some((_, partitions)) = self.homes.get_mut(&home) {
+            *partitions = partitions.saturating_sub(1);
+            if *partitions == 0 {
+                self.homes.remove(&home);
+            }
+        }
+    }
+}
+
+/// What of a unit goes to one disk, and which of its parts that is.
+struct Piece {
+    disk: usize,
+    unit: Unit,
+    parts: Vec<usize>,
+}
+
+/// The pieces of a unit in the order in which they may be stored; those of one step at the same time. State joins the messages
+/// where all of these are on one disk.
+fn split(unit: Unit, at: &[usize]) -> Vec<Vec<Piece>> {
+    let data_on: Vec<usize> = unit
+        .parts
+        .iter()
+        .zip(at)
+        .filter_map(|((_, kind, _), disk)| (*kind == Kind::Data).then_some(*disk))
+        .collect();
+    let together = data_on
+        .first()
+        .copied()
+        .filter(|first| data_on.iter().all(|disk| disk == first));
+    let mut steps: Vec<Vec<Piece>> = vec![Vec::new(), Vec::new()];
+    for (n, ((id, kind, records), disk)) in unit.parts.into_iter().zip(at).enumerate() {
+        let step = usize::from(kind != Kind::Data && Some(*disk) != together);
+        let Some(pieces) = steps.get_mut(step) else { continue };
+        let at = match pieces.iter().position(|piece: &Piece| piece.disk == *disk) {
+            Some(at) => at,
+            None => {
+                pieces.push(Piece {
+                    disk: *disk,
+                    unit: Unit::default(),
+                    parts: Vec::new(),
+                });
+                pieces.len() - 1
+            }
+        };
+        if let Some(piece) = pieces.get_mut(at) {
+            piece.unit.parts.push((id, kind, records));
+            piece.parts.push(n);
+        }
+    }
+    steps
+}
+
+/// Waits for all, at the same time.
+pub(crate) async fn all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    let mut done: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut pending = false;
+        for (future, done) in futures.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
+            match future.as_mut().poll(context) {
+                Poll::Ready(value) => *done = Some(value),
+                Poll::Pending => pending = true,
+            }
+        }
+        if pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+/// The log of a disk on which there is one. Files without a block are of a start that did not get far.
+fn open_if_used(disk: &Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<Option<Arc<EmbeddedLog>>> {
+    let names = disk.names().map_err(LogError::io("cannot list", &options.folder))?;
+    if !names.iter().any(|name| file::parse_name(name).is_some()) {
+        return Ok(None);
+    }
+    let log = EmbeddedLog::open(disk.clone(), log_id, options)?;
+    Ok((log.report().last_sequence > 0).then(|| Arc::new(log)))
+}
+
+/// The id of the log to which the disks belong.
+fn set_of(known: &[Known]) -> Option<u64> {
+    let told = known.iter().find_map(|disk| Some((disk, disk.member?)));
+    if let Some((disk, member)) = told {
+        return Some(id_of(disk.log.id(), member.this));
+    }
+    // One that was alone so far, or those of a first start that did not get far.
+    let ids: Vec<u64> = known.iter().map(|disk| disk.log.id()).collect();
+    let is_first = |first: &&u64| ids.iter().all(|id| number_in(**first, *id).is_some());
+    ids.iter().find(is_first).or(ids.first()).copied()
+}
+
+/// Which disk of a log has this id.
+fn number_in(log: u64, id: u64) -> Option<usize> {
+    (0..DISKS_MAX).find(|disk| id_of(log, *disk) == id)
+}
+
+/// Which disk of the log each is, if all of the log are there and nothing else.
+fn numbers(known: &[Known], id: u64, folders: &[&str]) -> Result<Vec<usize>> {
+    let folder = |disk: &Known| folders.get(disk.at).copied().unwrap_or_default().to_owned();
+    let mut numbers = Vec::with_capacity(known.len());
+    for disk in known {
+        let number = number_in(id, disk.log.id()).ok_or_else(|| LogError::NotOurs {
+            folder: folder(disk),
+            why: "it holds another log than the folders before it".to_owned(),
+        })?;
+        if let Some(other) = numbers.iter().position(|other| *other == number) {
+            let other = known.get(other).map(folder).unwrap_or_default();
+            return Err(LogError::NotOurs {
+                folder: folder(disk),
+                why: format!("it is a copy of {other}"),
+            });
+        }
+        numbers.push(number);
+    }
+    let told = known.iter().filter_map(|disk| Some(disk.member?.of)).max();
+    let of = told.into_iter().chain(numbers.iter().map(|number| number + 1)).max();
+    let of = of.unwrap_or_default();
+    match (0..of).find(|number| !numbers.contains(number)) {
+        Some(missing) => Err(LogError::DiskMissing {
+            disk: missing + 1,
+            of,
+            folders: folders.join(", "),
+        }),
+        None => Ok(numbers),
+    }
+}
+
+/// What a disk says of itself; `None` if it was alone so far.
+fn read_member(log: &EmbeddedLog) -> Result<Option<Member>> {
+    if !log.partitions().contains(&MEMBER) {
+        return Ok(None);
+    }
+    let (mut member, mut from) = (None, log.bounds(MEMBER)?.first);
+    loop {
+        let frames = match log.read(MEMBER, from, 1 << 16) {
+            // What is lost is known by the id of the log.
+            Err(LogError::Gap { to, .. }) => {
+                from = to;
+                continue;
+            }
+            frames => frames?,
+        };
+        let Some(last) = frames.last() else {
+            return Ok(member);
+        };
+        from = last.header.next();
+        for record in frames.iter().flat_map(|frame| records(&frame.body)) {
+            member = record.ok().and_then(|record| Member::parse(record.value)).or(member);
+        }
+    }
+}
+
+async fn write_member(log: &EmbeddedLog, member: Member) -> Result<Member> {
+    if !log.partitions().contains(&MEMBER) {
+        log.create(MEMBER, Durability::Fsync).await?;
+    }
+    let mut told = Records::new();
+    told.push(&RecordRef::of(now(), member.text().as_bytes()))?;
+    let appended = log
+        .append(Unit::default().and_of(Kind::State, MEMBER, told), None)
+        .await?;
+    log.trim(MEMBER, appended.offsets.first().copied().unwrap_or_default())?;
+    Ok(member)
+}
+
+impl Member {
+    fn text(self) -> String {
+        format!("disk {} of {}", self.this, self.of)
+    }
+
+    fn parse(value: &[u8]) -> Option<Member> {
+        let (this, of) = std::str::from_utf8(value)
+            .ok()?
+            .strip_prefix("disk ")?
+            .split_once(" of ")?;
+        let member = Member {
+            this: this.parse().ok()?,
+            of: of.parse().ok()?,
+        };
+        (member.this < member.of && member.of <= DISKS_MAX).then_some(member)
+    }
+}
+
+/// How much is wrong.
+fn severity(status: &LogStatus) -> u8 {
+    match status {
+        LogStatus::Healthy => 0,
+        LogStatus::Degraded(_) => 1,
+        LogStatus::DiskFull(_) => 2,
+        LogStatus::Poisoned(_) => 3,
+    }
+}
+
+impl Log for Disks {
+    fn caps(&self) -> LogCaps {
+        let one = self.logs.first().map(|log| Log::caps(log.as_ref()));
+        LogCaps {
+            durabilities: one.map_or(&[], |caps| caps.durabilities),
+            atomic_units: self.logs.len() < 2,
+            contiguous: true,
+            rewrite: true,
+            unit_bytes_max: one.map_or(0, |caps| caps.unit_bytes_max),
+        }
+    }
+
+    /// That of the disk with the most trouble.
+    fn status(&self) -> LogStatus {
+        let statuses = self.logs.iter().map(|log| EmbeddedLog::status(log));
+        statuses.max_by_key(severity).unwrap_or(LogStatus::Healthy)
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn partitions(&self) -> Vec<PartitionId> {
+        self.places.read().disks.keys().copied().collect()
+    }
+
+    fn bounds(&self, id: PartitionId) -> Result<Bounds> {
+        self.log_of(id)?.bounds(id)
+    }
+
+    fn bytes(&self, id: PartitionId) -> Result<u64> {
+        self.log_of(id)?.bytes(id)
+    }
+
+    fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.create_somewhere(id, durability))
+    }
+
+    fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.log_of(id)?.remove(id).await?;
+            self.forget(id);
+            Ok(())
+        })
+    }
+
+    fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>> {
+        Box::pin(self.append_anywhere(unit, fence))
+    }
+
+    fn journal(&self, id: PartitionId, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()> {
+        self.log_of(id)?.journal_with(id, kind, push)
+    }
+
+    fn flush<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.flush_all(ids))
+    }
+
+    fn read(&self, id: PartitionId, from: Offset, want: ReadWant) -> Result<Vec<Frame>> {
+        Log::read(self.log_of(id)?.as_ref(), id, from, want)
+    }
+
+    fn newest(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>> {
+        self.log_of(id)?.newest(id, from, bytes)
+    }
+
+    fn wait_for(&self, id: PartitionId, from: Offset) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.log_of(id)?.wait_for(id, from).await })
+    }
+
+    fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
+        self.log_of(id)?.listen(id, listener)
+    }
+
+    fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
+        self.log_of(id)?.offset_at(id, time)
+    }
+
+    fn time_of(&self, id: PartitionId, offset: Offset) -> Result<Option<Micros>> {
+        self.log_of(id)?.time_of(id, offset)
+    }
+
+    fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>> {
+        self.log_of(id)?.last_checkpoint(id)
+    }
+
+    fn trim(&self, id: PartitionId, below: Offset) -> Result<()> {
+        self.log_of(id)?.trim(id, below)
+    }
+
+    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<()> {
+        self.log_of(id)?.rewrite(id, keep)
+    }
+
+    fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>> {
+        Box::pin(async move { self.log_of(id)?.acquire(id).await })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! How long things take and how large they are, counted in buckets that each reach four times as far as the one before. To
+//! observe is two relaxed additions, so it may be done for each block, but is meant for batches elsewhere.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Each bucket reaches `1 << STEP_BITS` times as far as the one before.
+const STEP_BITS: u32 = 2;
+const BUCKETS: usize = 16;
+
+/// Values by size: of the whole number that is observed (microseconds, bytes, records).
+#[derive(Debug)]
+pub struct Histogram {
+    /// The first bucket reaches to `1 << first_bits`.
+    first_bits: u32,
+    /// The last one has no bound.
+    buckets: [AtomicU64; BUCKETS],
+    sum: AtomicU64,
+}
+
+/// What was observed up to a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Upper bound (inclusive) of each bucket but the last, which has none, and how many values fell into it.
+    pub buckets: Vec<(u64, u64)>,
+    pub beyond: u64,
+    pub sum: u64,
+}
+
+impl Histogram {
+    /// The first bucket takes values up to `1 << first_bits`, the last bound is 4^14 times that.
+    pub const fn new(first_bits: u32) -> Histogram {
+        Histogram {
+            first_bits,
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+            sum: AtomicU64::new(0),
+        }
+    }
+
+    pub fn observe(&self, value: u64) {
+        self.add(self.bucket_of(value), 1, value);
+    }
+
+    pub fn observe_time(&self, time: Duration) {
+        self.observe(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Where a value is counted: for those who count by themselves first.
+    pub fn bucket_of(&self, value: u64) -> usize {
+        let bits = u64::BITS - value.saturating_sub(1).leading_zeros();
+        (bits.saturating_sub(self.first_bits).div_ceil(STEP_BITS) as usize).min(BUCKETS - 1)
+    }
+
+    /// So many values of one bucket, with their sum.
+    pub fn add(&self, bucket: usize, count: u64, sum: u64) {
+        if let Some(bucket) = self.buckets.get(bucket) {
+            bucket.fetch_add(count, Relaxed);
+            self.sum.fetch_add(sum, Relaxed);
+        }
+    }
+
+    pub fn observed(&self) -> Observed {
+        let bound = |n: u32| 1u64 << (self.first_bits + n * STEP_BITS);
+        let (last, bounded) = (BUCKETS - 1, self.buckets.iter().take(BUCKETS - 1));
+        Observed {
+            buckets: (0..)
+                .zip(bounded)
+                .map(|(n, count)| (bound(n), count.load(Relaxed)))
+                .collect(),
+            beyond: self.buckets.get(last).map_or(0, |count| count.load(Relaxed)),
+            sum: self.sum.load(Relaxed),
+        }
+    }
+}
+
+impl Observed {
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum::<u64>() + self.beyond
+    }
+
+    /// With so many values more that are as small as can be.
+    pub fn and_smallest(mut self, count: u64) -> Observed {
+        if let Some((_, first)) = self.buckets.first_mut() {
+            *first += count;
+        }
+        self
+    }
+}
+
+/// What a log measures of itself. Times are in microseconds.
+#[derive(Debug)]
+pub struct Measures {
+    /// From the moment a group was taken to the answers.
+    pub commit_us: Histogram,
+    /// A sync, or a write and its sync where they are one call.
+    pub sync_us: Histogram,
+    /// Before a submission was taken, of those that had to wait for room.
+    pub admission_us: Histogram,
+    pub commit_bytes: Histogram,
+    pub commit_records: Histogram,
+}
+
+impl Default for Measures {
+    fn default() -> Measures {
+        Measures {
+            commit_us: Histogram::new(4),
+            sync_us: Histogram::new(4),
+            admission_us: Histogram::new(4),
+            commit_bytes: Histogram::new(12),
+            commit_records: Histogram::new(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_value_is_counted_in_the_first_bucket_that_reaches_it(first in 0..13u32, value: u64, shift in 0..64u32) {
+            let value = value >> shift;
+            let histogram = Histogram::new(first);
+            histogram.observe(value);
+            let observed = histogram.observed();
+            prop_assert_eq!((observed.count(), observed.sum), (1, value));
+            let expected = observed.buckets.iter().position(|(bound, _)| value <= *bound);
+            let counted = observed.buckets.iter().position(|(_, count)| *count == 1);
+            prop_assert_eq!(counted, expected);
+            prop_assert_eq!(observed.beyond, u64::from(expected.is_none()));
+        }
+    }
+}
