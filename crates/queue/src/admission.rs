@@ -5,7 +5,7 @@
 //! its place while nothing is between being counted and being stored ([`Queue::still`]): its backlog is then exact.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
@@ -25,6 +25,8 @@ pub(crate) struct Admission {
     pub retained: u64,
     /// Since the start of the process.
     pub enqueued: u64,
+    /// With what is being stored. Groups count their backlogs from it; changed only here.
+    pub total: Arc<AtomicU64>,
     /// Those of the queue.
     pub settings: Arc<QueueSettings>,
     pub groups: Arc<Vec<Arc<Group>>>,
@@ -40,6 +42,7 @@ impl Admission {
             storing: 0,
             retained: 0,
             enqueued: 0,
+            total: Arc::default(),
             settings,
             groups: Arc::default(),
             held_still: 0,
@@ -86,9 +89,9 @@ impl Admission {
         self.storing_bytes += bytes;
         self.storing += count;
         self.retained += count;
-        for group in self.groups.iter() {
-            group.backlog.fetch_add(count as i64, Ordering::Relaxed);
-        }
+        // Under a lock, so it needs not be one step.
+        self.total
+            .store(self.total.load(Ordering::Relaxed) + count, Ordering::Release);
     }
 
     /// What was added is stored.
@@ -104,9 +107,8 @@ impl Admission {
         self.storing_bytes -= bytes;
         self.storing -= count;
         self.retained_less(count);
-        for group in self.groups.iter() {
-            group.backlog.fetch_sub(count as i64, Ordering::Relaxed);
-        }
+        self.total
+            .store(self.total.load(Ordering::Relaxed) - count, Ordering::Release);
     }
 }
 

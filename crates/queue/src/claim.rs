@@ -66,13 +66,22 @@ pub struct Delivery {
 pub struct Asking {
     queue: Arc<Queue>,
     group: Arc<Group>,
+    seat: Seat,
+}
+
+/// A consumer's place in its group, and what it may take as far as it knows.
+pub(crate) struct Seat {
     index: u32,
+    kind: MemberKind,
+    share: Share,
+    /// Of the shares of which this is one.
+    version: u64,
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
         let now = self.queue.clock.now();
-        self.group.members.lock().request_ends(now, self.index);
+        self.group.members.lock().request_ends(now, self.seat.index);
         self.queue.look_by(&self.group);
     }
 }
@@ -80,13 +89,12 @@ impl Drop for Asking {
 impl Asking {
     /// What is ready now and in memory, added to `out`, without waiting. Returns how many leases more the consumer may
     /// take.
-    pub fn claim_now(&self, want: ClaimWant, out: &mut Vec<Delivery>) -> Result<u32> {
+    pub fn claim_now(&mut self, want: ClaimWant, out: &mut Vec<Delivery>) -> Result<u32> {
         self.queue.may_consume(&self.group)?;
         // Whoever asks is known to the state partition by its name only if it can come back: this one cannot.
-        let consumer = (self.index, "", MemberKind::Pipeline);
-        let (room, _) = self
-            .queue
-            .try_claim(&self.group, consumer, want, Looking::Quickly, out)?;
+        self.seat.kind = MemberKind::Pipeline;
+        let seat = ("", &mut self.seat);
+        let (room, _) = self.queue.try_claim(&self.group, seat, want, Looking::Quickly, out)?;
         Ok(room)
     }
 }
@@ -112,34 +120,34 @@ impl Queue {
         want: ClaimWant,
     ) -> Result<Vec<Delivery>> {
         self.may_consume(group)?;
-        let asking = self.ask(group, consumer, kind)?;
-        let until = Instant::now() + want.wait;
-        let consumer = (asking.index, consumer, kind);
+        let mut asking = self.ask(group, consumer, kind)?;
+        let until = (!want.wait.is_zero()).then(|| Instant::now() + want.wait);
+        let seat = &mut asking.seat;
         let mut out = Vec::new();
         // What is there goes out without the way through those who wait.
-        let (mut room, mut load) = self.try_claim(group, consumer, want, Looking::Quickly, &mut out)?;
+        let (mut room, mut load) = self.try_claim(group, (consumer, seat), want, Looking::Quickly, &mut out)?;
         loop {
             if !out.is_empty() {
                 return Ok(out);
             }
             if let Some((partition, from)) = load {
                 self.load(group, partition, from).await?;
-                (room, load) = self.try_claim(group, consumer, want, Looking::Closely, &mut out)?;
+                (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
                 continue;
             }
-            if want.wait.is_zero() || Instant::now() >= until {
+            let Some(until) = until.filter(|until| Instant::now() < *until) else {
                 return if room > 0 {
                     Ok(out)
                 } else {
-                    Err(self.too_many(group, consumer.1, want))
+                    Err(self.too_many(group, consumer, want))
                 };
-            }
+            };
             let woken = group.wake.notified();
             tokio::pin!(woken);
             woken.as_mut().enable();
             let parked = Parked::new(group);
             self.may_consume(group)?;
-            (room, load) = self.try_claim(group, consumer, want, Looking::Closely, &mut out)?;
+            (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
             if out.is_empty() && load.is_none() {
                 tokio::select! {
                     () = &mut woken => {}
@@ -147,7 +155,7 @@ impl Queue {
                 }
                 drop(parked);
                 self.may_consume(group)?;
-                (room, load) = self.try_claim(group, consumer, want, Looking::Closely, &mut out)?;
+                (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
             }
         }
     }
@@ -158,12 +166,18 @@ impl Queue {
         let mut members = group.members.lock();
         let index = members.join(now, consumer, kind)?;
         members.request_begins(now, index);
+        let seat = Seat {
+            index,
+            kind,
+            version: group.shared.version(),
+            share: members.share(index),
+        };
         drop(members);
         self.look_by(group);
         Ok(Asking {
             queue: self.clone(),
             group: group.clone(),
-            index,
+            seat,
         })
     }
 
@@ -197,43 +211,42 @@ impl Queue {
     pub(crate) fn try_claim(
         &self,
         group: &Group,
-        consumer: (u32, &str, MemberKind),
+        (consumer, seat): (&str, &mut Seat),
         want: ClaimWant,
         looking: Looking,
         out: &mut Vec<Delivery>,
     ) -> Result<(u32, Option<(u32, Offset)>)> {
-        let (visibility, max_in_flight) = {
-            let settings = self.settings_now();
-            (
-                want.visibility.unwrap_or(settings.visibility_timeout),
-                want.max_in_flight.unwrap_or(settings.max_in_flight),
-            )
+        seat.look(group);
+        let defaults = &self.defaults;
+        let max_in_flight = want
+            .max_in_flight
+            .unwrap_or_else(|| defaults.max_in_flight.load(Ordering::Relaxed));
+        let room = match seat.share.here {
+            true => max_in_flight.saturating_sub(group.shared.held(seat.index)),
+            false => 0,
         };
-        let share = group.members.lock().share(consumer.0, max_in_flight);
         let given = out.len();
         let wanted = Wanted {
-            max: given + want.max.min(share.room).min(CLAIM_MAX) as usize,
+            max: given + want.max.min(room).min(CLAIM_MAX) as usize,
             bytes: want.max_bytes,
-            visibility: micros(visibility),
+            visibility: want
+                .visibility
+                .map_or_else(|| defaults.visibility.load(Ordering::Relaxed), micros),
             now: self.clock.now(),
         };
-        let room = share.room;
         let mut round = Round {
             queue: self,
             group,
-            consumer,
+            consumer: (seat.index, consumer, seat.kind),
             looking,
             wanted,
             load: None,
             out,
         };
-        let looked = round.over(share);
+        let looked = round.over(&seat.share);
         let (load, taken) = (round.load, out.len() - given);
         if taken > 0 {
             group.counters.delivered.fetch_add(taken as u64, Ordering::Relaxed);
-            if group.is_work() {
-                group.members.lock().leases_taken(consumer.0, taken as u32);
-            }
         }
         looked?;
         Ok((room, load.filter(|_| taken == 0)))
@@ -265,6 +278,7 @@ impl Queue {
             )?;
         }
         let Inner { state, cursor, .. } = &mut *inner;
+        let before = out.len();
         let look = match state {
             State::Work(machine) => {
                 machine.advance(wanted.now);
@@ -276,7 +290,11 @@ impl Queue {
                     wanted,
                     out,
                 };
-                taker.take(machine, cursor)
+                let look = taker.take(machine, cursor);
+                if out.len() > before {
+                    group.shared.take(consumer.0, (out.len() - before) as u32);
+                }
+                look
             }
             State::Stream(machine) => read_on(machine, store, cursor, partition, wanted, out),
         };
@@ -298,16 +316,15 @@ impl Queue {
         }
         if let State::Work(machine) = &mut inner.state {
             let ends = machine.lease_ends();
-            if !ends.is_empty() {
-                let mut members = group.members.lock();
-                for consumer in ends.drain(..) {
-                    members.leases_ended(now, consumer, 1);
+            for consumer in ends.drain(..) {
+                if group.shared.end(consumer, 1) {
+                    group.members.lock().lease_over(now, consumer);
                 }
             }
         }
         let settled = part.note(inner, now);
         if settled != 0 {
-            group.backlog.fetch_sub(settled, Ordering::SeqCst);
+            group.backlog_less(settled);
         }
         let due = part.due.load(Ordering::Relaxed);
         self.look_at(due);
@@ -344,6 +361,17 @@ impl Drop for Parked<'_> {
     }
 }
 
+impl Seat {
+    /// Learns its share anew if shares have changed.
+    fn look(&mut self, group: &Group) {
+        let version = group.shared.version();
+        if version != self.version {
+            self.share = group.members.lock().share(self.index);
+            self.version = version;
+        }
+    }
+}
+
 /// How closely a claim looks at partitions in which there seems to be nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looking {
@@ -368,7 +396,7 @@ struct Round<'a> {
 impl Round<'_> {
     /// The consumer's own partitions, from one after the one where the last claim began, so that none starves; then those
     /// of others, where that is allowed.
-    fn over(&mut self, share: Share) -> Result<()> {
+    fn over(&mut self, share: &Share) -> Result<()> {
         let own = share.own.len() as u32;
         let turn = match own {
             0 | 1 if !share.others => 0,

@@ -1,7 +1,6 @@
 //! The time of the process. Tests have one of their own.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use rustix::time::{ClockId, clock_gettime};
 use thalweg_log::Micros;
 
 pub trait Clock: Send + Sync + 'static {
@@ -14,7 +13,8 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Micros {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        (since.as_secs() * 1_000_000 + u64::from(since.subsec_micros())) as Micros
+        // Half of what `SystemTime` costs, which every claim and settle would pay.
+        let now = clock_gettime(ClockId::Realtime);
+        now.tv_sec * 1_000_000 + now.tv_nsec / 1000
     }
 }

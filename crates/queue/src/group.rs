@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::sync::Notify;
 
-use crate::members::{Members, Sharing};
+use crate::members::{Members, Shared, Sharing};
 use crate::part::Part;
 use crate::settings::{self, GroupMode, GroupSettings, QueueSettings};
 
@@ -19,9 +19,13 @@ pub struct Group {
     /// In the configuration or by a call, not by a consumer that joined: it does not expire.
     pub(crate) declared: bool,
     pub(crate) members: Mutex<Members>,
+    /// Of the members, without their lock.
+    pub(crate) shared: Arc<Shared>,
     parts: boxcar::Vec<Arc<Part>>,
-    /// Messages that are not settled, or for a stream not committed; with those that are being appended.
-    pub(crate) backlog: AtomicI64,
+    /// All messages that were ever counted into the queue, since the start of the process.
+    total: Arc<AtomicU64>,
+    /// Of that number, what is not in this group's backlog: it came before, or it is settled.
+    settled: AtomicI64,
     pub(crate) paused: AtomicBool,
     /// Claims that wait for `wake`.
     pub(crate) parked: AtomicUsize,
@@ -50,15 +54,18 @@ impl Group {
         declared: bool,
         members: Members,
         parts: Vec<Arc<Part>>,
-        backlog: i64,
+        (total, backlog): (Arc<AtomicU64>, u64),
     ) -> Group {
+        let settled = total.load(Ordering::SeqCst) as i64 - backlog as i64;
         Group {
             id,
             settings,
             declared,
+            shared: members.shared().clone(),
             members: Mutex::new(members),
             parts: parts.into_iter().collect(),
-            backlog: AtomicI64::new(backlog),
+            total,
+            settled: AtomicI64::new(settled),
             paused: AtomicBool::new(false),
             parked: AtomicUsize::new(0),
             wake: Notify::new(),
@@ -87,10 +94,15 @@ impl Group {
         self.declared
     }
 
-    /// Messages that are not settled, or not committed.
+    /// Messages that are not settled, or not committed; with those that are being appended.
     pub fn backlog(&self) -> u64 {
         // Strictly, for those who wait for room; see `admission.rs`.
-        self.backlog.load(Ordering::SeqCst).max(0) as u64
+        let settled = self.settled.load(Ordering::SeqCst);
+        (self.total.load(Ordering::SeqCst) as i64 - settled).max(0) as u64
+    }
+
+    pub(crate) fn backlog_less(&self, count: i64) {
+        self.settled.fetch_add(count, Ordering::SeqCst);
     }
 
     pub fn counters(&self) -> &GroupCounters {

@@ -17,9 +17,11 @@
 //! once for the first one was the other way; it would make two rebalances of two members that start together).
 
 mod member;
+mod shared;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -32,6 +34,7 @@ use crate::times::micros;
 use member::{Member, State};
 
 pub use member::{MemberKind, MemberView};
+pub use shared::Shared;
 
 /// As many as connections of a process.
 pub const MEMBERS_MAX: usize = 100_000;
@@ -62,11 +65,11 @@ pub struct Ticked {
     pub rebalanced: bool,
 }
 
-/// What one member may take now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// From where one member may take, as long as [`Shared::version`] stays the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Leases.
-    pub room: u32,
+    /// Otherwise it takes nothing.
+    pub here: bool,
     /// Its own partitions.
     pub own: Range<u32>,
     /// Whether [`Members::may_claim`] may allow others, too.
@@ -92,6 +95,7 @@ pub struct Members {
     /// requests and leases cost O(1); being too early costs one look at all members.
     idle_check_at: Option<Micros>,
     empty_since: Option<Micros>,
+    shared: Arc<Shared>,
 }
 
 impl Members {
@@ -109,7 +113,13 @@ impl Members {
             rebalance_at: None,
             idle_check_at: None,
             empty_since: Some(now),
+            shared: Arc::default(),
         }
+    }
+
+    /// How many leases everybody has, and whether shares have changed: for those without the group's lock.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Finds the member of this id, or makes it one. Its number is the same until it is forgotten. One id is one member:
@@ -141,12 +151,12 @@ impl Members {
         }
         while self.members.len() <= at {
             self.free.insert(self.members.len() as u32);
-            self.members.push(None);
+            self.grow();
         }
         self.free.remove(&index);
         self.put(index, id, kind, now);
+        self.shared.take(index, leases);
         if let Some(member) = self.member_mut(index) {
-            member.leases = leases;
             member.state = match kind {
                 MemberKind::Http => State::Here,
                 _ => State::Away,
@@ -204,15 +214,18 @@ impl Members {
     }
 
     pub fn leases_taken(&mut self, index: u32, count: u32) {
-        if let Some(member) = self.member_mut(index) {
-            member.leases = member.leases.saturating_add(count);
-        }
+        self.shared.take(index, count);
     }
 
     /// Settled, expired or given back.
     pub fn leases_ended(&mut self, now: Micros, index: u32, count: u32) {
+        self.shared.end(index, count);
+        self.lease_over(now, index);
+    }
+
+    /// The last lease of a member has ended, which [`Shared::end`] has said.
+    pub fn lease_over(&mut self, now: Micros, index: u32) {
         if let Some(member) = self.member_mut(index) {
-            member.leases = member.leases.saturating_sub(count);
             member.last_seen = member.last_seen.max(now);
             if !self.forget_if_done(now, index) {
                 self.note_idle(now, index);
@@ -223,24 +236,17 @@ impl Members {
     /// Leases that the member may take yet.
     pub fn room(&self, index: u32, max_in_flight: u32) -> u32 {
         let held = self.member(index).filter(|member| member.state == State::Here);
-        held.map_or(0, |member| max_in_flight.saturating_sub(member.leases))
+        held.map_or(0, |_| max_in_flight.saturating_sub(self.shared.held(index)))
     }
 
-    /// What the member may take now, if it may hold so many leases.
-    pub fn share(&self, index: u32, max_in_flight: u32) -> Share {
+    /// From where the member may take now.
+    pub fn share(&self, index: u32) -> Share {
         let member = self.member(index).filter(|member| member.state == State::Here);
-        let Some(member) = member else {
-            return Share {
-                room: 0,
-                own: 0..0,
-                others: false,
-            };
-        };
-        Share {
-            room: max_in_flight.saturating_sub(member.leases),
+        member.map_or_else(Share::default, |member| Share {
+            here: true,
             own: member.assigned.clone(),
             others: self.sharing == Sharing::Preferred || self.unowned > 0,
-        }
+        })
     }
 
     /// When [`Members::tick`] may have something to do.
@@ -319,12 +325,14 @@ impl Members {
         if more > 0 {
             self.owners.resize(partitions as usize, NOBODY);
             self.unowned += more;
+            self.shared.changed();
             self.rebalance_soon(now);
         }
     }
 
     pub fn set_sharing(&mut self, sharing: Sharing) {
         self.sharing = sharing;
+        self.shared.changed();
     }
 
     pub fn set_consumer_timeout(&mut self, now: Micros, consumer_timeout: Duration) {
@@ -349,7 +357,7 @@ impl Members {
     /// Everybody with a number, in the order of numbers.
     pub fn iter(&self) -> impl Iterator<Item = MemberView<'_>> {
         let numbered = (0..).zip(&self.members);
-        numbered.filter_map(|(index, member)| Some(member.as_ref()?.view(index)))
+        numbered.filter_map(|(index, member)| Some(member.as_ref()?.view(index, self.shared.held(index))))
     }
 
     fn add(&mut self, now: Micros, id: &str, kind: MemberKind) -> Result<u32, QueueError> {
@@ -360,11 +368,16 @@ impl Members {
             });
         }
         let index = self.free.pop_first().unwrap_or_else(|| {
-            self.members.push(None);
+            self.grow();
             (self.members.len() - 1) as u32
         });
         self.put(index, id, kind, now);
         Ok(index)
+    }
+
+    fn grow(&mut self) {
+        self.members.push(None);
+        self.shared.grow();
     }
 
     fn put(&mut self, index: u32, id: &str, kind: MemberKind, now: Micros) {
@@ -389,6 +402,7 @@ impl Members {
         if let Err(at) = self.rank(&id) {
             self.here.insert(at, index);
         }
+        self.shared.changed();
         self.rebalance_soon(now);
     }
 
@@ -404,13 +418,14 @@ impl Members {
         let range = range.start as usize..range.end as usize;
         self.unowned += range.len() as u32;
         self.owners.get_mut(range).unwrap_or_default().fill(NOBODY);
+        self.shared.changed();
         self.rebalance_soon(now);
     }
 
     /// Whether it was: who is gone and has no leases.
     fn forget_if_done(&mut self, now: Micros, index: u32) -> bool {
-        let done = |member: &Member| member.state == State::Gone && member.leases == 0;
-        if !self.member(index).is_some_and(done) {
+        let gone = |member: &Member| member.state == State::Gone;
+        if !self.member(index).is_some_and(gone) || self.shared.held(index) > 0 {
             return false;
         }
         if let Some(member) = self.members.get_mut(index as usize).and_then(Option::take) {
@@ -425,16 +440,21 @@ impl Members {
 
     /// Sees to it that the end of a grace is noticed that begins now.
     fn note_idle(&mut self, now: Micros, index: u32) {
-        if self.member(index).is_some_and(Member::is_idle) {
+        if self.is_idle(index) {
             self.idle_check_at.get_or_insert(now.saturating_add(self.grace));
         }
+    }
+
+    /// Whether its grace runs.
+    fn is_idle(&self, index: u32) -> bool {
+        self.member(index).is_some_and(Member::is_idle) && self.shared.held(index) == 0
     }
 
     fn end_graces(&mut self, now: Micros) -> Vec<u32> {
         let mut left = Vec::new();
         let mut next: Option<Micros> = None;
         for (index, member) in (0..).zip(&self.members) {
-            let Some(member) = member.as_ref().filter(|member| member.is_idle()) else {
+            let Some(member) = member.as_ref().filter(|_| self.is_idle(index)) else {
                 continue;
             };
             let end = member.last_seen.saturating_add(self.grace);
@@ -459,6 +479,7 @@ impl Members {
         let (partitions, count) = (self.partitions(), self.here.len() as u32);
         self.rebalance_at = None;
         self.generation += 1;
+        self.shared.changed();
         self.owners.fill(NOBODY);
         self.unowned = if count == 0 { partitions } else { 0 };
         for (rank, index) in (0..).zip(&self.here) {

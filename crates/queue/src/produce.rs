@@ -124,7 +124,7 @@ impl Drop for Tickets<'_> {
 impl Queue {
     /// Stores a message; done when it is as durable as the queue promises. In memory that is when this returns.
     pub fn produce(self: &Arc<Queue>, message: NewMessage) -> Producing<'_> {
-        let state = match self.produce_in_memory(message) {
+        let state = match self.try_produce(message) {
             Ok(produced) => State::Done(produced),
             Err(message) => State::Begun(Box::pin(self.produce_one(message))),
         };
@@ -367,9 +367,9 @@ impl Queue {
         }
     }
 
-    /// The short way of one message: one lock for the limits and the message's place, nothing to wait for, and no more
-    /// memory than the message itself. Gives the message back if it has to go the long way.
-    fn produce_in_memory(&self, message: NewMessage) -> std::result::Result<Result<Produced>, NewMessage> {
+    /// Stores a message if that takes no waiting, as in a queue of durability `memory`; otherwise gives it back. One lock
+    /// for the limits, one for the message's place, and no more memory than the message itself.
+    pub fn try_produce(&self, message: NewMessage) -> std::result::Result<Result<Produced>, NewMessage> {
         if !self.is_in_memory() || message.dedup_id.is_some() {
             return Err(message);
         }
@@ -397,10 +397,10 @@ impl Queue {
     }
 
     /// A message of a queue in memory, whatever its limits are.
-    pub(crate) fn append_in_memory(&self, message: NewMessage, now: Micros) {
-        if let Some(store) = self.memory(0) {
-            store.append(message, Duration::ZERO, now);
-        }
+    /// Returns the offset.
+    pub(crate) fn append_in_memory(&self, message: NewMessage, now: Micros) -> Offset {
+        let store = self.memory(0);
+        store.map_or(0, |store| store.append(message, Duration::ZERO, now))
     }
 }
 

@@ -3,7 +3,7 @@
 //! What every call looks at is read without a lock: partitions only become more, and settings and groups are replaced as
 //! a whole. Who produces finds both under the lock under which the limits are checked (`admission.rs`).
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -38,6 +38,7 @@ pub struct Queue {
     pub(crate) clock: Arc<dyn Clock>,
     durability: Durability,
     settings: ArcSwap<QueueSettings>,
+    pub(crate) defaults: Defaults,
     stores: boxcar::Vec<Arc<Store>>,
     /// In the order of their names.
     groups: ArcSwap<Vec<Arc<Group>>>,
@@ -55,6 +56,30 @@ pub struct Queue {
     pub(crate) removed: AtomicBool,
     /// The set of queues that it belongs to.
     pub(crate) home: Weak<Home>,
+}
+
+/// Of the settings, what every claim asks for.
+#[derive(Debug)]
+pub(crate) struct Defaults {
+    pub visibility: AtomicI64,
+    pub max_in_flight: AtomicU32,
+}
+
+impl Defaults {
+    fn of(settings: &QueueSettings) -> Defaults {
+        let defaults = Defaults {
+            visibility: AtomicI64::new(0),
+            max_in_flight: AtomicU32::new(0),
+        };
+        defaults.set(settings);
+        defaults
+    }
+
+    fn set(&self, settings: &QueueSettings) {
+        self.visibility
+            .store(micros(settings.visibility_timeout), Ordering::Relaxed);
+        self.max_in_flight.store(settings.max_in_flight, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +128,7 @@ impl Queue {
             log: parts.log,
             clock: parts.clock,
             durability: parts.durability,
+            defaults: Defaults::of(&settings),
             settings: ArcSwap::new(settings.clone()),
             stores: boxcar::Vec::new(),
             groups: ArcSwap::default(),
@@ -303,6 +329,7 @@ impl Queue {
             admission.settings = settings.clone();
             self.settings.store(settings.clone());
         }
+        self.defaults.set(&settings);
         for group in self.groups.load().iter() {
             let mut members = group.members.lock();
             members.set_sharing(sharing(&settings, group.settings.mode));

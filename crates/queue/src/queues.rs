@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::RwLock;
 use smol_str::SmolStr;
@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::catalog::{Catalog, Entry, GroupEntry};
 use crate::clock::Clock;
+use crate::died::DeadLetterListener;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
 use crate::machine::{Machine, StreamMachine};
@@ -34,7 +35,7 @@ pub struct QueuesOptions {
 /// The queues of a process. Clones are the same.
 #[derive(Clone)]
 pub struct Queues {
-    home: Arc<Home>,
+    pub(crate) home: Arc<Home>,
 }
 
 pub(crate) struct Home {
@@ -45,6 +46,7 @@ pub(crate) struct Home {
     queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
     /// Of queues and groups: one at a time.
     changes: Mutex<()>,
+    pub listener: OnceLock<Arc<dyn DeadLetterListener>>,
 }
 
 impl Queues {
@@ -59,6 +61,7 @@ impl Queues {
             catalog,
             queues: RwLock::default(),
             changes: Mutex::default(),
+            listener: OnceLock::new(),
         });
         for (name, entry) in entries {
             let queue = home.queue_of(&name, &entry);
@@ -102,7 +105,7 @@ impl Queues {
     /// Changes what may be changed. Durable when this returns.
     pub async fn configure(&self, name: &str, settings: QueueSettings) -> Result<()> {
         let _changes = self.home.changes.lock().await;
-        not_in_this_version(&settings)?;
+        self.home.check(&settings)?;
         let queue = self.get(name)?;
         let old = queue.settings();
         old.may_become(&settings, queue.depth(), self.home.options.durability)?;
@@ -221,23 +224,6 @@ impl Queues {
     }
 }
 
-/// Better an error than a setting that does nothing.
-fn not_in_this_version(settings: &QueueSettings) -> Result<()> {
-    let (key, instead) = if settings.dlq.webhook.is_some() {
-        ("dlq.webhook", "calls nobody; ask for dead letters at /dlq")
-    } else if settings.compaction.enabled {
-        (
-            "compaction.enabled",
-            "keeps every record of a key; set retention.max_age",
-        )
-    } else {
-        return Ok(());
-    };
-    Err(QueueError::invalid(format!(
-        "{key}: not in this version, which {instead}; remove it"
-    )))
-}
-
 /// What is paused.
 #[derive(Clone)]
 pub enum Pause {
@@ -309,8 +295,23 @@ impl Home {
         Ok(())
     }
 
+    /// Better an error than a setting that does nothing.
+    fn check(&self, settings: &QueueSettings) -> Result<()> {
+        let (key, instead) = if settings.dlq.webhook.is_some() && self.listener.get().is_none() {
+            ("dlq.webhook: not in this process", "calls nobody; ask for dead letters")
+        } else if settings.compaction.enabled {
+            (
+                "compaction.enabled: not in this version",
+                "keeps every record of a key; set retention.max_age",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(QueueError::invalid(format!("{key}, which {instead}; remove it")))
+    }
+
     async fn create(self: &Arc<Home>, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
-        not_in_this_version(&settings)?;
+        self.check(&settings)?;
         check_name(name).map_err(|error| QueueError::invalid(error.to_string()))?;
         if self.queues.read().contains_key(name) {
             return Err(QueueError::QueueExists {
@@ -405,7 +406,8 @@ impl Home {
             sharing(&queue_settings, settings.mode),
             queue_settings.consumer_timeout,
         );
-        let group = Arc::new(Group::new(id, settings, declared, members, parts, backlog as i64));
+        let total = queue.admission.lock().total.clone();
+        let group = Arc::new(Group::new(id, settings, declared, members, parts, (total, backlog)));
         queue.add_group(group.clone());
         drop(still);
         // Where it begins is kept, so that a restart does not begin somewhere else.

@@ -148,7 +148,7 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>])
         entry.declared,
         members,
         parts,
-        backlog as i64,
+        (queue.admission.lock().total.clone(), backlog),
     );
     group.paused.store(entry.paused, std::sync::atomic::Ordering::Relaxed);
     Ok(group)

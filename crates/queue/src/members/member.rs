@@ -40,7 +40,6 @@ pub(super) struct Member {
     pub kind: MemberKind,
     pub state: State,
     pub open_requests: u32,
-    pub leases: u32,
     /// Of the last request or the end of the last lease.
     pub last_seen: Micros,
     /// Empty unless it is here.
@@ -55,25 +54,24 @@ impl Member {
             kind,
             state: State::Gone,
             open_requests: 0,
-            leases: 0,
             last_seen: now,
             assigned: 0..0,
         }
     }
 
-    /// Whether its grace runs.
+    /// Whether its grace runs, unless it has leases.
     pub fn is_idle(&self) -> bool {
-        self.kind == MemberKind::Http && self.state == State::Here && self.open_requests == 0 && self.leases == 0
+        self.kind == MemberKind::Http && self.state == State::Here && self.open_requests == 0
     }
 
-    pub fn view(&self, index: u32) -> MemberView<'_> {
+    pub fn view(&self, index: u32, leases: u32) -> MemberView<'_> {
         MemberView {
             index,
             id: &self.id,
             kind: self.kind,
             here: self.state == State::Here,
             open_requests: self.open_requests,
-            leases: self.leases,
+            leases,
             last_seen: self.last_seen,
             assigned: self.assigned.clone(),
         }
