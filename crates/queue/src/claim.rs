@@ -244,9 +244,11 @@ impl Queue {
             out,
         };
         let looked = round.over(&seat.share);
-        let (load, taken) = (round.load, out.len() - given);
+        let (load, now) = (round.load, round.wanted.now);
+        let taken = out.len() - given;
         if taken > 0 {
             group.counters.delivered.fetch_add(taken as u64, Ordering::Relaxed);
+            self.counters.latency.observe(now, out.get(given..).unwrap_or_default());
         }
         looked?;
         Ok((room, load.filter(|_| taken == 0)))

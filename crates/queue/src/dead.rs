@@ -65,7 +65,8 @@ impl Queue {
                     match &moved {
                         Ok(terminal) => {
                             machine.ended(offset, *terminal, now);
-                            group.count_end(*terminal, ending.reason);
+                            group.count_end(*terminal);
+                            self.count_end(*terminal, ending.reason);
                         }
                         Err(_) => {
                             machine.move_failed(offset, now);
@@ -220,8 +221,20 @@ fn find(store: &Store, offset: Offset) -> std::result::Result<Option<Message>, L
     })
 }
 
+impl Queue {
+    fn count_end(&self, terminal: Terminal, reason: Reason) {
+        let dlq = &self.settings().dlq;
+        match terminal {
+            Terminal::Dead => self.counters.dead.count(reason),
+            Terminal::Expired if dlq.enabled && dlq.on_expire => self.counters.dead.count(reason),
+            Terminal::Dropped => self.counters.dropped.count(reason),
+            _ => {}
+        }
+    }
+}
+
 impl Group {
-    fn count_end(&self, terminal: Terminal, _reason: Reason) {
+    fn count_end(&self, terminal: Terminal) {
         let counter = match terminal {
             Terminal::Dead => &self.counters.dead,
             Terminal::Expired => &self.counters.expired,

@@ -175,8 +175,10 @@ fn log_code(error: &LogError) -> &'static str {
         // The queue was deleted or made while the request was on its way.
         LogError::NoPartition(_) => "queue_not_found",
         LogError::PartitionExists(_) => "queue_exists",
-        // What waits while the log closes may be stored or not.
-        LogError::Closed => "unknown_outcome",
+        // What waits while the log closes may be stored or not; what was for several disks is stored in part.
+        LogError::Closed | LogError::Partly { .. } => "unknown_outcome",
+        LogError::TooManyPartitions { .. } => "quota_exceeded",
+        LogError::DurabilityUnavailable { .. } => "durability_unavailable",
         // A failed write or sync poisons; what is left is stored bytes that are damaged or cannot be read.
         _ => "corrupt",
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use thalweg_log::Offset;
 
 use crate::group::Group;
-use crate::machine::Passed;
+use crate::machine::{Passed, Reason};
 use crate::part::{Inner, State};
 use crate::queue::Queue;
 use crate::store::Next;
@@ -55,7 +55,10 @@ impl Queue {
             }
             let _ = self.after(group, partition, part, &mut inner, now);
             if done {
-                group.counters.dropped.fetch_add(1, Ordering::Relaxed);
+                if !to_dlq {
+                    group.counters.dropped.fetch_add(1, Ordering::Relaxed);
+                    self.counters.dropped.count(Reason::Overflow);
+                }
                 return true;
             }
         }

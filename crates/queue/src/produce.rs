@@ -218,8 +218,8 @@ impl Queue {
 
     fn finished<T>(&self, count: u64, bytes: u64, stored: Result<T>) -> Result<T> {
         self.stored(count, bytes, stored.is_ok());
-        if stored.is_err() {
-            self.counters.refused_log.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = &stored {
+            self.counters.refused_by_log.count(error);
         }
         stored
     }

@@ -18,7 +18,9 @@ use crate::dedup::{Dedup, Place};
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
 use crate::ids::{MessageId, Receipt};
+use crate::latency::Latency;
 use crate::machine::{self, Backoff, Policy};
+use crate::metrics::{ByCode, ByReason};
 use crate::part::State;
 use crate::queues::{Home, no_group};
 use crate::ranges::Ranges;
@@ -27,7 +29,7 @@ use crate::store::{MemoryStore, Store};
 use crate::times::micros;
 
 /// Marks the partition in which the state of the groups of another is kept.
-const STATE: u32 = 1 << 31;
+pub(crate) const STATE: u32 = 1 << 31;
 /// Messages of a partition and group that may be older than the window.
 const MAX_HELD: u32 = 1_000_000;
 
@@ -94,8 +96,12 @@ pub struct Counters {
     pub refused_full: AtomicU64,
     pub refused_paused: AtomicU64,
     pub refused_too_large: AtomicU64,
-    pub refused_log: AtomicU64,
+    pub refused_by_log: ByCode,
     pub repeated: AtomicU64,
+    /// Moved to the dead letters, and dropped without that.
+    pub dead: ByReason,
+    pub dropped: ByReason,
+    pub latency: Latency,
 }
 
 /// Calls the task that does what is due.

@@ -57,12 +57,6 @@ impl Queue {
             .map(|store| (store.first().unwrap_or_default(), store.next().unwrap_or_default()))
             .collect();
         let counters = self.counters();
-        let refused = [
-            &counters.refused_full,
-            &counters.refused_paused,
-            &counters.refused_too_large,
-            &counters.refused_log,
-        ];
         let (retained, bytes, enqueued) = {
             let admission = self.admission.lock();
             (admission.retained, admission.bytes, admission.enqueued)
@@ -74,7 +68,7 @@ impl Queue {
             retained,
             oldest_seconds: self.oldest_seconds(),
             enqueued,
-            refused: refused.iter().map(|counter| counter.load(Ordering::Relaxed)).sum(),
+            refused: counters.refused().iter().map(|(_, count)| count).sum(),
             produce_paused: self.paused.produce.load(Ordering::Relaxed),
             consume_paused: self.paused.consume.load(Ordering::Relaxed),
             partitions,
@@ -82,7 +76,7 @@ impl Queue {
         }
     }
 
-    /// As far as it is known without reading a disk.
+    /// Of what is on a disk as exact as a frame's header is.
     fn oldest_seconds(&self) -> f64 {
         let now = self.clock.now();
         let stores = self.stores();
@@ -90,6 +84,7 @@ impl Queue {
             let first = store.first().ok()?;
             match store.at(&mut Cursor::default(), first).ok()? {
                 Next::Message(message, _) => Some(message.time),
+                Next::Load => store.time_of(first),
                 _ => None,
             }
         });

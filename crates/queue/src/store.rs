@@ -72,6 +72,14 @@ impl Store {
         }
     }
 
+    /// When the message at an offset was appended, about, if that is known without reading it.
+    pub fn time_of(&self, offset: Offset) -> Option<Micros> {
+        match self {
+            Store::Log { log, id } => log.time_of(*id, offset).ok()?,
+            Store::Memory(_) => None,
+        }
+    }
+
     /// Lets go of what stands before `below`. Returns how many messages that were.
     pub fn trim(&self, below: Offset) -> Result<u64, LogError> {
         match self {

@@ -201,6 +201,22 @@ fn of_the_log() -> Vec<(LogError, &'static str, u16)> {
         (LogError::NoPartition(partition), "queue_not_found", 404),
         (LogError::PartitionExists(partition), "queue_exists", 409),
         (LogError::Closed, "unknown_outcome", 503),
+        (
+            LogError::Partly {
+                cause: std::sync::Arc::new(LogError::Closed),
+            },
+            "unknown_outcome",
+            503,
+        ),
+        (LogError::TooManyPartitions { limit: 9 }, "quota_exceeded", 429),
+        (
+            LogError::DurabilityUnavailable {
+                wanted: "fsync",
+                offered: "`os`",
+            },
+            "durability_unavailable",
+            422,
+        ),
     ]
 }
 

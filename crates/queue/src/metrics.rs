@@ -1,0 +1,118 @@
+//! What a queue counts beside its groups: why messages left, and why producers were refused.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::error::QueueError;
+use crate::machine::Reason;
+use crate::queue::Counters;
+
+const REASONS: [Reason; 5] = [
+    Reason::MaxRetries,
+    Reason::Timeout,
+    Reason::Rejected,
+    Reason::Expired,
+    Reason::Overflow,
+];
+
+/// Codes of errors of the log; what is none of them is counted as the last.
+const CODES: [&str; 6] = [
+    "disk_full",
+    "log_poisoned",
+    "message_too_large",
+    "fenced",
+    "unknown_outcome",
+    "corrupt",
+];
+
+/// Messages by the reason for which they left.
+#[derive(Debug, Default)]
+pub struct ByReason([AtomicU64; REASONS.len()]);
+
+impl ByReason {
+    pub fn count(&self, reason: Reason) {
+        if let Some(counter) = self.0.get(reason as usize) {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Each reason by its name.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.0.iter().map(|counter| counter.load(Relaxed));
+        REASONS.into_iter().map(Reason::name).zip(counts)
+    }
+}
+
+/// Refusals by the log, by code.
+#[derive(Debug, Default)]
+pub struct ByCode([AtomicU64; CODES.len()]);
+
+impl ByCode {
+    pub fn count(&self, error: &QueueError) {
+        let at = CODES.iter().position(|code| *code == error.code());
+        if let Some(counter) = self.0.get(at.unwrap_or(CODES.len() - 1)) {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Counters {
+    /// Messages that were refused, by the code of the error.
+    pub fn refused(&self) -> Vec<(&'static str, u64)> {
+        let own = [
+            ("queue_full", &self.refused_full),
+            ("paused", &self.refused_paused),
+            ("message_too_large", &self.refused_too_large),
+        ];
+        let mut all: Vec<(&'static str, u64)> = own.map(|(code, counter)| (code, counter.load(Relaxed))).into();
+        for (code, counter) in CODES.iter().zip(&self.refused_by_log.0) {
+            let count = counter.load(Relaxed);
+            match all.iter_mut().find(|(known, _)| known == code) {
+                Some((_, sum)) => *sum += count,
+                None => all.push((code, count)),
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_log::LogError;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_and_code_has_a_counter_of_its_own() {
+        let reasons = ByReason::default();
+        for (n, reason) in (1..).zip(REASONS) {
+            (0..n).for_each(|_| reasons.count(reason));
+        }
+        let expected = [
+            ("max_retries", 1),
+            ("timeout", 2),
+            ("rejected", 3),
+            ("expired", 4),
+            ("overflow", 5),
+        ];
+        assert_eq!(reasons.all().collect::<Vec<_>>(), expected);
+        let counters = Counters::default();
+        counters.refused_too_large.fetch_add(1, Relaxed);
+        counters.refused_by_log.count(&QueueError::Log(LogError::TooLarge {
+            what: "x",
+            size: 2,
+            limit: 1,
+        }));
+        counters.refused_by_log.count(&QueueError::Log(LogError::Closed));
+        let refused = counters.refused();
+        let of = |code: &str| {
+            refused
+                .iter()
+                .find(|(known, _)| *known == code)
+                .map(|(_, count)| *count)
+        };
+        assert_eq!(
+            (of("message_too_large"), of("unknown_outcome"), of("disk_full")),
+            (Some(2), Some(1), Some(0))
+        );
+    }
+}
