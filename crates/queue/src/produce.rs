@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{Properties, RecordRef};
@@ -20,7 +19,7 @@ use crate::answer::Answer;
 use crate::dedup::{Place, Seen, Ticket};
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
-use crate::message::{DEDUP_ID, Message, NewMessage};
+use crate::message::{DEDUP_ID, NewMessage};
 use crate::queue::Queue;
 use crate::store::{MemoryStore, Store};
 use crate::times::effective_ttl;
@@ -328,7 +327,12 @@ impl Queue {
             };
             if let Some((_, records)) = parts.get_mut(at) {
                 places.push((at, records.len() as u64));
-                records.push(&record_of(message, &with_dedup_id(message), ttl, now))?;
+                let with_id = message
+                    .dedup_id
+                    .as_ref()
+                    .map(|id| with_dedup_id(&message.properties, id));
+                let properties = with_id.as_ref().unwrap_or(&message.properties);
+                records.push(&record_of(message, properties, ttl, now))?;
             }
         }
         let partitions: Vec<u32> = parts.iter().map(|(partition, _)| *partition).collect();
@@ -412,20 +416,18 @@ const RECORDS_BYTES: usize = 1 << 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// The id is stored with the message, so that a restart knows it.
-pub(crate) fn with_dedup_id(message: &NewMessage) -> Properties {
-    let Some(id) = &message.dedup_id else {
-        return message.properties.clone();
-    };
-    let given = message.properties.as_ref();
-    given
-        .iter()
-        .filter(|(name, _)| *name != DEDUP_ID)
-        .chain([(DEDUP_ID, &**id)])
-        .collect()
+pub(crate) fn with_dedup_id(given: &Properties, id: &str) -> Properties {
+    let others = given.as_ref().iter().filter(|(name, _)| *name != DEDUP_ID);
+    others.chain([(DEDUP_ID, id)]).collect()
 }
 
-fn ttl_ms(message: &NewMessage, queue: Duration) -> Option<u64> {
-    effective_ttl(queue, message.ttl).map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
+pub(crate) fn ttl_ms(message: &NewMessage, queue: Duration) -> Option<u64> {
+    let ttl = effective_ttl(queue, message.ttl)?;
+    Some(
+        ttl.as_secs()
+            .saturating_mul(1000)
+            .saturating_add(ttl.subsec_millis().into()),
+    )
 }
 
 pub(crate) fn record_of<'a>(
@@ -442,20 +444,5 @@ pub(crate) fn record_of<'a>(
         ttl_ms: ttl_ms(message, ttl),
         not_before: message.not_before,
         value: &message.payload,
-    }
-}
-
-pub(crate) fn message_of(message: NewMessage, offset: Offset, ttl: Duration, now: Micros) -> Message {
-    Message {
-        offset,
-        time: now,
-        ttl_ms: ttl_ms(&message, ttl),
-        properties: match message.dedup_id {
-            Some(_) => with_dedup_id(&message),
-            None => message.properties,
-        },
-        payload: message.payload,
-        key: message.key.filter(|key| *key != Bytes::new()),
-        not_before: message.not_before,
     }
 }

@@ -1,16 +1,21 @@
 //! The messages of a partition that lives in memory: in pieces, so that growing moves nothing and what is settled is given
 //! back.
+//!
+//! Putting a message away costs mainly the memory that is touched, so a slot has only what every message has; what some
+//! have besides stands once per piece.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use thalweg_log::format::record::Properties;
 use thalweg_log::{Micros, Offset};
 
 use super::Next;
 use crate::message::{Message, NewMessage};
-use crate::produce::message_of;
+use crate::produce::{ttl_ms, with_dedup_id};
 
 /// Messages of a piece.
 const PIECE: usize = 256;
@@ -29,10 +34,33 @@ struct Inner {
     base: Offset,
     first: Offset,
     next: Offset,
-    pieces: VecDeque<Vec<Message>>,
+    pieces: VecDeque<Piece>,
     /// One that is not needed any more, for the next.
-    spare: Option<Vec<Message>>,
+    spare: Option<Piece>,
     bytes: u64,
+}
+
+#[derive(Default)]
+struct Piece {
+    slots: Vec<Slot>,
+    extras: Vec<Extra>,
+}
+
+struct Slot {
+    payload: Bytes,
+    time: Micros,
+    /// [`FOREVER`] if it never ends.
+    ttl_ms: u64,
+    /// Among the extras of its piece, counted from 1; 0 if it has none.
+    extra: u16,
+}
+
+const FOREVER: u64 = u64::MAX;
+
+struct Extra {
+    key: Option<Bytes>,
+    properties: Properties,
+    not_before: Option<Micros>,
 }
 
 impl MemoryStore {
@@ -58,12 +86,11 @@ impl MemoryStore {
 
     /// Gives the message its offset, which is returned.
     pub fn append(&self, message: NewMessage, ttl: Duration, now: Micros) -> Offset {
-        let bytes = message.bytes() as u64;
         let mut inner = self.inner.lock();
         let offset = inner.next;
+        let bytes = inner.open_piece().map_or(0, |piece| piece.push(message, ttl, now));
         inner.next += 1;
-        inner.bytes += bytes;
-        inner.push(message_of(message, offset, ttl, now));
+        inner.bytes += bytes as u64;
         self.next.store(offset + 1, Ordering::Release);
         offset
     }
@@ -78,7 +105,7 @@ impl MemoryStore {
             return Next::Gap { to, lost: false };
         }
         match inner.get(from) {
-            Some(message) => Next::Message(message.clone(), 0),
+            Some(message) => Next::Message(message, 0),
             None => Next::End,
         }
     }
@@ -86,7 +113,7 @@ impl MemoryStore {
     /// Of the first message that was appended at `time` or later.
     pub fn offset_at(&self, time: Micros) -> Offset {
         let inner = self.inner.lock();
-        let later = |offset: &Offset| inner.get(*offset).is_some_and(|message| message.time >= time);
+        let later = |offset: &Offset| inner.slot(*offset).is_some_and(|(_, slot)| slot.time >= time);
         (inner.first..inner.next).find(later).unwrap_or(inner.next)
     }
 
@@ -97,13 +124,14 @@ impl MemoryStore {
         let below = below.min(inner.next);
         while inner.first < below {
             let at = inner.first;
-            let freed = inner.get(at).map_or(0, |message| message.bytes() as u64);
+            let freed = inner.slot(at).map_or(0, |(piece, slot)| piece.bytes(slot) as u64);
             inner.bytes -= freed;
             inner.first += 1;
             if inner.first - inner.base == PIECE as u64 {
                 inner.base = inner.first;
                 let mut piece = inner.pieces.pop_front().unwrap_or_default();
-                piece.clear();
+                piece.slots.clear();
+                piece.extras.clear();
                 inner.spare = Some(piece);
             }
         }
@@ -113,26 +141,82 @@ impl MemoryStore {
 }
 
 impl Inner {
-    fn push(&mut self, message: Message) {
-        if self.pieces.back().is_none_or(|piece| piece.len() == PIECE) {
-            let piece = self.spare.take().unwrap_or_else(|| Vec::with_capacity(PIECE));
+    /// One with room.
+    fn open_piece(&mut self) -> Option<&mut Piece> {
+        if self.pieces.back().is_none_or(|piece| piece.slots.len() == PIECE) {
+            let new = || Piece {
+                slots: Vec::with_capacity(PIECE),
+                extras: Vec::new(),
+            };
+            let piece = self.spare.take().unwrap_or_else(new);
             self.pieces.push_back(piece);
         }
-        if let Some(piece) = self.pieces.back_mut() {
-            piece.push(message);
-        }
+        self.pieces.back_mut()
     }
 
-    fn get(&self, offset: Offset) -> Option<&Message> {
+    fn slot(&self, offset: Offset) -> Option<(&Piece, &Slot)> {
         let at = (offset - self.base) as usize;
-        self.pieces.get(at / PIECE)?.get(at % PIECE)
+        let piece = self.pieces.get(at / PIECE)?;
+        Some((piece, piece.slots.get(at % PIECE)?))
+    }
+
+    fn get(&self, offset: Offset) -> Option<Message> {
+        let (piece, slot) = self.slot(offset)?;
+        let extra = piece.extra(slot);
+        Some(Message {
+            offset,
+            time: slot.time,
+            payload: slot.payload.clone(),
+            key: extra.and_then(|extra| extra.key.clone()),
+            properties: extra.map_or_else(Properties::default, |extra| extra.properties.clone()),
+            ttl_ms: (slot.ttl_ms != FOREVER).then_some(slot.ttl_ms),
+            not_before: extra.and_then(|extra| extra.not_before),
+        })
+    }
+}
+
+impl Piece {
+    /// Returns the bytes of payload, key and properties.
+    fn push(&mut self, message: NewMessage, ttl: Duration, now: Micros) -> usize {
+        let mut slot = Slot {
+            time: now,
+            ttl_ms: ttl_ms(&message, ttl).unwrap_or(FOREVER),
+            extra: 0,
+            payload: message.payload,
+        };
+        let key = message.key.filter(|key| !key.is_empty());
+        let properties = match &message.dedup_id {
+            Some(id) => with_dedup_id(&message.properties, id),
+            None => message.properties,
+        };
+        if key.is_some() || !properties.is_empty() || message.not_before.is_some() {
+            self.extras.push(Extra {
+                key,
+                properties,
+                not_before: message.not_before,
+            });
+            slot.extra = self.extras.len() as u16;
+        }
+        let bytes = self.bytes(&slot);
+        self.slots.push(slot);
+        bytes
+    }
+
+    fn extra(&self, slot: &Slot) -> Option<&Extra> {
+        self.extras.get(usize::from(slot.extra).checked_sub(1)?)
+    }
+
+    /// Of payload, key and properties.
+    fn bytes(&self, slot: &Slot) -> usize {
+        let extra = self.extra(slot).map_or(0, |extra| {
+            extra.key.as_ref().map_or(0, Bytes::len) + extra.properties.as_ref().as_bytes().len()
+        });
+        slot.payload.len() + extra
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn put(store: &MemoryStore, range: std::ops::Range<u64>) -> Vec<Offset> {
@@ -163,5 +247,45 @@ mod tests {
         assert_eq!((store.bounds(), store.bytes()), ((1003, 1003), 0));
         assert_eq!(put(&store, 1003..1004), [1003]);
         assert!(matches!(store.at(1003), Next::Message(..)));
+    }
+
+    #[test]
+    fn what_only_some_messages_have_comes_back_with_them() {
+        let store = MemoryStore::default();
+        let plain = NewMessage::of("plain");
+        let rich = |n: u64| NewMessage {
+            key: Some(Bytes::from(format!("key-{n}"))),
+            properties: [("n", n.to_string())].into_iter().collect(),
+            not_before: Some(n as Micros),
+            dedup_id: Some(format!("id-{n}").into()),
+            ..NewMessage::of("rich")
+        };
+        let mut bytes = 0;
+        for n in 0..600 {
+            let message = if n % 3 == 0 { rich(n) } else { plain.clone() };
+            store.append(message, Duration::from_secs(60), 7);
+        }
+        for n in 0..600 {
+            let Next::Message(found, _) = store.at(n) else {
+                panic!("{n} is not there");
+            };
+            bytes += found.bytes() as u64;
+            assert_eq!((found.offset, found.time, found.ttl_ms), (n, 7, Some(60_000)));
+            if n % 3 == 0 {
+                assert_eq!(found.key, rich(n).key);
+                assert_eq!(found.properties.as_ref().get("n"), Some(&*n.to_string()));
+                assert_eq!(found.properties.as_ref().get("dedup-id"), Some(&*format!("id-{n}")));
+                assert_eq!(
+                    (found.not_before, &found.payload[..]),
+                    (Some(n as Micros), &b"rich"[..])
+                );
+            } else {
+                assert_eq!((found.key, found.not_before), (None, None));
+                assert_eq!((found.properties.is_empty(), &found.payload[..]), (true, &b"plain"[..]));
+            }
+        }
+        assert_eq!(store.bytes(), bytes);
+        assert_eq!(store.trim(600).0, 600);
+        assert_eq!(store.bytes(), 0);
     }
 }
