@@ -71,7 +71,10 @@ impl StageContext {
                     }
                 });
             }
-            _ => ack.dropped(reason, 1),
+            _ => {
+                ack.refused(&message, error);
+                ack.dropped(reason, 1);
+            }
         }
     }
 

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use thalweg_record::{Ack, Batch, Message};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::batching::Batching;
 use crate::context::{DeadLetters, Letter, whose};
 use crate::driven::{Driven, Refusal, Unopened, Write};
 use crate::queue::Weight as _;
@@ -24,6 +27,10 @@ const JOINED_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct Delivery {
     pub driven: Driven,
     pub dead_letters: Option<DeadLetters>,
+    /// What is written is in a buffer, from which it goes on.
+    pub buffers: bool,
+    /// Somebody waits for what is collected to be written.
+    pub hurry: Arc<Notify>,
     /// Cancelled when waiting any longer is pointless: the shutdown time is over.
     pub stop: CancellationToken,
 }
@@ -47,19 +54,28 @@ impl Delivery {
     async fn deliver(&self, queue: &mut queue::Receiver<Batch>) -> Result<(), String> {
         let output = &self.driven.output;
         let mut writes = FuturesUnordered::new();
+        let mut held = Held::new(output.batching(), output.joins());
         let mut more = true;
         while more || !writes.is_empty() {
             let free = writes.len() < output.max_in_flight();
             if (!free && !queue.is_empty()) || !more {
                 output.hurry();
             }
+            let takes = more && held.takes(free);
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 Some(written) = writes.next() => written?,
-                batch = queue.receive(), if free && more => match batch {
-                    Some(batch) => writes.push(self.start(joined(batch, queue, output.joins()))),
+                () = held.due() => held.flush = true,
+                () = self.hurry.notified(), if held.batch.is_some() => held.flush = true,
+                batch = queue.receive(), if takes => match batch {
+                    Some(batch) => held.add(batch, queue),
                     None => more = false,
                 },
+            }
+            if writes.len() < output.max_in_flight()
+                && let Some(batch) = held.ready(!more)
+            {
+                writes.push(self.start(batch));
             }
         }
         Ok(())
@@ -142,31 +158,105 @@ impl Delivery {
                 format!("message refused ({reason}): {error}{}", whose(message))
             });
             match &self.dead_letters {
-                None => ack.dropped(reason, 1),
+                None => {
+                    ack.refused(message, &error);
+                    ack.dropped(reason, 1);
+                }
                 Some(dead) => {
                     dead.send(dead.letter(ack.split(1), message.clone(), reason, &error, component))
                         .await;
                 }
             }
         }
-        ack.delivered();
+        match self.buffers {
+            true => ack.kept(),
+            false => ack.delivered(),
+        }
         Ok(())
     }
 }
 
-/// The batch with those that wait behind it, up to `batches` of them: they share one write and one verdict.
-fn joined(mut batch: Batch, queue: &mut queue::Receiver<Batch>, batches: usize) -> Batch {
-    if batches < 2 {
-        return batch;
-    }
-    let mut bytes = batch.bytes();
-    for _ in 1..batches {
-        if bytes >= JOINED_BYTES_MAX {
-            break;
+/// What is to be written next.
+struct Held {
+    policy: Option<Batching>,
+    /// Batches that are written together without a policy.
+    joins: usize,
+    batch: Option<Batch>,
+    bytes: usize,
+    /// When the batch is written at the latest.
+    until: Option<Instant>,
+    /// It is written as soon as the output takes it.
+    flush: bool,
+}
+
+impl Held {
+    fn new(policy: Option<Batching>, joins: usize) -> Held {
+        Held {
+            policy,
+            joins,
+            batch: None,
+            bytes: 0,
+            until: None,
+            flush: false,
         }
-        let Some(next) = queue.try_receive() else { break };
-        bytes += next.bytes();
-        batch.append(next);
     }
-    batch
+
+    /// Whether more is to be added: without a policy only what is written at once.
+    fn takes(&self, free: bool) -> bool {
+        match (&self.policy, &self.batch) {
+            (None, held) => free && held.is_none(),
+            (Some(policy), Some(batch)) => !self.flush && !policy.is_enough(batch.len(), self.bytes),
+            (Some(_), None) => true,
+        }
+    }
+
+    /// Ends when the period is over, if one runs.
+    async fn due(&self) {
+        match self.until {
+            Some(until) if !self.flush => tokio::time::sleep_until(until).await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Adds a batch, and without a policy those that wait behind it, up to `joins` of them: they share one write and one
+    /// verdict.
+    fn add(&mut self, batch: Batch, queue: &mut queue::Receiver<Batch>) {
+        self.put(batch);
+        if self.policy.is_some() {
+            return;
+        }
+        for _ in 1..self.joins {
+            if self.bytes >= JOINED_BYTES_MAX {
+                break;
+            }
+            let Some(next) = queue.try_receive() else { break };
+            self.put(next);
+        }
+    }
+
+    fn put(&mut self, batch: Batch) {
+        // It looks at every message, so it is asked for only where it matters.
+        if self.policy.is_some() || self.joins > 1 {
+            self.bytes += batch.bytes();
+        }
+        match &mut self.batch {
+            Some(held) => held.append(batch),
+            None => {
+                let period = self.policy.and_then(|policy| policy.period);
+                self.until = period.map(|period| Instant::now() + period);
+                self.batch = Some(batch);
+            }
+        }
+    }
+
+    /// What is written now; `last`: nothing follows that it could wait for.
+    fn ready(&mut self, last: bool) -> Option<Batch> {
+        let batch = self.batch.as_ref()?;
+        let enough = |policy: Batching| policy.is_enough(batch.len(), self.bytes);
+        if !last && !self.flush && !self.policy.is_none_or(enough) {
+            return None;
+        }
+        (self.bytes, self.until, self.flush) = (0, None, false);
+        self.batch.take()
+    }
 }

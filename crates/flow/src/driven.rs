@@ -38,6 +38,19 @@ impl OutputMetrics {
             ),
         }
     }
+
+    /// Of the end of a buffer that stores.
+    pub fn of_buffer(component: &Component) -> OutputMetrics {
+        OutputMetrics {
+            sent: component.counter("buffer_received", "Messages stored."),
+            batch_sent: component.counter("buffer_batch_received", "Batches stored."),
+            error: component.counter("buffer_error", "Messages that could not be stored at first, or at all."),
+            latency: component.timing(
+                "buffer_store_latency_ns",
+                "Time from the write of a batch to its commit.",
+            ),
+        }
+    }
 }
 
 /// Clones drive the same output.

@@ -189,6 +189,15 @@ pub(crate) struct OpenBatches {
 }
 
 impl OpenBatches {
+    pub fn begins(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn ends(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
     /// Waits until every batch that entered so far is settled; `remind` is called before each wait.
     pub async fn none(&self, remind: impl Fn()) {
         loop {
@@ -208,18 +217,37 @@ impl Sink {
     /// Counts `n` messages as entered. `settle` hears, once, what became of them, on whatever thread ends the last.
     /// Messages that the input itself filters or drops are told to the returned `Ack` before [`Sink::send`].
     pub fn enter(&self, n: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
+        Ack::enter(&self.balance, n, self.entering(n, settle))
+    }
+
+    /// As [`Sink::enter`], for an input that takes care of messages itself that the flow refuses for good and no dead letter
+    /// takes: `refused` gets each as it was then, and why, and says whether it knows it.
+    pub fn enter_refusable(
+        &self,
+        n: usize,
+        refused: impl Fn(&Message, &str) -> bool + Send + Sync + 'static,
+        settle: impl FnOnce(Outcome) + Send + 'static,
+    ) -> Ack {
+        Ack::enter_refusable(&self.balance, n, refused, self.entering(n, settle))
+    }
+
+    /// Counts what enters, and what has to happen when it is settled.
+    fn entering(
+        &self,
+        n: usize,
+        settle: impl FnOnce(Outcome) + Send + 'static,
+    ) -> impl FnOnce(Outcome) + Send + 'static {
         let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), Instant::now());
         metrics.received.inc_by(n as u64);
         if let Some(outer) = &self.outer {
             outer.received.inc_by(n as u64);
         }
-        open.count.fetch_add(1, Ordering::SeqCst);
-        Ack::enter(&self.balance, n, move |outcome| {
+        open.begins();
+        move |outcome| {
             metrics.flow_latency.observe_many(start.elapsed(), n as u64);
             settle(outcome);
-            open.count.fetch_sub(1, Ordering::SeqCst);
-            open.changed.notify_waiters();
-        })
+            open.ends();
+        }
     }
 
     /// Passes a batch on; waits while the flow is full. After an error the batch has been given up (and so nacked).

@@ -6,6 +6,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod backoff;
+mod batching;
+mod buffer;
 mod chain;
 mod children;
 mod component;
@@ -28,6 +30,8 @@ mod shard;
 mod worker;
 
 pub use backoff::Backoff;
+pub use batching::Batching;
+pub use buffer::{Buffer, BufferContext, BufferReader, BufferSink, BufferSpec};
 pub use component::{BuildContext, BuildError, Component};
 pub use context::{DeadLetters, StageContext};
 pub use input::{Connection, Input, InputContext, InputError, Sink, SinkClosed};

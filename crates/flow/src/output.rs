@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::BoxFuture;
 use crate::backoff::Backoff;
+use crate::batching::Batching;
 use crate::component::Component;
 use crate::input::Connection;
 
@@ -35,6 +36,11 @@ pub trait Output: Send + Sync {
     /// in them, such as those that end with a sync.
     fn joins(&self) -> usize {
         1
+    }
+
+    /// How messages are collected before they are written; `None`: they are not.
+    fn batching(&self) -> Option<Batching> {
+        None
     }
 
     /// The pauses between attempts at an opening or a write that failed for now.

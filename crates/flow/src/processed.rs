@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::BoxFuture;
 use crate::backoff::Backoff;
+use crate::batching::Batching;
 use crate::chain::{Chain, ChainSpec};
 use crate::component::{BuildContext, BuildError, Component};
 use crate::context::{Failures, Scope};
@@ -220,6 +221,10 @@ impl Output for ProcessedOutput {
 
     fn joins(&self) -> usize {
         self.output.joins()
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        self.output.batching()
     }
 
     fn backoff(&self) -> Backoff {

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use thalweg_config::{ComponentNode, Diagnostics, nearest};
+use thalweg_config::{ComponentNode, Diagnostics, FlowConfig, Node, nearest};
 
+use crate::buffer::BufferSpec;
 use crate::component::{BuildContext, BuildError};
 use crate::context::StageContext;
 use crate::parse::ParseContext;
@@ -29,12 +30,16 @@ pub trait OutputSpec: Send + Sync {
 
 type Factory<S> = Box<dyn Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<S>> + Send + Sync>;
 
+type BufferFactory =
+    Box<dyn Fn(&Node, &FlowConfig, &mut ParseContext<'_>) -> Option<Arc<dyn BufferSpec>> + Send + Sync>;
+
 /// All components that a configuration may name.
 #[derive(Default)]
 pub struct Registry {
     inputs: BTreeMap<&'static str, Factory<dyn InputSpec>>,
     processors: BTreeMap<&'static str, Factory<dyn ProcessorSpec>>,
     outputs: BTreeMap<&'static str, Factory<dyn OutputSpec>>,
+    buffer: Option<BufferFactory>,
 }
 
 impl Registry {
@@ -70,6 +75,14 @@ impl Registry {
         self.outputs.insert(name, Box::new(factory));
     }
 
+    /// The buffer `queue` of a flow. The factory reads the fields in the node.
+    pub fn buffer<F>(&mut self, factory: F)
+    where
+        F: Fn(&Node, &FlowConfig, &mut ParseContext<'_>) -> Option<Arc<dyn BufferSpec>> + Send + Sync + 'static,
+    {
+        self.buffer = Some(Box::new(factory));
+    }
+
     pub fn input_names(&self) -> impl Iterator<Item = &'static str> {
         self.inputs.keys().copied()
     }
@@ -96,6 +109,22 @@ impl Registry {
         context: &mut ParseContext<'_>,
     ) -> Option<Arc<dyn ProcessorSpec>> {
         lookup(&self.processors, "processor", node, context.diagnostics)?(node, context)
+    }
+
+    pub(crate) fn parse_buffer(
+        &self,
+        node: &Node,
+        flow: &FlowConfig,
+        context: &mut ParseContext<'_>,
+    ) -> Option<Arc<dyn BufferSpec>> {
+        let Some(factory) = &self.buffer else {
+            context.diagnostics.error(
+                node,
+                "there are no durable queues here; use `none: {}` or `memory: {limit: 500MiB}`",
+            );
+            return None;
+        };
+        factory(node, flow, context)
     }
 
     pub(crate) fn parse_output(

@@ -4,6 +4,9 @@
 //! and outputs end it. The source hears once, after everything derived from its batch has ended: `Acked` if every part
 //! was delivered, filtered or dropped with a reason, `Nacked` if a part was given up. An `Ack` that is lost (a panic, a
 //! forgotten path) counts its messages as dropped and nacks: there is no silent way out.
+//!
+//! Behind a buffer that survives the process the way has two parts. Storing ends the first ([`Ack::kept`]), reading begins
+//! the second ([`Ack::resume`]); in between, and when the second is given up, the messages stay in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{Balance, DropReason, FilterReason};
+use crate::{Balance, DropReason, FilterReason, Message};
 
 /// The verdict on a source's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +27,14 @@ pub enum Outcome {
 
 type Settle = Box<dyn FnOnce(Outcome) + Send>;
 
+/// Hears of a message that was refused for good, and why; `true` if the source takes care of it.
+type Refuse = Box<dyn Fn(&Message, &str) -> bool + Send + Sync>;
+
 /// One source batch. It is settled when the last [`Ack`] that holds it goes.
 struct Origin {
     given_up: AtomicBool,
     settle: Mutex<Option<Settle>>,
+    refuse: Option<Refuse>,
 }
 
 impl Drop for Origin {
@@ -48,21 +55,46 @@ impl Drop for Origin {
 pub struct Ack {
     balance: Arc<Balance>,
     count: u64,
+    /// A buffer still has the messages: given up, they stay in it.
+    buffered: bool,
     origins: SmallVec<[Arc<Origin>; 1]>,
 }
 
 impl Ack {
     /// A batch of `count` messages enters the flow; `settle` hears the outcome, on whatever thread ends it.
     pub fn enter(balance: &Arc<Balance>, count: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
-        let count = count as u64;
-        balance.enter(count);
+        balance.enter(count as u64);
+        Ack::new(balance, count, false, None, Box::new(settle))
+    }
+
+    /// As [`Ack::enter`], for a source that wants its messages back that are refused for good: `refuse` gets each, and why,
+    /// and says whether the source takes care of it.
+    pub fn enter_refusable(
+        balance: &Arc<Balance>,
+        count: usize,
+        refuse: impl Fn(&Message, &str) -> bool + Send + Sync + 'static,
+        settle: impl FnOnce(Outcome) + Send + 'static,
+    ) -> Ack {
+        balance.enter(count as u64);
+        Ack::new(balance, count, false, Some(Box::new(refuse)), Box::new(settle))
+    }
+
+    /// Messages that a buffer has kept go on. It has them until `settle` hears that they were `Acked`.
+    pub fn resume(balance: &Arc<Balance>, count: usize, settle: impl FnOnce(Outcome) + Send + 'static) -> Ack {
+        balance.resume(count as u64);
+        Ack::new(balance, count, true, None, Box::new(settle))
+    }
+
+    fn new(balance: &Arc<Balance>, count: usize, buffered: bool, refuse: Option<Refuse>, settle: Settle) -> Ack {
         let origin = Origin {
             given_up: AtomicBool::new(false),
-            settle: Mutex::new(Some(Box::new(settle))),
+            settle: Mutex::new(Some(settle)),
+            refuse,
         };
         Ack {
             balance: balance.clone(),
-            count,
+            count: count as u64,
+            buffered,
             origins: smallvec![Arc::new(origin)],
         }
     }
@@ -84,6 +116,13 @@ impl Ack {
         self.balance.lose(reason, n);
     }
 
+    /// One of the messages was refused for good, and no dead letter takes it. Whether the source does, which hears of it
+    /// now; it is counted as dropped either way.
+    pub fn refused(&self, message: &Message, error: &str) -> bool {
+        let mut sources = self.origins.iter().filter_map(|origin| origin.refuse.as_ref());
+        sources.any(|refuse| refuse(message, error))
+    }
+
     /// `n` messages were added: one that became three adds two.
     pub fn expanded(&mut self, n: usize) {
         self.count += n as u64;
@@ -96,6 +135,7 @@ impl Ack {
         Ack {
             balance: self.balance.clone(),
             count,
+            buffered: self.buffered,
             origins: self.origins.clone(),
         }
     }
@@ -105,6 +145,10 @@ impl Ack {
         debug_assert!(
             Arc::ptr_eq(&self.balance, &other.balance),
             "messages of two flows cannot share an answer"
+        );
+        debug_assert_eq!(
+            self.buffered, other.buffered,
+            "messages before and behind a buffer do not meet"
         );
         self.count += std::mem::take(&mut other.count);
         for origin in other.origins.drain(..) {
@@ -129,7 +173,15 @@ impl Ack {
         self.origins.clear();
     }
 
+    /// All remaining messages are in a buffer, which answers for them from now on.
+    pub fn kept(mut self) {
+        let n = std::mem::take(&mut self.count);
+        self.balance.keep(n);
+        self.origins.clear();
+    }
+
     /// The remaining messages will not be delivered in this run: counted as dropped with reason `shutdown`, and nacked.
+    /// Those that a buffer has stay in flight, since the next run delivers them.
     pub fn given_up(self) {}
 
     fn take(&mut self, n: usize) -> u64 {
@@ -147,7 +199,10 @@ impl Ack {
 impl Drop for Ack {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.balance.lose(DropReason::Shutdown, self.count);
+            match self.buffered {
+                true => self.balance.keep(self.count),
+                false => self.balance.lose(DropReason::Shutdown, self.count),
+            }
             for origin in &self.origins {
                 origin.given_up.store(true, Ordering::Relaxed);
             }
@@ -196,6 +251,73 @@ mod tests {
         assert_eq!(*log.lock(), [Outcome::Nacked]);
         assert_eq!(balance.snapshot().dropped(DropReason::Shutdown), 1);
         assert!(balance.snapshot().adds_up());
+    }
+
+    #[test]
+    fn messages_in_a_buffer_are_in_flight_until_what_was_read_of_them_ends() {
+        let (balance, log) = (Arc::new(Balance::default()), Arc::default());
+        balance.found(2);
+        enter(&balance, 3, &log).kept();
+        assert_eq!(*log.lock(), [Outcome::Acked], "storing ends the first part of the way");
+        let counts = balance.snapshot();
+        assert!(
+            counts.adds_up() && counts.in_flight == 5 && counts.buffered() == 5,
+            "{counts}"
+        );
+        let resume = |n| {
+            let log = log.clone();
+            Ack::resume(&balance, n, move |outcome| log.lock().push(outcome))
+        };
+        let (mut first, second) = (resume(3), resume(1));
+        assert_eq!(balance.snapshot().buffered(), 1);
+        first.expanded(1);
+        first.dropped(DropReason::Late, 1);
+        first.delivered();
+        second.given_up();
+        assert_eq!(log.lock()[1..], [Outcome::Acked, Outcome::Nacked]);
+        let counts = balance.snapshot();
+        assert!(
+            counts.adds_up() && counts.out == 3 && counts.dropped_total() == 1,
+            "{counts}"
+        );
+        assert_eq!(
+            (counts.in_flight, counts.buffered()),
+            (2, 2),
+            "what was given up is still in the buffer"
+        );
+        balance.lost(DropReason::Limit, 9);
+        let counts = balance.snapshot();
+        assert!(
+            counts.adds_up() && counts.in_flight == 0 && counts.dropped(DropReason::Limit) == 2,
+            "{counts}"
+        );
+    }
+
+    #[test]
+    fn messages_read_before_they_are_said_to_be_stored_balance_in_the_end() {
+        let balance = Arc::new(Balance::default());
+        let stored = Ack::enter(&balance, 4, |_| {});
+        let read = Ack::resume(&balance, 4, |_| {});
+        assert_eq!((balance.snapshot().in_flight, balance.snapshot().buffered()), (4, 0));
+        stored.kept();
+        read.delivered();
+        let counts = balance.snapshot();
+        assert!(
+            counts.adds_up() && counts.out == 4 && counts.in_flight == 0 && counts.buffered() == 0,
+            "{counts}"
+        );
+    }
+
+    #[test]
+    fn a_source_that_wants_refused_messages_back_gets_its_own() {
+        let balance = Arc::new(Balance::default());
+        let wants = |name: &'static str| move |message: &Message, _: &str| *message.bytes() == *name.as_bytes();
+        let mut ack = Ack::enter_refusable(&balance, 1, wants("a"), |_| {});
+        ack.merge(Ack::enter_refusable(&balance, 1, wants("b"), |_| {}));
+        ack.merge(Ack::enter(&balance, 1, |_| {}));
+        assert!(ack.refused(&Message::raw("a"), "") && ack.split(1).refused(&Message::raw("b"), ""));
+        assert!(!ack.refused(&Message::raw("c"), ""));
+        ack.delivered();
     }
 
     proptest! {

@@ -72,6 +72,9 @@ pub struct Counts {
     filtered: [u64; FilterReason::ALL.len()],
     dropped: [u64; DropReason::ALL.len()],
     pub in_flight: u64,
+    /// Of `in_flight`: what a buffer keeps, for which no `Ack` answers. Below zero for a moment, when messages were read
+    /// before whoever stored them has said so.
+    kept: i64,
 }
 
 impl Counts {
@@ -89,6 +92,11 @@ impl Counts {
 
     pub fn dropped_total(&self) -> u64 {
         self.dropped.iter().sum()
+    }
+
+    /// Of `in_flight`: messages that wait in a buffer. They stay there when the process ends.
+    pub fn buffered(&self) -> u64 {
+        u64::try_from(self.kept).unwrap_or_default()
     }
 
     /// `in = out + filtered + dropped + in_flight`
@@ -123,6 +131,33 @@ impl Balance {
         let mut counts = self.counts.lock();
         counts.entered += n;
         counts.in_flight += n;
+    }
+
+    /// A buffer has messages from before the start: they are in flight.
+    pub fn found(&self, n: u64) {
+        self.enter(n);
+        self.keep(n);
+    }
+
+    /// Messages that a buffer had are gone from it unread.
+    pub fn lost(&self, reason: DropReason, n: u64) {
+        let mut counts = self.counts.lock();
+        let n = n.min(counts.in_flight);
+        counts.kept = counts.kept.saturating_sub_unsigned(n);
+        counts.dropped[reason as usize] += n;
+        counts.in_flight -= n;
+    }
+
+    /// Messages stay in flight in a buffer.
+    pub(crate) fn keep(&self, n: u64) {
+        let mut counts = self.counts.lock();
+        counts.kept = counts.kept.saturating_add_unsigned(n);
+    }
+
+    /// Messages leave a buffer and go on.
+    pub(crate) fn resume(&self, n: u64) {
+        let mut counts = self.counts.lock();
+        counts.kept = counts.kept.saturating_sub_unsigned(n);
     }
 
     pub(crate) fn expand(&self, n: u64) {

@@ -12,6 +12,7 @@ use thalweg_record::Message;
 use tokio::sync::Semaphore;
 
 use crate::BoxFuture;
+use crate::batching::Batching;
 use crate::children;
 use crate::component::{BuildContext, BuildError};
 use crate::driven::{Driven, OutputMetrics, Refusal, Unopened, Write};
@@ -148,6 +149,11 @@ impl Output for Broker {
             // Joined batches would all go to the same one.
             Pattern::RoundRobin | Pattern::Greedy => 1,
         }
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        let all = self.targets.iter().map(|target| target.driven.output.batching());
+        all.fold(None, Batching::both)
     }
 
     fn hurry(&self) {

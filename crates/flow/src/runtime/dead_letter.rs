@@ -70,6 +70,8 @@ impl DeadLetterOutput {
                 metrics,
             },
             dead_letters: None,
+            buffers: false,
+            hurry: Arc::default(),
             stop: give_up.clone(),
         };
         let (queue, letters) = queue::bounded(WAITING);

@@ -42,6 +42,23 @@ impl NodeCounters {
         }
     }
 
+    pub(crate) fn buffer(
+        component: &Component,
+        stored: &OutputMetrics,
+        sent: IntCounter,
+        connection: Connection,
+    ) -> NodeCounters {
+        NodeCounters {
+            kind: NodeKind::Buffer,
+            component: component.clone(),
+            received: Some(stored.sent.clone()),
+            sent,
+            errors: Some(stored.error.clone()),
+            connections: vec![connection],
+            shown: true,
+        }
+    }
+
     pub(crate) fn processor(component: &Component, metrics: &StageMetrics, errors: IntCounter) -> NodeCounters {
         let (received, sent) = (Some(metrics.received.clone()), metrics.sent.clone());
         NodeCounters {
@@ -160,7 +177,8 @@ pub struct FlowHandle {
 pub struct StopReport {
     pub flow: String,
     pub counts: Counts,
-    /// Messages given up because the shutdown time was over or the flow failed, and those of which nothing is known.
+    /// Messages given up because the shutdown time was over or the flow failed, and those of which nothing is known. What
+    /// is in a buffer is none of them: the next start goes on with it.
     pub unacknowledged: u64,
     /// Why the flow ended by itself, if it failed.
     pub failure: Option<String>,
@@ -202,7 +220,7 @@ impl FlowHandle {
         StopReport {
             flow: self.name.clone(),
             counts,
-            unacknowledged: counts.dropped(DropReason::Shutdown) + counts.in_flight,
+            unacknowledged: counts.dropped(DropReason::Shutdown) + counts.in_flight.saturating_sub(counts.buffered()),
             failure: self.failure(),
         }
     }
@@ -285,6 +303,10 @@ const EXPANDED: (&str, &str) = (
     "Of the messages that entered: added by stages.",
 );
 const IN_FLIGHT: (&str, &str) = ("thalweg_flow_in_flight", "Messages between entry and acknowledgement.");
+const BUFFERED: (&str, &str) = (
+    "thalweg_flow_buffered",
+    "Of the messages in flight: stored in the flow's buffer and not being worked on.",
+);
 const FILTERED: (&str, &str) = ("thalweg_flow_filtered_total", "Messages removed as intended.");
 const DROPPED: (&str, &str) = ("thalweg_flow_dropped_total", "Messages lost to a fault or a limit.");
 
@@ -295,7 +317,7 @@ impl BalanceCollector {
             flow: flow.map(str::to_owned),
             descriptions: Vec::new(),
         };
-        collector.descriptions = [IN, OUT, EXPANDED, IN_FLIGHT, FILTERED, DROPPED]
+        collector.descriptions = [IN, OUT, EXPANDED, IN_FLIGHT, BUFFERED, FILTERED, DROPPED]
             .into_iter()
             .filter_map(|(name, help)| {
                 Desc::new(name.to_owned(), help.to_owned(), Vec::new(), collector.labels(None)).ok()
@@ -354,6 +376,7 @@ impl Collector for BalanceCollector {
             self.family(OUT, false, &[(None, counts.out)]),
             self.family(EXPANDED, false, &[(None, counts.expanded)]),
             self.family(IN_FLIGHT, true, &[(None, counts.in_flight)]),
+            self.family(BUFFERED, true, &[(None, counts.buffered())]),
             self.family(FILTERED, false, &filtered),
             self.family(DROPPED, false, &dropped),
         ]

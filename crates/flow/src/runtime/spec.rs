@@ -1,7 +1,10 @@
 //! One flow of the configuration file, checked: every component's mistakes have been reported.
 
+use std::sync::Arc;
+
 use thalweg_config::{BufferConfig, ComponentNode, FlowConfig};
 
+use crate::buffer::BufferSpec;
 use crate::chain::ChainSpec;
 use crate::named::Named;
 use crate::parse::ParseContext;
@@ -13,21 +16,28 @@ pub struct FlowSpec {
     /// Whether metrics carry the label `flow`: the file has a list of flows.
     pub(crate) labelled: bool,
     pub(crate) input: Named<dyn InputSpec>,
+    pub(crate) buffer: Option<Named<dyn BufferSpec>>,
     /// Those at the input, of the pipeline, and at the output: the workers run them all.
     pub(crate) processors: ChainSpec,
     pub(crate) output: Named<dyn OutputSpec>,
     pub(crate) threads: usize,
+    /// Of each queue in it.
     pub(crate) queue_bytes: usize,
 }
 
-/// What waits between the input and the processors, and between them and the output, when no buffer is configured.
-const QUEUE_BYTES: usize = 64 << 20;
+/// What waits in a flow when nothing else is said.
+const WAITING_BYTES: usize = 128 << 20;
+/// What shares that: the queue in front of the processors and the one in front of the output.
+const PARTS: usize = 2;
+/// With a buffer also the queue in front of it, and what its reader remembers.
+const PARTS_BUFFERED: usize = 4;
 
 impl FlowSpec {
     /// Lets messages that take `bytes` in all wait in the flow: half in front of the processors, half in front of the
-    /// output.
+    /// output. With a buffer it is a quarter each, and one in front of the buffer.
     pub fn limit_waiting(&mut self, bytes: usize) {
-        self.queue_bytes = (bytes / 2).max(1);
+        let parts = if self.buffer.is_some() { PARTS_BUFFERED } else { PARTS };
+        self.queue_bytes = (bytes / parts).max(1);
     }
 
     /// Reads a flow; `None` if it has mistakes, all of which are in the diagnostics then.
@@ -46,17 +56,17 @@ impl FlowSpec {
             let spec = context.bare_output(way.last()?)?;
             Some(found(way, spec))
         });
-        let queue_bytes = match &flow.buffer {
-            BufferConfig::None => Some(QUEUE_BYTES),
-            // Messages wait in two queues, which share the limit.
-            BufferConfig::Memory { limit, .. } => Some(usize::try_from(*limit / 2).unwrap_or(usize::MAX)),
+        let (buffer, parts) = match &flow.buffer {
+            BufferConfig::None | BufferConfig::Memory { .. } => (None, PARTS),
             BufferConfig::Queue(node) => {
-                context.diagnostics.error(
-                    node,
-                    "this version has no durable queue; use `none: {}` or `memory: {limit: 500MiB}`",
-                );
-                None
+                let registry = context.registry;
+                let spec = registry.parse_buffer(node, flow, context);
+                (Some(spec.map(buffer_of)), PARTS_BUFFERED)
             }
+        };
+        let waiting = match &flow.buffer {
+            BufferConfig::Memory { limit, .. } => usize::try_from(*limit).unwrap_or(usize::MAX),
+            BufferConfig::None | BufferConfig::Queue(_) => WAITING_BYTES,
         };
         let processors = processors?;
         let threads = if processors.is_empty() {
@@ -69,16 +79,29 @@ impl FlowSpec {
             name: flow.name.clone(),
             labelled,
             input: input?,
+            buffer: match buffer {
+                Some(buffer) => Some(buffer?),
+                None => None,
+            },
             processors,
             output: output?,
             threads,
-            queue_bytes: queue_bytes?,
+            queue_bytes: waiting / parts,
         })
     }
 }
 
+fn buffer_of(spec: Arc<dyn BufferSpec>) -> Named<dyn BufferSpec> {
+    Named {
+        name: "queue".to_owned(),
+        path: "root.buffer".to_owned(),
+        label: String::new(),
+        spec,
+    }
+}
+
 /// A component of the flow at its own place, under the name and label of the resource that it stands for.
-fn found<S: ?Sized>(way: &[ComponentNode], spec: std::sync::Arc<S>) -> Named<S> {
+fn found<S: ?Sized>(way: &[ComponentNode], spec: Arc<S>) -> Named<S> {
     let name = way.last().map(|node| node.name.clone());
     Named {
         name: name.unwrap_or_default(),

@@ -8,24 +8,27 @@ use parking_lot::Mutex;
 use thalweg_record::{Balance, Batch, SourceName};
 use thalweg_telemetry::{ComponentId, Metrics, Timing};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::BoxFuture;
 use crate::chain::Chain;
 use crate::component::{BuildContext, BuildError, Component};
 use crate::context::{DeadLetters, Failures, Scope};
 use crate::delivery::Delivery;
 use crate::driven::{Driven, OutputMetrics};
-use crate::input::{Connection, Input, InputContext, OpenBatches, Sink, SinkMetrics};
+use crate::input::{Connection, Input, InputContext, InputError, OpenBatches, Sink, SinkMetrics};
 use crate::queue::{self, Limits};
+use crate::runtime::buffer::{BuiltBuffer, Place, RunningBuffer};
 use crate::runtime::handle::{FlowHandle, NodeCounters, Nodes};
 use crate::runtime::spec::FlowSpec;
 use crate::shard::Shards;
 use crate::worker::{Ended, Outlet, Worker};
 
 /// Messages that wait in front of the workers or the output of one flow.
-const QUEUE_MESSAGES: usize = 100_000;
+pub(super) const QUEUE_MESSAGES: usize = 100_000;
 
 /// What flows share in a process.
 #[derive(Clone)]
@@ -44,6 +47,7 @@ pub struct Flow {
     pub(super) shards: Arc<Shards>,
     pub(super) open_batches: Arc<OpenBatches>,
     pub(super) input: JoinHandle<()>,
+    pub(super) buffer: Option<RunningBuffer>,
     pub(super) delivery: JoinHandle<()>,
     /// Each ends when its worker has.
     pub(super) workers: Vec<JoinHandle<()>>,
@@ -62,6 +66,7 @@ struct Built {
     sink_metrics: Arc<SinkMetrics>,
     /// The processors of each worker.
     chains: Vec<Chain>,
+    buffer: Option<BuiltBuffer>,
     output: Driven,
     nodes: Vec<NodeCounters>,
 }
@@ -91,24 +96,44 @@ impl Flow {
         let (shards, workers) = start_workers(&spec, built.chains, to_output, environment, &give_up, &handle)?;
         handle.register_metrics(flow, &environment.metrics);
 
+        let hurry: Arc<Notify> = Arc::default();
         let output = built.output.output.clone();
         let delivery = Delivery {
             driven: built.output,
             dead_letters,
+            buffers: false,
+            hurry: hurry.clone(),
             stop: give_up.clone(),
         };
         let runtime = &environment.runtime;
         let delivery = runtime.spawn(run_delivery(delivery, from_workers, handle.clone()));
 
         let open_batches = Arc::new(OpenBatches::default());
+        let hurry: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            output.hurry();
+            hurry.notify_one();
+        });
+        let place = Place {
+            shards: shards.clone(),
+            open_batches: open_batches.clone(),
+            hurry,
+            ended: handle.ended.clone(),
+        };
+        let (place, buffer) = match built.buffer {
+            None => (place, None),
+            Some(buffer) => {
+                let (place, buffer) = buffer.start(place, spec.queue_bytes, environment, &handle, &give_up);
+                (place, Some(buffer))
+            }
+        };
         let sink = Sink {
             balance: handle.balance.clone(),
-            shards: shards.clone(),
+            shards: place.shards,
             metrics: built.sink_metrics,
             outer: None,
             source: SourceName::default(),
-            hurry: Arc::new(move || output.hurry()),
-            open_batches: open_batches.clone(),
+            hurry: place.hurry,
+            open_batches: place.open_batches,
         };
         let context = InputContext {
             component: built.input_component,
@@ -116,7 +141,7 @@ impl Flow {
             stop: stop.clone(),
             connection: built.input_connection,
         };
-        let input = run_input(built.input, context, handle.clone(), shards.clone(), give_up.clone());
+        let input = run_input(built.input, context, handle.clone(), place.ended, give_up.clone());
         let input = runtime.spawn(input);
         let summaries = runtime.spawn(log_summaries(handle.clone()));
         Ok(Flow {
@@ -126,6 +151,7 @@ impl Flow {
             shards,
             open_batches,
             input,
+            buffer,
             delivery,
             workers,
             _summaries: AbortOnDropHandle::new(summaries),
@@ -178,6 +204,15 @@ fn build(
     ));
     let input = spec.input.spec.build(&context(&input_component))?;
 
+    let buffer = match &spec.buffer {
+        Some(named) => {
+            let component = named.component(flow, metrics);
+            let context = context(&component);
+            Some(BuiltBuffer::build(named, &context, spec.queue_bytes, &nodes)?)
+        }
+        None => None,
+    };
+
     let chains = (0..spec.threads).map(|_| spec.processors.build(flow, metrics, &scope));
     let chains = chains.collect::<Result<_, BuildError>>()?;
 
@@ -196,6 +231,7 @@ fn build(
         input_component,
         input_connection,
         sink_metrics,
+        buffer,
         chains,
         output,
         nodes: nodes.take(),
@@ -241,7 +277,8 @@ async fn watch_worker(ended: Ended, handle: Arc<FlowHandle>) {
     }
 }
 
-async fn run_delivery(delivery: Delivery, queue: queue::Receiver<Batch>, handle: Arc<FlowHandle>) {
+/// Drives an output until nothing more comes.
+pub(super) async fn run_delivery(delivery: Delivery, queue: queue::Receiver<Batch>, handle: Arc<FlowHandle>) {
     let title = delivery.driven.component.title().to_owned();
     // A task of its own, so that a panic in it ends this flow with a message instead of leaving it silent.
     match AbortOnDropHandle::new(tokio::spawn(delivery.run(queue))).await {
@@ -251,17 +288,34 @@ async fn run_delivery(delivery: Delivery, queue: queue::Receiver<Batch>, handle:
     }
 }
 
+/// Runs an input until its end. `ended` is cancelled when all that it gave is settled.
 async fn run_input(
     input: Box<dyn Input>,
     context: InputContext,
     handle: Arc<FlowHandle>,
-    shards: Arc<Shards>,
+    ended: CancellationToken,
     give_up: CancellationToken,
 ) {
     let (sink, stop) = (context.sink.clone(), context.stop.clone());
     let title = context.component.title().to_owned();
-    // A task of its own, for the same reason.
-    let mut task = AbortOnDropHandle::new(tokio::spawn(input.run(context)));
+    match to_its_end(input.run(context), &give_up).await {
+        Ok(()) => {}
+        Err(why) => handle.fail(format!("input {title}{why}")),
+    }
+    sink.shards.close();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = sink.settled() => ended.cancel(),
+    }
+}
+
+/// Runs something that takes messages in until it ends, or the flow gives up. `Err`: how a sentence about it goes on.
+pub(super) async fn to_its_end(
+    run: BoxFuture<'static, Result<(), InputError>>,
+    give_up: &CancellationToken,
+) -> Result<(), String> {
+    // A task of its own, so that a panic in it ends this flow with a message instead of leaving it silent.
+    let mut task = AbortOnDropHandle::new(tokio::spawn(run));
     let result = tokio::select! {
         result = &mut task => result,
         () = give_up.cancelled() => {
@@ -270,15 +324,10 @@ async fn run_input(
         }
     };
     match result {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => handle.fail(format!("input {title}: {error}")),
-        Err(error) if error.is_cancelled() => {}
-        Err(panic) => handle.fail(format!("input {title} was stopped by a fault in it: {panic}")),
-    }
-    shards.close();
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = sink.settled() => handle.ended.cancel(),
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(format!(": {error}")),
+        Err(error) if error.is_cancelled() => Ok(()),
+        Err(panic) => Err(format!(" was stopped by a fault in it: {panic}")),
     }
 }
 

@@ -14,7 +14,8 @@ use crate::driven::GRACE;
 const LET_GO: Duration = Duration::from_millis(200);
 
 impl Flow {
-    /// Stops in order: the input, then what is queued, processors with what they hold back, the output. What is not
+    /// Stops in order: the input, then what is queued, processors with what they hold back, the output. With a buffer what
+    /// waits in front of it is stored, and what is stored waits for the next start. What is not
     /// acknowledged when `time` is over is given up (counted as dropped with reason `shutdown`); then this returns
     /// within two seconds, even if a processor or the output cannot be interrupted.
     pub async fn stop(mut self, time: Duration) -> StopReport {
@@ -22,15 +23,30 @@ impl Flow {
         self.stop.cancel();
         let orderly = async {
             ended([&mut self.input]).await;
+            if let Some(buffer) = &mut self.buffer {
+                buffer.entrance.close();
+                ended([&mut buffer.storing]).await;
+                // What is stored now is for the next start.
+                buffer.stop.cancel();
+                ended([&mut buffer.reading]).await;
+            }
             self.shards.close();
             ended(&mut self.workers).await;
             ended([&mut self.delivery]).await;
         };
         if timeout_at(deadline, orderly).await.is_err() {
             self.give_up.cancel();
+            if let Some(buffer) = &self.buffer {
+                buffer.entrance.close();
+                buffer.stop.cancel();
+            }
             self.shards.close();
             let at_once = async {
                 ended([&mut self.input, &mut self.delivery]).await;
+                if let Some(buffer) = &mut self.buffer {
+                    ended([&mut buffer.storing, &mut buffer.reading]).await;
+                    let _ = timeout(LET_GO, buffer.open_batches.none(|| {})).await;
+                }
                 ended(&mut self.workers).await;
                 // Tasks that were aborted let go of their batches a moment later. Failed messages wait for the dead letter,
                 // which stops after this.

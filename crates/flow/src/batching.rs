@@ -1,0 +1,101 @@
+//! How an output wants messages collected before it writes them: `batching: {count, byte_size, period}`.
+
+use std::time::Duration;
+
+use thalweg_config::Fields;
+
+use crate::parse::ParseContext;
+
+/// A batch is written when any of these is reached; a limit that is not given holds nothing back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batching {
+    /// Messages; 0: any number.
+    pub count: usize,
+    /// 0: any size.
+    pub byte_size: usize,
+    /// Since the first message of the batch.
+    pub period: Option<Duration>,
+}
+
+/// What is collected is written at this size whatever the policy says: it waits beyond the limits of the flow's queues.
+const BYTES_MAX: usize = 16 << 20;
+const COUNT_MAX: i64 = 100_000;
+
+impl Batching {
+    /// Reads the field `batching` of an output; `None` if it is not given or says nothing.
+    pub fn read(fields: &mut Fields<'_>, context: &ParseContext<'_>) -> Option<Batching> {
+        let mut fields = fields.opt_fields("batching")?;
+        let count = usize::try_from(fields.int_in("count", 0, 0..=COUNT_MAX)).unwrap_or_default();
+        let byte_size = usize::try_from(fields.size("byte_size", "0")).unwrap_or(usize::MAX);
+        let paused = fields.opt_string("period").is_some_and(|text| !text.trim().is_empty());
+        let period = paused.then(|| fields.duration("period", "1s"));
+        if byte_size > BYTES_MAX {
+            fields.error("byte_size", format!("a batch has at most {} MiB", BYTES_MAX >> 20));
+        }
+        for later in ["check", "processors"] {
+            let given = fields.node(later);
+            let empty = |node: &thalweg_config::Node| {
+                node.scalar_text().is_some_and(|text| text.trim().is_empty())
+                    || node.as_seq().is_some_and(<[_]>::is_empty)
+            };
+            if let Some(node) = given.filter(|node| !empty(node)) {
+                let instead = "remove it; processors of the pipeline or of the output do the same";
+                context
+                    .diagnostics
+                    .error(&node, format!("batching.{later}: not in this version; {instead}"));
+            }
+        }
+        fields.finish();
+        let period = period.filter(|period| !period.is_zero());
+        let policy = Batching {
+            count,
+            byte_size,
+            period,
+        };
+        // One message is a batch at once.
+        let holds_back = count > 1 || (count == 0 && (byte_size > 0 || period.is_some()));
+        holds_back.then_some(policy)
+    }
+
+    /// Whether so much is enough.
+    pub(crate) fn is_enough(&self, messages: usize, bytes: usize) -> bool {
+        let reached = |limit: usize, value: usize| limit > 0 && value >= limit;
+        reached(self.count, messages) || reached(self.byte_size, bytes) || bytes >= BYTES_MAX
+    }
+
+    /// The policy of two outputs that are written together: what either calls enough is.
+    pub(crate) fn both(a: Option<Batching>, b: Option<Batching>) -> Option<Batching> {
+        let (Some(a), Some(b)) = (a, b) else {
+            return a.or(b);
+        };
+        let less = |a: usize, b: usize| match (a, b) {
+            (0, limit) | (limit, 0) => limit,
+            (a, b) => a.min(b),
+        };
+        Some(Batching {
+            count: less(a.count, b.count),
+            byte_size: less(a.byte_size, b.byte_size),
+            period: [a.period, b.period].into_iter().flatten().min(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_either_limit_calls_enough_is_enough() {
+        let policy = |count, byte_size| Batching {
+            count,
+            byte_size,
+            period: None,
+        };
+        assert!(!policy(3, 0).is_enough(2, 1000) && policy(3, 0).is_enough(3, 0));
+        assert!(!policy(0, 100).is_enough(5, 99) && policy(3, 100).is_enough(1, 100));
+        assert!(!policy(0, 0).is_enough(1_000_000, 1000) && policy(0, 0).is_enough(1, BYTES_MAX));
+        let both = Batching::both(Some(policy(3, 0)), Some(policy(9, 50)));
+        assert_eq!(both, Some(policy(3, 50)));
+        assert_eq!(Batching::both(None, Some(policy(9, 50))), Some(policy(9, 50)));
+    }
+}

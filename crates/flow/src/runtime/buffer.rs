@@ -1,0 +1,167 @@
+//! A flow's buffer while it runs: a queue in front of it, a task that stores, a task that reads.
+//!
+//! In the order of the stream: the input's sink, the queue, the storing end (driven like any output), what is stored, the
+//! reader, the workers. The storing end goes on until the input has ended and the queue is empty; only then the reader
+//! stops, since a full buffer takes more only while it is read.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::handle::{FlowHandle, NodeCounters, Nodes};
+use super::start::{FlowEnvironment, QUEUE_MESSAGES, run_delivery, to_its_end};
+use crate::buffer::{Buffer, BufferContext, BufferMetrics, BufferReader, BufferSink, BufferSpec};
+use crate::component::{BuildContext, BuildError, Component};
+use crate::delivery::Delivery;
+use crate::driven::{Driven, OutputMetrics};
+use crate::input::{Connection, OpenBatches};
+use crate::named::Named;
+use crate::queue::{self, Limits};
+use crate::shard::Shards;
+
+/// Where something that takes messages in puts them.
+pub(super) struct Place {
+    pub shards: Arc<Shards>,
+    pub open_batches: Arc<OpenBatches>,
+    pub hurry: Arc<dyn Fn() + Send + Sync>,
+    /// Cancelled when all that came this way is settled, and no more will come.
+    pub ended: CancellationToken,
+}
+
+/// A buffer, built and not yet running.
+pub(super) struct BuiltBuffer {
+    store: Driven,
+    reader: Box<dyn BufferReader>,
+    component: Component,
+    metrics: BufferMetrics,
+}
+
+/// A running buffer, for whoever stops the flow.
+pub(super) struct RunningBuffer {
+    /// The entrance of the storing end.
+    pub entrance: Arc<Shards>,
+    pub storing: JoinHandle<()>,
+    pub reading: JoinHandle<()>,
+    /// Stops the reader.
+    pub stop: CancellationToken,
+    pub open_batches: Arc<OpenBatches>,
+}
+
+impl BuiltBuffer {
+    pub fn build(
+        named: &Named<dyn BufferSpec>,
+        context: &BuildContext,
+        memory_bytes: usize,
+        nodes: &Nodes,
+    ) -> Result<BuiltBuffer, BuildError> {
+        let component = context.component.clone();
+        let connection = Connection::new(&component, "buffer");
+        let (stored, metrics) = (OutputMetrics::of_buffer(&component), BufferMetrics::new(&component));
+        nodes.add(NodeCounters::buffer(
+            &component,
+            &stored,
+            metrics.sent.clone(),
+            connection.clone(),
+        ));
+        let Buffer { store, reader } = named.spec.build(context, memory_bytes)?;
+        Ok(BuiltBuffer {
+            store: Driven {
+                output: store,
+                component: component.clone(),
+                connection,
+                metrics: stored,
+            },
+            reader,
+            component,
+            metrics,
+        })
+    }
+
+    /// Starts both ends. `behind` is where the reader puts messages; the place for the input is returned.
+    pub fn start(
+        self,
+        behind: Place,
+        queue_bytes: usize,
+        environment: &FlowEnvironment,
+        handle: &Arc<FlowHandle>,
+        give_up: &CancellationToken,
+    ) -> (Place, RunningBuffer) {
+        let runtime = &environment.runtime;
+        let (entrance, waiting) = queue::bounded(Limits {
+            messages: QUEUE_MESSAGES,
+            bytes: queue_bytes,
+        });
+        let entrance = Arc::new(Shards::new(vec![entrance]));
+        let (store, connection) = (self.store.output.clone(), self.store.connection.clone());
+        let hurry: Arc<Notify> = Arc::default();
+        let storing = Delivery {
+            driven: self.store,
+            dead_letters: environment.dead_letters.clone(),
+            buffers: true,
+            hurry: hurry.clone(),
+            stop: give_up.clone(),
+        };
+        let storing = runtime.spawn(run_delivery(storing, waiting, handle.clone()));
+
+        let (stop, drain) = (CancellationToken::new(), CancellationToken::new());
+        let context = BufferContext {
+            component: self.component,
+            sink: BufferSink {
+                balance: handle.balance.clone(),
+                shards: behind.shards.clone(),
+                metrics: self.metrics,
+                hurry: behind.hurry.clone(),
+                open_batches: behind.open_batches.clone(),
+            },
+            stop: stop.clone(),
+            drain: drain.clone(),
+            connection,
+        };
+        let reading = runtime.spawn(run_reader(
+            self.reader,
+            context,
+            behind,
+            handle.clone(),
+            give_up.clone(),
+        ));
+        let open_batches: Arc<OpenBatches> = Arc::default();
+        let place = Place {
+            shards: entrance.clone(),
+            open_batches: open_batches.clone(),
+            hurry: Arc::new(move || {
+                store.hurry();
+                hurry.notify_one();
+            }),
+            ended: drain,
+        };
+        let running = RunningBuffer {
+            entrance,
+            storing,
+            reading,
+            stop,
+            open_batches,
+        };
+        (place, running)
+    }
+}
+
+async fn run_reader(
+    reader: Box<dyn BufferReader>,
+    context: BufferContext,
+    behind: Place,
+    handle: Arc<FlowHandle>,
+    give_up: CancellationToken,
+) {
+    let (sink, stop) = (context.sink.clone(), context.stop.clone());
+    // Without a reader the buffer only fills.
+    if let Err(why) = to_its_end(reader.run(context), &give_up).await {
+        handle.fault(format!("the buffer{why}"));
+    }
+    behind.shards.close();
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = sink.settled() => behind.ended.cancel(),
+    }
+}
