@@ -110,8 +110,10 @@ impl Queue {
             .part(partition)
             .and_then(|part| part.inner.lock().details.get(&ending.offset).cloned());
         let letter = self.letter(group, partition, &message, ending, detail.as_deref());
-        self.append_letter(&dead, letter, group, partition, ending.offset, terminal)
+        let letter = self
+            .append_letter(&dead, letter, group, partition, ending.offset, terminal)
             .await?;
+        self.tell_dead_letter(letter);
         Ok(terminal)
     }
 
@@ -157,6 +159,7 @@ impl Queue {
         }
     }
 
+    /// Returns its offset there.
     async fn append_letter(
         &self,
         dead: &Arc<Queue>,
@@ -165,14 +168,14 @@ impl Queue {
         partition: u32,
         offset: Offset,
         terminal: Terminal,
-    ) -> Result<()> {
+    ) -> Result<Offset> {
         let (bytes, now) = (letter.bytes() as u64, self.clock.now());
         dead.admit_always(1, bytes).await;
         if self.is_in_memory() {
-            dead.append_in_memory(letter, now);
+            let offset = dead.append_in_memory(letter, now);
             dead.stored(1, bytes, true);
             dead.grown();
-            return Ok(());
+            return Ok(offset);
         }
         let mut letters = Records::with_capacity(letter.bytes() + 64);
         letters.push(&RecordRef {
@@ -193,8 +196,7 @@ impl Queue {
         let unit = Unit::of(dead.data_id(0), letters).and_of(Kind::State, self.state_id(partition), state);
         let appended = self.log.append(unit, None).await;
         dead.stored(1, bytes, appended.is_ok());
-        appended?;
-        Ok(())
+        Ok(appended?.offsets.first().copied().unwrap_or_default())
     }
 
     /// The message at an offset, from wherever it is; `None` if it is gone.

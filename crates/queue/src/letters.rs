@@ -107,6 +107,15 @@ impl Queue {
         }
     }
 
+    /// One dead letter with the queue in which it is, unless it was sent again or thrown away.
+    pub async fn dead_letter(&self, letter: Offset) -> Result<Option<(Arc<Queue>, Message)>> {
+        let Some(dead) = self.known_dead_letters().filter(|dead| !dead.is_dropped(letter)) else {
+            return Ok(None);
+        };
+        let found = dead.find(0, letter).await?;
+        Ok(found.map(|found| (dead, found)))
+    }
+
     /// Sends dead letters again; each is stored there and gone here in one commit. Returns how many.
     pub async fn resend(
         self: &Arc<Queue>,

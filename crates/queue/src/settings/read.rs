@@ -340,18 +340,26 @@ fn groups(f: &mut Fields<'_>, default: &[GroupSettings]) -> Vec<GroupSettings> {
     groups
 }
 
-/// Whoever sends to it parses it in full; here only what can be told without looking it up.
+/// Only what can be told without looking it up.
 fn check_webhook(url: &str) -> Result<(), &'static str> {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let Some(rest) = rest else {
         return Err("must be an address beginning with https:// or http://");
     };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if host.is_empty() || url.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err("must be an address such as https://ops.example/dead, without spaces");
+    if host.is_empty() || !url.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err("must be an address such as https://ops.example/dead, in ASCII and without spaces");
     }
     if host.contains('@') {
         return Err("must have no user or password in it, since settings are shown to everyone who may read the queue");
+    }
+    // An address of IPv6 has colons within brackets.
+    let port = host.rsplit(']').next().and_then(|rest| rest.split_once(':'));
+    let name = port.map_or(host, |(_, port)| {
+        host.strip_suffix(port).unwrap_or(host).trim_end_matches(':')
+    });
+    if name.is_empty() || port.is_some_and(|(_, port)| !matches!(port.parse::<u16>(), Ok(1..))) {
+        return Err("must be an address such as https://ops.example:8443/dead, whose port is a number up to 65535");
     }
     Ok(())
 }

@@ -193,6 +193,18 @@ fn a_rule_that_is_broken_is_named_with_its_key() {
             "dlq: {webhook: \"https://u:p@ops.example/\"}",
             "dlq.webhook: must have no user or password",
         ),
+        (
+            "dlq: {webhook: \"https://ops.example:99999/\"}",
+            "dlq.webhook: must be an address such as https://ops.example:8443",
+        ),
+        (
+            "dlq: {webhook: \"http://:80/\"}",
+            "dlq.webhook: must be an address such as",
+        ),
+        (
+            "dlq: {webhook: \"http://[::1]:x/\"}",
+            "dlq.webhook: must be an address such as",
+        ),
         ("retention: {max_age: 1h}", "retention.max_age: needs mode: policy"),
         (
             "retention: {max_bytes: 1GiB}",
@@ -370,5 +382,23 @@ fn a_name_leaves_room_for_that_of_its_dead_letters() {
         let text = format!("{{name: {name}, dlq: {{enabled: {dlq}}}}}");
         QueueSettings::read_named(&Node::parse(&text).unwrap(), &diags);
         assert_eq!(!diags.has_errors(), allowed, "{diags}");
+    }
+}
+
+#[test]
+fn a_webhook_is_any_address_of_the_web_without_a_secret_in_it() {
+    for url in [
+        "http://127.0.0.1:8080",
+        "http://[::1]:80/dead",
+        "https://[2001:db8::1]",
+        "https://ops.example/dead?queue=a:b@c#x",
+    ] {
+        let text = format!("dlq: {{webhook: {url:?}}}");
+        let diags = Diagnostics::new("f.yaml");
+        let settings = QueueSettings::read(&Node::parse(&text).unwrap(), &diags);
+        assert_eq!(
+            (diags.to_string().as_str(), settings.dlq.webhook.as_deref()),
+            ("", Some(url))
+        );
     }
 }
