@@ -29,16 +29,25 @@ pub struct Holder {
 impl DataDir {
     /// Creates the folder if it is missing and takes it.
     pub fn take(path: &Path) -> Result<DataDir> {
+        DataDir::take_as(path, "data folder", "data_dir")
+    }
+
+    /// The same with a folder of the log that is not in the data folder.
+    pub fn take_log(path: &Path) -> Result<DataDir> {
+        DataDir::take_as(path, "folder of the log", "log.dirs")
+    }
+
+    /// `what` it is and the `key` that names it, for people.
+    fn take_as(path: &Path, what: &str, key: &str) -> Result<DataDir> {
         let shown = path.display();
-        std::fs::create_dir_all(path).with_context(|| {
-            format!("cannot create the data folder {shown}; set data_dir to a folder that can be written")
-        })?;
+        std::fs::create_dir_all(path)
+            .with_context(|| format!("cannot create the {what} {shown}; set {key} to a folder that can be written"))?;
         let lock = open(path).with_context(|| {
-            format!("cannot write to the data folder {shown}; set data_dir to a folder that can be written")
+            format!("cannot write to the {what} {shown}; set {key} to a folder that can be written")
         })?;
         let cannot_lock = || {
             format!(
-                "cannot lock {}; set data_dir to a folder on a disk that has locks",
+                "cannot lock {}; set {key} to a folder on a disk that has locks",
                 path.join("LOCK").display()
             )
         };
@@ -47,7 +56,7 @@ impl DataDir {
                 || "another process".to_owned(),
                 |holder| format!("process {}", holder.process),
             );
-            bail!("the data folder {shown} is in use by {holder}; stop it, or set data_dir to another folder");
+            bail!("the {what} {shown} is in use by {holder}; stop it, or set {key} to another folder");
         }
         let held = DataDir {
             path: path.to_owned(),

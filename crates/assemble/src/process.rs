@@ -88,6 +88,7 @@ impl Process {
         let store = components.store.clone();
         store.start(&config, &settings.store).await?;
         board.add(store.clone());
+        crate::metrics::register(&metrics, &store);
 
         // The address is taken before data moves, so that a taken port is found first.
         let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics)?;

@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod alloc;
+mod families;
 mod http;
 mod limiter;
 pub mod logging;
@@ -11,6 +12,7 @@ mod process;
 mod status;
 mod timing;
 
+pub use families::{Distribution, Families, Labels};
 pub use http::{Access, HttpRoutes, Mount};
 pub use limiter::{LogLimiter, Verdict};
 pub use metrics::{ComponentId, Metrics};

@@ -8,6 +8,7 @@ use prometheus::core::Collector;
 use prometheus::{IntCounter, IntGauge, Opts, Registry, TextEncoder};
 
 use crate::Timing;
+use crate::families::{Families, Told};
 
 /// Who a metric belongs to: the labels `label`, `path` and, when a file has several flows, `flow`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +110,11 @@ impl Metrics {
         if let Err(error) = self.registry.register(Box::new(collector)) {
             tracing::error!(%error, "a metric could not be registered and will be missing from /metrics");
         }
+    }
+
+    /// Has metrics told when they are asked for; `name` is one of them.
+    pub fn tell(&self, name: &str, tell: impl Fn(&mut Families) + Send + Sync + 'static) {
+        self.register(Told::new(name, tell).expect(VALID));
     }
 
     /// The Prometheus text format.

@@ -1,0 +1,263 @@
+//! The metrics of the log and of queues: read from what they count when somebody asks. There are as many as there are disks,
+//! queues and groups; those of a queue or group that is gone are not told any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use thalweg_log::{EmbeddedLog, Observed};
+use thalweg_queue::{Group, GroupStats, Queue};
+use thalweg_telemetry::{Distribution, Families, Metrics};
+
+use crate::queues::Store;
+
+/// Has the metrics of an open store told.
+pub(crate) fn register(metrics: &Metrics, store: &Arc<Store>) {
+    if store.queues().is_none() {
+        return;
+    }
+    let log = store.clone();
+    metrics.tell("thalweg_log_poisoned", move |to| {
+        let logs = log.logs();
+        for one in logs {
+            // One disk needs no name.
+            let labels = [("dir", one.folder())];
+            let labels = if logs.len() > 1 { &labels[..] } else { &[] };
+            tell_log(to, one, labels);
+        }
+    });
+    let queues = store.clone();
+    metrics.tell("mqtt_queue_depth", move |to| {
+        for queue in queues.queues().iter().flat_map(thalweg_queue::Queues::all) {
+            tell_queue(to, &queue);
+        }
+    });
+}
+
+fn tell_log(to: &mut Families, log: &EmbeddedLog, labels: &[(&str, &str)]) {
+    let counters = log.counters();
+    for (name, help, observed) in [
+        (
+            "thalweg_log_commit_seconds",
+            "From the moment a group of submissions was taken to their answers.",
+            &counters.commit_us,
+        ),
+        (
+            "thalweg_log_sync_seconds",
+            "A sync, or a write and its sync where they are one call.",
+            &counters.sync_us,
+        ),
+        (
+            "thalweg_log_admission_wait_seconds",
+            "Before a submission was taken by the writer.",
+            &counters.admission_us,
+        ),
+        (
+            "thalweg_log_recovery_seconds",
+            "To find the end of the log at the start.",
+            &counters.recovery_us,
+        ),
+    ] {
+        to.histogram(name, help, labels, &seconds(observed));
+    }
+    to.histogram(
+        "thalweg_log_commit_bytes",
+        "Of a block, with its headers.",
+        labels,
+        &distribution(&counters.commit_bytes, 1.0),
+    );
+    to.histogram(
+        "thalweg_log_commit_records",
+        "In a block.",
+        labels,
+        &distribution(&counters.commit_records, 1.0),
+    );
+    let poisoned = f64::from(u8::from(counters.is_poisoned));
+    // With the one that is written.
+    let files = (counters.full_files + 1) as f64;
+    for (name, help, value) in [
+        ("thalweg_log_poisoned", "1 when nothing more is taken.", poisoned),
+        (
+            "thalweg_log_free_bytes",
+            "Free on the disk.",
+            counters.free_bytes as f64,
+        ),
+        (
+            "thalweg_log_commit_files",
+            "Commit files with something in them.",
+            files,
+        ),
+    ] {
+        to.gauge(name, help, labels, value);
+    }
+    for (name, help, value) in [
+        (
+            "thalweg_log_torn_bytes_total",
+            "Of a write that was cut off before this start.",
+            counters.torn_bytes,
+        ),
+        (
+            "thalweg_log_corrupt_frames_total",
+            "Frames that could not be read as they were written.",
+            counters.corrupt_frames,
+        ),
+        (
+            "thalweg_log_distributed_bytes_total",
+            "Moved out of commit files.",
+            counters.moved_bytes,
+        ),
+    ] {
+        to.counter(name, help, labels, value);
+    }
+}
+
+fn tell_queue(to: &mut Families, queue: &Queue) {
+    let (stats, counters) = (queue.stats(), queue.counters());
+    let name = stats.name.as_str();
+    let labels = &[("queue", name)];
+    for (metric, help, value) in [
+        (
+            "mqtt_queue_depth",
+            "Messages that limit the queue, as max_depth counts them.",
+            stats.depth as f64,
+        ),
+        (
+            "mqtt_queue_bytes",
+            "Bytes of messages that are kept.",
+            stats.bytes as f64,
+        ),
+        (
+            "mqtt_queue_oldest_seconds",
+            "Age of the oldest message that is kept.",
+            stats.oldest_seconds,
+        ),
+    ] {
+        to.gauge(metric, help, labels, value);
+    }
+    let help = "1 when producing or consuming is paused.";
+    for (what, paused) in [("produce", stats.produce_paused), ("consume", stats.consume_paused)] {
+        let labels = &[("queue", name), ("what", what)];
+        to.gauge("mqtt_queue_paused", help, labels, f64::from(u8::from(paused)));
+    }
+    to.counter(
+        "mqtt_queue_enqueue_total",
+        "Messages that were stored.",
+        labels,
+        stats.enqueued,
+    );
+    for (code, count) in counters.refused() {
+        let labels = &[("queue", name), ("code", code)];
+        to.counter(
+            "mqtt_queue_refused_total",
+            "Messages that were not taken.",
+            labels,
+            count,
+        );
+    }
+    for (reason, count) in counters.dead.all() {
+        let labels = &[("queue", name), ("reason", reason)];
+        to.counter(
+            "mqtt_queue_dlq_total",
+            "Messages that became dead letters.",
+            labels,
+            count,
+        );
+    }
+    for (reason, count) in counters.dropped.all() {
+        let labels = &[("queue", name), ("reason", reason)];
+        let help = "Messages that were dropped and are no dead letters.";
+        to.counter("mqtt_queue_dropped_total", help, labels, count);
+    }
+    let help = "From the append of a message, or the time it was due, to its first delivery.";
+    let latency = seconds(&counters.latency.observed());
+    to.histogram("mqtt_queue_delivery_latency_seconds", help, labels, &latency);
+    for group in queue.groups() {
+        if let Some(stats) = stats.groups.iter().find(|stats| stats.name == *group.name()) {
+            tell_group(to, name, &group, stats);
+        }
+    }
+}
+
+fn tell_group(to: &mut Families, queue: &str, group: &Group, stats: &GroupStats) {
+    let labels = &[("queue", queue), ("group", stats.name.as_str())];
+    let counters = group.counters();
+    let count = |counter: &AtomicU64| counter.load(Relaxed);
+    for (metric, help, value) in [
+        (
+            "mqtt_queue_dequeue_total",
+            "Messages that were handed out.",
+            count(&counters.delivered),
+        ),
+        (
+            "mqtt_queue_ack_total",
+            "Messages that were acknowledged.",
+            count(&counters.acked),
+        ),
+        (
+            "mqtt_queue_nack_total",
+            "Messages that were given back.",
+            count(&counters.nacked),
+        ),
+        (
+            "mqtt_queue_reject_total",
+            "Messages that were rejected.",
+            count(&counters.rejected),
+        ),
+        (
+            "mqtt_queue_expired_total",
+            "Messages whose time to live had passed.",
+            count(&counters.expired),
+        ),
+        (
+            "mqtt_queue_redelivered_total",
+            "Deliveries that were not the first.",
+            stats.counts.redelivered,
+        ),
+    ] {
+        to.counter(metric, help, labels, value);
+    }
+    for (metric, help, value) in [
+        (
+            "mqtt_queue_inflight",
+            "Messages that a consumer has.",
+            stats.counts.leased,
+        ),
+        (
+            "mqtt_queue_waiting",
+            "Messages that wait to be tried again.",
+            stats.counts.waiting,
+        ),
+        (
+            "mqtt_queue_delayed",
+            "Messages that are not due yet.",
+            stats.counts.delayed,
+        ),
+        (
+            "mqtt_queue_lag",
+            "Messages that are not settled, or not committed.",
+            stats.backlog,
+        ),
+        (
+            "mqtt_queue_active_consumers",
+            "Consumers of the group.",
+            stats.consumers.len() as u64,
+        ),
+    ] {
+        to.gauge(metric, help, labels, value as f64);
+    }
+    let labels = &[("queue", queue), ("group", stats.name.as_str()), ("what", "group")];
+    let help = "1 when producing or consuming is paused.";
+    to.gauge("mqtt_queue_paused", help, labels, f64::from(u8::from(stats.paused)));
+}
+
+fn seconds(observed: &Observed) -> Distribution {
+    distribution(observed, 1e-6)
+}
+
+fn distribution(observed: &Observed, unit: f64) -> Distribution {
+    let bucket = |(bound, count): &(u64, u64)| (*bound as f64 * unit, *count);
+    Distribution {
+        buckets: observed.buckets.iter().map(bucket).collect(),
+        beyond: observed.beyond,
+        sum: observed.sum as f64 * unit,
+    }
+}
