@@ -15,9 +15,11 @@ mod queues;
 mod settings;
 mod shares;
 pub mod sql;
+mod tls_client;
 
 pub use checked::Checked;
 pub use components::Components;
 pub use data_dir::{DataDir, Holder};
 pub use log::exit_code;
 pub use process::{Process, Stopped};
+pub use tls_client::tls_client;

@@ -86,7 +86,7 @@ impl Process {
         board.add(lake.clone());
 
         let store = components.store.clone();
-        store.start(&config, &settings.store).await?;
+        store.start(&config, &settings.store, &metrics).await?;
         board.add(store.clone());
         crate::metrics::register(&metrics, &store);
 

@@ -3,6 +3,7 @@
 
 mod input;
 mod output;
+mod webhook;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +15,10 @@ use thalweg_flow::Registry;
 use thalweg_log::{EmbeddedLog, LogStatus};
 use thalweg_queue::settings::{LogSettings, QueuesSettings};
 use thalweg_queue::{QueueError, Queues, QueuesOptions, SystemClock};
-use thalweg_telemetry::StatusSource;
+use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::OnceCell;
+
+use webhook::Webhooks;
 
 use crate::log::OpenLog;
 
@@ -30,6 +33,7 @@ pub(crate) struct Store {
 struct Opened {
     log: Arc<OpenLog>,
     queues: Queues,
+    webhooks: Arc<Webhooks>,
 }
 
 /// The sections `log` and `queues`.
@@ -52,7 +56,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
 
 impl Store {
     /// Opens log and queues if anything in the configuration has use for them, and makes what it declares.
-    pub async fn start(&self, config: &Config, section: &Section) -> Result<()> {
+    pub async fn start(&self, config: &Config, section: &Section, metrics: &Metrics) -> Result<()> {
         if !section.given && !self.wanted.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -62,8 +66,10 @@ impl Store {
             auto_create: section.queues.auto_create,
         };
         let queues = Queues::open(log.log(), Arc::new(SystemClock), options).await?;
+        let webhooks = Webhooks::new(metrics);
+        queues.listen_for_dead_letters(webhooks.clone());
         declare(&queues, &section.queues).await?;
-        let _ = self.opened.set(Opened { log, queues });
+        let _ = self.opened.set(Opened { log, queues, webhooks });
         Ok(())
     }
 
@@ -79,6 +85,7 @@ impl Store {
     /// Stores what was not, and closes the log. What it cannot do in time is given up.
     pub async fn stop(&self, timeout: Duration) {
         let Some(opened) = self.opened.get() else { return };
+        opened.webhooks.stop();
         let closed = async {
             opened.queues.close().await;
             let log = opened.log.clone();

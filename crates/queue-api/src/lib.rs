@@ -14,6 +14,7 @@ mod call;
 mod claim;
 mod dead;
 mod events;
+mod examples;
 mod groups;
 mod json;
 mod openapi;
@@ -28,7 +29,7 @@ mod settle;
 use std::sync::Arc;
 
 use axum::http::Method;
-use thalweg_queue::Queues;
+use thalweg_queue::{Message, Queue, Queues};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
 /// The largest body that a request may have: a payload, or a batch of them. The listener must let it pass.
@@ -39,6 +40,13 @@ pub fn routes(queues: Queues) -> impl HttpRoutes {
     QueueRoutes {
         shared: call::Shared::new(queues),
     }
+}
+
+/// A message that lies in a queue as the interface shows it: one JSON object.
+pub fn message_json(queue: &Queue, partition: u32, message: &Message) -> String {
+    let mut out = String::new();
+    payload::stored(&mut out, queue, partition, message);
+    out
 }
 
 struct QueueRoutes {
