@@ -18,6 +18,9 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use crate::Limits;
 use crate::refusal::refusal;
 
+/// How long a body that is refused is read on.
+const DRAIN_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+
 const NONE: u8 = 0;
 const TOO_LARGE: u8 = 1;
 const TOO_SLOW: u8 = 2;
@@ -86,12 +89,14 @@ impl LimitedBody {
         }
     }
 
-    /// Reads on for a moment, because a client that is still sending when the connection closes may never see the answer.
+    /// Reads on for a moment, however much comes, because a client that is still sending when the connection closes may
+    /// never see the answer.
     async fn drain(&mut self) {
+        let inner = &mut self.inner;
         let read_on = async {
-            while let Some(Ok(_)) = std::future::poll_fn(|context| Pin::new(&mut *self).poll_frame(context)).await {}
+            while let Some(Ok(_)) = std::future::poll_fn(|context| Pin::new(&mut *inner).poll_frame(context)).await {}
         };
-        let _ = timeout(std::time::Duration::from_secs(1), read_on).await;
+        let _ = timeout(DRAIN_MAX, read_on).await;
     }
 
     fn fail(&self, fault: u8) -> axum::Error {

@@ -19,6 +19,8 @@ use crate::problem::{Problem, Result};
 /// Of all requests at the same time.
 const BODIES_BYTES_MAX: usize = 256 << 20;
 const PERMIT_BYTES: usize = 1 << 10;
+/// How long a body that is refused is read on.
+const READ_ON_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 /// A body without messages.
 pub const SMALL_BODY_BYTES_MAX: usize = 4 << 20;
 
@@ -138,9 +140,7 @@ impl Call {
         let body = self.body.get_mut().map(std::mem::take).unwrap_or_default();
         let mut chunks = body.into_data_stream();
         if declared.is_some_and(|length| length > limit) {
-            // A client that is still sending when the connection closes may never see the answer.
-            let read_on = async { while let Some(Ok(_)) = chunks.next().await {} };
-            let _ = tokio::time::timeout(std::time::Duration::from_secs(1), read_on).await;
+            read_on(&mut chunks).await;
             return Err(too_large());
         }
         let permits = u32::try_from(declared.unwrap_or(limit).div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
@@ -150,6 +150,8 @@ impl Call {
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|_| Problem::invalid("the body ends before it is whole; send it again"))?;
             if whole.len() + chunk.len() > limit {
+                drop(whole);
+                read_on(&mut chunks).await;
                 return Err(too_large());
             }
             whole.push(chunk);
@@ -164,6 +166,12 @@ impl Call {
         )
         .await
     }
+}
+
+/// A client that is still sending when the connection closes may never see the answer.
+async fn read_on(chunks: &mut axum::body::BodyDataStream) {
+    let to_the_end = async { while let Some(Ok(_)) = chunks.next().await {} };
+    let _ = tokio::time::timeout(READ_ON_MAX, to_the_end).await;
 }
 
 /// Whether a user may do this with a queue of this name.

@@ -9,6 +9,7 @@ use thalweg_telemetry::Access;
 
 use crate::answer;
 use crate::call::Call;
+use crate::examples;
 use crate::problem::Result;
 use crate::routes::{BASE, Body, ENDPOINTS, Endpoint};
 use crate::schemas;
@@ -56,7 +57,7 @@ fn operation(endpoint: &Endpoint) -> Value {
     });
     let in_path = endpoint.path.split('{').skip(1).filter_map(|part| part.split_once('}'));
     let in_path = in_path
-        .map(|(name, _)| json!({"name": name, "in": "path", "required": true, "schema": schemas::in_path(name)}));
+        .map(|(name, _)| json!({"name": name, "in": "path", "required": true, "schema": schemas::in_path(name), "example": examples::in_path(name)}));
     let in_query = endpoint.query.iter().map(|name| {
         let (schema, about) = schemas::in_query(name);
         json!({"name": name, "in": "query", "schema": schema, "description": about})
@@ -69,7 +70,12 @@ fn operation(endpoint: &Endpoint) -> Value {
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    if let Some(body) = request_body(endpoint.body) {
+    if let Some(mut body) = request_body(endpoint.body) {
+        if let (Some(example), Some(content)) = (examples::request(endpoint.id), body["content"].as_object_mut()) {
+            content
+                .values_mut()
+                .for_each(|content| content["example"] = example.clone());
+        }
         operation["requestBody"] = body;
     }
     operation
@@ -114,7 +120,11 @@ fn responses(endpoint: &Endpoint) -> Value {
             } else {
                 "application/json"
             };
-            response["content"] = json!({media_type: {"schema": reference(schema)}});
+            let mut content = json!({"schema": reference(schema)});
+            if let Some(example) = examples::answer(schema) {
+                content["example"] = example;
+            }
+            response["content"] = json!({media_type: content});
         }
         responses.insert(status.to_string(), response);
     }
@@ -168,6 +178,82 @@ mod tests {
         // Named in words, since lines have no schema of their own in OpenAPI.
         let used: BTreeSet<&str> = used.into_iter().chain(["NewMessage"]).collect();
         assert_eq!(used, known);
+    }
+
+    /// The value fits into the shape: what is required is there, and nothing that the shape does not know.
+    fn fits(document: &Value, schema: &Value, value: &Value, place: &str) {
+        let named = schema["$ref"]
+            .as_str()
+            .and_then(|name| document.pointer(name.strip_prefix('#')?));
+        let schema = named.unwrap_or(schema);
+        if let Some(choices) = schema["oneOf"].as_array() {
+            let is = |choice: &&Value| choice["type"] == "object" || named.is_some();
+            let choice = choices.iter().find(|choice| is(choice) == value.is_object());
+            return fits(
+                document,
+                choice.unwrap_or_else(|| panic!("{place}: {value}")),
+                value,
+                place,
+            );
+        }
+        let types = match &schema["type"] {
+            Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
+            Value::String(only) => vec![only.as_str()],
+            _ => Vec::new(),
+        };
+        let is = |name: &str| match name {
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "string" => value.is_string(),
+            "integer" => value.is_u64(),
+            "boolean" => value.is_boolean(),
+            _ => value.is_number(),
+        };
+        assert!(
+            types.is_empty() || value.is_null() || types.into_iter().any(is),
+            "{place}: {value} is no {schema}"
+        );
+        for name in schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
+            assert!(value.get(name).is_some(), "{place} has no {name}");
+        }
+        for (name, value) in value.as_object().into_iter().flatten() {
+            match schema["properties"].get(name) {
+                Some(inner) => fits(document, inner, value, &format!("{place}.{name}")),
+                None => assert_ne!(schema["additionalProperties"], false, "{place}.{name} is unknown"),
+            }
+        }
+        for value in value.as_array().into_iter().flatten() {
+            fits(document, &schema["items"], value, place);
+        }
+    }
+
+    #[test]
+    fn every_request_and_every_answer_with_a_body_has_an_example_that_fits() {
+        let document = document();
+        let mut count = 0;
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                let answers = operation["responses"].as_object().unwrap().iter();
+                let answers = answers.filter(|(status, _)| status.starts_with('2') && path != "/openapi.json");
+                let bodies = answers.map(|(_, answer)| answer).chain([&operation["requestBody"]]);
+                for content in bodies
+                    .filter_map(|body| body["content"].as_object())
+                    .flat_map(Map::values)
+                {
+                    let example = content
+                        .get("example")
+                        .unwrap_or_else(|| panic!("{method} {path} lacks an example"));
+                    fits(&document, &content["schema"], example, &format!("{method} {path}"));
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 40, "{count} examples");
     }
 
     #[test]
