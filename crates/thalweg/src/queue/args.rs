@@ -42,6 +42,9 @@ pub struct Server {
         conflicts_with = "token"
     )]
     pub token_file: Option<PathBuf>,
+    /// Certificates to trust beside those of the machine, in PEM form, for an address beginning with https://
+    #[arg(long, global = true, value_name = "FILE", env = "THALWEG_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
     /// Print what the process answers, as JSON
     #[arg(long, global = true)]
     pub json: bool,

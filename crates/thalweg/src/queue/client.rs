@@ -19,9 +19,14 @@ pub struct Client {
 impl Client {
     pub fn new(server: &Server) -> Result<Client> {
         let url = server.url.trim_end_matches('/');
+        let encrypted = url.starts_with("https://");
         anyhow::ensure!(
-            url.starts_with("http://"),
-            "--url {url}: only http:// is possible here; for TLS ask through a tunnel or a proxy on this machine"
+            encrypted || url.starts_with("http://"),
+            "--url {url}: expected http://host:port or https://host:port"
+        );
+        anyhow::ensure!(
+            encrypted || server.ca_file.is_none(),
+            "--ca-file is for https:// only, --url is {url}"
         );
         let token = match (&server.token, &server.token_file) {
             (Some(token), _) => Some(token.clone()),
@@ -33,10 +38,13 @@ impl Client {
             (None, None) => None,
         };
         // The address says where the process is, whatever HTTP_PROXY says.
-        let config = ureq::Agent::config_builder()
+        let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(TIMEOUT))
             .proxy(None);
+        if encrypted {
+            config = config.tls_config(thalweg_assemble::tls_client(server.ca_file.as_deref())?);
+        }
         Ok(Client {
             agent: config.build().into(),
             base: format!("{url}/api/v1"),
@@ -60,6 +68,21 @@ impl Client {
     /// The answer as it is written, for what must not lose a digit; empty for one without a body.
     pub fn post_for_text(&self, path: &str, body: &Value) -> Result<String> {
         self.text("POST", path, Some(("application/json", body.to_string())))
+    }
+
+    fn no_answer(&self, error: ureq::Error) -> anyhow::Error {
+        let base = &self.base;
+        let about_tls = match &error {
+            ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
+            // What the other side sent is no TLS, or its certificate is from nobody known.
+            ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
+            _ => false,
+        };
+        let cure = match about_tls && base.starts_with("https:") {
+            true => "name the certificate to trust with --ca-file, or use http:// if there is no TLS",
+            false => "is thalweg running there?",
+        };
+        anyhow::Error::new(error).context(format!("cannot ask {base}; {cure}"))
     }
 
     /// Nothing (`null`) for an answer without a body.
@@ -90,7 +113,7 @@ impl Client {
                     .run(request.context("the address or the token cannot be sent")?)
             }
         };
-        let mut response = asked.with_context(|| format!("cannot ask {}; is thalweg running there?", self.base))?;
+        let mut response = asked.map_err(|error| self.no_answer(error))?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(1 << 30).read_to_string();
         let text = body.with_context(|| format!("the answer of {url} was cut off"))?;

@@ -1,13 +1,18 @@
 //! `thalweg queue dlq`: dead letters of a queue.
 
+use std::io::{IsTerminal as _, Write as _};
+
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::args::{Dlq, DlqList, DlqSelect};
+use super::args::{Dlq, DlqList, DlqSelect, Filter};
 use super::client::{Client, segment};
 use super::{of, print, tell};
+use crate::out;
 
 const PAGE: u64 = 1000;
+/// Sent again or thrown away by one request.
+const PART: usize = 1000;
 
 pub fn run(client: &Client, command: &Dlq, as_json: bool) -> Result<()> {
     match command {
@@ -24,56 +29,99 @@ pub fn run(client: &Client, command: &Dlq, as_json: bool) -> Result<()> {
             tell(as_json, &letter, || format!("{letter:#}"))
         }
         Dlq::Resend(resend) => {
-            let mut body = select(&resend.select)?;
+            let mut body = Map::new();
             for (name, value) in [("to", &resend.to), ("delay", &resend.delay)] {
                 if let Some(value) = value {
                     body.insert(name.to_owned(), value.as_str().into());
                 }
             }
-            let answer = client.post(&of(&resend.select.name, "/dlq:resend"), &body.into())?;
-            tell(as_json, &answer, || format!("{} messages sent again", answer["resent"]))
+            let resent = in_parts(client, &resend.select, "resend", &body)?;
+            tell(as_json, &json!({"resent": resent}), || {
+                format!("{resent} messages sent again")
+            })
         }
-        Dlq::Purge(purge) => {
-            let answer = client.post(&of(&purge.name, "/dlq:purge"), &select(purge)?.into())?;
-            tell(as_json, &answer, || {
-                format!("{} dead letters thrown away", answer["purged"])
+        Dlq::Purge(select) => {
+            let purged = in_parts(client, select, "purge", &Map::new())?;
+            tell(as_json, &json!({"purged": purged}), || {
+                format!("{purged} dead letters thrown away")
             })
         }
     }
 }
 
+/// Many letters take many commits, so they go in parts, and a person who waits sees how far it is. What dies meanwhile is not
+/// among them: a letter that is sent again may die again at once.
+fn in_parts(client: &Client, select: &DlqSelect, action: &str, more: &Map<String, Value>) -> Result<u64> {
+    let path = of(&select.name, &format!("/dlq:{action}"));
+    let ids = ids(client, select)?;
+    let shown = ids.len() > PART && std::io::stderr().is_terminal();
+    let mut done = 0;
+    for part in ids.chunks(PART) {
+        let mut body = more.clone();
+        body.insert("ids".to_owned(), json!(part));
+        let answer = client.post(&path, &body.into());
+        let answer = answer.map_err(|error| match done {
+            0 => error,
+            _ => error.context(format!("after {done} of {} dead letters", ids.len())),
+        })?;
+        done += answer["resent"].as_u64().or(answer["purged"].as_u64()).unwrap_or(0);
+        if shown {
+            // Over the line before; who cannot read it misses nothing.
+            let _ = write!(std::io::stderr(), "\r{done} of {} dead letters", ids.len());
+        }
+    }
+    if shown {
+        out::complain("");
+    }
+    Ok(done)
+}
+
 fn letters(client: &Client, list: &DlqList) -> Result<Vec<Value>> {
-    let fields = list.filter.fields();
+    let mut letters = Vec::new();
+    each_page(client, &list.name, &list.filter, list.limit, |page| {
+        letters.extend_from_slice(page)
+    })?;
+    Ok(letters)
+}
+
+/// At most so many letters that match, oldest first, page by page.
+fn each_page(client: &Client, queue: &str, filter: &Filter, most: u64, mut page: impl FnMut(&[Value])) -> Result<()> {
+    let fields = filter.fields();
     let filter: String = fields
         .iter()
         .map(|(name, value)| format!("&{name}={}", segment(value)))
         .collect();
-    let (mut letters, mut after) = (Vec::new(), String::new());
-    while (letters.len() as u64) < list.limit {
-        let limit = PAGE.min(list.limit - letters.len() as u64);
-        let page = client.get(&of(&list.name, &format!("/dlq?limit={limit}{filter}{after}")))?;
-        letters.extend(page["messages"].as_array().cloned().unwrap_or_default());
-        if page["next"].is_null() {
+    let (mut left, mut after) = (most, String::new());
+    while left > 0 {
+        let limit = PAGE.min(left);
+        let answer = client.get(&of(queue, &format!("/dlq?limit={limit}{filter}{after}")))?;
+        let letters = answer["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        left -= left.min(letters.len() as u64);
+        page(letters);
+        if answer["next"].is_null() {
             break;
         }
-        after = format!("&after={}", page["next"]);
+        after = format!("&after={}", answer["next"]);
     }
-    Ok(letters)
+    Ok(())
 }
 
-/// Ids, a filter, or all by name: nothing is taken for want of a word.
-fn select(select: &DlqSelect) -> Result<Map<String, Value>> {
+/// Those that are named, those that match, or all by name: nothing is taken for want of a word.
+fn ids(client: &Client, select: &DlqSelect) -> Result<Vec<String>> {
     let filter = select.filter.fields();
-    let chosen = match (select.ids.is_empty(), filter.is_empty(), select.all) {
-        (false, true, _) => ("ids", json!(select.ids)),
+    match (select.ids.is_empty(), filter.is_empty(), select.all) {
+        (false, true, _) => Ok(select.ids.clone()),
         (true, false, false) | (true, true, true) => {
-            let filter: Map<String, Value> = filter
-                .iter()
-                .map(|(name, value)| ((*name).to_owned(), (*value).into()))
-                .collect();
-            ("filter", Value::from(filter))
+            let mut ids = Vec::new();
+            each_page(client, &select.name, &select.filter, u64::MAX, |page| {
+                ids.extend(
+                    page.iter()
+                        .filter_map(|letter| letter["id"].as_str())
+                        .map(str::to_owned),
+                );
+            })?;
+            Ok(ids)
         }
         _ => bail!("which dead letters? Give ids, or a filter such as --reason rejected, or --all"),
-    };
-    Ok(Map::from_iter([(chosen.0.to_owned(), chosen.1)]))
+    }
 }
