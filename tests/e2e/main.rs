@@ -9,6 +9,8 @@ mod disk;
 mod flows;
 mod lake;
 mod opcua;
+mod queue_api;
+mod queue_errors;
 mod queues;
 mod signals;
 mod values;

@@ -2,12 +2,14 @@
 //!
 //! Every test has a folder of its own, ports that the system chose, and processes that die with it.
 
+pub mod api;
 pub mod disk;
 pub mod process;
 pub mod servers;
 pub mod thalweg;
 pub mod wait;
 
+pub use api::Api;
 pub use disk::Disk;
 pub use process::Process;
 pub use thalweg::{Balance, Thalweg};

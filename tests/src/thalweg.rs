@@ -96,9 +96,19 @@ impl Thalweg {
 
     /// Starts with a disk of its own, mounted at the folder `mounted` within its folder and prepared before the start.
     pub fn start_with_disk(yaml: &str, mounted: &str, prepare: impl FnOnce(&Disk) -> Result<()>) -> Result<Thalweg> {
+        Thalweg::start_with_disk_of(yaml, mounted, 8, prepare)
+    }
+
+    /// The same with a disk of so many megabytes.
+    pub fn start_with_disk_of(
+        yaml: &str,
+        mounted: &str,
+        megabytes: u32,
+        prepare: impl FnOnce(&Disk) -> Result<()>,
+    ) -> Result<Thalweg> {
         let folder = tempfile::tempdir()?;
         std::fs::write(folder.path().join("flow.yaml"), yaml)?;
-        let disk = Disk::mount(folder.path(), mounted, 8)?;
+        let disk = Disk::mount(folder.path(), mounted, megabytes)?;
         prepare(&disk)?;
         let process = spawn(folder.path(), Some(&disk), 0)?;
         let mut thalweg = Thalweg {

@@ -1,0 +1,157 @@
+//! A client of the HTTP interface of queues that sees what any client sees: status, headers, text.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// Longer than any claim waits.
+const TIMEOUT: Duration = Duration::from_secs(80);
+
+pub struct Api {
+    address: String,
+    token: Option<String>,
+    agent: ureq::Agent,
+}
+
+/// An answer with its body read; `json` is null where it is none.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: ureq::http::HeaderMap,
+    pub text: String,
+    pub json: Value,
+}
+
+impl Api {
+    pub fn new(address: &str) -> Api {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .allow_non_standard_methods(true)
+            .proxy(None)
+            .timeout_global(Some(TIMEOUT));
+        Api {
+            address: address.to_owned(),
+            token: None,
+            agent: config.build().into(),
+        }
+    }
+
+    pub fn with_token(&self, token: &str) -> Api {
+        Api {
+            address: self.address.clone(),
+            token: Some(token.to_owned()),
+            agent: self.agent.clone(),
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], b"")
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        let json = [("content-type", "application/json")];
+        self.send("POST", path, &json, body.to_string().as_bytes())
+    }
+
+    /// A request below `/api/v1`, its answer read to the end.
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut response = self.open(method, path, headers, body).unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let limit = response.body_mut().with_config().limit(1 << 30);
+        let text = limit.read_to_string().unwrap();
+        let json = serde_json::from_str(&text).unwrap_or_default();
+        Answer {
+            status,
+            headers,
+            text,
+            json,
+        }
+    }
+
+    /// The answer with a body that still comes.
+    pub fn open(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<ureq::http::Response<ureq::Body>> {
+        let mut request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("http://{}/api/v1{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if body.is_empty() && matches!(method, "GET" | "DELETE") {
+            return Ok(self.agent.run(request.body(())?)?);
+        }
+        Ok(self.agent.run(request.body(body.to_vec())?)?)
+    }
+
+    /// Exactly these bytes; what comes back until the server closes.
+    pub fn raw(&self, request: &[u8]) -> Result<String> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.write_all(request)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// A request whose path nobody has put in order.
+    pub fn raw_path(&self, method: &str, path: &str) -> Result<Answer> {
+        let text = self.raw(
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+                .as_bytes(),
+        )?;
+        let (head, body) = text.split_once("\r\n\r\n").context("no answer")?;
+        let mut headers = ureq::http::HeaderMap::new();
+        for line in head.lines().skip(1) {
+            let (name, value) = line.split_once(':').context("no header")?;
+            let name: ureq::http::HeaderName = name.parse()?;
+            headers.insert(name, value.trim().parse()?);
+        }
+        Ok(Answer {
+            status: head
+                .split(' ')
+                .nth(1)
+                .and_then(|status| status.parse().ok())
+                .unwrap_or(0),
+            headers,
+            text: body.to_owned(),
+            json: serde_json::from_str(body).unwrap_or_default(),
+        })
+    }
+}
+
+impl Answer {
+    /// It went well with this status.
+    #[track_caller]
+    pub fn ok(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        self.json
+    }
+
+    /// An error in the one form that all have; all of these words are in its sentence.
+    #[track_caller]
+    pub fn is_problem(&self, status: u16, code: &str, words: &[&str]) {
+        let found = (self.status, self.json["code"].as_str());
+        assert_eq!(found, (status, Some(code)), "{self:?}");
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
+        assert_eq!(self.json["status"], status, "{self:?}");
+        let detail = self.json["detail"].as_str().unwrap_or_default();
+        for word in words {
+            assert!(detail.contains(word), "{word:?} is missing in {detail:?}");
+        }
+        let retry = self.headers.contains_key("retry-after");
+        assert_eq!(retry, [429, 503, 507].contains(&status), "{self:?}");
+    }
+}
