@@ -20,7 +20,7 @@ use crate::format::frame::Kind;
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::partition::{Bounds, Frame, Listener};
 use crate::records::{Records, SUBMISSION_BYTES_MAX, Unit};
-use crate::segment::Keep;
+use crate::segment::{Keep, Show};
 
 /// A future that may be moved between threads, as traits with `dyn` need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -104,7 +104,12 @@ pub trait Log: Send + Sync + 'static {
     fn trim(&self, id: PartitionId, below: Offset) -> Result<()>;
 
     /// Keeps of the records that are stored for good only those that `keep` wants. Blocks for as long as that takes.
-    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<()>;
+    /// Returns the offset before which every record was shown to `keep`; what follows is still too young.
+    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset>;
+
+    /// Shows the records from `from` up to `to` one after the other, until `show` says false, at the pace of what goes on
+    /// behind. Blocks.
+    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()>;
 
     /// Takes a partition over: who held it before appends nothing more.
     fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>>;
@@ -202,8 +207,12 @@ impl Log for EmbeddedLog {
         EmbeddedLog::trim(self, id, below)
     }
 
-    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<()> {
+    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
         EmbeddedLog::rewrite(self, id, keep)
+    }
+
+    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {
+        EmbeddedLog::scan(self, id, from, to, show)
     }
 
     fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>> {

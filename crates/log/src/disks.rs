@@ -27,7 +27,7 @@ use crate::format::record::{RecordRef, records};
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::partition::{Bounds, Frame, Listener};
 use crate::records::{Records, Unit};
-use crate::segment::Keep;
+use crate::segment::{Keep, Show};
 use crate::writer::core::Offsets;
 use crate::writer::thread::now;
 
@@ -581,8 +581,12 @@ impl Log for Disks {
         self.log_of(id)?.trim(id, below)
     }
 
-    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<()> {
+    fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
         self.log_of(id)?.rewrite(id, keep)
+    }
+
+    fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {
+        self.log_of(id)?.scan(id, from, to, show)
     }
 
     fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>> {

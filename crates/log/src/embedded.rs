@@ -20,12 +20,16 @@ use crate::open::{self, Opened};
 use crate::partition::{Bounds, Frame, Listener, Partition};
 use crate::records::{Records, Unit};
 use crate::recovery::Report;
+use crate::segment::{Keep, Show};
 use crate::shelf::{Hooks, Shelf};
 use crate::table::{Change, META, PARTITIONS_MAX};
 use crate::upkeep::{Upkeep, UpkeepPolicy};
 use crate::writer::core::{Offsets, Parts, Submission};
 use crate::writer::group::Part;
 use crate::writer::thread::{Pace, Writer, now};
+
+/// Read at once by a scan.
+const SCAN_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -501,10 +505,51 @@ impl EmbeddedLog {
     }
 
     /// Removes records between the first and the next offset, in the files that are full. Offsets of those that stay do not
-    /// change. Each file is written anew as a whole or not at all. Blocks, for as long as that takes.
-    pub fn rewrite(&self, id: PartitionId, keep: &crate::segment::Keep<'_>) -> Result<()> {
+    /// change. Each file is written anew as a whole or not at all. Blocks, for as long as that takes. Returns the offset
+    /// before which every record was shown to `keep`.
+    pub fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
         let partition = self.partition(id)?;
         self.upkeep.rewrite(&partition, keep)
+    }
+
+    /// Shows the records from `from` up to `to` one after the other, until `show` says false, within the rate for what
+    /// goes on behind. Blocks.
+    pub fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut Show<'_>) -> Result<()> {
+        let mut at = from;
+        while at < to {
+            let frames = match self.read(id, at, SCAN_BYTES) {
+                Err(LogError::Gap { to, .. }) => {
+                    at = to;
+                    continue;
+                }
+                frames => frames?,
+            };
+            let Some(next) = frames.last().map(|frame| frame.header.next()) else {
+                return Ok(());
+            };
+            self.upkeep
+                .pace_reading(frames.iter().map(|frame| frame.body.len()).sum());
+            for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
+                let mut offset = frame.header.base;
+                for record in crate::format::record::records(&frame.body) {
+                    let record = record.map_err(|_| LogError::Corrupt {
+                        file: format!("partition {id}"),
+                        position: offset,
+                        expected: None,
+                        found: "a frame holds what is no record".to_owned(),
+                    })?;
+                    let own = record
+                        .delta
+                        .map_or(offset, |delta| frame.header.base + u64::from(delta));
+                    offset = own + 1;
+                    if (at..to).contains(&own) && !show(own, &record) {
+                        return Ok(());
+                    }
+                }
+            }
+            at = next;
+        }
+        Ok(())
     }
 
     /// Takes a partition over: who held it before appends nothing more. Durable when this returns.

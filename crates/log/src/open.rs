@@ -11,7 +11,7 @@ use crate::embedded::LogOptions;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
 use crate::format::footer::Holding;
-use crate::format::frame::Kind;
+use crate::format::frame::{FrameHeader, Kind};
 use crate::format::record;
 use crate::ids::{Offset, PartitionId};
 use crate::partition::{Partition, Range};
@@ -45,6 +45,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Re
         spare: options.spare,
         file_bytes: options.file_bytes,
         min_free_bytes: options.min_free_bytes,
+        io_bytes_per_second: options.io_bytes_per_second,
         folder: options.folder.clone(),
     };
     let (current, sealed) = match files.split_last() {
@@ -126,10 +127,10 @@ pub(crate) fn partitions(found: &Recovered, folder: &str) -> Result<(Vec<Arc<Par
     let mut pieces = pieces_of(found);
     let mut partitions = Vec::with_capacity(table.partitions.len());
     for (n, (id, known)) in table.partitions.iter().enumerate() {
-        let partition = Partition::new(*id, n + 1, known.durability, known.first);
+        let (first, ranges) = needed_of(*id, pieces.remove(id).unwrap_or_default(), known.first)?;
+        let partition = Partition::new(*id, n + 1, known.durability, first);
         partition.set_epoch(known.epoch);
-        let ranges = ranges_of(pieces.remove(id).unwrap_or_default(), known.first);
-        check_whole(*id, known.first, known.next, &ranges, folder)?;
+        check_whole(*id, first, known.next, &ranges, folder)?;
         partition.found(ranges, known.next);
         partitions.push(Arc::new(partition));
     }
@@ -204,6 +205,32 @@ pub(crate) fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
         next: holding.next,
         bytes: holding.bytes,
     }
+}
+
+/// From where on a partition is needed, and in which ranges it lies. The table knows only of the checkpoints before it; a
+/// later one lets go of what comes before it just as well, and the files with that may be gone.
+pub(crate) fn needed_of(id: PartitionId, pieces: Vec<Piece>, first: Offset) -> Result<(Offset, Vec<Range>)> {
+    let ranges = ranges_of(pieces, first);
+    let mut at = first;
+    let is_whole = ranges.iter().all(|range| {
+        let follows = range.first <= at;
+        at = range.next;
+        follows
+    });
+    if is_whole {
+        return Ok((first, ranges));
+    }
+    for range in ranges.iter().rev() {
+        let own = |header: &FrameHeader| {
+            header.kind == Kind::Checkpoint && header.base >= range.first && header.base < range.next
+        };
+        if let Some(entry) = range.file.last_entry(id, own)? {
+            let first = entry.header.base;
+            let pieces = ranges.iter().map(|range| (0, range.clone())).collect();
+            return Ok((first, ranges_of(pieces, first)));
+        }
+    }
+    Ok((first, ranges))
 }
 
 /// Ranges that do not overlap, in order, of what is needed from `first` on.

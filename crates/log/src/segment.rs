@@ -27,6 +27,9 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 /// Records that are left over are joined into frames of about so many bytes.
 const JOINED_BYTES: usize = 256 << 10;
 
+/// Shown one record after the other; false ends the showing.
+pub type Show<'a> = dyn FnMut(Offset, &RecordRef<'_>) -> bool + Send + 'a;
+
 /// Which records a rewrite keeps.
 pub type Keep<'a> = dyn Fn(Offset, &RecordRef<'_>) -> bool + Send + Sync + 'a;
 
@@ -68,13 +71,49 @@ pub(crate) fn rewrite(
     partition: &Arc<Partition>,
     keep: &Keep<'_>,
     paced: &Paced<'_>,
-) -> Result<u64> {
+) -> Result<Rewritten> {
     let ranges = partition.ranges_in(file);
-    if ranges.is_empty() {
-        return Ok(0);
+    // Reading costs half of writing, and most files have nothing to leave out.
+    let mut leaves_out = false;
+    for range in &ranges {
+        leaves_out = leaves_out || drops_any(range, partition.id, keep, paced)?;
+    }
+    if !leaves_out {
+        return Ok(Rewritten::default());
     }
     let segments = write(shelf, &[(partition.clone(), ranges)], Some(keep), paced)?;
-    Ok(tell(shelf, file, segments))
+    Ok(Rewritten {
+        files: segments.iter().map(|segment| segment.file.clone()).collect(),
+        bytes: tell(shelf, file, segments),
+    })
+}
+
+/// What a rewrite has made of one file.
+#[derive(Default)]
+pub(crate) struct Rewritten {
+    pub files: Vec<Arc<LogFile>>,
+    pub bytes: u64,
+}
+
+/// Whether `keep` leaves a record of the range out.
+fn drops_any(range: &Range, partition: PartitionId, keep: &Keep<'_>, paced: &Paced<'_>) -> Result<bool> {
+    let entries = range.file.entries(partition, range.first, usize::MAX)?;
+    for entry in entries.iter().filter(|entry| entry.header.base < range.next) {
+        let body = range.file.body(entry)?;
+        paced(body.len());
+        let mut offset = entry.header.base;
+        for record in record::records(&body) {
+            let record = record.map_err(|_| not_a_record(&range.file, entry))?;
+            let own = record
+                .delta
+                .map_or(offset, |delta| entry.header.base + u64::from(delta));
+            offset = own + 1;
+            if own >= range.first && own < range.next && !keep(own, &record) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// A finished segment, and which partitions read what from it.

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
-use crate::ids::PartitionId;
+use crate::ids::{Offset, PartitionId};
 use crate::partition::Partition;
 use crate::segment::{self, Keep};
 use crate::shelf::Shelf;
@@ -168,16 +168,35 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Writes all full files of a partition anew without what `keep` does not want.
-    pub fn rewrite(&self, partition: &Arc<Partition>, keep: &Keep<'_>) -> Result<()> {
+    /// Writes all full files of a partition anew without what `keep` does not want. Returns the offset before which no
+    /// record was left out of sight.
+    pub fn rewrite(&self, partition: &Arc<Partition>, keep: &Keep<'_>) -> Result<Offset> {
         let mut files = self.shelf.sealed();
         files.extend(self.shelf.segments());
+        let mut seen = Vec::new();
         for file in files {
             let _files = self.files.lock();
-            let moved = segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes))?;
-            self.moved_bytes.fetch_add(moved, Ordering::Relaxed);
+            let made = segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes))?;
+            self.moved_bytes.fetch_add(made.bytes, Ordering::Relaxed);
+            seen.extend(made.files);
+            seen.push(file);
         }
-        self.shelf.remove_dead_segments()
+        // Also what was moved meanwhile from a file that was to come into one that nobody knew.
+        let mut unseen = None;
+        partition.each_range(|range| {
+            if unseen.is_none() && !seen.iter().any(|file| Arc::ptr_eq(file, &range.file)) {
+                unseen = Some(range.first);
+            }
+        });
+        // Whoever holds a file keeps it from going.
+        drop(seen);
+        self.shelf.remove_dead_segments()?;
+        Ok(unseen.unwrap_or_else(|| partition.bounds().next))
+    }
+
+    /// Waits until so many bytes fit into the rate for what goes on behind.
+    pub fn pace_reading(&self, bytes: usize) {
+        self.pace(bytes);
     }
 
     /// Reads and checks every frame that is needed. What is damaged is noted; the rest goes on.

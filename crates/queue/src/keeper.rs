@@ -33,6 +33,7 @@ const RETENTION_EVERY: Micros = 300_000_000;
 struct Times {
     checkpoint: Micros,
     retention: Micros,
+    compaction: Micros,
 }
 
 impl Queue {
@@ -63,6 +64,7 @@ impl Queue {
         let mut times = Times {
             checkpoint: now,
             retention: now,
+            compaction: now,
         };
         loop {
             // Whoever calls while it looks is heard at the end.
@@ -71,11 +73,29 @@ impl Queue {
                 return;
             }
             let due = self.look_after(&mut times).await;
+            let due = due.min(self.compact_by_and_by(&mut times));
             self.keeper.planned.store(due, Ordering::Release);
             let pause = due.saturating_sub(self.clock.now()).max(0) as u64;
             let called = self.keeper.call.notified();
             let _ = tokio::time::timeout(Duration::from_micros(pause), called).await;
         }
+    }
+
+    /// Has keys compacted, apart from all else, as that may take long. Returns when it is due next.
+    fn compact_by_and_by(self: &Arc<Queue>, times: &mut Times) -> Micros {
+        if !self.is_compacted() {
+            return NEVER;
+        }
+        let (now, interval) = (self.clock.now(), micros(self.settings_now().compaction.interval));
+        if now >= times.compaction + interval {
+            times.compaction = now;
+            // One that is still at it goes on alone.
+            if let Ok(progress) = self.compacted.clone().try_lock_owned() {
+                let queue = self.clone();
+                tokio::spawn(async move { queue.compact(progress).await });
+            }
+        }
+        times.compaction + interval
     }
 
     /// Does what is due and returns when the next is.

@@ -9,6 +9,7 @@ pub mod assignment;
 mod catalog;
 mod claim;
 mod clock;
+mod compaction;
 mod dead;
 pub mod dedup;
 mod died;

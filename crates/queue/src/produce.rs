@@ -373,6 +373,10 @@ impl Queue {
 
     /// Stores a message if that takes no waiting, as in a queue of durability `memory`; otherwise gives it back. One lock
     /// for the limits, one for the message's place, and no more memory than the message itself.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the message goes back as it came; a box would be an allocation"
+    )]
     pub fn try_produce(&self, message: NewMessage) -> std::result::Result<Result<Produced>, NewMessage> {
         if !self.is_in_memory() || message.dedup_id.is_some() {
             return Err(message);

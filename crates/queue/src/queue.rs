@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::admission::{Admission, Room};
 use crate::clock::Clock;
+use crate::compaction::Progress;
 use crate::dedup::{Dedup, Place};
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
@@ -56,6 +57,8 @@ pub struct Queue {
     /// Dead letters that are gone from the middle.
     pub(crate) dropped: Mutex<Ranges>,
     pub(crate) removed: AtomicBool,
+    /// How far keys are compacted, by partition; whoever compacts holds it.
+    pub(crate) compacted: Arc<tokio::sync::Mutex<Vec<Progress>>>,
     /// The set of queues that it belongs to.
     pub(crate) home: Weak<Home>,
 }
@@ -152,6 +155,7 @@ impl Queue {
             },
             dropped: Mutex::default(),
             removed: AtomicBool::new(false),
+            compacted: Arc::default(),
             home: parts.home,
         }
     }

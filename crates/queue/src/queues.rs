@@ -299,15 +299,19 @@ impl Home {
     fn check(&self, settings: &QueueSettings) -> Result<()> {
         let (key, instead) = if settings.dlq.webhook.is_some() && self.listener.get().is_none() {
             ("dlq.webhook: not in this process", "calls nobody; ask for dead letters")
-        } else if settings.compaction.enabled {
+        } else if settings.compaction.enabled && self.durability_of(settings) == Durability::Memory {
             (
-                "compaction.enabled: not in this version",
-                "keeps every record of a key; set retention.max_age",
+                "compaction.enabled: not with durability memory",
+                "has no files to rewrite; set retention.max_messages",
             )
         } else {
             return Ok(());
         };
         Err(QueueError::invalid(format!("{key}, which {instead}; remove it")))
+    }
+
+    fn durability_of(&self, settings: &QueueSettings) -> Durability {
+        settings.durability.unwrap_or(self.options.durability)
     }
 
     async fn create(self: &Arc<Home>, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
@@ -319,7 +323,7 @@ impl Home {
             });
         }
         let name = SmolStr::new(name);
-        let durability = settings.durability.unwrap_or(self.options.durability);
+        let durability = self.durability_of(&settings);
         let entry = Entry {
             id: self.catalog.new_id().await,
             settings,

@@ -2,75 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
+mod support;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use thalweg_log::disk::Folder;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, Micros};
+use support::open;
+use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings};
 use thalweg_queue::{
-    ClaimWant, Clock, DeadFilter, DeadSelect, Delivery, Group, MessageId, NewMessage, Queue, Queues, QueuesOptions,
-    Receipt, ResendTo, SeekTo, Verdict,
+    ClaimWant, DeadFilter, DeadSelect, Delivery, Group, MessageId, NewMessage, Queue, Receipt, ResendTo, SeekTo,
+    Verdict,
 };
-
-/// Goes on by itself, and further when it is told to.
-struct TestClock {
-    ahead: AtomicI64,
-}
-
-impl Clock for TestClock {
-    fn now(&self) -> Micros {
-        let since = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap();
-        since.as_micros() as Micros + self.ahead.load(Ordering::SeqCst)
-    }
-}
-
-struct Place {
-    queues: Queues,
-    log: Arc<EmbeddedLog>,
-    clock: Arc<TestClock>,
-}
-
-async fn open(folder: &Path) -> Place {
-    let options = LogOptions {
-        file_bytes: 4 << 20,
-        first_file_bytes: 1 << 20,
-        min_free_bytes: Some(0),
-        spare: 1,
-        ..LogOptions::default()
-    };
-    let log = Arc::new(EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap());
-    let clock = Arc::new(TestClock {
-        ahead: AtomicI64::new(0),
-    });
-    let options = QueuesOptions {
-        durability: Durability::Fsync,
-        auto_create: false,
-    };
-    let queues = Queues::open(log.clone(), clock.clone(), options).await.unwrap();
-    Place { queues, log, clock }
-}
-
-impl Place {
-    /// As by `kill -9`: nothing is said to anybody.
-    fn kill(self) {
-        self.log.close();
-    }
-
-    async fn stop(self) {
-        self.queues.close().await;
-        self.log.close();
-    }
-
-    fn later(&self, time: Duration) {
-        self.clock.ahead.fetch_add(time.as_micros() as i64, Ordering::SeqCst);
-    }
-}
 
 fn settings(partitions: u32, groups: &[(&str, GroupMode)]) -> QueueSettings {
     QueueSettings {

@@ -177,7 +177,10 @@ impl Survey {
             if known.first == UNKNOWN {
                 known.first = pieces.iter().map(|(_, range)| range.first).min().unwrap_or_default();
             }
-            let ranges = open::ranges_of(pieces, known.first);
+            let needed = open::needed_of(id, pieces.clone(), known.first);
+            // What cannot be read of an index has been found by now.
+            let (first, ranges) = needed.unwrap_or_else(|_| (known.first, open::ranges_of(pieces, known.first)));
+            known.first = first;
             let next = ranges.last().map_or(known.next, |range| range.next.max(known.next));
             let (mut lost, mut gaps) = (Vec::new(), Vec::new());
             let whole: Vec<Span> = ranges.iter().map(|range| (range.first, range.next)).collect();

@@ -1,15 +1,59 @@
 //! Letting go: trims, and rewriting.
 
-use super::{Suite, append, lasting, number, of, read_all};
-use crate::contract::ReadWant;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Suite, append, lasting, number, of, read_all, read_from};
+use crate::contract::{Log, ReadWant};
 use crate::error::LogError;
+use crate::format::frame::Kind;
+use crate::format::record::RecordRef;
+use crate::records::Records;
 
 /// What is stored behind so many bytes is stored for good.
 const BEHIND: usize = 40 << 20;
 
 pub async fn run(suite: &Suite) {
     trims(suite).await;
+    checkpoints(suite).await;
     rewrites(suite).await;
+}
+
+/// What stands before a checkpoint is not needed any more, also when the file with it is used again at once.
+async fn checkpoints(suite: &Suite) {
+    let mut log = suite.open().await;
+    for durability in lasting(&log) {
+        let (state, data) = (
+            suite.partition(&log, durability).await,
+            suite.partition(&log, durability).await,
+        );
+        let note = |log: &Arc<dyn Log>, kind, text: &'static str| {
+            let mut push = |records: &mut Records| records.push(&RecordRef::of(1, text.as_bytes()));
+            log.journal(state, kind, &mut push).unwrap();
+        };
+        // In a file in which nobody else has anything.
+        let filling = vec![0; 4 << 20];
+        for n in 0..3 * BEHIND / filling.len() {
+            if n == BEHIND / filling.len() {
+                note(&log, Kind::State, "before");
+                log.flush(&[state]).await.unwrap();
+            }
+            append(&log, data, of([&filling], 1)).await;
+        }
+        note(&log, Kind::Checkpoint, "all");
+        note(&log, Kind::State, "behind");
+        log.flush(&[state]).await.unwrap();
+        log.trim(data, log.bounds(data).unwrap().next).unwrap();
+        // Whoever is to use files again does so now, or it does so later.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        log = suite.again(log).await;
+        let checkpoint = log.last_checkpoint(state).unwrap().unwrap();
+        let left: Vec<Vec<u8>> = read_from(&log, state, checkpoint, false)
+            .into_iter()
+            .map(|(_, value)| value)
+            .collect();
+        assert_eq!(left, [b"all".to_vec(), b"behind".to_vec()]);
+    }
 }
 
 /// What was let go cannot be read, the rest can; never goes back.

@@ -190,6 +190,9 @@ impl Piece {
             None => message.properties,
         };
         if key.is_some() || !properties.is_empty() || message.not_before.is_some() {
+            if self.extras.capacity() == 0 {
+                self.extras.reserve_exact(PIECE);
+            }
             self.extras.push(Extra {
                 key,
                 properties,
