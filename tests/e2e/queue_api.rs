@@ -54,7 +54,7 @@ fn every_answer_is_one_that_the_document_describes() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/queue_openapi.py");
     let url = format!("http://{}", thalweg.address().unwrap());
     let checked = Command::new(python().unwrap())
-        .args([script, &url, "10"])
+        .args([script, &url, "5"])
         .output()
         .unwrap();
     let (out, error) = (
