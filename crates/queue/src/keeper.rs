@@ -98,6 +98,14 @@ impl Queue {
         times.compaction + interval
     }
 
+    /// Has the task of the queue look for what is due, as it does by itself when the time comes; returns when it has.
+    #[doc(hidden)]
+    pub async fn look_after_now(self: &Arc<Queue>) {
+        for group in self.groups() {
+            self.look_after_group(&group, self.clock.now()).await;
+        }
+    }
+
     /// Does what is due and returns when the next is.
     async fn look_after(self: &Arc<Queue>, times: &mut Times) -> Micros {
         let now = self.clock.now();
@@ -147,7 +155,19 @@ impl Queue {
         if ticked.rebalanced {
             group.wake();
         }
-        due.min(next.unwrap_or(NEVER))
+        let expires = self.expires_at(group).unwrap_or(NEVER);
+        if expires <= now {
+            match self.expire(group).await {
+                Ok(()) => {
+                    tracing::info!(queue = %self.name(), group = %group.name(), "a group without members expired")
+                }
+                Err(error) => {
+                    tracing::warn!(queue = %self.name(), group = %group.name(), %error, "a group cannot expire");
+                }
+            }
+            return due.min(next.unwrap_or(NEVER));
+        }
+        due.min(next.unwrap_or(NEVER)).min(expires)
     }
 
     fn advance(&self, group: &Group, partition: u32, part: &Part, now: Micros) {

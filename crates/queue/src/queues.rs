@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::RwLock;
 use smol_str::SmolStr;
-use thalweg_log::{Durability, Log, LogError};
+use thalweg_log::{Durability, Log, LogError, Micros};
 use tokio::sync::Mutex;
 
 use crate::catalog::{Catalog, Entry, GroupEntry};
@@ -22,6 +22,7 @@ use crate::queue::{Parts, Queue};
 use crate::recover::recover;
 use crate::settings::{GroupMode, GroupSettings, QueueSettings, Start};
 use crate::store::Store;
+use crate::times::micros;
 
 /// Of all queues.
 #[derive(Clone, Copy, Debug)]
@@ -179,13 +180,7 @@ impl Queues {
     /// A group goes with what it has settled and not settled. Durable when this returns.
     pub async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
         let _changes = self.home.changes.lock().await;
-        let Some(group) = queue.remove_group(name) else {
-            return Err(no_group(queue, name));
-        };
-        self.home.save(queue).await?;
-        group.wake.notify_waiters();
-        queue.settled(&group);
-        Ok(())
+        self.home.remove_group(queue, name).await
     }
 
     /// Keeps who is paused. Durable when this returns.
@@ -422,6 +417,26 @@ impl Home {
         Ok(group)
     }
 
+    async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
+        let Some(group) = queue.remove_group(name) else {
+            return Err(no_group(queue, name));
+        };
+        self.save(queue).await?;
+        group.wake.notify_waiters();
+        queue.settled(&group);
+        Ok(())
+    }
+
+    /// A group that nobody has declared goes when it has had no member for long enough.
+    pub async fn expire_group(&self, queue: &Arc<Queue>, group: &Group) -> Result<()> {
+        let _changes = self.changes.lock().await;
+        // Somebody may have come meanwhile; then it stays.
+        match queue.expires_at(group) {
+            Some(at) if at <= self.clock.now() => self.remove_group(queue, group.name()).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Keeps what there is to say of a queue.
     async fn save(&self, queue: &Queue) -> Result<()> {
         self.catalog
@@ -499,6 +514,23 @@ impl Queue {
             next_group: self.next_group.load(Ordering::Relaxed),
             produce_paused: self.paused.produce.load(Ordering::Relaxed),
             consume_paused: self.paused.consume.load(Ordering::Relaxed),
+        }
+    }
+
+    /// When a group goes that nobody has declared, if nobody joins it before.
+    pub(crate) fn expires_at(&self, group: &Group) -> Option<Micros> {
+        let after = self.settings_now().group_expiry;
+        if group.is_declared() || after.is_zero() {
+            return None;
+        }
+        let since = group.members.lock().empty_since()?;
+        Some(since.saturating_add(micros(after)))
+    }
+
+    pub(crate) async fn expire(self: &Arc<Queue>, group: &Group) -> Result<()> {
+        match Weak::upgrade(&self.home) {
+            Some(home) => home.expire_group(self, group).await,
+            None => Ok(()),
         }
     }
 

@@ -415,3 +415,31 @@ async fn what_was_settled_is_let_go() {
     assert_eq!(queue.stats().retained, 1);
     assert_eq!(queue.browse(None, None, 10).await.unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn a_group_that_nobody_declared_goes_when_it_has_long_had_no_member_and_what_it_held_up_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut settings = settings(1, &[("declared", GroupMode::Work)]);
+    settings.group_expiry = Duration::from_secs(3600);
+    let queue = place.queues.create("q", settings).await.unwrap();
+    let joined = GroupSettings::new("joined", GroupMode::Work);
+    let group = place.queues.join_group(&queue, joined).await.unwrap();
+    queue
+        .claim(&group, "c", MemberKind::Pipeline, ClaimWant::default())
+        .await
+        .unwrap();
+    place.later(Duration::from_secs(7200));
+    queue.look_after_now().await;
+    assert!(queue.group("joined").is_ok(), "it has a member");
+    queue.leave(&group, "c");
+    queue.look_after_now().await;
+    assert!(queue.group("joined").is_ok(), "for a moment only");
+    place.later(Duration::from_secs(3601));
+    queue.look_after_now().await;
+    assert!(queue.group("joined").is_err());
+    assert!(queue.group("declared").is_ok());
+    place.kill();
+    let place = open(folder.path()).await;
+    assert!(place.queues.get("q").unwrap().group("joined").is_err());
+}
