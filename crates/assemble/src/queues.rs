@@ -1,6 +1,7 @@
 //! The durable log and the queues on it, which all flows and faces of the process share: opened before anything else moves,
 //! closed after everything else has stopped.
 
+mod buffer;
 mod input;
 mod output;
 mod webhook;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use parking_lot::Mutex;
 use thalweg_config::{Config, Diagnostics};
 use thalweg_flow::Registry;
 use thalweg_log::{EmbeddedLog, LogStatus};
@@ -18,15 +20,17 @@ use thalweg_queue::{QueueError, Queues, QueuesOptions, SystemClock};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::OnceCell;
 
-use webhook::Webhooks;
-
 use crate::log::OpenLog;
+
+use webhook::Webhooks;
 
 /// The log and the queues of the process.
 #[derive(Default)]
 pub(crate) struct Store {
     /// A component asks for queues.
     wanted: AtomicBool,
+    /// Buffers of flows: queue and flow.
+    buffers: Mutex<Vec<(String, String)>>,
     opened: OnceCell<Opened>,
 }
 
@@ -71,6 +75,16 @@ impl Store {
         declare(&queues, &section.queues).await?;
         let _ = self.opened.set(Opened { log, queues, webhooks });
         Ok(())
+    }
+
+    /// A flow has this queue for itself; the flow that has it already, if one does.
+    fn claim_buffer(&self, queue: &str, flow: &str) -> Option<String> {
+        let mut buffers = self.buffers.lock();
+        if let Some((_, other)) = buffers.iter().find(|(name, _)| name == queue) {
+            return Some(other.clone());
+        }
+        buffers.push((queue.to_owned(), flow.to_owned()));
+        None
     }
 
     /// The log of each disk.
@@ -123,6 +137,7 @@ async fn declare(queues: &Queues, section: &QueuesSettings) -> Result<()> {
 }
 
 pub(crate) fn register(registry: &mut Registry, store: &Arc<Store>) {
+    buffer::register(registry, store.clone());
     input::register(registry, store.clone());
     output::register(registry, store.clone());
 }

@@ -1,8 +1,10 @@
-//! `queue`: messages out of a queue. A batch is acked when the flow has confirmed it, and given back when it has not.
+//! `queue`: messages out of a queue. A batch is acked when the flow has confirmed it, and given back when it has not; what
+//! the flow refuses for good and its dead letter does not take is rejected, and so goes to the dead letters of the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{
@@ -207,24 +209,19 @@ impl QueueInput {
         let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| receipt(queue, delivery)).collect();
         let messages: Vec<Message> = deliveries.iter().map(|delivery| message(queue, delivery)).collect();
         open.lock().extend(receipts.iter().cloned());
-        let (queue, group, open) = (queue.clone(), group.clone(), open.clone());
-        let ack = context.sink.enter(messages.len(), move |outcome| {
-            open.lock().retain(|known| !receipts.contains(known));
-            let settled = match outcome {
-                Outcome::Acked => receipts.iter().try_for_each(|receipt| {
-                    let id = &receipt.id;
-                    match queue.ack(&group, id.partition, id.offset, receipt.delivery) {
-                        // Its lease was over and somebody else has it.
-                        Err(QueueError::LeaseLost { .. } | QueueError::Gone { .. }) => Ok(()),
-                        done => done,
-                    }
-                }),
-                Outcome::Nacked => queue.give_back(&group, &receipts, false),
-            };
-            if let Err(error) = settled {
-                tracing::warn!(queue = %queue.name(), %error, "messages cannot be settled; they are handed out again");
-            }
+        let taken = Arc::new(Taken {
+            queue: queue.clone(),
+            group: group.clone(),
+            open: open.clone(),
+            receipts,
+            refused: Mutex::default(),
         });
+        let refusing = taken.clone();
+        let ack = context.sink.enter_refusable(
+            messages.len(),
+            move |message, error| refusing.refuse(message, error),
+            move |outcome| taken.settle(outcome),
+        );
         context.sink.send(Batch::new(messages, ack)).await
     }
 
@@ -244,6 +241,73 @@ impl QueueInput {
                 tracing::warn!(queue = %queue.name(), %error, "leases cannot be extended");
             }
         }
+    }
+}
+
+/// Messages of one batch, until the flow says what became of them.
+struct Taken {
+    queue: Arc<Queue>,
+    group: Arc<Group>,
+    open: Open,
+    receipts: Vec<Receipt>,
+    /// Those that the flow will never take, with the reason.
+    refused: Mutex<Vec<(Receipt, Box<str>)>>,
+}
+
+impl Taken {
+    /// The flow refuses a message for good, and no dead letter of its own takes it: those of the queue will. It is known by
+    /// its id, which a script may have taken away; then it is only counted as dropped.
+    fn refuse(&self, message: &Message, error: &str) -> bool {
+        let found = match self.receipts.as_slice() {
+            [only] => Some(only),
+            all => {
+                let id = message.meta.get("message-id");
+                let id = id.and_then(|text| text.parse::<MessageId>().ok());
+                id.and_then(|id| all.iter().find(|receipt| receipt.id == id))
+            }
+        };
+        let Some(receipt) = found else { return false };
+        let mut refused = self.refused.lock();
+        // One message may have become several.
+        if !refused.iter().any(|(known, _)| known == receipt) {
+            refused.push((receipt.clone(), error.into()));
+        }
+        true
+    }
+
+    fn settle(&self, outcome: Outcome) {
+        self.open.lock().retain(|known| !self.receipts.contains(known));
+        let refused = std::mem::take(&mut *self.refused.lock());
+        let is_refused = |receipt: &&Receipt| refused.iter().any(|(known, _)| known == *receipt);
+        let mut others = self.receipts.iter().filter(|receipt| !is_refused(receipt));
+        let settled = match outcome {
+            Outcome::Acked => others.try_for_each(|receipt| {
+                let id = &receipt.id;
+                match self.queue.ack(&self.group, id.partition, id.offset, receipt.delivery) {
+                    // Its lease was over and somebody else has it.
+                    Err(QueueError::LeaseLost { .. } | QueueError::Gone { .. }) => Ok(()),
+                    done => done,
+                }
+            }),
+            Outcome::Nacked => {
+                let others: Vec<Receipt> = others.cloned().collect();
+                self.queue.give_back(&self.group, &others, false)
+            }
+        };
+        if let Err(error) = settled.and_then(|()| self.reject(refused)) {
+            tracing::warn!(queue = %self.queue.name(), %error, "messages cannot be settled; they are handed out again");
+        }
+    }
+
+    fn reject(&self, refused: Vec<(Receipt, Box<str>)>) -> Result<(), QueueError> {
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let verdict = |(receipt, reason)| (receipt, Verdict::Reject { reason: Some(reason) });
+        let verdicts = refused.into_iter().map(verdict).collect();
+        // Without waiting for the commit there is nothing to wait for.
+        let settled = self.queue.settle(&self.group, verdicts, false).now_or_never();
+        settled.map_or(Ok(()), |settled| settled.map(drop))
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{
-    BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext, Registry,
-    Rejection, WriteError, all_but,
+    Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
+    Registry, Rejection, WriteError, all_but,
 };
-use thalweg_log::SUBMISSION_RECORDS_MAX;
+use thalweg_log::format::record::{KEY_MAX, PROPERTIES_MAX};
+use thalweg_log::{SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX};
 use thalweg_mapping::Interpolation;
 use thalweg_queue::{NewMessage, Queue, QueueError};
 use thalweg_record::{DropReason, Message, Payload};
@@ -19,6 +20,8 @@ use super::{Store, want};
 
 /// Batches that share one append, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 256;
+/// What a record has beside key, properties and value, at most.
+const RECORD_BYTES: usize = 64;
 
 pub(super) fn register(registry: &mut Registry, store: Arc<Store>) {
     registry.output("queue", move |node, context| parse(node, context, &store));
@@ -28,6 +31,7 @@ struct Spec {
     store: Arc<Store>,
     name: String,
     fields: Arc<Interpolated>,
+    batching: Option<Batching>,
 }
 
 struct Interpolated {
@@ -48,6 +52,7 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
     }
     let (key, delay, ttl) = (fields.node("key"), fields.node("delay"), fields.node("ttl"));
     let properties = fields.node("properties");
+    let batching = Batching::read(&mut fields, context);
     fields.finish();
     let mut known = Vec::new();
     if let Some(properties) = properties {
@@ -70,6 +75,7 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
         store: store.clone(),
         name,
         fields: Arc::new(fields),
+        batching,
     }))
 }
 
@@ -87,6 +93,7 @@ impl OutputSpec for Spec {
             store: self.store.clone(),
             name: self.name.clone(),
             fields: self.fields.clone(),
+            batching: self.batching,
             queue: OnceCell::new(),
         }))
     }
@@ -96,6 +103,7 @@ struct QueueOutput {
     store: Arc<Store>,
     name: String,
     fields: Arc<Interpolated>,
+    batching: Option<Batching>,
     queue: OnceCell<Arc<Queue>>,
 }
 
@@ -124,12 +132,9 @@ impl Output for QueueOutput {
         let limit = queue.settings().max_message_size;
         for index in 0..messages.len() {
             match self.fields.message(&messages, index, now) {
-                Ok(message) if message.payload.len() as u64 > limit => {
-                    let error = format!(
-                        "{} bytes are more than max_message_size of queue {}",
-                        message.payload.len(),
-                        self.name
-                    );
+                Ok(message) if too_large(&message, limit).is_some() => {
+                    let what = too_large(&message, limit).unwrap_or_default();
+                    let error = format!("{what} of queue {}", self.name);
                     refused.push(Rejection::permanent(index, DropReason::TooLarge, error));
                 }
                 Ok(message) => {
@@ -140,20 +145,47 @@ impl Output for QueueOutput {
             }
         }
         Box::pin(async move {
-            let mut rest = wanted.into_iter();
-            loop {
-                let piece: Vec<NewMessage> = rest.by_ref().take(SUBMISSION_RECORDS_MAX).collect();
-                if piece.is_empty() {
-                    return all_but(refused);
+            let mut rest = wanted.into_iter().peekable();
+            while rest.peek().is_some() {
+                let (mut piece, mut bytes) = (Vec::new(), 0);
+                while let Some(message) = rest.next_if(|next| {
+                    let fits = bytes + next.bytes() + RECORD_BYTES <= SUBMISSION_BYTES_MAX;
+                    piece.is_empty() || (fits && piece.len() < SUBMISSION_RECORDS_MAX)
+                }) {
+                    bytes += message.bytes() + RECORD_BYTES;
+                    piece.push(message);
                 }
                 // A piece that fails is tried again with those before it: at least once.
                 queue.produce_all(piece).await.map_err(temporary)?;
             }
+            all_but(refused)
         })
     }
 
     fn joins(&self) -> usize {
         BATCHES_JOINED
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        self.batching
+    }
+}
+
+/// What no attempt will change, whatever an operator does but another limit.
+fn too_large(message: &NewMessage, limit: u64) -> Option<String> {
+    let key = message.key.as_ref().map_or(0, Bytes::len);
+    let properties = message.properties.as_ref().as_bytes().len();
+    if message.payload.len() as u64 > limit {
+        let bytes = message.payload.len();
+        Some(format!("{bytes} bytes are more than max_message_size ({limit})"))
+    } else if key > KEY_MAX {
+        Some(format!("a key of {key} bytes is more than {KEY_MAX}, the limit"))
+    } else if properties > PROPERTIES_MAX {
+        Some(format!(
+            "properties of {properties} bytes are more than {PROPERTIES_MAX}, the limit"
+        ))
+    } else {
+        None
     }
 }
 
