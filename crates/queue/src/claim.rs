@@ -227,6 +227,7 @@ impl Queue {
         };
         let given = out.len();
         let wanted = Wanted {
+            given,
             max: given + want.max.min(room).min(CLAIM_MAX) as usize,
             bytes: want.max_bytes,
             visibility: want
@@ -455,6 +456,8 @@ impl Round<'_> {
 }
 
 struct Wanted {
+    /// What the caller had before.
+    given: usize,
     max: usize,
     /// Zero once they are used up.
     bytes: u64,
@@ -487,6 +490,7 @@ impl Taker<'_> {
                 match self.again(machine, cursor)? {
                     Again::Took => continue,
                     Again::Load(from) => return Ok(Look::Load(from)),
+                    Again::Full => break,
                     Again::Nothing => {}
                 }
             }
@@ -502,6 +506,9 @@ impl Taker<'_> {
                     continue;
                 }
             };
+            if !self.fits(&message) {
+                break;
+            }
             let passing = message.passing(name, filter, hint);
             match machine.pass(&passing, self.consumer, self.wanted.visibility, self.wanted.now) {
                 Passed::Leased(lease) => self.give(lease, message),
@@ -524,6 +531,10 @@ impl Taker<'_> {
         };
         match found {
             Next::Message(message, _) if message.offset == lease.offset => {
+                if !self.fits(&message) {
+                    machine.release(lease.offset, lease.delivery, true);
+                    return Ok(Again::Full);
+                }
                 self.give(lease, message);
                 Ok(Again::Took)
             }
@@ -539,6 +550,15 @@ impl Taker<'_> {
         }
     }
 
+    /// Whether the claim may have the message too; if not, it is full.
+    fn fits(&mut self, message: &Message) -> bool {
+        let fits = self.out.len() == self.wanted.given || message.bytes() as u64 <= self.wanted.bytes;
+        if !fits {
+            self.wanted.bytes = 0;
+        }
+        fits
+    }
+
     fn give(&mut self, lease: Lease, message: Message) {
         self.wanted.take(&message);
         self.out.push(Delivery {
@@ -552,6 +572,8 @@ impl Taker<'_> {
 
 enum Again {
     Took,
+    /// The next one is too large for what is left of the claim.
+    Full,
     Nothing,
     Load(Offset),
 }
@@ -584,6 +606,10 @@ fn read_on(
                 Next::Load => return Ok(Look::Load(from)),
             }
         };
+        if out.len() > wanted.given && message.bytes() as u64 > wanted.bytes {
+            wanted.bytes = 0;
+            break;
+        }
         if !machine.deliver(message.offset) {
             break;
         }

@@ -131,7 +131,11 @@ impl Queue {
             }
             group.count(&verdict);
             if let Err(why) = apply(&mut inner, &receipt, &verdict, visibility, now) {
-                let error = why.error(receipt.clone());
+                let offset = receipt.id.offset;
+                let error = match self.is_there(partition, offset) {
+                    true => why.error(receipt.clone()),
+                    false => self.unknown(partition, offset),
+                };
                 failed.push((n, receipt, error));
             }
         }
@@ -155,6 +159,12 @@ impl Queue {
             self.log.flush(states).await?;
         }
         Ok(())
+    }
+
+    /// False for an offset that no message has had yet.
+    fn is_there(&self, partition: u32, offset: u64) -> bool {
+        let next = self.store(partition).and_then(|store| store.next().ok());
+        next.is_none_or(|next| offset < next)
     }
 
     fn unknown(&self, partition: u32, offset: u64) -> QueueError {

@@ -443,3 +443,164 @@ async fn a_group_that_nobody_declared_goes_when_it_has_long_had_no_member_and_wh
     let place = open(folder.path()).await;
     assert!(place.queues.get("q").unwrap().group("joined").is_err());
 }
+
+#[tokio::test]
+async fn a_call_that_is_given_up_stores_its_message_if_it_had_begun_to_and_leaves_nothing_counted_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut settings = settings(1, &[("g", GroupMode::Work)]);
+    settings.max_depth = 2;
+    settings.overflow = thalweg_queue::settings::Overflow::Block;
+    settings.dedup_window = Duration::from_secs(60);
+    let queue = place.queues.create("q", settings).await.unwrap();
+    let group = queue.group("g").unwrap();
+    let with_id = |id: &str| NewMessage {
+        dedup_id: Some(id.into()),
+        ..NewMessage::of("x")
+    };
+    for message in [NewMessage::of("x"), with_id("one")] {
+        let mut begun = Box::pin(queue.produce(message));
+        assert!(futures::poll!(begun.as_mut()).is_pending(), "it waits for the disk");
+        drop(begun);
+    }
+    let mut claimed = Vec::new();
+    for _ in 0..200 {
+        let want = ClaimWant {
+            wait: Duration::from_millis(50),
+            ..ClaimWant::default()
+        };
+        claimed.extend(queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap());
+        if claimed.len() == 2 {
+            break;
+        }
+    }
+    assert_eq!(claimed.len(), 2);
+    assert_eq!(queue.depth(), 2);
+    let repeated = queue.produce(with_id("one")).await.unwrap();
+    assert!(repeated.repeated, "the first call with it came to its end");
+    // No room for a third: it waits, and is given up before it began to be stored.
+    let mut waiting = Box::pin(queue.produce(with_id("two")));
+    assert!(futures::poll!(waiting.as_mut()).is_pending());
+    drop(waiting);
+    for delivery in claimed {
+        let offset = delivery.message.offset;
+        queue
+            .ack(&group, delivery.partition, offset, delivery.delivery)
+            .unwrap();
+    }
+    assert_eq!(queue.depth(), 0);
+    let again = queue.produce(with_id("two")).await.unwrap();
+    assert!(!again.repeated);
+    assert_eq!((queue.depth(), queue.stats().enqueued), (1, 3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_is_made_while_messages_come_counts_each_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let mut settings = settings(4, &[("first", GroupMode::Work)]);
+    settings.max_depth = 0;
+    let queue = place.queues.create("q", settings).await.unwrap();
+    let producers: Vec<_> = (0..4)
+        .map(|_| {
+            let queue = queue.clone();
+            tokio::spawn(async move {
+                for _ in 0..300 {
+                    queue.produce(NewMessage::of("x")).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut groups = vec![queue.group("first").unwrap()];
+    for n in 0..5 {
+        let group = GroupSettings::new(&format!("g{n}"), GroupMode::Work);
+        groups.push(place.queues.create_group(&queue, group).await.unwrap());
+    }
+    for producer in producers {
+        producer.await.unwrap();
+    }
+    for group in groups {
+        assert_eq!(group.backlog(), 1200, "group {}", group.name());
+    }
+}
+
+#[tokio::test]
+async fn a_claim_stays_within_its_bytes_but_for_a_single_message_that_is_larger() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    for mode in [GroupMode::Work, GroupMode::Stream] {
+        let name = format!("q-{mode:?}");
+        let queue = place.queues.create(&name, settings(1, &[("g", mode)])).await.unwrap();
+        let group = queue.group("g").unwrap();
+        for size in [700, 400, 300, 2000, 10] {
+            queue.produce(NewMessage::of(vec![7; size])).await.unwrap();
+        }
+        let want = ClaimWant {
+            max: 10,
+            max_bytes: 1000,
+            ..ClaimWant::default()
+        };
+        let mut sizes = Vec::new();
+        for _ in 0..5 {
+            let claimed = queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap();
+            sizes.push(
+                claimed
+                    .iter()
+                    .map(|delivery| delivery.message.payload.len())
+                    .collect::<Vec<_>>(),
+            );
+        }
+        assert_eq!(
+            sizes,
+            [vec![700], vec![400, 300], vec![2000], vec![10], vec![]],
+            "{mode:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_receipt_of_a_message_that_never_was_is_not_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place
+        .queues
+        .create("q", settings(1, &[("g", GroupMode::Work)]))
+        .await
+        .unwrap();
+    let group = queue.group("g").unwrap();
+    let receipt: Receipt = "q:0:77:1".parse().unwrap();
+    let settled = queue.settle(&group, vec![(receipt, Verdict::Ack)], true).await.unwrap();
+    let codes: Vec<_> = settled.failed.iter().map(|(_, error)| error.code()).collect();
+    assert_eq!((settled.settled, &codes[..]), (0, &["message_not_found"][..]));
+}
+
+#[tokio::test]
+async fn a_claim_that_waits_ends_when_the_queue_is_paused() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place
+        .queues
+        .create("q", settings(1, &[("g", GroupMode::Work)]))
+        .await
+        .unwrap();
+    let group = queue.group("g").unwrap();
+    let waiting = tokio::spawn({
+        let (queue, group) = (queue.clone(), group.clone());
+        let want = ClaimWant {
+            wait: Duration::from_secs(60),
+            ..ClaimWant::default()
+        };
+        async move { queue.claim(&group, "c", MemberKind::Http, want).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    place
+        .queues
+        .pause(&queue, thalweg_queue::Pause::Consume, true)
+        .await
+        .unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(20), waiting)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(ended.unwrap_err().code(), "paused");
+}
