@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod bad_input;
+mod buffer;
 mod command_line;
 mod console;
 mod demo;
