@@ -9,6 +9,8 @@ mod demo;
 mod disk;
 mod flows;
 mod lake;
+mod log;
+mod log_tools;
 mod opcua;
 mod queue_api;
 mod queue_errors;

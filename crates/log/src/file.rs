@@ -22,7 +22,8 @@ use crate::format::frame::{self, FrameHeader};
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::index::{Entry, FileIndex};
 
-/// Zeros are written in pieces of this.
+/// Zeros are written in pieces of this, each synced before the next: so commits, which sync meanwhile, wait for one piece at
+/// most and not for a file. The kernel would gather all of it and write it at once.
 const FILL: usize = 1 << 20;
 
 pub(crate) struct LogFile {
@@ -102,8 +103,15 @@ impl LogFile {
         Ok(LogFile::of(kind, number, size, file, cache))
     }
 
-    /// A new commit file of zeros. Durable, name and all, when it is returned.
-    pub fn make(disk: &dyn Disk, number: u64, size: u64, cache: &Arc<IndexCache>) -> Result<LogFile> {
+    /// A new commit file of zeros. Durable, name and all, when it is returned. `paced` is told how many bytes were written, and
+    /// may give it up.
+    pub fn make(
+        disk: &dyn Disk,
+        number: u64,
+        size: u64,
+        cache: &Arc<IndexCache>,
+        paced: &dyn Fn(usize) -> bool,
+    ) -> Result<LogFile> {
         let (unfinished, name) = (format!("new-{number:016}"), commit_name(number));
         let filled = || {
             let file = disk.create(&unfinished)?;
@@ -111,19 +119,24 @@ impl LogFile {
             let mut at = 0;
             while at < size {
                 let piece = zeros.get(..(size - at) as usize).unwrap_or(&zeros);
-                file.write_at(piece, at)?;
+                file.write_and_sync(piece, at)?;
                 at += piece.len() as u64;
+                if !paced(piece.len()) {
+                    return Ok(None);
+                }
             }
             file.sync()?;
             disk.rename(&unfinished, &name)?;
             disk.sync_names()?;
-            Ok(file)
+            Ok(Some(file))
         };
-        let file = filled().map_err(|error: io::Error| {
+        let filled = filled();
+        if !matches!(filled, Ok(Some(_))) {
             // What it had taken is given back; if that fails too, the next start does it.
             let _ = disk.remove(&unfinished);
-            LogError::io("cannot make", &name)(error)
-        })?;
+        }
+        let filled = filled.map_err(|error: io::Error| LogError::io("cannot make", &name)(error))?;
+        let file = filled.ok_or(LogError::Closed)?;
         let made = LogFile::of(FileKind::Commit, number, size, file, cache);
         made.deceit.store(HONEST, Ordering::Relaxed);
         Ok(made)

@@ -135,7 +135,7 @@ fn small_log(disk: &SimDisk) {
     let mut sequence = 0;
     for number in 0..2 {
         let cache = crate::cache::IndexCache::new(1 << 20);
-        let Ok(file) = LogFile::make(disk, number, FILE_BYTES, &cache) else {
+        let Ok(file) = LogFile::make(disk, number, FILE_BYTES, &cache, &|_| true) else {
             return;
         };
         let mut at = 0;

@@ -33,6 +33,8 @@ pub(crate) struct ShelfPolicy {
     pub file_bytes: u64,
     /// Bytes of the disk that the log leaves free; `None`: the larger of 2 GiB and a twentieth of the disk.
     pub min_free_bytes: Option<u64>,
+    /// Making files takes so much of the disk at most, as long as there is no hurry; zero: all of it.
+    pub io_bytes_per_second: u64,
     /// Named in errors.
     pub folder: String,
 }
@@ -149,14 +151,14 @@ impl Shelf {
                 continue;
             }
             drop(state);
-            self.make_ready()?;
+            self.make_ready(&|_| true)?;
         }
     }
 
     /// The very first file of a log may be smaller, so that a start takes no time.
     pub fn first(&self, size: u64) -> Result<LogFile> {
         self.look_at_space(size)?;
-        self.make(size)
+        self.make(size, &|_| true)
     }
 
     /// A commit file is full.
@@ -245,17 +247,30 @@ impl Shelf {
                 file.remove(self.disk.as_ref())?;
                 drop(file);
             }
-            (None, true) => self.make_ready()?,
+            (None, true) => self.make_ready(&|bytes| self.pace(bytes))?,
             (None, false) => return Ok(false),
         }
         Ok(true)
     }
 
-    fn make_ready(&self) -> Result<()> {
+    fn make_ready(&self, paced: &dyn Fn(usize) -> bool) -> Result<()> {
         self.look_at_space(self.policy.file_bytes)?;
-        let file = self.make(self.policy.file_bytes)?;
+        let file = self.make(self.policy.file_bytes, paced)?;
         self.put_ready(file);
         Ok(())
+    }
+
+    /// Waits for as long as the bytes just written are to last, if there are files for some time. False if nobody needs what
+    /// is being made any more.
+    fn pace(&self, bytes: usize) -> bool {
+        let rate = self.policy.io_bytes_per_second;
+        let mut state = self.state.lock();
+        if state.attended && !state.closing && state.ready.len() >= SPARE_LEAST && rate > 0 {
+            let nap = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            // Called because a file was taken or the log closes, there is no time for the rest of it.
+            self.changed.wait_for(&mut state, nap);
+        }
+        !state.closing
     }
 
     fn barrier(&self) -> Result<()> {
@@ -307,9 +322,9 @@ impl Shelf {
         state.next_number - 1
     }
 
-    fn make(&self, size: u64) -> Result<LogFile> {
+    fn make(&self, size: u64, paced: &dyn Fn(usize) -> bool) -> Result<LogFile> {
         let number = self.number();
-        LogFile::make(self.disk.as_ref(), number, size, &self.cache).map_err(|error| match &error {
+        LogFile::make(self.disk.as_ref(), number, size, &self.cache, paced).map_err(|error| match &error {
             LogError::Io { error: io, .. } if is_full(io) => {
                 let full = self.disk_full(0, size);
                 self.set_full(Some(full.clone()));
@@ -378,10 +393,10 @@ impl Shelf {
                 }
             };
             let mut state = self.state.lock();
-            // A full disk is no fault of the log.
+            // A full disk is no fault of the log, nor is its end.
             state.broken = outcome
                 .err()
-                .filter(|error| !matches!(error, LogError::DiskFull { .. }));
+                .filter(|error| !matches!(error, LogError::DiskFull { .. } | LogError::Closed));
             self.changed.notify_all();
             if state.closing {
                 return;
@@ -419,6 +434,7 @@ mod tests {
             spare: 2,
             file_bytes: MIB,
             min_free_bytes: Some(2 * MIB),
+            io_bytes_per_second: 0,
             folder: "log".to_owned(),
         };
         let found = Found {

@@ -121,10 +121,13 @@ impl Place {
             "there is no log in {}; name its folder: thalweg log check DIR",
             dir.display()
         );
-        // A log that is named may be that of another data folder, which then is the folder around it.
+        // A log that is named may be on a disk of its own, with a lock of its own; or that of another data folder, which then
+        // is the folder around it.
         let around = dir.canonicalize().ok().and_then(|dir| dir.parent().map(PathBuf::from));
-        let data_dir = around
-            .filter(|around| folder.dir.is_some() && around.join("LOCK").exists())
+        let data_dir = [Some(dir.clone()), around]
+            .into_iter()
+            .flatten()
+            .find(|holding| folder.dir.is_some() && holding.join("LOCK").exists())
             .unwrap_or_else(|| folder.data_dir.clone());
         Ok(Place { dir, data_dir })
     }

@@ -41,6 +41,7 @@ impl Disk for Folder {
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
+        read_what_is_asked_for(&file);
         Ok(Arc::new(file))
     }
 
@@ -51,6 +52,7 @@ impl Disk for Folder {
             .write(true)
             .create_new(true)
             .open(self.path.join(name))?;
+        read_what_is_asked_for(&file);
         Ok(Arc::new(file))
     }
 
@@ -73,6 +75,13 @@ impl Disk for Folder {
             free_bytes: stat.f_bavail * stat.f_frsize,
         })
     }
+}
+
+/// Has the kernel read no further than it is asked to. Who reads the log asks for large pieces; what a kernel reads ahead of
+/// that, up to megabytes at once, goes to the disk before the writes of commits, which then wait for it.
+fn read_what_is_asked_for(file: &File) {
+    // Without it everything works as well, only slower.
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
 }
 
 impl DiskFile for File {

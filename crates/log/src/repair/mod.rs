@@ -260,7 +260,7 @@ impl Repair<'_> {
             .max()
             .unwrap_or_default();
         let size = (block.len() as u64 + ROOM).next_multiple_of(PAGE as u64);
-        let file = LogFile::make(self.disk, number, size, &IndexCache::new(INDEX_BYTES))?;
+        let file = LogFile::make(self.disk, number, size, &IndexCache::new(INDEX_BYTES), &|_| true)?;
         file.write(&block, 0)?;
         file.sync()?;
         self.written.push(file.name.clone());

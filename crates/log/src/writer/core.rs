@@ -168,6 +168,10 @@ impl Core {
             }
             Err(error) => {
                 self.give_up(&undo, &error);
+                // What may be on the disk in part is told by a restart: to those who wait as to those who come later.
+                let poisoned = self.poison.clone().map(|cause| LogError::Poisoned { cause });
+                let refused = matches!(error, LogError::DiskFull { .. } | LogError::TooLarge { .. });
+                let error = poisoned.filter(|_| !refused).unwrap_or(error);
                 for done in pending.iter_mut().filter_map(|one| one.done.take()) {
                     let _ = done.send(Err(error.clone()));
                 }

@@ -490,7 +490,7 @@ fn files_follow_each_other_and_are_found_again_by_their_indexes() {
 #[test]
 fn a_file_of_a_newer_format_is_refused_by_name() {
     let disk = SimDisk::new(1, 64 << 20);
-    let file = LogFile::make(&disk, 0, FILE_SIZE, &IndexCache::new(1 << 20)).unwrap();
+    let file = LogFile::make(&disk, 0, FILE_SIZE, &IndexCache::new(1 << 20), &|_| true).unwrap();
     file.write(b"TWB1\x02\x00", 0).unwrap();
     let error = open(&disk).err().unwrap().to_string();
     assert!(

@@ -1,0 +1,113 @@
+//! `thalweg log check|dump|repair` on the log of the real binary: running, whole, damaged, mended.
+
+use std::path::Path;
+use std::process::Command;
+
+use thalweg_tests::Thalweg;
+use thalweg_tests::thalweg::{Finished, binary, run};
+
+use crate::log::damaged;
+
+/// A queue is enough to have a log.
+const ONE: &str = "log: {min_free: 16MiB, commit: {spare: 1}}\nqueues: {list: [{name: jobs}]}\n";
+
+fn log(folder: &Path, arguments: &[&str]) -> Finished {
+    let all: Vec<&str> = ["log"].iter().chain(arguments).copied().collect();
+    run(folder, &all).unwrap()
+}
+
+#[test]
+fn the_log_of_a_running_process_is_not_touched() {
+    let mut thalweg = Thalweg::start(ONE).unwrap();
+    let (folder, pid) = (thalweg.folder.path().to_owned(), thalweg.process.id().to_string());
+    for command in ["check", "repair"] {
+        for place in [&["--data-dir", "data"][..], &["data/log"]] {
+            let arguments: Vec<&str> = [command].iter().chain(place).copied().collect();
+            let refused = log(&folder, &arguments);
+            assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
+            assert!(refused.stderr.contains(&pid), "{arguments:?}: {}", refused.stderr);
+        }
+    }
+    let dump = log(&folder, &["dump", "--data-dir", "data"]);
+    assert!(dump.status.success() && dump.stderr.contains(&pid), "{}", dump.stderr);
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
+    let whole = log(&folder, &["check", "--data-dir", "data"]);
+    assert!(
+        whole.status.success() && whole.stdout.contains("the log is whole"),
+        "{}",
+        whole.stdout
+    );
+    let nothing = log(&folder, &["check", "elsewhere"]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(nothing.stderr.contains("elsewhere"), "{}", nothing.stderr);
+}
+
+#[test]
+fn damage_is_named_shown_and_given_up_only_when_told_to() {
+    let (mut thalweg, block) = damaged();
+    let folder = thalweg.folder.path().to_owned();
+    let (file, position) = ("commit-0000000000000000.log", format!("{block}"));
+    let check = log(&folder, &["check", "--data-dir", "data"]);
+    assert_eq!(check.status.code(), Some(65), "{}", check.stdout);
+    for words in [file, &position, "damaged"] {
+        assert!(check.stdout.contains(words), "{words} is missing in {}", check.stdout);
+    }
+    let json = log(&folder, &["check", "--data-dir", "data", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!((json.status.code(), &report["whole"]), (Some(65), &false.into()));
+    assert!(
+        report["findings"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|one| one["position"] == block))
+    );
+    let dump = log(&folder, &["dump", "--data-dir", "data", "--records"]);
+    assert!(dump.stdout.contains(&format!("{file}:{position}")) && dump.stdout.contains("damaged"));
+    assert!(dump.stdout.contains("text-24-9.") && !dump.stdout.contains("text-25-3."));
+    let before = std::fs::read(folder.join("data/log").join(file)).unwrap();
+    let asked = log(&folder, &["repair", "--data-dir", "data"]);
+    assert_eq!(asked.status.code(), Some(1), "{}", asked.stdout);
+    assert!(
+        asked.stdout.contains("would be lost") && asked.stderr.contains("--accept-loss"),
+        "{}",
+        asked.stderr
+    );
+    assert!(
+        before == std::fs::read(folder.join("data/log").join(file)).unwrap(),
+        "it was changed"
+    );
+    let repaired = log(&folder, &["repair", "--data-dir", "data", "--accept-loss"]);
+    assert!(repaired.status.success(), "{}{}", repaired.stdout, repaired.stderr);
+    assert!(
+        repaired.stdout.contains("set aside") && repaired.stdout.contains("the log is whole"),
+        "{}",
+        repaired.stdout
+    );
+    let again = log(&folder, &["repair", "--data-dir", "data", "--accept-loss"]);
+    assert!(
+        again.status.success() && again.stdout.contains("nothing to repair"),
+        "{}",
+        again.stdout
+    );
+    let check = log(&folder, &["check", "--data-dir", "data"]);
+    assert!(check.status.success(), "{}", check.stdout);
+    thalweg.restart().unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
+}
+
+#[test]
+fn a_check_tells_on_a_terminal_how_far_it_is() {
+    let mut thalweg = Thalweg::start(ONE).unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
+    let command = format!("'{}' log check --data-dir data", binary().display());
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .current_dir(thalweg.folder.path())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}");
+    assert!(shown.contains("100 % of"), "{shown}");
+}
