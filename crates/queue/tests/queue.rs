@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::open;
+use support::{Place, open};
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings};
@@ -15,6 +15,19 @@ use thalweg_queue::{
     ClaimWant, DeadFilter, DeadSelect, Delivery, Group, MessageId, NewMessage, Queue, Receipt, ResendTo, SeekTo,
     Verdict,
 };
+
+/// A queue "q" in a folder that goes with the first of these.
+async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place.queues.create("q", settings).await.unwrap();
+    (folder, place, queue)
+}
+
+/// With one group of leases, "g".
+fn work(partitions: u32) -> QueueSettings {
+    settings(partitions, &[("g", GroupMode::Work)])
+}
 
 fn settings(partitions: u32, groups: &[(&str, GroupMode)]) -> QueueSettings {
     QueueSettings {
@@ -87,10 +100,8 @@ const NACK_NOW: Verdict = Verdict::Nack {
 
 #[tokio::test]
 async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
     let groups = [("alarms", GroupMode::Work), ("live", GroupMode::Stream)];
-    let queue = place.queues.create("pumps", settings(1, &groups)).await.unwrap();
+    let (folder, place, queue) = begin(settings(1, &groups)).await;
     put(&queue, &["a", "b", "c", "d"]).await;
     let first = claim(&queue, "alarms", 2).await;
     assert_eq!(texts(&first), ["a", "b"]);
@@ -102,7 +113,7 @@ async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart
     place.kill();
 
     let place = open(folder.path()).await;
-    let queue = place.queues.get("pumps").unwrap();
+    let queue = place.queues.get("q").unwrap();
     assert_eq!(queue.depth(), 2);
     let rest = claim(&queue, "alarms", 10).await;
     assert_eq!(texts(&rest), ["c", "d"]);
@@ -113,20 +124,14 @@ async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart
     place.stop().await;
 
     let place = open(folder.path()).await;
-    let queue = place.queues.get("pumps").unwrap();
+    let queue = place.queues.get("q").unwrap();
     assert!(claim(&queue, "alarms", 10).await.is_empty());
     assert_eq!(queue.stats().groups[0].backlog, 0);
 }
 
 #[tokio::test]
 async fn a_lease_outlives_the_process_and_its_delivery_number_rises_when_it_ends() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place
-        .queues
-        .create("q", settings(1, &[("g", GroupMode::Work)]))
-        .await
-        .unwrap();
+    let (folder, place, queue) = begin(work(1)).await;
     put(&queue, &["a"]).await;
     let taken = claim(&queue, "g", 1).await;
     place.stop().await;
@@ -150,13 +155,7 @@ async fn a_lease_outlives_the_process_and_its_delivery_number_rises_when_it_ends
 
 #[tokio::test]
 async fn a_claim_that_waits_is_woken_by_a_message_and_by_a_retry() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place
-        .queues
-        .create("q", settings(3, &[("g", GroupMode::Work)]))
-        .await
-        .unwrap();
+    let (_folder, _place, queue) = begin(work(3)).await;
     let (waiting, group) = (queue.clone(), queue.group("g").unwrap());
     let claimed = tokio::spawn(async move { claim_as(&waiting, &group, "c", 1, Duration::from_secs(60)).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -174,13 +173,7 @@ async fn a_claim_that_waits_is_woken_by_a_message_and_by_a_retry() {
 
 #[tokio::test]
 async fn a_failing_message_holds_up_its_own_key_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place
-        .queues
-        .create("q", settings(1, &[("g", GroupMode::Work)]))
-        .await
-        .unwrap();
+    let (_folder, place, queue) = begin(work(1)).await;
     for (key, text) in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("b", "b2")] {
         keyed(&queue, key, text).await;
     }
@@ -199,11 +192,9 @@ async fn a_failing_message_holds_up_its_own_key_alone() {
 
 #[tokio::test]
 async fn why_the_last_try_failed_is_told_with_the_dead_letter_and_earlier_reasons_are_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let mut one_retry = settings(1, &[("g", GroupMode::Work)]);
+    let mut one_retry = work(1);
     one_retry.retry.max_retries = 1;
-    let queue = place.queues.create("q", one_retry).await.unwrap();
+    let (_folder, _place, queue) = begin(one_retry).await;
     put(&queue, &["bad", "worse"]).await;
     for reasons in [[Some("busy"), Some("busy")], [Some("no such pump"), None]] {
         let taken = claim(&queue, "g", 2).await;
@@ -230,10 +221,8 @@ async fn why_the_last_try_failed_is_told_with_the_dead_letter_and_earlier_reason
 
 #[tokio::test]
 async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
     let groups = [("g", GroupMode::Work), ("other", GroupMode::Work)];
-    let queue = place.queues.create("q", settings(2, &groups)).await.unwrap();
+    let (folder, place, queue) = begin(settings(2, &groups)).await;
     keyed(&queue, "k", "bad").await;
     let taken = claim(&queue, "g", 1).await;
     let reject = Verdict::Reject {
@@ -286,11 +275,9 @@ async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
 
 #[tokio::test]
 async fn a_message_that_fails_too_often_dies_and_its_queue_is_empty() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let mut settings = settings(1, &[("g", GroupMode::Work)]);
+    let mut settings = work(1);
     settings.retry.max_retries = 2;
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (_folder, _place, queue) = begin(settings).await;
     put(&queue, &["a"]).await;
     for delivery in 1..=3 {
         let taken = claim(&queue, "g", 1).await;
@@ -305,11 +292,9 @@ async fn a_message_that_fails_too_often_dies_and_its_queue_is_empty() {
 
 #[tokio::test]
 async fn a_full_queue_refuses_until_something_is_settled() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let mut settings = settings(1, &[("g", GroupMode::Work)]);
+    let mut settings = work(1);
     settings.max_depth = 2;
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (_folder, _place, queue) = begin(settings).await;
     put(&queue, &["a", "b"]).await;
     let refused = queue.produce(NewMessage::of("c")).await.unwrap_err();
     assert_eq!(refused.code(), "queue_full");
@@ -322,11 +307,9 @@ async fn a_full_queue_refuses_until_something_is_settled() {
 
 #[tokio::test]
 async fn a_repeated_dedup_id_gets_the_place_of_the_first_also_after_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let mut settings = settings(3, &[("g", GroupMode::Work)]);
+    let mut settings = work(3);
     settings.dedup_window = Duration::from_secs(600);
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (folder, place, queue) = begin(settings).await;
     let message = || NewMessage {
         dedup_id: Some("order-1".into()),
         ..NewMessage::of("x")
@@ -346,11 +329,9 @@ async fn a_repeated_dedup_id_gets_the_place_of_the_first_also_after_a_restart() 
 
 #[tokio::test]
 async fn seek_and_purge_move_a_group() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
     let mut settings = settings(1, &[("g", GroupMode::Work), ("s", GroupMode::Stream)]);
     settings.ordering = Order::None;
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (_folder, _place, queue) = begin(settings).await;
     put(&queue, &["a", "b", "c"]).await;
     let (work, stream) = (queue.group("g").unwrap(), queue.group("s").unwrap());
     settle(&queue, "g", &claim(&queue, "g", 2).await, Verdict::Ack).await;
@@ -368,11 +349,9 @@ async fn seek_and_purge_move_a_group() {
 
 #[tokio::test]
 async fn a_queue_in_memory_does_the_same_and_is_empty_after_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let mut settings = settings(2, &[("g", GroupMode::Work)]);
+    let mut settings = work(2);
     settings.durability = Some(Durability::Memory);
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (folder, place, queue) = begin(settings).await;
     for n in 0..600 {
         keyed(&queue, &format!("k{}", n % 7), &n.to_string()).await;
     }
@@ -397,13 +376,7 @@ async fn a_queue_in_memory_does_the_same_and_is_empty_after_a_restart() {
 
 #[tokio::test]
 async fn what_was_settled_is_let_go() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place
-        .queues
-        .create("q", settings(1, &[("g", GroupMode::Work)]))
-        .await
-        .unwrap();
+    let (_folder, _place, queue) = begin(work(1)).await;
     put(&queue, &["a", "b", "c"]).await;
     settle(&queue, "g", &claim(&queue, "g", 2).await, Verdict::Ack).await;
     let gone = async {
@@ -418,11 +391,9 @@ async fn what_was_settled_is_let_go() {
 
 #[tokio::test]
 async fn a_group_that_nobody_declared_goes_when_it_has_long_had_no_member_and_what_it_held_up_with_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
     let mut settings = settings(1, &[("declared", GroupMode::Work)]);
     settings.group_expiry = Duration::from_secs(3600);
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (folder, place, queue) = begin(settings).await;
     let joined = GroupSettings::new("joined", GroupMode::Work);
     let group = place.queues.join_group(&queue, joined).await.unwrap();
     queue
@@ -446,13 +417,11 @@ async fn a_group_that_nobody_declared_goes_when_it_has_long_had_no_member_and_wh
 
 #[tokio::test]
 async fn a_call_that_is_given_up_stores_its_message_if_it_had_begun_to_and_leaves_nothing_counted_otherwise() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let mut settings = settings(1, &[("g", GroupMode::Work)]);
+    let mut settings = work(1);
     settings.max_depth = 2;
     settings.overflow = thalweg_queue::settings::Overflow::Block;
     settings.dedup_window = Duration::from_secs(60);
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (_folder, _place, queue) = begin(settings).await;
     let group = queue.group("g").unwrap();
     let with_id = |id: &str| NewMessage {
         dedup_id: Some(id.into()),
@@ -496,11 +465,9 @@ async fn a_call_that_is_given_up_stores_its_message_if_it_had_begun_to_and_leave
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_is_made_while_messages_come_counts_each_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
     let mut settings = settings(4, &[("first", GroupMode::Work)]);
     settings.max_depth = 0;
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (_folder, place, queue) = begin(settings).await;
     let producers: Vec<_> = (0..4)
         .map(|_| {
             let queue = queue.clone();
@@ -560,13 +527,7 @@ async fn a_claim_stays_within_its_bytes_but_for_a_single_message_that_is_larger(
 
 #[tokio::test]
 async fn a_receipt_of_a_message_that_never_was_is_not_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place
-        .queues
-        .create("q", settings(1, &[("g", GroupMode::Work)]))
-        .await
-        .unwrap();
+    let (_folder, _place, queue) = begin(work(1)).await;
     let group = queue.group("g").unwrap();
     let receipt: Receipt = "q:0:77:1".parse().unwrap();
     let settled = queue.settle(&group, vec![(receipt, Verdict::Ack)], true).await.unwrap();
@@ -576,13 +537,7 @@ async fn a_receipt_of_a_message_that_never_was_is_not_found() {
 
 #[tokio::test]
 async fn a_claim_that_waits_ends_when_the_queue_is_paused() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place
-        .queues
-        .create("q", settings(1, &[("g", GroupMode::Work)]))
-        .await
-        .unwrap();
+    let (_folder, place, queue) = begin(work(1)).await;
     let group = queue.group("g").unwrap();
     let waiting = tokio::spawn({
         let (queue, group) = (queue.clone(), group.clone());
