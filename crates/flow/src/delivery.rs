@@ -58,7 +58,8 @@ impl Delivery {
         let mut more = true;
         while more || !writes.is_empty() {
             let free = writes.len() < output.max_in_flight();
-            if (!free && !queue.is_empty()) || !more {
+            let waiting = held.batch.is_some() || !queue.is_empty();
+            if (!free && waiting) || !more {
                 output.hurry();
             }
             let takes = more && held.takes(free);
