@@ -168,7 +168,7 @@ fn tell_queue(to: &mut Families, queue: &Queue) {
         to.counter("mqtt_queue_dropped_total", help, labels, count);
     }
     let help = "From the append of a message, or the time it was due, to its first delivery.";
-    let latency = seconds(&counters.latency.observed());
+    let latency = seconds(&queue.latency());
     to.histogram("mqtt_queue_delivery_latency_seconds", help, labels, &latency);
     for group in queue.groups() {
         if let Some(stats) = stats.groups.iter().find(|stats| stats.name == *group.name()) {

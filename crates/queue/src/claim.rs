@@ -245,11 +245,9 @@ impl Queue {
             out,
         };
         let looked = round.over(&seat.share);
-        let (load, now) = (round.load, round.wanted.now);
-        let taken = out.len() - given;
+        let (load, taken) = (round.load, out.len() - given);
         if taken > 0 {
             group.counters.delivered.fetch_add(taken as u64, Ordering::Relaxed);
-            self.counters.latency.observe(now, out.get(given..).unwrap_or_default());
         }
         looked?;
         Ok((room, load.filter(|_| taken == 0)))
@@ -301,6 +299,8 @@ impl Queue {
             }
             State::Stream(machine) => read_on(machine, store, cursor, partition, wanted, out),
         };
+        let taken = out.get(before..).unwrap_or_default();
+        inner.waits.observe(&self.latency, wanted.now, taken);
         self.after(group, partition, part, &mut inner, wanted.now)?;
         look
     }

@@ -1,6 +1,7 @@
 //! How long messages wait before they are handed out for the first time: since they were appended, or since they were due.
 //!
-//! For each claim, not for each message, something shared is touched: a claim of many counts by itself first.
+//! Claims count under the lock of the partition that they hold anyway ([`Waits`]); whoever wants to know joins these with
+//! what is known ([`Latency`]). So a claim touches nothing that others touch.
 
 use thalweg_log::{Histogram, Micros, Observed};
 
@@ -12,7 +13,7 @@ const BUCKETS: usize = 16;
 
 /// Of one queue, in microseconds.
 #[derive(Debug)]
-pub struct Latency {
+pub(crate) struct Latency {
     histogram: Histogram,
 }
 
@@ -24,27 +25,36 @@ impl Default for Latency {
     }
 }
 
-impl Latency {
+/// Of one partition and group, since they were last joined.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    counts: [u64; BUCKETS],
+    sum: u64,
+}
+
+impl Waits {
     /// Counts those of a claim that were never handed out before.
-    pub fn observe(&self, now: Micros, given: &[Delivery]) {
-        let (mut counts, mut sums) = ([0u64; BUCKETS], [0u64; BUCKETS]);
+    pub fn observe(&mut self, latency: &Latency, now: Micros, given: &[Delivery]) {
         for delivery in given.iter().filter(|delivery| delivery.delivery == 1) {
             let message = &delivery.message;
             let due = message.not_before.map_or(message.time, |due| due.max(message.time));
             let waited = u64::try_from(now - due).unwrap_or_default();
-            let bucket = self.histogram.bucket_of(waited);
-            if let (Some(count), Some(sum)) = (counts.get_mut(bucket), sums.get_mut(bucket)) {
-                (*count, *sum) = (*count + 1, *sum + waited);
+            if let Some(count) = self.counts.get_mut(latency.histogram.bucket_of(waited)) {
+                *count += 1;
+                self.sum += waited;
             }
         }
-        for (bucket, (count, sum)) in counts
-            .into_iter()
-            .zip(sums)
-            .enumerate()
-            .filter(|(_, (count, _))| *count > 0)
-        {
-            self.histogram.add(bucket, count, sum);
+    }
+}
+
+impl Latency {
+    /// Adds what was counted apart, which begins anew.
+    pub fn join(&self, waits: &mut Waits) {
+        let Waits { counts, sum } = std::mem::take(waits);
+        for (bucket, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+            self.histogram.add(bucket, count, 0);
         }
+        self.histogram.add(0, 0, sum);
     }
 
     pub fn observed(&self) -> Observed {
@@ -89,7 +99,11 @@ mod tests {
             // Of a clock that went back.
             given(1, 9000, None),
         ];
-        latency.observe(2000, &all);
+        let mut waits = Waits::default();
+        waits.observe(&latency, 2000, &all);
+        assert_eq!(latency.observed().count(), 0, "not yet");
+        latency.join(&mut waits);
+        latency.join(&mut waits);
         let observed = latency.observed();
         assert_eq!((observed.count(), observed.sum), (4, 1000 + 10 + 1000));
         let counted: Vec<_> = observed.buckets.into_iter().filter(|(_, count)| *count > 0).collect();

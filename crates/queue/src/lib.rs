@@ -47,7 +47,6 @@ pub use died::DeadLetterListener;
 pub use error::{QueueError, Result};
 pub use group::{Group, GroupCounters};
 pub use ids::{IdError, MessageId, Receipt};
-pub use latency::Latency;
 pub use letters::{DeadFilter, DeadPage, DeadSelect, ResendTo};
 pub use message::{Message, NewMessage};
 pub use placement::together;

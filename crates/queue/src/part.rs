@@ -14,6 +14,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::format::varint;
 use thalweg_log::{Log, Micros, Offset, PartitionId, Result as LogResult};
 
+use crate::latency::Waits;
 use crate::machine::{Machine, StreamMachine};
 use crate::members::MemberKind;
 use crate::store::Cursor;
@@ -55,8 +56,9 @@ pub(crate) struct Inner {
     scratch: Vec<u8>,
     /// Why consumers rejected what has to leave.
     pub details: HashMap<Offset, Box<str>>,
-    /// And when it was looked for.
+    /// The oldest message outside of the window, and when it was looked for.
     oldest_held: Option<(Offset, Micros)>,
+    pub waits: Waits,
 }
 
 /// The oldest held message is looked for again after so long.
@@ -76,6 +78,7 @@ impl Part {
             scratch: Vec::new(),
             details: HashMap::new(),
             oldest_held: None,
+            waits: Waits::default(),
         };
         inner.counted = inner.unsettled();
         let (due, needed) = (inner.due(), inner.needed(0));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use thalweg_log::{Durability, Listener, Log, Micros, Offset, PartitionId};
+use thalweg_log::{Durability, Listener, Log, Micros, Observed, Offset, PartitionId};
 use tokio::sync::Notify;
 
 use crate::admission::{Admission, Room};
@@ -26,6 +26,7 @@ use crate::part::State;
 use crate::queues::{Home, no_group};
 use crate::ranges::Ranges;
 use crate::settings::{self, QueueSettings};
+use crate::stats::Rates;
 use crate::store::{MemoryStore, Store};
 use crate::times::micros;
 
@@ -53,6 +54,8 @@ pub struct Queue {
     pub(crate) turn: AtomicUsize,
     pub(crate) paused: Paused,
     pub(crate) counters: Counters,
+    pub(crate) latency: Latency,
+    pub(crate) rates: Mutex<Rates>,
     pub(crate) keeper: Keeper,
     /// Dead letters that are gone from the middle.
     pub(crate) dropped: Mutex<Ranges>,
@@ -104,7 +107,6 @@ pub struct Counters {
     /// Moved to the dead letters, and dropped without that.
     pub dead: ByReason,
     pub dropped: ByReason,
-    pub latency: Latency,
 }
 
 /// Calls the task that does what is due.
@@ -148,6 +150,8 @@ impl Queue {
             turn: AtomicUsize::new(0),
             paused: Paused::default(),
             counters: Counters::default(),
+            latency: Latency::default(),
+            rates: Mutex::default(),
             keeper: Keeper {
                 planned: AtomicI64::new(Micros::MAX),
                 call: Notify::new(),
@@ -228,7 +232,21 @@ impl Queue {
         let at = groups.iter().position(|group| group.name() == name)?;
         let removed = groups.remove(at);
         self.set_groups(&mut admission, groups);
+        drop(admission);
+        self.join_waits(&removed);
         Some(removed)
+    }
+
+    /// How long messages waited for their first delivery, in microseconds.
+    pub fn latency(&self) -> Observed {
+        self.groups_now().iter().for_each(|group| self.join_waits(group));
+        self.latency.observed()
+    }
+
+    fn join_waits(&self, group: &Group) {
+        for (_, part) in group.parts() {
+            self.latency.join(&mut part.inner.lock().waits);
+        }
     }
 
     fn set_groups(&self, admission: &mut Admission, groups: Vec<Arc<Group>>) {

@@ -24,6 +24,8 @@ pub struct QueueStats {
     /// Since the start of the process.
     pub enqueued: u64,
     pub refused: u64,
+    /// Messages a second that came, were handed out and were acked, since somebody last looked, at least a second ago.
+    pub rates: [f64; 3],
     pub produce_paused: bool,
     pub consume_paused: bool,
     /// First and next offset of each partition.
@@ -69,11 +71,21 @@ impl Queue {
             oldest_seconds: self.oldest_seconds(),
             enqueued,
             refused: counters.refused().iter().map(|(_, count)| count).sum(),
+            rates: self.rates(enqueued),
             produce_paused: self.paused.produce.load(Ordering::Relaxed),
             consume_paused: self.paused.consume.load(Ordering::Relaxed),
             partitions,
             groups: self.groups().iter().map(|group| group.stats()).collect(),
         }
+    }
+
+    fn rates(&self, enqueued: u64) -> [f64; 3] {
+        let (mut delivered, mut acked) = (0, 0);
+        for group in self.groups_now().iter() {
+            delivered += group.counters.delivered.load(Ordering::Relaxed);
+            acked += group.counters.acked.load(Ordering::Relaxed);
+        }
+        self.rates.lock().look(self.clock.now(), [enqueued, delivered, acked])
     }
 
     /// Of what is on a disk as exact as a frame's header is.
@@ -124,6 +136,33 @@ impl Group {
     }
 }
 
+/// What somebody saw who looked before.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    at: Micros,
+    counts: [u64; 3],
+    rates: [f64; 3],
+}
+
+/// Over less time a rate says little, and two who look must not take it from each other.
+const RATES_OVER: Micros = 1_000_000;
+
+impl Rates {
+    fn look(&mut self, now: Micros, counts: [u64; 3]) -> [f64; 3] {
+        let passed = now - self.at;
+        if passed >= RATES_OVER {
+            let known = self.at > 0;
+            for (rate, (new, old)) in self.rates.iter_mut().zip(counts.into_iter().zip(self.counts)) {
+                // A group that is gone has taken its counts along.
+                let more = new.saturating_sub(old) as f64;
+                *rate = if known { more * 1e6 / passed as f64 } else { 0.0 };
+            }
+            (self.at, self.counts) = (now, counts);
+        }
+        self.rates
+    }
+}
+
 fn add(sum: &mut Counts, one: &Counts) {
     sum.delayed += one.delayed;
     sum.ready += one.ready;
@@ -157,6 +196,7 @@ impl QueueStats {
             "oldest_seconds": self.oldest_seconds,
             "enqueued": self.enqueued,
             "refused": self.refused,
+            "rates": {"produced": self.rates[0], "delivered": self.rates[1], "acked": self.rates[2]},
             "paused": {"produce": self.produce_paused, "consume": self.consume_paused},
             "partitions": partitions,
             "groups": self.groups.iter().map(GroupStats::to_json).collect::<Vec<_>>(),
@@ -197,5 +237,21 @@ impl GroupStats {
             "generation": self.generation,
             "consumers": consumers,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_over_the_time_since_somebody_looked_but_not_over_less_than_a_second() {
+        let mut rates = Rates::default();
+        let start = 1_700_000_000_000_000;
+        assert_eq!(rates.look(start, [1000, 0, 0]), [0.0; 3], "nobody looked before");
+        assert_eq!(rates.look(start + 10, [2000, 0, 0]), [0.0; 3]);
+        assert_eq!(rates.look(start + 2_000_000, [2000, 100, 50]), [500.0, 50.0, 25.0]);
+        assert_eq!(rates.look(start + 2_500_000, [9000, 900, 90]), [500.0, 50.0, 25.0]);
+        assert_eq!(rates.look(start + 4_000_000, [2000, 0, 50]), [0.0; 3]);
     }
 }
