@@ -15,5 +15,6 @@ mod opcua;
 mod queue_api;
 mod queue_errors;
 mod queues;
+mod restart;
 mod signals;
 mod values;
