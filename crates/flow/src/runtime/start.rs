@@ -77,12 +77,11 @@ impl Flow {
         let flow = spec.labelled.then_some(spec.name.as_str());
         let (stop, give_up) = (CancellationToken::new(), CancellationToken::new());
         let built = build(&spec, flow, environment, &give_up)?;
-        let dead_letters = environment.dead_letters.clone();
         let handle = Arc::new(FlowHandle {
             name: spec.name.clone(),
             balance: Arc::new(Balance::default()),
             nodes: built.nodes,
-            dead_letter: dead_letters.as_ref().map(|letters| letters.nodes.clone()),
+            dead_letter: environment.dead_letters.as_ref().map(|letters| letters.nodes.clone()),
             latency: built.sink_metrics.flow_latency.clone(),
             failure: Mutex::new(None),
             stop: stop.clone(),
@@ -96,23 +95,10 @@ impl Flow {
         let (shards, workers) = start_workers(&spec, built.chains, to_output, environment, &give_up, &handle)?;
         handle.register_metrics(flow, &environment.metrics);
 
-        let hurry: Arc<Notify> = Arc::default();
-        let output = built.output.output.clone();
-        let delivery = Delivery {
-            driven: built.output,
-            dead_letters,
-            buffers: false,
-            hurry: hurry.clone(),
-            stop: give_up.clone(),
-        };
         let runtime = &environment.runtime;
-        let delivery = runtime.spawn(run_delivery(delivery, from_workers, handle.clone()));
+        let (delivery, hurry) = start_delivery(built.output, from_workers, environment, &give_up, &handle);
 
         let open_batches = Arc::new(OpenBatches::default());
-        let hurry: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
-            output.hurry();
-            hurry.notify_one();
-        });
         let place = Place {
             shards: shards.clone(),
             open_batches: open_batches.clone(),
@@ -236,6 +222,32 @@ fn build(
         output,
         nodes: nodes.take(),
     })
+}
+
+/// Starts what drives the output; beside it how to have it write what it collects.
+fn start_delivery(
+    driven: Driven,
+    from_workers: queue::Receiver<Batch>,
+    environment: &FlowEnvironment,
+    give_up: &CancellationToken,
+    handle: &Arc<FlowHandle>,
+) -> (JoinHandle<()>, Arc<dyn Fn() + Send + Sync>) {
+    let (output, waiting) = (driven.output.clone(), Arc::new(Notify::new()));
+    let delivery = Delivery {
+        driven,
+        dead_letters: environment.dead_letters.clone(),
+        buffers: false,
+        hurry: waiting.clone(),
+        stop: give_up.clone(),
+    };
+    let delivery = environment
+        .runtime
+        .spawn(run_delivery(delivery, from_workers, handle.clone()));
+    let hurry = Arc::new(move || {
+        output.hurry();
+        waiting.notify_one();
+    });
+    (delivery, hurry)
 }
 
 /// One thread for each chain, with the entrances to them and what tells their ends.
