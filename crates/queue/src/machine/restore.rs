@@ -3,7 +3,8 @@
 //! `Restoring` applies records in their order to plain facts: which offsets are settled, and what is known of active
 //! messages. Records of messages that are settled already change nothing, so a settle may stand before what led to it.
 //! `finish` builds lists, lanes and timers. The cursor starts at the floor and meets again what was passed but never
-//! delivered; the rest is known, and what has a lane is not handed out before the cursor has passed it. Bytes that do not fit are `Damaged`, and no length in them makes memory be taken.
+//! delivered; the rest is known, and what has a lane is not handed out before the cursor has passed it. Bytes that do not
+//! fit are `Damaged`, and no length in them makes memory be taken.
 
 use std::collections::BTreeMap;
 
