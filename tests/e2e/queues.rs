@@ -181,9 +181,9 @@ fn consume(base: &str, name: &str, known: &Mutex<Known>, killed: u32, stop: &Ato
                 let seen = *seen;
                 // With each kill one answer may have been lost, which was a delivery too; and one number of the last block.
                 if delivery == 0 || delivery > seen + killed || delivery + killed < seen {
-                    known
-                        .wrong
-                        .push(format!("{id:?} has delivery {delivery}, seen {seen} times, {killed} kills"));
+                    known.wrong.push(format!(
+                        "{id:?} has delivery {delivery}, seen {seen} times, {killed} kills"
+                    ));
                 }
                 if known.done.contains(&id) {
                     known.wrong.push(format!("{id:?} came again after its ack"));
