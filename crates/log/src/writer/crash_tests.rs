@@ -42,6 +42,8 @@ struct Driven {
     shelf: Arc<Shelf>,
     meta: Arc<Partition>,
     partitions: Vec<Arc<Partition>>,
+    /// Some records are checkpoints, which let go of what stands before them.
+    checkpoints: bool,
 }
 
 fn options() -> LogOptions {
@@ -84,6 +86,7 @@ fn open(disk: &SimDisk) -> Result<Driven> {
         shelf,
         meta,
         partitions,
+        checkpoints: false,
     })
 }
 
@@ -182,6 +185,14 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             continue;
         }
         let (mut body, n) = (Vec::new(), 1 + random.below(4));
+        let kind = match driven.checkpoints && random.one_in(25) {
+            true => Kind::Checkpoint,
+            false => Kind::Data,
+        };
+        if kind == Kind::Checkpoint {
+            // What stands before it may be gone from now on.
+            known[slot].trimmed = known[slot].trimmed.max(known[slot].submitted);
+        }
         for _ in 0..n {
             let value = value(known[slot].submitted, random);
             known[slot].submitted += 1;
@@ -195,7 +206,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
         parts.push(Part {
             slot: partition.slot,
             partition: partition.id,
-            kind: Kind::Data,
+            kind,
             flags: Flags::NONE,
             records: n as u32,
             body,
@@ -257,6 +268,7 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
         shelf,
         meta,
         partitions,
+        ..
     } = driven;
     let slot = random.below(MODES.len() as u64) as usize;
     let partition = &partitions[slot];
@@ -361,6 +373,7 @@ fn life_and_death(seed: u64) {
             }
             Err(error) => panic!("seed {seed}: {error}"),
         };
+        driven.checkpoints = true;
         check(&driven, &mut known, power_cut);
         match random.below(4) {
             0 => disk.cut_power_in(random.below(60)),
