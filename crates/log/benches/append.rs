@@ -15,10 +15,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-use support::{ALLOCATIONS, Counted, Histogram, cpu_time};
+use support::{Counted, Histogram};
 use thalweg_log::disk::{Disk, Folder};
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_telemetry::{alloc, cpu_time};
 
 const VALUE: [u8; 256] = [0x5a; 256];
 const PARTITIONS: u32 = 4;
@@ -276,7 +277,7 @@ impl Bench {
             at: Instant::now(),
             cpu: cpu_time(),
             messages: messages.load(Relaxed),
-            allocations: ALLOCATIONS.load(Relaxed),
+            allocations: alloc::allocated().0,
             syncs: self.disk.syncs.load(Relaxed),
             written: self.disk.written.load(Relaxed),
             read: read.load(Relaxed),

@@ -5,40 +5,19 @@
 
 #![allow(clippy::print_stdout)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use thalweg_queue::machine::{Backoff, Machine, Ordering, Passed, Passing, Policy};
+use thalweg_telemetry::alloc;
 
 const BATCH: u64 = 100;
 const RUNS: usize = 7;
 const START: i64 = 1_700_000_000_000_000;
 
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system allocator unchanged; a counter is all that is added.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: thalweg_telemetry::alloc::Counting<tikv_jemallocator::Jemalloc> =
+    thalweg_telemetry::alloc::Counting(tikv_jemallocator::Jemalloc);
 
 /// One way of using the machine.
 struct Load {
@@ -181,7 +160,7 @@ fn run(load: &Load) -> (f64, f64, f64) {
     while next < end {
         let measured = next >= fill;
         if next <= warm {
-            before = ALLOCATIONS.load(Relaxed);
+            before = alloc::allocated().0;
         }
         state.claim(&mut machine, load, &mut next, batch, &mut leased, measured);
         if leased.len() as u64 >= load.in_flight {
@@ -192,7 +171,7 @@ fn run(load: &Load) -> (f64, f64, f64) {
         machine.take_journal(&mut journal);
         black_box(&journal);
     }
-    let allocated = ALLOCATIONS.load(Relaxed) - before;
+    let allocated = alloc::allocated().0 - before;
     let passed = end.saturating_sub(warm).max(1);
     (
         state.claim_ns / state.claimed,

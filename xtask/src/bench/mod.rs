@@ -1,15 +1,20 @@
-//! `cargo xtask bench NAME [--quick] [--json FILE]`: drives the real binary and measures it from outside.
+//! `cargo xtask bench NAME [--quick] [--json FILE] [--only WORD]`: drives the real binary and measures it from outside.
 //!
 //! A row is the median of several windows of one run. CPU is that of all threads of the process under test; simulators
 //! and load generators are processes of their own. Allocations come from the binary's counting allocator.
 
 mod collect;
+#[path = "../../../crates/log/benches/support/environment.rs"]
+mod environment;
 mod queue;
 mod report;
 mod tags;
 mod under_test;
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
+use report::{Row, Stage};
 
 /// How much to measure.
 #[derive(Clone, Copy)]
@@ -17,6 +22,17 @@ pub struct Effort {
     pub windows: usize,
     pub window_seconds: f64,
     pub warm_up_seconds: f64,
+}
+
+impl Effort {
+    /// Of all windows.
+    pub fn seconds(&self) -> f64 {
+        self.window_seconds * self.windows as f64
+    }
+
+    pub fn is_quick(&self) -> bool {
+        self.windows < FULL.windows
+    }
 }
 
 const QUICK: Effort = Effort {
@@ -35,7 +51,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let Some(name) = words.next() else {
         bail!("which benchmark? valid: collect, tags, queue")
     };
-    let (mut effort, mut json) = (FULL, None);
+    let (mut effort, mut json, mut only) = (FULL, None, None);
     while let Some(word) = words.next() {
         match word {
             "--quick" => effort = QUICK,
@@ -43,19 +59,32 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                 Some(file) => json = Some(file),
                 None => bail!("--json takes a file"),
             },
-            other => bail!("unknown option {other}; valid: --quick, --json FILE"),
+            "--only" if name == "queue" => match words.next() {
+                Some(word) => only = Some(word),
+                None => bail!("--only takes a word that the names of the rows have"),
+            },
+            other => bail!("unknown option {other}; valid: --quick, --json FILE, and of queue --only WORD"),
         }
     }
-    let (rows, stages): (_, &[_]) = match name {
-        "collect" => (collect::run(effort)?, &collect::STAGES),
-        "tags" => (tags::run(effort)?, &tags::STAGES),
-        "queue" => (queue::run(effort)?, &[]),
+    // Where the binary under test has its data.
+    let mut folder = std::env::temp_dir();
+    let rows = match name {
+        "collect" => staged(name, collect::run(effort)?, &collect::STAGES, &folder),
+        "tags" => staged(name, tags::run(effort)?, &tags::STAGES, &folder),
+        "queue" => {
+            folder = environment::bench_folder();
+            queue::run(effort, only)?
+        }
         other => bail!("unknown benchmark {other}; valid: collect, tags, queue"),
     };
-    report::print(name, &rows);
-    report::print_stages(&rows, stages);
     if let Some(file) = json {
-        report::write_json(name, &rows, file)?;
+        report::write_json(name, &rows, &folder, file)?;
     }
     Ok(())
+}
+
+fn staged(name: &str, rows: Vec<Row>, stages: &[Stage], folder: &Path) -> Vec<Row> {
+    report::print(name, &rows, folder);
+    report::print_stages(&rows, stages);
+    rows
 }

@@ -1,7 +1,11 @@
 //! Rows as a table for people and as JSON for machines.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
+
+use super::environment;
 
 /// One measured operation; what does not apply is `None`.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +18,8 @@ pub struct Row {
     pub allocs_per_op: f64,
     pub p50_ns: Option<f64>,
     pub p99_ns: Option<f64>,
+    /// What else is known of it, for the JSON.
+    pub more: Map<String, Value>,
 }
 
 /// What a stage adds to a row that is otherwise the same: the difference of two rows.
@@ -42,10 +48,10 @@ pub fn print_stages(rows: &[Row], stages: &[Stage]) {
     }
 }
 
-pub fn print(bench: &str, rows: &[Row]) {
+pub fn print(bench: &str, rows: &[Row], folder: &Path) {
     println!(
-        "\n{bench}: one op is one message, from input to acknowledgement, or one query (sql_*); {}",
-        machine_line()
+        "\n{}\n\n{bench}: one op is one message, from input to acknowledgement, or one query (sql_*)",
+        environment::text(&environment::facts(folder))
     );
     println!(
         "{:<28} {:>12} {:>10} {:>10} {:>12} {:>12} {:>10} {:>10} {:>10}",
@@ -53,7 +59,7 @@ pub fn print(bench: &str, rows: &[Row]) {
     );
     for row in rows {
         let optional =
-            |value: Option<f64>, scale: f64| value.map_or_else(|| "-".to_owned(), |v| format!("{:.1}", v / scale));
+            |value: Option<f64>, scale: f64| value.map_or_else(|| "-".to_owned(), |v| format!("{:.3}", v / scale));
         println!(
             "{:<28} {:>12.0} {:>10.2} {:>10.2} {:>12.0} {:>12.0} {:>10.2} {:>10} {:>10}",
             row.name,
@@ -69,14 +75,16 @@ pub fn print(bench: &str, rows: &[Row]) {
     }
 }
 
-pub fn write_json(bench: &str, rows: &[Row], file: &str) -> Result<()> {
+pub fn write_json(bench: &str, rows: &[Row], folder: &Path, file: &str) -> Result<()> {
     let rows: Vec<Value> = rows.iter().map(row_json).collect();
-    let document = json!({"bench": bench, "machine": machine(), "rows": rows});
+    let facts = environment::facts(folder).into_iter();
+    let machine: Map<_, _> = facts.map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let document = json!({"bench": bench, "machine": machine, "rows": rows});
     std::fs::write(file, serde_json::to_string_pretty(&document)?).with_context(|| format!("cannot write {file}"))
 }
 
 fn row_json(row: &Row) -> Value {
-    let mut fields = Map::new();
+    let mut fields = row.more.clone();
     fields.insert("name".to_owned(), row.name.clone().into());
     let numbers = [
         ("ops_per_second", Some(row.ops_per_second)),
@@ -93,35 +101,4 @@ fn row_json(row: &Row) -> Value {
         }
     }
     Value::Object(fields)
-}
-
-fn machine() -> Value {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| {
-        line.strip_prefix("model name")?
-            .split_once(": ")
-            .map(|(_, name)| name.to_owned())
-    });
-    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib: u64 = memory
-        .split_whitespace()
-        .nth(1)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0);
-    json!({
-        "cores": std::thread::available_parallelism().map_or(0, usize::from),
-        "cpu": model.unwrap_or_default(),
-        "memory_bytes": kib * 1024,
-        "os": std::env::consts::OS,
-        "arch": std::env::consts::ARCH,
-    })
-}
-
-fn machine_line() -> String {
-    let machine = machine();
-    format!(
-        "{} cores, {}",
-        machine["cores"],
-        machine["cpu"].as_str().unwrap_or("unknown CPU")
-    )
 }

@@ -23,6 +23,19 @@ impl UnderTest {
         UnderTest::start_in(tempfile::tempdir()?, binary, yaml)
     }
 
+    /// With its data below a folder, whose file system is the one that matters.
+    pub fn start_below(folder: &Path, binary: &Path, yaml: &str) -> Result<UnderTest> {
+        UnderTest::start_in(tempfile::tempdir_in(folder)?, binary, yaml)
+    }
+
+    /// Asks it to end, as an operator does, and sees that it does so in good order.
+    pub fn stop(mut self) -> Result<()> {
+        let id = self.child.id().to_string();
+        let asked = Command::new("kill").args(["-TERM", &id]).status()?;
+        anyhow::ensure!(asked.success(), "cannot send SIGTERM ({asked})");
+        self.wait_for_end()
+    }
+
     /// Starts again on the same data, with another configuration, after the process has ended.
     pub fn start_again(mut self, binary: &Path, yaml: &str) -> Result<UnderTest> {
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir()?);
@@ -91,7 +104,7 @@ impl UnderTest {
     pub fn measure_query(&self, name: &str, query: &str, effort: Effort) -> Result<Row> {
         self.sql(query)?;
         let (before, mut took) = (self.look()?, Vec::new());
-        while before.at.elapsed().as_secs_f64() < effort.windows as f64 * effort.window_seconds {
+        while before.at.elapsed().as_secs_f64() < effort.seconds() {
             let start = Instant::now();
             self.sql(query)?;
             took.push(start.elapsed().as_nanos() as f64);
@@ -110,6 +123,7 @@ impl UnderTest {
             allocs_per_op: per_op("thalweg_process_allocations_total"),
             p50_ns: Some(p50),
             p99_ns: quantile(0.99),
+            more: serde_json::Map::default(),
         })
     }
 
@@ -218,6 +232,7 @@ impl UnderTest {
             allocs_per_op: median(|row| row.allocs_per_op),
             p50_ns: before.quantiles.get("thalweg_flow_latency_ns:0.5").copied(),
             p99_ns: before.quantiles.get("thalweg_flow_latency_ns:0.99").copied(),
+            more: serde_json::Map::default(),
         })
     }
 }

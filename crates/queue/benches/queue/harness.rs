@@ -1,41 +1,54 @@
 //! Measuring and printing: time of the clock and of the processor, allocations, and percentiles of single calls.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering, QueueSettings};
 use thalweg_queue::{Queue, Queues, QueuesOptions, SystemClock};
 use thalweg_telemetry::{alloc, cpu_time};
 
-pub struct Options {
-    pub json: bool,
+use crate::environment;
+use crate::histogram::Histogram;
+
+/// What is asked for, and what has come out so far.
+pub struct Session {
+    json: bool,
     pub quick: bool,
     /// Only rows whose name contains it.
-    pub only: Option<String>,
+    only: Option<String>,
     /// Of the durable rows; on a real disk.
     pub folder: PathBuf,
+    /// A row that has to have a process for itself has it.
+    pub is_alone: bool,
+    rows: RefCell<HashMap<String, Measured>>,
 }
 
-impl Options {
-    pub fn parse() -> Options {
-        let mut options = Options {
+impl Session {
+    pub fn parse() -> Session {
+        let mut session = Session {
             json: false,
             quick: false,
             only: None,
-            folder: std::env::var_os("THALWEG_BENCH_DIR").map_or_else(default_folder, PathBuf::from),
+            folder: environment::bench_folder(),
+            is_alone: false,
+            rows: RefCell::default(),
         };
         for word in std::env::args().skip(1) {
             match word.as_str() {
-                "--json" => options.json = true,
-                "--quick" => options.quick = true,
+                "--json" => session.json = true,
+                "--quick" => session.quick = true,
+                "--alone" => session.is_alone = true,
                 "--bench" => {}
-                name => options.only = Some(name.to_owned()),
+                name => session.only = Some(name.to_owned()),
             }
         }
-        options
+        session
     }
 
     pub fn wants(&self, name: &str) -> bool {
@@ -47,14 +60,73 @@ impl Options {
         if self.quick { 3 } else { 7 }
     }
 
+    /// Of a row that runs for a time.
     pub fn seconds(&self) -> f64 {
         if self.quick { 1.0 } else { 5.0 }
     }
-}
 
-fn default_folder() -> PathBuf {
-    let home = std::env::var_os("HOME").map_or_else(std::env::temp_dir, PathBuf::from);
-    home.join(".cache/thalweg/bench-queue")
+    /// A line for people: the table, or beside it where that is for machines.
+    pub fn say(&self, line: &str) {
+        if self.json {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    }
+
+    fn tell(&self, value: &Value) {
+        if self.json {
+            println!("{value}");
+        }
+    }
+
+    pub fn head(&self) {
+        let facts = environment::facts(&self.folder);
+        self.say(&environment::text(&facts));
+        self.say(&format!(
+            "\n{:<34} {:>11} {:>11} {:>9} {:>9} {:>8} {:>8} {:>12}",
+            "row", "wall ns/op", "CPU ns/op", "wall/msg", "bytes", "allocs", "msg/op", "messages/s"
+        ));
+        let facts: serde_json::Map<_, _> = facts
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect();
+        self.tell(&json!({"head": facts}));
+    }
+
+    /// Something that two rows say together; nothing if one of them was not measured.
+    pub fn compare(&self, name: &str, of: &str, with: &str, figure: impl Fn(&Measured) -> f64, text: &str) {
+        let rows = self.rows.borrow();
+        let (Some(of), Some(with)) = (rows.get(of), rows.get(with)) else {
+            return;
+        };
+        self.ratio(name, figure(of) / figure(with), text);
+    }
+
+    /// The largest figure of some rows over the smallest.
+    pub fn spread(&self, name: &str, of: &[String], figure: impl Fn(&Measured) -> f64, text: &str) {
+        let rows = self.rows.borrow();
+        let figures: Option<Vec<f64>> = of.iter().map(|row| rows.get(row).map(&figure)).collect();
+        if let Some(figures) = figures {
+            let (most, least) = (
+                figures.iter().copied().fold(0.0, f64::max),
+                figures.iter().copied().fold(f64::MAX, f64::min),
+            );
+            self.ratio(name, most / least, text);
+        }
+    }
+
+    fn ratio(&self, name: &str, value: f64, text: &str) {
+        self.say(&format!("{name}: {value:.2} ({text})"));
+        self.tell(&json!({"ratio": name, "value": value, "text": text}));
+    }
+
+    /// Ends the program.
+    pub fn refuse(&self, error: &str) -> ! {
+        self.tell(&json!({"error": error}));
+        eprintln!("error: {error}");
+        std::process::exit(1)
+    }
 }
 
 /// What one run came to.
@@ -67,8 +139,154 @@ pub struct Measured {
     pub cpu: Duration,
     pub bytes: u64,
     pub allocations: u64,
+    /// Calls among `ops` that moved nothing, and how long they took together.
+    pub empty: (u64, Duration),
     /// Of single calls, in nanoseconds: 50, 95, 99, 99.9 percent, and the most.
     pub percentiles: Option<[f64; 5]>,
+    pub on_disk: Option<OnDisk>,
+    pub memory: Option<Memory>,
+}
+
+/// What the log says of a row on a disk.
+#[derive(Clone, Copy, Debug)]
+pub struct OnDisk {
+    pub durability: &'static str,
+    pub syncs: u64,
+    /// Written, of blocks, and moved between files.
+    pub written: u64,
+    /// Of payloads.
+    pub payload: u64,
+}
+
+/// Of this process, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    pub resident: u64,
+    /// The most since the row began.
+    pub peak: u64,
+}
+
+impl Memory {
+    pub fn now() -> Memory {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let of = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u64>().ok());
+            kib.unwrap_or_default() * 1024
+        };
+        Memory {
+            resident: of("VmRSS"),
+            peak: of("VmHWM"),
+        }
+    }
+
+    /// Forgets the peak.
+    pub fn begin() {
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+    }
+}
+
+impl Measured {
+    pub fn cpu_per_message(&self) -> f64 {
+        per(self.cpu, self.moved)
+    }
+
+    /// Of the clock, without the calls that found nothing.
+    pub fn wall_per_message(&self) -> f64 {
+        per(self.wall.saturating_sub(self.empty.1), self.moved)
+    }
+
+    pub fn messages_per_second(&self) -> f64 {
+        self.moved as f64 / self.wall.as_secs_f64()
+    }
+
+    fn per_op(&self, figure: u64) -> f64 {
+        figure as f64 / self.ops.max(1) as f64
+    }
+
+    fn json(&self, name: &str) -> Value {
+        let mut value = json!({
+            "name": name,
+            "ops_per_second": self.ops as f64 / self.wall.as_secs_f64(),
+            "messages_per_second": self.messages_per_second(),
+            "wall_ns_per_op": per(self.wall, self.ops),
+            "cpu_ns_per_op": per(self.cpu, self.ops),
+            "wall_ns_per_message": self.wall_per_message(),
+            "bytes_per_op": self.per_op(self.bytes),
+            "allocs_per_op": self.per_op(self.allocations),
+            "messages_per_op": self.per_op(self.moved),
+            "seconds": self.wall.as_secs_f64(),
+            "durability": self.on_disk.map_or("memory", |disk| disk.durability),
+        });
+        if self.empty.0 > 0 {
+            value["empty_calls"] = self.empty.0.into();
+            value["ns_per_empty_call"] = per(self.empty.1, self.empty.0).into();
+        }
+        if let Some(all) = self.percentiles {
+            for (name, nanos) in ["p50_ns", "p95_ns", "p99_ns", "p999_ns", "max_ns"].into_iter().zip(all) {
+                value[name] = nanos.into();
+            }
+        }
+        if let Some(disk) = &self.on_disk {
+            value["syncs_per_second"] = (disk.syncs as f64 / self.wall.as_secs_f64()).into();
+            value["messages_per_sync"] = self.per_sync(disk).into();
+            value["written_per_byte"] = (disk.written as f64 / disk.payload.max(1) as f64).into();
+        }
+        if let Some(memory) = &self.memory {
+            value["resident_bytes"] = memory.resident.into();
+            value["peak_resident_bytes"] = memory.peak.into();
+        }
+        value
+    }
+
+    fn per_sync(&self, disk: &OnDisk) -> f64 {
+        self.moved as f64 / disk.syncs.max(1) as f64
+    }
+
+    fn text(&self, name: &str) -> String {
+        let mut text = format!(
+            "{name:<34} {:>11.0} {:>11.0} {:>9.0} {:>9.0} {:>8.3} {:>8.3} {:>12.0}",
+            per(self.wall, self.ops),
+            per(self.cpu, self.ops),
+            self.wall_per_message(),
+            self.per_op(self.bytes),
+            self.per_op(self.allocations),
+            self.per_op(self.moved),
+            self.messages_per_second(),
+        );
+        if self.empty.0 > 0 {
+            text += &format!(
+                "  {} empty calls of {:.0} ns",
+                self.empty.0,
+                per(self.empty.1, self.empty.0)
+            );
+        }
+        if let Some(disk) = &self.on_disk {
+            text += &format!(
+                "  {} {:.0} syncs/s {:.1} msg/sync {:.2} B/B",
+                disk.durability,
+                disk.syncs as f64 / self.wall.as_secs_f64(),
+                self.per_sync(disk),
+                disk.written as f64 / disk.payload.max(1) as f64
+            );
+        }
+        if let Some(all) = self.percentiles {
+            let [p50, p95, p99, p999, most] = all.map(|nanos| nanos / 1e3);
+            text += &format!("  p50 {p50:.1} p95 {p95:.1} p99 {p99:.1} p99.9 {p999:.1} max {most:.1} us");
+        }
+        if let Some(memory) = &self.memory {
+            let [resident, peak] = [memory.resident, memory.peak].map(|bytes| bytes >> 20);
+            text += &format!("  {resident} MiB resident, {peak} at the most");
+        }
+        text
+    }
+}
+
+fn per(time: Duration, count: u64) -> f64 {
+    if count == 0 {
+        return 0.0;
+    }
+    time.as_nanos() as f64 / count as f64
 }
 
 /// Measures `work`, which returns how many ops it did and how many messages moved.
@@ -85,85 +303,36 @@ pub fn measure(work: impl FnOnce() -> (u64, u64)) -> Measured {
         cpu,
         bytes: bytes_after - bytes,
         allocations: allocations_after - allocations,
-        percentiles: None,
+        ..Measured::default()
     }
 }
 
-/// Sorted, as percentiles have to be.
-pub fn percentiles(mut nanos: Vec<u64>) -> [f64; 5] {
-    nanos.sort_unstable();
-    let at = |part: f64| {
-        let n = ((nanos.len() as f64 * part) as usize).min(nanos.len().saturating_sub(1));
-        nanos.get(n).copied().unwrap_or_default() as f64
-    };
-    [at(0.5), at(0.95), at(0.99), at(0.999), at(1.0)]
+/// Of all calls: 50, 95, 99, 99.9 percent, and the most.
+pub fn percentiles(times: &Histogram) -> [f64; 5] {
+    [0.5, 0.95, 0.99, 0.999, 1.0].map(|part| times.quantile(part).as_nanos() as f64)
 }
 
 /// Runs a row several times and prints the median by time of the clock.
-pub fn row(options: &Options, name: &str, mut run: impl FnMut() -> Measured) {
-    if !options.wants(name) {
+pub fn row(session: &Session, name: &str, mut run: impl FnMut() -> Measured) {
+    if !session.wants(name) {
         return;
     }
-    let mut runs: Vec<Measured> = (0..options.runs()).map(|_| run()).collect();
-    runs.sort_by(|one, other| per_op(one.wall, one.ops).total_cmp(&per_op(other.wall, other.ops)));
-    let median = runs[runs.len() / 2];
-    print(options, name, &median);
+    let mut runs: Vec<Measured> = (0..session.runs()).map(|_| run()).collect();
+    runs.sort_by(|one, other| per(one.wall, one.ops).total_cmp(&per(other.wall, other.ops)));
+    print(session, name, &runs[runs.len() / 2]);
 }
 
 /// The same for what takes seconds: measured once.
-pub fn long_row(options: &Options, name: &str, run: impl FnOnce() -> Measured) {
-    if options.wants(name) {
-        print(options, name, &run());
+pub fn long_row(session: &Session, name: &str, run: impl FnOnce() -> Measured) {
+    if session.wants(name) {
+        print(session, name, &run());
     }
 }
 
-fn per_op(time: Duration, ops: u64) -> f64 {
-    time.as_nanos() as f64 / ops.max(1) as f64
-}
-
-fn print(options: &Options, name: &str, m: &Measured) {
-    let (wall, cpu) = (per_op(m.wall, m.ops), per_op(m.cpu, m.ops));
-    let (bytes, allocations) = (
-        m.bytes as f64 / m.ops.max(1) as f64,
-        m.allocations as f64 / m.ops.max(1) as f64,
-    );
-    let moved = m.moved as f64 / m.ops.max(1) as f64;
-    let rate = m.moved as f64 / m.wall.as_secs_f64();
-    if options.json {
-        let mut value = serde_json::json!({
-            "name": name,
-            "ops_per_second": m.ops as f64 / m.wall.as_secs_f64(),
-            "messages_per_second": rate,
-            "wall_ns_per_op": wall,
-            "cpu_ns_per_op": cpu,
-            "bytes_per_op": bytes,
-            "allocs_per_op": allocations,
-            "messages_per_op": moved,
-        });
-        if let Some([p50, p95, p99, p999, most]) = m.percentiles {
-            value["p50_ns"] = p50.into();
-            value["p95_ns"] = p95.into();
-            value["p99_ns"] = p99.into();
-            value["p999_ns"] = p999.into();
-            value["max_ns"] = most.into();
-        }
-        println!("{value}");
-        return;
-    }
-    print!("{name:<34} {wall:>11.0} {cpu:>11.0} {bytes:>9.0} {allocations:>8.3} {moved:>9.3} {rate:>12.0}");
-    if let Some([p50, p95, p99, p999, most]) = m.percentiles {
-        print!("   p50 {p50:.0} p95 {p95:.0} p99 {p99:.0} p99.9 {p999:.0} max {most:.0} ns");
-    }
-    println!();
-}
-
-pub fn head(options: &Options) {
-    if !options.json {
-        println!(
-            "{:<34} {:>11} {:>11} {:>9} {:>8} {:>9} {:>12}",
-            "row", "wall ns/op", "CPU ns/op", "bytes", "allocs", "moved/op", "messages/s"
-        );
-    }
+fn print(session: &Session, name: &str, measured: &Measured) {
+    session.say(&measured.text(name));
+    session.tell(&measured.json(name));
+    session.rows.borrow_mut().insert(name.to_owned(), *measured);
 }
 
 /// Queues on a log of their own, and the runtime that waits for it.
@@ -175,27 +344,30 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// One thread for what waits: in memory nothing does.
+    /// One thread for what waits: where the benchmark's own threads do the work, nothing does.
     pub fn in_memory() -> Bench {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let folder = std::env::temp_dir().join(format!("thalweg-bench-{}", std::process::id()));
-        Bench::open(runtime, folder, Durability::Memory)
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        Bench::open(&mut runtime, Bench::no_disk(), Durability::Memory)
     }
 
-    pub fn durable(options: &Options, durability: Durability) -> Bench {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let folder = options.folder.join(format!("run-{}", std::process::id()));
-        Bench::open(runtime, folder, durability)
+    /// Tasks do the work, on as many threads as there are cores.
+    pub fn in_memory_tasks() -> Bench {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        Bench::open(&mut runtime, Bench::no_disk(), Durability::Memory)
     }
 
-    fn open(runtime: tokio::runtime::Runtime, folder: PathBuf, durability: Durability) -> Bench {
+    pub fn durable(session: &Session, durability: Durability) -> Bench {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let folder = session.folder.join(format!("queue-{}", std::process::id()));
+        Bench::open(&mut runtime, folder, durability)
+    }
+
+    fn no_disk() -> PathBuf {
+        std::env::temp_dir().join(format!("thalweg-bench-{}", std::process::id()))
+    }
+
+    fn open(runtime: &mut tokio::runtime::Builder, folder: PathBuf, durability: Durability) -> Bench {
+        let runtime = runtime.enable_all().build().unwrap();
         let _ = std::fs::remove_dir_all(&folder);
         let in_memory = durability == Durability::Memory;
         let log_options = LogOptions {
@@ -224,10 +396,30 @@ impl Bench {
     }
 
     pub fn queue(&self, name: &str, partitions: u32, ordering: Ordering, groups: &[&str]) -> Arc<Queue> {
+        self.queue_of(
+            name,
+            partitions,
+            ordering,
+            groups,
+            QueueSettings {
+                max_depth: 0,
+                ..QueueSettings::default()
+            },
+        )
+    }
+
+    /// With limits as they are in `rest`.
+    pub fn queue_of(
+        &self,
+        name: &str,
+        partitions: u32,
+        ordering: Ordering,
+        groups: &[&str],
+        rest: QueueSettings,
+    ) -> Arc<Queue> {
         let settings = QueueSettings {
             partitions,
             ordering,
-            max_depth: 0,
             max_bytes: 0,
             max_in_flight: 1_000_000,
             max_pending: 1 << 22,
@@ -235,7 +427,7 @@ impl Bench {
                 .iter()
                 .map(|name| GroupSettings::new(name, GroupMode::Work))
                 .collect(),
-            ..QueueSettings::default()
+            ..rest
         };
         self.runtime.block_on(self.queues.create(name, settings)).unwrap()
     }

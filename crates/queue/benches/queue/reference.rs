@@ -7,19 +7,20 @@ use bytes::Bytes;
 use thalweg_log::format::record::Properties;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::Ordering;
-use thalweg_queue::{Asking, ClaimWant, Delivery, Group, NewMessage, Queue};
+use thalweg_queue::{Asking, ClaimWant, Delivery, Group, MessageId, NewMessage, Queue, Receipt, Verdict};
 
-use crate::harness::{Bench, Measured, Options, long_row, measure, percentiles, row};
+use crate::harness::{Bench, Measured, Session, long_row, measure, percentiles, row};
+use crate::histogram::Histogram;
 
 /// As many as the reference does in its second.
 const N: u64 = 10_000;
 const ENQUEUES: u64 = 200_000;
 const TICKED: u64 = 1180;
 
-pub fn run(options: &Options) {
-    enqueue(options);
-    dequeue(options);
-    end_to_end(options);
+pub fn run(session: &Session) {
+    enqueue(session);
+    dequeue(session);
+    end_to_end(session);
 }
 
 fn properties() -> Properties {
@@ -52,8 +53,8 @@ fn fill(queue: &Arc<Queue>, message: &NewMessage, count: u64) {
     (0..count).for_each(|_| put(queue, message));
 }
 
-fn enqueue_row(options: &Options, name: &str, partitions: u32, message: &NewMessage, batch: u64) {
-    row(options, name, || {
+fn enqueue_row(session: &Session, name: &str, partitions: u32, message: &NewMessage, batch: u64) {
+    row(session, name, || {
         let bench = Bench::in_memory();
         let queue = bench.queue("q", partitions, Ordering::Partition, &["g"]);
         let ops = ENQUEUES / batch;
@@ -66,17 +67,17 @@ fn enqueue_row(options: &Options, name: &str, partitions: u32, message: &NewMess
     });
 }
 
-fn enqueue(options: &Options) {
-    enqueue_row(options, "Enqueue_SinglePartition", 1, &message(25, true), 1);
-    enqueue_row(options, "Enqueue_MultiplePartitions", 10, &message(25, true), 1);
-    enqueue_row(options, "Enqueue_SmallPayload", 10, &message(4, false), 1);
-    enqueue_row(options, "Enqueue_LargePayload", 10, &message(65_536, true), 1);
+fn enqueue(session: &Session) {
+    enqueue_row(session, "Enqueue_SinglePartition", 1, &message(25, true), 1);
+    enqueue_row(session, "Enqueue_MultiplePartitions", 10, &message(25, true), 1);
+    enqueue_row(session, "Enqueue_SmallPayload", 10, &message(4, false), 1);
+    enqueue_row(session, "Enqueue_LargePayload", 10, &message(65_536, true), 1);
     let keyed = NewMessage {
         key: Some(Bytes::from_static(b"user-123")),
         ..message(19, false)
     };
-    enqueue_row(options, "Enqueue_WithPartitionKey", 10, &keyed, 1);
-    row(options, "Enqueue_Parallel", || {
+    enqueue_row(session, "Enqueue_WithPartitionKey", 10, &keyed, 1);
+    row(session, "Enqueue_Parallel", || {
         let bench = Bench::in_memory();
         let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
         let message = message(18, false);
@@ -91,14 +92,25 @@ fn enqueue(options: &Options) {
     });
     for batch in [1, 10, 100, 1000] {
         enqueue_row(
-            options,
+            session,
             &format!("Enqueue_BatchSize_{batch}"),
             10,
             &message(13, false),
             batch,
         );
     }
-    enqueue_row(options, "Allocs_Enqueue", 10, &message(15, false), 1);
+    enqueue_row(session, "Allocs_Enqueue", 10, &message(15, false), 1);
+}
+
+pub fn receipt(queue: &Queue, delivery: &Delivery) -> Receipt {
+    Receipt {
+        id: MessageId {
+            queue: queue.name().clone(),
+            partition: delivery.partition,
+            offset: delivery.message.offset,
+        },
+        delivery: delivery.delivery,
+    }
 }
 
 /// Consumers that ask all the time.
@@ -165,32 +177,74 @@ impl Consumers {
                 .unwrap();
         }
     }
+
+    /// The same in one call.
+    pub fn settle_all(&mut self, bench: &Bench) -> u64 {
+        let acks = self
+            .taken
+            .drain(..)
+            .map(|one| (receipt(&self.queue, &one), Verdict::Ack))
+            .collect();
+        self.settle(bench, acks)
+    }
+
+    /// One of `each` messages, by its offset, the first time it is seen. The others stay in hand. Returns how many.
+    pub fn nack(&mut self, bench: &Bench, each: u64, delay: Duration) -> u64 {
+        let chosen = |one: &mut Delivery| one.delivery == 1 && one.message.offset.is_multiple_of(each);
+        let nack = Verdict::Nack {
+            delay: Some(delay),
+            reason: None,
+        };
+        let chosen: Vec<_> = self
+            .taken
+            .extract_if(.., chosen)
+            .map(|one| (receipt(&self.queue, &one), nack.clone()))
+            .collect();
+        if chosen.is_empty() {
+            0
+        } else {
+            self.settle(bench, chosen)
+        }
+    }
+
+    fn settle(&self, bench: &Bench, verdicts: Vec<(Receipt, Verdict)>) -> u64 {
+        let settling = self.queue.settle(&self.group, verdicts, false);
+        u64::from(bench.runtime.block_on(settling).unwrap().settled)
+    }
 }
 
-fn dequeue_row(options: &Options, name: &str, partitions: u32, consumers: usize, preloaded: u64, ack: bool) {
-    row(options, name, || {
+fn dequeue_row(session: &Session, name: &str, partitions: u32, consumers: usize, preloaded: u64, ack: bool) {
+    row(session, name, || {
         let bench = Bench::in_memory();
         let queue = bench.queue("q", partitions, Ordering::Partition, &["g"]);
         fill(&queue, &message(17, false), preloaded);
         let mut consumers = Consumers::new(&bench, &queue, consumers);
-        measure(|| {
-            let mut moved = 0;
-            for _ in 0..N {
+        // Once everything is delivered, the rest of the calls find nothing: those are timed apart.
+        let (mut moved, mut calls, mut last) = (0, 0, Instant::now());
+        let mut measured = measure(|| {
+            while calls < N && moved < preloaded {
                 moved += consumers.deliver();
                 if ack {
                     consumers.ack_all();
                 }
+                calls += 1;
             }
+            last = Instant::now();
+            (calls..N).for_each(|_| moved += consumers.deliver());
             (N, moved)
-        })
+        });
+        if calls < N {
+            measured.empty = (N - calls, last.elapsed());
+        }
+        measured
     });
 }
 
-fn dequeue(options: &Options) {
-    dequeue_row(options, "Dequeue_SingleConsumer", 1, 1, N, false);
+fn dequeue(session: &Session) {
+    dequeue_row(session, "Dequeue_SingleConsumer", 1, 1, N, false);
     for count in [1, 2, 5, 10] {
         dequeue_row(
-            options,
+            session,
             &format!("Dequeue_MultipleConsumers_{count}"),
             count,
             count as usize,
@@ -198,10 +252,10 @@ fn dequeue(options: &Options) {
             false,
         );
     }
-    dequeue_row(options, "Dequeue_WithAck", 1, 1, N, true);
+    dequeue_row(session, "Dequeue_WithAck", 1, 1, N, true);
     for count in [1, 5, 10, 20] {
         dequeue_row(
-            options,
+            session,
             &format!("Dequeue_PartitionScanning_{count}"),
             count,
             1,
@@ -209,16 +263,16 @@ fn dequeue(options: &Options) {
             false,
         );
     }
-    dequeue_row(options, "Dequeue_Throughput", 10, 5, 100_000, false);
+    dequeue_row(session, "Dequeue_Throughput", 10, 5, 100_000, false);
 }
 
-fn end_to_end(options: &Options) {
+fn end_to_end(session: &Session) {
     let publish_to_ack = |size: usize, timed: bool| {
         let bench = Bench::in_memory();
         let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
         let message = message(size, false);
         let mut consumers = Consumers::new(&bench, &queue, 1);
-        let mut times = Vec::with_capacity(if timed { N as usize } else { 0 });
+        let mut times = Histogram::default();
         let mut measured = measure(|| {
             let mut moved = 0;
             for _ in 0..N {
@@ -226,19 +280,21 @@ fn end_to_end(options: &Options) {
                 put(&queue, &message);
                 moved += consumers.take(1);
                 consumers.ack_all();
-                times.extend(start.map(|start| start.elapsed().as_nanos() as u64));
+                if let Some(start) = start {
+                    times.record(start.elapsed());
+                }
             }
             (N, moved)
         });
-        measured.percentiles = timed.then(|| percentiles(times));
+        measured.percentiles = timed.then(|| percentiles(&times));
         measured
     };
-    row(options, "E2E_PublishToAck", || publish_to_ack(21, false));
-    row(options, "E2E_ConcurrentProducerConsumer", || {
+    row(session, "E2E_PublishToAck", || publish_to_ack(21, false));
+    row(session, "E2E_ConcurrentProducerConsumer", || {
         concurrent(N, Duration::from_millis(1))
     });
-    row(options, "E2E_Latency", || publish_to_ack(20, true));
-    long_row(options, "E2E_Sustained", || {
+    row(session, "E2E_Latency", || publish_to_ack(20, true));
+    long_row(session, "E2E_Sustained", || {
         concurrent(TICKED, Duration::from_millis(10))
     });
 }
