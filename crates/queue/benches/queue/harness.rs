@@ -62,7 +62,7 @@ impl Session {
 
     /// Of a row that runs for a time.
     pub fn seconds(&self) -> f64 {
-        if self.quick { 1.0 } else { 5.0 }
+        if self.quick { 1.0 } else { 4.0 }
     }
 
     /// A line for people: the table, or beside it where that is for machines.
