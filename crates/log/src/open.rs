@@ -11,7 +11,7 @@ use crate::embedded::LogOptions;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
 use crate::format::footer::Holding;
-use crate::format::frame::{FrameHeader, Kind};
+use crate::format::frame::Kind;
 use crate::format::record;
 use crate::ids::{Offset, PartitionId};
 use crate::partition::{Partition, Range};
@@ -127,7 +127,8 @@ pub(crate) fn partitions(found: &Recovered, folder: &str) -> Result<(Vec<Arc<Par
     let mut pieces = pieces_of(found);
     let mut partitions = Vec::with_capacity(table.partitions.len());
     for (n, (id, known)) in table.partitions.iter().enumerate() {
-        let (first, ranges) = needed_of(*id, pieces.remove(id).unwrap_or_default(), known.first)?;
+        let pieces = pieces.remove(id).unwrap_or_default();
+        let (first, ranges) = needed_of(pieces, known.first, |range| checkpoint_in(*id, range))?;
         let partition = Partition::new(*id, n + 1, known.durability, first);
         partition.set_epoch(known.epoch);
         check_whole(*id, first, known.next, &ranges, folder)?;
@@ -208,29 +209,48 @@ pub(crate) fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
 }
 
 /// From where on a partition is needed, and in which ranges it lies. The table knows only of the checkpoints before it; a
-/// later one lets go of what comes before it just as well, and the files with that may be gone.
-pub(crate) fn needed_of(id: PartitionId, pieces: Vec<Piece>, first: Offset) -> Result<(Offset, Vec<Range>)> {
+/// later one lets go of what comes before it just as well, and the files with that may be gone: a hole that `checkpoint`, the
+/// first one of a range, follows is none. Nothing more is let go than has to be, as the newest checkpoint may be damaged.
+pub(crate) fn needed_of(
+    pieces: Vec<Piece>,
+    first: Offset,
+    checkpoint: impl Fn(&Range) -> Result<Option<Offset>>,
+) -> Result<(Offset, Vec<Range>)> {
     let ranges = ranges_of(pieces, first);
-    let mut at = first;
-    let is_whole = ranges.iter().all(|range| {
-        let follows = range.first <= at;
+    let (mut needed, mut at) = (first, first);
+    let (mut behind_hole, mut unread) = (false, None);
+    for range in &ranges {
+        behind_hole |= range.first > at;
         at = range.next;
-        follows
-    });
-    if is_whole {
-        return Ok((first, ranges));
-    }
-    for range in ranges.iter().rev() {
-        let own = |header: &FrameHeader| {
-            header.kind == Kind::Checkpoint && header.base >= range.first && header.base < range.next
-        };
-        if let Some(entry) = range.file.last_entry(id, own)? {
-            let first = entry.header.base;
-            let pieces = ranges.iter().map(|range| (0, range.clone())).collect();
-            return Ok((first, ranges_of(pieces, first)));
+        if !behind_hole {
+            continue;
+        }
+        match checkpoint(range) {
+            Ok(Some(base)) => (needed, behind_hole) = (base, false),
+            Ok(None) => {}
+            // A later file may have one.
+            Err(error) => unread = Some(error),
         }
     }
-    Ok((first, ranges))
+    match unread.filter(|_| behind_hole) {
+        Some(error) => Err(error),
+        None if needed == first => Ok((first, ranges)),
+        None => {
+            let pieces = ranges.into_iter().map(|range| (0, range)).collect();
+            Ok((needed, ranges_of(pieces, needed)))
+        }
+    }
+}
+
+/// The first checkpoint of a partition that is to be read from a file.
+fn checkpoint_in(id: PartitionId, range: &Range) -> Result<Option<Offset>> {
+    range.file.with_index(|index| {
+        let checkpoints = index.from(id, range.first).iter().map(|entry| entry.header);
+        let mut bases = checkpoints
+            .filter(|header| header.kind == Kind::Checkpoint)
+            .map(|header| header.base);
+        bases.find(|base| (range.first..range.next).contains(base))
+    })
 }
 
 /// Ranges that do not overlap, in order, of what is needed from `first` on.

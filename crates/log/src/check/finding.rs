@@ -151,6 +151,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// What a repair would give up.
     pub lost: Vec<Lost>,
+    /// Offsets that cannot be read either, but stand before a checkpoint: nobody reads them, but what moves files would.
+    pub let_go: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,6 +22,8 @@ pub(crate) struct Held {
     pub epoch: u32,
     pub sound: Vec<Span>,
     pub gaps: Vec<Span>,
+    /// Where checkpoints begin, and whether they can be read.
+    pub checkpoints: Vec<(Offset, bool)>,
 }
 
 impl Held {
@@ -37,6 +39,9 @@ impl Held {
         self.frames += 1;
         self.bytes += u64::from(header.body_len);
         self.epoch = self.epoch.max(header.epoch);
+        if header.kind == Kind::Checkpoint {
+            self.checkpoints.push((header.base, sound));
+        }
         if !sound {
             return;
         }

@@ -44,11 +44,18 @@ pub(crate) struct Surveyed {
 /// A partition, where it is read from, and what of it cannot be read.
 pub(crate) struct Covered {
     pub id: PartitionId,
+    /// As a start would have it.
     pub known: table::Known,
+    /// It begins later than the table says: with a checkpoint, as files with what comes before it are gone.
+    pub raised: bool,
+    /// The newest checkpoint that can be read: whoever reads the partition begins there.
+    pub needed: Offset,
     pub ranges: Vec<Range>,
     /// Behind the last offset that is known of.
     pub next: Offset,
     pub lost: Vec<Span>,
+    /// What cannot be read either, but comes before what is needed. It stands in the way of whoever moves all of it.
+    pub let_go: Vec<Span>,
     pub gaps: Vec<Span>,
 }
 
@@ -177,36 +184,55 @@ impl Survey {
             if known.first == UNKNOWN {
                 known.first = pieces.iter().map(|(_, range)| range.first).min().unwrap_or_default();
             }
-            let needed = open::needed_of(id, pieces.clone(), known.first);
-            // What cannot be read of an index has been found by now.
-            let (first, ranges) = needed.unwrap_or_else(|_| (known.first, open::ranges_of(pieces, known.first)));
-            known.first = first;
+            let stated = known.first;
+            let ranges = {
+                let checkpoint = |range: &Range| Ok(self.checkpoints(id, range).map(|(base, _)| base).min());
+                // It does not fail: what cannot be read of an index has been found by now.
+                let (first, ranges) = open::needed_of(pieces, stated, checkpoint).unwrap_or_default();
+                known.first = first;
+                ranges
+            };
             let next = ranges.last().map_or(known.next, |range| range.next.max(known.next));
-            let (mut lost, mut gaps) = (Vec::new(), Vec::new());
+            let sound = ranges.iter().flat_map(|range| self.checkpoints(id, range));
+            let newest = sound.filter(|(_, sound)| *sound).map(|(base, _)| base).max();
+            let needed = newest.unwrap_or(known.first);
+            let (mut lost, mut let_go, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
             let whole: Vec<Span> = ranges.iter().map(|range| (range.first, range.next)).collect();
-            for span in held::without((known.first, next), &whole) {
-                lost.push(span);
-                self.findings.push(missing(id, span));
-            }
+            let holes = held::without((known.first, next), &whole);
+            self.findings.extend(holes.iter().map(|span| missing(id, *span)));
+            lost.extend(holes);
             for range in &ranges {
                 let span = (range.first, range.next);
                 let Some(file) = self.file_of(range) else { continue };
                 let none = Held::default();
                 let holds = file.holds.get(&id).unwrap_or(&none);
-                lost.extend(held::without(span, &holds.sound));
+                let unread = held::without(span, &holds.sound);
+                lost.extend(held::within((needed, Offset::MAX), &unread));
+                let_go.extend(held::within((0, needed), &unread));
                 gaps.extend(held::within(span, &holds.gaps));
             }
             lost.sort_unstable();
             gaps.sort_unstable();
             self.partitions.push(Covered {
                 id,
+                raised: known.first > stated,
                 known,
+                needed,
                 ranges,
                 next,
                 lost,
+                let_go,
                 gaps,
             });
         }
+    }
+
+    /// Where checkpoints of a partition begin that are to be read from a file, and whether they can be.
+    fn checkpoints(&self, id: PartitionId, range: &Range) -> impl Iterator<Item = (Offset, bool)> {
+        let held = self.file_of(range).and_then(|file| file.holds.get(&id));
+        let all = held.map_or(&[][..], |held| &held.checkpoints).iter().copied();
+        let (first, next) = (range.first, range.next);
+        all.filter(move |(base, _)| (first..next).contains(base))
     }
 
     pub fn file_of(&self, range: &Range) -> Option<&Surveyed> {
@@ -219,10 +245,10 @@ impl Survey {
         let needed = |file: &str, (id, first, next): (PartitionId, Offset, Offset)| {
             let partition = self.partitions.iter().find(|one| one.id == id);
             partition.is_some_and(|partition| {
-                partition
-                    .ranges
-                    .iter()
-                    .any(|range| range.file.name == file && held::overlap((range.first, range.next), (first, next)))
+                partition.ranges.iter().any(|range| {
+                    let wanted = (range.first.max(partition.needed), range.next);
+                    range.file.name == file && held::overlap(wanted, (first, next))
+                })
             })
         };
         for finding in &mut self.findings {
@@ -295,6 +321,7 @@ impl Survey {
             partitions: partitions.collect(),
             findings: self.findings.clone(),
             lost: lost.collect(),
+            let_go: self.partitions.iter().map(|partition| sum(&partition.let_go)).sum(),
         }
     }
 }

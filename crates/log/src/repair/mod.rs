@@ -59,6 +59,7 @@ pub struct Done {
 /// Whether a repair has anything to do.
 pub fn needs_repair(report: &CheckReport) -> bool {
     !report.is_whole()
+        || report.let_go > 0
         || report
             .findings
             .iter()
@@ -159,7 +160,12 @@ impl Repair<'_> {
     /// The row of commit files is broken, or what they say of partitions.
     fn is_structural(&self) -> bool {
         let survey = self.survey;
-        survey.table_damaged || survey.mark > survey.last || survey.commits.iter().any(|file| file.obstacle)
+        // What shows that it begins later than the table says may be the checkpoint that is lost.
+        let raised = |partition: &Covered| partition.raised && !partition.lost.is_empty();
+        survey.partitions.iter().any(raised)
+            || survey.table_damaged
+            || survey.mark > survey.last
+            || survey.commits.iter().any(|file| file.obstacle)
     }
 
     /// Keeps what is about to go.
@@ -212,11 +218,8 @@ impl Repair<'_> {
             .flat_map(|partition| partition.ranges.iter().map(move |range| (partition, range)))
             .filter(|(partition, range)| {
                 let own = std::sync::Arc::ptr_eq(&range.file, &file.outline.file);
-                own && (all
-                    || partition
-                        .lost
-                        .iter()
-                        .any(|lost| held::overlap(*lost, (range.first, range.next))))
+                let mut damaged = partition.lost.iter().chain(&partition.let_go);
+                own && (all || damaged.any(|span| held::overlap(*span, (range.first, range.next))))
             })
             .collect();
         if wanted.is_empty() {

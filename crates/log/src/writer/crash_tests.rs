@@ -429,6 +429,7 @@ fn a_flipped_bit_is_harmless_or_reported_and_never_served() {
         let disk = SimDisk::new(seed, 64 << 20);
         let mut known = [Known::default(); MODES.len()];
         let mut driven = open(&disk).unwrap();
+        driven.checkpoints = true;
         for _ in 0..15 {
             assert!(work(&mut driven, &mut known, &mut random));
         }
@@ -458,7 +459,7 @@ fn a_flipped_bit_is_harmless_or_reported_and_never_served() {
 }
 
 fn reads_back_or_says_where(partition: &Partition, expected: u64, file: &str) -> bool {
-    let mut from = 0;
+    let mut from = partition.bounds().first;
     while from < expected {
         match partition.read(from, 4096) {
             Ok(frames) => {

@@ -22,6 +22,7 @@ fn built(seed: u64) -> (SimDisk, Vec<Known>, Random) {
     let disk = SimDisk::new(seed, 64 << 20);
     let mut known = vec![Known::default(); PARTITIONS];
     let mut driven = open(&disk).unwrap();
+    driven.checkpoints = true;
     for _ in 0..3 + random.below(12) {
         assert!(work(&mut driven, &mut known, &mut random));
         if random.one_in(2) {
@@ -51,9 +52,18 @@ struct Readable {
     offsets: Vec<u64>,
     /// Offsets that are said to be lost.
     gaps: u64,
-    errors: Vec<LogError>,
+    /// With the offsets that were asked for.
+    errors: Vec<(u64, LogError)>,
+    /// Where the newest checkpoint begins that can be read.
+    checkpoint: u64,
     first: u64,
     next: u64,
+}
+
+impl Readable {
+    fn needed_is_read(&self) -> bool {
+        self.errors.iter().all(|(at, _)| *at < self.checkpoint)
+    }
 }
 
 fn read_what_can_be(partition: &Partition) -> Readable {
@@ -73,7 +83,7 @@ fn read_what_can_be(partition: &Partition) -> Readable {
                 continue;
             }
             Err(error) => {
-                found.errors.push(error);
+                found.errors.push((from, error));
                 from += 1;
                 continue;
             }
@@ -83,6 +93,9 @@ fn read_what_can_be(partition: &Partition) -> Readable {
             if frame.header.kind == Kind::Gap {
                 assert_eq!((frame.header.records, frame.body.len()), (0, 0));
                 found.gaps += frame.header.next() - from;
+            }
+            if frame.header.kind == Kind::Checkpoint {
+                found.checkpoint = frame.header.base;
             }
             let mut next = frame.header.base;
             for record in records(&frame.body) {
@@ -245,13 +258,14 @@ fn outcome_of(disk: &SimDisk, known: &[Known], file: &str, report: &CheckReport)
     let mut is_whole = true;
     for (slot, partition) in driven.partitions.iter().enumerate() {
         let found = read_what_can_be(partition);
-        for error in &found.errors {
+        for (_, error) in &found.errors {
             assert!(
                 matches!(error, LogError::Corrupt { file: named, .. } if named == file),
                 "{error}"
             );
         }
-        is_whole &= found.errors.is_empty();
+        // What comes before a checkpoint that can be read is not needed.
+        is_whole &= found.needed_is_read();
         assert_eq!(
             (found.next, found.gaps),
             (known[slot].acknowledged, 0),
@@ -275,6 +289,7 @@ struct Placed {
     body_at: u64,
     end: u64,
     offsets: std::ops::Range<u64>,
+    checkpoint: bool,
 }
 
 /// All frames that a start finds needed, placed by looking at the bytes, not at the indexes.
@@ -295,6 +310,7 @@ fn placed(disk: &SimDisk) -> Vec<Placed> {
                     body_at: entry.body_at,
                     end: entry.body_at + u64::from(entry.header.body_len),
                     offsets: entry.header.base.max(range.first)..entry.header.next().min(range.next),
+                    checkpoint: entry.header.kind == Kind::Checkpoint,
                 });
             }
         });
@@ -438,6 +454,15 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
     each_seed(300, |seed| {
         let (disk, _, mut random) = built(seed);
         let all = placed(&disk);
+        // Nothing but a checkpoint lets go of what was there.
+        let latest: Vec<u64> = (0..PARTITIONS)
+            .map(|slot| {
+                let own = || all.iter().filter(|one| one.slot == slot);
+                let checkpoints = own().filter(|one| one.checkpoint).map(|one| one.offsets.start);
+                let begins = own().map(|one| one.offsets.start).min();
+                checkpoints.max().or(begins).unwrap_or(u64::MAX)
+            })
+            .collect();
         let hit = damage(&disk, &mut random);
         let touched = |file: &str, from: u64, to: u64| {
             hit.iter()
@@ -490,6 +515,14 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
             assert!(!before.is_whole() || gone, "{hit:?} {before:?}");
             unnamed += 1;
             return;
+        }
+        for (one, latest) in found.iter().zip(latest) {
+            assert!(
+                one.first <= latest,
+                "begins at {}, not at {latest}: {hit:?} {:?}",
+                one.first,
+                before.findings
+            );
         }
         let mut driven = open(&disk).unwrap();
         let mut known: Vec<Known> = found
