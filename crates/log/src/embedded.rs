@@ -191,7 +191,7 @@ impl EmbeddedLog {
         // The upkeep holds the shelf: a circle would keep both, and all files, for ever.
         let (barrier, news) = (writer.clone(), Arc::downgrade(&upkeep));
         shelf.attend_with(Hooks {
-            barrier: Box::new(move || barrier.barrier()),
+            barrier: Box::new(move |give_up| barrier.barrier(give_up)),
             news: Box::new(move || {
                 if let Some(upkeep) = news.upgrade() {
                     upkeep.wake();
@@ -528,7 +528,7 @@ impl EmbeddedLog {
                 return Ok(());
             };
             self.upkeep
-                .pace_reading(frames.iter().map(|frame| frame.body.len()).sum());
+                .pace_reading(frames.iter().map(|frame| frame.body.len()).sum())?;
             for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
                 let mut offset = frame.header.base;
                 for record in crate::format::record::records(&frame.body) {

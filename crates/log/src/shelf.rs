@@ -54,8 +54,9 @@ pub(crate) struct Shelf {
 
 /// What the shelf of a log that runs by itself calls.
 pub(crate) struct Hooks {
-    /// Returns when everything that was written or journaled so far survives a power cut.
-    pub barrier: Box<dyn Fn() -> Result<()> + Send + Sync>,
+    /// Returns true when everything that was written or journaled so far survives a power cut, or false when its argument
+    /// says that this is not to be waited for.
+    pub barrier: Box<dyn Fn(&dyn Fn() -> bool) -> Result<bool> + Send + Sync>,
     /// Something has changed that may free files.
     pub news: Box<dyn Fn() + Send + Sync>,
 }
@@ -73,6 +74,8 @@ struct State {
     broken: Option<LogError>,
     /// A thread makes files ready; otherwise they are made when they are asked for.
     attended: bool,
+    /// The writer waits for a file, and does nothing else until it has one.
+    awaited: bool,
     closing: bool,
     /// Something has changed that may free files or make them necessary.
     news: bool,
@@ -111,6 +114,7 @@ impl Shelf {
                 full: None,
                 broken: None,
                 attended: false,
+                awaited: false,
                 closing: false,
                 news: false,
             }),
@@ -147,7 +151,10 @@ impl Shelf {
                 return Err(error.clone());
             }
             if state.attended {
+                state.awaited = true;
+                self.changed.notify_all();
                 self.changed.wait(&mut state);
+                state.awaited = false;
                 continue;
             }
             drop(state);
@@ -228,11 +235,17 @@ impl Shelf {
 
     /// Uses again, makes or removes one file, if there is one to be. Returns whether there may be more to do.
     pub fn prepare(&self, spare: usize) -> Result<bool> {
-        let dead = self.dead();
-        if dead.is_some() {
+        let dead = match self.dead() {
             // What made it free was written before; it has to be there still when the file is not.
-            self.barrier()?;
-        }
+            Some(file) if self.barrier(&|| self.state.lock().awaited)? => Some(file),
+            // The writer, who would have to see to that, waits for a file itself: it gets a new one.
+            Some(file) => {
+                self.put_back(file);
+                self.make_ready(&|_| true)?;
+                return Ok(true);
+            }
+            None => None,
+        };
         let ready = self.state.lock().ready.len();
         let lacking = ready < spare;
         match (dead, lacking) {
@@ -273,8 +286,16 @@ impl Shelf {
         !state.closing
     }
 
-    fn barrier(&self) -> Result<()> {
-        self.hooks.get().map_or(Ok(()), |hooks| (hooks.barrier)())
+    fn barrier(&self, give_up: &dyn Fn() -> bool) -> Result<bool> {
+        self.hooks.get().map_or(Ok(true), |hooks| (hooks.barrier)(give_up))
+    }
+
+    /// A file that nobody needs stays all the same, for now.
+    fn put_back(&self, file: LogFile) {
+        let mut state = self.state.lock();
+        let at = state.sealed.partition_point(|sealed| sealed.number < file.number);
+        state.sealed.insert(at, Arc::new(file));
+        state.news = true;
     }
 
     /// Removes segments that nobody needs any more.
@@ -291,7 +312,7 @@ impl Shelf {
             }
         }
         if !dead.is_empty() {
-            self.barrier()?;
+            self.barrier(&|| false)?;
         }
         dead.iter().try_for_each(|segment| segment.remove(self.disk.as_ref()))
     }
@@ -454,11 +475,47 @@ mod tests {
 
     fn attended(shelf: &Arc<Shelf>) -> std::thread::JoinHandle<()> {
         shelf.attend_with(Hooks {
-            barrier: Box::new(|| Ok(())),
+            barrier: Box::new(|_| Ok(true)),
             news: Box::new(|| {}),
         });
         let own = shelf.clone();
         std::thread::spawn(move || own.attend())
+    }
+
+    #[test]
+    fn a_writer_that_waits_for_a_file_is_not_waited_for_to_use_one_again() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        let shelf = shelf(&disk);
+        let answers = Arc::new(AtomicBool::new(false));
+        let writer = answers.clone();
+        // As the writer answers: not while it waits itself.
+        shelf.attend_with(Hooks {
+            barrier: Box::new(move |give_up| {
+                while !writer.load(Ordering::SeqCst) {
+                    if give_up() {
+                        return Ok(false);
+                    }
+                    std::thread::yield_now();
+                }
+                Ok(true)
+            }),
+            news: Box::new(|| {}),
+        });
+        let own = shelf.clone();
+        let thread = std::thread::spawn(move || own.attend());
+        // Each is full at once, and nobody needs what is in it.
+        let numbers: Vec<u64> = (0..8)
+            .map(|_| {
+                let file = shelf.take(Purpose::Messages).unwrap();
+                let number = file.number;
+                shelf.seal(Arc::new(file));
+                number
+            })
+            .collect();
+        assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+        answers.store(true, Ordering::SeqCst);
+        shelf.close();
+        thread.join().unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
@@ -79,9 +79,20 @@ impl Upkeep {
         self.changed.notify_all();
     }
 
+    /// Nothing is moved, rewritten or removed any more once this returns: the folder may be somebody else's then.
     pub fn close(&self) {
         self.state.lock().closing = true;
         self.changed.notify_all();
+        drop(self.files.lock());
+    }
+
+    /// To be held by whoever changes files. None is given when the log has closed.
+    fn may_change_files(&self) -> Result<MutexGuard<'_, ()>> {
+        let files = self.files.lock();
+        match self.state.lock().closing {
+            true => Err(LogError::Closed),
+            false => Ok(files),
+        }
     }
 
     /// What was found damaged, the first time.
@@ -161,7 +172,7 @@ impl Upkeep {
     }
 
     fn move_out(&self, file: &Arc<LogFile>) -> Result<()> {
-        let _files = self.files.lock();
+        let _files = self.may_change_files()?;
         let partitions: Vec<Arc<Partition>> = self.partitions.read().values().cloned().collect();
         let moved = segment::move_out(&self.shelf, file, &partitions, &|bytes| self.pace(bytes))?;
         self.moved_bytes.fetch_add(moved, Ordering::Relaxed);
@@ -175,7 +186,7 @@ impl Upkeep {
         files.extend(self.shelf.segments());
         let mut seen = Vec::new();
         for file in files {
-            let _files = self.files.lock();
+            let _files = self.may_change_files()?;
             let made = segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes))?;
             self.moved_bytes.fetch_add(made.bytes, Ordering::Relaxed);
             seen.extend(made.files);
@@ -190,13 +201,19 @@ impl Upkeep {
         });
         // Whoever holds a file keeps it from going.
         drop(seen);
+        let files = self.may_change_files()?;
         self.shelf.remove_dead_segments()?;
+        drop(files);
         Ok(unseen.unwrap_or_else(|| partition.bounds().next))
     }
 
     /// Waits until so many bytes fit into the rate for what goes on behind.
-    pub fn pace_reading(&self, bytes: usize) {
+    pub fn pace_reading(&self, bytes: usize) -> Result<()> {
         self.pace(bytes);
+        match self.state.lock().closing {
+            true => Err(LogError::Closed),
+            false => Ok(()),
+        }
     }
 
     /// Reads and checks every frame that is needed. What is damaged is noted; the rest goes on.

@@ -50,6 +50,7 @@ impl Queue {
         let Some(part) = group.part(partition) else {
             return;
         };
+        let _moving = part.moving.lock().await;
         loop {
             let endings = match &mut part.inner.lock().state {
                 State::Work(machine) if machine.has_ending() => machine.take_ending(BATCH),

@@ -36,6 +36,8 @@ pub(crate) enum State {
 
 pub(crate) struct Part {
     pub inner: Mutex<Inner>,
+    /// Whoever moves messages out. One at a time, so that who finds none left knows that the last ones have arrived.
+    pub moving: tokio::sync::Mutex<()>,
     /// When the machine has something to do next.
     pub due: AtomicI64,
     /// Messages before it are settled by this group.
@@ -84,6 +86,7 @@ impl Part {
         let (due, needed) = (inner.due(), inner.needed(0));
         Part {
             inner: Mutex::new(inner),
+            moving: tokio::sync::Mutex::default(),
             due: AtomicI64::new(due),
             needed: AtomicU64::new(needed),
             idle: AtomicU64::new(0),

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, oneshot};
 
 use super::core::{Core, Parts, Submission};
@@ -21,6 +22,8 @@ use crate::partition::Partition;
 
 /// After so long without work the writer notes what it has synced.
 const IDLE: Duration = Duration::from_secs(1);
+/// Who waits for a barrier looks this often whether it still has to.
+const BARRIER_LOOK: Duration = Duration::from_millis(1);
 
 /// What was journaled goes with the next block, and if there is none for so long, in one of its own.
 const JOURNAL_MAX_AGE: Duration = Duration::from_millis(10);
@@ -181,9 +184,10 @@ impl Writer {
         self.shared.inbox.lock().poison.clone()
     }
 
-    /// Returns when everything that was submitted and journaled before survives a power cut. Blocks.
-    pub fn barrier(&self) -> Result<()> {
-        let (done, answer) = oneshot::channel();
+    /// Returns true when everything that was submitted and journaled before survives a power cut, false if `give_up` said
+    /// so before. Blocks.
+    pub fn barrier(&self, give_up: &dyn Fn() -> bool) -> Result<bool> {
+        let (done, mut answer) = oneshot::channel();
         let mut submission = Some(Submission {
             parts: Parts::new(),
             durability: Durability::Fsync,
@@ -194,7 +198,14 @@ impl Writer {
             // Without bytes it is always taken; what waits goes first.
             return Err(LogError::Closed);
         }
-        answer.blocking_recv().unwrap_or(Err(LogError::Closed)).map(drop)
+        loop {
+            match answer.try_recv() {
+                Ok(done) => return done.map(|_| true),
+                Err(TryRecvError::Closed) => return Err(LogError::Closed),
+                Err(TryRecvError::Empty) if give_up() => return Ok(false),
+                Err(TryRecvError::Empty) => std::thread::sleep(BARRIER_LOOK),
+            }
+        }
     }
 
     /// Makes a partition known, before its first submission.
