@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::check::survey::Survey;
 use crate::check::{CheckReport, FindingKind, check};
 use crate::disk::Disk as _;
 use crate::dump::{DumpOptions, Dumped, dump};
@@ -11,6 +12,7 @@ use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::FileKind;
 use crate::format::frame;
+use crate::index::Entry;
 use crate::repair::repair;
 use crate::table::META;
 
@@ -557,6 +559,86 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
         "{repairs} repairs, {unnamed} of them of the table of partitions, {gaps} offsets given up, {kept} records of undamaged frames read"
     );
     assert!(gaps > 0 && kept > 0 && repairs > 0);
+}
+
+/// A log in which a partition begins with its only checkpoint, as the file with what came before is used again; and the frame of
+/// that checkpoint.
+fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, Entry)> {
+    let mut random = Random::new(seed);
+    let disk = SimDisk::new(seed, 64 << 20);
+    let mut known = vec![Known::default(); PARTITIONS];
+    let mut driven = open(&disk).unwrap();
+    driven.checkpoints = true;
+    for _ in 0..60 {
+        assert!(work(&mut driven, &mut known, &mut random));
+        driven.core.sync().unwrap();
+        while driven.shelf.prepare(2).unwrap() {}
+        driven.core.mark(9).unwrap();
+        let survey = Survey::of(&disk, &mut |_, _| {}).unwrap();
+        let begun = survey
+            .partitions
+            .iter()
+            .find(|one| one.raised && one.needed == one.known.first);
+        let Some((begun, range)) = begun.and_then(|one| Some((one, one.ranges.first()?))) else {
+            continue;
+        };
+        let mut checkpoint = None;
+        survey.file_of(range).unwrap().each_entry(&mut |entry| {
+            if (entry.header.partition, entry.header.base) == (begun.id, begun.needed) {
+                checkpoint = Some(*entry);
+            }
+        });
+        disk.kill();
+        return Some((disk, begun.id, range.file.name.clone(), checkpoint.unwrap()));
+    }
+    None
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_with_its_place_and_what_it_let_go_of_stays_gone_after_a_repair() {
+    let mut damaged = 0;
+    each_seed(40, |seed| {
+        let Some((disk, id, file, checkpoint)) = begun_with_a_checkpoint(seed) else {
+            return;
+        };
+        let base = checkpoint.header.base;
+        assert!(checked(&disk).is_whole());
+        let bytes = disk.open(&file).unwrap();
+        let mut byte = [0];
+        bytes.read_at(&mut byte, checkpoint.body_at).unwrap();
+        bytes.write_at(&[!byte[0]], checkpoint.body_at).unwrap();
+        bytes.sync().unwrap();
+        let report = checked(&disk);
+        if report.is_whole() {
+            // It stood in a block that nothing names as synced.
+            return;
+        }
+        damaged += 1;
+        let errors: Vec<_> = report.findings.iter().filter(|finding| finding.is_error).collect();
+        let [named] = &errors[..] else { panic!("{errors:?}") };
+        assert_eq!(
+            (named.file.as_str(), named.position),
+            (file.as_str(), checkpoint.body_at)
+        );
+        assert_eq!(named.records, Some((id, base, checkpoint.header.next())));
+        let readable = |disk: &SimDisk| {
+            let opened = open::open(Arc::new(disk.clone()), 42, &options()).unwrap();
+            let found = read_what_can_be(&opened.partitions[&id]);
+            disk.kill();
+            found
+        };
+        let found = readable(&disk);
+        assert_eq!(found.first, base);
+        assert!(found.errors.iter().all(|(_, error)| {
+            matches!(error, LogError::Corrupt { file: named, position, .. } if (named, *position) == (&file, checkpoint.body_at))
+        }));
+        assert!(repaired(&disk, &mut Random::new(seed)));
+        let found = readable(&disk);
+        assert!(found.errors.is_empty(), "{:?}", found.errors);
+        assert!(found.gaps >= checkpoint.header.next() - base);
+        assert!(checked(&disk).is_whole());
+    });
+    assert!(damaged > 5, "{damaged}");
 }
 
 #[test]
