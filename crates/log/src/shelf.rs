@@ -52,11 +52,13 @@ pub(crate) struct Shelf {
     hooks: OnceLock<Hooks>,
 }
 
+/// Returns true when everything that was written or journaled so far survives a power cut, or false when its argument says
+/// that this is not to be waited for.
+pub(crate) type Barrier = dyn Fn(&dyn Fn() -> bool) -> Result<bool> + Send + Sync;
+
 /// What the shelf of a log that runs by itself calls.
 pub(crate) struct Hooks {
-    /// Returns true when everything that was written or journaled so far survives a power cut, or false when its argument
-    /// says that this is not to be waited for.
-    pub barrier: Box<dyn Fn(&dyn Fn() -> bool) -> Result<bool> + Send + Sync>,
+    pub barrier: Box<Barrier>,
     /// Something has changed that may free files.
     pub news: Box<dyn Fn() + Send + Sync>,
 }
