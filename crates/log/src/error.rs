@@ -37,8 +37,16 @@ pub enum LogError {
         from: Offset,
         to: Offset,
     },
-    #[error("{file} is of format version {found}, written by a newer Thalweg; this one reads up to {known}")]
-    NewerFormat { file: String, found: u16, known: u16 },
+    /// Not damaged: it is neither cut off nor repaired.
+    #[error(
+        "{file} has at byte {position} a block of format version {found}, written by a newer version of Thalweg, while this one reads up to {known}; install that version"
+    )]
+    NewerFormat {
+        file: String,
+        position: u64,
+        found: u16,
+        known: u16,
+    },
     /// A write or a sync has failed: what is on the disk is known only after a restart has looked.
     #[error("the log is poisoned and takes nothing more until a restart has checked it: {cause}")]
     Poisoned { cause: Arc<str> },

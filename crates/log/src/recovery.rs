@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::cache::IndexCache;
+use crate::check::outline::{self, Version};
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
@@ -299,6 +300,9 @@ impl Walk {
             at += u64::from(header.block_len);
             expected += 1;
         }
+        if let Some(found) = outline::newer_at(&file, at, expected, self.log_id) {
+            return Err(newer(&file, at, found));
+        }
         self.beyond = headers.iter().any(|(_, header)| header.sequence >= expected);
         self.torn = self.torn_at(&file, at, expected)?;
         (self.expected, self.end, self.closed) = (Some(expected), at, false);
@@ -439,15 +443,26 @@ impl Walk {
     }
 }
 
+/// Of the first block of a file.
 fn refuse_newer(file: &LogFile) -> Result<()> {
-    let bytes = file.read(0, block::LEN)?;
-    match BlockHeader::newer_version(&bytes) {
-        Some(found) => Err(LogError::NewerFormat {
+    match outline::version(file, 0) {
+        Version::Newer(found) => Err(newer(file, 0, found)),
+        Version::Damaged => Err(LogError::Corrupt {
             file: file.name.clone(),
-            found,
-            known: block::VERSION,
+            position: 0,
+            expected: None,
+            found: "the version of its first block is damaged".to_owned(),
         }),
-        None => Ok(()),
+        Version::Known => Ok(()),
+    }
+}
+
+fn newer(file: &LogFile, position: u64, found: u16) -> LogError {
+    LogError::NewerFormat {
+        file: file.name.clone(),
+        position,
+        found,
+        known: block::VERSION,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::durability::Durability;
+use crate::format::block;
 use crate::ids::{Offset, PartitionId, Sequence};
 
 /// Something that is not as it was written, or that stands out.
@@ -111,7 +112,12 @@ impl fmt::Display for Finding {
             FindingKind::Missing => f.write_str("records that should be in the log are not")?,
             FindingKind::Gap => f.write_str("lost before and given up")?,
             FindingKind::NewerFormat { version } => {
-                write!(f, "format version {version} is of a newer Thalweg; use that one")?;
+                write!(
+                    f,
+                    "a block of format version {version}, written by a newer version of Thalweg, while this one reads up to {}; \
+                     install that version",
+                    block::VERSION
+                )?;
             }
             FindingKind::BadVersion => f.write_str("the version of a block is damaged, all else of it is whole")?,
             FindingKind::BadTable => f.write_str("what is said of partitions is damaged or makes no sense")?,

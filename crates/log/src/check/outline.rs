@@ -38,7 +38,7 @@ pub(crate) enum Footer {
     None,
 }
 
-/// The version field of the first block.
+/// The version field of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Known,
@@ -50,7 +50,9 @@ pub(crate) enum Version {
 pub(crate) struct Outline {
     pub file: Arc<LogFile>,
     pub footer: Footer,
+    /// Of the first block, or of the first of a newer program, and where that stands.
     pub version: Version,
+    pub version_at: u64,
     pub stretches: Vec<Stretch>,
 }
 
@@ -117,6 +119,7 @@ impl Outline {
             limit: footer.trailer().map_or(file.size, |trailer| trailer.end.min(file.size)),
             known,
             stretches: Vec::new(),
+            newer: None,
         };
         walk.run();
         if let Some(trailer) = footer.trailer() {
@@ -126,12 +129,16 @@ impl Outline {
             walk.known.least = walk.known.least.max(trailer.last + 1);
             walk.fill_up_to(trailer);
         }
-        let stretches = walk.stretches;
-        let version = version(&file);
+        let (stretches, newer) = (walk.stretches, walk.newer);
+        let (version_at, version) = match newer {
+            Some((at, newer)) => (at, Version::Newer(newer)),
+            None => (0, version(&file, 0)),
+        };
         Ok(Outline {
             file,
             footer,
             version,
+            version_at,
             stretches,
         })
     }
@@ -161,6 +168,8 @@ struct Walk<'a> {
     expected: Option<Sequence>,
     limit: u64,
     stretches: Vec<Stretch>,
+    /// A block of a newer program behind those of this one, and its version: from there on nothing can be told.
+    newer: Option<(u64, u16)>,
 }
 
 impl Walk<'_> {
@@ -168,6 +177,9 @@ impl Walk<'_> {
         let mut at = 0;
         while at < self.limit {
             let header = self.sound(at).filter(|header| self.is_next(header, at));
+            if header.is_none() && self.goes_on_newer(at) {
+                return;
+            }
             match header
                 .map(|header| (at, header))
                 .or_else(|| self.search(at + PAGE as u64))
@@ -190,6 +202,17 @@ impl Walk<'_> {
             Some(expected) => header.sequence == expected,
             None => at == 0 && header.sequence >= self.known.least,
         }
+    }
+
+    /// The next block is here and of a newer program. A file that this one has closed has none.
+    fn goes_on_newer(&mut self, at: u64) -> bool {
+        let is_closed = self.limit < self.file.size;
+        let expected = self.expected.filter(|_| at > 0 && !is_closed);
+        self.newer = expected.and_then(|expected| {
+            let version = newer_at(self.file, at, expected, self.known.log_id)?;
+            Some((at, version))
+        });
+        self.newer.is_some()
     }
 
     fn damaged(&mut self, at: u64, end: u64, next: Sequence) {
@@ -300,9 +323,18 @@ pub(crate) fn bytes(file: &LogFile, at: u64, len: usize) -> Vec<u8> {
     all
 }
 
-/// Whether the first block is of a newer program, or of this one with a damaged version.
-fn version(file: &LogFile) -> Version {
-    let mut page = bytes(file, 0, PAGE);
+/// The version of the block with a sequence, if it stands here and is of a newer program.
+pub(crate) fn newer_at(file: &LogFile, at: u64, sequence: Sequence, log_id: Option<u64>) -> Option<u16> {
+    BlockHeader::newer_in_place(&bytes(file, at, block::LEN), sequence, log_id)?;
+    match version(file, at) {
+        Version::Newer(newer) => Some(newer),
+        Version::Known | Version::Damaged => None,
+    }
+}
+
+/// Whether a block is of a newer program, or of this one with a damaged version.
+pub(crate) fn version(file: &LogFile, at: u64) -> Version {
+    let mut page = bytes(file, at, PAGE);
     let Some(newer) = BlockHeader::newer_version(&page) else {
         return Version::Known;
     };
@@ -313,7 +345,7 @@ fn version(file: &LogFile) -> Version {
     };
     repaired(&mut page);
     let sound = BlockHeader::decode(&page).is_some_and(|header| {
-        let mut headers = bytes(file, 0, header.headers_len());
+        let mut headers = bytes(file, at, header.headers_len());
         repaired(&mut headers);
         header.is_sound(&headers)
     });

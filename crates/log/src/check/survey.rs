@@ -382,9 +382,10 @@ impl Reading<'_> {
             Version::Damaged => FindingKind::BadVersion,
         };
         file.obstacle = true;
-        file.bad.push((0, crate::format::PAGE as u64));
+        let at = file.outline.version_at;
+        file.bad.push((at, crate::format::PAGE as u64));
         let file = file.outline.file.clone();
-        self.found(&file, (0, crate::format::block::LEN as u64), kind, true);
+        self.found(&file, (at, crate::format::block::LEN as u64), kind, true);
     }
 
     fn destroyed(&mut self, file: &mut Surveyed, expected: Sequence) {
@@ -656,6 +657,7 @@ impl Surveyed {
         let outline = Outline {
             footer: Footer::of(&file, None)?,
             version: Version::Known,
+            version_at: 0,
             stretches: Vec::new(),
             file,
         };

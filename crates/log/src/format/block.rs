@@ -18,6 +18,7 @@ pub const BLOCK_MAX: usize = 40 << 20;
 
 const MAGIC: [u8; 4] = *b"TWB1";
 const CRC_AT: usize = 12;
+const SEQUENCE_AT: usize = 16;
 
 /// Whether any page of `bytes`, which begin with a page, looks like the start of a block, from position `from` on, which is
 /// that of a page.
@@ -93,6 +94,15 @@ impl BlockHeader {
         let mut take = Take(bytes);
         let (magic, version) = (take.bytes()?, take.u16()?);
         (magic == MAGIC && version > VERSION).then_some(version)
+    }
+
+    /// The same of a block with this sequence, of this log if that has a name yet. Magic, version, sequence and log id stand in
+    /// the same places in every version, so that an older program knows what it must not take for damage.
+    pub fn newer_in_place(bytes: &[u8], sequence: Sequence, log_id: Option<u64>) -> Option<u16> {
+        let version = BlockHeader::newer_version(bytes)?;
+        let mut take = Take(bytes.get(SEQUENCE_AT..)?);
+        let (found, _, id) = (take.u64()?, take.i64()?, take.u64()?);
+        (found == sequence && log_id.is_none_or(|own| own == id)).then_some(version)
     }
 
     /// Whether `headers`, its own bytes and those of its frames' headers, are as they were written.

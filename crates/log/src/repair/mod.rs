@@ -70,18 +70,19 @@ pub fn needs_repair(report: &CheckReport) -> bool {
 pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -> Result<Repaired> {
     let survey = Survey::of(disk, progress)?;
     let before = check::report(disk, &survey);
-    if !accept_loss || !needs_repair(&before) {
-        return Ok(Repaired { before, done: None });
-    }
-    // What a newer program wrote is not damaged.
+    // What a newer program wrote is not damaged, whatever is to be given up.
     for finding in &before.findings {
         if let FindingKind::NewerFormat { version } = finding.kind {
             return Err(LogError::NewerFormat {
                 file: finding.file.clone(),
+                position: finding.position,
                 found: version,
                 known: block::VERSION,
             });
         }
+    }
+    if !accept_loss || !needs_repair(&before) {
+        return Ok(Repaired { before, done: None });
     }
     let mut repair = Repair {
         disk,

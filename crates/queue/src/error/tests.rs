@@ -173,6 +173,7 @@ fn of_the_log() -> Vec<(LogError, &'static str, u16)> {
         (
             LogError::NewerFormat {
                 file: file(),
+                position: 0,
                 found: 2,
                 known: 1,
             },

@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::check::survey::Survey;
-use crate::check::{CheckReport, FindingKind, check};
-use crate::disk::Disk as _;
+use crate::check::{CheckReport, check};
 use crate::dump::{DumpOptions, Dumped, dump};
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::FileKind;
 use crate::format::frame;
 use crate::index::Entry;
-use crate::repair::repair;
 use crate::table::META;
 
 const PARTITIONS: usize = MODES.len();
@@ -573,8 +571,13 @@ fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, E
         assert!(work(&mut driven, &mut known, &mut random));
         driven.core.sync().unwrap();
         while driven.shelf.prepare(2).unwrap() {}
+        let last = checked(&disk).last;
         driven.core.mark(9).unwrap();
         let survey = Survey::of(&disk, &mut |_, _| {}).unwrap();
+        if survey.last == last {
+            // The file has no room for a mark: its last block is not known to be synced.
+            continue;
+        }
         let begun = survey
             .partitions
             .iter()
@@ -609,10 +612,6 @@ fn a_damaged_checkpoint_is_named_with_its_place_and_what_it_let_go_of_stays_gone
         bytes.write_at(&[!byte[0]], checkpoint.body_at).unwrap();
         bytes.sync().unwrap();
         let report = checked(&disk);
-        if report.is_whole() {
-            // It stood in a block that nothing names as synced.
-            return;
-        }
         damaged += 1;
         let errors: Vec<_> = report.findings.iter().filter(|finding| finding.is_error).collect();
         let [named] = &errors[..] else { panic!("{errors:?}") };
