@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use thalweg_assemble::DataDir;
 use thalweg_log::disk::Folder;
-use thalweg_log::{CheckReport, DumpOptions};
+use thalweg_log::{CheckReport, DumpOptions, Finding, FindingKind};
 
 use crate::cli::{LogCheck, LogCommand, LogDump, LogFolder, LogRepair};
 use crate::out;
@@ -99,8 +99,12 @@ fn dump(options: &LogDump) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a newer version wrote is not damaged: nobody is to think of a repair.
 fn code(report: &CheckReport) -> ExitCode {
-    if report.is_whole() {
+    let newer = |finding: &Finding| matches!(finding.kind, FindingKind::NewerFormat { .. });
+    if report.findings.iter().any(newer) {
+        ExitCode::FAILURE
+    } else if report.is_whole() {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(DAMAGED)
