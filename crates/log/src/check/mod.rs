@@ -1,6 +1,7 @@
 //! `thalweg log check`: reads everything that is stored, changes nothing, and goes on after whatever it finds. What it
 //! finds is an error if something that is needed cannot be read or the log does not open; the rest is a note.
 
+mod facts;
 mod finding;
 pub(crate) mod held;
 pub(crate) mod outline;

@@ -1,9 +1,10 @@
 //! Everything that is stored, read once: which frames of which file are whole, which partitions there are, from where each
 //! of their offsets is read, and which cannot be read. A check reports it, a repair acts on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::facts::{Facts, UNKNOWN};
 use super::finding::{CheckReport, CheckedPartition, Finding, FindingKind, Lost};
 use super::held::{self, Held, Holds, Span};
 use super::outline::{Footer, Known, Outline, Stretch, Version, bytes};
@@ -14,16 +15,12 @@ use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::footer::{FileKind, Holding};
-use crate::format::frame::{self, FrameHeader, Kind};
-use crate::format::record;
+use crate::format::frame::{self, FrameHeader};
 use crate::ids::{Offset, PartitionId, Sequence};
 use crate::index::Entry;
 use crate::open::{self, Piece};
 use crate::partition::Range;
 use crate::table::{self, META, Table};
-
-/// Where a partition begins whose name was lost: with the first of its frames.
-const UNKNOWN: Offset = Offset::MAX;
 
 /// One file and what was found in it.
 pub(crate) struct Surveyed {
@@ -91,18 +88,6 @@ struct Reading<'a> {
     /// Behind the last offset of each partition in the commit files so far.
     next: BTreeMap<PartitionId, Offset>,
     facts: Facts,
-}
-
-/// What the commit files say of partitions, from the newest whole snapshot on.
-#[derive(Default)]
-struct Facts {
-    table: Table,
-    has_snapshot: bool,
-    damaged: bool,
-    next: Offset,
-    /// Partitions with frames since then, and the highest epoch of each.
-    seen: BTreeMap<PartitionId, u32>,
-    removed: BTreeSet<PartitionId>,
 }
 
 impl Survey {
@@ -579,62 +564,6 @@ impl Reading<'_> {
         segment.settle_holdings();
         self.passed(&file);
         Ok(segment)
-    }
-}
-
-impl Facts {
-    /// A frame of a partition that exists, or did.
-    fn see(&mut self, header: &FrameHeader) {
-        let epoch = self.seen.entry(header.partition).or_default();
-        *epoch = (*epoch).max(header.epoch);
-    }
-
-    /// The next frame of the log's own partition.
-    fn take(&mut self, file: &LogFile, entry: &Entry, sound: bool, findings: &mut [Finding]) {
-        self.next = self.next.max(entry.header.next());
-        let is_snapshot = entry.header.kind == Kind::Checkpoint;
-        if !sound {
-            self.damaged = true;
-            return;
-        }
-        let body = bytes(file, entry.body_at, entry.header.body_len as usize);
-        for record in record::records(&body) {
-            let applied = record.ok().and_then(|record| {
-                self.removed.extend(table::removed_by(record.value));
-                self.table.apply(record.value).ok()
-            });
-            if applied.is_none() {
-                self.damaged = true;
-                return;
-            }
-        }
-        if is_snapshot {
-            (self.has_snapshot, self.damaged) = (true, false);
-            self.seen.clear();
-            // What was damaged before has been said again since.
-            for finding in findings.iter_mut() {
-                let own = finding.records.is_some_and(|(id, _, _)| id == META);
-                finding.is_error &= !(own && finding.kind == FindingKind::BadBody);
-            }
-        }
-    }
-
-    /// If something is lost, partitions that have frames but no name are taken for what they must have been.
-    fn into_table(self, damaged: bool) -> Table {
-        let mut table = self.table;
-        if !damaged {
-            return table;
-        }
-        for (id, epoch) in self.seen.into_iter().filter(|(id, _)| !self.removed.contains(id)) {
-            let known = table.partitions.entry(id).or_insert(table::Known {
-                durability: crate::durability::Durability::Fsync,
-                first: UNKNOWN,
-                next: 0,
-                epoch: 0,
-            });
-            known.epoch = known.epoch.max(epoch);
-        }
-        table
     }
 }
 

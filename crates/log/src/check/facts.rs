@@ -1,0 +1,83 @@
+//! What the frames of the log's own partition say of all others, read from files of which some are damaged.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::finding::{Finding, FindingKind};
+use super::outline::bytes;
+use crate::file::LogFile;
+use crate::format::frame::{FrameHeader, Kind};
+use crate::format::record;
+use crate::ids::{Offset, PartitionId};
+use crate::index::Entry;
+use crate::table::{self, META, Table};
+
+/// Where a partition begins whose name was lost: with the first of its frames.
+pub(super) const UNKNOWN: Offset = Offset::MAX;
+
+/// What the commit files say of partitions, from the newest whole snapshot on.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub table: Table,
+    pub has_snapshot: bool,
+    pub damaged: bool,
+    pub next: Offset,
+    /// Partitions with frames since then, and the highest epoch of each.
+    pub seen: BTreeMap<PartitionId, u32>,
+    removed: BTreeSet<PartitionId>,
+}
+
+impl Facts {
+    /// A frame of a partition that exists, or did.
+    pub fn see(&mut self, header: &FrameHeader) {
+        let epoch = self.seen.entry(header.partition).or_default();
+        *epoch = (*epoch).max(header.epoch);
+    }
+
+    /// The next frame of the log's own partition.
+    pub fn take(&mut self, file: &LogFile, entry: &Entry, sound: bool, findings: &mut [Finding]) {
+        self.next = self.next.max(entry.header.next());
+        let is_snapshot = entry.header.kind == Kind::Checkpoint;
+        if !sound {
+            self.damaged = true;
+            return;
+        }
+        let body = bytes(file, entry.body_at, entry.header.body_len as usize);
+        for record in record::records(&body) {
+            let applied = record.ok().and_then(|record| {
+                self.removed.extend(table::removed_by(record.value));
+                self.table.apply(record.value).ok()
+            });
+            if applied.is_none() {
+                self.damaged = true;
+                return;
+            }
+        }
+        if is_snapshot {
+            (self.has_snapshot, self.damaged) = (true, false);
+            self.seen.clear();
+            // What was damaged before has been said again since.
+            for finding in findings.iter_mut() {
+                let own = finding.records.is_some_and(|(id, _, _)| id == META);
+                finding.is_error &= !(own && finding.kind == FindingKind::BadBody);
+            }
+        }
+    }
+
+    /// If something is lost, partitions that have frames but no name are taken for what they must have been.
+    pub fn into_table(self, damaged: bool) -> Table {
+        let mut table = self.table;
+        if !damaged {
+            return table;
+        }
+        for (id, epoch) in self.seen.into_iter().filter(|(id, _)| !self.removed.contains(id)) {
+            let known = table.partitions.entry(id).or_insert(table::Known {
+                durability: crate::durability::Durability::Fsync,
+                first: UNKNOWN,
+                next: 0,
+                epoch: 0,
+            });
+            known.epoch = known.epoch.max(epoch);
+        }
+        table
+    }
+}
