@@ -60,7 +60,8 @@ fn a_log_of_a_newer_format_is_left_alone_and_named() {
     let file = thalweg.data_dir().join("log/commit-0000000000000000.log");
     let mut bytes = std::fs::read(&file).unwrap();
     assert_eq!(bytes.get(..6).unwrap(), b"TWB1\x01\0");
-    bytes[4] = 9;
+    // Another version with the checksum of this one would only be damage.
+    (bytes[4], bytes[12]) = (9, !bytes[12]);
     std::fs::write(&file, &bytes).unwrap();
 
     let refused = run(thalweg.folder.path(), &RUN).unwrap();
@@ -69,8 +70,9 @@ fn a_log_of_a_newer_format_is_left_alone_and_named() {
     for words in [
         "commit-0000000000000000.log",
         "format version 9",
-        "newer Thalweg",
+        "newer version of Thalweg",
         "up to 1",
+        "install that version",
     ] {
         assert!(
             refused.stderr.contains(words),
@@ -81,7 +83,7 @@ fn a_log_of_a_newer_format_is_left_alone_and_named() {
     assert!(std::fs::read(&file).unwrap() == bytes, "the newer log was changed");
 
     // Whoever has the newer program finds all of it again.
-    bytes[4] = 1;
+    (bytes[4], bytes[12]) = (1, !bytes[12]);
     std::fs::write(&file, &bytes).unwrap();
     thalweg.restart().unwrap();
     let api = Api::new(&thalweg.address().unwrap());
