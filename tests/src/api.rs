@@ -50,16 +50,22 @@ impl Api {
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        self.send("GET", path, &[], b"")
+        self.send("GET", path, &[], "")
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         let json = [("content-type", "application/json")];
-        self.send("POST", path, &json, body.to_string().as_bytes())
+        self.send("POST", path, &json, &body.to_string())
     }
 
     /// A request below `/api/v1`, its answer read to the end.
-    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &(impl AsRef<[u8]> + ?Sized),
+    ) -> Answer {
         let mut response = self.open(method, path, headers, body).unwrap();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let limit = response.body_mut().with_config().limit(1 << 30);
@@ -79,7 +85,7 @@ impl Api {
         method: &str,
         path: &str,
         headers: &[(&str, &str)],
-        body: &[u8],
+        body: &(impl AsRef<[u8]> + ?Sized),
     ) -> Result<ureq::http::Response<ureq::Body>> {
         let mut request = ureq::http::Request::builder()
             .method(method)
@@ -90,6 +96,7 @@ impl Api {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
+        let body = body.as_ref();
         if body.is_empty() && matches!(method, "GET" | "DELETE") {
             return Ok(self.agent.run(request.body(())?)?);
         }
@@ -147,11 +154,18 @@ impl Answer {
         assert_eq!(found, (status, Some(code)), "{self:?}");
         assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
         assert_eq!(self.json["status"], status, "{self:?}");
-        let detail = self.json["detail"].as_str().unwrap_or_default();
+        assert_eq!(self.json["type"], format!("urn:thalweg:error:{code}"), "{self:?}");
+        let detail = self.detail();
+        assert!(!detail.is_empty() && self.json["title"].is_string(), "{self:?}");
         for word in words {
             assert!(detail.contains(word), "{word:?} is missing in {detail:?}");
         }
         let retry = self.headers.contains_key("retry-after");
         assert_eq!(retry, [429, 503, 507].contains(&status), "{self:?}");
+    }
+
+    /// The sentence of an error.
+    pub fn detail(&self) -> &str {
+        self.json["detail"].as_str().unwrap_or_default()
     }
 }

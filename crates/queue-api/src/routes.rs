@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use thalweg_telemetry::Access;
 
 use crate::call::Call;
-use crate::problem::Result;
+use crate::problem::{Problem, Result};
 use crate::{admin, batch, browse, claim, dead, events, groups, openapi, produce, settle};
 
 /// Before every path of the table.
@@ -102,15 +102,52 @@ macro_rules! handler {
     };
 }
 
+/// A row that says nothing else: it looks at something, and has neither parameters nor a body.
+const GET: Endpoint = Endpoint {
+    method: Method::GET,
+    path: "",
+    id: "",
+    about: "",
+    access: Access::Read,
+    query: &[],
+    headers: &[],
+    body: Body::None,
+    answers: &[],
+    errors: &[],
+    handler: handler!(unserved),
+};
+
+/// What changes something is for administrators, unless its row says otherwise.
+const POST: Endpoint = Endpoint {
+    method: Method::POST,
+    access: Access::Admin,
+    ..GET
+};
+const PUT: Endpoint = Endpoint {
+    method: Method::PUT,
+    ..POST
+};
+const PATCH: Endpoint = Endpoint {
+    method: Method::PATCH,
+    ..POST
+};
+const DELETE: Endpoint = Endpoint {
+    method: Method::DELETE,
+    ..POST
+};
+
+/// Stands where a row forgot its handler.
+async fn unserved(_: Call) -> Result<Response> {
+    Err(Problem::internal())
+}
+
 pub static ENDPOINTS: &[Endpoint] = &[
     // Messages.
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/messages",
         id: "produce",
         about: "Produce one message: the body is its payload. The answer comes when it is as durable as it says.",
         access: Access::ReadWrite,
-        query: &[],
         headers: &["X-Key", "X-Delay", "X-Deliver-At", "X-TTL", "X-Dedup-Id"],
         body: Body::Payload,
         answers: &[(201, "Produced"), (200, "Produced")],
@@ -122,15 +159,14 @@ pub static ENDPOINTS: &[Endpoint] = &[
             "paused",
         ],
         handler: handler!(produce::one),
+        ..POST
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/messages:batch",
         id: "produceBatch",
         about: "Produce up to 10,000 messages, one JSON object per line: all or none, or with atomic=false each by itself.",
         access: Access::ReadWrite,
         query: &["atomic"],
-        headers: &[],
         body: Body::Lines("NewMessage"),
         answers: &[(201, "ProducedAll"), (200, "ProducedEach")],
         errors: &[
@@ -141,41 +177,32 @@ pub static ENDPOINTS: &[Endpoint] = &[
             "paused",
         ],
         handler: handler!(batch::produce),
+        ..POST
     },
     Endpoint {
-        method: Method::GET,
         path: "/queues/{queue}/messages",
         id: "browse",
         about: "Look at messages without claiming them.",
-        access: Access::Read,
         query: &["partition", "from", "limit"],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Messages")],
         errors: &["queue_not_found"],
         handler: handler!(browse::browse),
+        ..GET
     },
     Endpoint {
-        method: Method::GET,
         path: "/queues/{queue}/messages/{id}",
         id: "message",
         about: "Look at one message without claiming it.",
-        access: Access::Read,
-        query: &[],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Message")],
         errors: &["queue_not_found", "message_not_found"],
         handler: handler!(browse::one),
+        ..GET
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/groups/{group}/claim",
         id: "claim",
         about: "Claim messages for a consumer; waits for some if there are none. A group that is not there is made.",
         access: Access::Read,
-        query: &[],
-        headers: &[],
         body: Body::Json("Claim", false),
         answers: &[(200, "Claimed"), (204, "")],
         errors: &[
@@ -186,28 +213,25 @@ pub static ENDPOINTS: &[Endpoint] = &[
             "offset_gap",
         ],
         handler: handler!(claim::claim),
+        ..POST
     },
     Endpoint {
-        method: Method::GET,
         path: "/queues/{queue}/groups/{group}/events",
         id: "events",
         about: "Messages as server-sent events, up to max_in_flight that are not settled. A group that is not there is made.",
-        access: Access::Read,
         query: &["consumer", "max_in_flight"],
         headers: &["Last-Event-ID"],
-        body: Body::None,
         answers: &[(200, "Events")],
         errors: &["queue_not_found", "not_authorized", "paused"],
         handler: handler!(events::events),
+        ..GET
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/groups/{group}/settle",
         id: "settle",
         about: "Say what became of messages: done, again later, never again, or not yet.",
         access: Access::Read,
         query: &["wait"],
-        headers: &[],
         body: Body::Json("Settle", true),
         answers: &[(200, "Settled")],
         errors: &[
@@ -217,296 +241,223 @@ pub static ENDPOINTS: &[Endpoint] = &[
             "message_too_large",
         ],
         handler: handler!(settle::settle),
+        ..POST
     },
     // Queues.
     Endpoint {
-        method: Method::GET,
         path: "/queues",
         id: "listQueues",
         about: "All queues.",
-        access: Access::Read,
-        query: &[],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Queues")],
-        errors: &[],
         handler: handler!(admin::list),
+        ..GET
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues",
         id: "createQueue",
         about: "Make a queue.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("NamedSettings", true),
         answers: &[(201, "Queue")],
         errors: &["not_authorized", "queue_exists", "durability_unavailable"],
         handler: handler!(admin::create),
+        ..POST
     },
     Endpoint {
-        method: Method::GET,
         path: "/queues/{queue}",
         id: "showQueue",
         about: "A queue and its settings.",
-        access: Access::Read,
-        query: &[],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Queue")],
         errors: &["queue_not_found"],
         handler: handler!(admin::show),
+        ..GET
     },
     Endpoint {
-        method: Method::PUT,
         path: "/queues/{queue}",
         id: "putQueue",
         about: "Make a queue, or give it these settings and defaults for all others.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("Settings", false),
         answers: &[(200, "Queue"), (201, "Queue")],
         errors: &["not_authorized", "durability_unavailable"],
         handler: handler!(admin::put),
+        ..PUT
     },
     Endpoint {
-        method: Method::PATCH,
         path: "/queues/{queue}",
         id: "patchQueue",
         about: "Change these settings of a queue; null is the default again.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("Settings", false),
         answers: &[(200, "Queue")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::patch),
+        ..PATCH
     },
     Endpoint {
-        method: Method::DELETE,
         path: "/queues/{queue}",
         id: "deleteQueue",
         about: "Remove a queue; one that is not empty only with force=true.",
-        access: Access::Admin,
         query: &["force"],
-        headers: &[],
-        body: Body::None,
         answers: &[(204, "")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::delete),
+        ..DELETE
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}:purge",
         id: "purgeQueue",
         about: "Drop all messages of a queue.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("Nothing", false),
         answers: &[(200, "Purged")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::purge),
+        ..POST
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}:pause",
         id: "pauseQueue",
         about: "Refuse producers, consumers or both until resumed.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("What", false),
         answers: &[(200, "Paused")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::pause),
+        ..POST
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}:resume",
         id: "resumeQueue",
         about: "Undo pause.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("What", false),
         answers: &[(200, "Paused")],
         errors: &["queue_not_found", "not_authorized"],
         handler: handler!(admin::resume),
+        ..POST
     },
     Endpoint {
-        method: Method::GET,
         path: "/queues/{queue}/stats",
         id: "queueStats",
         about: "Depth, bytes, age; per group all states, lag and assignment.",
-        access: Access::Read,
-        query: &[],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Stats")],
         errors: &["queue_not_found"],
         handler: handler!(admin::stats),
+        ..GET
     },
     // Groups.
     Endpoint {
-        method: Method::GET,
         path: "/queues/{queue}/groups",
         id: "listGroups",
         about: "The groups of a queue.",
-        access: Access::Read,
-        query: &[],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Groups")],
         errors: &["queue_not_found"],
         handler: handler!(groups::list),
+        ..GET
     },
     Endpoint {
-        method: Method::GET,
         path: "/queues/{queue}/groups/{group}",
         id: "showGroup",
         about: "A group and its progress.",
-        access: Access::Read,
-        query: &[],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found"],
         handler: handler!(groups::show),
+        ..GET
     },
     Endpoint {
-        method: Method::PUT,
         path: "/queues/{queue}/groups/{group}",
         id: "putGroup",
         about: "Declare a group; it does not expire.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("GroupSettings", false),
         answers: &[(200, "Group"), (201, "Group")],
         errors: &["queue_not_found", "not_authorized", "group_exists"],
         handler: handler!(groups::put),
+        ..PUT
     },
     Endpoint {
-        method: Method::DELETE,
         path: "/queues/{queue}/groups/{group}",
         id: "deleteGroup",
         about: "Remove a group and its progress.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
-        body: Body::None,
         answers: &[(204, "")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::delete),
+        ..DELETE
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/groups/{group}:commit",
         id: "commit",
         about: "Set the committed offset of a stream group in one partition.",
         access: Access::Read,
-        query: &[],
-        headers: &[],
         body: Body::Json("Commit", true),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::commit),
+        ..POST
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/groups/{group}:seek",
         id: "seek",
         about: "Go on elsewhere: earliest, latest, offset:N or time:T.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("Seek", true),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::seek),
+        ..POST
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/groups/{group}:pause",
         id: "pauseGroup",
         about: "Refuse claims of a group until resumed.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("Nothing", false),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::pause),
+        ..POST
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/groups/{group}:resume",
         id: "resumeGroup",
         about: "Undo pause.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("Nothing", false),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::resume),
+        ..POST
     },
     // Dead letters.
     Endpoint {
-        method: Method::GET,
         path: "/queues/{queue}/dlq",
         id: "listDeadLetters",
         about: "Dead letters of a queue, oldest first.",
-        access: Access::Read,
         query: &["group", "reason", "key", "since", "until", "property", "after", "limit"],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Messages")],
         errors: &["queue_not_found"],
         handler: handler!(dead::list),
+        ..GET
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/dlq:resend",
         id: "resendDeadLetters",
         about: "Send dead letters again, to the group in which they died or to another queue.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("Resend", true),
         answers: &[(200, "Resent")],
         errors: &["queue_not_found", "message_not_found", "queue_full", "not_authorized"],
         handler: handler!(dead::resend),
+        ..POST
     },
     Endpoint {
-        method: Method::POST,
         path: "/queues/{queue}/dlq:purge",
         id: "purgeDeadLetters",
         about: "Throw dead letters away.",
-        access: Access::Admin,
-        query: &[],
-        headers: &[],
         body: Body::Json("Select", true),
         answers: &[(200, "Purged")],
         errors: &["queue_not_found", "message_not_found", "not_authorized"],
         handler: handler!(dead::purge),
+        ..POST
     },
     // This document.
     Endpoint {
-        method: Method::GET,
         path: "/openapi.json",
         id: "openapi",
         about: "This interface as an OpenAPI 3.1 document.",
-        access: Access::Read,
-        query: &[],
-        headers: &[],
-        body: Body::None,
         answers: &[(200, "Document")],
-        errors: &[],
         handler: handler!(openapi::serve),
+        ..GET
     },
 ];
 

@@ -5,10 +5,10 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::Server;
+use thalweg_tests::eventually;
 
 /// A client that listens until it is dropped.
 struct Events {
@@ -24,7 +24,7 @@ struct Event {
 
 impl Events {
     fn listen(server: &Server, path: &str, headers: &[(&str, &str)]) -> Events {
-        let response = server.open("GET", path, headers, b"");
+        let response = server.open("GET", path, headers, "").unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         let reader = BufReader::new(response.into_body().into_reader());
@@ -60,22 +60,18 @@ impl Events {
     }
 }
 
-/// Until it holds, or for so long that it never will.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < until, "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// The queue `q` with these messages and a stream group `s`.
+fn stream_of(server: &Server, texts: &[&str]) {
+    server.create_of("q", texts);
+    server
+        .send("PUT", "/queues/q/groups/s", &[], r#"{"mode": "stream"}"#)
+        .ok(201);
 }
 
 #[test]
 fn a_work_group_sends_leases_up_to_the_limit_and_goes_on_when_they_are_settled() {
     let server = Server::start();
-    server.create("q");
-    for text in ["a", "b", "c"] {
-        server.produce("q", text);
-    }
+    server.create_of("q", &["a", "b", "c"]);
     let mut events = Events::listen(&server, "/queues/q/groups/g/events?consumer=c&max_in_flight=2", &[]);
     let (first, second) = (events.next(), events.next());
     assert_eq!(first.name, "message");
@@ -83,11 +79,11 @@ fn a_work_group_sends_leases_up_to_the_limit_and_goes_on_when_they_are_settled()
     assert_eq!((&first.data["text"], &second.data["text"]), (&json!("a"), &json!("b")));
     let stats = server.get("/queues/q/groups/g").json;
     assert_eq!((&stats["leased"], &stats["delivered"]), (&json!(2), &json!(2)));
-    let settled = server.post("/queues/q/groups/g/settle", json!({"ack": [first.id]}));
+    let settled = server.post("/queues/q/groups/g/settle", &json!({"ack": [first.id]}));
     assert_eq!(settled.json["settled"], 1);
     assert_eq!(events.texts(1), ["c"]);
     // What comes while it listens comes at once.
-    server.post("/queues/q/groups/g/settle", json!({"ack": [second.id]}));
+    server.post("/queues/q/groups/g/settle", &json!({"ack": [second.id]}));
     server.produce("q", "d");
     assert_eq!(events.texts(1), ["d"]);
 }
@@ -95,16 +91,7 @@ fn a_work_group_sends_leases_up_to_the_limit_and_goes_on_when_they_are_settled()
 #[test]
 fn a_stream_goes_on_behind_the_last_event_that_the_client_has() {
     let server = Server::start();
-    server.create("q");
-    assert_eq!(
-        server
-            .send("PUT", "/queues/q/groups/s", &[], r#"{"mode": "stream"}"#)
-            .status,
-        201
-    );
-    for text in ["a", "b", "c", "d"] {
-        server.produce("q", text);
-    }
+    stream_of(&server, &["a", "b", "c", "d"]);
     let path = "/queues/q/groups/s/events?consumer=c";
     let mut events = Events::listen(&server, path, &[]);
     let (first, second) = (events.next(), events.next());
@@ -113,28 +100,19 @@ fn a_stream_goes_on_behind_the_last_event_that_the_client_has() {
     let mut events = Events::listen(&server, path, &[("last-event-id", &second.id)]);
     assert_eq!(events.texts(2), ["c", "d"]);
     let answer = server.send("GET", path, &[("last-event-id", "x")], "");
-    answer.is_problem(400, "invalid_config");
+    answer.is_problem(400, "invalid_config", &[]);
 }
 
 #[test]
 fn a_stream_that_acks_nothing_stops_at_its_limit_until_something_is_committed() {
     let server = Server::start();
-    server.create("q");
-    assert_eq!(
-        server
-            .send("PUT", "/queues/q/groups/s", &[], r#"{"mode": "stream"}"#)
-            .status,
-        201
-    );
-    for text in ["a", "b", "c", "d"] {
-        server.produce("q", text);
-    }
+    stream_of(&server, &["a", "b", "c", "d"]);
     let mut events = Events::listen(&server, "/queues/q/groups/s/events?max_in_flight=2", &[]);
     let (_, second) = (events.next(), events.next());
     assert_eq!(server.get("/queues/q/groups/s").json["delivered"], 2);
     server.post(
         "/queues/q/groups/s/settle",
-        json!({"ack": ["q:0:0:1", second.data["receipt"]]}),
+        &json!({"ack": ["q:0:0:1", second.data["receipt"]]}),
     );
     assert_eq!(events.texts(2), ["c", "d"]);
 }
@@ -142,24 +120,17 @@ fn a_stream_that_acks_nothing_stops_at_its_limit_until_something_is_committed() 
 #[test]
 fn what_a_stream_sent_and_nobody_acked_is_read_again_when_the_client_left() {
     let server = Server::start();
-    server.create("q");
-    assert_eq!(
-        server
-            .send("PUT", "/queues/q/groups/s", &[], r#"{"mode": "stream"}"#)
-            .status,
-        201
-    );
-    for text in ["a", "b"] {
-        server.produce("q", text);
-    }
+    stream_of(&server, &["a", "b"]);
     let mut events = Events::listen(&server, "/queues/q/groups/s/events?consumer=c", &[]);
     assert_eq!(events.texts(2), ["a", "b"]);
-    server.post("/queues/q/groups/s/settle", json!({"ack": ["q:0:0:1"]}));
+    server.post("/queues/q/groups/s/settle", &json!({"ack": ["q:0:0:1"]}));
     drop(events);
-    eventually("b is read again", || {
-        let again = server.post("/queues/q/groups/s/claim", json!({"consumer": "c"}));
-        again.json["messages"][0]["text"] == "b"
-    });
+    eventually(|| {
+        let again = server.post("/queues/q/groups/s/claim", &json!({"consumer": "c"}));
+        anyhow::ensure!(again.json["messages"][0]["text"] == "b", "{again:?}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]
@@ -167,12 +138,12 @@ fn a_paused_group_has_no_events() {
     let server = Server::start();
     server.create("q");
     server.claim_all("q", "g");
-    assert_eq!(server.post("/queues/q/groups/g:pause", json!({})).status, 200);
-    server.get("/queues/q/groups/g/events").is_problem(503, "paused");
+    assert_eq!(server.post("/queues/q/groups/g:pause", &json!({})).status, 200);
+    server.get("/queues/q/groups/g/events").is_problem(503, "paused", &[]);
     server
         .get("/queues/q/groups/g/events?max_in_flight=0")
-        .is_problem(400, "invalid_config");
+        .is_problem(400, "invalid_config", &[]);
     server
         .get("/queues/nowhere/groups/g/events")
-        .is_problem(404, "queue_not_found");
+        .is_problem(404, "queue_not_found", &[]);
 }

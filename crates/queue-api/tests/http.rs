@@ -22,7 +22,7 @@ fn a_message_is_produced_claimed_and_settled_once() {
     let id = sent.json["id"].as_str().unwrap();
     assert_eq!(id, format!("pumps:{}:{}", sent.json["partition"], sent.json["offset"]));
 
-    let claimed = server.post("/queues/pumps/groups/g/claim", json!({"consumer": "c", "max": 10}));
+    let claimed = server.post("/queues/pumps/groups/g/claim", &json!({"consumer": "c", "max": 10}));
     assert_eq!(claimed.status, 200);
     let message = &claimed.json["messages"][0];
     assert_eq!(message["id"], id);
@@ -32,12 +32,12 @@ fn a_message_is_produced_claimed_and_settled_once() {
     assert_eq!(message["text"], "12");
     assert_eq!(message["properties"], json!({"unit": "bar"}));
 
-    let settled = server.post("/queues/pumps/groups/g/settle", json!({"ack": [message["receipt"]]}));
+    let settled = server.post("/queues/pumps/groups/g/settle", &json!({"ack": [message["receipt"]]}));
     assert_eq!(
         (settled.status, &settled.json),
         (200, &json!({"settled": 1, "failed": []}))
     );
-    assert_eq!(server.post("/queues/pumps/groups/g/claim", json!({})).status, 204);
+    assert_eq!(server.post("/queues/pumps/groups/g/claim", &json!({})).status, 204);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_batch_is_stored_as_a_whole_or_told_line_by_line() {
 
     let bad = json_lines(&[json!({"text": "a"}), json!({"txt": "b"}), json!({"text": "c"})]);
     let refused = server.send("POST", "/queues/q/messages:batch?atomic=true", &[], &bad);
-    refused.is_problem(400, "invalid_config");
+    refused.is_problem(400, "invalid_config", &[]);
     assert!(
         refused.detail().starts_with("line 2: txt: unknown field"),
         "{}",
@@ -79,14 +79,14 @@ fn a_queue_is_made_shown_changed_paused_emptied_and_removed() {
     let server = Server::start();
     let made = server.post(
         "/queues",
-        json!({"name": "q", "partitions": 2, "retry": {"max_retries": 3}}),
+        &json!({"name": "q", "partitions": 2, "retry": {"max_retries": 3}}),
     );
     assert_eq!(made.status, 201, "{made:?}");
     assert_eq!(made.headers["location"], "/api/v1/queues/q");
     assert_eq!(made.json["settings"]["retry"]["max_retries"], 3);
     server
-        .post("/queues", json!({"name": "q"}))
-        .is_problem(409, "queue_exists");
+        .post("/queues", &json!({"name": "q"}))
+        .is_problem(409, "queue_exists", &[]);
 
     let changed = server.send("PATCH", "/queues/q", &[], r#"{"max_depth": 2}"#);
     assert_eq!(
@@ -115,32 +115,32 @@ fn a_queue_is_made_shown_changed_paused_emptied_and_removed() {
     server.produce("q", "b");
     server
         .send("POST", "/queues/q/messages", &[], "c")
-        .is_problem(429, "queue_full");
+        .is_problem(429, "queue_full", &[]);
     assert_eq!(server.get("/queues/q").json["depth"], 2);
     assert_eq!(server.get("/queues/q/stats").json["depth"], 2);
 
-    let paused = server.post("/queues/q:pause", json!({"what": "consume"}));
+    let paused = server.post("/queues/q:pause", &json!({"what": "consume"}));
     assert_eq!(paused.json, json!({"paused": {"produce": false, "consume": true}}));
     server
-        .post("/queues/q/groups/g/claim", json!({}))
-        .is_problem(503, "paused");
+        .post("/queues/q/groups/g/claim", &json!({}))
+        .is_problem(503, "paused", &[]);
     assert_eq!(
-        server.post("/queues/q:resume", json!({})).json["paused"]["consume"],
+        server.post("/queues/q:resume", &json!({})).json["paused"]["consume"],
         false
     );
     server
-        .post("/queues/q:pause", json!({"what": "all"}))
-        .is_problem(400, "invalid_config");
+        .post("/queues/q:pause", &json!({"what": "all"}))
+        .is_problem(400, "invalid_config", &[]);
 
     server
         .send("DELETE", "/queues/q", &[], "")
-        .is_problem(400, "invalid_config");
+        .is_problem(400, "invalid_config", &[]);
     assert_eq!(
         server.send("POST", "/queues/q:purge", &[], "").json,
         json!({"purged": 2})
     );
     assert_eq!(server.send("DELETE", "/queues/q", &[], "").status, 204);
-    server.get("/queues/q").is_problem(404, "queue_not_found");
+    server.get("/queues/q").is_problem(404, "queue_not_found", &[]);
     server.produce("r", "a");
     assert_eq!(server.send("DELETE", "/queues/r?force=true", &[], "").status, 204);
 }
@@ -150,7 +150,7 @@ fn null_takes_a_setting_back_to_its_default_and_unknown_names_stay_mistakes() {
     let server = Server::start();
     let made = json!({"name": "q", "durability": "os", "max_depth": 5, "retry": {"max_retries": 3, "jitter": 0.5},
         "groups": [{"name": "g"}]});
-    assert_eq!(server.post("/queues", made).status, 201);
+    assert_eq!(server.post("/queues", &made).status, 201);
     let body = json!({"durability": null, "max_depth": null, "retry": {"max_retries": null}, "groups": null,
         "dlq": {"webhook": null}});
     let changed = server.send("PATCH", "/queues/q", &[], &body.to_string());
@@ -180,7 +180,7 @@ fn null_takes_a_setting_back_to_its_default_and_unknown_names_stay_mistakes() {
         ),
     ] {
         let refused = server.send("PATCH", "/queues/q", &[], body);
-        refused.is_problem(400, "invalid_config");
+        refused.is_problem(400, "invalid_config", &[]);
         assert!(refused.detail().contains(expected), "{body}: {}", refused.detail());
     }
 }
@@ -190,18 +190,18 @@ fn mistakes_in_settings_are_all_told_with_the_nearest_field() {
     let server = Server::start();
     let refused = server.post(
         "/queues",
-        json!({"name": "q", "partition": 3, "ttl": "soon", "retry": {"jitters": 1}}),
+        &json!({"name": "q", "partition": 3, "ttl": "soon", "retry": {"jitters": 1}}),
     );
-    refused.is_problem(400, "invalid_config");
+    refused.is_problem(400, "invalid_config", &[]);
     for expected in ["did you mean \"partitions\"?", "ttl", "did you mean \"jitter\"?"] {
         assert!(refused.detail().contains(expected), "{expected}: {}", refused.detail());
     }
     server
-        .post("/queues", json!({"name": "a/b"}))
-        .is_problem(400, "invalid_config");
+        .post("/queues", &json!({"name": "a/b"}))
+        .is_problem(400, "invalid_config", &[]);
     server
         .send("POST", "/queues", &[], "name: q")
-        .is_problem(400, "invalid_config");
+        .is_problem(400, "invalid_config", &[]);
     assert_eq!(server.get("/queues").json["queues"], json!([]));
 }
 
@@ -236,52 +236,47 @@ fn messages_are_seen_without_being_claimed() {
     );
     server
         .get("/queues/q/messages/q:0:999")
-        .is_problem(404, "message_not_found");
+        .is_problem(404, "message_not_found", &[]);
     server
         .get("/queues/q/messages/q:7:0")
-        .is_problem(404, "message_not_found");
+        .is_problem(404, "message_not_found", &[]);
     server
         .get("/queues/q/messages/other:0:0")
-        .is_problem(404, "message_not_found");
-    server.get("/queues/q/messages/x").is_problem(400, "invalid_config");
+        .is_problem(404, "message_not_found", &[]);
+    server
+        .get("/queues/q/messages/x")
+        .is_problem(400, "invalid_config", &[]);
     server
         .get("/queues/q/messages?partition=9")
-        .is_problem(400, "invalid_config");
+        .is_problem(400, "invalid_config", &[]);
     server
         .get("/queues/q/messages?limits=9")
-        .is_problem(400, "invalid_config");
+        .is_problem(400, "invalid_config", &[]);
     assert_eq!(server.claim_all("q", "g").len(), 3);
 }
 
 #[test]
 fn settling_says_which_receipts_no_longer_hold() {
     let server = Server::start();
-    server.create("q");
-    for text in ["a", "b", "c"] {
-        server.produce("q", text);
-    }
+    server.create_of("q", &["a", "b", "c"]);
     server
-        .post("/queues/q/groups/g/settle", json!({"ack": ["q:0:0:1"]}))
-        .is_problem(404, "group_not_found");
-    let receipts: Vec<Value> = server
-        .claim_all("q", "g")
-        .iter()
-        .map(|message| message["receipt"].clone())
-        .collect();
+        .post("/queues/q/groups/g/settle", &json!({"ack": ["q:0:0:1"]}))
+        .is_problem(404, "group_not_found", &[]);
+    let receipts = server.claim_receipts("q", "g");
     let body = json!({
         "ack": [receipts[0], "q:9:0:1"],
         "nack": [{"r": receipts[1], "delay": 0}],
         "extend": [{"r": receipts[2], "visibility": "1m"}],
     });
-    let settled = server.post("/queues/q/groups/g/settle", body);
+    let settled = server.post("/queues/q/groups/g/settle", &body);
     assert_eq!((settled.status, &settled.json["settled"]), (200, &json!(3)));
     let failed = settled.json["failed"].as_array().unwrap();
     let codes: Vec<(&Value, &Value)> = failed.iter().map(|failed| (&failed["r"], &failed["code"])).collect();
     assert_eq!(codes, [(&json!("q:9:0:1"), &json!("message_not_found"))]);
     // Again after the nack, with the next delivery.
-    let again = server.post("/queues/q/groups/g/claim", json!({"wait": "5s"}));
+    let again = server.post("/queues/q/groups/g/claim", &json!({"wait": "5s"}));
     assert_eq!(again.json["messages"][0]["delivery"], 2);
-    let late = server.post("/queues/q/groups/g/settle?wait=false", json!({"ack": [receipts[1]]}));
+    let late = server.post("/queues/q/groups/g/settle?wait=false", &json!({"ack": [receipts[1]]}));
     assert_eq!(late.json["failed"][0]["code"], "lease_lost");
 }
 
@@ -289,31 +284,31 @@ fn settling_says_which_receipts_no_longer_hold() {
 fn a_claim_waits_until_a_message_comes_or_its_time_is_over() {
     let server = Server::start();
     server.create("q");
-    assert_eq!(server.post("/queues/q/groups/g/claim", json!({"wait": 10})).status, 204);
+    assert_eq!(
+        server.post("/queues/q/groups/g/claim", &json!({"wait": 10})).status,
+        204
+    );
     std::thread::scope(|threads| {
-        let claim = threads.spawn(|| server.post("/queues/q/groups/g/claim", json!({"wait": "30s"})));
+        let claim = threads.spawn(|| server.post("/queues/q/groups/g/claim", &json!({"wait": "30s"})));
         // Whether it waits already or not, it gets the message.
         server.produce("q", "a");
         assert_eq!(claim.join().unwrap().json["messages"][0]["text"], "a");
     });
     server
-        .post("/queues/q/groups/g/claim", json!({"wait": "61s"}))
-        .is_problem(400, "invalid_config");
+        .post("/queues/q/groups/g/claim", &json!({"wait": "61s"}))
+        .is_problem(400, "invalid_config", &[]);
     server
-        .post("/queues/q/groups/g/claim", json!({"max": 0}))
-        .is_problem(400, "invalid_config");
+        .post("/queues/q/groups/g/claim", &json!({"max": 0}))
+        .is_problem(400, "invalid_config", &[]);
     server
-        .post("/queues/q/groups/a:b/claim", json!({}))
-        .is_problem(400, "invalid_config");
+        .post("/queues/q/groups/a:b/claim", &json!({}))
+        .is_problem(400, "invalid_config", &[]);
 }
 
 #[test]
 fn a_group_is_declared_committed_set_back_paused_and_removed() {
     let server = Server::start();
-    server.create("q");
-    for text in ["a", "b", "c"] {
-        server.produce("q", text);
-    }
+    server.create_of("q", &["a", "b", "c"]);
     let group = "/queues/q/groups/live";
     let made = server.send("PUT", group, &[], r#"{"mode": "stream"}"#);
     assert_eq!(
@@ -323,58 +318,58 @@ fn a_group_is_declared_committed_set_back_paused_and_removed() {
     assert_eq!(server.send("PUT", group, &[], r#"{"mode": "stream"}"#).status, 200);
     server
         .send("PUT", group, &[], r#"{"mode": "work"}"#)
-        .is_problem(409, "group_exists");
+        .is_problem(409, "group_exists", &[]);
     assert_eq!(server.claim_all("q", "live").len(), 3);
-    let committed = server.post(&format!("{group}:commit"), json!({"partition": 0, "offset": 2}));
+    let committed = server.post(&format!("{group}:commit"), &json!({"partition": 0, "offset": 2}));
     assert_eq!((committed.status, &committed.json["positions"]), (200, &json!([2])));
     server
-        .post(&format!("{group}:commit"), json!({"offset": 2}))
-        .is_problem(400, "invalid_config");
+        .post(&format!("{group}:commit"), &json!({"offset": 2}))
+        .is_problem(400, "invalid_config", &[]);
     assert_eq!(
-        server.post(&format!("{group}:seek"), json!({"to": "earliest"})).status,
+        server.post(&format!("{group}:seek"), &json!({"to": "earliest"})).status,
         200
     );
     assert_eq!(server.claim_all("q", "live").len(), 3);
     server
-        .post(&format!("{group}:seek"), json!({"to": "latest", "partition": 0}))
-        .is_problem(400, "invalid_config");
+        .post(&format!("{group}:seek"), &json!({"to": "latest", "partition": 0}))
+        .is_problem(400, "invalid_config", &[]);
     assert_eq!(
         server
-            .post(&format!("{group}:seek"), json!({"to": "offset:1", "partition": 0}))
+            .post(&format!("{group}:seek"), &json!({"to": "offset:1", "partition": 0}))
             .status,
         200
     );
     assert_eq!(server.claim_all("q", "live").len(), 2);
-    assert_eq!(server.post(&format!("{group}:pause"), json!({})).json["paused"], true);
+    assert_eq!(server.post(&format!("{group}:pause"), &json!({})).json["paused"], true);
     server
-        .post(&format!("{group}/claim"), json!({}))
-        .is_problem(503, "paused");
-    assert_eq!(server.post(&format!("{group}:resume"), json!({})).json["paused"], false);
+        .post(&format!("{group}/claim"), &json!({}))
+        .is_problem(503, "paused", &[]);
+    assert_eq!(
+        server.post(&format!("{group}:resume"), &json!({})).json["paused"],
+        false
+    );
     assert_eq!(server.get("/queues/q/groups").json["groups"][0]["name"], "live");
     assert_eq!(server.get(group).status, 200);
     assert_eq!(server.send("DELETE", group, &[], "").status, 204);
-    server.get(group).is_problem(404, "group_not_found");
-    server.send("DELETE", group, &[], "").is_problem(404, "group_not_found");
+    server.get(group).is_problem(404, "group_not_found", &[]);
     server
-        .post(&format!("{group}:purge"), json!({}))
-        .is_problem(404, "not_found");
+        .send("DELETE", group, &[], "")
+        .is_problem(404, "group_not_found", &[]);
+    server
+        .post(&format!("{group}:purge"), &json!({}))
+        .is_problem(404, "not_found", &[]);
 }
 
 #[test]
 fn dead_letters_are_found_sent_again_and_thrown_away() {
     let server = Server::start();
-    server.create("q");
-    for text in ["a", "b", "c"] {
-        server.produce("q", text);
-    }
-    let receipts: Vec<Value> = server
-        .claim_all("q", "g")
-        .iter()
-        .map(|message| message["receipt"].clone())
-        .collect();
+    server.create_of("q", &["a", "b", "c"]);
+    let receipts = server.claim_receipts("q", "g");
     let reject: Vec<Value> = receipts.iter().map(|r| json!({"r": r, "reason": "bad"})).collect();
     assert_eq!(
-        server.post("/queues/q/groups/g/settle", json!({"reject": reject})).json["settled"],
+        server
+            .post("/queues/q/groups/g/settle", &json!({"reject": reject}))
+            .json["settled"],
         3
     );
     let page = server.get("/queues/q/dlq?group=g&reason=rejected&limit=2");
@@ -391,26 +386,28 @@ fn dead_letters_are_found_sent_again_and_thrown_away() {
         server.get("/queues/q/dlq?since=2999-01-01T00:00:00Z").json["messages"],
         json!([])
     );
-    server.get("/queues/q/dlq?since=soon").is_problem(400, "invalid_config");
+    server
+        .get("/queues/q/dlq?since=soon")
+        .is_problem(400, "invalid_config", &[]);
 
     server
-        .post("/queues/q/dlq:resend", json!({}))
-        .is_problem(400, "invalid_config");
+        .post("/queues/q/dlq:resend", &json!({}))
+        .is_problem(400, "invalid_config", &[]);
     server
-        .post("/queues/q/dlq:resend", json!({"filter": {}, "to": "nowhere"}))
-        .is_problem(404, "queue_not_found");
+        .post("/queues/q/dlq:resend", &json!({"filter": {}, "to": "nowhere"}))
+        .is_problem(404, "queue_not_found", &[]);
     server
-        .post("/queues/q/dlq:resend", json!({"filter": {}, "to": "lake.tags"}))
-        .is_problem(403, "not_authorized");
+        .post("/queues/q/dlq:resend", &json!({"filter": {}, "to": "lake.tags"}))
+        .is_problem(403, "not_authorized", &[]);
     server
-        .post("/queues/q/dlq:purge", json!({"ids": ["dlq.q:0:99"]}))
-        .is_problem(404, "message_not_found");
-    let resent = server.post("/queues/q/dlq:resend", json!({"ids": [letters[0]["id"]]}));
+        .post("/queues/q/dlq:purge", &json!({"ids": ["dlq.q:0:99"]}))
+        .is_problem(404, "message_not_found", &[]);
+    let resent = server.post("/queues/q/dlq:resend", &json!({"ids": [letters[0]["id"]]}));
     assert_eq!((resent.status, &resent.json), (200, &json!({"resent": 1})));
     assert_eq!(server.claim_all("q", "g")[0]["text"], "a");
     assert_eq!(
         server
-            .post("/queues/q/dlq:purge", json!({"filter": {"group": "g"}}))
+            .post("/queues/q/dlq:purge", &json!({"filter": {"group": "g"}}))
             .json,
         json!({"purged": 2})
     );
@@ -422,7 +419,7 @@ fn a_message_is_delayed_and_repeated_only_as_its_headers_say() {
     let server = Server::start();
     assert_eq!(
         server
-            .post("/queues", json!({"name": "q", "dedup_window": "1m"}))
+            .post("/queues", &json!({"name": "q", "dedup_window": "1m"}))
             .status,
         201
     );
@@ -444,7 +441,7 @@ fn a_message_is_delayed_and_repeated_only_as_its_headers_say() {
         &[("x-prop-x-dlq-queue", "a")],
         &[("x-prop-delay", "1s")],
     ] {
-        sent(headers).is_problem(400, "invalid_config");
+        sent(headers).is_problem(400, "invalid_config", &[]);
     }
     let json = server.send(
         "POST",
@@ -489,7 +486,7 @@ fn queues_of_the_lake_are_seen_and_not_touched() {
     ] {
         let refused = server.send(method, path, &[], body);
         assert_eq!(refused.json["code"], "not_authorized", "{method} {path}: {refused:?}");
-        refused.is_problem(403, "not_authorized");
+        refused.is_problem(403, "not_authorized", &[]);
     }
 }
 
@@ -498,51 +495,48 @@ fn bodies_over_their_limits_are_refused_and_the_server_goes_on() {
     let server = Server::start();
     assert_eq!(
         server
-            .post("/queues", json!({"name": "q", "max_message_size": "1KiB"}))
+            .post("/queues", &json!({"name": "q", "max_message_size": "1KiB"}))
             .status,
         201
     );
     let large = vec![b'x'; 1025];
     server
-        .send_bytes("POST", "/queues/q/messages", &[], &large)
-        .is_problem(413, "message_too_large");
-    assert_eq!(
-        server.send_bytes("POST", "/queues/q/messages", &[], &large[1..]).status,
-        201
-    );
+        .send("POST", "/queues/q/messages", &[], &large)
+        .is_problem(413, "message_too_large", &[]);
+    assert_eq!(server.send("POST", "/queues/q/messages", &[], &large[1..]).status, 201);
     let line = json!({"text": "x".repeat(1025)}).to_string();
     server
         .send("POST", "/queues/q/messages:batch", &[], &line)
-        .is_problem(413, "message_too_large");
+        .is_problem(413, "message_too_large", &[]);
     let each = server.send("POST", "/queues/q/messages:batch?atomic=false", &[], &line);
     assert_eq!(each.json["results"][0]["code"], "message_too_large");
     let lines = "{\"text\":\"\"}\n".repeat(10_001);
     server
         .send("POST", "/queues/q/messages:batch", &[], &lines)
-        .is_problem(413, "message_too_large");
+        .is_problem(413, "message_too_large", &[]);
     let lines = "{\"text\":\"\"}\n".repeat(10_000);
     assert_eq!(server.send("POST", "/queues/q/messages:batch", &[], &lines).status, 201);
     let nested = format!("{{\"ack\": {}", "[".repeat(100_000));
     server
         .send("POST", "/queues/q/groups/g/claim", &[], &nested)
-        .is_problem(400, "invalid_config");
+        .is_problem(400, "invalid_config", &[]);
     server
         .send("POST", "/queues", &[], &nested)
-        .is_problem(400, "invalid_config");
-    server.get("/queues/%ff").is_problem(404, "not_found");
-    server.get("/queues/..%2f").is_problem(404, "queue_not_found");
+        .is_problem(400, "invalid_config", &[]);
+    server.get("/queues/%ff").is_problem(404, "not_found", &[]);
+    server.get("/queues/..%2f").is_problem(404, "queue_not_found", &[]);
 }
 
 #[test]
 fn a_queue_is_made_by_its_first_message_only_if_that_is_allowed() {
     Server::start()
         .send("POST", "/queues/new/messages", &[], "a")
-        .is_problem(404, "queue_not_found");
+        .is_problem(404, "queue_not_found", &[]);
     let server = Server::with(true);
     assert_eq!(server.send("POST", "/queues/new/messages", &[], "a").status, 201);
     server
         .send("POST", "/queues/dlq.new/messages", &[], "a")
-        .is_problem(403, "not_authorized");
+        .is_problem(403, "not_authorized", &[]);
 }
 
 #[test]

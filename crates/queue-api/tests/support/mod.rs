@@ -3,7 +3,7 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
-use std::io::Read as _;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,23 +14,15 @@ use thalweg_log::disk::Folder;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Queues, QueuesOptions, SystemClock};
+use thalweg_tests::Api;
 use tokio::runtime::Runtime;
 
 pub struct Server {
-    pub url: String,
+    api: Api,
     pub queues: Queues,
     pub runtime: Runtime,
     log: Arc<EmbeddedLog>,
     _folder: TempDir,
-}
-
-/// An answer with its body read.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: ureq::http::HeaderMap,
-    pub text: String,
-    pub json: Value,
 }
 
 impl Server {
@@ -65,10 +57,10 @@ impl Server {
             .into_iter()
             .fold(Router::new(), |all, mount| all.merge(mount.router));
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let api = Api::new(&listener.local_addr().unwrap().to_string());
         runtime.spawn(async move { axum::serve(listener, router).await });
         Server {
-            url,
+            api,
             queues,
             runtime,
             log,
@@ -85,71 +77,46 @@ impl Server {
         self.create_with(name, settings);
     }
 
+    /// The same with these messages.
+    pub fn create_of(&self, name: &str, texts: &[&str]) {
+        self.create(name);
+        for text in texts {
+            self.produce(name, text);
+        }
+    }
+
     pub fn create_with(&self, name: &str, settings: QueueSettings) {
         self.runtime.block_on(self.queues.create(name, settings)).unwrap();
     }
 
-    pub fn post(&self, path: &str, body: Value) -> Answer {
-        self.send("POST", path, &[("content-type", "application/json")], &body.to_string())
-    }
-
-    pub fn get(&self, path: &str) -> Answer {
-        self.send("GET", path, &[], "")
-    }
-
-    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        self.send_bytes(method, path, headers, body.as_bytes())
-    }
-
-    pub fn send_bytes(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-        let mut response = self.open(method, path, headers, body);
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let mut text = String::new();
-        response.body_mut().as_reader().read_to_string(&mut text).unwrap();
-        let json = serde_json::from_str(&text).unwrap_or_default();
-        Answer {
-            status,
-            headers,
-            text,
-            json,
-        }
-    }
-
-    /// The answer with a body that still comes.
-    pub fn open(
-        &self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &[u8],
-    ) -> ureq::http::Response<ureq::Body> {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .allow_non_standard_methods(true)
-            .proxy(None)
-            .timeout_global(Some(Duration::from_secs(40)));
-        let agent: ureq::Agent = config.build().into();
-        let mut request = ureq::http::Request::builder()
-            .method(method)
-            .uri(format!("{}/api/v1{path}", self.url));
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(body.to_vec()).unwrap();
-        agent.run(request).unwrap()
-    }
-
     /// All messages that a group gets now.
     pub fn claim_all(&self, queue: &str, group: &str) -> Vec<Value> {
-        let claimed = self.post(&format!("/queues/{queue}/groups/{group}/claim"), json!({"max": 10_000}));
+        let claimed = self.post(
+            &format!("/queues/{queue}/groups/{group}/claim"),
+            &json!({"max": 10_000}),
+        );
         assert!([200, 204].contains(&claimed.status), "{claimed:?}");
         claimed.json["messages"].as_array().cloned().unwrap_or_default()
+    }
+
+    pub fn claim_receipts(&self, queue: &str, group: &str) -> Vec<Value> {
+        let messages = self.claim_all(queue, group);
+        messages.iter().map(|message| message["receipt"].clone()).collect()
     }
 
     pub fn produce(&self, queue: &str, text: &str) -> Value {
         let produced = self.send("POST", &format!("/queues/{queue}/messages"), &[], text);
         assert_eq!(produced.status, 201, "{produced:?}");
         produced.json
+    }
+}
+
+/// It is asked by its client.
+impl Deref for Server {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
     }
 }
 
@@ -160,27 +127,6 @@ impl Drop for Server {
         // A request that hangs fails its test and no other.
         let idle = tokio::runtime::Builder::new_current_thread().build().unwrap();
         std::mem::replace(&mut self.runtime, idle).shutdown_timeout(Duration::from_secs(5));
-    }
-}
-
-impl Answer {
-    /// An error in the one form that all have.
-    pub fn is_problem(&self, status: u16, code: &str) {
-        assert_eq!(
-            (self.status, self.json["code"].as_str()),
-            (status, Some(code)),
-            "{self:?}"
-        );
-        assert_eq!(self.headers["content-type"], "application/problem+json");
-        assert_eq!(self.json["status"], status);
-        assert_eq!(self.json["type"], format!("urn:thalweg:error:{code}"));
-        assert!(!self.detail().is_empty() && self.json["title"].is_string());
-        let retry = self.headers.contains_key("retry-after");
-        assert_eq!(retry, [429, 503, 507].contains(&status), "{self:?}");
-    }
-
-    pub fn detail(&self) -> &str {
-        self.json["detail"].as_str().unwrap_or_default()
     }
 }
 
