@@ -1,10 +1,14 @@
 //! Limits on a request body: how large it may be and how slowly it may come. The handler sees an error at the limit;
 //! the client gets one sentence with status 413 or 408, whatever the handler made of it.
+//!
+//! Only time in which the handler waits for the client counts as slow. A limit on the mean since the first byte would be
+//! none: who sends much at once could then be silent for as long as it takes to send that slowly, and hold the memory.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
@@ -19,7 +23,7 @@ use crate::Limits;
 use crate::refusal::refusal;
 
 /// How long a body that is refused is read on.
-const DRAIN_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 const NONE: u8 = 0;
 const TOO_LARGE: u8 = 1;
@@ -50,6 +54,7 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
 
 fn refused(fault: u8, limits: Limits) -> Response {
     let (bytes_max, bytes_per_second) = (limits.body_bytes_max, limits.body_bytes_per_second_min);
+    let grace = limits.body_grace;
     match fault {
         TOO_LARGE => refusal(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -60,7 +65,7 @@ fn refused(fault: u8, limits: Limits) -> Response {
             StatusCode::REQUEST_TIMEOUT,
             "request_timeout",
             format!(
-                "the request body came slower than {bytes_per_second} bytes per second; send it over a faster line or in parts"
+                "the request body came slower than {bytes_per_second} bytes per second for {grace:?}; send it over a faster line or in parts"
             ),
         ),
     }
@@ -68,23 +73,21 @@ fn refused(fault: u8, limits: Limits) -> Response {
 
 struct LimitedBody {
     inner: Body,
-    limits: Limits,
+    bytes_max: u64,
     received: u64,
-    start: Instant,
+    pace: Pace,
     deadline: Pin<Box<Sleep>>,
     fault: Arc<AtomicU8>,
 }
 
 impl LimitedBody {
     fn new(inner: Body, limits: Limits, fault: Arc<AtomicU8>) -> LimitedBody {
-        let start = Instant::now();
-        let deadline = Box::pin(sleep_until(start + limits.body_grace));
         LimitedBody {
             inner,
-            limits,
+            bytes_max: limits.body_bytes_max as u64,
             received: 0,
-            start,
-            deadline,
+            pace: Pace::new(limits),
+            deadline: Box::pin(sleep_until(Instant::now())),
             fault,
         }
     }
@@ -119,17 +122,23 @@ impl HttpBody for LimitedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         match Pin::new(&mut self.inner).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
-                self.received += frame.data_ref().map_or(0, |data| data.len() as u64);
-                if self.received > self.limits.body_bytes_max as u64 {
+                let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.received += bytes;
+                if self.received > self.bytes_max {
                     return Poll::Ready(Some(Err(self.fail(TOO_LARGE))));
                 }
-                let earned = self.received / self.limits.body_bytes_per_second_min.max(1);
-                let deadline = self.start + self.limits.body_grace + std::time::Duration::from_secs(earned);
-                self.deadline.as_mut().reset(deadline);
+                self.pace.received(bytes, Instant::now());
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Pending if self.deadline.as_mut().poll(context).is_ready() => {
-                Poll::Ready(Some(Err(self.fail(TOO_SLOW))))
+            Poll::Pending => {
+                let until = self.pace.waits_until(Instant::now());
+                if self.deadline.deadline() != until {
+                    self.deadline.as_mut().reset(until);
+                }
+                match self.deadline.as_mut().poll(context) {
+                    Poll::Ready(()) => Poll::Ready(Some(Err(self.fail(TOO_SLOW)))),
+                    Poll::Pending => Poll::Pending,
+                }
             }
             other => other,
         }
@@ -141,5 +150,87 @@ impl HttpBody for LimitedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+/// How much longer a client may keep the handler waiting: `grace` at first and never more, less the time it has, and with each
+/// byte what that byte may take.
+struct Pace {
+    grace: Duration,
+    left: Duration,
+    bytes_per_second_min: u64,
+    waiting_since: Option<Instant>,
+}
+
+impl Pace {
+    fn new(limits: Limits) -> Pace {
+        Pace {
+            grace: limits.body_grace,
+            left: limits.body_grace,
+            bytes_per_second_min: limits.body_bytes_per_second_min.max(1),
+            waiting_since: None,
+        }
+    }
+
+    /// The handler waits, since now or before: until when it does.
+    fn waits_until(&mut self, now: Instant) -> Instant {
+        *self.waiting_since.get_or_insert(now) + self.left
+    }
+
+    fn received(&mut self, bytes: u64, now: Instant) {
+        if let Some(since) = self.waiting_since.take() {
+            self.left = self.left.saturating_sub(now - since);
+        }
+        let earned = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second_min as f64);
+        self.left = (self.left + earned).min(self.grace);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn pace() -> (Pace, Instant) {
+        let limits = Limits {
+            body_grace: 20 * SECOND,
+            body_bytes_per_second_min: 1000,
+            ..Limits::default()
+        };
+        (Pace::new(limits), Instant::now())
+    }
+
+    #[test]
+    fn much_at_once_buys_no_more_silence_than_nothing_does() {
+        let (mut pace, start) = pace();
+        assert_eq!(pace.waits_until(start), start + 20 * SECOND);
+        pace.received(30 << 20, start + SECOND);
+        assert_eq!(pace.waits_until(start + SECOND), start + 21 * SECOND);
+    }
+
+    #[test]
+    fn who_keeps_the_pace_may_go_on_for_ever_and_who_drips_may_not() {
+        for (bytes, goes_on) in [(1000, true), (990, false)] {
+            let (mut pace, mut now) = pace();
+            let kept = (0..10_000).all(|_| {
+                let until = pace.waits_until(now);
+                now += SECOND;
+                pace.received(bytes, now);
+                now < until
+            });
+            assert_eq!(kept, goes_on, "{bytes} bytes per second");
+        }
+    }
+
+    #[test]
+    fn a_client_is_not_slow_while_nobody_asks_it() {
+        let (mut pace, start) = pace();
+        pace.received(1, start);
+        let late = start + 3600 * SECOND;
+        assert_eq!(pace.waits_until(late), late + 20 * SECOND);
+        pace.received(0, late + 15 * SECOND);
+        let later = late + 3600 * SECOND;
+        assert_eq!(pace.waits_until(later), later + 5 * SECOND);
     }
 }

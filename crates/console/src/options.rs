@@ -48,9 +48,9 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// Request body; more is status 413. Beyond what any path takes: paths have limits of their own, and say what they are of.
     pub body_bytes_max: usize,
-    /// A request body may take this long …
+    /// So long a client may keep a request waiting for its body, in all …
     pub body_grace: Duration,
-    /// … and one second more for each of these bytes that arrived; slower is status 408.
+    /// … but as many bytes give it a second back, up to `body_grace`; slower, or silent for longer, is status 408.
     pub body_bytes_per_second_min: u64,
     /// How long a client may take nothing of a response that is ready for it.
     pub write_stall_max: Duration,

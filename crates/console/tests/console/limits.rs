@@ -52,6 +52,30 @@ async fn a_body_that_drips_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_body_that_begins_fast_and_stops_is_given_up_and_others_are_served_meanwhile() {
+    let mut hasty = options();
+    hasty.limits.body_grace = Duration::from_millis(300);
+    // What is sent here would last for days.
+    hasty.limits.body_bytes_per_second_min = 1;
+    let running = start_with(hasty).await;
+    let begun = format!(
+        "POST /echo HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 2000000\r\n\r\n{}",
+        "x".repeat(1_000_000)
+    );
+    let mut stalled = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connect(&running).await;
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        stalled.push(stream);
+    }
+    assert_eq!(send(&running, "POST", "/echo", &[], "x").await.status, 200);
+    for mut stream in stalled {
+        let answer = tokio::time::timeout(Duration::from_secs(60), exchange(&mut stream, b""));
+        assert_eq!(answer.await.unwrap().unwrap().status, 408);
+    }
+}
+
+#[tokio::test]
 async fn headers_that_are_too_large_are_refused() {
     let running = start_with(options()).await;
     let large = format!("x-large: {}", "x".repeat(70 << 10));
