@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use thalweg_config::Fields;
+use thalweg_telemetry::IntCounter;
 
+use crate::component::Component;
 use crate::parse::ParseContext;
 
 /// A batch is written when any of these is reached; a limit that is not given holds nothing back.
@@ -57,10 +59,16 @@ impl Batching {
         holds_back.then_some(policy)
     }
 
-    /// Whether so much is enough.
-    pub(crate) fn is_enough(&self, messages: usize, bytes: usize) -> bool {
+    /// The limit that so much has reached.
+    pub(crate) fn enough(&self, messages: usize, bytes: usize) -> Option<Mechanism> {
         let reached = |limit: usize, value: usize| limit > 0 && value >= limit;
-        reached(self.count, messages) || reached(self.byte_size, bytes) || bytes >= BYTES_MAX
+        if reached(self.count, messages) {
+            Some(Mechanism::Count)
+        } else if reached(self.byte_size, bytes) || bytes >= BYTES_MAX {
+            Some(Mechanism::Size)
+        } else {
+            None
+        }
     }
 
     /// The policy of two outputs that are written together: what either calls enough is.
@@ -80,6 +88,43 @@ impl Batching {
     }
 }
 
+/// Why a batch was not collected any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mechanism {
+    Count,
+    Size,
+    Period,
+    /// Somebody waits for it, or nothing more comes.
+    Flush,
+}
+
+/// `batch_created`: the batches that were collected in front of an output.
+pub(crate) struct Batches([(Mechanism, IntCounter); 4]);
+
+impl Batches {
+    pub fn new(component: &Component) -> Batches {
+        let counter = |mechanism: Mechanism, label| {
+            let help = "Batches collected as `batching` says, by the limit that ended them.";
+            let labels = [("mechanism", label)];
+            let counter = component
+                .metrics
+                .counter_with(&component.id, "batch_created", help, &labels);
+            (mechanism, counter)
+        };
+        Batches([
+            counter(Mechanism::Count, "count"),
+            counter(Mechanism::Size, "size"),
+            counter(Mechanism::Period, "period"),
+            counter(Mechanism::Flush, "flush"),
+        ])
+    }
+
+    pub fn created(&self, mechanism: Mechanism) {
+        let counters = self.0.iter().filter(|(known, _)| *known == mechanism);
+        counters.for_each(|(_, counter)| counter.inc());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,9 +136,12 @@ mod tests {
             byte_size,
             period: None,
         };
-        assert!(!policy(3, 0).is_enough(2, 1000) && policy(3, 0).is_enough(3, 0));
-        assert!(!policy(0, 100).is_enough(5, 99) && policy(3, 100).is_enough(1, 100));
-        assert!(!policy(0, 0).is_enough(1_000_000, 1000) && policy(0, 0).is_enough(1, BYTES_MAX));
+        assert_eq!(policy(3, 0).enough(2, 1000), None);
+        assert_eq!(policy(3, 0).enough(3, 0), Some(Mechanism::Count));
+        assert_eq!(policy(0, 100).enough(5, 99), None);
+        assert_eq!(policy(3, 100).enough(1, 100), Some(Mechanism::Size));
+        assert_eq!(policy(0, 0).enough(1_000_000, 1000), None);
+        assert_eq!(policy(0, 0).enough(1, BYTES_MAX), Some(Mechanism::Size));
         let both = Batching::both(Some(policy(3, 0)), Some(policy(9, 50)));
         assert_eq!(both, Some(policy(3, 50)));
         assert_eq!(Batching::both(None, Some(policy(9, 50))), Some(policy(9, 50)));

@@ -2,6 +2,7 @@
 //! refuses for good, and acknowledges the rest.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -10,7 +11,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::batching::Batching;
+use crate::batching::{Batches, Batching, Mechanism};
+use crate::component::Component;
 use crate::context::{DeadLetters, Letter, whose};
 use crate::driven::{Driven, Refusal, Unopened, Write};
 use crate::queue::Weight as _;
@@ -18,6 +20,10 @@ use crate::{BoxFuture, queue};
 
 /// Letters written together.
 const LETTERS_MAX: usize = 1000;
+
+/// Letters that an output wants collected, without saying for how long, are written after this: whether another message
+/// will ever fail nobody knows, and the sources of these wait.
+const LETTERS_PERIOD: Duration = Duration::from_secs(1);
 
 /// Batches are joined into one write up to about this size.
 const JOINED_BYTES_MAX: usize = 4 << 20;
@@ -54,7 +60,7 @@ impl Delivery {
     async fn deliver(&self, queue: &mut queue::Receiver<Batch>) -> Result<(), String> {
         let output = &self.driven.output;
         let mut writes = FuturesUnordered::new();
-        let mut held = Held::new(output.batching(), output.joins());
+        let mut held = Held::new(output.batching(), output.joins(), &self.driven.component);
         let mut more = true;
         while more || !writes.is_empty() {
             let free = writes.len() < output.max_in_flight();
@@ -66,10 +72,10 @@ impl Delivery {
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 Some(written) = writes.next() => written?,
-                () = held.due() => held.flush = true,
-                () = self.hurry.notified(), if held.batch.is_some() => held.flush = true,
+                () = held.due() => held.flush = Some(Mechanism::Period),
+                () = self.hurry.notified(), if held.batch.is_some() => held.flush = Some(Mechanism::Flush),
                 batch = queue.receive(), if takes => match batch {
-                    Some(batch) => held.add(batch, queue),
+                    Some(batch) => held.add(batch, || queue.try_receive()),
                     None => more = false,
                 },
             }
@@ -112,36 +118,46 @@ impl Delivery {
     }
 
     async fn deliver_letters(&self, queue: &mut queue::Receiver<Letter>) -> Result<(), String> {
-        loop {
-            let first = tokio::select! {
+        let policy = self.driven.output.batching().map(|policy| Batching {
+            period: policy.period.or(Some(LETTERS_PERIOD)),
+            ..policy
+        });
+        let mut held = Held::new(policy, LETTERS_MAX, &self.driven.component);
+        let mut more = true;
+        while more {
+            tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                first = queue.receive() => first,
-            };
-            let Some(first) = first else { return Ok(()) };
-            let mut letters = vec![first];
-            while letters.len() < LETTERS_MAX
-                && let Some(letter) = queue.try_receive()
-            {
-                letters.push(letter);
+                () = held.due() => held.flush = Some(Mechanism::Period),
+                letter = queue.receive(), if held.takes(true) => match letter {
+                    Some(letter) => held.add(vec![letter], || queue.try_receive().map(|next| vec![next])),
+                    None => more = false,
+                },
             }
-            let messages = Arc::new(letters.iter().map(|letter| letter.message.clone()).collect::<Vec<_>>());
-            let written = tokio::select! {
-                () = self.stop.cancelled() => return Ok(()),
-                written = self.driven.finish(self.driven.start(&messages), &messages) => written,
-            };
-            for refusal in written.as_deref().unwrap_or_default() {
-                self.driven.component.warn_limited("dead_letter", 1, || {
-                    format!(
-                        "the dead letter output refused a message, which is lost: {}",
-                        refusal.error
-                    )
-                });
+            if let Some(letters) = held.ready(!more) {
+                self.write_letters(letters).await?;
             }
-            for mut letter in letters {
-                letter.ack.dropped(letter.reason, 1);
-            }
-            written?;
         }
+        Ok(())
+    }
+
+    async fn write_letters(&self, letters: Vec<Letter>) -> Result<(), String> {
+        let messages = Arc::new(letters.iter().map(|letter| letter.message.clone()).collect::<Vec<_>>());
+        let written = tokio::select! {
+            () = self.stop.cancelled() => return Ok(()),
+            written = self.driven.finish(self.driven.start(&messages), &messages) => written,
+        };
+        for refusal in written.as_deref().unwrap_or_default() {
+            self.driven.component.warn_limited("dead_letter", 1, || {
+                format!(
+                    "the dead letter output refused a message, which is lost: {}",
+                    refusal.error
+                )
+            });
+        }
+        for mut letter in letters {
+            letter.ack.dropped(letter.reason, 1);
+        }
+        written.map(drop)
     }
 
     /// Calls the output now, which fixes the batch's place in the order; the future brings it to its end.
@@ -177,28 +193,66 @@ impl Delivery {
     }
 }
 
+/// What is collected for one write.
+trait Collected: Sized {
+    fn count(&self) -> usize;
+    fn size(&self) -> usize;
+    fn join(&mut self, next: Self);
+}
+
+impl Collected for Batch {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn size(&self) -> usize {
+        self.bytes()
+    }
+
+    fn join(&mut self, next: Batch) {
+        self.append(next);
+    }
+}
+
+impl Collected for Vec<Letter> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn size(&self) -> usize {
+        self.iter().map(|letter| letter.bytes()).sum()
+    }
+
+    fn join(&mut self, next: Vec<Letter>) {
+        self.extend(next);
+    }
+}
+
 /// What is to be written next.
-struct Held {
+struct Held<C> {
     policy: Option<Batching>,
-    /// Batches that are written together without a policy.
+    /// As many are written together without a policy.
     joins: usize,
-    batch: Option<Batch>,
+    batch: Option<C>,
     bytes: usize,
     /// When the batch is written at the latest.
     until: Option<Instant>,
-    /// It is written as soon as the output takes it.
-    flush: bool,
+    /// It is written as soon as the output takes it, for this reason.
+    flush: Option<Mechanism>,
+    /// Batches that were collected, with a policy.
+    batches: Option<Batches>,
 }
 
-impl Held {
-    fn new(policy: Option<Batching>, joins: usize) -> Held {
+impl<C: Collected> Held<C> {
+    fn new(policy: Option<Batching>, joins: usize, component: &Component) -> Held<C> {
         Held {
             policy,
             joins,
             batch: None,
             bytes: 0,
             until: None,
-            flush: false,
+            flush: None,
+            batches: policy.map(|_| Batches::new(component)),
         }
     }
 
@@ -206,7 +260,7 @@ impl Held {
     fn takes(&self, free: bool) -> bool {
         match (&self.policy, &self.batch) {
             (None, held) => free && held.is_none(),
-            (Some(policy), Some(batch)) => !self.flush && !policy.is_enough(batch.len(), self.bytes),
+            (Some(policy), Some(batch)) => self.flush.is_none() && policy.enough(batch.count(), self.bytes).is_none(),
             (Some(_), None) => true,
         }
     }
@@ -214,14 +268,14 @@ impl Held {
     /// Ends when the period is over, if one runs.
     async fn due(&self) {
         match self.until {
-            Some(until) if !self.flush => tokio::time::sleep_until(until).await,
+            Some(until) if self.flush.is_none() => tokio::time::sleep_until(until).await,
             _ => std::future::pending().await,
         }
     }
 
-    /// Adds a batch, and without a policy those that wait behind it, up to `joins` of them: they share one write and one
+    /// Adds to what is held, and without a policy what waits behind, up to `joins` of it: they share one write and one
     /// verdict.
-    fn add(&mut self, batch: Batch, queue: &mut queue::Receiver<Batch>) {
+    fn add(&mut self, batch: C, mut waiting: impl FnMut() -> Option<C>) {
         self.put(batch);
         if self.policy.is_some() {
             return;
@@ -230,18 +284,18 @@ impl Held {
             if self.bytes >= JOINED_BYTES_MAX {
                 break;
             }
-            let Some(next) = queue.try_receive() else { break };
+            let Some(next) = waiting() else { break };
             self.put(next);
         }
     }
 
-    fn put(&mut self, batch: Batch) {
+    fn put(&mut self, batch: C) {
         // It looks at every message, so it is asked for only where it matters.
         if self.policy.is_some() || self.joins > 1 {
-            self.bytes += batch.bytes();
+            self.bytes += batch.size();
         }
         match &mut self.batch {
-            Some(held) => held.append(batch),
+            Some(held) => held.join(batch),
             None => {
                 let period = self.policy.and_then(|policy| policy.period);
                 self.until = period.map(|period| Instant::now() + period);
@@ -251,13 +305,14 @@ impl Held {
     }
 
     /// What is written now; `last`: nothing follows that it could wait for.
-    fn ready(&mut self, last: bool) -> Option<Batch> {
+    fn ready(&mut self, last: bool) -> Option<C> {
         let batch = self.batch.as_ref()?;
-        let enough = |policy: Batching| policy.is_enough(batch.len(), self.bytes);
-        if !last && !self.flush && !self.policy.is_none_or(enough) {
-            return None;
+        if let Some(policy) = self.policy {
+            let enough = policy.enough(batch.count(), self.bytes).or(self.flush);
+            let created = enough.or(last.then_some(Mechanism::Flush))?;
+            self.batches.as_ref().inspect(|batches| batches.created(created));
         }
-        (self.bytes, self.until, self.flush) = (0, None, false);
+        (self.bytes, self.until, self.flush) = (0, None, None);
         self.batch.take()
     }
 }

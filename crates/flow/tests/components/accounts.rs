@@ -97,3 +97,43 @@ output: {{kept: {{}}}}
         assert!(failed >= 1, "for {dead_letter}: {report:?}");
     }
 }
+
+#[test]
+fn a_dead_letter_with_batching_collects_before_it_writes() {
+    let world = World::new();
+    let running = world.start(
+        "
+input: {given: {batches: [[a], [b], [c], [d], [e]], forever: true}}
+pipeline: {processors: [{trip: fails}]}
+output: {kept: {}}
+dead_letter: {kept: {name: dead, batching: {count: 2, period: 1h}}}
+",
+    );
+    until("two batches are full", || world.writes("dead") == [2, 2]);
+    until("their sources hear of it", || running.handle.counts().in_flight == 1);
+    // The last one waits for another, or for the end.
+    let report = world.stop(running, Duration::from_secs(30));
+    assert_eq!(world.writes("dead"), [2, 2, 1]);
+    assert_eq!((report.counts.dropped_total(), report.unacknowledged), (5, 0));
+    let created = |mechanism: &str| world.metric("batch_created", &format!("mechanism=\"{mechanism}\""));
+    assert_eq!((created("count"), created("flush")), (2.0, 1.0));
+}
+
+#[test]
+fn a_letter_does_not_wait_for_ever_for_others_to_fail() {
+    for batching in ["count: 1000", "count: 1000, period: 10ms"] {
+        let world = World::new();
+        // The flow ends by itself only when its one message is settled.
+        let report = world.run(&format!(
+            "
+input: {{given: {{batches: [[a]]}}}}
+pipeline: {{processors: [{{trip: fails}}]}}
+output: {{kept: {{}}}}
+dead_letter: {{kept: {{name: dead, batching: {{{batching}}}}}}}
+"
+        ));
+        assert_eq!(world.texts("dead"), ["a"], "{batching}");
+        assert_eq!(report.counts.dropped_total(), 1, "{batching}");
+        assert_eq!(world.metric("batch_created", "mechanism=\"period\""), 1.0, "{batching}");
+    }
+}

@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use thalweg_config::{ComponentNode, Config, Diagnostics, Fields, LoadOptions, Node, Source, load};
 use thalweg_flow::{
-    Backoff, BoxFuture, BuildContext, BuildError, DeadLetterOutput, Flow, FlowEnvironment, FlowHandle, FlowSpec, Input,
-    InputContext, InputError, InputSpec, OpenError, Output, OutputContext, OutputSpec, ParseContext, Processor,
-    ProcessorSpec, Registry, Rejection, StageContext, StopReport, WriteError,
+    Backoff, Batching, BoxFuture, BuildContext, BuildError, DeadLetterOutput, Flow, FlowEnvironment, FlowHandle,
+    FlowSpec, Input, InputContext, InputError, InputSpec, OpenError, Output, OutputContext, OutputSpec, ParseContext,
+    Processor, ProcessorSpec, Registry, Rejection, StageContext, StopReport, WriteError,
 };
 use thalweg_record::{Batch, DropReason, Message, Outcome};
 use thalweg_telemetry::{Metrics, StatusSource};
@@ -280,6 +280,7 @@ struct Kept {
     close_hangs: bool,
     slots: usize,
     joins: usize,
+    batching: Option<Batching>,
     seen: Seen,
 }
 
@@ -306,6 +307,7 @@ impl Kept {
             close_hangs: fields.bool("close_hangs", false),
             slots: size(fields.int("slots", 1)),
             joins: size(fields.int("joins", 1)),
+            batching: Batching::read(&mut fields, context),
             seen: seen.clone(),
         };
         fields.finish();
@@ -377,6 +379,10 @@ impl Output for Kept {
 
     fn joins(&self) -> usize {
         self.joins
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        self.batching
     }
 
     fn backoff(&self) -> Backoff {

@@ -250,3 +250,38 @@ output_resources:
         assert_eq!(world.texts("out"), ["a!"], "for {output}");
     }
 }
+
+#[test]
+fn batches_that_are_collected_count_by_what_ended_them() {
+    for (batching, first, mechanism, writes) in [
+        ("count: 2, period: 1h", 2.0, "count", vec![2, 2, 1]),
+        ("byte_size: 10kB", 1.0, "size", vec![3, 2]),
+        ("count: 100, period: 1ms", 1.0, "period", vec![]),
+    ] {
+        let world = World::new();
+        let text = "x".repeat(4000);
+        let running = world.start(&format!(
+            "
+input: {{given: {{batches: [[{text}], [{text}], [{text}], [{text}], [{text}]], forever: true}}}}
+output: {{kept: {{batching: {{{batching}}}}}}}
+"
+        ));
+        let created = |mechanism: &str| world.metric("batch_created", &format!("mechanism=\"{mechanism}\""));
+        until("some are collected", || created(mechanism) >= first);
+        let report = world.stop(running, Duration::from_secs(30));
+        assert_eq!(report.counts.out, 5, "{batching}");
+        if !writes.is_empty() {
+            assert_eq!(world.writes("out"), writes, "{batching}");
+            assert_eq!((created(mechanism), created("flush")), (first, 1.0), "{batching}");
+        }
+        let all = world.metric("batch_created", "path=\"root.output\"");
+        assert_eq!(all, world.metric("output_batch_sent", ""), "{batching}");
+    }
+}
+
+#[test]
+fn an_output_without_batching_creates_no_batches() {
+    let world = World::new();
+    world.run("input: {given: {batches: [[a]]}}\noutput: {kept: {joins: 3}}\n");
+    assert!(!world.metrics.text().contains("batch_created"));
+}
