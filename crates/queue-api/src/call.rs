@@ -1,33 +1,25 @@
 //! One request: names from its path, parameters from its address, its body within a limit.
-//!
-//! A body that is announced larger than its limit is refused before it is read. All bodies together take no more memory than
-//! [`BODIES_BYTES_MAX`]; whoever comes when that is used up waits.
 
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt as _;
+use bytes::Bytes;
 use thalweg_queue::names::{NameKind, check_name};
 use thalweg_queue::settings::{GroupMode, GroupSettings};
 use thalweg_queue::{Group, Queue, QueueError, Queues};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 
+use crate::body::{Bodies, Room};
 use crate::problem::{Problem, Result};
 
-/// Of all requests at the same time.
-const BODIES_BYTES_MAX: usize = 256 << 20;
-const PERMIT_BYTES: usize = 1 << 10;
-/// How long a body that is refused is read on.
-const READ_ON_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 /// A body without messages.
 pub const SMALL_BODY_BYTES_MAX: usize = 4 << 20;
 
 /// What all requests share.
 pub struct Shared {
     pub queues: Queues,
-    bodies: Arc<Semaphore>,
+    bodies: Bodies,
     /// Something was settled in a stream group.
     pub stream_settled: Notify,
 }
@@ -36,7 +28,7 @@ impl Shared {
     pub fn new(queues: Queues) -> Arc<Shared> {
         Arc::new(Shared {
             queues,
-            bodies: Arc::new(Semaphore::new(BODIES_BYTES_MAX / PERMIT_BYTES)),
+            bodies: Bodies::new(),
             stream_settled: Notify::new(),
         })
     }
@@ -50,7 +42,7 @@ pub struct Call {
     /// Read by one, but a call is looked at by several.
     pub body: Mutex<Body>,
     /// Of the body, until the request is answered.
-    pub memory: Option<OwnedSemaphorePermit>,
+    pub memory: Option<Room>,
 }
 
 impl Call {
@@ -134,29 +126,12 @@ impl Call {
 
     /// The body, if it has no more bytes than that; `limit_of` says what the limit is of, and how to keep it.
     pub async fn body(&mut self, limit: usize, limit_of: &str) -> Result<Bytes> {
-        let too_large = || Problem::too_large(format!("the body has more than {limit} bytes, {limit_of}"));
         let declared = self.headers.get(header::CONTENT_LENGTH);
         let declared = declared.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         let body = self.body.get_mut().map(std::mem::take).unwrap_or_default();
-        let mut chunks = body.into_data_stream();
-        if declared.is_some_and(|length| length > limit) {
-            read_on(&mut chunks).await;
-            return Err(too_large());
-        }
-        let permits = u32::try_from(declared.unwrap_or(limit).div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let bodies = self.shared.bodies.clone();
-        self.memory = bodies.acquire_many_owned(permits).await.ok();
-        let mut whole = Whole::default();
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|_| Problem::invalid("the body ends before it is whole; send it again"))?;
-            if whole.len() + chunk.len() > limit {
-                drop(whole);
-                read_on(&mut chunks).await;
-                return Err(too_large());
-            }
-            whole.push(chunk);
-        }
-        Ok(whole.done())
+        let (whole, room) = self.shared.bodies.read(body, declared, limit, limit_of).await?;
+        self.memory = Some(room);
+        Ok(whole)
     }
 
     pub async fn small_body(&mut self) -> Result<Bytes> {
@@ -168,12 +143,6 @@ impl Call {
     }
 }
 
-/// A client that is still sending when the connection closes may never see the answer.
-async fn read_on(chunks: &mut axum::body::BodyDataStream) {
-    let to_the_end = async { while let Some(Ok(_)) = chunks.next().await {} };
-    let _ = tokio::time::timeout(READ_ON_MAX, to_the_end).await;
-}
-
 /// Whether a user may do this with a queue of this name.
 pub fn user_queue(name: &str, verb: &str) -> Result<()> {
     let reason = match NameKind::of(name) {
@@ -182,36 +151,4 @@ pub fn user_queue(name: &str, verb: &str) -> Result<()> {
         NameKind::Buffer => "names beginning with buffer. belong to the buffers of pipelines; change the pipeline",
     };
     Err(Problem::not_authorized(format!("{verb} queue {name}"), reason))
-}
-
-/// Chunks; a body of one is not copied.
-#[derive(Default)]
-struct Whole {
-    first: Bytes,
-    rest: BytesMut,
-}
-
-impl Whole {
-    fn len(&self) -> usize {
-        self.first.len() + self.rest.len()
-    }
-
-    fn push(&mut self, chunk: Bytes) {
-        if self.len() == 0 {
-            self.first = chunk;
-        } else {
-            if self.rest.is_empty() {
-                self.rest.extend_from_slice(&self.first);
-                self.first.clear();
-            }
-            self.rest.extend_from_slice(&chunk);
-        }
-    }
-
-    fn done(self) -> Bytes {
-        match self.rest.is_empty() {
-            true => self.first,
-            false => self.rest.freeze(),
-        }
-    }
 }

@@ -9,6 +9,7 @@
 mod admin;
 mod answer;
 mod batch;
+mod body;
 mod browse;
 mod call;
 mod claim;

@@ -40,6 +40,17 @@ impl Problem {
         Problem::new(413, "message_too_large", detail)
     }
 
+    /// The bodies that are read take all the room there is for them.
+    pub fn too_many_bodies(bytes_max: usize) -> Problem {
+        let detail = format!(
+            "the requests that are being read hold {bytes_max} bytes, the most that they may together; try again, in smaller parts"
+        );
+        Problem {
+            retry_after: Some(Duration::from_secs(1)),
+            ..Problem::new(429, "too_many_pending", detail)
+        }
+    }
+
     /// Continues "you may not".
     pub fn not_authorized(action: String, reason: &str) -> Problem {
         let (action, reason) = (action.into(), reason.into());

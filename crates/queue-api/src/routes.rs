@@ -205,13 +205,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         access: Access::Read,
         body: Body::Json("Claim", false),
         answers: &[(200, "Claimed"), (204, "")],
-        errors: &[
-            "queue_not_found",
-            "not_authorized",
-            "too_many_pending",
-            "paused",
-            "offset_gap",
-        ],
+        errors: &["queue_not_found", "not_authorized", "paused", "offset_gap"],
         handler: handler!(claim::claim),
         ..POST
     },

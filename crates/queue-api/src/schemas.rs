@@ -9,6 +9,7 @@ pub const ANY_REQUEST: &[&str] = &[
     "not_authorized",
     "not_found",
     "request_timeout",
+    "too_many_pending",
     "log_poisoned",
     "disk_full",
     "unknown_outcome",
