@@ -185,12 +185,12 @@ fn tell_group(to: &mut Families, queue: &str, group: &Group, stats: &GroupStats)
         (
             "mqtt_queue_dequeue_total",
             "Messages that were handed out.",
-            count(&counters.delivered),
+            group.delivered(),
         ),
         (
             "mqtt_queue_ack_total",
             "Messages that were acknowledged.",
-            count(&counters.acked),
+            group.acked(),
         ),
         (
             "mqtt_queue_nack_total",

@@ -246,9 +246,6 @@ impl Queue {
         };
         let looked = round.over(&seat.share);
         let (load, taken) = (round.load, out.len() - given);
-        if taken > 0 {
-            group.counters.delivered.fetch_add(taken as u64, Ordering::Relaxed);
-        }
         looked?;
         Ok((room, load.filter(|_| taken == 0)))
     }
@@ -301,6 +298,7 @@ impl Queue {
         };
         let taken = out.get(before..).unwrap_or_default();
         inner.waits.observe(&self.latency, wanted.now, taken);
+        part.delivered.add(&mut inner, taken.len() as u64);
         self.after(group, partition, part, &mut inner, wanted.now)?;
         look
     }
@@ -483,7 +481,6 @@ struct Taker<'a> {
 
 impl Taker<'_> {
     fn take(&mut self, machine: &mut Machine, cursor: &mut crate::store::Cursor) -> Result<Look> {
-        let (name, filter) = (self.group.name().as_str(), self.group.settings.filter.as_deref());
         while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
             // What was passed before goes first.
             if machine.has_ready(self.consumer) {
@@ -494,8 +491,16 @@ impl Taker<'_> {
                     Again::Nothing => {}
                 }
             }
-            let (message, hint) = match self.store.at(cursor, machine.cursor())? {
-                Next::Message(message, hint) => (message, hint),
+            let put = |message| {
+                self.out.push(Delivery {
+                    partition: self.partition,
+                    delivery: 0,
+                    deadline: 0,
+                    message,
+                });
+            };
+            let hint = match self.store.at_with(cursor, machine.cursor(), put)? {
+                Next::Message((), hint) => hint,
                 Next::End => break,
                 Next::Load => return Ok(Look::Load(machine.cursor())),
                 Next::Gap { to, lost } => {
@@ -506,17 +511,44 @@ impl Taker<'_> {
                     continue;
                 }
             };
-            if !self.fits(&message) {
-                break;
-            }
-            let passing = message.passing(name, filter, hint);
-            match machine.pass(&passing, self.consumer, self.wanted.visibility, self.wanted.now) {
-                Passed::Leased(lease) => self.give(lease, message),
-                Passed::Taken => {}
-                Passed::Full(Full::Window | Full::Held | Full::Lane) => break,
+            match self.show(machine, hint) {
+                Shown::Given => {}
+                Shown::Passed => drop(self.out.pop()),
+                Shown::Full => {
+                    self.out.pop();
+                    break;
+                }
             }
         }
         Ok(Look::Done)
+    }
+
+    /// Shows the last message of those given, which is at the cursor, to the machine.
+    #[inline]
+    fn show(&mut self, machine: &mut Machine, hint: u32) -> Shown {
+        let first = self.out.len() == self.wanted.given + 1;
+        let Some(given) = self.out.last_mut() else {
+            return Shown::Full;
+        };
+        let bytes = given.message.bytes() as u64;
+        if !first && bytes > self.wanted.bytes {
+            self.wanted.bytes = 0;
+            return Shown::Full;
+        }
+        let group = self.group;
+        let passing = given
+            .message
+            .passing(group.name(), group.settings.filter.as_deref(), hint);
+        match machine.pass(&passing, self.consumer, self.wanted.visibility, self.wanted.now) {
+            Passed::Leased(lease) => {
+                given.delivery = lease.delivery;
+                given.deadline = lease.deadline;
+                self.wanted.bytes = self.wanted.bytes.saturating_sub(bytes);
+                Shown::Given
+            }
+            Passed::Taken => Shown::Passed,
+            Passed::Full(Full::Window | Full::Held | Full::Lane) => Shown::Full,
+        }
     }
 
     /// A message that was passed before: it has to be found again.
@@ -568,6 +600,15 @@ impl Taker<'_> {
             message,
         });
     }
+}
+
+/// What became of a message at the cursor.
+enum Shown {
+    Given,
+    /// It is not for this claim.
+    Passed,
+    /// The claim has all it gets here.
+    Full,
 }
 
 enum Again {

@@ -38,8 +38,6 @@ pub struct Group {
 /// Since the start of the process.
 #[derive(Debug, Default)]
 pub struct GroupCounters {
-    pub delivered: AtomicU64,
-    pub acked: AtomicU64,
     pub nacked: AtomicU64,
     pub rejected: AtomicU64,
     pub dead: AtomicU64,
@@ -107,6 +105,16 @@ impl Group {
 
     pub fn counters(&self) -> &GroupCounters {
         &self.counters
+    }
+
+    /// Messages handed out since the start of the process, again and again counted.
+    pub fn delivered(&self) -> u64 {
+        self.parts().map(|(_, part)| part.delivered.get()).sum()
+    }
+
+    /// Messages acked since the start of the process.
+    pub fn acked(&self) -> u64 {
+        self.parts().map(|(_, part)| part.acked.get()).sum()
     }
 
     pub(crate) fn part(&self, partition: u32) -> Option<&Arc<Part>> {

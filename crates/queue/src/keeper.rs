@@ -40,6 +40,8 @@ impl Queue {
     /// Has the task look at `due`, if it would sleep longer.
     pub(crate) fn look_at(&self, due: Micros) {
         if due < self.keeper.planned.load(Ordering::Acquire) {
+            // So that whoever comes before the task has looked does not call again.
+            self.keeper.planned.fetch_min(due, Ordering::AcqRel);
             self.keeper.call.notify_one();
         }
     }
@@ -146,7 +148,7 @@ impl Queue {
                 self.advance(group, partition, part, now);
                 self.move_out(group, partition).await;
             }
-            due = due.min(part.due.load(Ordering::Relaxed));
+            due = due.min(part.due_by_lock());
         }
         let (ticked, next) = {
             let mut members = group.members.lock();

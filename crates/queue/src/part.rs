@@ -44,6 +44,24 @@ pub(crate) struct Part {
     pub needed: AtomicU64,
     /// If no message is there from this offset on, there is nothing to claim before `due`.
     idle: AtomicU64,
+    /// Handed out, and acked, since the start of the process.
+    pub delivered: Counter,
+    pub acked: Counter,
+}
+
+/// Counted under the lock of the part, read without: so counting costs no more than an addition.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// The borrow is that of the lock.
+    pub fn add(&self, _locked: &mut Inner, count: u64) {
+        self.0.store(self.get() + count, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 pub(crate) struct Inner {
@@ -90,7 +108,16 @@ impl Part {
             due: AtomicI64::new(due),
             needed: AtomicU64::new(needed),
             idle: AtomicU64::new(0),
+            delivered: Counter::default(),
+            acked: Counter::default(),
         }
+    }
+
+    /// When the machine has something to do next. With the lock, so that whoever lets go of it later and finds that the
+    /// keeper has planned less far than this is sure that the keeper will look again.
+    pub fn due_by_lock(&self) -> Micros {
+        let _inner = self.inner.lock();
+        self.due.load(Ordering::Relaxed)
     }
 
     /// Messages before it are not needed by this group.

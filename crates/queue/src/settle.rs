@@ -11,7 +11,7 @@ use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::ids::Receipt;
 use crate::machine::{FailOutcome, SettleError, StreamError};
-use crate::part::{Inner, State};
+use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
 use crate::times::micros;
 
@@ -87,17 +87,23 @@ impl Queue {
         let Some(part) = group.part(partition) else {
             return Err(self.unknown(partition, offset));
         };
-        let now = self.clock.now();
+        // In memory an ack asks for the time only to see what lies in the window for a minute or more.
+        let now = match self.is_in_memory() {
+            true => self.clock.roughly_now(),
+            false => self.clock.now(),
+        };
         let mut inner = part.inner.lock();
         let done = match &mut inner.state {
             State::Work(machine) => machine.ack(offset, delivery, now).map(drop).map_err(Why::Work),
             State::Stream(machine) => machine.ack(offset).map_err(Why::Stream),
         };
+        if done.is_ok() {
+            part.acked.add(&mut inner, 1);
+        }
         self.after(group, partition, part, &mut inner, now)?;
         drop(inner);
         match done {
             Ok(()) => {
-                group.counters.acked.fetch_add(1, Ordering::Relaxed);
                 self.free_memory(partition, part);
                 self.settled(group);
                 Ok(())
@@ -129,8 +135,11 @@ impl Queue {
                 failed.push((n, receipt, error));
                 continue;
             }
-            group.count(&verdict);
-            if let Err(why) = apply(&mut inner, &receipt, &verdict, visibility, now) {
+            let done = apply(&mut inner, &receipt, &verdict, visibility, now);
+            if done.is_ok() {
+                group.count(&verdict, part, &mut inner);
+            }
+            if let Err(why) = done {
                 let offset = receipt.id.offset;
                 let error = match self.is_there(partition, offset) {
                     true => why.error(receipt.clone()),
@@ -241,9 +250,9 @@ impl Why {
 }
 
 impl Group {
-    fn count(&self, verdict: &Verdict) {
+    fn count(&self, verdict: &Verdict, part: &Part, inner: &mut Inner) {
         let counter = match verdict {
-            Verdict::Ack => &self.counters.acked,
+            Verdict::Ack => return part.acked.add(inner, 1),
             Verdict::Nack { .. } => &self.counters.nacked,
             Verdict::Reject { .. } => &self.counters.rejected,
             Verdict::Extend { .. } => return,

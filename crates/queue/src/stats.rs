@@ -82,8 +82,8 @@ impl Queue {
     fn rates(&self, enqueued: u64) -> [f64; 3] {
         let (mut delivered, mut acked) = (0, 0);
         for group in self.groups_now().iter() {
-            delivered += group.counters.delivered.load(Ordering::Relaxed);
-            acked += group.counters.acked.load(Ordering::Relaxed);
+            delivered += group.delivered();
+            acked += group.acked();
         }
         self.rates.lock().look(self.clock.now(), [enqueued, delivered, acked])
     }
@@ -123,7 +123,7 @@ impl Group {
             mode: self.settings.mode.name(),
             backlog: self.backlog(),
             counts,
-            delivered: self.counters.delivered.load(Ordering::Relaxed),
+            delivered: self.delivered(),
             paused: self.is_paused(),
             declared: self.declared,
             positions,

@@ -21,8 +21,8 @@ pub(crate) enum Store {
 }
 
 /// A message and where it was found, or why there is none.
-pub(crate) enum Next {
-    Message(Message, u32),
+pub(crate) enum Next<M = Message> {
+    Message(M, u32),
     /// Nothing is there yet.
     End,
     /// Offsets up to this one do not exist; `lost` if they did once.
@@ -97,17 +97,29 @@ impl Store {
 
     /// The message at `from` or the first behind it, without reading a disk.
     pub fn at(&self, cursor: &mut Cursor, from: Offset) -> Result<Next, LogError> {
+        self.at_with(cursor, from, |message| message)
+    }
+
+    /// The same; `take` puts the message where it is to stay. It is some hundred bytes, and moving it from hand to hand
+    /// would cost as much as finding it.
+    #[inline]
+    pub fn at_with<M>(
+        &self,
+        cursor: &mut Cursor,
+        from: Offset,
+        mut take: impl FnMut(Message) -> M,
+    ) -> Result<Next<M>, LogError> {
         match self {
-            Store::Memory(memory) => Ok(memory.at(from)),
+            Store::Memory(memory) => Ok(memory.at(from, take)),
             Store::Log { log, id } => {
-                if let Some(next) = cursor.at(from) {
+                if let Some(next) = cursor.at(from, &mut take) {
                     return next;
                 }
                 match log.newest(*id, from, READ_BYTES) {
                     Ok(Some(frames)) if frames.is_empty() => Ok(Next::End),
                     Ok(Some(frames)) => {
                         cursor.set(frames);
-                        cursor.at(from).unwrap_or(Ok(Next::End))
+                        cursor.at(from, take).unwrap_or(Ok(Next::End))
                     }
                     Ok(None) => Ok(Next::Load),
                     Err(LogError::Gap { to, .. }) => Ok(Next::Gap { to, lost: false }),

@@ -47,9 +47,14 @@ impl Machine {
         }
         let entry = self.admit_to(lane, message, State::Ready, now);
         if free {
-            let lease = self.lease(entry, consumer, visibility, now);
+            let (delivery, deadline) = self.hand_out(entry, consumer, visibility, now);
             self.step(now);
-            return Passed::Leased(lease);
+            return Passed::Leased(Lease {
+                offset: message.offset,
+                delivery,
+                hint: message.hint,
+                deadline,
+            });
         }
         self.arm_expiry(entry);
         self.refresh_lane_of(entry);
@@ -219,8 +224,20 @@ impl Machine {
         }
     }
 
-    /// Leases an entry that is first in its lane, or listed nowhere.
     fn lease(&mut self, entry: u32, consumer: u32, visibility: Micros, now: Micros) -> Lease {
+        let (delivery, deadline) = self.hand_out(entry, consumer, visibility, now);
+        let Entry { offset, hint, .. } = *self.store.entries.get(entry);
+        Lease {
+            offset,
+            delivery,
+            hint,
+            deadline,
+        }
+    }
+
+    /// Leases an entry that is first in its lane, or listed nowhere. Returns the number of the delivery and its deadline:
+    /// two registers, where a `Lease` that is copied on right after it was written stalls for as long as all of this takes.
+    fn hand_out(&mut self, entry: u32, consumer: u32, visibility: Micros, now: Micros) -> (u32, Micros) {
         let deadline = now.saturating_add(visibility);
         self.store.entries.set_state(entry, State::Leased);
         let at = self.store.entries.get_mut(entry);
@@ -234,7 +251,7 @@ impl Machine {
         at.consumer = consumer;
         at.due = deadline;
         at.revoked = false;
-        let (offset, delivery, hint, lane) = (at.offset, at.deliveries, at.hint, at.lane);
+        let (offset, delivery, lane) = (at.offset, at.deliveries, at.lane);
         if lane != NIL {
             self.store.lease_next(lane, consumer);
             self.refresh(lane);
@@ -249,11 +266,6 @@ impl Machine {
             deadline,
             delivery,
         });
-        Lease {
-            offset,
-            delivery,
-            hint,
-            deadline,
-        }
+        (delivery, deadline)
     }
 }

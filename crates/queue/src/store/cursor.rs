@@ -34,7 +34,7 @@ impl Cursor {
     }
 
     /// The message at `from` or the first behind it, as far as these frames tell.
-    pub fn at(&mut self, from: Offset) -> Option<Result<Next, LogError>> {
+    pub fn at<M>(&mut self, from: Offset, mut take: impl FnMut(Message) -> M) -> Option<Result<Next<M>, LogError>> {
         if let Some((_, to)) = self.gap.filter(|(start, end)| (*start..*end).contains(&from)) {
             return Some(Ok(Next::Gap { to, lost: false }));
         }
@@ -78,7 +78,7 @@ impl Cursor {
                 .delta
                 .map_or(self.offset, |delta| frame.header.base + u64::from(delta));
             let position = self.position;
-            let message = (offset >= from).then(|| Message::within(&frame.body, &record, offset));
+            let message = (offset >= from).then(|| take(Message::within(&frame.body, &record, offset)));
             self.position = frame.body.len() - behind.len();
             self.offset = offset + 1;
             if let Some(message) = message {

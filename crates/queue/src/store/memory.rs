@@ -95,7 +95,8 @@ impl MemoryStore {
         offset
     }
 
-    pub fn at(&self, from: Offset) -> Next {
+    #[inline]
+    pub fn at<M>(&self, from: Offset, take: impl FnMut(Message) -> M) -> Next<M> {
         let inner = self.inner.lock();
         if from >= inner.next {
             return Next::End;
@@ -104,7 +105,7 @@ impl MemoryStore {
             let to = inner.first;
             return Next::Gap { to, lost: false };
         }
-        match inner.get(from) {
+        match inner.get(from).map(take) {
             Some(message) => Next::Message(message, 0),
             None => Next::End,
         }
@@ -160,17 +161,32 @@ impl Inner {
         Some((piece, piece.slots.get(at % PIECE)?))
     }
 
+    #[inline]
     fn get(&self, offset: Offset) -> Option<Message> {
         let (piece, slot) = self.slot(offset)?;
-        let extra = piece.extra(slot);
-        Some(Message {
-            offset,
-            time: slot.time,
-            payload: slot.payload.clone(),
-            key: extra.and_then(|extra| extra.key.clone()),
-            properties: extra.map_or_else(Properties::default, |extra| extra.properties.clone()),
-            ttl_ms: (slot.ttl_ms != FOREVER).then_some(slot.ttl_ms),
-            not_before: extra.and_then(|extra| extra.not_before),
+        let payload = slot.payload.clone();
+        let ttl_ms = (slot.ttl_ms != FOREVER).then_some(slot.ttl_ms);
+        let time = slot.time;
+        // Most have nothing besides: their message is made of constants in its place, not put together from choices.
+        Some(match piece.extra(slot) {
+            None => Message {
+                offset,
+                time,
+                payload,
+                key: None,
+                properties: Properties::default(),
+                ttl_ms,
+                not_before: None,
+            },
+            Some(extra) => Message {
+                offset,
+                time,
+                payload,
+                key: extra.key.clone(),
+                properties: extra.properties.clone(),
+                ttl_ms,
+                not_before: extra.not_before,
+            },
         })
     }
 }
@@ -227,29 +243,33 @@ mod tests {
         range.map(|n| store.append(message(n), Duration::ZERO, 0)).collect()
     }
 
+    fn find(store: &MemoryStore, offset: Offset) -> Next {
+        store.at(offset, |message| message)
+    }
+
     #[test]
     fn messages_are_found_by_their_offsets_until_they_are_trimmed() {
         let store = MemoryStore::default();
         assert_eq!(put(&store, 0..1003), (0..1003).collect::<Vec<_>>());
         assert_eq!((store.bounds(), store.bytes()), ((0, 1003), 8024));
         for offset in [0, 255, 256, 999, 1002] {
-            match store.at(offset) {
+            match find(&store, offset) {
                 Next::Message(found, _) => {
                     assert_eq!((found.offset, &found.payload[..]), (offset, &offset.to_le_bytes()[..]))
                 }
                 _ => panic!("{offset} is not there"),
             }
         }
-        assert!(matches!(store.at(1003), Next::End));
+        assert!(matches!(find(&store, 1003), Next::End));
         assert_eq!(store.trim(700), (700, 5600));
         assert_eq!((store.first_hint(), store.next_hint()), (700, 1003));
         assert_eq!((store.bounds(), store.bytes()), ((700, 1003), 8 * 303));
-        assert!(matches!(store.at(699), Next::Gap { to: 700, lost: false }));
-        assert!(matches!(store.at(700), Next::Message(found, _) if found.offset == 700));
+        assert!(matches!(find(&store, 699), Next::Gap { to: 700, lost: false }));
+        assert!(matches!(find(&store, 700), Next::Message(found, _) if found.offset == 700));
         store.trim(5000);
         assert_eq!((store.bounds(), store.bytes()), ((1003, 1003), 0));
         assert_eq!(put(&store, 1003..1004), [1003]);
-        assert!(matches!(store.at(1003), Next::Message(..)));
+        assert!(matches!(find(&store, 1003), Next::Message(..)));
     }
 
     #[test]
@@ -269,7 +289,7 @@ mod tests {
             store.append(message, Duration::from_secs(60), 7);
         }
         for n in 0..600 {
-            let Next::Message(found, _) = store.at(n) else {
+            let Next::Message(found, _) = find(&store, n) else {
                 panic!("{n} is not there");
             };
             bytes += found.bytes() as u64;
