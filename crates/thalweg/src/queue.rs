@@ -2,6 +2,7 @@
 //! for people, `--json` gives what the process answered.
 
 pub mod args;
+mod buffer;
 mod client;
 mod consume;
 mod dlq;
@@ -29,14 +30,7 @@ pub fn main(options: &QueueOptions) -> Result<ExitCode> {
             let answer = client.get("/queues")?;
             tell(as_json, &answer, || print::queues(&answer))?;
         }
-        QueueCommand::Show(queue) => {
-            let (shown, stats) = (
-                client.get(&of(&queue.name, ""))?,
-                client.get(&of(&queue.name, "/stats"))?,
-            );
-            let both = json!({"queue": shown, "stats": stats});
-            tell(as_json, &both, || print::queue(&shown, &stats))?;
-        }
+        QueueCommand::Show(queue) => show(&client, &queue.name, as_json)?,
         QueueCommand::Produce(produce) => produce::run(&client, produce, as_json)?,
         QueueCommand::Consume(consume) => consume::run(&client, consume, as_json)?,
         QueueCommand::Dlq(command) => dlq::run(&client, command, as_json)?,
@@ -47,6 +41,19 @@ pub fn main(options: &QueueOptions) -> Result<ExitCode> {
         QueueCommand::Pause(pause) => paused(&client, pause, as_json)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn show(client: &Client, name: &str, as_json: bool) -> Result<()> {
+    let (shown, stats) = (client.get(&of(name, ""))?, client.get(&of(name, "/stats"))?);
+    let messages = match buffer::is_buffer(name) {
+        true => buffer::messages(name, &stats, |path| client.get(path))?,
+        false => None,
+    };
+    let mut all = json!({"queue": shown, "stats": stats});
+    if let Some(messages) = messages {
+        all["messages"] = messages.into();
+    }
+    tell(as_json, &all, || print::queue(&shown, &stats, messages))
 }
 
 /// The path of a queue and what follows it.

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::buffer::is_buffer;
+
 /// Columns as wide as their widest entry; numbers to the right.
 fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let width = |n: usize, title: &str| {
@@ -42,14 +44,31 @@ fn rows(values: &Value, fields: &[&str]) -> Vec<Vec<String>> {
 
 pub fn queues(answer: &Value) -> String {
     let fields = ["name", "partitions", "durability", "depth", "bytes", "groups"];
-    table(&fields, &rows(&answer["queues"], &fields))
+    let mut rows = rows(&answer["queues"], &fields);
+    // What the other rows of this column count are messages.
+    for row in rows
+        .iter_mut()
+        .filter(|row| row.first().is_some_and(|name| is_buffer(name)))
+    {
+        if let Some(depth) = row.get_mut(3) {
+            depth.push_str(" parcels");
+        }
+    }
+    table(&fields, &rows)
 }
 
-pub fn queue(shown: &Value, stats: &Value) -> String {
+/// `messages`: how many there are in a buffer, whose own figures are parcels.
+pub fn queue(shown: &Value, stats: &Value, messages: Option<u64>) -> String {
+    let buffer = shown["name"].as_str().is_some_and(is_buffer);
     let mut out = String::new();
-    for field in ["name", "durability", "depth", "bytes"] {
-        out.push_str(&format!("{field:<12}{}\n", text(&shown[field])));
+    let mut line = |title: &str, value: &str| out.push_str(&format!("{title:<12}{value}\n"));
+    line("name", &text(&shown["name"]));
+    line("durability", &text(&shown["durability"]));
+    if let Some(messages) = messages {
+        line("messages", &messages.to_string());
     }
+    line(if buffer { "parcels" } else { "depth" }, &text(&shown["depth"]));
+    line("bytes", &text(&shown["bytes"]));
     for (what, paused) in shown["paused"].as_object().into_iter().flatten() {
         if paused == true {
             out.push_str(&format!("{:<12}{what}\n", "paused"));
@@ -71,7 +90,10 @@ pub fn queue(shown: &Value, stats: &Value) -> String {
         "dead",
         "delivered",
     ];
-    out.push_str("\ngroups\n");
+    out.push_str(match buffer {
+        true => "\ngroups (in parcels, each of up to claim_batch messages)\n",
+        false => "\ngroups\n",
+    });
     out.push_str(&table(&fields, &rows(&stats["groups"], &fields)));
     out.push_str(&format!("\n\nsettings\n{:#}", shown["settings"]));
     out
@@ -133,6 +155,24 @@ name   partitions  durability  depth   bytes  groups
 pumps          10  fsync            7   1200       2
 q               1  os          123456      3       0";
         assert_eq!(queues(&answer), expected);
+    }
+
+    #[test]
+    fn what_a_buffer_counts_is_not_taken_for_messages() {
+        let shown = json!({"name": "buffer.main", "durability": "fsync", "depth": 7, "bytes": 9000, "settings": {}});
+        let stats = json!({"groups": [{"name": "flow", "backlog": 7}]});
+        let counted = queue(&shown, &stats, Some(6500));
+        assert!(counted.contains("messages    6500\nparcels     7\n"), "{counted}");
+        let uncounted = queue(&shown, &stats, None);
+        for text in [&counted, &uncounted] {
+            assert!(
+                text.contains("\nparcels     7\n") && text.contains("groups (in parcels"),
+                "{text}"
+            );
+            assert!(!text.contains("depth"), "{text}");
+        }
+        let listed = queues(&json!({"queues": [shown]}));
+        assert!(listed.contains("7 parcels"), "{listed}");
     }
 
     #[test]
