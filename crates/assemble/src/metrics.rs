@@ -35,42 +35,40 @@ pub(crate) fn register(metrics: &Metrics, store: &Arc<Store>) {
 
 fn tell_log(to: &mut Families, log: &EmbeddedLog, labels: &[(&str, &str)]) {
     let counters = log.counters();
-    for (name, help, observed) in [
+    for (name, help, distribution) in [
         (
             "thalweg_log_commit_seconds",
             "From the moment a group of submissions was taken to their answers.",
-            &counters.commit_us,
+            seconds(&counters.commit_us),
         ),
         (
             "thalweg_log_sync_seconds",
             "A sync, or a write and its sync where they are one call.",
-            &counters.sync_us,
+            seconds(&counters.sync_us),
         ),
         (
             "thalweg_log_admission_wait_seconds",
             "Before a submission was taken by the writer.",
-            &counters.admission_us,
+            seconds(&counters.admission_us),
         ),
         (
             "thalweg_log_recovery_seconds",
             "To find the end of the log at the start.",
-            &counters.recovery_us,
+            seconds(&counters.recovery_us),
+        ),
+        (
+            "thalweg_log_commit_bytes",
+            "Of a block, with its headers.",
+            distribution(&counters.commit_bytes, 1.0),
+        ),
+        (
+            "thalweg_log_commit_records",
+            "In a block.",
+            distribution(&counters.commit_records, 1.0),
         ),
     ] {
-        to.histogram(name, help, labels, &seconds(observed));
+        to.histogram(name, help, labels, &distribution);
     }
-    to.histogram(
-        "thalweg_log_commit_bytes",
-        "Of a block, with its headers.",
-        labels,
-        &distribution(&counters.commit_bytes, 1.0),
-    );
-    to.histogram(
-        "thalweg_log_commit_records",
-        "In a block.",
-        labels,
-        &distribution(&counters.commit_records, 1.0),
-    );
     let poisoned = f64::from(u8::from(counters.is_poisoned));
     // With the one that is written.
     let files = (counters.full_files + 1) as f64;
