@@ -11,6 +11,7 @@ use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::footer::FileKind;
 use crate::format::frame::FrameHeader;
+use crate::format::newer::Newer;
 use crate::format::record::{self, RecordRef};
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::index::Entry;
@@ -44,6 +45,12 @@ pub enum Dumped<'a> {
         position: u64,
         bytes: u64,
     },
+    /// What a newer program has written; what follows it in the file is not shown.
+    Newer {
+        file: &'a str,
+        position: u64,
+        found: Newer,
+    },
     Frame {
         file: &'a str,
         /// Of the body.
@@ -58,7 +65,8 @@ pub enum Dumped<'a> {
     },
 }
 
-/// Hands over the blocks, frames and records of a log one by one, until `line` returns `false`.
+/// Hands over the blocks, frames and records of a log one by one, until `line` returns `false`. Fails at the end if a newer
+/// program has written something of it.
 pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&Dumped<'_>) -> bool) -> Result<()> {
     let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
     let mut all: Vec<(FileKind, u64)> = names.iter().filter_map(|name| file::parse_name(name)).collect();
@@ -68,6 +76,7 @@ pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&Dumped
     let mut dump = Dump {
         options,
         line,
+        newer: None,
         goes_on: true,
     };
     for (kind, number) in all {
@@ -80,12 +89,14 @@ pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&Dumped
             break;
         }
     }
-    Ok(())
+    dump.newer.map_or(Ok(()), Err)
 }
 
 struct Dump<'a> {
     options: &'a DumpOptions,
     line: &'a mut dyn FnMut(&Dumped<'_>) -> bool,
+    /// The first that was met.
+    newer: Option<LogError>,
     goes_on: bool,
 }
 
@@ -129,11 +140,26 @@ impl Dump<'_> {
                 self.goes_on
             });
         }
+        self.newer(outline);
     }
 
     fn segment(&mut self, segment: &Surveyed) {
         let file = &segment.outline.file;
         segment.each_entry(&mut |entry| self.frame(file, entry));
+        self.newer(&segment.outline);
+    }
+
+    fn newer(&mut self, outline: &Outline) {
+        let Some((position, found)) = outline.newer.filter(|_| self.goes_on) else {
+            return;
+        };
+        let file = &outline.file;
+        self.put(&Dumped::Newer {
+            file: &file.name,
+            position,
+            found,
+        });
+        self.newer.get_or_insert_with(|| file.newer(position, found));
     }
 
     fn frame(&mut self, file: &LogFile, entry: &Entry) {

@@ -439,7 +439,7 @@ impl EmbeddedLog {
     /// yet. The first may begin before `from`. Blocks if they have to be read from the disk.
     pub fn read(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Vec<Frame>> {
         let frames = self.partition(id)?.read(from, bytes);
-        if let Err(error @ LogError::Corrupt { .. }) = &frames {
+        if let Err(error @ (LogError::Corrupt { .. } | LogError::NewerFormat { .. })) = &frames {
             self.upkeep.note(error);
         }
         frames

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::format::newer::Newer;
 use crate::ids::{Offset, PartitionId, Sequence};
 
 /// One error for all of the log. Cheap to clone: a failed commit has many waiters.
@@ -38,15 +39,8 @@ pub enum LogError {
         to: Offset,
     },
     /// Not damaged: it is neither cut off nor repaired.
-    #[error(
-        "{file} has at byte {position} a block of format version {found}, written by a newer version of Thalweg, while this one reads up to {known}; install that version"
-    )]
-    NewerFormat {
-        file: String,
-        position: u64,
-        found: u16,
-        known: u16,
-    },
+    #[error("{file} has at byte {position} {found}")]
+    NewerFormat { file: String, position: u64, found: Newer },
     /// A write or a sync has failed: what is on the disk is known only after a restart has looked.
     #[error("the log is poisoned and takes nothing more until a restart has checked it: {cause}")]
     Poisoned { cause: Arc<str> },

@@ -19,6 +19,7 @@ use crate::error::{LogError, Result};
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{self, Bounds, FileKind, Holding, TRAILER_LEN, Trailer};
 use crate::format::frame::{self, FrameHeader};
+use crate::format::newer::Newer;
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::index::{Entry, FileIndex};
 
@@ -328,7 +329,14 @@ impl LogFile {
         let limit = self.trailer()?.map_or(self.size, |trailer| trailer.end);
         let mut next: BTreeMap<PartitionId, Offset> = BTreeMap::new();
         let mut at = 0;
-        while let Some(header) = FrameHeader::decode(&self.read(at, frame::LEN)?).filter(|_| at < limit) {
+        while at < limit {
+            let bytes = self.read(at, frame::LEN)?;
+            let Some(header) = FrameHeader::decode(&bytes) else {
+                match FrameHeader::newer(&bytes) {
+                    Some(newer) => return Err(self.newer(at, newer)),
+                    None => break,
+                }
+            };
             // The index behind the frames begins with a copy of the first header: a partition does not go back.
             if next.insert(header.partition, header.next()) > Some(header.base) {
                 break;
@@ -354,8 +362,12 @@ impl LogFile {
         }
         let mut body_at = at + header.headers_len() as u64;
         let mut entries = Vec::with_capacity(usize::from(header.frames));
-        for bytes in headers.get(block::LEN..).unwrap_or_default().chunks_exact(frame::LEN) {
-            let header = FrameHeader::decode(bytes).ok_or_else(|| damaged("it has a frame of an unknown kind"))?;
+        let frames = headers.get(block::LEN..).unwrap_or_default().chunks_exact(frame::LEN);
+        for (n, bytes) in frames.enumerate() {
+            let header = FrameHeader::decode(bytes).ok_or_else(|| match FrameHeader::newer(bytes) {
+                Some(newer) => self.newer(at + (block::LEN + n * frame::LEN) as u64, newer),
+                None => damaged("it has a frame that makes no sense"),
+            })?;
             entries.push(Entry { header, body_at });
             body_at += u64::from(header.body_len);
         }
@@ -371,6 +383,17 @@ impl LogFile {
         // A file that was used before has that footer still, under another number.
         let own = |trailer: &Trailer| trailer.file == self.number && trailer.kind == self.kind;
         Ok(trailer.filter(own).filter(|trailer| trailer.footer_len() <= self.size))
+    }
+
+    /// What a newer program has written as the end of the file, and where, if it is its own.
+    pub fn newer_trailer(&self, log_id: Option<u64>) -> Result<Option<(u64, Newer)>> {
+        let Some(at) = self.size.checked_sub(TRAILER_LEN as u64) else {
+            return Ok(None);
+        };
+        // A segment is of the log whose folder it is in.
+        let log_id = log_id.filter(|_| self.kind == FileKind::Commit);
+        let newer = Trailer::newer(&self.read(at, TRAILER_LEN)?, self.number, log_id);
+        Ok(newer.map(|newer| (at, newer)))
     }
 
     /// What a closed file holds of each partition; `None` if its footer does not tell.
@@ -415,6 +438,14 @@ impl LogFile {
             ));
         }
         Ok(body.into())
+    }
+
+    pub fn newer(&self, position: u64, found: Newer) -> LogError {
+        LogError::NewerFormat {
+            file: self.name.clone(),
+            position,
+            found,
+        }
     }
 
     fn corrupt(&self, position: u64, found: String) -> LogError {

@@ -43,6 +43,7 @@ pub use dump::{DumpOptions, Dumped, dump};
 pub use durability::Durability;
 pub use embedded::{Appended, EmbeddedLog, Fence, LogCounters, LogOptions, LogStatus};
 pub use error::{LogError, Result};
+pub use format::newer::{Newer, Versioned};
 pub use ids::{Micros, Offset, PartitionId, Sequence};
 pub use measure::{Histogram, Measures, Observed};
 pub use partition::{Bounds, Frame, Listener};

@@ -102,6 +102,7 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Wa
 
 /// What a segment holds: as its footer says, or, if that is damaged, as its frames say.
 fn segment(file: &LogFile) -> Result<Vec<Holding>> {
+    refuse_newer_trailer(file, None)?;
     if let Some(trailer) = file.trailer()?
         && let Some(holdings) = file.holdings(&trailer)?
     {
@@ -165,7 +166,7 @@ enum Visited {
 
 impl Walk {
     fn visit(&mut self, file: LogFile) -> Result<Visited> {
-        refuse_newer(&file)?;
+        refuse_newer(&file, self.log_id)?;
         if let Some((trailer, holdings)) = self.sealed(&file)? {
             self.insist(&file, 0, trailer.first)?;
             self.log_id = Some(trailer.log_id);
@@ -301,7 +302,7 @@ impl Walk {
             expected += 1;
         }
         if let Some(found) = outline::newer_at(&file, at, expected, self.log_id) {
-            return Err(newer(&file, at, found));
+            return Err(file.newer(at, found));
         }
         self.beyond = headers.iter().any(|(_, header)| header.sequence >= expected);
         self.torn = self.torn_at(&file, at, expected)?;
@@ -325,6 +326,7 @@ impl Walk {
 
     /// A file behind the end: made ready, or written by blocks that followed one which is lost.
     fn look_behind(&mut self, file: LogFile) -> Result<()> {
+        refuse_newer(&file, self.log_id)?;
         let header = BlockHeader::decode(&file.read(0, PAGE)?);
         if let Some(header) = header.filter(|header| Some(header.log_id) == self.log_id)
             && header.is_sound(&file.read(0, header.headers_len())?)
@@ -443,26 +445,24 @@ impl Walk {
     }
 }
 
-/// Of the first block of a file.
-fn refuse_newer(file: &LogFile) -> Result<()> {
+/// Of the first block of a commit file, and of its end.
+fn refuse_newer(file: &LogFile, log_id: Option<u64>) -> Result<()> {
     match outline::version(file, 0) {
-        Version::Newer(found) => Err(newer(file, 0, found)),
+        Version::Newer(found) => Err(file.newer(0, found)),
         Version::Damaged => Err(LogError::Corrupt {
             file: file.name.clone(),
             position: 0,
             expected: None,
             found: "the version of its first block is damaged".to_owned(),
         }),
-        Version::Known => Ok(()),
+        Version::Known => refuse_newer_trailer(file, log_id),
     }
 }
 
-fn newer(file: &LogFile, position: u64, found: u16) -> LogError {
-    LogError::NewerFormat {
-        file: file.name.clone(),
-        position,
-        found,
-        known: block::VERSION,
+fn refuse_newer_trailer(file: &LogFile, log_id: Option<u64>) -> Result<()> {
+    match file.newer_trailer(log_id)? {
+        Some((at, newer)) => Err(file.newer(at, newer)),
+        None => Ok(()),
     }
 }
 

@@ -102,7 +102,10 @@ impl Upkeep {
 
     /// Something that is stored cannot be read.
     pub fn note(&self, error: &LogError) {
-        self.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+        // What a newer program wrote is not damaged.
+        if !matches!(error, LogError::NewerFormat { .. }) {
+            self.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+        }
         self.state.lock().trouble.get_or_insert_with(|| error.to_string());
     }
 

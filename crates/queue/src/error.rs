@@ -141,7 +141,7 @@ impl QueueError {
             "queue_full" | "too_many_pending" | "rate_limited" | "quota_exceeded" => 429,
             "log_poisoned" | "paused" | "fenced" | "unknown_outcome" => 503,
             "disk_full" => 507,
-            // `corrupt`: what is wrong with the data is no fault of the caller.
+            // `corrupt`, `newer_format`: what is wrong with the data is no fault of the caller.
             _ => 500,
         }
     }
@@ -179,6 +179,8 @@ fn log_code(error: &LogError) -> &'static str {
         LogError::Closed | LogError::Partly { .. } => "unknown_outcome",
         LogError::TooManyPartitions { .. } => "quota_exceeded",
         LogError::DurabilityUnavailable { .. } => "durability_unavailable",
+        // Not damaged: who repairs it would lose what a newer program has written.
+        LogError::NewerFormat { .. } => "newer_format",
         // A failed write or sync poisons; what is left is stored bytes that are damaged or cannot be read.
         _ => "corrupt",
     }

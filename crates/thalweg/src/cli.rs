@@ -137,11 +137,29 @@ pub struct SqlOptions {
 
 #[derive(Subcommand)]
 pub enum LogCommand {
-    /// Read everything and report what is damaged; changes nothing. Exit code 0: whole, 65: damaged
+    /// Read everything and report what is damaged; changes nothing
+    #[command(after_help = "\
+Exit codes:
+  0   the log is whole
+  1   a newer version wrote some of it, a process holds it, there is none, or it cannot be read
+  2   wrong usage
+  65  it is damaged")]
     Check(LogCheck),
-    /// Print blocks and frames, one line each
+    /// Print blocks and frames, one line each, damaged ones too
+    #[command(after_help = "\
+Exit codes:
+  0  all was printed; what is damaged is marked as such
+  1  a newer version wrote some of it, which is named and not printed; there is no log, or it cannot be read
+  2  wrong usage")]
     Dump(LogDump),
     /// Make a damaged log open again; without --accept-loss only say what would be lost
+    #[command(after_help = "\
+Exit codes:
+  0   the log is whole, without a repair or after it
+  1   nothing was changed: --accept-loss is missing, a newer version wrote some of the log, a process holds it, or there is none;
+      or a file cannot be read or written
+  2   wrong usage
+  65  the log is still damaged after the repair")]
     Repair(LogRepair),
 }
 

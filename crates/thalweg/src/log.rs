@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use thalweg_assemble::DataDir;
 use thalweg_log::disk::Folder;
-use thalweg_log::{CheckReport, DumpOptions, Finding, FindingKind};
+use thalweg_log::{CheckReport, DumpOptions};
 
 use crate::cli::{LogCheck, LogCommand, LogDump, LogFolder, LogRepair};
 use crate::out;
@@ -50,7 +50,7 @@ fn repair(options: &LogRepair) -> anyhow::Result<ExitCode> {
             out::line("nothing to repair")?;
             return Ok(ExitCode::SUCCESS);
         }
-        out::text_as_is(print::losses(&repaired.before.lost, "would be lost"))?;
+        out::text_as_is(print::losses(&repaired.before, "would be lost"))?;
         out::complain("nothing was changed; give these records up with --accept-loss");
         return Ok(ExitCode::FAILURE);
     };
@@ -63,7 +63,7 @@ fn repair(options: &LogRepair) -> anyhow::Result<ExitCode> {
     for name in &done.removed {
         out::line(format_args!("removed: {name}"))?;
     }
-    out::text_as_is(print::losses(&repaired.before.lost, "lost"))?;
+    out::text_as_is(print::losses(&repaired.before, "lost"))?;
     out::text_as_is(print::report(&done.after))?;
     Ok(code(&done.after))
 }
@@ -83,26 +83,26 @@ fn dump(options: &LogDump) -> anyhow::Result<ExitCode> {
     };
     let mut to = BufWriter::new(std::io::stdout().lock());
     let mut written = Ok(());
-    thalweg_log::dump(&place.disk()?, &wanted, &mut |line| {
+    let dumped = thalweg_log::dump(&place.disk()?, &wanted, &mut |line| {
         written = if options.json {
             writeln!(to, "{}", print::line_json(line))
         } else {
             writeln!(to, "{}", print::line(line))
         };
         written.is_ok()
-    })?;
+    });
     match written.and_then(|()| to.flush()) {
         // Whoever read has what it wanted.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
         flushed => flushed.context("cannot write to the standard output")?,
     }
+    dumped?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What a newer version wrote is not damaged: nobody is to think of a repair.
 fn code(report: &CheckReport) -> ExitCode {
-    let newer = |finding: &Finding| matches!(finding.kind, FindingKind::NewerFormat { .. });
-    if report.findings.iter().any(newer) {
+    if report.is_newer() {
         ExitCode::FAILURE
     } else if report.is_whole() {
         ExitCode::SUCCESS

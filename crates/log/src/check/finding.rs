@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::durability::Durability;
-use crate::format::block;
+use crate::format::newer::Newer;
 use crate::ids::{Offset, PartitionId, Sequence};
 
 /// Something that is not as it was written, or that stands out.
@@ -41,9 +41,7 @@ pub enum FindingKind {
     Missing,
     /// Lost before and given up since.
     Gap,
-    NewerFormat {
-        version: u16,
-    },
+    NewerFormat(Newer),
     /// A sound block of this version that names another one.
     BadVersion,
     /// What the table of partitions says is damaged or contradicts itself.
@@ -63,7 +61,7 @@ impl FindingKind {
             FindingKind::BadFooter => "bad_footer",
             FindingKind::Missing => "missing",
             FindingKind::Gap => "gap",
-            FindingKind::NewerFormat { .. } => "newer_format",
+            FindingKind::NewerFormat(_) => "newer_format",
             FindingKind::BadVersion => "bad_version",
             FindingKind::BadTable => "bad_table",
             FindingKind::Refused(_) => "refused",
@@ -111,14 +109,7 @@ impl fmt::Display for Finding {
             }
             FindingKind::Missing => f.write_str("records that should be in the log are not")?,
             FindingKind::Gap => f.write_str("lost before and given up")?,
-            FindingKind::NewerFormat { version } => {
-                write!(
-                    f,
-                    "a block of format version {version}, written by a newer version of Thalweg, while this one reads up to {}; \
-                     install that version",
-                    block::VERSION
-                )?;
-            }
+            FindingKind::NewerFormat(newer) => newer.fmt(f)?,
             FindingKind::BadVersion => f.write_str("the version of a block is damaged, all else of it is whole")?,
             FindingKind::BadTable => f.write_str("what is said of partitions is damaged or makes no sense")?,
             FindingKind::Refused(why) => write!(f, "the log does not open: {why}")?,
@@ -157,8 +148,8 @@ pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// What a repair would give up.
     pub lost: Vec<Lost>,
-    /// Offsets that cannot be read either, but stand before a checkpoint: nobody reads them, but what moves files would.
-    pub let_go: u64,
+    /// What cannot be read either, but stands before a checkpoint: nobody reads it, but what moves files would.
+    pub let_go: Vec<Lost>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +165,8 @@ pub struct CheckedPartition {
     pub gaps: u64,
     /// Offsets that cannot be read.
     pub lost: u64,
+    /// Offsets that cannot be read either, but stand before a checkpoint.
+    pub let_go: u64,
 }
 
 /// Offsets that cannot be read, from the first to the one behind the last.
@@ -188,6 +181,12 @@ impl CheckReport {
     /// Whether the log opens and all that is needed can be read.
     pub fn is_whole(&self) -> bool {
         self.errors() == 0
+    }
+
+    /// Whether a newer program wrote some of it, so that this one cannot tell what is there and what is not.
+    pub fn is_newer(&self) -> bool {
+        let newer = |finding: &Finding| matches!(finding.kind, FindingKind::NewerFormat(_));
+        self.findings.iter().any(newer)
     }
 
     pub fn errors(&self) -> usize {

@@ -5,6 +5,7 @@ mod facts;
 mod finding;
 pub(crate) mod held;
 pub(crate) mod outline;
+mod row;
 pub(crate) mod salvage;
 pub(crate) mod settle;
 pub(crate) mod survey;

@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{LogError, Result};
 use crate::file::LogFile;
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::footer::{FileKind, Holding, TRAILER_LEN, Trailer};
+use crate::format::newer::Newer;
 use crate::ids::Sequence;
 
 /// Files are looked through in pieces of this.
@@ -42,7 +43,7 @@ pub(crate) enum Footer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Known,
-    Newer(u16),
+    Newer(Newer),
     /// It names a newer version, though all else is a sound block of this one.
     Damaged,
 }
@@ -50,9 +51,10 @@ pub(crate) enum Version {
 pub(crate) struct Outline {
     pub file: Arc<LogFile>,
     pub footer: Footer,
-    /// Of the first block, or of the first of a newer program, and where that stands.
-    pub version: Version,
-    pub version_at: u64,
+    /// What a newer program has written, and where: from there on nothing can be told.
+    pub newer: Option<(u64, Newer)>,
+    /// The first block names another version, though all else of it is a sound one of this version.
+    pub bad_version: bool,
     pub stretches: Vec<Stretch>,
 }
 
@@ -127,18 +129,25 @@ impl Outline {
             walk.known.mark = walk.known.mark.max(trailer.synced);
             walk.known.highest = walk.known.highest.max(trailer.last);
             walk.known.least = walk.known.least.max(trailer.last + 1);
-            walk.fill_up_to(trailer);
+            if walk.newer.is_none() {
+                walk.fill_up_to(trailer);
+            }
         }
-        let (stretches, newer) = (walk.stretches, walk.newer);
-        let (version_at, version) = match newer {
-            Some((at, newer)) => (at, Version::Newer(newer)),
-            None => (0, version(&file, 0)),
+        let (stretches, mut newer, mut bad_version) = (walk.stretches, walk.newer, false);
+        match version(&file, 0) {
+            Version::Newer(found) => newer = newer.or(Some((0, found))),
+            Version::Damaged => bad_version = true,
+            Version::Known => {}
+        }
+        let newer = match newer {
+            None => file.newer_trailer(known.log_id)?,
+            newer => newer,
         };
         Ok(Outline {
             file,
             footer,
-            version,
-            version_at,
+            newer,
+            bad_version,
             stretches,
         })
     }
@@ -168,8 +177,8 @@ struct Walk<'a> {
     expected: Option<Sequence>,
     limit: u64,
     stretches: Vec<Stretch>,
-    /// A block of a newer program behind those of this one, and its version: from there on nothing can be told.
-    newer: Option<(u64, u16)>,
+    /// A block of a newer program behind those of this one, or a frame of one in them.
+    newer: Option<(u64, Newer)>,
 }
 
 impl Walk<'_> {
@@ -189,6 +198,10 @@ impl Walk<'_> {
                         self.damaged(at, found, header.sequence);
                     }
                     at = found;
+                    self.newer = self.newer_frame(at, &header);
+                    if self.newer.is_some() {
+                        return;
+                    }
                     self.take(&mut at, &header);
                 }
                 None => return,
@@ -209,10 +222,18 @@ impl Walk<'_> {
         let is_closed = self.limit < self.file.size;
         let expected = self.expected.filter(|_| at > 0 && !is_closed);
         self.newer = expected.and_then(|expected| {
-            let version = newer_at(self.file, at, expected, self.known.log_id)?;
-            Some((at, version))
+            let newer = newer_at(self.file, at, expected, self.known.log_id)?;
+            Some((at, newer))
         });
         self.newer.is_some()
+    }
+
+    /// In a block that is sound.
+    fn newer_frame(&self, at: u64, header: &BlockHeader) -> Option<(u64, Newer)> {
+        match self.file.block_entries(at, header) {
+            Err(LogError::NewerFormat { position, found, .. }) => Some((position, found)),
+            _ => None,
+        }
     }
 
     fn damaged(&mut self, at: u64, end: u64, next: Sequence) {
@@ -324,7 +345,7 @@ pub(crate) fn bytes(file: &LogFile, at: u64, len: usize) -> Vec<u8> {
 }
 
 /// The version of the block with a sequence, if it stands here and is of a newer program.
-pub(crate) fn newer_at(file: &LogFile, at: u64, sequence: Sequence, log_id: Option<u64>) -> Option<u16> {
+pub(crate) fn newer_at(file: &LogFile, at: u64, sequence: Sequence, log_id: Option<u64>) -> Option<Newer> {
     BlockHeader::newer_in_place(&bytes(file, at, block::LEN), sequence, log_id)?;
     match version(file, at) {
         Version::Newer(newer) => Some(newer),
@@ -335,7 +356,7 @@ pub(crate) fn newer_at(file: &LogFile, at: u64, sequence: Sequence, log_id: Opti
 /// Whether a block is of a newer program, or of this one with a damaged version.
 pub(crate) fn version(file: &LogFile, at: u64) -> Version {
     let mut page = bytes(file, at, PAGE);
-    let Some(newer) = BlockHeader::newer_version(&page) else {
+    let Some(newer) = BlockHeader::newer(&page) else {
         return Version::Known;
     };
     let repaired = |bytes: &mut Vec<u8>| {

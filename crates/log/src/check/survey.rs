@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::facts::{Facts, UNKNOWN};
 use super::finding::{CheckReport, CheckedPartition, Finding, FindingKind, Lost};
 use super::held::{self, Held, Holds, Span};
-use super::outline::{Footer, Known, Outline, Stretch, Version, bytes};
+use super::outline::{Footer, Known, Outline, Stretch, bytes};
 use super::settle::{Role, Settled, each_block, settle};
 use super::{INDEX_BYTES, Progress, salvage};
 use crate::cache::IndexCache;
@@ -15,7 +15,7 @@ use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
 use crate::format::footer::{FileKind, Holding};
-use crate::format::frame::{self, FrameHeader};
+use crate::format::{PAGE, block};
 use crate::ids::{Offset, PartitionId, Sequence};
 use crate::index::Entry;
 use crate::open::{self, Piece};
@@ -146,6 +146,7 @@ impl Survey {
         survey.table = reading.facts.into_table(survey.table_damaged);
         survey.cover();
         survey.grade();
+        survey.leave_open();
         Ok(survey)
     }
 
@@ -272,6 +273,30 @@ impl Survey {
         }
     }
 
+    /// Behind what a newer program wrote nothing can be told: what seems to be lost may stand there.
+    fn leave_open(&mut self) {
+        let newer = |file: &&Surveyed| file.outline.newer.is_some();
+        let names = |file: &Surveyed| file.outline.file.name.clone();
+        let first = self.commits.iter().find(newer).map(names);
+        let segments: Vec<String> = self.segments.iter().filter(newer).map(names).collect();
+        if first.is_none() && segments.is_empty() {
+            return;
+        }
+        let is_before = |file: &String| match file::parse_name(file) {
+            Some((FileKind::Commit, _)) => first.as_ref().is_none_or(|first| file < first),
+            _ => !segments.contains(file),
+        };
+        self.findings.retain(|finding| match finding.kind {
+            FindingKind::NewerFormat(_) | FindingKind::Gap => true,
+            FindingKind::TornTail | FindingKind::Missing | FindingKind::BadTable | FindingKind::Refused(_) => false,
+            _ => is_before(&finding.file),
+        });
+        for partition in &mut self.partitions {
+            partition.lost.clear();
+            partition.let_go.clear();
+        }
+    }
+
     pub fn report(&self) -> CheckReport {
         let sum = |spans: &[Span]| spans.iter().map(|(from, to)| to - from).sum();
         let partitions = self.partitions.iter().map(|partition| CheckedPartition {
@@ -283,15 +308,20 @@ impl Survey {
             bytes: partition.ranges.iter().map(|range| range.bytes).sum(),
             gaps: sum(&partition.gaps),
             lost: sum(&partition.lost),
+            let_go: sum(&partition.let_go),
         });
-        let lost = self.partitions.iter().flat_map(|partition| {
-            let of = |(from, to): &Span| Lost {
-                partition: partition.id,
-                from: *from,
-                to: *to,
+        let spans = |of: fn(&Covered) -> &[Span]| {
+            let each = |partition: &Covered| {
+                let id = partition.id;
+                let named = move |(from, to): Span| Lost {
+                    partition: id,
+                    from,
+                    to,
+                };
+                of(partition).iter().copied().map(named).collect::<Vec<_>>()
             };
-            partition.lost.iter().map(of)
-        });
+            self.partitions.iter().flat_map(each).collect()
+        };
         let live = |file: &&Surveyed| file.role != Role::Spare;
         CheckReport {
             log_id: self.log_id,
@@ -305,8 +335,8 @@ impl Survey {
             last: self.last,
             partitions: partitions.collect(),
             findings: self.findings.clone(),
-            lost: lost.collect(),
-            let_go: self.partitions.iter().map(|partition| sum(&partition.let_go)).sum(),
+            lost: spans(|partition| &partition.lost),
+            let_go: spans(|partition| &partition.let_go),
         }
     }
 }
@@ -361,16 +391,15 @@ impl Reading<'_> {
     }
 
     fn version(&mut self, file: &mut Surveyed) {
-        let kind = match file.outline.version {
-            Version::Known => return,
-            Version::Newer(version) => FindingKind::NewerFormat { version },
-            Version::Damaged => FindingKind::BadVersion,
+        let (place, kind) = match file.outline.newer {
+            Some((at, newer)) => ((at, newer.bytes()), FindingKind::NewerFormat(newer)),
+            None if file.outline.bad_version => ((0, block::LEN as u64), FindingKind::BadVersion),
+            None => return,
         };
         file.obstacle = true;
-        let at = file.outline.version_at;
-        file.bad.push((at, crate::format::PAGE as u64));
+        file.bad.push((place.0, PAGE as u64));
         let file = file.outline.file.clone();
-        self.found(&file, (at, crate::format::block::LEN as u64), kind, true);
+        self.found(&file, place, kind, true);
     }
 
     fn destroyed(&mut self, file: &mut Surveyed, expected: Sequence) {
@@ -411,7 +440,7 @@ impl Reading<'_> {
             .collect();
         for stretch in &damaged {
             // A damaged version is said already, and has the block with it.
-            if stretch.at > 0 || file.outline.version != Version::Damaged {
+            if stretch.at > 0 || !file.outline.bad_version {
                 self.damaged(&log_file, stretch, indexed);
             }
             if !indexed {
@@ -521,6 +550,7 @@ impl Reading<'_> {
 
     fn segment(&mut self, file: Arc<LogFile>) -> Result<Surveyed> {
         let mut segment = Surveyed::of_segment(file.clone())?;
+        self.version(&mut segment);
         let place = match &segment.outline.footer {
             Footer::Whole(..) => None,
             Footer::Part(_, _, at, len) => Some((*at, *len)),
@@ -585,12 +615,14 @@ impl Surveyed {
     pub fn of_segment(file: Arc<LogFile>) -> Result<Surveyed> {
         let outline = Outline {
             footer: Footer::of(&file, None)?,
-            version: Version::Known,
-            version_at: 0,
+            newer: file.newer_trailer(None)?,
+            bad_version: false,
             stretches: Vec::new(),
             file,
         };
-        Ok(Surveyed::new(outline, Role::Live))
+        let mut segment = Surveyed::new(outline, Role::Live);
+        segment.outline.newer = segment.outline.newer.or_else(|| segment.newer_frame());
+        Ok(segment)
     }
 
     /// What is in the file, as its index says; or, where that does not tell, as its frames say.
@@ -632,8 +664,7 @@ impl Surveyed {
             return;
         }
         if file.kind == FileKind::Segment {
-            let (entries, _) = self.frames_in_row();
-            entries.iter().for_each(look);
+            self.frames_in_row().entries.iter().for_each(look);
             return;
         }
         for stretch in &self.outline.stretches {
@@ -654,78 +685,4 @@ impl Surveyed {
             self.salvaged.iter().for_each(look);
         }
     }
-
-    /// The frames of a segment, one behind the other, and the bytes between them that are none.
-    fn frames_in_row(&self) -> (Vec<Entry>, Vec<(u64, u64)>) {
-        let file = &self.outline.file;
-        let limit = self
-            .outline
-            .footer
-            .trailer()
-            .map_or(self.outline.trailer_at(), |trailer| trailer.end);
-        let (mut entries, mut bad) = (Vec::new(), Vec::new());
-        let mut next: BTreeMap<PartitionId, Offset> = BTreeMap::new();
-        let mut at = 0;
-        while at < limit {
-            let header = FrameHeader::decode(&bytes(file, at, frame::LEN));
-            let end = |header: &FrameHeader| at + (frame::LEN as u64) + u64::from(header.body_len);
-            // The index behind the frames begins with the header of the first one.
-            let goes_on = |header: &FrameHeader| next.get(&header.partition).is_none_or(|next| header.base >= *next);
-            match header.filter(|header| goes_on(header) && end(header) <= limit) {
-                Some(header) => {
-                    next.insert(header.partition, header.next());
-                    entries.push(Entry {
-                        header,
-                        body_at: at + frame::LEN as u64,
-                    });
-                    at = end(&header);
-                }
-                None => match next_in(file, at, limit, &next) {
-                    Some(found) => {
-                        bad.push((at, found - at));
-                        at = found;
-                    }
-                    None => {
-                        // Without a trailer this is where the index stands.
-                        if self.outline.footer.trailer().is_some() {
-                            bad.push((at, limit - at));
-                        }
-                        break;
-                    }
-                },
-            }
-        }
-        (entries, bad)
-    }
-
-    /// Frame headers of a segment that are damaged.
-    fn bad_frames(&self) -> Vec<(u64, u64)> {
-        let file = &self.outline.file;
-        let Footer::Whole(trailer, _) = &self.outline.footer else {
-            return self.frames_in_row().1;
-        };
-        let entries = bytes(file, file.size - trailer.footer_len(), trailer.entries_len());
-        let index = trailer.index(&entries).unwrap_or_default();
-        let mut bad = Vec::new();
-        for entry in index.partitions().flat_map(|(_, entries)| entries) {
-            let at = entry.body_at.saturating_sub(frame::LEN as u64);
-            if FrameHeader::decode(&bytes(file, at, frame::LEN)) != Some(entry.header) {
-                bad.push((at, frame::LEN as u64));
-            }
-        }
-        bad
-    }
-}
-
-/// The next frame of a segment behind damaged bytes.
-fn next_in(file: &LogFile, at: u64, limit: u64, next: &BTreeMap<PartitionId, Offset>) -> Option<u64> {
-    let rest = bytes(file, at, (limit - at) as usize);
-    let mut from = 1;
-    while let Some((found, header)) = salvage::next_frame(&rest, from) {
-        if next.get(&header.partition).is_none_or(|next| header.base >= *next) {
-            return Some(at + found as u64);
-        }
-        from = found + 1;
-    }
-    None
 }

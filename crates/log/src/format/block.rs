@@ -7,6 +7,7 @@
 //! A checksum over data that ends with its own checksum of the same kind is the same whatever the data: were those of the
 //! frame headers covered, a torn block that has an older block's frame headers would pass for whole.
 
+use crate::format::newer::{Newer, Versioned};
 use crate::format::{PAGE, Put, Take, frame};
 use crate::ids::{Micros, Sequence};
 
@@ -90,19 +91,20 @@ impl BlockHeader {
     }
 
     /// The version of a block that was written by a newer program.
-    pub fn newer_version(bytes: &[u8]) -> Option<u16> {
+    pub fn newer(bytes: &[u8]) -> Option<Newer> {
         let mut take = Take(bytes);
-        let (magic, version) = (take.bytes()?, take.u16()?);
-        (magic == MAGIC && version > VERSION).then_some(version)
+        let (magic, found) = (take.bytes()?, take.u16()?);
+        let what = Versioned::Block;
+        (magic == MAGIC && found > VERSION).then_some(Newer { what, found })
     }
 
     /// The same of a block with this sequence, of this log if that has a name yet. Magic, version, sequence and log id stand in
     /// the same places in every version, so that an older program knows what it must not take for damage.
-    pub fn newer_in_place(bytes: &[u8], sequence: Sequence, log_id: Option<u64>) -> Option<u16> {
-        let version = BlockHeader::newer_version(bytes)?;
+    pub fn newer_in_place(bytes: &[u8], sequence: Sequence, log_id: Option<u64>) -> Option<Newer> {
+        let newer = BlockHeader::newer(bytes)?;
         let mut take = Take(bytes.get(SEQUENCE_AT..)?);
         let (found, _, id) = (take.u64()?, take.i64()?, take.u64()?);
-        (found == sequence && log_id.is_none_or(|own| own == id)).then_some(version)
+        (found == sequence && log_id.is_none_or(|own| own == id)).then_some(newer)
     }
 
     /// Whether `headers`, its own bytes and those of its frames' headers, are as they were written.

@@ -6,8 +6,12 @@
 //! its first entry 4 · its entries 4; then the trailer, which ends with the file: magic `TWX1` 4 · version 2 · kind of the
 //! file 2 · entries 4 · crc32c of the entries 4 · partitions 4 · crc32c of their rows 4 · file number 8 · first block
 //! sequence 8 · last block sequence 8 · last sequence synced 8 · end of the frames 8 · log id 8 · crc32c of the trailer 4
+//!
+//! Magic, version, kind, file number and log id are as far from the end of the file in every version, so that an older
+//! program knows what it must not make anew.
 
 use crate::format::frame::{self, FrameHeader};
+use crate::format::newer::{Newer, Versioned};
 use crate::format::{Put, Take};
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::index::{Entry, FileIndex};
@@ -17,7 +21,12 @@ pub const HOLDING_LEN: usize = 48;
 pub const TRAILER_LEN: usize = 76;
 
 const MAGIC: [u8; 4] = *b"TWX1";
-const VERSION: u16 = 1;
+pub const VERSION: u16 = 1;
+/// The last of the kinds of files.
+pub const KIND_MAX: u16 = FileKind::Segment as u16;
+
+const FILE_AT: usize = 24;
+const LOG_ID_AT: usize = 64;
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +111,37 @@ impl Trailer {
         };
         let crc = crc32c::crc32c(bytes.get(..TRAILER_LEN - 4)?);
         (take.u32()? == crc && trailer.first <= trailer.last).then_some(trailer)
+    }
+
+    /// The version or kind of a trailer that a newer program wrote, for a file of this number, and for this log if its name is
+    /// asked for. One that is sound but for its version is damaged and not newer.
+    pub fn newer(bytes: &[u8], file: u64, log_id: Option<u64>) -> Option<Newer> {
+        let bytes = bytes.get(..TRAILER_LEN)?;
+        let mut take = Take(bytes);
+        let (magic, version, kind) = (take.bytes()?, take.u16()?, take.u16()?);
+        let number = Take(bytes.get(FILE_AT..)?).u64()?;
+        let id = Take(bytes.get(LOG_ID_AT..)?).u64()?;
+        if magic != MAGIC || number != file || log_id.is_some_and(|own| own != id) {
+            return None;
+        }
+        let sound = |bytes: &[u8]| {
+            let (rest, crc) = bytes.split_last_chunk().unwrap_or((bytes, &[0; 4]));
+            u32::from_le_bytes(*crc) == crc32c::crc32c(rest)
+        };
+        if version == VERSION {
+            let newer = Newer {
+                what: Versioned::FileKind,
+                found: kind,
+            };
+            return (kind > KIND_MAX && sound(bytes)).then_some(newer);
+        }
+        let mut mended = bytes.to_vec();
+        mended.get_mut(4..6)?.copy_from_slice(&VERSION.to_le_bytes());
+        let newer = Newer {
+            what: Versioned::Index,
+            found: version,
+        };
+        (version > VERSION && !sound(&mended)).then_some(newer)
     }
 
     /// The index of the file from its entries; `None` if they are damaged.

@@ -2,7 +2,11 @@
 //!
 //! magic `TWF1` 4 · version 1 · kind 1 · flags 2 · body length 4 · crc32c of the body 4 · partition 8 · base offset 8 ·
 //! record count 4 · last offset delta 4 · base time 8 · max time 8 · ownership epoch 4 · crc32c of the header 4
+//!
+//! Length, magic, version, kind and checksum are in the same places in every version: whoever needs more raises the version of
+//! the block and of the index, too.
 
+use crate::format::newer::{Newer, Versioned};
 use crate::format::{Put, Take};
 use crate::ids::{Micros, Offset, PartitionId};
 
@@ -10,6 +14,8 @@ pub const LEN: usize = 64;
 /// Without its checksum: for those who have one over all of it.
 pub const BARE_LEN: usize = LEN - 4;
 pub const VERSION: u8 = 1;
+/// The last of the kinds.
+pub const KIND_MAX: u8 = Kind::Gap as u8;
 
 /// Larger bodies are refused where they are made and where they are read.
 pub const BODY_MAX: usize = 32 << 20;
@@ -137,6 +143,21 @@ impl FrameHeader {
     /// `None` for bytes that are no frame header of this version, or a damaged one.
     pub fn decode(bytes: &[u8]) -> Option<FrameHeader> {
         FrameHeader::decode_bare(bytes).filter(|_| is_sound(bytes))
+    }
+
+    /// The version or kind of a header that a newer program wrote: it is as it was written, and not for this one.
+    pub fn newer(bytes: &[u8]) -> Option<Newer> {
+        let mut take = Take(bytes);
+        let (magic, version, kind) = (take.bytes()?, take.u8()?, take.u8()?);
+        let (what, found, known) = match version {
+            VERSION => (Versioned::FrameKind, kind, KIND_MAX),
+            _ => (Versioned::Frame, version, VERSION),
+        };
+        let newer = Newer {
+            what,
+            found: found.into(),
+        };
+        (magic == MAGIC && found > known && is_sound(bytes)).then_some(newer)
     }
 
     /// From the first [`BARE_LEN`] bytes, which the caller has checked.

@@ -4,6 +4,7 @@
 pub mod block;
 pub mod footer;
 pub mod frame;
+pub mod newer;
 pub mod record;
 pub mod varint;
 

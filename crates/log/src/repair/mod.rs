@@ -59,7 +59,7 @@ pub struct Done {
 /// Whether a repair has anything to do.
 pub fn needs_repair(report: &CheckReport) -> bool {
     !report.is_whole()
-        || report.let_go > 0
+        || !report.let_go.is_empty()
         || report
             .findings
             .iter()
@@ -72,12 +72,11 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut Progress<'_>) -
     let before = check::report(disk, &survey);
     // What a newer program wrote is not damaged, whatever is to be given up.
     for finding in &before.findings {
-        if let FindingKind::NewerFormat { version } = finding.kind {
+        if let FindingKind::NewerFormat(found) = finding.kind {
             return Err(LogError::NewerFormat {
                 file: finding.file.clone(),
                 position: finding.position,
-                found: version,
-                known: block::VERSION,
+                found,
             });
         }
     }

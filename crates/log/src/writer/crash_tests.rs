@@ -3,6 +3,7 @@
 
 mod damage;
 mod deceit;
+mod newer;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -502,69 +503,4 @@ fn files_follow_each_other_and_are_found_again_by_their_indexes() {
     let mut again = open(&disk).unwrap();
     check(&again, &mut known, false);
     assert!(work(&mut again, &mut known, &mut random));
-}
-
-#[test]
-fn a_file_of_a_newer_format_is_refused_by_name() {
-    let disk = SimDisk::new(1, 64 << 20);
-    let file = LogFile::make(&disk, 0, FILE_SIZE, &IndexCache::new(1 << 20), &|_| true).unwrap();
-    file.write(b"TWB1\x02\x00", 0).unwrap();
-    let error = open(&disk).err().unwrap().to_string();
-    assert!(
-        error.contains("commit-0000000000000000.log has at byte 0 a block of format version 2"),
-        "{error}"
-    );
-}
-
-#[test]
-fn a_log_that_goes_on_in_a_newer_format_is_refused_by_name_and_neither_cut_off_nor_repaired() {
-    for seed in 0..20 {
-        let mut random = Random::new(seed);
-        let disk = SimDisk::new(seed, 64 << 20);
-        let mut known = [Known::default(); MODES.len()];
-        let mut driven = open(&disk).unwrap();
-        for _ in 0..1 + random.below(12) {
-            assert!(work(&mut driven, &mut known, &mut random));
-        }
-        driven.core.sync().unwrap();
-        disk.kill();
-        let found = recover(&disk, &IndexCache::new(1 << 20)).unwrap();
-        // Behind the last block in the same file, or at the start of the next one.
-        let (file, at) = match (found.files.last(), found.end) {
-            (Some(last), Some(end)) if end + 4096 <= last.size => (last.name.clone(), end),
-            _ => (found.spares[0].name.clone(), 0),
-        };
-        let mut block = vec![0x5a; 4096];
-        block[..6].copy_from_slice(b"TWB1\x02\x00");
-        block[16..24].copy_from_slice(&found.next.to_le_bytes());
-        block[32..40].copy_from_slice(&found.log_id.unwrap().to_le_bytes());
-        let bytes = disk.open(&file).unwrap();
-        bytes.write_at(&block, at).unwrap();
-        bytes.sync().unwrap();
-        let refused = |error: LogError| {
-            let text = error.to_string();
-            assert!(
-                text.starts_with(&format!("{file} has at byte {at} a block of format version 2")),
-                "{text}"
-            );
-            assert!(text.contains("reads up to 1; install that version"), "{text}");
-        };
-        refused(open(&disk).err().unwrap());
-        let skipping = LogOptions {
-            recover_skip: true,
-            ..options()
-        };
-        refused(open::open(Arc::new(disk.clone()), 42, &skipping).err().unwrap());
-        for accept_loss in [false, true] {
-            refused(repair(&disk, accept_loss, &mut |_, _| {}).err().unwrap());
-        }
-        let report = check_files(&disk, &mut |_, _| {}).unwrap();
-        let errors: Vec<_> = report.findings.iter().filter(|finding| finding.is_error).collect();
-        let [named] = &errors[..] else { panic!("{errors:?}") };
-        assert_eq!((&named.file, named.position), (&file, at));
-        assert_eq!(named.kind, FindingKind::NewerFormat { version: 2 });
-        let mut left = vec![0; 4096];
-        bytes.read_at(&mut left, at).unwrap();
-        assert!(left == block, "it is as it was");
-    }
 }

@@ -2,7 +2,7 @@ use std::io;
 use std::sync::Arc;
 
 use thalweg_config::{Fields, Node};
-use thalweg_log::PartitionId;
+use thalweg_log::{Newer, PartitionId, Versioned};
 
 use super::*;
 
@@ -174,10 +174,12 @@ fn of_the_log() -> Vec<(LogError, &'static str, u16)> {
             LogError::NewerFormat {
                 file: file(),
                 position: 0,
-                found: 2,
-                known: 1,
+                found: Newer {
+                    what: Versioned::Frame,
+                    found: 2,
+                },
             },
-            "corrupt",
+            "newer_format",
             500,
         ),
         (

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use thalweg_log::format::frame::{Flags, FrameHeader};
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{CheckReport, Dumped, Finding, FindingKind, Lost};
+use thalweg_log::{CheckReport, Dumped, Finding, FindingKind, Lost, Newer};
 use thalweg_record::Ticks;
 
 /// Values are cut at so many characters.
@@ -21,7 +21,16 @@ pub fn findings(report: &CheckReport) -> String {
 pub fn report(report: &CheckReport) -> String {
     let mut text = findings(report);
     if !report.partitions.is_empty() {
-        let head = ["partition", "durability", "first", "next", "bytes", "gaps", "lost"];
+        let head = [
+            "partition",
+            "durability",
+            "first",
+            "next",
+            "bytes",
+            "gaps",
+            "lost",
+            "let go",
+        ];
         let mut rows = vec![head.map(str::to_owned)];
         rows.extend(report.partitions.iter().map(|row| {
             [
@@ -32,10 +41,12 @@ pub fn report(report: &CheckReport) -> String {
                 bytes(row.bytes),
                 row.gaps.to_string(),
                 row.lost.to_string(),
+                row.let_go.to_string(),
             ]
         }));
         table(&mut text, &rows);
     }
+    text.push_str(&let_go(report));
     let (files, spares, segments) = (report.files, report.spares, report.segments);
     let _ = writeln!(
         text,
@@ -47,7 +58,9 @@ pub fn report(report: &CheckReport) -> String {
         report.last,
         report.synced
     );
-    let verdict = if report.is_whole() {
+    let verdict = if report.is_newer() {
+        "the log goes on in a newer format: what is in it can be told by that version alone".to_owned()
+    } else if report.is_whole() {
         "the log is whole".to_owned()
     } else {
         format!("the log is damaged: {} errors", report.errors())
@@ -76,15 +89,32 @@ fn table<const N: usize>(text: &mut String, rows: &[[String; N]]) {
     }
 }
 
-pub fn losses(lost: &[Lost], what: &str) -> String {
+/// What a repair gives up, or would.
+pub fn losses(report: &CheckReport, what: &str) -> String {
     let mut text = String::new();
-    for Lost { partition, from, to } in lost {
-        let last = to.saturating_sub(1);
-        let _ = writeln!(text, "{what}: records {from} to {last} of partition {partition}");
+    for lost in &report.lost {
+        let _ = writeln!(text, "{what}: {}", records(lost));
     }
-    let sum: u64 = lost.iter().map(|lost| lost.to - lost.from).sum();
+    let sum: u64 = report.lost.iter().map(|lost| lost.to - lost.from).sum();
     let _ = writeln!(text, "{sum} records in all");
+    text.push_str(&let_go(report));
     text
+}
+
+/// What is not read by anybody, but stands in the way of whoever moves files.
+fn let_go(report: &CheckReport) -> String {
+    report.let_go.iter().fold(String::new(), |mut text, span| {
+        let _ = writeln!(
+            text,
+            "note: {} cannot be read and are not needed, as a checkpoint follows them; a repair clears them away",
+            records(span)
+        );
+        text
+    })
+}
+
+fn records(Lost { partition, from, to }: &Lost) -> String {
+    format!("records {from} to {} of partition {partition}", to.saturating_sub(1))
 }
 
 pub fn report_json(report: &CheckReport) -> Value {
@@ -92,17 +122,19 @@ pub fn report_json(report: &CheckReport) -> Value {
         json!({
             "partition": row.id.to_string(), "durability": row.durability.name(), "first": row.first, "next": row.next,
             "epoch": row.epoch, "bytes": row.bytes, "gaps": row.gaps, "lost": row.lost,
+            "let_go": row.let_go,
         })
     });
-    let lost = report
-        .lost
-        .iter()
-        .map(|lost| json!({"partition": lost.partition.to_string(), "from": lost.from, "to": lost.to}));
+    let spans = |spans: &[Lost]| {
+        let each = |span: &Lost| json!({"partition": span.partition.to_string(), "from": span.from, "to": span.to});
+        spans.iter().map(each).collect::<Vec<_>>()
+    };
     json!({
-        "whole": report.is_whole(), "log_id": report.log_id, "files": report.files, "spares": report.spares,
-        "segments": report.segments, "bytes": report.bytes, "blocks": report.blocks, "frames": report.frames,
-        "last": report.last, "synced": report.synced,
-        "partitions": partitions.collect::<Vec<_>>(), "lost": lost.collect::<Vec<_>>(),
+        "whole": report.is_whole(), "newer": report.is_newer(), "log_id": report.log_id,
+        "files": report.files, "spares": report.spares, "segments": report.segments, "bytes": report.bytes,
+        "blocks": report.blocks, "frames": report.frames, "last": report.last, "synced": report.synced,
+        "partitions": partitions.collect::<Vec<_>>(), "lost": spans(&report.lost),
+        "let_go": spans(&report.let_go),
         "findings": report.findings.iter().map(finding_json).collect::<Vec<_>>(),
     })
 }
@@ -119,7 +151,14 @@ fn finding_json(finding: &Finding) -> Value {
     if let FindingKind::Corrupt { expected, last, .. } = finding.kind {
         (json["expected"], json["last"]) = (expected.into(), last.into());
     }
+    if let FindingKind::NewerFormat(newer) = finding.kind {
+        json["newer"] = newer_json(newer);
+    }
     json
+}
+
+fn newer_json(newer: Newer) -> Value {
+    json!({"what": newer.what.name(), "found": newer.found, "reads_up_to": newer.known()})
 }
 
 pub fn line(line: &Dumped<'_>) -> String {
@@ -136,6 +175,7 @@ pub fn line(line: &Dumped<'_>) -> String {
             "block {sequence}  {}  synced {synced}  {file}:{position}  {frames} frames  {bytes} B",
             time_of(*time)
         ),
+        Dumped::Newer { file, position, found } => format!("newer  {file}:{position}  {found}"),
         Dumped::Damage { file, position, bytes } => format!("damaged  {file}:{position}  {bytes} B"),
         Dumped::Frame {
             file,
@@ -182,6 +222,9 @@ pub fn line_json(line: &Dumped<'_>) -> Value {
             "block": sequence, "time": time_of(*time), "synced": synced, "file": file, "position": position,
             "frames": frames, "bytes": bytes,
         }),
+        Dumped::Newer { file, position, found } => {
+            json!({"newer": newer_json(*found), "file": file, "position": position})
+        }
         Dumped::Damage { file, position, bytes } => {
             json!({"damaged": true, "file": file, "position": position, "bytes": bytes})
         }

@@ -178,7 +178,7 @@ fn dumped(disk: &SimDisk) -> (u64, u64) {
             }
             Dumped::Record { offset, record } if own => assert_eq!(number_of(record.value), *offset),
             Dumped::Record { .. } => {}
-            Dumped::Damage { .. } => panic!("{line:?}"),
+            Dumped::Damage { .. } | Dumped::Newer { .. } => panic!("{line:?}"),
         }
         true
     })

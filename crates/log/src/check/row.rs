@@ -1,0 +1,117 @@
+//! The frames of a segment by their own headers, which stand one behind the other: what its index should say, where one of
+//! them is damaged, and where a newer program wrote one.
+
+use std::collections::BTreeMap;
+
+use super::outline::{Footer, bytes};
+use super::salvage;
+use super::survey::Surveyed;
+use crate::file::LogFile;
+use crate::format::frame::{self, FrameHeader};
+use crate::format::newer::Newer;
+use crate::ids::{Offset, PartitionId};
+use crate::index::Entry;
+
+/// The frames of a segment, one behind the other.
+#[derive(Default)]
+pub(super) struct Row {
+    pub entries: Vec<Entry>,
+    /// Bytes between them that are none.
+    pub bad: Vec<(u64, u64)>,
+    /// What a newer program has written, and where the row ends for that.
+    pub newer: Option<(u64, Newer)>,
+}
+
+impl Surveyed {
+    /// Those of a segment, by their own headers.
+    pub(super) fn frames_in_row(&self) -> Row {
+        let file = &self.outline.file;
+        let limit = self
+            .outline
+            .footer
+            .trailer()
+            .map_or(self.outline.trailer_at(), |trailer| trailer.end);
+        let mut row = Row::default();
+        let mut next: BTreeMap<PartitionId, Offset> = BTreeMap::new();
+        let mut at = 0;
+        while at < limit {
+            let start = bytes(file, at, frame::LEN);
+            row.newer = FrameHeader::newer(&start).map(|newer| (at, newer));
+            if row.newer.is_some() {
+                break;
+            }
+            let header = FrameHeader::decode(&start);
+            let end = |header: &FrameHeader| at + (frame::LEN as u64) + u64::from(header.body_len);
+            // The index behind the frames begins with the header of the first one.
+            let goes_on = |header: &FrameHeader| next.get(&header.partition).is_none_or(|next| header.base >= *next);
+            match header.filter(|header| goes_on(header) && end(header) <= limit) {
+                Some(header) => {
+                    next.insert(header.partition, header.next());
+                    row.entries.push(Entry {
+                        header,
+                        body_at: at + frame::LEN as u64,
+                    });
+                    at = end(&header);
+                }
+                None => match next_in(file, at, limit, &next) {
+                    Some(found) => {
+                        row.bad.push((at, found - at));
+                        at = found;
+                    }
+                    None => {
+                        // Without a trailer this is where the index stands.
+                        if self.outline.footer.trailer().is_some() {
+                            row.bad.push((at, limit - at));
+                        }
+                        break;
+                    }
+                },
+            }
+        }
+        row
+    }
+
+    /// The first frame of a newer program in a segment.
+    pub fn newer_frame(&self) -> Option<(u64, Newer)> {
+        let Footer::Whole(..) = &self.outline.footer else {
+            return self.frames_in_row().newer;
+        };
+        let (mut found, file) = (None, &self.outline.file);
+        self.each_entry(&mut |entry| {
+            let at = entry.body_at.saturating_sub(frame::LEN as u64);
+            found = found.or_else(|| Some((at, FrameHeader::newer(&bytes(file, at, frame::LEN))?)));
+        });
+        found
+    }
+
+    /// Frame headers of a segment that are damaged.
+    pub fn bad_frames(&self) -> Vec<(u64, u64)> {
+        let file = &self.outline.file;
+        let Footer::Whole(trailer, _) = &self.outline.footer else {
+            return self.frames_in_row().bad;
+        };
+        let entries = bytes(file, file.size - trailer.footer_len(), trailer.entries_len());
+        let index = trailer.index(&entries).unwrap_or_default();
+        let mut bad = Vec::new();
+        for entry in index.partitions().flat_map(|(_, entries)| entries) {
+            let at = entry.body_at.saturating_sub(frame::LEN as u64);
+            if FrameHeader::decode(&bytes(file, at, frame::LEN)) != Some(entry.header) {
+                bad.push((at, frame::LEN as u64));
+            }
+        }
+        bad
+    }
+}
+
+/// The next frame of a segment behind damaged bytes.
+fn next_in(file: &LogFile, at: u64, limit: u64, next: &BTreeMap<PartitionId, Offset>) -> Option<u64> {
+    let rest = bytes(file, at, (limit - at) as usize);
+    let mut from = 1;
+    while let Some((found, header)) = salvage::next_frame(&rest, from) {
+        if next.get(&header.partition).is_none_or(|next| header.base >= *next) {
+            return Some(at + found as u64);
+        }
+        from = found + 1;
+    }
+    None
+}
