@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use anyhow::ensure;
 use serde_json::{Value, json};
+use thalweg_tests::api::Answer;
 use thalweg_tests::thalweg::{RUN, run};
 use thalweg_tests::{Api, Thalweg, eventually};
 
@@ -503,6 +504,74 @@ fn a_client_that_leaves_in_the_middle_of_a_body_stores_nothing_and_harms_nobody(
     assert_eq!(messages["messages"].as_array().map(Vec::len), Some(1), "{messages}");
     thalweg.process.check_running().unwrap();
     assert!(!thalweg.process.stderr().contains("panicked"));
+}
+
+/// A request to produce that has begun.
+fn begin(address: &str, path: &str, length: &str, body: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head =
+        format!("POST /api/v1/queues/{path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    stream
+}
+
+fn is_answered(stream: &TcpStream) -> bool {
+    stream.peek(&mut [0]).is_ok_and(|n| n > 0)
+}
+
+#[test]
+fn clients_that_stall_in_the_middle_of_a_body_are_told_so_and_keep_nobody_waiting() {
+    let (mut thalweg, api) = start();
+    let address = thalweg.address().unwrap();
+    // More than all bodies together may take, and not one byte of it.
+    let batch = "jobs/messages:batch";
+    let mut stalled: Vec<TcpStream> = (0..16)
+        .map(|_| begin(&address, batch, "content-length: 25165824", b""))
+        .collect();
+    // As much at once as would last for hours at the slowest pace that is allowed.
+    let fast = vec![b'x'; 12 * MIB];
+    stalled.push(begin(&address, "large/messages", "content-length: 25165824", &fast));
+    let chunk = b"b\r\n{\"text\":\"\"}\r\n";
+    stalled.push(begin(&address, batch, "transfer-encoding: chunked", chunk));
+    stalled.push(begin(&address, "jobs/groups/g/claim", "content-length: 2", b"{"));
+    let mut dripping = begin(&address, "jobs/messages", "content-length: 100000", b"x");
+
+    for _ in 0..20 {
+        api.send("POST", "/queues/jobs/messages", &[], "whole").ok(201);
+    }
+    let claimed = api.post("/queues/jobs/groups/g/claim", &json!({"max": 100})).ok(200);
+    assert_eq!(claimed["messages"].as_array().map(Vec::len), Some(20), "{claimed}");
+    assert!(
+        stalled.iter().all(|stream| !is_answered(stream)),
+        "the others did not wait for those that stall"
+    );
+
+    eventually(|| {
+        let _ = dripping.write(b"x");
+        ensure!(is_answered(&dripping), "it drips on and on");
+        Ok(())
+    })
+    .unwrap();
+    stalled.push(dripping);
+    for (n, mut stream) in stalled.into_iter().enumerate() {
+        eventually(|| {
+            ensure!(is_answered(&stream), "client {n} waits on and on");
+            Ok(())
+        })
+        .unwrap();
+        stream.set_nonblocking(false).unwrap();
+        let mut answer = Vec::new();
+        // Whoever still sends may find the connection reset behind the answer.
+        let _ = stream.read_to_end(&mut answer);
+        let answer = Answer::parse(&String::from_utf8_lossy(&answer)).unwrap();
+        answer.is_problem(408, "request_timeout", &["slower than 8192 bytes per second for 20s"]);
+    }
+    for (queue, depth) in [("jobs", 20), ("large", 0)] {
+        assert_eq!(api.get(&format!("/queues/{queue}")).ok(200)["depth"], depth, "{queue}");
+    }
+    thalweg.process.check_running().unwrap();
 }
 
 #[test]

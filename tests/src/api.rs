@@ -115,10 +115,20 @@ impl Api {
 
     /// A request whose path nobody has put in order.
     pub fn raw_path(&self, method: &str, path: &str) -> Result<Answer> {
-        let text = self.raw(
-            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        Answer::parse(
+            &self.raw(
+                format!(
+                    "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+                )
                 .as_bytes(),
-        )?;
+            )?,
+        )
+    }
+}
+
+impl Answer {
+    /// From all that came until the server closed.
+    pub fn parse(text: &str) -> Result<Answer> {
         let (head, body) = text.split_once("\r\n\r\n").context("no answer")?;
         let mut headers = ureq::http::HeaderMap::new();
         for line in head.lines().skip(1) {
@@ -137,9 +147,7 @@ impl Api {
             json: serde_json::from_str(body).unwrap_or_default(),
         })
     }
-}
 
-impl Answer {
     /// It went well with this status.
     #[track_caller]
     pub fn ok(self, status: u16) -> Value {
