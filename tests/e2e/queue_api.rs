@@ -1,15 +1,13 @@
 //! The interface of queues from outside: its OpenAPI document against the real binary, `thalweg queue` with every sub-command,
 //! webhooks, and the examples of the documentation.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::{Value, json};
+use thalweg_tests::receiver::{Authority, Receiver};
 use thalweg_tests::servers::python;
 use thalweg_tests::thalweg::{Finished, run};
 use thalweg_tests::{Api, Thalweg, eventually};
@@ -329,69 +327,94 @@ fn through_tls_the_command_line_asks_whom_it_trusts() {
     assert!(none.contains("flow.yaml holds no certificate"), "{none}");
 }
 
-/// A server that refuses the first requests and shows the bodies of all.
-fn listener(refuse: usize) -> (String, mpsc::Receiver<Value>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/dead", listener.local_addr().unwrap());
-    let (seen, bodies) = mpsc::channel();
-    std::thread::spawn(move || {
-        for n in 0.. {
-            let Ok((mut stream, _)) = listener.accept() else { return };
-            let mut reader = BufReader::new(&mut stream);
-            let (mut length, mut line) = (0, String::new());
-            while reader.read_line(&mut line).unwrap_or(0) > 2 {
-                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-                line.clear();
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).unwrap();
-            let _ = seen.send(serde_json::from_slice(&body).unwrap());
-            let status = if n < refuse { "503 busy" } else { "200 OK" };
-            let _ = write!(
-                stream,
-                "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            );
-        }
-    });
-    (url, bodies)
+/// Rejects one message of the queue, which `body` is.
+fn bury(api: &Api, queue: &str, body: &str) {
+    api.send("POST", &format!("/queues/{queue}/messages"), &[("x-key", "k")], body)
+        .ok(201);
+    let claimed = api.post(&format!("/queues/{queue}/groups/g/claim"), &json!({})).ok(200);
+    let receipt = &claimed["messages"][0]["receipt"];
+    let verdict = json!({"reject": [{"r": receipt, "reason": "no such pump"}]});
+    api.post(&format!("/queues/{queue}/groups/g/settle"), &verdict).ok(200);
+}
+
+/// Until the webhook of a queue has had one letter come to this end.
+fn wait_for_webhook(thalweg: &Thalweg, queue: &str, end: &str) {
+    let (name, label) = (format!("mqtt_queue_webhook_{end}_total"), format!("queue=\"{queue}\""));
+    eventually(|| {
+        ensure!(thalweg.metric(&name, &label)? == 1.0);
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]
 fn a_dead_message_is_posted_to_the_webhook_of_its_queue() {
-    let (url, bodies) = listener(2);
+    let receiver = Receiver::start(2);
+    let url = &receiver.url;
     let thalweg = start(&format!(
         "queues: {{list: [{{name: jobs, partitions: 1, dlq: {{webhook: \"{url}\"}}}}]}}\n"
     ));
     let api = Api::new(&thalweg.address().unwrap());
-    api.send("POST", "/queues/jobs/messages", &[("x-key", "k")], b"bad")
-        .ok(201);
-    let claimed = api.post("/queues/jobs/groups/g/claim", &json!({})).ok(200);
-    let receipt = &claimed["messages"][0]["receipt"];
-    api.post(
-        "/queues/jobs/groups/g/settle",
-        &json!({"reject": [{"r": receipt, "reason": "no such pump"}]}),
-    )
-    .ok(200);
-    let posted: Vec<Value> = (0..3)
-        .map(|_| bodies.recv_timeout(Duration::from_secs(60)).unwrap())
-        .collect();
+    bury(&api, "jobs", "bad");
+    let posted: Vec<Value> = (0..3).map(|_| receiver.body()).collect();
     let shown = api.get("/queues/jobs/dlq").ok(200);
     assert!(
         posted.iter().all(|body| *body == shown["messages"][0]),
         "{posted:?} {shown}"
     );
     assert_eq!(shown["messages"][0]["properties"]["x-dlq-detail"], "no such pump");
-    eventually(|| {
-        ensure!(thalweg.metric("mqtt_queue_webhook_sent_total", "queue=\"jobs\"")? == 1.0);
-        Ok(())
-    })
-    .unwrap();
+    wait_for_webhook(&thalweg, "jobs", "sent");
     api.send("PATCH", "/queues/jobs", &[], b"{\"dlq\": {\"webhook\": null}}")
         .ok(200);
     api.send("PATCH", "/queues/jobs", &[], b"{\"dlq\": {\"webhook\": \"ftp://x\"}}")
         .is_problem(400, "invalid_config", &["webhook", "https:// or http://"]);
+}
+
+#[test]
+fn a_webhook_with_tls_is_asked_for_a_certificate_of_its_host_from_an_authority_that_is_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path(), "known").unwrap();
+    let stranger = Authority::new(folder.path(), "stranger").unwrap();
+    let trusted = Receiver::with_tls(&authority.certify("localhost").unwrap());
+    let unknown = Receiver::with_tls(&stranger.certify("localhost").unwrap());
+    let misnamed = Receiver::with_tls(&authority.certify("elsewhere.example").unwrap());
+    let queues: String = [("trusted", &trusted), ("unknown", &unknown), ("misnamed", &misnamed)]
+        .map(|(name, receiver)| {
+            let url = &receiver.url;
+            format!("    - {{name: {name}, partitions: 1, dlq: {{webhook: \"{url}\"}}}}\n")
+        })
+        .concat();
+    let yaml = format!("{LOG}queues:\n  list:\n{queues}");
+    let thalweg = Thalweg::start_trusting(&yaml, &authority.certificate()).unwrap();
+    let api = Api::new(&thalweg.address().unwrap());
+
+    bury(&api, "trusted", "bad");
+    let shown = api.get("/queues/trusted/dlq").ok(200);
+    assert_eq!(trusted.body(), shown["messages"][0]);
+    wait_for_webhook(&thalweg, "trusted", "sent");
+
+    // One after the other: of what fails at the same time, one sentence is logged.
+    bury(&api, "unknown", "secret");
+    wait_for_webhook(&thalweg, "unknown", "failed");
+    let log = thalweg.process.stdout();
+    let line = log.lines().find(|line| line.contains("dlq.webhook")).unwrap_or(&log);
+    for words in [
+        "level=warn",
+        "queue=unknown",
+        unknown.url.as_str(),
+        "certificate",
+        "SSL_CERT_FILE",
+        "it stays in dlq.unknown",
+    ] {
+        assert!(line.contains(words), "{words:?} is missing in {line}");
+    }
+    bury(&api, "misnamed", "secret");
+    wait_for_webhook(&thalweg, "misnamed", "failed");
+    for (queue, receiver) in [("unknown", unknown), ("misnamed", misnamed)] {
+        assert!(!receiver.has_body(), "{queue} was told what it must not know");
+        let letters = api.get(&format!("/queues/{queue}/dlq")).ok(200);
+        assert_eq!(letters["messages"].as_array().map(Vec::len), Some(1), "{queue}");
+    }
 }
 
 /// The blocks of a page in this language.

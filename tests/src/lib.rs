@@ -5,6 +5,7 @@
 pub mod api;
 pub mod disk;
 pub mod process;
+pub mod receiver;
 pub mod servers;
 pub mod thalweg;
 pub mod wait;
@@ -12,5 +13,6 @@ pub mod wait;
 pub use api::Api;
 pub use disk::Disk;
 pub use process::Process;
+pub use receiver::Receiver;
 pub use thalweg::{Balance, Thalweg};
 pub use wait::{eventually, eventually_within};

@@ -61,12 +61,21 @@ pub struct Thalweg {
     pub disk: Option<Disk>,
     pub folder: TempDir,
     starts: u32,
+    /// Of certificate authorities, instead of those of the machine.
+    trusted: Option<PathBuf>,
 }
 
 impl Thalweg {
     /// Starts and waits until the status page answers.
     pub fn start(yaml: &str) -> Result<Thalweg> {
         let mut thalweg = Thalweg::spawn(yaml)?;
+        thalweg.wait_for_http()?;
+        Ok(thalweg)
+    }
+
+    /// The same, where only the certificate authorities in this file are trusted.
+    pub fn start_trusting(yaml: &str, authorities: &Path) -> Result<Thalweg> {
+        let mut thalweg = Thalweg::spawn_in(tempfile::tempdir()?, yaml, Some(authorities.to_owned()))?;
         thalweg.wait_for_http()?;
         Ok(thalweg)
     }
@@ -79,18 +88,23 @@ impl Thalweg {
     /// Starts without waiting, with files (name, content) in its folder.
     pub fn spawn_with(yaml: &str, files: &[(&str, &str)]) -> Result<Thalweg> {
         let folder = tempfile::tempdir()?;
-        std::fs::write(folder.path().join("flow.yaml"), yaml)?;
         for (name, content) in files {
             let path = folder.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap_or(folder.path()))?;
             std::fs::write(path, content)?;
         }
-        let process = spawn(folder.path(), None, 0)?;
+        Thalweg::spawn_in(folder, yaml, None)
+    }
+
+    fn spawn_in(folder: TempDir, yaml: &str, trusted: Option<PathBuf>) -> Result<Thalweg> {
+        std::fs::write(folder.path().join("flow.yaml"), yaml)?;
+        let process = spawn(folder.path(), None, trusted.as_deref(), 0)?;
         Ok(Thalweg {
             process,
             disk: None,
             folder,
             starts: 0,
+            trusted,
         })
     }
 
@@ -110,12 +124,13 @@ impl Thalweg {
         std::fs::write(folder.path().join("flow.yaml"), yaml)?;
         let disk = Disk::mount(folder.path(), mounted, megabytes)?;
         prepare(&disk)?;
-        let process = spawn(folder.path(), Some(&disk), 0)?;
+        let process = spawn(folder.path(), Some(&disk), None, 0)?;
         let mut thalweg = Thalweg {
             process,
             disk: Some(disk),
             folder,
             starts: 0,
+            trusted: None,
         };
         thalweg.wait_for_http()?;
         Ok(thalweg)
@@ -124,7 +139,8 @@ impl Thalweg {
     /// Starts again in the same folder, after the process has ended.
     pub fn restart(&mut self) -> Result<()> {
         self.starts += 1;
-        self.process = spawn(self.folder.path(), self.disk.as_ref(), self.starts)?;
+        let (disk, trusted) = (self.disk.as_ref(), self.trusted.as_deref());
+        self.process = spawn(self.folder.path(), disk, trusted, self.starts)?;
         self.wait_for_http()
     }
 
@@ -277,12 +293,15 @@ impl Thalweg {
     }
 }
 
-fn spawn(folder: &Path, disk: Option<&Disk>, number: u32) -> Result<Process> {
+fn spawn(folder: &Path, disk: Option<&Disk>, trusted: Option<&Path>, number: u32) -> Result<Process> {
     let mut command = match disk {
         Some(disk) => disk.enter(folder, &binary()),
         None => Command::new(binary()),
     };
     command.args(RUN).current_dir(folder);
+    if let Some(trusted) = trusted {
+        command.env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
+    }
     Process::start(&format!("thalweg-{number}"), folder, &mut command)
 }
 

@@ -208,13 +208,29 @@ impl Client {
             self.plain.get_or_init(|| config().build().into())
         };
         let response = agent.post(url).header("content-type", "application/json").send(body);
-        let status = response.with_context(|| format!("{url} cannot be reached"))?.status();
+        let status = response.map_err(|error| no_answer(url, error))?.status();
         ensure!(
             status.is_success(),
             "{url} answered {status}; redirects are not followed"
         );
         Ok(())
     }
+}
+
+fn no_answer(url: &str, error: ureq::Error) -> anyhow::Error {
+    let no_trust = match &error {
+        ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
+        ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
+        _ => false,
+    };
+    let what = match no_trust && url.starts_with("https:") {
+        true => {
+            "is not trusted; have its certificate signed by an authority of this machine for this host, or name a file of \
+                authorities with SSL_CERT_FILE, and start again"
+        }
+        false => "cannot be reached",
+    };
+    anyhow::Error::new(error).context(format!("{url} {what}"))
 }
 
 /// By queue; those of queues that are gone go with them.
