@@ -146,7 +146,7 @@ pub struct EmbeddedLog {
     writer: Arc<Writer>,
     partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
     shelf: Arc<Shelf>,
-    upkeep: Arc<Upkeep>,
+    pub(crate) upkeep: Arc<Upkeep>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Of the log itself.
     meta: Arc<Partition>,

@@ -212,12 +212,14 @@ impl Partition {
         self.inner.lock().ranges.iter().for_each(&mut look);
     }
 
-    /// What was read from `from` is to be read from `to` now. Ranges of `to` follow each other and cover the same offsets,
-    /// as far as they are needed.
-    pub fn replace(&self, from: &Arc<LogFile>, to: &[Range]) {
+    /// What was read from the files `from` is to be read from `to` now, which covers the same offsets, as far as they are
+    /// needed.
+    pub fn replace(&self, from: &[Arc<LogFile>], to: &[Range]) {
         let mut inner = self.inner.lock();
         let before = inner.ranges.len();
-        inner.ranges.retain(|range| !Arc::ptr_eq(&range.file, from));
+        inner
+            .ranges
+            .retain(|range| !from.iter().any(|file| Arc::ptr_eq(&range.file, file)));
         if inner.ranges.len() == before {
             return;
         }

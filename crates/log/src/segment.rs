@@ -5,6 +5,7 @@
 //! A segment is written under another name, synced, renamed, and only then are its partitions told to read from it. A crash
 //! before that leaves the old file as it was; a crash after it leaves both, and the newer one is believed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::disk::DiskFile;
@@ -19,7 +20,7 @@ use crate::partition::{Partition, Range};
 use crate::shelf::Shelf;
 
 /// Less than this of a partition goes into a shared segment.
-const SHARED_BELOW: u64 = 1 << 20;
+pub(crate) const SHARED_BELOW: u64 = 1 << 20;
 
 /// A segment takes no more after so many bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -36,32 +37,63 @@ pub type Keep<'a> = dyn Fn(Offset, &RecordRef<'_>) -> bool + Send + Sync + 'a;
 /// Called with the number of bytes that were read and written, to keep within a rate.
 pub(crate) type Paced<'a> = dyn Fn(usize) + 'a;
 
-/// Moves all that the partitions still need of a file, and tells them.
-pub(crate) fn move_out(
-    shelf: &Shelf,
-    file: &Arc<LogFile>,
-    partitions: &[Arc<Partition>],
-    paced: &Paced<'_>,
-) -> Result<u64> {
-    let mut moved = 0;
-    let mut shared = Vec::new();
-    for partition in partitions {
-        let ranges = partition.ranges_in(file);
-        if ranges.is_empty() {
-            continue;
+/// What the partitions still need of some files, and how it is to lie in segments.
+pub(crate) struct Move {
+    from: Vec<Arc<LogFile>>,
+    /// Partitions with so much that each gets segments of its own.
+    own: Vec<Source>,
+    /// The others share: each of these is one segment.
+    shared: Vec<Vec<Source>>,
+}
+
+/// Of one partition, in the order of offsets.
+type Source = (Arc<Partition>, Vec<Range>);
+
+impl Move {
+    pub fn of(files: &[Arc<LogFile>], partitions: &[Arc<Partition>]) -> Move {
+        let mut planned = Move {
+            from: files.to_vec(),
+            own: Vec::new(),
+            shared: Vec::new(),
+        };
+        for partition in partitions {
+            let mut ranges: Vec<Range> = files.iter().flat_map(|file| partition.ranges_in(file)).collect();
+            ranges.sort_by_key(|range| range.first);
+            if ranges.iter().map(|range| range.bytes).sum::<u64>() >= SHARED_BELOW {
+                planned.own.push((partition.clone(), ranges));
+                continue;
+            }
+            // A row of a footer is one stretch: with a hole in it, it would hide what another file has there.
+            for (n, stretch) in ranges.chunk_by(|a, b| a.next == b.first).enumerate() {
+                if planned.shared.len() <= n {
+                    planned.shared.push(Vec::new());
+                }
+                planned.shared[n].push((partition.clone(), stretch.to_vec()));
+            }
         }
-        if ranges.iter().map(|range| range.bytes).sum::<u64>() < SHARED_BELOW {
-            shared.push((partition.clone(), ranges));
-            continue;
+        planned
+    }
+
+    /// How many segments it makes, but for such as are full.
+    pub fn segments(&self) -> usize {
+        let stretches = |(_, ranges): &Source| ranges.chunk_by(|a, b| a.next == b.first).count();
+        self.own.iter().map(stretches).sum::<usize>() + self.shared.len()
+    }
+
+    /// Writes it, and tells the partitions. Returns the bytes that were written.
+    pub fn run(self, shelf: &Shelf, paced: &Paced<'_>) -> Result<u64> {
+        let mut moved = 0;
+        for source in self.own {
+            let segments = write(shelf, &[source], None, paced)?;
+            moved += tell(shelf, &self.from, segments);
         }
-        let segments = write(shelf, &[(partition.clone(), ranges)], None, paced)?;
-        moved += tell(shelf, file, segments);
+        // A partition is told once where all of it lies.
+        let mut segments = Vec::new();
+        for sources in self.shared {
+            segments.extend(write(shelf, &sources, None, paced)?);
+        }
+        Ok(moved + tell(shelf, &self.from, segments))
     }
-    if !shared.is_empty() {
-        let segments = write(shelf, &shared, None, paced)?;
-        moved += tell(shelf, file, segments);
-    }
-    Ok(moved)
 }
 
 /// Writes what a partition needs of a file anew, without the records that `keep` does not want, and tells it.
@@ -84,7 +116,7 @@ pub(crate) fn rewrite(
     let segments = write(shelf, &[(partition.clone(), ranges)], Some(keep), paced)?;
     Ok(Rewritten {
         files: segments.iter().map(|segment| segment.file.clone()).collect(),
-        bytes: tell(shelf, file, segments),
+        bytes: tell(shelf, std::slice::from_ref(file), segments),
     })
 }
 
@@ -122,29 +154,29 @@ struct Written {
     ranges: Vec<(Arc<Partition>, Range)>,
 }
 
-fn tell(shelf: &Shelf, from: &Arc<LogFile>, segments: Vec<Written>) -> u64 {
-    let mut partitions: Vec<(Arc<Partition>, Vec<Range>)> = Vec::new();
+fn tell(shelf: &Shelf, from: &[Arc<LogFile>], segments: Vec<Written>) -> u64 {
+    let mut told: HashMap<PartitionId, Source> = HashMap::new();
     let mut bytes = 0;
     for segment in segments {
         bytes += segment.file.size;
         shelf.add_segment(segment.file);
         for (partition, range) in segment.ranges {
-            match partitions.last_mut().filter(|(last, _)| Arc::ptr_eq(last, &partition)) {
-                Some((_, ranges)) => ranges.push(range),
-                None => partitions.push((partition, vec![range])),
-            }
+            let (_, ranges) = told.entry(partition.id).or_insert_with(|| (partition, Vec::new()));
+            ranges.push(range);
         }
     }
-    for (partition, ranges) in partitions {
+    for (partition, ranges) in told.into_values() {
         partition.replace(from, &ranges);
     }
-    shelf.wake();
+    if bytes > 0 {
+        shelf.wake();
+    }
     bytes
 }
 
 fn write(
     shelf: &Shelf,
-    wanted: &[(Arc<Partition>, Vec<Range>)],
+    wanted: &[Source],
     keep: Option<&Keep<'_>>,
     paced: &Paced<'_>,
 ) -> Result<Vec<Written>> {
@@ -161,8 +193,8 @@ fn write(
             }
             let mut first = range.first;
             let entries = range.file.entries(partition.id, range.first, usize::MAX)?;
-            let mut source = Source::new(range, &entries, keep);
-            while let Some((header, body)) = source.next(partition.id)? {
+            let mut frames = Frames::new(range, &entries, keep);
+            while let Some((header, body)) = frames.next(partition.id)? {
                 paced(2 * body.len());
                 let segment = match &mut writer {
                     Some(segment) => segment,
@@ -186,7 +218,7 @@ fn write(
 }
 
 /// The frames of a range, as they are or with what is left of their records.
-struct Source<'a> {
+struct Frames<'a> {
     range: &'a Range,
     entries: std::iter::Peekable<std::slice::Iter<'a, Entry>>,
     keep: Option<&'a Keep<'a>>,
@@ -194,9 +226,9 @@ struct Source<'a> {
     at: Offset,
 }
 
-impl<'a> Source<'a> {
-    fn new(range: &'a Range, entries: &'a [Entry], keep: Option<&'a Keep<'a>>) -> Source<'a> {
-        Source {
+impl<'a> Frames<'a> {
+    fn new(range: &'a Range, entries: &'a [Entry], keep: Option<&'a Keep<'a>>) -> Frames<'a> {
+        Frames {
             range,
             entries: entries.iter().peekable(),
             keep,

@@ -13,7 +13,7 @@ use crate::error::{LogError, Result};
 use crate::file::LogFile;
 use crate::ids::{Offset, PartitionId};
 use crate::partition::Partition;
-use crate::segment::{self, Keep};
+use crate::segment::{self, Keep, Move, SHARED_BELOW};
 use crate::shelf::Shelf;
 
 /// Looks at its files this often even if nobody calls.
@@ -21,6 +21,12 @@ const LOOK: Duration = Duration::from_secs(300);
 
 /// A file of which less than one part in so many is needed is moved out of, whatever the number of files.
 const NEEDED_PART: u64 = 4;
+
+/// But not out of the newest full files while there is room: most of what is in them is about to be settled.
+const NEWEST: usize = 4;
+
+/// So many small segments are made one.
+const SMALL_SEGMENTS: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UpkeepPolicy {
@@ -140,26 +146,32 @@ impl Upkeep {
         }
     }
 
-    /// Frees what can be freed.
+    /// Frees what can be freed. What was moved is not moved again before that is worth it: a small segment is left alone,
+    /// however little of it is needed, until there are many.
     pub fn step(&self) -> Result<()> {
         let needed = self.needed();
-        let mostly_free = |file: &Arc<LogFile>| {
-            let bytes = needed.get(&Arc::as_ptr(file)).copied().unwrap_or_default();
-            bytes > 0 && bytes < file.size / NEEDED_PART
-        };
+        let needed = |file: &Arc<LogFile>| needed.get(&Arc::as_ptr(file)).copied().unwrap_or_default();
+        let mostly_free = |file: &Arc<LogFile>| needed(file) > 0 && needed(file) < file.size / NEEDED_PART;
         let sealed = self.shelf.sealed();
         let surplus = sealed.len().saturating_sub(self.policy.files_max);
         // The newest is not used again anyway, see the shelf.
-        let older = sealed.len().saturating_sub(1);
-        for (n, file) in sealed.iter().take(older).enumerate() {
-            if n < surplus || mostly_free(file) {
-                self.move_out(file)?;
+        let newest = if self.shelf.refuses().is_some() { 1 } else { NEWEST };
+        let rested = sealed.len().saturating_sub(newest);
+        for (n, file) in sealed.iter().take(sealed.len().saturating_sub(1)).enumerate() {
+            if n < surplus || (n < rested && mostly_free(file)) {
+                self.move_out(std::slice::from_ref(file))?;
             }
         }
-        for file in self.shelf.segments().iter().filter(|file| mostly_free(file)) {
-            self.move_out(file)?;
-        }
         drop(sealed);
+        let segments = self.shelf.segments();
+        let (small, large): (Vec<_>, Vec<_>) = segments.into_iter().partition(|file| file.size < SHARED_BELOW);
+        for file in large.iter().filter(|file| mostly_free(file)) {
+            self.move_out(std::slice::from_ref(file))?;
+        }
+        if small.len() >= SMALL_SEGMENTS {
+            self.move_out(&small)?;
+        }
+        drop((small, large));
         self.shelf.remove_dead_segments()?;
         self.shelf.called();
         Ok(())
@@ -174,10 +186,15 @@ impl Upkeep {
         needed
     }
 
-    fn move_out(&self, file: &Arc<LogFile>) -> Result<()> {
+    /// Moves what is needed out of files, unless that would make about as many.
+    fn move_out(&self, files: &[Arc<LogFile>]) -> Result<()> {
         let _files = self.may_change_files()?;
         let partitions: Vec<Arc<Partition>> = self.partitions.read().values().cloned().collect();
-        let moved = segment::move_out(&self.shelf, file, &partitions, &|bytes| self.pace(bytes))?;
+        let planned = Move::of(files, &partitions);
+        if files.len() > 1 && planned.segments() > files.len() / 2 {
+            return Ok(());
+        }
+        let moved = planned.run(&self.shelf, &|bytes| self.pace(bytes))?;
         self.moved_bytes.fetch_add(moved, Ordering::Relaxed);
         Ok(())
     }
@@ -266,6 +283,79 @@ impl Upkeep {
         let until = state.paid_until;
         while !state.closing && until > Instant::now() + Duration::from_millis(5) {
             self.changed.wait_until(&mut state, until);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::sim::SimDisk;
+    use crate::durability::Durability;
+    use crate::embedded::{EmbeddedLog, LogOptions};
+    use crate::format::record::{RecordRef, records};
+    use crate::records::{Records, Unit};
+
+    const FILE: u64 = 256 << 10;
+    const BUSY: PartitionId = PartitionId::new(1, 0);
+
+    fn open(disk: &SimDisk) -> EmbeddedLog {
+        let options = LogOptions {
+            file_bytes: FILE,
+            first_file_bytes: FILE,
+            spare: 2,
+            min_free_bytes: Some(0),
+            io_bytes_per_second: 0,
+            ..LogOptions::default()
+        };
+        EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap()
+    }
+
+    async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) -> Offset {
+        let mut stored = Records::new();
+        stored.push(&RecordRef::of(1, value)).unwrap();
+        log.append(Unit::of(id, stored), None).await.unwrap().offsets[0]
+    }
+
+    /// One message each of sixty partitions that nobody settles, in as many files of a busy one that is settled at once.
+    async fn many_small_remains(log: &EmbeddedLog) -> Vec<PartitionId> {
+        log.create(BUSY, Durability::Os).await.unwrap();
+        let quiet: Vec<_> = (1..=60).map(|n| PartitionId::new(1, n)).collect();
+        for id in &quiet {
+            log.create(*id, Durability::Os).await.unwrap();
+            append(log, *id, &[id.partition as u8]).await;
+            for _ in 0..FILE / (16 << 10) {
+                let offset = append(log, BUSY, &[0; 16 << 10]).await;
+                log.trim(BUSY, offset + 1).unwrap();
+            }
+        }
+        quiet
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_was_moved_rests_and_many_small_segments_become_few() {
+        let disk = SimDisk::new(1, 256 << 20);
+        let log = open(&disk);
+        let quiet = many_small_remains(&log).await;
+        let mut before = u64::MAX;
+        let mut steps = 0;
+        while before != log.upkeep.moved_bytes() {
+            before = log.upkeep.moved_bytes();
+            log.upkeep.step().unwrap();
+            steps += 1;
+            assert!(steps < 20, "the upkeep finds no end");
+        }
+        let counters = log.counters();
+        assert!(counters.moved_bytes > 0 && counters.moved_bytes < 1 << 20, "{counters:?}");
+        assert!((1..SMALL_SEGMENTS).contains(&counters.segments), "{counters:?}");
+        // The files that these messages were in are used again: only the newest are kept.
+        assert!(counters.full_files <= NEWEST + 2, "{counters:?}");
+        drop(log);
+        let log = open(&disk);
+        for id in quiet {
+            let frames = log.read(id, 0, 1000).unwrap();
+            let found: Vec<_> = records(&frames[0].body).map(|record| record.unwrap().value).collect();
+            assert_eq!(found, [&[id.partition as u8][..]]);
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::partition::Partition;
 use crate::records::Records;
 use crate::recovery::recover;
 use crate::repair::repair;
-use crate::segment;
+use crate::segment::{self, Move};
 use crate::shelf::Shelf;
 use crate::table::Change;
 
@@ -292,11 +292,13 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
                 })
             }),
         1 => {
-            let sealed = shelf.sealed();
+            // One full file, or several segments into fewer.
+            let (sealed, mut files) = (shelf.sealed(), shelf.segments());
             match sealed.get(random.below(sealed.len().max(1) as u64) as usize) {
-                Some(file) => segment::move_out(shelf, file, partitions, &|_| {}).map(drop),
-                None => Ok(()),
+                Some(file) if random.below(2) == 0 => files = vec![file.clone()],
+                _ => files.retain(|_| random.below(3) > 0),
             }
+            Move::of(&files, partitions).run(shelf, &|_| {}).map(drop)
         }
         2 => {
             known[slot].thinned = partition.bounds().next;
