@@ -30,13 +30,17 @@ pub enum LogError {
     },
     /// A file with records that are still wanted is not there.
     #[error(
-        "the records {from} to {to} of partition {partition} are in no file of {folder}; a file of the log was removed"
+        "the records {from} to {} of partition {partition} are in no file of {folder}: {stood_in}, or a segment that was made of it, is not there; bring it back, or give them up with `thalweg log repair --accept-loss`",
+        .to.saturating_sub(1)
     )]
     Missing {
         folder: String,
         partition: PartitionId,
         from: Offset,
+        /// Behind the last of them.
         to: Offset,
+        /// Names the file.
+        stood_in: String,
     },
     /// Not damaged: it is neither cut off nor repaired.
     #[error("{file} has at byte {position} {found}")]

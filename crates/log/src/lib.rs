@@ -6,6 +6,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod absent;
 mod cache;
 mod check;
 mod contract;

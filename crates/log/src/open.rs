@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::absent::stood_in;
 use crate::cache::IndexCache;
 use crate::disk::Disk;
 use crate::durability::Durability;
@@ -125,13 +126,22 @@ fn first_file(shelf: &Shelf, options: &LogOptions) -> Result<LogFile> {
 pub(crate) fn partitions(found: &Recovered, folder: &str) -> Result<(Vec<Arc<Partition>>, Arc<Partition>)> {
     let (table, meta) = read_table(found)?;
     let mut pieces = pieces_of(found);
+    let mut there: Vec<u64> = found.files.iter().map(|file| file.number).collect();
+    there.extend(found.spares.iter().map(|file| file.number));
+    there.sort_unstable();
     let mut partitions = Vec::with_capacity(table.partitions.len());
     for (n, (id, known)) in table.partitions.iter().enumerate() {
         let pieces = pieces.remove(id).unwrap_or_default();
         let (first, ranges) = needed_of(pieces, known.first, |range| checkpoint_in(*id, range))?;
         let partition = Partition::new(*id, n + 1, known.durability, first);
         partition.set_epoch(known.epoch);
-        check_whole(*id, first, known.next, &ranges, folder)?;
+        check_whole((first, known.next), &ranges).map_err(|(from, to)| LogError::Missing {
+            folder: folder.to_owned(),
+            partition: *id,
+            from,
+            to,
+            stood_in: stood_in(&ranges, from, &there),
+        })?;
         partition.found(ranges, known.next);
         partitions.push(Arc::new(partition));
     }
@@ -287,23 +297,17 @@ pub(crate) fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
     taken
 }
 
-/// All that was committed is somewhere, as far as it is needed.
-fn check_whole(partition: PartitionId, first: Offset, next: Offset, ranges: &[Range], folder: &str) -> Result<()> {
+/// All that was committed is somewhere, as far as it is needed; or the first offsets that are not.
+fn check_whole((first, next): (Offset, Offset), ranges: &[Range]) -> std::result::Result<(), (Offset, Offset)> {
     let mut at = first;
-    let missing = |from, to| LogError::Missing {
-        folder: folder.to_owned(),
-        partition,
-        from,
-        to,
-    };
     for range in ranges {
         if range.first > at {
-            return Err(missing(at, range.first));
+            return Err((at, range.first));
         }
         at = range.next;
     }
     if at < next {
-        return Err(missing(at, next));
+        return Err((at, next));
     }
     Ok(())
 }

@@ -37,8 +37,13 @@ pub enum FindingKind {
     BadBody,
     /// The index of a full file is damaged or missing; the next start makes it anew.
     BadFooter,
-    /// Offsets that are in no file.
-    Missing,
+    /// Offsets that are in no file; the place is where their partition goes on, or where it ends, and none if nothing is left of
+    /// it. Names the file that held them.
+    Missing {
+        stood_in: String,
+    },
+    /// Offsets that cannot be read from where they should be.
+    Unread,
     /// Lost before and given up since.
     Gap,
     NewerFormat(Newer),
@@ -59,7 +64,8 @@ impl FindingKind {
             FindingKind::BadFrame { .. } => "bad_frame",
             FindingKind::BadBody => "bad_body",
             FindingKind::BadFooter => "bad_footer",
-            FindingKind::Missing => "missing",
+            FindingKind::Missing { .. } => "missing",
+            FindingKind::Unread => "unread",
             FindingKind::Gap => "gap",
             FindingKind::NewerFormat(_) => "newer_format",
             FindingKind::BadVersion => "bad_version",
@@ -107,7 +113,11 @@ impl fmt::Display for Finding {
             FindingKind::BadFooter => {
                 f.write_str("the index of the file is damaged or missing; every start makes it anew")?;
             }
-            FindingKind::Missing => f.write_str("records that should be in the log are not")?,
+            FindingKind::Missing { stood_in } => write!(
+                f,
+                "records that should come here are in no file: {stood_in}, or a segment that was made of it, is not there"
+            )?,
+            FindingKind::Unread => f.write_str("records that should be here cannot be read")?,
             FindingKind::Gap => f.write_str("lost before and given up")?,
             FindingKind::NewerFormat(newer) => newer.fmt(f)?,
             FindingKind::BadVersion => f.write_str("the version of a block is damaged, all else of it is whole")?,

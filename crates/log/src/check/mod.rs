@@ -14,7 +14,7 @@ pub use finding::{CheckReport, CheckedPartition, Finding, FindingKind, Lost};
 
 use crate::cache::IndexCache;
 use crate::disk::Disk;
-use crate::error::Result;
+use crate::error::{LogError, Result};
 use crate::open;
 use crate::recovery;
 use survey::Survey;
@@ -37,9 +37,16 @@ pub(crate) fn report(disk: &dyn Disk, survey: &Survey) -> CheckReport {
     if report.is_whole()
         && let Err(error) = opens(disk)
     {
+        let (file, position) = match &error {
+            LogError::Corrupt { file, position, .. } | LogError::NewerFormat { file, position, .. } => {
+                (file.clone(), *position)
+            }
+            LogError::Io { file, .. } => (file.clone(), 0),
+            _ => (String::new(), 0),
+        };
         report.findings.push(Finding {
-            file: String::new(),
-            position: 0,
+            file,
+            position,
             bytes: 0,
             kind: FindingKind::Refused(error.to_string()),
             records: None,

@@ -10,6 +10,7 @@ use super::held::{self, Held, Holds, Span};
 use super::outline::{Footer, Known, Outline, Stretch, bytes};
 use super::settle::{Role, Settled, each_block, settle};
 use super::{INDEX_BYTES, Progress, salvage};
+use crate::absent::stood_in;
 use crate::cache::IndexCache;
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
@@ -165,6 +166,7 @@ impl Survey {
                 pieces.entry(holding.partition).or_default().push(piece);
             }
         }
+        let there: Vec<u64> = self.commits.iter().map(|file| file.outline.file.number).collect();
         for (id, mut known) in self.table.partitions.clone() {
             let pieces = pieces.remove(&id).unwrap_or_default();
             if known.first == UNKNOWN {
@@ -185,7 +187,12 @@ impl Survey {
             let (mut lost, mut let_go, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
             let whole: Vec<Span> = ranges.iter().map(|range| (range.first, range.next)).collect();
             let holes = held::without((known.first, next), &whole);
-            self.findings.extend(holes.iter().map(|span| missing(id, *span)));
+            for span in &holes {
+                let stood_in = stood_in(&ranges, span.0, &there);
+                let place = self.goes_on(id, &ranges, span.0);
+                let kind = FindingKind::Missing { stood_in };
+                self.findings.push(of_records(id, *span, place, kind));
+            }
             lost.extend(holes);
             for range in &ranges {
                 let span = (range.first, range.next);
@@ -221,6 +228,23 @@ impl Survey {
         all.filter(move |(base, _)| (first..next).contains(base))
     }
 
+    /// Where the frame of a partition with an offset stands, or the next one behind it, or where the last one ends.
+    fn goes_on(&self, id: PartitionId, ranges: &[Range], at: Offset) -> (String, u64) {
+        let range = ranges.iter().find(|range| range.next > at).or(ranges.last());
+        let Some(file) = range.and_then(|range| self.file_of(range)) else {
+            return (String::new(), 0);
+        };
+        let (mut begins, mut end) = (None, 0);
+        file.each_entry(&mut |entry| {
+            if entry.header.partition == id {
+                end = end.max(entry.body_at + u64::from(entry.header.body_len));
+                let is_behind = begins.is_none() && entry.header.next() > at;
+                begins = begins.or(is_behind.then_some(entry.body_at));
+            }
+        });
+        (file.outline.file.name.clone(), begins.unwrap_or(end))
+    }
+
     pub fn file_of(&self, range: &Range) -> Option<&Surveyed> {
         let own = |file: &&Surveyed| Arc::ptr_eq(&file.outline.file, &range.file);
         self.commits.iter().chain(&self.segments).find(own)
@@ -249,14 +273,15 @@ impl Survey {
             for span in &partition.lost {
                 let said = self.findings.iter().any(|finding| finding.is_error);
                 if !said {
-                    gaps.push(missing(partition.id, *span));
+                    let place = self.goes_on(partition.id, &partition.ranges, span.0);
+                    gaps.push(of_records(partition.id, *span, place, FindingKind::Unread));
                 }
             }
             for (from, to) in &partition.gaps {
+                let place = self.goes_on(partition.id, &partition.ranges, *from);
                 gaps.push(Finding {
-                    kind: FindingKind::Gap,
                     is_error: false,
-                    ..missing(partition.id, (*from, *to))
+                    ..of_records(partition.id, (*from, *to), place, FindingKind::Gap)
                 });
             }
         }
@@ -288,7 +313,11 @@ impl Survey {
         };
         self.findings.retain(|finding| match finding.kind {
             FindingKind::NewerFormat(_) | FindingKind::Gap => true,
-            FindingKind::TornTail | FindingKind::Missing | FindingKind::BadTable | FindingKind::Refused(_) => false,
+            FindingKind::TornTail
+            | FindingKind::Missing { .. }
+            | FindingKind::Unread
+            | FindingKind::BadTable
+            | FindingKind::Refused(_) => false,
             _ => is_before(&finding.file),
         });
         for partition in &mut self.partitions {
@@ -341,12 +370,12 @@ impl Survey {
     }
 }
 
-fn missing(id: PartitionId, (from, to): Span) -> Finding {
+fn of_records(id: PartitionId, (from, to): Span, (file, position): (String, u64), kind: FindingKind) -> Finding {
     Finding {
-        file: String::new(),
-        position: 0,
+        file,
+        position,
         bytes: 0,
-        kind: FindingKind::Missing,
+        kind,
         records: Some((id, from, to)),
         is_error: true,
     }

@@ -324,6 +324,8 @@ pub fn bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_log::{CheckedPartition, Durability, PartitionId};
+
     use super::*;
 
     #[test]
@@ -332,6 +334,44 @@ mod tests {
         assert_eq!(shown(&[0, 255]), "0x00ff");
         assert_eq!(shown("ä".repeat(100).as_bytes()), format!("{}…", "ä".repeat(80)));
         assert_eq!(shown(&[0; 100]).chars().count(), 81);
+    }
+
+    #[test]
+    fn what_a_checkpoint_lets_go_of_is_shown_beside_what_is_lost() {
+        let partition = PartitionId::new(3, 0);
+        let span = |from, to| Lost { partition, from, to };
+        let row = CheckedPartition {
+            id: partition,
+            durability: Durability::Fsync,
+            first: 5,
+            next: 40,
+            epoch: 0,
+            bytes: 100,
+            gaps: 0,
+            lost: 2,
+            let_go: 5,
+        };
+        let report = CheckReport {
+            partitions: vec![row],
+            lost: vec![span(30, 32)],
+            let_go: vec![span(5, 10)],
+            ..CheckReport::default()
+        };
+        let (text, json) = (super::report(&report), report_json(&report));
+        for words in [
+            "lost  let go",
+            "   2       5\n",
+            "note: records 5 to 9 of partition 3/0 cannot be read and are not needed",
+        ] {
+            assert!(text.contains(words), "{words:?} is missing in {text}");
+        }
+        assert_eq!(json["let_go"], json!([{"partition": "3/0", "from": 5, "to": 10}]));
+        assert_eq!(json["partitions"][0]["let_go"], 5);
+        let losses = losses(&report, "lost");
+        assert!(
+            losses.starts_with("lost: records 30 to 31 of partition 3/0\n2 records in all\nnote: records 5 to 9"),
+            "{losses}"
+        );
     }
 
     #[test]

@@ -198,7 +198,7 @@ fn a_flipped_bit_anywhere_is_harmless_or_named_by_file_and_position_and_never_se
             finding.file == file && (finding.position..finding.position + finding.bytes).contains(&position)
         };
         for finding in &report.findings {
-            let elsewhere = matches!(finding.kind, FindingKind::Missing | FindingKind::BadTable);
+            let elsewhere = matches!(finding.kind, FindingKind::Missing { .. } | FindingKind::BadTable);
             assert!(elsewhere || at(&finding), "{file} at {position}: {finding}");
         }
         let named = report.findings.iter().find(at);
@@ -667,4 +667,84 @@ fn a_log_that_may_skip_damage_opens_says_how_much_is_lost_and_one_that_may_not_d
         assert!(disk.names().unwrap().iter().any(|name| name.ends_with(".bad")));
     });
     assert!(given_up > 0);
+}
+
+/// Makes the bodies of the last block, which nothing names as synced, what they were not; returns where it stands.
+fn torn(disk: &SimDisk) -> Option<(String, u64)> {
+    let found = crate::recovery::inspect(disk, &IndexCache::new(1 << 20)).unwrap();
+    let (file, end) = (found.files.last()?, found.end?);
+    let (mut at, mut last) = (0, None);
+    while at < end {
+        let header = BlockHeader::decode(&file.read(at, block::LEN).unwrap()).unwrap();
+        last = Some((at, header));
+        at += u64::from(header.block_len);
+    }
+    let (at, header) = last.filter(|(_, header)| header.frames > 0)?;
+    file.write(&[0xff; 40], at + header.headers_len() as u64).unwrap();
+    disk.kill();
+    Some((file.name.clone(), at))
+}
+
+#[test]
+fn a_file_that_is_gone_is_named_with_the_place_where_its_records_are_missed_beside_a_torn_tail_too() {
+    let (mut removed, mut gone) = (0, 0);
+    each_seed(60, |seed| {
+        let (disk, .., mut random) = built(seed);
+        let mut known = vec![Known::default(); PARTITIONS];
+        let mut driven = open(&disk).unwrap();
+        for (known, partition) in known.iter_mut().zip(&driven.partitions) {
+            let next = partition.bounds().next;
+            (known.submitted, known.acknowledged) = (next, next);
+        }
+        assert!(work(&mut driven, &mut known, &mut random));
+        disk.kill();
+        let Some((last, torn_at)) = torn(&disk) else { return };
+        let older: Vec<String> = disk.names().unwrap();
+        let older: Vec<&String> = older
+            .iter()
+            .filter(|name| name.starts_with("commit") && **name < last)
+            .collect();
+        let Some(name) = older.get(random.below(older.len().max(1) as u64) as usize) else {
+            return;
+        };
+        disk.remove(name).unwrap();
+        disk.sync_names().unwrap();
+        removed += 1;
+        let report = checked(&disk);
+        let torn = report
+            .findings
+            .iter()
+            .find(|one| one.kind == FindingKind::TornTail && (&one.file, one.position) == (&last, torn_at));
+        assert!(torn.is_some(), "{:?}", report.findings);
+        for finding in report.findings.iter().filter(|one| one.is_error) {
+            let FindingKind::Missing { stood_in } = &finding.kind else {
+                panic!("{finding}")
+            };
+            let numbers = stood_in.strip_prefix("one of ").unwrap_or(stood_in).split(" to ");
+            let numbers: Vec<&str> = numbers.collect();
+            let within = numbers[0] <= name.as_str() && name.as_str() <= numbers[numbers.len() - 1];
+            assert!(within, "{name} is gone: {finding}");
+            // Of a partition that nothing is left of there is no place.
+            let place = disk.open(&finding.file).ok().map(|file| file.len().unwrap());
+            assert!(
+                place.map_or(finding.file.is_empty(), |size| finding.position < size),
+                "{finding}"
+            );
+            gone += u64::from(place.is_some());
+        }
+        match open::open(Arc::new(disk.clone()), 42, &options()) {
+            Ok(_) => assert!(report.is_whole(), "{:?}", report.findings),
+            Err(LogError::Missing { stood_in, .. }) => {
+                let said = |one: &crate::check::Finding| {
+                    one.kind
+                        == FindingKind::Missing {
+                            stood_in: stood_in.clone(),
+                        }
+                };
+                assert!(report.findings.iter().any(said), "{stood_in}: {:?}", report.findings);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    });
+    assert!(removed > 10 && gone > 10, "{removed} {gone}");
 }
