@@ -25,7 +25,9 @@ fn stored(seed: u64) -> SimDisk {
     }
     driven.core.sync().unwrap();
     let sealed = driven.shelf.sealed();
-    segment::move_out(&driven.shelf, &sealed[0], &driven.partitions, &|_| {}).unwrap();
+    Move::of(&sealed[..1], &driven.partitions)
+        .run(&driven.shelf, &|_| {})
+        .unwrap();
     disk.kill();
     disk
 }
