@@ -174,12 +174,7 @@ fn tell(shelf: &Shelf, from: &[Arc<LogFile>], segments: Vec<Written>) -> u64 {
     bytes
 }
 
-fn write(
-    shelf: &Shelf,
-    wanted: &[Source],
-    keep: Option<&Keep<'_>>,
-    paced: &Paced<'_>,
-) -> Result<Vec<Written>> {
+fn write(shelf: &Shelf, wanted: &[Source], keep: Option<&Keep<'_>>, paced: &Paced<'_>) -> Result<Vec<Written>> {
     let mut finished = Vec::new();
     let mut writer: Option<SegmentWriter<'_>> = None;
     for (partition, ranges) in wanted {

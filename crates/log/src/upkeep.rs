@@ -346,7 +346,10 @@ mod tests {
             assert!(steps < 20, "the upkeep finds no end");
         }
         let counters = log.counters();
-        assert!(counters.moved_bytes > 0 && counters.moved_bytes < 1 << 20, "{counters:?}");
+        assert!(
+            counters.moved_bytes > 0 && counters.moved_bytes < 1 << 20,
+            "{counters:?}"
+        );
         assert!((1..SMALL_SEGMENTS).contains(&counters.segments), "{counters:?}");
         // The files that these messages were in are used again: only the newest are kept.
         assert!(counters.full_files <= NEWEST + 2, "{counters:?}");
