@@ -12,7 +12,7 @@ use crate::disk::DiskFile;
 use crate::error::{LogError, Result};
 use crate::file::{LogFile, segment_name};
 use crate::format::footer::{self, Bounds, FileKind, Holding};
-use crate::format::frame::{Flags, FrameHeader};
+use crate::format::frame::{self, Flags, FrameHeader};
 use crate::format::record::{self, RecordRef};
 use crate::ids::{Offset, PartitionId};
 use crate::index::{Entry, FileIndex};
@@ -24,6 +24,11 @@ pub(crate) const SHARED_BELOW: u64 = 1 << 20;
 
 /// A segment takes no more after so many bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// A segment goes to the disk in pieces of this, each synced before the next, so that commits, which sync meanwhile, wait for one
+/// piece at most. `sync_file_range` was rejected: it does not empty the cache of the disk, so the last sync would have all of that
+/// to do.
+const PIECE: usize = 1 << 20;
 
 /// Records that are left over are joined into frames of about so many bytes.
 const JOINED_BYTES: usize = 256 << 10;
@@ -319,7 +324,10 @@ struct SegmentWriter<'a> {
     number: u64,
     unfinished: String,
     file: Arc<dyn DiskFile>,
+    /// Behind the last byte, written or not.
     at: u64,
+    /// What is not written yet: less than a piece.
+    unwritten: Vec<u8>,
     index: FileIndex,
     holdings: Vec<(Arc<Partition>, Offset, Offset)>,
 }
@@ -335,17 +343,18 @@ impl<'a> SegmentWriter<'a> {
             number,
             unfinished,
             at: 0,
+            unwritten: Vec::new(),
             index: FileIndex::default(),
             holdings: Vec::new(),
         })
     }
 
     fn push(&mut self, header: &FrameHeader, body: &[u8]) -> Result<()> {
-        let mut bytes = Vec::with_capacity(body.len() + 64);
-        header.encode(&mut bytes);
-        let body_at = self.at + bytes.len() as u64;
-        bytes.extend_from_slice(body);
-        self.write(&bytes)?;
+        let mut start = Vec::with_capacity(frame::LEN);
+        header.encode(&mut start);
+        self.write(&start)?;
+        let body_at = self.at;
+        self.write(body)?;
         self.index.push(Entry {
             header: *header,
             body_at,
@@ -353,9 +362,17 @@ impl<'a> SegmentWriter<'a> {
         Ok(())
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let written = self.file.write_at(bytes, self.at);
-        written.map_err(LogError::io("cannot write", &self.unfinished))?;
+    fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while let Some((head, rest)) = bytes.split_at_checked(PIECE - self.unwritten.len()) {
+            self.unwritten.extend_from_slice(head);
+            let start = self.at - (PIECE - head.len()) as u64;
+            let written = self.file.write_and_sync(&self.unwritten, start);
+            written.map_err(LogError::io("cannot write", &self.unfinished))?;
+            self.at += head.len() as u64;
+            self.unwritten.clear();
+            bytes = rest;
+        }
+        self.unwritten.extend_from_slice(bytes);
         self.at += bytes.len() as u64;
         Ok(())
     }
@@ -393,6 +410,10 @@ impl<'a> SegmentWriter<'a> {
         let footer = footer::encode(&self.index, &rows, &bounds);
         self.write(&footer)?;
         let (disk, name) = (self.shelf.disk.as_ref(), segment_name(self.number));
+        let written = self
+            .file
+            .write_at(&self.unwritten, self.at - self.unwritten.len() as u64);
+        written.map_err(LogError::io("cannot write", &self.unfinished))?;
         self.file
             .sync()
             .map_err(LogError::io("cannot sync", &self.unfinished))?;
@@ -424,3 +445,6 @@ fn bytes_of(rows: &[Holding], partition: PartitionId, first: Offset, next: Offse
         (u128::from(row.bytes) * u128::from(next - first) / all) as u64
     })
 }
+
+#[cfg(test)]
+mod tests;

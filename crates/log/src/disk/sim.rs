@@ -63,6 +63,8 @@ struct State {
     /// Raised at each power cut: files opened before belong to a process that is gone.
     life: u64,
     syncs: u64,
+    /// The most bytes that any sync had to write.
+    synced_bytes_max: u64,
     /// Changes until the power goes by itself.
     cut_in: Option<u64>,
 }
@@ -104,6 +106,7 @@ impl SimDisk {
                 faults: Faults::default(),
                 life: 0,
                 syncs: 0,
+                synced_bytes_max: 0,
                 cut_in: None,
             })),
         }
@@ -115,6 +118,11 @@ impl SimDisk {
 
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity = bytes;
+    }
+
+    /// The most bytes that any sync of one file had to write so far.
+    pub fn synced_bytes_max(&self) -> u64 {
+        self.state.lock().synced_bytes_max
     }
 
     pub fn syncs(&self) -> u64 {
@@ -370,6 +378,8 @@ impl SimFile {
     fn sync_with(&self, sync: impl Fn(&mut Contents)) -> io::Result<()> {
         self.with(|state| {
             state.syncs += 1;
+            let dirty = state.files.get(&self.id).map_or(0, |contents| contents.dirty.len() * PAGE);
+            state.synced_bytes_max = state.synced_bytes_max.max(dirty as u64);
             state.step(|state| sync(state.files.entry(self.id).or_default()))?;
             let faults = state.faults;
             if faults.failing_syncs > 0 && state.random.one_in(faults.failing_syncs) {
