@@ -1,5 +1,6 @@
 //! Messages that have to leave a group: to the dead letters of the queue, or away. Appending there and settling here is one
-//! submission, so that a crash leaves a message in exactly one of the two.
+//! submission, so that a crash leaves a message in exactly one of the two; if they are on two disks, in one at least, and the
+//! next start ends the move (`recover/cut.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +10,7 @@ use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::format::varint;
 use thalweg_log::{LogError, Offset, Records, Unit};
 
-use crate::error::Result;
+use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::machine::{Ending, Machine, Reason, Terminal};
 use crate::message::{Message, NewMessage, TARGET_GROUP, TOPIC};
@@ -111,10 +112,19 @@ impl Queue {
             .part(partition)
             .and_then(|part| part.inner.lock().details.get(&ending.offset).cloned());
         let letter = self.letter(group, partition, &message, ending, detail.as_deref());
-        let letter = self
+        let appended = self
             .append_letter(&dead, letter, group, partition, ending.offset, terminal)
-            .await?;
-        self.tell_dead_letter(letter);
+            .await;
+        match appended {
+            Ok(letter) => self.tell_dead_letter(letter),
+            // The letter is stored, on a disk of its own; a second one would follow if this were tried again. What is missing,
+            // that the message has left, is journaled with it, or made good at the next start.
+            Err(QueueError::Log(LogError::Partly { cause })) => {
+                let id = self.message_id(partition, ending.offset);
+                tracing::warn!(message = %id, error = %cause, "it is a dead letter, but that it has left is not stored yet");
+            }
+            Err(error) => return Err(error),
+        }
         Ok(terminal)
     }
 
@@ -188,12 +198,8 @@ impl Queue {
             not_before: None,
             value: &letter.payload,
         })?;
-        let mut value = Vec::new();
-        varint::put(&mut value, group.id.into());
-        value.push(CHANGES);
-        Machine::ended_record(offset, terminal, &mut value);
         let mut state = Records::new();
-        state.push(&RecordRef::of(now, &value))?;
+        state.push(&RecordRef::of(now, &ended_record(group.id, offset, terminal)))?;
         let unit = Unit::of(dead.data_id(0), letters).and_of(Kind::State, self.state_id(partition), state);
         let appended = self.log.append(unit, None).await;
         dead.stored(1, bytes, appended.is_ok());
@@ -210,8 +216,17 @@ impl Queue {
     }
 }
 
+/// That a message has left a group, for the state partition.
+pub(crate) fn ended_record(group: u32, offset: Offset, terminal: Terminal) -> Vec<u8> {
+    let mut value = Vec::new();
+    varint::put(&mut value, group.into());
+    value.push(CHANGES);
+    Machine::ended_record(offset, terminal, &mut value);
+    value
+}
+
 /// Reads the disk if need be.
-fn find(store: &Store, offset: Offset) -> std::result::Result<Option<Message>, LogError> {
+pub(crate) fn find(store: &Store, offset: Offset) -> std::result::Result<Option<Message>, LogError> {
     let mut cursor = crate::store::Cursor::default();
     let mut next = store.at(&mut cursor, offset)?;
     if matches!(next, Next::Load) {

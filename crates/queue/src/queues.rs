@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::RwLock;
 use smol_str::SmolStr;
-use thalweg_log::{Durability, Log, LogError, Micros};
+use thalweg_log::{Durability, Log, LogError, Micros, PartitionId};
 use tokio::sync::Mutex;
 
 use crate::catalog::{Catalog, Entry, GroupEntry};
@@ -64,9 +64,13 @@ impl Queues {
             changes: Mutex::default(),
             listener: OnceLock::new(),
         });
-        for (name, entry) in entries {
-            let queue = home.queue_of(&name, &entry);
-            for group in recover(&queue, &entry).await? {
+        for (name, entry) in &entries {
+            let queue = home.queue_of(name, entry);
+            let dead = dead_letter_name(name).ok().flatten();
+            let dead = dead.and_then(|dead| entries.binary_search_by_key(&&dead, |(name, _)| name).ok());
+            let dead = dead.and_then(|at| entries.get(at));
+            let dead = dead.map(|(_, dead)| PartitionId::new(dead.id, 0));
+            for group in recover(&queue, entry, dead).await? {
                 queue.add_group(Arc::new(group));
             }
             home.start(queue)?;

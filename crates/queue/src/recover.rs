@@ -1,13 +1,17 @@
 //! The groups of a queue as they were: from the state partitions, since their last checkpoint.
 
+mod cut;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
-use thalweg_log::format::record::records;
-use thalweg_log::{LogError, Offset, ReadWant};
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::{RecordRef, records};
+use thalweg_log::{LogError, Micros, Offset, PartitionId, ReadWant};
 
 use crate::catalog::{Entry, GroupEntry};
+use crate::dead::ended_record;
 use crate::dedup::Place;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
@@ -20,6 +24,7 @@ use crate::queues::new_state;
 use crate::settings::GroupMode;
 use crate::store::{Cursor, Next, Store};
 use crate::times::micros;
+use cut::Letters;
 
 const READ_BYTES: usize = 1 << 20;
 
@@ -27,20 +32,23 @@ const READ_BYTES: usize = 1 << 20;
 #[derive(Default)]
 struct Told {
     checkpoint: Option<Vec<u8>>,
+    /// When it was written.
+    checkpoint_at: Option<Micros>,
     /// Since the checkpoint.
     changes: Vec<u8>,
     consumers: BTreeMap<u32, (MemberKind, SmolStr)>,
     dropped: Vec<u8>,
 }
 
-/// All groups of a queue. Reads what was leased, too: who has it must be known before anything is handed out.
-pub(crate) async fn recover(queue: &Arc<Queue>, entry: &Entry) -> Result<Vec<Group>> {
+/// All groups of a queue, whose dead letters are in that partition. Reads what was leased, too: who has it must be known before
+/// anything is handed out.
+pub(crate) async fn recover(queue: &Arc<Queue>, entry: &Entry, dead: Option<PartitionId>) -> Result<Vec<Group>> {
     let (queue, entry) = (queue.clone(), entry.clone());
-    let recovered = tokio::task::spawn_blocking(move || recover_blocking(&queue, &entry)).await;
+    let recovered = tokio::task::spawn_blocking(move || recover_blocking(&queue, &entry, dead)).await;
     recovered.unwrap_or(Err(QueueError::Log(LogError::Closed)))
 }
 
-fn recover_blocking(queue: &Queue, entry: &Entry) -> Result<Vec<Group>> {
+fn recover_blocking(queue: &Queue, entry: &Entry, dead: Option<PartitionId>) -> Result<Vec<Group>> {
     let mut told = Vec::new();
     for partition in 0..queue.partition_count() {
         told.push(match queue.is_in_memory() {
@@ -56,11 +64,27 @@ fn recover_blocking(queue: &Queue, entry: &Entry) -> Result<Vec<Group>> {
     if !entry.settings.dedup_window.is_zero() && !queue.is_in_memory() {
         restore_dedup(queue, entry)?;
     }
+    let letters = match dead {
+        Some(dead) if !queue.is_in_memory() && !queue.log.caps().atomic_units => {
+            Letters::read(queue, dead, oldest_checkpoint(entry, &told))
+        }
+        _ => Letters::default(),
+    };
     entry
         .groups
         .iter()
-        .map(|group| group_of(queue, group, &mut told))
+        .map(|group| group_of(queue, group, &mut told, &letters))
         .collect()
+}
+
+/// Of any group in any partition.
+fn oldest_checkpoint(entry: &Entry, told: &[BTreeMap<u32, Told>]) -> Micros {
+    let groups = entry
+        .groups
+        .iter()
+        .flat_map(|group| told.iter().map(|told| told.get(&group.id)));
+    let times = groups.map(|told| told.and_then(|told| told.checkpoint_at).unwrap_or_default());
+    times.min().unwrap_or_default()
 }
 
 fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, Told>> {
@@ -85,8 +109,9 @@ fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, Told>> {
         from = last.header.next();
         for record in frames.iter().flat_map(|frame| records(&frame.body)) {
             let known = record.ok().and_then(|record| {
+                let time = record.time;
                 let (group, record) = parse_record(record.value)?;
-                told.entry(group).or_default().take(record);
+                told.entry(group).or_default().take(record, time);
                 Some(())
             });
             known.ok_or_else(|| damaged(queue, partition, "a record of it is none"))?;
@@ -95,11 +120,12 @@ fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, Told>> {
 }
 
 impl Told {
-    fn take(&mut self, record: StateRecord<'_>) {
+    fn take(&mut self, record: StateRecord<'_>, time: Micros) {
         match record {
             StateRecord::Changes(bytes) => self.changes.extend_from_slice(bytes),
             StateRecord::Checkpoint(bytes) => {
                 self.checkpoint = Some(bytes.to_vec());
+                self.checkpoint_at = Some(time);
                 self.changes.clear();
             }
             StateRecord::Dropped(bytes) => self.dropped.extend_from_slice(bytes),
@@ -108,7 +134,7 @@ impl Told {
     }
 }
 
-fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>]) -> Result<Group> {
+fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>], letters: &Letters) -> Result<Group> {
     let settings = queue.settings();
     let now = queue.clock.now();
     let stores = queue.stores();
@@ -121,7 +147,7 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>])
     let (mut parts, mut backlog) = (Vec::with_capacity(stores.len()), 0);
     for ((partition, store), told) in (0..).zip(&stores).zip(told) {
         let told = told.remove(&entry.id).unwrap_or_default();
-        let state = state_of(queue, entry, partition, store, &told)?;
+        let state = state_of(queue, entry, partition, store, &told, letters)?;
         if let State::Work(machine) = &state {
             // Those whose leases run on.
             for (index, leases) in machine.leases_by_consumer() {
@@ -154,7 +180,14 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>])
     Ok(group)
 }
 
-fn state_of(queue: &Queue, entry: &GroupEntry, partition: u32, store: &Store, told: &Told) -> Result<State> {
+fn state_of(
+    queue: &Queue,
+    entry: &GroupEntry,
+    partition: u32,
+    store: &Store,
+    told: &Told,
+    letters: &Letters,
+) -> Result<State> {
     let bad = |error: crate::machine::Damaged| damaged(queue, partition, &error.to_string());
     if queue.is_in_memory() {
         return Ok(new_state(queue, &entry.settings, partition, 0));
@@ -170,6 +203,18 @@ fn state_of(queue: &Queue, entry: &GroupEntry, partition: u32, store: &Store, to
     }
     let mut restoring = Restoring::new(store.first()?, told.checkpoint.as_deref()).map_err(bad)?;
     restoring.apply(&told.changes).map_err(bad)?;
+    let name = &entry.settings.name;
+    let left = letters.settle((name, partition), store, told.checkpoint_at, &mut restoring)?;
+    for (offset, terminal) in left {
+        let id = queue.message_id(partition, offset);
+        tracing::info!(message = %id, group = %name, "it was among the dead letters already when the process ended; it has left now");
+        let value = ended_record(entry.id, offset, terminal);
+        queue
+            .log
+            .journal(queue.state_id(partition), Kind::State, &mut |records| {
+                records.push(&RecordRef::of(queue.clock.now(), &value))
+            })?;
+    }
     let mut cursor = Cursor::default();
     for offset in restoring.unknown() {
         if let Some(passing) = passing(store, &mut cursor, offset, entry)? {

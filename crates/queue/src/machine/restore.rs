@@ -24,6 +24,8 @@ pub struct Restoring {
     pub(super) memory: Memory,
     /// Below the floor: held.
     active: BTreeMap<Offset, Facts>,
+    /// A record had the group go on elsewhere.
+    sought: bool,
 }
 
 impl Restoring {
@@ -40,6 +42,7 @@ impl Restoring {
             settled: Window::new(floor),
             memory: Memory::default(),
             active: BTreeMap::new(),
+            sought: false,
         }
     }
 
@@ -79,6 +82,25 @@ impl Restoring {
             facts.hint = message.hint;
             facts.filled = true;
         }
+    }
+
+    /// Whether a message that is among the dead letters has left without a record of it; `is_new`: it came there after the
+    /// checkpoint. Not if it may be to be delivered once more since a seek: better twice among the dead letters than never
+    /// delivered. What had to leave anyway, and what is too old, would go there again.
+    pub fn has_left(&self, offset: Offset, kind: Terminal, is_new: bool) -> bool {
+        let known = self.active.get(&offset);
+        if known.is_none() && (offset < self.floor() || self.settled.get(offset) != Slot::Empty) {
+            return false;
+        }
+        let leaving = known.is_some_and(|facts| facts.reason.is_some());
+        leaving || kind == Terminal::Expired || (is_new && !self.sought)
+    }
+
+    /// The message has left. False if it lies where no message of this group can be.
+    pub fn leave(&mut self, offset: Offset, kind: Terminal) -> bool {
+        let left = self.settle(offset, 1, kind).is_ok();
+        self.trim();
+        left
     }
 
     /// The machine. Leases of consumers that can return stay, others are ready again. A message that was not filled is
@@ -241,6 +263,7 @@ impl Restoring {
             }
             journal::SEEK => {
                 let to = body.u64()?;
+                self.sought = true;
                 self.active.split_off(&to);
                 self.memory.forget_from(to);
                 if to <= self.floor() {

@@ -12,6 +12,7 @@ use thalweg_log::{Durability, EmbeddedLog, LogOptions, Micros};
 use thalweg_queue::{Clock, Queues, QueuesOptions};
 
 /// Goes on by itself, and further when it is told to.
+#[derive(Default)]
 pub struct TestClock {
     pub ahead: AtomicI64,
 }
@@ -40,9 +41,7 @@ pub async fn open(folder: &Path) -> Place {
         ..LogOptions::default()
     };
     let log = Arc::new(EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap());
-    let clock = Arc::new(TestClock {
-        ahead: AtomicI64::new(0),
-    });
+    let clock = Arc::new(TestClock::default());
     let options = QueuesOptions {
         durability: Durability::Fsync,
         auto_create: false,
