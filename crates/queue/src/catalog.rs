@@ -44,6 +44,8 @@ pub(crate) struct GroupEntry {
     pub settings: GroupSettings,
     pub declared: bool,
     pub paused: bool,
+    /// Since when it has had no member; `None` while it has one.
+    pub unused_since: Option<Micros>,
 }
 
 pub(crate) struct Catalog {
@@ -190,6 +192,7 @@ impl Entry {
                     "settings": group.settings.to_json(),
                     "declared": group.declared,
                     "paused": group.paused,
+                    "unused_since": group.unused_since,
                 })
             })
             .collect();
@@ -217,6 +220,8 @@ impl Entry {
                 settings: GroupSettings::read(&node(group.get("settings")?)?, &diags),
                 declared: group.get("declared")?.as_bool()?,
                 paused: group.get("paused")?.as_bool()?,
+                // Not in what earlier versions wrote.
+                unused_since: group.get("unused_since").and_then(Value::as_i64),
             });
         }
         let entry = Entry {
@@ -253,12 +258,23 @@ mod tests {
                 settings: GroupSettings::new("live", GroupMode::Stream),
                 declared: true,
                 paused: false,
+                unused_since: Some(1_700_000_000_000_000),
             }],
             next_group: 5,
             produce_paused: false,
             consume_paused: true,
         };
-        assert_eq!(Entry::from_json(&entry.to_json().to_string()), Some(entry));
+        let text = entry.to_json().to_string();
+        let earlier = text.replace(",\"unused_since\":1700000000000000", "");
+        assert_ne!(earlier, text);
+        assert_eq!(Entry::from_json(&text), Some(entry.clone()));
+        let mut without = entry;
+        without.groups[0].unused_since = None;
+        assert_eq!(
+            Entry::from_json(&earlier),
+            Some(without),
+            "as an earlier version wrote it"
+        );
         assert_eq!(Entry::from_json("{}"), None);
         assert_eq!(Entry::from_json("no json"), None);
     }

@@ -157,6 +157,7 @@ impl Queue {
         if ticked.rebalanced {
             group.wake();
         }
+        self.keep_use(group).await;
         let expires = self.expires_at(group).unwrap_or(NEVER);
         if expires <= now {
             match self.expire(group).await {

@@ -95,6 +95,8 @@ pub struct Members {
     /// requests and leases cost O(1); being too early costs one look at all members.
     idle_check_at: Option<Micros>,
     empty_since: Option<Micros>,
+    /// What a restart would find of `empty_since`.
+    kept: Option<Micros>,
     shared: Arc<Shared>,
 }
 
@@ -113,6 +115,7 @@ impl Members {
             rebalance_at: None,
             idle_check_at: None,
             empty_since: Some(now),
+            kept: None,
             shared: Arc::default(),
         }
     }
@@ -352,6 +355,23 @@ impl Members {
     /// Since when there has been nobody, not even one who is away or has leases; the group expires by this.
     pub fn empty_since(&self) -> Option<Micros> {
         self.empty_since
+    }
+
+    /// What [`Members::empty_since`] says, if it is not what was kept of it last. It changes when the first member comes and
+    /// when the last one is forgotten, not with requests and leases.
+    pub fn to_keep(&self) -> Option<Option<Micros>> {
+        (self.empty_since != self.kept).then_some(self.empty_since)
+    }
+
+    pub fn is_kept(&mut self, empty_since: Option<Micros>) {
+        self.kept = empty_since;
+    }
+
+    /// After a restart: nobody had been there since then. Not for a group that somebody has come back to.
+    pub fn restore_empty(&mut self, since: Micros) {
+        if self.empty_since.is_some() {
+            (self.empty_since, self.kept) = (Some(since), Some(since));
+        }
     }
 
     /// Everybody with a number, in the order of numbers.

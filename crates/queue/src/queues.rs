@@ -206,10 +206,13 @@ impl Queues {
     /// Writes the state of all groups as a whole, so that the next start reads little.
     pub async fn close(&self) {
         for queue in self.all() {
+            let groups = queue.groups();
+            for group in &groups {
+                queue.keep_use(group).await;
+            }
             queue.removed.store(true, Ordering::Release);
             queue.keeper.call.notify_one();
             queue.grown();
-            let groups = queue.groups();
             if !queue.is_in_memory() {
                 queue.checkpoint(&groups, 1);
                 let states: Vec<_> = (0..queue.partition_count())
@@ -441,6 +444,18 @@ impl Home {
         }
     }
 
+    /// Keeps that a group which may expire has members, or since when it has none, if that is not what is kept.
+    async fn keep_use(&self, queue: &Queue, group: &Group) -> Result<()> {
+        let _changes = self.changes.lock().await;
+        let to_keep = group.members.lock().to_keep();
+        // What is kept of a queue that is gone would bring it back.
+        if let Some(since) = to_keep.filter(|_| !queue.removed.load(Ordering::Acquire)) {
+            self.save(queue).await?;
+            group.members.lock().is_kept(since);
+        }
+        Ok(())
+    }
+
     /// Keeps what there is to say of a queue.
     async fn save(&self, queue: &Queue) -> Result<()> {
         self.catalog
@@ -513,6 +528,7 @@ impl Queue {
                     settings: group.settings.clone(),
                     declared: group.declared,
                     paused: group.is_paused(),
+                    unused_since: group.members.lock().empty_since().filter(|_| !group.is_declared()),
                 })
                 .collect(),
             next_group: self.next_group.load(Ordering::Relaxed),
@@ -523,12 +539,28 @@ impl Queue {
 
     /// When a group goes that nobody has declared, if nobody joins it before.
     pub(crate) fn expires_at(&self, group: &Group) -> Option<Micros> {
-        let after = self.settings_now().group_expiry;
-        if group.is_declared() || after.is_zero() {
+        if self.expires_never(group) {
             return None;
         }
+        let after = self.settings_now().group_expiry;
         let since = group.members.lock().empty_since()?;
         Some(since.saturating_add(micros(after)))
+    }
+
+    /// The first member of a group that may expire has come, or the last one has gone: a restart must know. Most looks find
+    /// nothing to keep.
+    pub(crate) async fn keep_use(&self, group: &Group) {
+        if self.expires_never(group) || group.members.lock().to_keep().is_none() {
+            return;
+        }
+        let Some(home) = Weak::upgrade(&self.home) else { return };
+        if let Err(error) = home.keep_use(self, group).await {
+            tracing::warn!(queue = %self.name(), group = %group.name(), %error, "since when a group is not used is not kept");
+        }
+    }
+
+    fn expires_never(&self, group: &Group) -> bool {
+        group.is_declared() || self.settings_now().group_expiry.is_zero()
     }
 
     pub(crate) async fn expire(self: &Arc<Queue>, group: &Group) -> Result<()> {

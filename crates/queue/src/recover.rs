@@ -27,6 +27,8 @@ use crate::times::micros;
 use cut::Letters;
 
 const READ_BYTES: usize = 1 << 20;
+/// After a start whoever uses a group has so long to come back, before it expires.
+const COME_BACK: Micros = 60_000_000;
 
 /// What the state partition of one partition says of one group.
 #[derive(Default)]
@@ -167,6 +169,10 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>],
         let part = Part::new(state);
         backlog += part.inner.lock().backlog(store.next()?);
         parts.push(Arc::new(part));
+    }
+    if let Some(since) = entry.unused_since {
+        let earliest = (now + COME_BACK).saturating_sub(micros(settings.group_expiry));
+        members.restore_empty(since.clamp(earliest.min(now), now));
     }
     let group = Group::new(
         entry.id,

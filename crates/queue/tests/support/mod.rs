@@ -33,6 +33,11 @@ pub struct Place {
 }
 
 pub async fn open(folder: &Path) -> Place {
+    open_later(folder, Duration::ZERO).await
+}
+
+/// With a clock that is so much ahead.
+pub async fn open_later(folder: &Path, ahead: Duration) -> Place {
     let options = LogOptions {
         file_bytes: 4 << 20,
         first_file_bytes: 1 << 20,
@@ -42,6 +47,7 @@ pub async fn open(folder: &Path) -> Place {
     };
     let log = Arc::new(EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap());
     let clock = Arc::new(TestClock::default());
+    clock.ahead.store(ahead.as_micros() as i64, Ordering::SeqCst);
     let options = QueuesOptions {
         durability: Durability::Fsync,
         auto_create: false,
