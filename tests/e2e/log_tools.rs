@@ -111,3 +111,88 @@ fn a_check_tells_on_a_terminal_how_far_it_is() {
     assert!(output.status.success(), "{shown}");
     assert!(shown.contains("100 % of"), "{shown}");
 }
+
+#[test]
+fn what_a_newer_version_wrote_is_named_by_every_tool_with_exit_code_1_and_left_as_it_is() {
+    let mut thalweg = Thalweg::start(ONE).unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
+    let folder = thalweg.folder.path().to_owned();
+    let (name, path) = ("commit-0000000000000000.log", "data/log/commit-0000000000000000.log");
+    let mut bytes = std::fs::read(folder.join(path)).unwrap();
+    // The second block, of another version with a checksum of its own; where it begins the first one says.
+    let at = u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize;
+    assert_eq!(bytes.get(at..at + 6).unwrap(), b"TWB1\x01\0");
+    (bytes[at + 4], bytes[at + 12]) = (9, !bytes[at + 12]);
+    std::fs::write(folder.join(path), &bytes).unwrap();
+    let words = [
+        &format!("{at}")[..],
+        name,
+        "a block of format version 9",
+        "reads up to 1; install that version",
+    ];
+    let names_it = |text: &str| words.iter().all(|word| text.contains(word));
+    for arguments in [
+        &["check"][..],
+        &["check", "--json"],
+        &["dump"],
+        &["dump", "--json"],
+        &["repair"],
+        &["repair", "--accept-loss"],
+    ] {
+        let all: Vec<&str> = arguments.iter().copied().chain(["data/log"]).collect();
+        let told = log(&folder, &all);
+        assert_eq!(
+            told.status.code(),
+            Some(1),
+            "{arguments:?}: {}{}",
+            told.stdout,
+            told.stderr
+        );
+        let text = if arguments[0] == "check" {
+            &told.stdout
+        } else {
+            &told.stderr
+        };
+        assert!(names_it(text), "{arguments:?}: {text}");
+    }
+    // What comes before it is shown, and then that nothing more is.
+    let dump = log(&folder, &["dump", "data/log"]).stdout;
+    let last = dump.lines().last().unwrap();
+    assert!(
+        dump.starts_with("block 1 ") && last.starts_with("newer  ") && names_it(last),
+        "{dump}"
+    );
+    let json = log(&folder, &["check", "data/log", "--json"]).stdout;
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&report["newer"], &report["whole"]), (&true.into(), &false.into()));
+    let newer = serde_json::json!({"what": "block", "found": 9, "reads_up_to": 1});
+    assert!(
+        report["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["newer"] == newer),
+        "{json}"
+    );
+    assert!(std::fs::read(folder.join(path)).unwrap() == bytes, "it was changed");
+}
+
+#[test]
+fn the_help_of_each_tool_tells_its_exit_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    for (tool, codes) in [
+        ("check", &[0, 1, 2, 65][..]),
+        ("dump", &[0, 1, 2]),
+        ("repair", &[0, 1, 2, 65]),
+    ] {
+        let help = log(folder.path(), &[tool, "--help"]).stdout;
+        let (_, told) = help.split_once("Exit codes:").unwrap();
+        let told: Vec<i32> = told
+            .lines()
+            .filter_map(|line| line.split_whitespace().next()?.parse().ok())
+            .collect();
+        assert_eq!(told, codes, "{help}");
+    }
+    assert_eq!(log(folder.path(), &["check", "--wrong"]).status.code(), Some(2));
+}

@@ -30,6 +30,7 @@ pub fn block(bytes: &[u8]) {
     for bytes in bytes.get(block::LEN..).unwrap_or_default().chunks_exact(frame::LEN) {
         if let Some(header) = FrameHeader::decode(bytes) {
             assert!(header.next() >= header.base);
+            assert!(FrameHeader::newer(bytes).is_none());
         }
     }
     for entry in salvage::frames(bytes, 0) {
@@ -66,7 +67,11 @@ pub fn footer(bytes: &[u8]) {
     else {
         return;
     };
-    let Some(trailer) = Trailer::decode(end) else { return };
+    let Some(trailer) = Trailer::decode(end) else {
+        let _ = Trailer::newer(end, 0, None);
+        return;
+    };
+    assert!(Trailer::newer(end, trailer.file, None).is_none());
     let (entries, rows) = rest.split_at_checked(trailer.entries_len()).unwrap_or_default();
     let _ = (trailer.index(entries), trailer.holdings(rows));
 }

@@ -305,6 +305,8 @@ mod tests {
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(read(&bytes), None);
+            let trailer = &bytes[bytes.len() - TRAILER_LEN..];
+            prop_assert_eq!(Trailer::newer(trailer, 4, None), None, "what is damaged is not newer");
         }
     }
 

@@ -231,11 +231,26 @@ mod tests {
             prop_assert_eq!(FrameHeader::decode(&bytes), Some(header));
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(FrameHeader::decode(&bytes), None);
+            prop_assert_eq!(FrameHeader::newer(&bytes), None, "what is damaged is not newer");
         }
 
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2 * LEN)) {
-            let _ = FrameHeader::decode(&bytes);
+            let newer = FrameHeader::newer(&bytes).is_some();
+            prop_assert!(!newer || FrameHeader::decode(&bytes).is_none());
+        }
+
+        #[test]
+        fn a_version_or_kind_above_those_known_is_named(header in any_header(), found in KIND_MAX + 1.., is_kind: bool) {
+            let mut bytes = Vec::new();
+            header.encode(&mut bytes);
+            bytes[if is_kind { 5 } else { 4 }] = found;
+            prop_assert_eq!(FrameHeader::newer(&bytes), None, "with the checksum of this one it is damaged");
+            let crc = crc32c::crc32c(&bytes[..BARE_LEN]);
+            bytes[BARE_LEN..].copy_from_slice(&crc.to_le_bytes());
+            let what = if is_kind { Versioned::FrameKind } else { Versioned::Frame };
+            prop_assert_eq!(FrameHeader::newer(&bytes), Some(Newer { what, found: found.into() }));
+            prop_assert_eq!(FrameHeader::decode(&bytes), None);
         }
     }
 
