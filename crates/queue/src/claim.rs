@@ -20,6 +20,7 @@ use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
 use crate::store::{Next, Store};
 use crate::times::micros;
+use crate::waiting::Waiter;
 
 /// Messages of one claim.
 const CLAIM_MAX: u32 = 10_000;
@@ -126,6 +127,7 @@ impl Queue {
         let mut out = Vec::new();
         // What is there goes out without the way through those who wait.
         let (mut room, mut load) = self.try_claim(group, (consumer, seat), want, Looking::Quickly, &mut out)?;
+        let mut listed: Option<OnList<'_>> = None;
         loop {
             if !out.is_empty() {
                 return Ok(out);
@@ -135,6 +137,8 @@ impl Queue {
                 (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
                 continue;
             }
+            // Nothing is there for this one; were there something for others, they would have been called.
+            drop(listed.take().map(OnList::has_looked));
             let Some(until) = until.filter(|until| Instant::now() < *until) else {
                 return if room > 0 {
                     Ok(out)
@@ -142,18 +146,17 @@ impl Queue {
                     Err(self.too_many(group, consumer, want))
                 };
             };
-            let woken = group.wake.notified();
-            tokio::pin!(woken);
-            woken.as_mut().enable();
-            let parked = Parked::new(group);
+            // What comes from here on calls this claim, what was there before it finds.
+            let waiting = listed.insert(OnList::new(self, group, &seat.share, room == 0));
+            let version = seat.version;
             self.may_consume(group)?;
             (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
-            if out.is_empty() && load.is_none() {
+            // With another share it is for others' messages that it would be called.
+            if out.is_empty() && load.is_none() && seat.version == version {
                 tokio::select! {
-                    () = &mut woken => {}
+                    () = waiting.waiter.called() => {}
                     () = tokio::time::sleep_until(until) => {}
                 }
-                drop(parked);
                 self.may_consume(group)?;
                 (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
             }
@@ -346,19 +349,38 @@ impl Queue {
     }
 }
 
-/// Takes back a claim's place among those that wait.
-struct Parked<'a>(&'a Group);
+/// A claim's place among those that wait. When it ends, the next is called if there is more.
+struct OnList<'a> {
+    queue: &'a Queue,
+    group: &'a Group,
+    waiter: Arc<Waiter>,
+    has_looked: bool,
+}
 
-impl<'a> Parked<'a> {
-    fn new(group: &'a Group) -> Parked<'a> {
-        group.parked.fetch_add(1, Ordering::AcqRel);
-        Parked(group)
+impl<'a> OnList<'a> {
+    fn new(queue: &'a Queue, group: &'a Group, share: &Share, full: bool) -> OnList<'a> {
+        OnList {
+            queue,
+            group,
+            waiter: group.waiting.list(share, full),
+            has_looked: false,
+        }
+    }
+
+    /// It has found nothing.
+    fn has_looked(mut self) -> OnList<'a> {
+        self.has_looked = true;
+        self
     }
 }
 
-impl Drop for Parked<'_> {
+impl Drop for OnList<'_> {
     fn drop(&mut self) {
-        self.0.parked.fetch_sub(1, Ordering::AcqRel);
+        if let Some(partition) = self.group.waiting.leave(&self.waiter)
+            && !self.has_looked
+        {
+            self.queue.call_if_more(self.group, partition);
+        }
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use tokio::sync::Notify;
 
 use crate::members::{Members, Shared, Sharing};
 use crate::part::Part;
 use crate::settings::{self, GroupMode, GroupSettings, QueueSettings};
+use crate::waiting::Waiting;
 
 /// One group of a queue. Every group sees every message.
 pub struct Group {
@@ -27,9 +27,7 @@ pub struct Group {
     /// Of that number, what is not in this group's backlog: it came before, or it is settled.
     settled: AtomicI64,
     pub(crate) paused: AtomicBool,
-    /// Claims that wait for `wake`.
-    pub(crate) parked: AtomicUsize,
-    pub(crate) wake: Notify,
+    pub(crate) waiting: Waiting,
     /// Where the next claim begins to look.
     pub(crate) turn: AtomicUsize,
     pub(crate) counters: GroupCounters,
@@ -65,8 +63,7 @@ impl Group {
             total,
             settled: AtomicI64::new(settled),
             paused: AtomicBool::new(false),
-            parked: AtomicUsize::new(0),
-            wake: Notify::new(),
+            waiting: Waiting::default(),
             turn: AtomicUsize::new(0),
             counters: GroupCounters::default(),
         }
@@ -131,11 +128,9 @@ impl Group {
         self.parts.push(Arc::new(part));
     }
 
-    /// Something may be ready for those who wait.
+    /// Something concerns all who wait.
     pub(crate) fn wake(&self) {
-        if self.parked.load(Ordering::Acquire) > 0 {
-            self.wake.notify_waiters();
-        }
+        self.waiting.call_all();
     }
 }
 

@@ -182,7 +182,8 @@ impl Queue {
             tracing::warn!(queue = %self.name(), group = %group.name(), %error, "the state of a group cannot be stored");
         }
         drop(inner);
-        group.wake();
+        group.waiting.call_full();
+        self.call_if_more(group, partition);
     }
 
     /// Lets go of what every group has settled, now.

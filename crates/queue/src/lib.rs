@@ -39,6 +39,7 @@ mod settle;
 mod stats;
 mod store;
 pub mod times;
+mod waiting;
 
 pub use admin::SeekTo;
 pub use claim::{Asking, ClaimWant, Delivery};

@@ -141,6 +141,7 @@ impl Members {
             member.state = State::Here;
             self.arrived(now, index);
         }
+        self.tell_idle(index);
         self.note_idle(now, index);
         Ok(index)
     }
@@ -168,6 +169,7 @@ impl Members {
         if kind == MemberKind::Http {
             self.arrived(now, index);
         }
+        self.tell_idle(index);
         self.note_idle(now, index);
         true
     }
@@ -185,6 +187,7 @@ impl Members {
         }
         if member.state == State::Here {
             member.state = State::Away;
+            self.tell_idle(index);
             self.departed(now, index);
         }
         true
@@ -198,6 +201,7 @@ impl Members {
         if std::mem::replace(&mut member.state, State::Gone) == State::Here {
             self.departed(now, index);
         }
+        self.tell_idle(index);
         self.forget_if_done(now, index);
     }
 
@@ -205,6 +209,7 @@ impl Members {
         if let Some(member) = self.member_mut(index) {
             member.open_requests += 1;
             member.last_seen = member.last_seen.max(now);
+            self.tell_idle(index);
         }
     }
 
@@ -212,8 +217,15 @@ impl Members {
         if let Some(member) = self.member_mut(index) {
             member.open_requests = member.open_requests.saturating_sub(1);
             member.last_seen = member.last_seen.max(now);
+            self.tell_idle(index);
             self.note_idle(now, index);
         }
+    }
+
+    /// After a change of a member and before its leases are looked at.
+    fn tell_idle(&self, index: u32) {
+        let busy = |member: &Member| member.state == State::Here && !member.is_idle();
+        self.shared.set_idle(index, !self.member(index).is_some_and(busy));
     }
 
     pub fn leases_taken(&mut self, index: u32, count: u32) {

@@ -360,7 +360,12 @@ impl Queue {
                 places.push(Place { partition, offset });
             }
         }
-        self.grown();
+        for place in places
+            .chunk_by(|a, b| a.partition == b.partition)
+            .flat_map(<[_]>::first)
+        {
+            self.grown_in(place.partition);
+        }
         places
     }
 
@@ -396,7 +401,8 @@ impl Queue {
         // Stored at once, so nobody sees it counted and not there.
         admission.done(1, bytes);
         let offset = store.append(message, admission.settings.ttl, now);
-        admission.groups.iter().for_each(|group| group.wake());
+        let groups = admission.groups.iter();
+        groups.for_each(|group| group.waiting.call_for(partition));
         Ok(Ok(Produced {
             partition,
             offset,

@@ -322,6 +322,35 @@ impl Queue {
         self.groups.load().iter().for_each(|group| group.wake());
     }
 
+    /// Messages have come into a partition.
+    pub(crate) fn grown_in(&self, partition: u32) {
+        self.groups
+            .load()
+            .iter()
+            .for_each(|group| group.waiting.call_for(partition));
+    }
+
+    pub(crate) fn listener(self: &Arc<Queue>, partition: u32) -> Arc<dyn Listener> {
+        Arc::new(Grown {
+            queue: self.clone(),
+            partition,
+        })
+    }
+
+    /// Calls the next who waits for messages of a partition, if it has any that somebody may take now.
+    pub(crate) fn call_if_more(&self, group: &Group, partition: u32) {
+        if group.waiting.is_empty() {
+            return;
+        }
+        let (Some(store), Some(part)) = (self.store(partition), group.part(partition)) else {
+            return;
+        };
+        let next = store.next_hint().map_or_else(|| store.next(), Ok);
+        if next.is_ok_and(|next| !part.is_idle(next, self.clock.now())) {
+            group.waiting.call_for(partition);
+        }
+    }
+
     /// What the machines of its work groups go by.
     pub(crate) fn policy(&self, partition: u32) -> Policy {
         let settings = self.settings.load();
@@ -368,6 +397,7 @@ impl Queue {
                     machine.set_policy(self.policy(partition));
                 }
             }
+            group.wake();
         }
         self.has_room();
     }
@@ -388,8 +418,14 @@ impl Queue {
     }
 }
 
-impl Listener for Queue {
+/// Hears of what is stored in one partition.
+struct Grown {
+    queue: Arc<Queue>,
+    partition: u32,
+}
+
+impl Listener for Grown {
     fn grown(&self, _next: Offset) {
-        Queue::grown(self);
+        self.queue.grown_in(self.partition);
     }
 }

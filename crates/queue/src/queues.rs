@@ -289,7 +289,7 @@ impl Home {
         queue.count_retained()?;
         for partition in 0..queue.partition_count() {
             if !queue.is_in_memory() {
-                self.log.listen(queue.data_id(partition), queue.clone())?;
+                self.log.listen(queue.data_id(partition), queue.listener(partition))?;
             }
         }
         tokio::spawn(queue.clone().keep());
@@ -375,7 +375,7 @@ impl Home {
         for partition in queue.partition_count()..count {
             self.make_partition(queue, partition).await?;
             if !queue.is_in_memory() {
-                self.log.listen(queue.data_id(partition), queue.clone())?;
+                self.log.listen(queue.data_id(partition), queue.listener(partition))?;
             }
             for group in queue.groups() {
                 group.add_part(Part::new(new_state(queue, &group.settings, partition, 0)));
@@ -429,7 +429,7 @@ impl Home {
             return Err(no_group(queue, name));
         };
         self.save(queue).await?;
-        group.wake.notify_waiters();
+        group.wake();
         queue.settled(&group);
         Ok(())
     }

@@ -69,10 +69,10 @@ impl Queue {
             if partition < self.partition_count() {
                 states.push(self.state_id(partition));
             }
+            self.settled_in(group, partition);
         }
         failed.sort_by_key(|(n, _, _)| *n);
         outcome.failed = failed.into_iter().map(|(_, receipt, error)| (receipt, error)).collect();
-        self.settled(group);
         if wait && outcome.settled > 0 {
             for partition in leaving {
                 self.move_out(group, partition).await;
@@ -105,7 +105,7 @@ impl Queue {
         match done {
             Ok(()) => {
                 self.free_memory(partition, part);
-                self.settled(group);
+                self.settled_in(group, partition);
                 Ok(())
             }
             Err(why) => Err(why.error(self.receipt(partition, offset, delivery))),
@@ -155,9 +155,18 @@ impl Queue {
         Ok(leaving)
     }
 
-    /// What others may do now.
+    /// What others may do now that something is settled anywhere.
     pub(crate) fn settled(&self, group: &Group) {
         group.wake();
+        self.has_room();
+        self.trim_soon();
+    }
+
+    /// The same, if it is settled in one partition.
+    fn settled_in(&self, group: &Group, partition: u32) {
+        // Whose lease it was may take another; what waited for it in its lane is ready.
+        group.waiting.call_full();
+        self.call_if_more(group, partition);
         self.has_room();
         self.trim_soon();
     }

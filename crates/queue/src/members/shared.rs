@@ -1,15 +1,23 @@
 //! What claims and settles see of a group's members without its lock.
 //!
 //! Leases are counted in the moment in which the machine makes or ends them, under the lock of their partition, so the
-//! number of a member is what all machines together say of it. Only the end of a member's last lease concerns the group.
+//! number of a member is what all machines together say of it. Only the end of a member's last lease may concern the group,
+//! and of one that is busy otherwise not even that.
 
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
 pub struct Shared {
     version: AtomicU64,
     /// By the numbers of members.
-    leases: boxcar::Vec<AtomicI32>,
+    members: boxcar::Vec<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    leases: AtomicI32,
+    /// With the last lease it may go, or its grace begins.
+    idle: AtomicBool,
 }
 
 impl Shared {
@@ -23,23 +31,33 @@ impl Shared {
     }
 
     pub(super) fn grow(&self) {
-        self.leases.push(AtomicI32::new(0));
+        self.members.push(Held::default());
     }
 
-    pub fn held(&self, index: u32) -> u32 {
-        let leases = self.leases.get(index as usize);
-        leases.map_or(0, |leases| leases.load(Ordering::Relaxed).max(0) as u32)
-    }
-
-    pub fn take(&self, index: u32, count: u32) {
-        if let Some(leases) = self.leases.get(index as usize) {
-            leases.fetch_add(count as i32, Ordering::Relaxed);
+    /// Whether the end of the member's last lease concerns the group. Whoever says so looks at the leases afterwards, and
+    /// whoever ends one looks at this afterwards: one of the two sees what the other did.
+    pub(super) fn set_idle(&self, index: u32, idle: bool) {
+        if let Some(member) = self.members.get(index as usize) {
+            member.idle.store(idle, Ordering::SeqCst);
         }
     }
 
-    /// Returns whether these were the last.
+    pub fn held(&self, index: u32) -> u32 {
+        let member = self.members.get(index as usize);
+        member.map_or(0, |member| member.leases.load(Ordering::SeqCst).max(0) as u32)
+    }
+
+    pub fn take(&self, index: u32, count: u32) {
+        if let Some(member) = self.members.get(index as usize) {
+            member.leases.fetch_add(count as i32, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether these were the last, and the group has to know.
     pub fn end(&self, index: u32, count: u32) -> bool {
-        let leases = self.leases.get(index as usize);
-        leases.is_some_and(|leases| leases.fetch_sub(count as i32, Ordering::Relaxed) <= count as i32)
+        self.members.get(index as usize).is_some_and(|member| {
+            let last = member.leases.fetch_sub(count as i32, Ordering::SeqCst) <= count as i32;
+            last && member.idle.load(Ordering::SeqCst)
+        })
     }
 }
