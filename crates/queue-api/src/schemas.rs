@@ -16,6 +16,21 @@ pub const ANY_REQUEST: &[&str] = &[
     "corrupt",
 ];
 
+/// How texts with a form are written. Some forms that are understood as well are not told: one is enough.
+const DURATION: &str = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|h|d))+$";
+const DURATION_HEADER: &str = r"^([0-9]{1,12}|([0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|h|d))+)$";
+const SIZE: &str = r"^[0-9]{1,20}(\.[0-9]{1,9})?(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?$";
+const INSTANT: &str = concat!(
+    r"^([0-9]{1,15}|",
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2}))$"
+);
+const NAME: &str = "^[A-Za-z0-9_.-]{1,128}$";
+const MESSAGE: &str = "^[A-Za-z0-9_.-]{1,128}:[0-9]{1,9}:[0-9]{1,18}$";
+const RECEIPT: &str = "^[A-Za-z0-9_.-]{1,128}:[0-9]{1,9}:[0-9]{1,18}:[1-9][0-9]{0,8}$";
+const START: &str = "^(earliest|latest|offset:[0-9]{1,18}|time:[0-9].*)$";
+const START_FORM: &str = "earliest, latest, offset:N or time:T";
+const PROPERTY: &str = "^[^=]+=.*$";
+
 /// As section 8 of the specification has them.
 pub fn status_of(code: &str) -> u16 {
     match code {
@@ -46,8 +61,8 @@ pub fn about_status(status: u16) -> &'static str {
 
 pub fn in_path(name: &str) -> Value {
     match name {
-        "id" => json!({"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}:[0-9]+:[0-9]+$"}),
-        _ => json!({"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"}),
+        "id" => text(MESSAGE),
+        _ => text(NAME),
     }
 }
 
@@ -77,10 +92,7 @@ pub fn in_query(name: &str) -> (Value, &'static str) {
         ),
         "since" => (instant(), "Died then or later."),
         "until" => (instant(), "Died before."),
-        "property" => (
-            json!({"type": "string", "pattern": "^[^=]+=.*$"}),
-            "With this property: name=value.",
-        ),
+        "property" => (text(PROPERTY), "With this property: name=value."),
         "group" => (json!({"type": "string"}), "Died in this group."),
         "reason" => (json!({"type": "string"}), "Died for this reason."),
         _ => (json!({"type": "string"}), "With this key."),
@@ -91,15 +103,15 @@ pub fn in_header(name: &str) -> (Value, &'static str) {
     match name {
         "X-Key" => (json!({"type": "string"}), "Messages of one key keep their order."),
         "X-Delay" => (
-            json!({"type": "string"}),
+            text(DURATION_HEADER),
             "Not handed out before this time has passed: 30s, or milliseconds.",
         ),
         "X-Deliver-At" => (
-            json!({"type": "string"}),
+            text(INSTANT),
             "Not handed out before: RFC 3339, or milliseconds since 1970.",
         ),
         "X-TTL" => (
-            json!({"type": "string"}),
+            text(DURATION_HEADER),
             "Lives no longer than that: 10m, or milliseconds.",
         ),
         "X-Dedup-Id" => (
@@ -110,16 +122,23 @@ pub fn in_header(name: &str) -> (Value, &'static str) {
     }
 }
 
+fn text(pattern: &str) -> Value {
+    json!({"type": "string", "pattern": pattern})
+}
+
 fn consumer() -> Value {
     json!({"type": "string", "minLength": 1, "maxLength": 256, "default": "default"})
 }
 
 fn instant() -> Value {
-    json!({"type": "string", "description": "RFC 3339, or milliseconds since 1970."})
+    json!({"type": "string", "pattern": INSTANT, "description": "RFC 3339, or milliseconds since 1970."})
 }
 
 fn duration() -> Value {
-    json!({"type": ["string", "integer"], "description": "A duration such as 30s, or milliseconds."})
+    json!({
+        "type": ["string", "integer"], "pattern": DURATION, "minimum": 0,
+        "description": "A duration such as 30s, or milliseconds.",
+    })
 }
 
 fn object(required: &[&str], properties: Value) -> Value {
@@ -196,7 +215,7 @@ fn messages() -> Value {
             "key": {"type": "string"},
             "key_base64": {"type": "string"},
             "delay": duration(),
-            "deliver_at": {"type": ["string", "integer"]},
+            "deliver_at": {"type": ["string", "integer"], "pattern": INSTANT, "minimum": 0},
             "ttl": duration(),
             "dedup_id": {"type": "string"},
             "content_type": {"type": "string"},
@@ -226,7 +245,8 @@ fn messages() -> Value {
 }
 
 fn verdicts() -> Value {
-    let receipt = || json!({"type": "string", "description": "<queue>:<partition>:<offset>:<delivery>"});
+    let receipt =
+        || json!({"type": "string", "pattern": RECEIPT, "description": "<queue>:<partition>:<offset>:<delivery>"});
     let reason = || json!({"type": "string", "maxLength": 1024});
     let entry = |properties: Value| json!({"oneOf": [receipt(), object(&["r"], properties)]});
     let failed = json!({"r": receipt(), "code": {"type": "string"}, "detail": {"type": "string"}});
@@ -274,8 +294,13 @@ fn queues() -> Value {
 }
 
 fn settings() -> Value {
-    let size = || json!({"type": ["string", "integer"], "description": "A size such as 1MiB, or bytes."});
-    let long = || json!({"type": "string", "description": "A duration such as 30s."});
+    let size = || {
+        json!({
+            "type": ["string", "integer"], "pattern": SIZE, "minimum": 0,
+            "description": "A size such as 1MiB, or bytes.",
+        })
+    };
+    let long = || json!({"type": "string", "pattern": DURATION, "description": "A duration such as 30s."});
     let number = |low: u64, high: u64| json!({"type": "integer", "minimum": low, "maximum": high});
     let flag = || json!({"type": "boolean"});
     let word = |words: &[&str]| json!({"enum": words});
@@ -307,7 +332,8 @@ fn settings() -> Value {
         "consumer_timeout": long(),
         "dedup_window": long(),
         "dlq": object(&[], json!({
-            "enabled": flag(), "on_expire": flag(), "on_overflow": flag(), "webhook": {"type": "string"},
+            "enabled": flag(), "on_expire": flag(), "on_overflow": flag(),
+            "webhook": {"type": "string", "format": "uri", "pattern": "^https?://"},
         })),
         "group_expiry": long(),
         "retention": object(&[], json!({
@@ -323,18 +349,18 @@ fn settings() -> Value {
         "groups": list(named("DeclaredGroup")),
     });
     let mut with_name = properties.clone();
-    with_name["name"] = json!({"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"});
+    with_name["name"] = text(NAME);
     json!({"Settings": object(&[], properties), "NamedSettings": object(&["name"], with_name)})
 }
 
 fn groups() -> Value {
     let settings = json!({
         "mode": {"enum": ["work", "stream"], "default": "work"},
-        "start": {"type": "string", "default": "earliest", "description": "earliest, latest, offset:N or time:T"},
+        "start": {"type": "string", "pattern": START, "default": "earliest", "description": START_FORM},
         "filter": {"type": "string", "description": "An MQTT filter over routing keys."},
     });
     let mut declared = settings.clone();
-    declared["name"] = json!({"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"});
+    declared["name"] = text(NAME);
     json!({
         "GroupSettings": object(&[], settings),
         "DeclaredGroup": object(&["name"], declared),
@@ -342,14 +368,14 @@ fn groups() -> Value {
         "Groups": object(&["groups"], json!({"groups": list(named("Group"))})),
         "Commit": object(&["partition", "offset"], json!({"partition": count(), "offset": count()})),
         "Seek": object(&["to"], json!({
-            "to": {"type": "string", "description": "earliest, latest, offset:N or time:T"},
+            "to": {"type": "string", "pattern": START, "description": START_FORM},
             "partition": count(),
         })),
     })
 }
 
 fn dead_letters() -> Value {
-    let ids = || json!({"type": "array", "items": {"type": "string"}, "maxItems": 10_000});
+    let ids = || json!({"type": "array", "items": text(MESSAGE), "maxItems": 10_000});
     json!({
         "DeadFilter": object(&[], json!({
             "group": {"type": "string"},
@@ -357,7 +383,7 @@ fn dead_letters() -> Value {
             "key": {"type": "string"},
             "since": instant(),
             "until": instant(),
-            "property": {"type": "string", "pattern": "^[^=]+=.*$"},
+            "property": text(PROPERTY),
         })),
         "Select": object(&[], json!({"ids": ids(), "filter": named("DeadFilter")})),
         "Resend": object(&[], json!({
