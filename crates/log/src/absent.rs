@@ -16,13 +16,14 @@ pub(crate) fn stood_in(ranges: &[Range], at: Offset, there: &[u64]) -> String {
     let behind = commits()
         .filter(|range| range.first > at)
         .map(|range| range.file.number);
-    let lowest = there.first().map_or(0, |number| number.saturating_sub(1));
+    let before = before.max().map(|number| number.saturating_add(1));
     let highest = there.last().map_or(0, |number| number.saturating_add(1));
-    let first = before.max().map_or(lowest, |number| number.saturating_add(1));
     let last = behind.min().map_or(highest, |number| number.saturating_sub(1));
-    match absent(first, last, there) {
-        Some((first, last)) if first < last => format!("one of {} to {}", commit_name(first), commit_name(last)),
-        Some((only, _)) => commit_name(only),
+    match absent(before.unwrap_or(0), last, there) {
+        Some((first, last)) if first == last => commit_name(first),
+        // A log need not have had all of them: those that nobody needed any more have other numbers now.
+        Some((_, last)) if before.is_none() => format!("{} or one before it", commit_name(last)),
+        Some((first, last)) => format!("one of {} to {}", commit_name(first), commit_name(last)),
         None => "a commit file".to_owned(),
     }
 }
