@@ -25,9 +25,9 @@ pub(crate) const SHARED_BELOW: u64 = 1 << 20;
 /// A segment takes no more after so many bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// A segment goes to the disk in pieces of this, each synced before the next, so that commits, which sync meanwhile, wait for one
-/// piece at most. `sync_file_range` was rejected: it does not empty the cache of the disk, so the last sync would have all of that
-/// to do.
+/// A segment goes to the disk in pieces of this, each synced before the next, so that commits, which sync meanwhile, wait for
+/// one piece at most. `sync_file_range` was rejected: it does not empty the cache of the disk, so the last sync would have
+/// all of that to do.
 const PIECE: usize = 1 << 20;
 
 /// Records that are left over are joined into frames of about so many bytes.

@@ -156,8 +156,8 @@ Exit codes:
     #[command(after_help = "\
 Exit codes:
   0   the log is whole, without a repair or after it
-  1   nothing was changed: --accept-loss is missing, a newer version wrote some of the log, a process holds it, or there is none;
-      or a file cannot be read or written
+  1   nothing was changed: --accept-loss is missing, a newer version wrote some of the log, a process holds it,
+      or there is none; or a file cannot be read or written
   2   wrong usage
   65  the log is still damaged after the repair")]
     Repair(LogRepair),

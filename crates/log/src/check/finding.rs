@@ -37,8 +37,8 @@ pub enum FindingKind {
     BadBody,
     /// The index of a full file is damaged or missing; the next start makes it anew.
     BadFooter,
-    /// Offsets that are in no file; the place is where their partition goes on, or where it ends, and none if nothing is left of
-    /// it. Names the file that held them.
+    /// Offsets that are in no file; the place is where their partition goes on, or where it ends, and none if nothing is left
+    /// of it. Names the file that held them.
     Missing {
         stood_in: String,
     },
