@@ -378,7 +378,10 @@ impl SimFile {
     fn sync_with(&self, sync: impl Fn(&mut Contents)) -> io::Result<()> {
         self.with(|state| {
             state.syncs += 1;
-            let dirty = state.files.get(&self.id).map_or(0, |contents| contents.dirty.len() * PAGE);
+            let dirty = state
+                .files
+                .get(&self.id)
+                .map_or(0, |contents| contents.dirty.len() * PAGE);
             state.synced_bytes_max = state.synced_bytes_max.max(dirty as u64);
             state.step(|state| sync(state.files.entry(self.id).or_default()))?;
             let faults = state.faults;
