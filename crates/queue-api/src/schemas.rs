@@ -14,6 +14,7 @@ pub const ANY_REQUEST: &[&str] = &[
     "disk_full",
     "unknown_outcome",
     "corrupt",
+    "newer_format",
 ];
 
 /// How texts with a form are written. Some forms that are understood as well are not told: one is enough.
@@ -31,7 +32,7 @@ const START: &str = "^(earliest|latest|offset:[0-9]{1,18}|time:[0-9].*)$";
 const START_FORM: &str = "earliest, latest, offset:N or time:T";
 const PROPERTY: &str = "^[^=]+=.*$";
 
-/// As section 8 of the specification has them.
+/// As section 8 of the specification has them; `newer_format` is an addition.
 pub fn status_of(code: &str) -> u16 {
     match code {
         "invalid_config" => 400,
@@ -46,7 +47,7 @@ pub fn status_of(code: &str) -> u16 {
         "queue_full" | "too_many_pending" => 429,
         "paused" | "log_poisoned" | "unknown_outcome" => 503,
         "disk_full" => 507,
-        "corrupt" => 500,
+        "corrupt" | "newer_format" => 500,
         _ => 0,
     }
 }

@@ -15,12 +15,13 @@ const REASONS: [Reason; 5] = [
 ];
 
 /// Codes of errors of the log; what is none of them is counted as the last.
-const CODES: [&str; 6] = [
+const CODES: [&str; 7] = [
     "disk_full",
     "log_poisoned",
     "message_too_large",
     "fenced",
     "unknown_outcome",
+    "newer_format",
     "corrupt",
 ];
 
