@@ -93,6 +93,13 @@ pub fn compare(session: &Session) {
         rate,
         "messages of one publisher per fdatasync of one 4 KiB block that the disk allows in the same time",
     );
+    session.compare(
+        "durable_publish_1/disk_fdatasync_by_thread",
+        "durable_publish_1",
+        "disk_fdatasync_by_thread",
+        rate,
+        "the same, if a task has a thread of its own do the fdatasync",
+    );
     let rate = |row: &Measured| row.on_disk.map_or(0.0, |disk| disk.payload as f64) / row.wall.as_secs_f64();
     session.compare(
         "durable_batch_1000/disk_write",
