@@ -44,9 +44,11 @@ struct Opened {
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
     log: LogSettings,
-    queues: QueuesSettings,
+    pub queues: QueuesSettings,
     /// Either of them is in the file.
     given: bool,
+    /// What queues in memory may keep together; the share of `memory.limit` is known last.
+    pub memory_bytes: usize,
 }
 
 /// Reads the sections; mistakes go to the diagnostics.
@@ -55,6 +57,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
         log: LogSettings::read(config.log.as_ref(), diagnostics),
         queues: QueuesSettings::read(config.queues.as_ref(), diagnostics),
         given: config.log.is_some() || config.queues.is_some(),
+        memory_bytes: 0,
     }
 }
 
@@ -68,6 +71,7 @@ impl Store {
         let options = QueuesOptions {
             durability: section.log.durability,
             auto_create: section.queues.auto_create,
+            memory_bytes: section.memory_bytes as u64,
         };
         let queues = Queues::open(log.log(), Arc::new(SystemClock), options).await?;
         let webhooks = Webhooks::new(metrics);

@@ -13,6 +13,8 @@ use crate::{lake, queues};
 const LAKE: (u64, u64) = (30, 768 << 20);
 const QUERY: (u64, u64) = (25, 1 << 30);
 const CACHE: (u64, u64) = (5, 128 << 20);
+/// Queues of durability `memory`, all together.
+const QUEUES: (u64, u64) = (10, u64::MAX);
 /// With less, not even a small table can be sorted.
 const QUERY_BYTES_MIN: u64 = 8 << 20;
 
@@ -34,11 +36,13 @@ impl Settings {
     pub fn read(config: &Config, diagnostics: &Diagnostics) -> Settings {
         let mut lake = lake::section(config, diagnostics);
         let mut query = query_section(config, diagnostics);
+        let mut store = queues::section(config, diagnostics);
         let part = |name, (percent, max), floor, given| Share::part(name, config, percent, max, floor, given);
         let mut all = vec![
             part("lake.memory", LAKE, lake::MEMORY_MIN, lake.memory),
             part("query.memory", QUERY, QUERY_BYTES_MIN, query.memory),
             part("query.cache", CACHE, 0, query.cache),
+            part("queues.memory", QUEUES, 0, store.queues.memory),
         ];
         let (flows, dead_letter) = shares::of_flows(config);
         all.extend(flows);
@@ -48,11 +52,12 @@ impl Settings {
         lake.options.memory_bytes = next();
         query.options.memory_bytes = next();
         query.options.cache_bytes = next();
+        store.memory_bytes = next();
         let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
         Settings {
             lake: lake.options,
             query: query.options,
-            store: queues::section(config, diagnostics),
+            store,
             flows,
         }
     }
@@ -113,10 +118,10 @@ mod tests {
     #[test]
     fn defaults_are_parts_of_the_memory_limit_with_an_upper_bound() {
         const MIB: usize = 1 << 20;
-        for (limit, [lake, query, cache, flow]) in [
-            ("1000MiB", [300, 250, 50, 128]),
-            ("100MiB", [30, 25, 5, 25]),
-            ("64GiB", [768, 1024, 128, 128]),
+        for (limit, [lake, query, cache, queues, flow]) in [
+            ("1000MiB", [300, 250, 50, 100, 128]),
+            ("100MiB", [30, 25, 5, 10, 25]),
+            ("64GiB", [768, 1024, 128, 6554, 128]),
         ] {
             let (settings, messages) = read(&format!("memory: {{limit: {limit}}}\n"));
             assert_eq!(messages, "");
@@ -124,12 +129,13 @@ mod tests {
                 settings.lake.memory_bytes,
                 settings.query.memory_bytes,
                 settings.query.cache_bytes,
+                settings.store.memory_bytes,
                 settings.flows[0].1,
             ];
             // A percentage of a size in MiB is one to within its rounding.
             assert_eq!(
                 sizes.map(|bytes| (bytes + MIB / 2) / MIB),
-                [lake, query, cache, flow],
+                [lake, query, cache, queues, flow],
                 "of {limit}"
             );
         }
@@ -171,6 +177,11 @@ mod tests {
                 "memory: {limit: 1GiB}\nlake: {memory: 700MiB}\nquery: {memory: 400MiB}\n",
                 "f.yaml:2:16: the parts of memory.limit add up to at least 1101 MiB (lake.memory 700 MiB, query.memory 400 \
                  MiB), and memory.limit is 1 GiB; lower one of them or raise memory.limit\n",
+            ),
+            (
+                "memory: {limit: 1GiB}\nqueues: {memory: 2GiB}\n",
+                "f.yaml:2:18: queues.memory: 2 GiB are more than memory.limit (1 GiB), of which it is a part; lower it or \
+                 raise memory.limit\n",
             ),
             (
                 "lake: {flush: {interval: 30s}}\n",

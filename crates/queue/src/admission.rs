@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
+use crate::budget;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::queue::Queue;
@@ -32,10 +33,15 @@ pub(crate) struct Admission {
     pub groups: Arc<Vec<Arc<Group>>>,
     /// Nobody may begin to store as long as somebody holds the queue still.
     held_still: u32,
+    /// Of a queue in memory.
+    memory: Option<budget::Allowance>,
 }
 
+/// What a message takes in memory besides its bytes, about.
+const MESSAGE_BYTES: u64 = 64;
+
 impl Admission {
-    pub fn new(settings: Arc<QueueSettings>) -> Admission {
+    pub fn new(settings: Arc<QueueSettings>, memory: Option<budget::Allowance>) -> Admission {
         Admission {
             bytes: 0,
             storing_bytes: 0,
@@ -46,11 +52,20 @@ impl Admission {
             settings,
             groups: Arc::default(),
             held_still: 0,
+            memory,
         }
     }
 
     pub fn retained_less(&mut self, count: u64) {
         self.retained = self.retained.saturating_sub(count);
+    }
+
+    /// Messages are gone, and so many bytes are left.
+    pub fn bytes_left(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        if let Some(memory) = &mut self.memory {
+            memory.shrinks(bytes + self.retained * MESSAGE_BYTES);
+        }
     }
 
     /// The largest backlog among work groups; without any, what the slowest declared stream group has not committed;
@@ -67,12 +82,17 @@ impl Admission {
     }
 
     /// The limit that so much more would break: its key and its value.
-    fn limit(&self, count: u64, bytes: u64) -> Option<(&'static str, u64)> {
+    pub fn limit(&mut self, count: u64, bytes: u64) -> Option<(&'static str, u64)> {
         let (depth, most) = (self.settings.max_depth, self.settings.max_bytes);
         if depth > 0 && self.depth() + count > depth {
             return Some(("max_depth", depth));
         }
-        (most > 0 && self.bytes + bytes > most).then_some(("max_bytes", most))
+        if most > 0 && self.bytes + bytes > most {
+            return Some(("max_bytes", most));
+        }
+        let memory = self.memory.as_mut()?;
+        let needed = self.bytes + bytes + (self.retained + count) * MESSAGE_BYTES;
+        (!memory.reaches(needed)).then(|| ("queues.memory", memory.limit()))
     }
 
     /// Counts so much more, if it may come in now.
@@ -103,10 +123,10 @@ impl Admission {
 
     /// What was added is not stored.
     fn undo(&mut self, count: u64, bytes: u64) {
-        self.bytes = self.bytes.saturating_sub(bytes);
         self.storing_bytes -= bytes;
         self.storing -= count;
         self.retained_less(count);
+        self.bytes_left(self.bytes.saturating_sub(bytes));
         self.total
             .store(self.total.load(Ordering::Relaxed) - count, Ordering::Release);
     }
@@ -241,6 +261,8 @@ impl Queue {
             {
                 let mut admission = self.admission.lock();
                 if admission.held_still == 0 {
+                    // Others find less room then.
+                    let _ = admission.limit(count, bytes);
                     return admission.add(count, bytes);
                 }
             }

@@ -217,7 +217,8 @@ impl Queue {
     fn count_bytes(&self) {
         let mut admission = self.admission.lock();
         let stored: u64 = self.stores().iter().filter_map(|store| store.bytes().ok()).sum();
-        admission.bytes = stored + admission.storing_bytes;
+        let bytes = stored + admission.storing_bytes;
+        admission.bytes_left(bytes);
         drop(admission);
         self.has_room();
     }
@@ -237,7 +238,8 @@ impl Queue {
         if let Some(below) = parts.map(|part| part.wants()).min() {
             let (count, bytes) = store.trim(below);
             admission.retained_less(count);
-            admission.bytes = admission.bytes.saturating_sub(bytes);
+            let left = admission.bytes.saturating_sub(bytes);
+            admission.bytes_left(left);
         }
     }
 

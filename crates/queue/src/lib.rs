@@ -6,6 +6,7 @@ mod admin;
 mod admission;
 mod answer;
 pub mod assignment;
+mod budget;
 mod catalog;
 mod claim;
 mod clock;

@@ -18,7 +18,8 @@ impl Queue {
         let mut groups = self.groups();
         groups.retain(|group| group.is_work());
         let over_depth = |group: &Group| settings.max_depth > 0 && group.backlog() + count > settings.max_depth;
-        let over_bytes = settings.max_bytes > 0 && self.bytes() + bytes > settings.max_bytes;
+        let limit = self.admission.lock().limit(count, bytes);
+        let over_bytes = limit.is_some_and(|(key, _)| key != "max_depth");
         let mut dropped = false;
         for group in &groups {
             let mut tries = count.max(1) + if over_bytes { 64 } else { 0 };

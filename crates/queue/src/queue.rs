@@ -13,6 +13,7 @@ use thalweg_log::{Durability, Listener, Log, Micros, Observed, Offset, Partition
 use tokio::sync::Notify;
 
 use crate::admission::{Admission, Room};
+use crate::budget::{self, Budget};
 use crate::clock::Clock;
 use crate::compaction::Progress;
 use crate::dedup::{Dedup, Place};
@@ -127,12 +128,15 @@ pub(crate) struct Parts {
     pub durability: Durability,
     pub settings: QueueSettings,
     pub home: Weak<Home>,
+    /// What a queue in memory takes room from.
+    pub memory: Arc<Budget>,
 }
 
 impl Queue {
     pub(crate) fn new(parts: Parts) -> Queue {
         let dedup = Dedup::new(parts.settings.dedup_window);
         let settings = Arc::new(parts.settings);
+        let memory = (parts.durability == Durability::Memory).then(|| budget::Allowance::of(parts.memory));
         Queue {
             id: parts.id,
             name: parts.name,
@@ -144,7 +148,7 @@ impl Queue {
             stores: boxcar::Vec::new(),
             groups: ArcSwap::default(),
             next_group: AtomicU32::new(1),
-            admission: Mutex::new(Admission::new(settings)),
+            admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),
             room: Room::default(),
             turn: AtomicUsize::new(0),

@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 use thalweg_log::{Durability, Log, LogError, Micros, PartitionId};
 use tokio::sync::Mutex;
 
+use crate::budget::Budget;
 use crate::catalog::{Catalog, Entry, GroupEntry};
 use crate::clock::Clock;
 use crate::died::DeadLetterListener;
@@ -31,6 +32,8 @@ pub struct QueuesOptions {
     pub durability: Durability,
     /// Queues that nobody declared are made when they are first used.
     pub auto_create: bool,
+    /// What queues of durability `memory` keep together at most.
+    pub memory_bytes: u64,
 }
 
 /// The queues of a process. Clones are the same.
@@ -43,6 +46,7 @@ pub(crate) struct Home {
     pub log: Arc<dyn Log>,
     clock: Arc<dyn Clock>,
     options: QueuesOptions,
+    memory: Arc<Budget>,
     catalog: Catalog,
     queues: RwLock<BTreeMap<SmolStr, Arc<Queue>>>,
     /// Of queues and groups: one at a time.
@@ -58,6 +62,7 @@ impl Queues {
         let home = Arc::new(Home {
             log,
             clock,
+            memory: Budget::new(options.memory_bytes),
             options,
             catalog,
             queues: RwLock::default(),
@@ -276,6 +281,7 @@ impl Home {
             durability: entry.durability,
             settings: entry.settings.clone(),
             home: Arc::downgrade(self),
+            memory: self.memory.clone(),
         });
         queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
         queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);

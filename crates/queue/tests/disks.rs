@@ -84,6 +84,7 @@ impl World {
         let options = QueuesOptions {
             durability: Durability::Fsync,
             auto_create: false,
+            memory_bytes: u64::MAX,
         };
         let queues = Queues::open(log.clone().into_log(), clock.clone(), options)
             .await

@@ -48,6 +48,7 @@ impl Server {
         let options = QueuesOptions {
             durability: Durability::Fsync,
             auto_create,
+            memory_bytes: u64::MAX,
         };
         let queues = runtime
             .block_on(Queues::open(log.clone(), Arc::new(SystemClock), options))

@@ -383,6 +383,7 @@ impl Bench {
         let options = QueuesOptions {
             durability,
             auto_create: false,
+            memory_bytes: u64::MAX,
         };
         let queues = runtime
             .block_on(Queues::open(log.clone(), Arc::new(SystemClock), options))

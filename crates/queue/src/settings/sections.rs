@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use smol_str::SmolStr;
-use thalweg_config::{Diagnostics, Fields, Node};
+use thalweg_config::{Diagnostics, Fields, Node, Pos};
 
 use super::QueueSettings;
 use crate::names::NameKind;
@@ -17,6 +17,8 @@ const PARTITIONS_MAX: u64 = 100_000;
 pub struct QueuesSettings {
     /// A queue that nobody declared is made, with default settings, when it is first used.
     pub auto_create: bool,
+    /// What queues of durability `memory` keep together at most, and where the file says it.
+    pub memory: Option<(u64, Pos)>,
     pub list: Vec<(SmolStr, QueueSettings)>,
 }
 
@@ -26,6 +28,7 @@ impl QueuesSettings {
         let empty = Node::empty_map();
         let mut f = Fields::new(node.unwrap_or(&empty), diags);
         let auto_create = f.bool("auto_create", false);
+        let memory = f.opt_size("memory").map(|bytes| (bytes, f.pos_of("memory")));
         let nodes = f.list("list");
         let mut list = Vec::with_capacity(nodes.len().min(QUEUES_MAX));
         if nodes.len() > QUEUES_MAX {
@@ -54,6 +57,10 @@ impl QueuesSettings {
             );
         }
         f.finish();
-        QueuesSettings { auto_create, list }
+        QueuesSettings {
+            auto_create,
+            memory,
+            list,
+        }
     }
 }

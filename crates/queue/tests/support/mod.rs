@@ -38,6 +38,15 @@ pub async fn open(folder: &Path) -> Place {
 
 /// With a clock that is so much ahead.
 pub async fn open_later(folder: &Path, ahead: Duration) -> Place {
+    open_as(folder, ahead, u64::MAX).await
+}
+
+/// With so much memory for queues in memory.
+pub async fn open_small(folder: &Path, memory_bytes: u64) -> Place {
+    open_as(folder, Duration::ZERO, memory_bytes).await
+}
+
+async fn open_as(folder: &Path, ahead: Duration, memory_bytes: u64) -> Place {
     let options = LogOptions {
         file_bytes: 4 << 20,
         first_file_bytes: 1 << 20,
@@ -51,6 +60,7 @@ pub async fn open_later(folder: &Path, ahead: Duration) -> Place {
     let options = QueuesOptions {
         durability: Durability::Fsync,
         auto_create: false,
+        memory_bytes,
     };
     let queues = Queues::open(log.clone(), clock.clone(), options).await.unwrap();
     Place { queues, log, clock }

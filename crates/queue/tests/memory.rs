@@ -1,0 +1,121 @@
+//! Queues in memory share one bound: at it producers wait, are refused, or push out what is old, as each queue is set to.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::open_small;
+use thalweg_log::Durability;
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::settings::{GroupMode, GroupSettings, Overflow, QueueSettings};
+use thalweg_queue::{ClaimWant, NewMessage, Queue, QueueError};
+
+const MEMORY: u64 = 8 << 20;
+const MESSAGE: usize = 64 << 10;
+
+fn settings(overflow: Overflow) -> QueueSettings {
+    QueueSettings {
+        partitions: 1,
+        durability: Some(Durability::Memory),
+        overflow,
+        block_timeout: Duration::from_secs(60),
+        groups: vec![GroupSettings::new("g", GroupMode::Work)],
+        ..QueueSettings::default()
+    }
+}
+
+async fn put(queue: &Arc<Queue>) -> Result<(), QueueError> {
+    queue.produce(NewMessage::of(vec![7; MESSAGE])).await.map(drop)
+}
+
+/// Until nothing more fits.
+async fn fill(queue: &Arc<Queue>) -> (u64, QueueError) {
+    let mut stored = 0;
+    loop {
+        match put(queue).await {
+            Ok(()) => stored += 1,
+            Err(error) => return (stored, error),
+        }
+        assert!(stored < 1000, "there is no bound");
+    }
+}
+
+async fn take(queue: &Arc<Queue>, max: u32) -> u64 {
+    let group = queue.group("g").unwrap();
+    let want = ClaimWant {
+        max,
+        ..ClaimWant::default()
+    };
+    let taken = queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap();
+    for delivery in &taken {
+        let (offset, number) = (delivery.message.offset, delivery.delivery);
+        queue.ack(&group, delivery.partition, offset, number).unwrap();
+    }
+    taken.len() as u64
+}
+
+#[tokio::test]
+async fn queues_in_memory_have_one_bound_together_and_its_error_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open_small(folder.path(), MEMORY).await;
+    let one = place.queues.create("one", settings(Overflow::Reject)).await.unwrap();
+    let two = place.queues.create("two", settings(Overflow::Reject)).await.unwrap();
+    put(&two).await.unwrap();
+    let (stored, error) = fill(&one).await;
+    assert_eq!(error.code(), "queue_full");
+    assert_eq!(
+        error.to_string(),
+        "queue one is full: queues.memory is 8388608; let consumers catch up or raise it"
+    );
+    let room = MEMORY / (MESSAGE as u64 + 64);
+    assert!((room - 20..=room).contains(&(stored + 1)), "{stored} of {room}");
+    let (more, error) = fill(&two).await;
+    assert!(more <= 16 && error.code() == "queue_full", "{more}, {error}");
+
+    // What is done makes room, for the other queue, too.
+    assert_eq!(take(&one, 10_000).await, stored);
+    one.look_after_now().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (more, _) = fill(&two).await;
+    assert!(more > stored / 2, "{more}");
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_drops_the_oldest_goes_on_at_the_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open_small(folder.path(), MEMORY).await;
+    let queue = place.queues.create("q", settings(Overflow::DropOldest)).await.unwrap();
+    for _ in 0..500 {
+        put(&queue).await.unwrap();
+    }
+    let stats = queue.stats();
+    assert!(stats.bytes <= MEMORY, "{} bytes", stats.bytes);
+    assert!(stats.depth >= 60, "{}", stats.depth);
+    assert_eq!(take(&queue, 10_000).await, stats.depth);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn a_producer_that_waits_goes_on_when_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open_small(folder.path(), MEMORY).await;
+    let queue = place.queues.create("q", settings(Overflow::Block)).await.unwrap();
+    let producer = queue.clone();
+    let produced = tokio::spawn(async move {
+        for _ in 0..400 {
+            put(&producer).await.unwrap();
+        }
+    });
+    let mut taken = 0;
+    while taken < 400 {
+        assert!(queue.stats().bytes <= MEMORY);
+        taken += take(&queue, 5).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    produced.await.unwrap();
+    place.stop().await;
+}
