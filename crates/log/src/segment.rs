@@ -45,17 +45,17 @@ pub(crate) type Paced<'a> = dyn Fn(usize) + 'a;
 /// What the partitions still need of some files, and how it is to lie in segments.
 pub(crate) struct Move {
     from: Vec<Arc<LogFile>>,
-    /// Partitions with so much that each gets segments of its own.
-    own: Vec<Source>,
+    /// Partitions with so much that they share with nobody: the stretches of each.
+    own: Vec<Vec<Source>>,
     /// The others share: each of these is one segment.
     shared: Vec<Vec<Source>>,
 }
 
-/// Of one partition, in the order of offsets.
+/// Ranges of one partition that follow each other.
 type Source = (Arc<Partition>, Vec<Range>);
 
 impl Move {
-    pub fn of(files: &[Arc<LogFile>], partitions: &[Arc<Partition>]) -> Move {
+    pub fn of(files: &[Arc<LogFile>], partitions: &[Arc<Partition>]) -> Result<Move> {
         let mut planned = Move {
             from: files.to_vec(),
             own: Vec::new(),
@@ -64,41 +64,73 @@ impl Move {
         for partition in partitions {
             let mut ranges: Vec<Range> = files.iter().flat_map(|file| partition.ranges_in(file)).collect();
             ranges.sort_by_key(|range| range.first);
-            if ranges.iter().map(|range| range.bytes).sum::<u64>() >= SHARED_BELOW {
-                planned.own.push((partition.clone(), ranges));
+            let is_large = ranges.iter().map(|range| range.bytes).sum::<u64>() >= SHARED_BELOW;
+            let stretches = stretches(partition.id, ranges)?.into_iter();
+            let sources = stretches.map(|stretch| (partition.clone(), stretch));
+            if is_large {
+                planned.own.push(sources.collect());
                 continue;
             }
-            // A row of a footer is one stretch: with a hole in it, it would hide what another file has there.
-            for (n, stretch) in ranges.chunk_by(|a, b| a.next == b.first).enumerate() {
+            for (n, source) in sources.enumerate() {
                 if planned.shared.len() <= n {
                     planned.shared.push(Vec::new());
                 }
-                planned.shared[n].push((partition.clone(), stretch.to_vec()));
+                planned.shared[n].push(source);
             }
         }
-        planned
+        Ok(planned)
     }
 
     /// How many segments it makes, but for such as are full.
     pub fn segments(&self) -> usize {
-        let stretches = |(_, ranges): &Source| ranges.chunk_by(|a, b| a.next == b.first).count();
-        self.own.iter().map(stretches).sum::<usize>() + self.shared.len()
+        self.own.iter().map(Vec::len).sum::<usize>() + self.shared.len()
     }
 
     /// Writes it, and tells the partitions. Returns the bytes that were written.
     pub fn run(self, shelf: &Shelf, paced: &Paced<'_>) -> Result<u64> {
         let mut moved = 0;
-        for source in self.own {
-            let segments = write(shelf, &[source], None, paced)?;
+        // A partition is told once where all of it lies.
+        for sources in self.own {
+            let mut segments = Vec::new();
+            for source in sources {
+                segments.extend(write(shelf, &[source], None, paced)?);
+            }
             moved += tell(shelf, &self.from, segments);
         }
-        // A partition is told once where all of it lies.
         let mut segments = Vec::new();
         for sources in self.shared {
             segments.extend(write(shelf, &sources, None, paced)?);
         }
         Ok(moved + tell(shelf, &self.from, segments))
     }
+}
+
+/// Ranges that may stand behind each other in one file. A row of its footer is one stretch: with a hole in it, it would hide
+/// what another file has there. And no frame stands there twice: one that reaches over the end of a range, because only a part
+/// of it was needed when the range was made, ends a stretch.
+fn stretches(partition: PartitionId, ranges: Vec<Range>) -> Result<Vec<Vec<Range>>> {
+    let mut stretches: Vec<Vec<Range>> = Vec::new();
+    for range in ranges {
+        let last = stretches
+            .last_mut()
+            .and_then(|stretch| Some((stretch.last()?.clone(), stretch)));
+        match last {
+            Some((before, stretch)) if before.next == range.first && meet(partition, &before, &range)? => {
+                stretch.push(range);
+            }
+            _ => stretches.push(vec![range]),
+        }
+    }
+    Ok(stretches)
+}
+
+/// Whether no frame of either range reaches over where they meet.
+fn meet(partition: PartitionId, before: &Range, range: &Range) -> Result<bool> {
+    let last = before.file.entries(partition, before.next.saturating_sub(1), 0)?;
+    let first = range.file.entries(partition, range.first, 0)?;
+    let ends = last.first().is_none_or(|entry| entry.header.next() <= before.next);
+    let begins = first.first().is_none_or(|entry| entry.header.base >= range.first);
+    Ok(ends && begins)
 }
 
 /// Writes what a partition needs of a file anew, without the records that `keep` does not want, and tells it.
@@ -384,7 +416,10 @@ impl<'a> SegmentWriter<'a> {
     }
 
     fn holds(&mut self, partition: &Arc<Partition>, first: Offset, next: Offset) {
-        self.holdings.push((partition.clone(), first, next));
+        match self.holdings.last_mut() {
+            Some((held, _, end)) if held.id == partition.id && *end == first => *end = next,
+            _ => self.holdings.push((partition.clone(), first, next)),
+        }
     }
 
     fn finish(mut self) -> Result<Written> {

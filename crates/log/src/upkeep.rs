@@ -190,7 +190,7 @@ impl Upkeep {
     fn move_out(&self, files: &[Arc<LogFile>]) -> Result<()> {
         let _files = self.may_change_files()?;
         let partitions: Vec<Arc<Partition>> = self.partitions.read().values().cloned().collect();
-        let planned = Move::of(files, &partitions);
+        let planned = Move::of(files, &partitions)?;
         if files.len() > 1 && planned.segments() > files.len() / 2 {
             return Ok(());
         }

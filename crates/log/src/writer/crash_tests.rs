@@ -298,7 +298,7 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
                 Some(file) if random.below(2) == 0 => files = vec![file.clone()],
                 _ => files.retain(|_| random.below(3) > 0),
             }
-            Move::of(&files, partitions).run(shelf, &|_| {}).map(drop)
+            Move::of(&files, partitions).and_then(|planned| planned.run(shelf, &|_| {}).map(drop))
         }
         2 => {
             known[slot].thinned = partition.bounds().next;
@@ -407,6 +407,9 @@ fn life_and_death(seed: u64) {
     }
 }
 
+/// Seeds that once found a fault which thousands of others did not.
+const FOUND: [u64; 2] = [57_623, 66_569];
+
 #[test]
 fn no_moment_loses_what_was_acknowledged() {
     let rounds = std::env::var("THALWEG_SIM_SEEDS")
@@ -417,7 +420,7 @@ fn no_moment_loses_what_was_acknowledged() {
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(0);
-    for seed in first..first + rounds {
+    for seed in FOUND.into_iter().chain(first..first + rounds) {
         let outcome = std::panic::catch_unwind(|| life_and_death(seed));
         assert!(
             outcome.is_ok(),

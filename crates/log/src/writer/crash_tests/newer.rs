@@ -26,6 +26,7 @@ fn stored(seed: u64) -> SimDisk {
     driven.core.sync().unwrap();
     let sealed = driven.shelf.sealed();
     Move::of(&sealed[..1], &driven.partitions)
+        .unwrap()
         .run(&driven.shelf, &|_| {})
         .unwrap();
     disk.kill();
