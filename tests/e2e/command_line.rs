@@ -107,9 +107,9 @@ logger:
 
 #[test]
 fn every_example_passes_the_check() {
-    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    let examples = thalweg_tests::beside("../examples");
     let mut seen = 0;
-    for entry in std::fs::read_dir(examples).unwrap() {
+    for entry in std::fs::read_dir(&examples).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "yaml") {
             let command = std::process::Command::new(thalweg_tests::thalweg::binary())
@@ -127,7 +127,7 @@ fn every_example_passes_the_check() {
             seen += 1;
         }
     }
-    assert!(seen > 0, "no examples found in {examples}");
+    assert!(seen > 0, "no examples found in {examples:?}");
 }
 
 #[test]

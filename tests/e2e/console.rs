@@ -82,7 +82,7 @@ fn profiles_are_readable_by_the_go_tool() {
 fn the_status_page_shows_a_person_the_running_graph() {
     let mut thalweg = Thalweg::start(FLOW).unwrap();
     thalweg.wait_ready().unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/browser/status_page.mjs");
+    let script = thalweg_tests::beside("browser/status_page.mjs");
     let output = Command::new("node")
         .arg(script)
         .arg(format!("http://{}", thalweg.address().unwrap()))

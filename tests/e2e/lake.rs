@@ -30,7 +30,7 @@ output:
 
 /// What another reader says of the table.
 fn read_with(script: &str, table: &Path) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
+    let path = thalweg_tests::beside("python").join(script);
     let output = Command::new(python().unwrap()).arg(path).arg(table).output().unwrap();
     assert!(
         output.status.success(),

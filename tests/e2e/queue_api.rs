@@ -49,9 +49,9 @@ fn failed(finished: Finished) -> String {
 #[test]
 fn every_answer_is_one_that_the_document_describes() {
     let mut thalweg = start("queues: {auto_create: false}\n");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/queue_openapi.py");
+    let script = thalweg_tests::beside("python/queue_openapi.py");
     let url = format!("http://{}", thalweg.address().unwrap());
-    let checked = Command::new(python().unwrap()).args([script, &url]).output().unwrap();
+    let checked = Command::new(python().unwrap()).arg(script).arg(&url).output().unwrap();
     let (out, error) = (
         String::from_utf8_lossy(&checked.stdout),
         String::from_utf8_lossy(&checked.stderr),
@@ -297,7 +297,8 @@ fn a_process_that_is_not_there_or_does_not_know_the_caller_is_told_in_one_senten
 
 #[test]
 fn through_tls_the_command_line_asks_whom_it_trusts() {
-    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/console/tests/console/data");
+    let data = thalweg_tests::beside("../crates/console/tests/console/data");
+    let data = data.display();
     let yaml = format!(
         "http: {{cert_file: {data}/localhost.crt, key_file: {data}/localhost.key}}\n{LOG}queues: {{list: [{{name: q}}]}}\n"
     );

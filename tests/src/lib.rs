@@ -16,3 +16,12 @@ pub use process::Process;
 pub use receiver::Receiver;
 pub use thalweg::{Balance, Thalweg};
 pub use wait::{eventually, eventually_within};
+
+use std::path::PathBuf;
+
+/// A file that stands beside the tests, by its path from their package. Cargo says at each run where that is; what it said at
+/// the build may be another clone, where several share a target directory.
+pub fn beside(path: &str) -> PathBuf {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    own.join(path)
+}

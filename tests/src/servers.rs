@@ -1,6 +1,6 @@
 //! Real servers at the other end: our simulator, asyncua (Python) and node-opcua (Node.js).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -93,7 +93,7 @@ fn free_port() -> Result<u16> {
 }
 
 fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("servers").join(name)
+    crate::beside("servers").join(name)
 }
 
 /// The Python with the packages of the tests.
