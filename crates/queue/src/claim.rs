@@ -137,8 +137,9 @@ impl Queue {
                 (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
                 continue;
             }
-            // Nothing is there for this one; were there something for others, they would have been called.
-            drop(listed.take().map(OnList::has_looked));
+            if let Some(waited) = listed.take() {
+                waited.has_looked();
+            }
             let Some(until) = until.filter(|until| Instant::now() < *until) else {
                 return if room > 0 {
                     Ok(out)
@@ -157,6 +158,10 @@ impl Queue {
                     () = waiting.waiter.called() => {}
                     () = tokio::time::sleep_until(until) => {}
                 }
+            }
+            // Before it looks: what comes after that look calls others.
+            waiting.leave();
+            if out.is_empty() && load.is_none() {
                 self.may_consume(group)?;
                 (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
             }
@@ -354,7 +359,9 @@ struct OnList<'a> {
     queue: &'a Queue,
     group: &'a Group,
     waiter: Arc<Waiter>,
-    has_looked: bool,
+    is_listed: bool,
+    /// It has left, and this is for what it was called.
+    called_for: Option<u32>,
 }
 
 impl<'a> OnList<'a> {
@@ -363,22 +370,28 @@ impl<'a> OnList<'a> {
             queue,
             group,
             waiter: group.waiting.list(share, full),
-            has_looked: false,
+            is_listed: true,
+            called_for: None,
         }
     }
 
-    /// It has found nothing.
-    fn has_looked(mut self) -> OnList<'a> {
-        self.has_looked = true;
-        self
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.is_listed) {
+            self.called_for = self.group.waiting.leave(&self.waiter);
+        }
+    }
+
+    /// Since it left it has looked and found nothing: whatever it was called for, others have taken it.
+    fn has_looked(mut self) {
+        self.leave();
+        self.called_for = None;
     }
 }
 
 impl Drop for OnList<'_> {
     fn drop(&mut self) {
-        if let Some(partition) = self.group.waiting.leave(&self.waiter)
-            && !self.has_looked
-        {
+        self.leave();
+        if let Some(partition) = self.called_for {
             self.queue.call_if_more(self.group, partition);
         }
     }
