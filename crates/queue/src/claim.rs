@@ -18,7 +18,7 @@ use crate::members::{MemberKind, Share};
 use crate::message::Message;
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
-use crate::store::{Next, Store};
+use crate::store::{Cursor, Next, Store};
 use crate::times::micros;
 use crate::waiting::Waiter;
 
@@ -283,7 +283,9 @@ impl Queue {
                 wanted.now,
             )?;
         }
-        let Inner { state, cursor, .. } = &mut *inner;
+        let Inner {
+            state, cursor, older, ..
+        } = &mut *inner;
         let before = out.len();
         let look = match state {
             State::Work(machine) => {
@@ -296,7 +298,10 @@ impl Queue {
                     wanted,
                     out,
                 };
-                let look = taker.take(machine, cursor);
+                let look = taker.take(machine, cursor, older);
+                if !machine.has_any_ready() && !older.is_empty() {
+                    *older = Cursor::default();
+                }
                 if out.len() > before {
                     group.shared.take(consumer.0, (out.len() - before) as u32);
                 }
@@ -348,7 +353,12 @@ impl Queue {
         let loaded = tokio::task::spawn_blocking(move || store.load(from)).await;
         let cursor = loaded.unwrap_or(Err(thalweg_log::LogError::Closed))?;
         if let Some(part) = group.part(partition) {
-            part.inner.lock().cursor = cursor;
+            let mut inner = part.inner.lock();
+            match &inner.state {
+                // The reading place is not lost for an old message.
+                State::Work(machine) if from < machine.cursor() => inner.older = cursor,
+                _ => inner.cursor = cursor,
+            }
         }
         Ok(())
     }
@@ -515,11 +525,11 @@ struct Taker<'a> {
 }
 
 impl Taker<'_> {
-    fn take(&mut self, machine: &mut Machine, cursor: &mut crate::store::Cursor) -> Result<Look> {
+    fn take(&mut self, machine: &mut Machine, cursor: &mut Cursor, older: &mut Cursor) -> Result<Look> {
         while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
             // What was passed before goes first.
             if machine.has_ready(self.consumer) {
-                match self.again(machine, cursor)? {
+                match self.again(machine, cursor, older)? {
                     Again::Took => continue,
                     Again::Load(from) => return Ok(Look::Load(from)),
                     Again::Full => break,
@@ -587,14 +597,14 @@ impl Taker<'_> {
     }
 
     /// A message that was passed before: it has to be found again.
-    fn again(&mut self, machine: &mut Machine, cursor: &mut crate::store::Cursor) -> Result<Again> {
+    fn again(&mut self, machine: &mut Machine, cursor: &mut Cursor, older: &mut Cursor) -> Result<Again> {
         let Some(lease) = machine.next_ready(self.consumer, self.wanted.visibility, self.wanted.now) else {
             return Ok(Again::Nothing);
         };
-        let found = match cursor.again(lease.offset, lease.hint) {
-            Some(message) => Next::Message(message, lease.hint),
-            // In a cursor of its own: the reading place is not lost for an old message.
-            None => self.store.at(&mut crate::store::Cursor::default(), lease.offset)?,
+        let (offset, hint) = (lease.offset, lease.hint);
+        let found = match cursor.again(offset, hint).or_else(|| older.again(offset, hint)) {
+            Some(message) => Next::Message(message, hint),
+            None => self.store.at(older, offset)?,
         };
         match found {
             Next::Message(message, _) if message.offset == lease.offset => {
@@ -658,7 +668,7 @@ enum Again {
 fn read_on(
     machine: &mut StreamMachine,
     store: &Store,
-    cursor: &mut crate::store::Cursor,
+    cursor: &mut Cursor,
     partition: u32,
     wanted: &mut Wanted,
     out: &mut Vec<Delivery>,

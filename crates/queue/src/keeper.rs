@@ -147,6 +147,7 @@ impl Queue {
             if part.due.load(Ordering::Relaxed) <= now {
                 self.advance(group, partition, part, now);
                 self.move_out(group, partition).await;
+                self.rouse(group, partition, part).await;
             }
             due = due.min(part.due_by_lock());
         }

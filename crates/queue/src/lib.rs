@@ -35,6 +35,7 @@ mod queue;
 mod queues;
 mod ranges;
 mod recover;
+mod rouse;
 pub mod settings;
 mod settle;
 mod stats;

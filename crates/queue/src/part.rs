@@ -67,6 +67,8 @@ impl Counter {
 pub(crate) struct Inner {
     pub state: State,
     pub cursor: Cursor,
+    /// Around the last message that was read again from the disk, while there are such to be handed out.
+    pub older: Cursor,
     /// What the machine counts as not settled, up to a constant; see [`Inner::unsettled`].
     counted: i64,
     /// Consumers that the state partition knows since its last checkpoint, by number.
@@ -92,6 +94,7 @@ impl Part {
         let mut inner = Inner {
             state,
             cursor: Cursor::default(),
+            older: Cursor::default(),
             counted: 0,
             declared: Vec::new(),
             records: 0,
@@ -177,9 +180,10 @@ impl Inner {
             State::Work(machine) => machine,
             State::Stream(machine) => return machine.committed(),
         };
+        let floor = machine.first_asleep().unwrap_or(Offset::MAX).min(machine.floor());
         if machine.held().next().is_none() {
             self.oldest_held = None;
-            return machine.floor();
+            return floor;
         }
         // What is held has no order: it is looked through when the oldest is settled, and not more often than it pays.
         let known = self
@@ -187,7 +191,7 @@ impl Inner {
             .filter(|(offset, at)| !machine.is_settled(*offset) || now - at < LOOK_AGAIN);
         let (oldest, at) = known.unwrap_or_else(|| (machine.held().min().unwrap_or(machine.floor()), now));
         self.oldest_held = Some((oldest, at));
-        oldest
+        oldest.min(floor)
     }
 
     /// A consumer is going to hold leases: a restart must know who it is.

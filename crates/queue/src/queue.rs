@@ -35,6 +35,8 @@ use crate::times::micros;
 pub(crate) const STATE: u32 = 1 << 31;
 /// Messages of a partition and group that may be older than the window.
 const MAX_HELD: u32 = 1_000_000;
+/// Who is delayed for longer is read again when its time comes.
+const SLEEP_AFTER: Micros = 60_000_000;
 
 pub struct Queue {
     pub(crate) id: u32,
@@ -377,6 +379,7 @@ impl Queue {
                 seed: u64::from(self.id) << 32 | u64::from(partition),
             },
             total_timeout: micros(retry.total_timeout),
+            sleep_after: SLEEP_AFTER,
         }
     }
 

@@ -31,7 +31,7 @@ impl Machine {
             .count();
         assert_eq!(ahead as u64, self.ahead);
         assert!(
-            !matches!(self.window.get(self.floor()), Slot::Settled(_)),
+            !matches!(self.window.get(self.floor()), Slot::Settled(_) | Slot::Asleep),
             "the floor is not as high as it can be"
         );
         let active = slots().filter(|(_, slot)| matches!(slot, Slot::Active(_))).count();
@@ -40,7 +40,13 @@ impl Machine {
             self.store.entries.len(),
             "an entry is nowhere"
         );
+        let mut asleep = slots()
+            .filter(|(_, slot)| *slot == Slot::Asleep)
+            .map(|(offset, _)| offset);
+        let above = self.sleepers.iter().filter(|offset| *offset >= self.floor());
+        assert!(above.eq(asleep.by_ref()), "who sleeps has no slot");
         for (entry, at) in self.store.entries.iter() {
+            assert!(!self.sleepers.contains(at.offset), "it sleeps and has an entry");
             assert_eq!(at.held, at.offset < self.floor());
             match at.held {
                 true => assert_eq!(self.held.get(&at.offset), Some(&entry)),

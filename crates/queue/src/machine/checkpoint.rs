@@ -1,7 +1,7 @@
 //! The checkpoint: all that a restart must know at one moment, in one value.
 //!
-//! Version (1), floor, runs of settled offsets from the floor on (distance, length, final state), facts of active
-//! messages, remembered ends. What was passed but never delivered is left out while it is in the window: a restart
+//! Version (2), floor, runs of settled offsets from the floor on (distance, length, final state), facts of active
+//! messages, remembered ends, spans of sleepers (version 1 has none). What was passed but never delivered is left out while it is in the window: a restart
 //! shows it to the cursor again. Encoding costs O(window width + held).
 
 use thalweg_log::Offset;
@@ -10,10 +10,13 @@ use super::chain::NIL;
 use super::codec::{Facts, Reader, put, put_signed};
 use super::memory::{Memory, REMEMBERED};
 use super::restore::Restoring;
+use super::sleepers::{SPAN, Sleepers};
 use super::window::Slot;
 use super::{Damaged, Machine, Terminal};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Without sleepers.
+const AWAKE: u8 = 1;
 
 impl Machine {
     /// Appends the checkpoint to `out`. Take the journal first and store it in front: it is not needed after the
@@ -25,7 +28,7 @@ impl Machine {
         let mut active: Vec<u32> = self.held.values().copied().collect();
         for offset in self.floor()..self.window.end() {
             match self.window.get(offset) {
-                Slot::Empty => {}
+                Slot::Empty | Slot::Asleep => {}
                 Slot::Active(entry) => active.push(entry),
                 Slot::Settled(kind) => match runs.last_mut() {
                     Some((first, len, last)) if *last == kind && *first + *len == offset => *len += 1,
@@ -41,6 +44,13 @@ impl Machine {
             out.push(kind as u8);
             end = first + len;
         }
+        // Those that a restart finds asleep again.
+        let mut sleepers = self.sleepers.clone();
+        for at in active.iter().map(|entry| self.store.entries.get(*entry)) {
+            if at.may_sleep_again() {
+                sleepers.insert(at.offset, at.due);
+            }
+        }
         active.retain(|entry| self.store.entries.get(*entry).is_known_only_here());
         put(out, active.len() as u64);
         for entry in active {
@@ -49,6 +59,7 @@ impl Machine {
             Facts::of(at, lane).encode(out);
         }
         encode_memory(&self.memory, out);
+        encode_sleepers(&sleepers, out);
     }
 }
 
@@ -64,9 +75,59 @@ fn encode_memory(memory: &Memory, out: &mut Vec<u8>) {
     }
 }
 
+fn encode_sleepers(sleepers: &Sleepers, out: &mut Vec<u8>) {
+    let spans = sleepers.spans();
+    put(out, spans.len() as u64);
+    let (mut last, mut before) = (0, 0);
+    for (span, at) in spans {
+        put(out, span - last);
+        put_signed(out, at.wake.wrapping_sub(before));
+        match at.bits.iter().all(|word| *word == u64::MAX) {
+            true => out.push(1),
+            false => {
+                out.push(0);
+                at.bits
+                    .iter()
+                    .for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+            }
+        }
+        (last, before) = (span, at.wake);
+    }
+}
+
+fn decode_sleepers(from: &mut Reader<'_>, state: &mut Restoring) -> Result<(), Damaged> {
+    let (mut span, mut wake) = (0u64, 0i64);
+    for _ in 0..from.u64()? {
+        span = span
+            .checked_add(from.u64()?)
+            .filter(|span| *span < Offset::MAX / SPAN)
+            .ok_or(from.damaged("a span lies too high"))?;
+        wake = wake.wrapping_add(from.i64()?);
+        let full = from.byte()? == 1;
+        for word in 0..SPAN / 64 {
+            let mut bits = u64::MAX;
+            if !full {
+                let mut bytes = [0; 8];
+                for byte in &mut bytes {
+                    *byte = from.byte()?;
+                }
+                bits = u64::from_le_bytes(bytes);
+            }
+            for bit in (0..64).filter(|bit| bits & 1 << bit != 0) {
+                let offset = span * SPAN + word * 64 + bit;
+                state
+                    .checkpointed_asleep(offset, wake)
+                    .map_err(|what| from.damaged(what))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
     let mut from = Reader::new(bytes);
-    if from.byte()? != VERSION {
+    let version = from.byte()?;
+    if ![AWAKE, VERSION].contains(&version) {
         return Err(Damaged {
             at: 0,
             what: "a checkpoint of another version",
@@ -93,6 +154,10 @@ pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
         last = last.wrapping_add(from.i64()? as u64);
         let (kind, deliveries) = (from.terminal()?, from.u32()?);
         state.memory.insert(last, kind, deliveries);
+    }
+    if version == VERSION {
+        decode_sleepers(&mut from, &mut state)?;
+        state.trim();
     }
     match from.is_empty() {
         true => Ok(state),

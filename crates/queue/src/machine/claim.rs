@@ -152,6 +152,8 @@ impl Machine {
         let due = message.not_before.filter(|due| *due > now);
         if message.skip {
             self.settle_cursor(Terminal::Skipped);
+        } else if let Some(due) = due.filter(|due| due - now > self.policy.sleep_after) {
+            self.fall_asleep(due);
         } else if let Some(due) = due {
             let entry = self.admit(message, State::Delayed, now);
             self.store.entries.get_mut(entry).due = due;
@@ -251,6 +253,7 @@ impl Machine {
         at.consumer = consumer;
         at.due = deadline;
         at.revoked = false;
+        at.roused = false;
         let (offset, delivery, lane) = (at.offset, at.deliveries, at.lane);
         if lane != NIL {
             self.store.lease_next(lane, consumer);

@@ -43,10 +43,11 @@ impl Machine {
 
     /// The message is not in the log any more (retention, damage): settled as skipped, whatever its state was.
     pub fn gone(&mut self, offset: Offset, lost: bool, now: Micros) -> bool {
-        let Found::Active(entry) = self.find(offset) else {
-            return false;
-        };
-        self.settle(entry, Terminal::Skipped, now);
+        match self.find(offset) {
+            Found::Active(entry) => self.settle(entry, Terminal::Skipped, now),
+            Found::Asleep => self.settle_asleep(offset, Terminal::Skipped),
+            Found::Settled(..) | Found::Unpassed => return false,
+        }
         self.totals.skipped -= u64::from(lost);
         self.totals.lost += u64::from(lost);
         true

@@ -57,6 +57,8 @@ pub struct Entry {
     /// Its last lease was ended by an earlier message of its lane: `release` may still say that it was never sent.
     pub revoked: bool,
     pub held: bool,
+    /// It slept, and a restart finds it asleep again: it was not delivered since.
+    pub roused: bool,
 }
 
 impl Entry {
@@ -80,6 +82,7 @@ impl Entry {
             reason: None,
             revoked: false,
             held: false,
+            roused: false,
         }
     }
 
@@ -97,7 +100,12 @@ impl Entry {
     /// What a restart must know; the rest follows from the log.
     pub fn is_known_only_here(&self) -> bool {
         let overflow = self.reason == Some(Reason::Overflow);
-        self.held || self.deliveries > 0 || overflow
+        (self.held && !self.roused) || self.deliveries > 0 || overflow
+    }
+
+    /// It was never delivered, and the log says the rest.
+    pub fn may_sleep_again(&self) -> bool {
+        self.roused && !self.is_known_only_here()
     }
 }
 

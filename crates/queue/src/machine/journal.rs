@@ -9,14 +9,17 @@
 //! | 5 extended | offset, deadline |
 //! | 6 held | all facts of a message, because the floor passes it |
 //! | 7 seek, 8 purge | offset |
+//! | 9 sleeps | runs of offsets that are delayed for long, with a time not after the first of them is due |
 //!
-//! Leases and settles are gathered as runs and written when another kind follows, leases first. That is no reordering
-//! that matters: between two other records a message is leased at most once and settled at most after that. So a batch
+//! Sleeps, leases and settles are gathered as runs and written, in this order, when another kind follows. That is no
+//! reordering that matters: between two other records a message falls asleep, is leased and is settled at most once each,
+//! one after the other. So a batch
 //! of claims or acks is one record of a few bytes, and one message of it costs no more than a counter.
 
 use thalweg_log::{Micros, Offset};
 
 use super::codec::{Facts, put, put_signed};
+use super::sleepers::SPAN;
 use super::types::{Reason, Terminal};
 
 pub const LEASES: u8 = 1;
@@ -27,6 +30,7 @@ pub const EXTENDED: u8 = 5;
 pub const HELD: u8 = 6;
 pub const SEEK: u8 = 7;
 pub const PURGE: u8 = 8;
+pub const SLEEPS: u8 = 9;
 
 /// Longest run of leases: a reader makes one entry per message, so a few bad bytes must not ask for millions.
 pub const LEASE_RUN_MAX: u64 = 256;
@@ -48,6 +52,13 @@ pub struct SettleRun {
     pub kind: Terminal,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SleepRun {
+    first: Offset,
+    len: u64,
+    wake: Micros,
+}
+
 /// What a failure led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -67,6 +78,9 @@ pub struct Journal {
     settles: Vec<u8>,
     settle: Option<SettleRun>,
     settle_end: Offset,
+    sleeps: Vec<u8>,
+    sleep: Option<SleepRun>,
+    sleep_end: Offset,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -122,6 +136,27 @@ impl Journal {
         self.settle = Some(SettleRun { first, len, kind });
     }
 
+    pub fn sleep(&mut self, offset: Offset, wake: Micros) {
+        if self.off {
+            return;
+        }
+        if let Some(run) = &mut self.sleep {
+            // Within one span, of which the earliest is remembered.
+            if run.first + run.len == offset && !offset.is_multiple_of(SPAN) {
+                run.len += 1;
+                run.wake = run.wake.min(wake);
+                return;
+            }
+            let run = *run;
+            encode_sleep(&run, &mut self.sleep_end, &mut self.sleeps);
+        }
+        self.sleep = Some(SleepRun {
+            first: offset,
+            len: 1,
+            wake,
+        });
+    }
+
     pub fn failed(&mut self, offset: Offset, deliveries: u32, failures: u16, verdict: Verdict) {
         self.record(FAILED, |body| {
             put(body, offset);
@@ -164,7 +199,7 @@ impl Journal {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.out.is_empty() && self.lease.is_none() && self.settle.is_none()
+        self.out.is_empty() && self.lease.is_none() && self.settle.is_none() && self.sleep.is_none()
     }
 
     /// Appends everything to `out` and forgets it.
@@ -185,6 +220,12 @@ impl Journal {
 
     /// Writes what is gathered.
     fn flush(&mut self) {
+        if let Some(run) = self.sleep.take() {
+            encode_sleep(&run, &mut self.sleep_end, &mut self.sleeps);
+            frame(SLEEPS, &self.sleeps, &mut self.out);
+            self.sleeps.clear();
+            self.sleep_end = 0;
+        }
         if let Some(run) = self.lease.take() {
             encode_lease(&run, &mut self.lease_context, &mut self.leases);
             frame(LEASES, &self.leases, &mut self.out);
@@ -247,6 +288,13 @@ fn encode_lease(run: &LeaseRun, context: &mut LeaseContext, out: &mut Vec<u8>) {
         now,
         deadline,
     };
+}
+
+fn encode_sleep(run: &SleepRun, end: &mut Offset, out: &mut Vec<u8>) {
+    put_signed(out, run.first.wrapping_sub(*end) as i64);
+    put(out, run.len);
+    put_signed(out, run.wake);
+    *end = run.first + run.len;
 }
 
 fn encode_settle(run: &SettleRun, end: &mut Offset, out: &mut Vec<u8>) {

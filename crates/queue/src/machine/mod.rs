@@ -2,7 +2,8 @@
 //!
 //! In come what the cursor passes (`pass`), claims, settles and the time; out come leases, messages that have to leave
 //! (`Ending`) and a journal from which a restart gets the same state. Pure code: no I/O, no clock, no locks; the caller
-//! holds the partition's lock. Every operation is O(1) in the depth of the queue and the number of unsettled messages.
+//! holds the partition's lock. Every operation is O(1) in the depth of the queue and the number of unsettled messages,
+//! but for those that sleep ([`Machine::to_rouse`]), which are found in O(log n).
 //!
 //! | Event | Delayed | Ready | Leased | Waiting | Terminal |
 //! |---|---|---|---|---|---|
@@ -47,6 +48,8 @@ mod ready;
 mod restore;
 mod rewind;
 mod settle;
+mod sleep;
+mod sleepers;
 mod stream;
 mod time;
 mod types;
@@ -70,6 +73,7 @@ use lanes::{SpreadBuilder, Store};
 use memory::Memory;
 use overflow::Oldest;
 use ready::Ready;
+use sleepers::Sleepers;
 use wheel::Wheel;
 use window::{Slot, Window};
 
@@ -86,6 +90,8 @@ pub struct Machine {
     ahead: u64,
     store: Store,
     held: HashMap<Offset, u32, SpreadBuilder>,
+    /// Delayed for long, without an entry.
+    sleepers: Sleepers,
     ready: Ready,
     /// What `take_ending` has not named yet.
     ending: Chain,
@@ -103,6 +109,7 @@ pub struct Machine {
 /// Where a message is.
 enum Found {
     Active(u32),
+    Asleep,
     /// With the number of its last delivery, if that is remembered.
     Settled(Terminal, Option<u32>),
     Unpassed,
@@ -118,6 +125,7 @@ impl Machine {
             ahead: 0,
             store: Store::default(),
             held: HashMap::default(),
+            sleepers: Sleepers::default(),
             ready: Ready::default(),
             ending: Chain::EMPTY,
             wheel: Wheel::new(0),
@@ -161,7 +169,7 @@ impl Machine {
     pub fn counts(&self) -> Counts {
         let entries = &self.store.entries;
         Counts {
-            delayed: entries.count(State::Delayed),
+            delayed: entries.count(State::Delayed) + self.sleepers.len(),
             ready: entries.count(State::Ready),
             leased: entries.count(State::Leased),
             waiting: entries.count(State::Waiting),
@@ -175,7 +183,7 @@ impl Machine {
     /// Unsettled messages below `next`, the end of the partition; those behind the cursor as if no offset were missing.
     pub fn backlog(&self, next: Offset) -> u64 {
         let unpassed = next.saturating_sub(self.cursor).saturating_sub(self.ahead);
-        self.store.entries.len() as u64 + unpassed
+        self.store.entries.len() as u64 + self.sleepers.len() + unpassed
     }
 
     pub fn is_settled(&self, offset: Offset) -> bool {
@@ -206,9 +214,10 @@ impl Machine {
         leases
     }
 
-    /// A time not after the next at which `advance` has something to do.
+    /// A time not after the next at which `advance` has something to do, or `to_rouse` somebody.
     pub fn next_due(&self) -> Option<Micros> {
-        self.wheel.next_due()
+        let rouse = self.next_rouse().map(|(at, _)| at);
+        self.wheel.next_due().into_iter().chain(rouse).min()
     }
 
     /// Whether `next_ready` may have something for anybody.
@@ -237,6 +246,9 @@ impl Machine {
             {
                 return Found::Active(*entry);
             }
+            if self.sleepers.contains(offset) {
+                return Found::Asleep;
+            }
             return match self.memory.get(offset) {
                 Some((kind, deliveries)) => Found::Settled(kind, Some(deliveries)),
                 None => Found::Settled(Terminal::Acked, None),
@@ -244,6 +256,7 @@ impl Machine {
         }
         match self.window.get(offset) {
             Slot::Empty => Found::Unpassed,
+            Slot::Asleep => Found::Asleep,
             Slot::Active(entry) => Found::Active(entry),
             Slot::Settled(kind) => Found::Settled(kind, self.memory.get(offset).map(|(_, deliveries)| deliveries)),
         }
@@ -291,7 +304,9 @@ impl Machine {
         loop {
             match self.window.get(self.floor()) {
                 Slot::Empty => return,
-                Slot::Settled(_) => self.window.pop(),
+                Slot::Settled(_) | Slot::Asleep => self.window.pop(),
+                // It has a lane or a timer, and nothing that a restart must know.
+                Slot::Active(entry) if self.store.entries.get(entry).roused => self.hold(entry),
                 Slot::Active(entry) => {
                     let far = self.cursor.saturating_sub(self.floor()) > u64::from(self.policy.max_pending / 2);
                     let old = now.saturating_sub(self.store.entries.get(entry).passed_at) >= HOLD_AFTER;
@@ -310,9 +325,11 @@ impl Machine {
         at.held = true;
         let (offset, lane) = (at.offset, at.lane);
         self.held.insert(offset, entry);
-        let lane = (lane != NIL).then(|| self.store.lanes.get(lane).hash);
-        self.journal
-            .held(&codec::Facts::of(self.store.entries.get(entry), lane));
+        if !self.store.entries.get(entry).may_sleep_again() {
+            let lane = (lane != NIL).then(|| self.store.lanes.get(lane).hash);
+            self.journal
+                .held(&codec::Facts::of(self.store.entries.get(entry), lane));
+        }
         self.window.pop();
     }
 

@@ -73,7 +73,20 @@ impl Machine {
     /// Drops the oldest unleased message that the cursor has passed, or makes it leave for the dead-letter queue.
     /// Without one, the oldest is the message at the cursor: `discard` it.
     pub fn drop_oldest(&mut self, to_dlq: bool, now: Micros) -> Option<Offset> {
-        let entry = self.oldest.pop(&self.store.entries)?;
+        let mut entry = self.oldest.pop(&self.store.entries);
+        let offset_of = |entry| self.store.entries.get(entry).offset;
+        let older = |offset: &Offset| entry.is_none_or(|entry| *offset < offset_of(entry));
+        if let Some(offset) = self.sleepers.first().filter(older) {
+            if let Some(entry) = entry {
+                self.oldest.push(&self.store.entries, entry);
+            }
+            if !to_dlq {
+                self.settle_asleep(offset, Terminal::Dropped);
+                return Some(offset);
+            }
+            entry = Some(self.wake_to_leave(offset, now));
+        }
+        let entry = entry?;
         let offset = self.store.entries.get(entry).offset;
         if to_dlq {
             self.end(entry, Reason::Overflow);

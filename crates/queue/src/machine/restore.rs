@@ -15,6 +15,7 @@ use super::codec::{Facts, Reader, terminal};
 use super::entry::{Entry, NEVER, State};
 use super::journal::{self, LEASE_RUN_MAX, LeaseContext};
 use super::memory::Memory;
+use super::sleepers::{SPAN, Sleepers};
 use super::window::{Slot, Window};
 use super::{Damaged, Machine, Passing, Policy, Terminal, WINDOW_MAX, checkpoint};
 
@@ -24,6 +25,7 @@ pub struct Restoring {
     pub(super) memory: Memory,
     /// Below the floor: held.
     active: BTreeMap<Offset, Facts>,
+    asleep: Sleepers,
     /// A record had the group go on elsewhere.
     sought: bool,
 }
@@ -42,6 +44,7 @@ impl Restoring {
             settled: Window::new(floor),
             memory: Memory::default(),
             active: BTreeMap::new(),
+            asleep: Sleepers::default(),
             sought: false,
         }
     }
@@ -59,6 +62,7 @@ impl Restoring {
             match kind {
                 journal::LEASES => self.apply_leases(&mut body)?,
                 journal::SETTLES => self.apply_settles(&mut body)?,
+                journal::SLEEPS => self.apply_sleeps(&mut body)?,
                 _ => self.apply_one(kind, &mut body)?,
             }
             if !body.is_empty() {
@@ -71,7 +75,8 @@ impl Restoring {
 
     /// Messages that were handed out, of which lane, expiry and hint are only in the log: `fill` them.
     pub fn unknown(&self) -> Vec<Offset> {
-        let wanted = |facts: &&Facts| !facts.filled && !facts.is_untouched();
+        let floor = self.floor();
+        let wanted = |facts: &&Facts| !facts.filled && (!facts.is_untouched() || facts.offset < floor);
         self.active.values().filter(wanted).map(|facts| facts.offset).collect()
     }
 
@@ -89,7 +94,8 @@ impl Restoring {
     /// delivered. What had to leave anyway, and what is too old, would go there again.
     pub fn has_left(&self, offset: Offset, kind: Terminal, is_new: bool) -> bool {
         let known = self.active.get(&offset);
-        if known.is_none() && (offset < self.floor() || self.settled.get(offset) != Slot::Empty) {
+        let settled = || offset < self.floor() || self.settled.get(offset) != Slot::Empty;
+        if known.is_none() && !self.asleep.contains(offset) && settled() {
             return false;
         }
         let leaving = known.is_some_and(|facts| facts.reason.is_some());
@@ -111,6 +117,7 @@ impl Restoring {
         machine.now = now;
         machine.memory = self.memory;
         machine.window = self.settled;
+        machine.sleepers = self.asleep;
         let (floor, end) = (machine.floor(), machine.window.end());
         machine.ahead = (floor..end)
             .filter(|offset| machine.window.get(*offset) != Slot::Empty)
@@ -138,6 +145,7 @@ impl Restoring {
                 self.memory.note(offset, kind, facts.deliveries);
             }
         }
+        self.asleep.remove_range(first..end);
         if first <= floor && end > floor {
             self.raise(end);
         } else {
@@ -170,9 +178,9 @@ impl Restoring {
         }
     }
 
-    /// Over what is settled and what was held there.
-    fn trim(&mut self) {
-        while matches!(self.settled.get(self.floor()), Slot::Settled(_)) {
+    /// Over what is settled, what sleeps, and what was held there.
+    pub(super) fn trim(&mut self) {
+        while matches!(self.settled.get(self.floor()), Slot::Settled(_) | Slot::Asleep) {
             self.settled.pop();
         }
     }
@@ -229,6 +237,48 @@ impl Restoring {
         Ok(())
     }
 
+    fn apply_sleeps(&mut self, body: &mut Reader<'_>) -> Result<(), Damaged> {
+        let mut end = 0u64;
+        while !body.is_empty() {
+            let first = end.wrapping_add(body.i64()? as u64);
+            let (len, wake) = (body.u64()?, body.i64()?);
+            end = first.checked_add(len).ok_or(body.damaged("a run lies too high"))?;
+            if len == 0 || len > SPAN {
+                return Err(body.damaged("a run of sleepers of no valid length"));
+            }
+            for offset in first..end {
+                self.fall_asleep(offset, wake).map_err(|what| body.damaged(what))?;
+            }
+            self.trim();
+        }
+        Ok(())
+    }
+
+    /// Not what is settled, or known better.
+    fn fall_asleep(&mut self, offset: Offset, wake: Micros) -> Result<(), &'static str> {
+        let floor = self.floor();
+        if offset < floor || self.active.contains_key(&offset) {
+            return Ok(());
+        }
+        if offset - floor >= WINDOW_MAX || offset == Offset::MAX {
+            return Err("a message lies too far from the floor");
+        }
+        if self.settled.get(offset) == Slot::Empty {
+            self.settled.set_asleep(offset);
+            self.asleep.insert(offset, wake);
+        }
+        Ok(())
+    }
+
+    /// A checkpoint says so.
+    pub(super) fn checkpointed_asleep(&mut self, offset: Offset, wake: Micros) -> Result<(), &'static str> {
+        if offset < self.floor() {
+            self.asleep.insert(offset, wake);
+            return Ok(());
+        }
+        self.fall_asleep(offset, wake)
+    }
+
     fn apply_one(&mut self, kind: u8, body: &mut Reader<'_>) -> Result<(), Damaged> {
         match kind {
             journal::FAILED => self.apply_failed(body),
@@ -265,6 +315,7 @@ impl Restoring {
                 let to = body.u64()?;
                 self.sought = true;
                 self.active.split_off(&to);
+                self.asleep.remove_range(to..Offset::MAX);
                 self.memory.forget_from(to);
                 if to <= self.floor() {
                     self.settled.reset(to);
@@ -278,6 +329,7 @@ impl Restoring {
                 for facts in std::mem::take(&mut self.active).into_values() {
                     self.memory.note(facts.offset, Terminal::Dropped, facts.deliveries);
                 }
+                self.asleep.clear();
                 self.settled.reset(next);
                 Ok(())
             }
@@ -311,13 +363,21 @@ impl Restoring {
     fn unsettled(&mut self, offset: Offset) -> Result<Option<&mut Facts>, &'static str> {
         let floor = self.floor();
         if offset < floor {
+            if self.asleep.remove(offset) {
+                self.active.insert(offset, Facts::unfilled(offset));
+            }
             return Ok(self.active.get_mut(&offset));
         }
         if offset - floor >= WINDOW_MAX || offset == Offset::MAX {
             return Err("a message lies too far from the floor");
         }
-        if self.settled.get(offset) != Slot::Empty {
-            return Ok(None);
+        match self.settled.get(offset) {
+            Slot::Empty => {}
+            Slot::Asleep => {
+                self.asleep.remove(offset);
+                self.settled.clear(offset);
+            }
+            Slot::Settled(_) | Slot::Active(_) => return Ok(None),
         }
         Ok(Some(
             self.active.entry(offset).or_insert_with(|| Facts::unfilled(offset)),

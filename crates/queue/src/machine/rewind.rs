@@ -10,13 +10,14 @@ impl Machine {
     pub fn purge(&mut self, next: Offset) {
         let next = next.max(self.cursor);
         let unpassed = (next - self.cursor).saturating_sub(self.ahead);
-        self.totals.dropped += self.store.entries.len() as u64 + unpassed;
+        self.totals.dropped += self.store.entries.len() as u64 + self.sleepers.len() + unpassed;
         for (_, at) in self.store.entries.iter() {
             self.memory.note(at.offset, Terminal::Dropped, at.deliveries);
         }
         self.store.entries.clear();
         self.store.lanes.clear();
         self.held.clear();
+        self.sleepers.clear();
         self.ready = Default::default();
         self.ending = Chain::EMPTY;
         self.wheel = super::Wheel::new(self.now);
@@ -50,6 +51,7 @@ impl Machine {
                 self.held.remove(&at.offset);
             }
         }
+        self.sleepers.remove_range(to..Offset::MAX);
         if to <= self.floor() {
             self.window.reset(to);
         } else {

@@ -17,6 +17,7 @@ impl Machine {
                 return Ok(AckOutcome::Repeated);
             }
             Found::Settled(..) => return Err(SettleError::Gone),
+            Found::Asleep => return Err(SettleError::NotLeased),
             Found::Unpassed => return Err(SettleError::LeaseLost),
         };
         let at = self.store.entries.get(entry);
@@ -201,6 +202,7 @@ impl Machine {
         let entry = match self.find(offset) {
             Found::Active(entry) => entry,
             Found::Settled(..) => return Err(SettleError::Gone),
+            Found::Asleep => return Err(SettleError::NotLeased),
             Found::Unpassed => return Err(SettleError::LeaseLost),
         };
         let at = self.store.entries.get(entry);

@@ -44,14 +44,16 @@ impl Machine {
                 None => self.make_ready(entry),
             },
             State::Ready => self.end(entry, Reason::Expired),
-            State::Delayed => {
-                if at.lane != NIL {
-                    self.store.enter(entry);
-                }
-                self.make_ready(entry);
-            }
+            State::Delayed => self.delay_is_over(entry),
             State::Ending | State::Free => debug_assert!(false, "a timer without a reason"),
         }
+    }
+
+    pub(super) fn delay_is_over(&mut self, entry: u32) {
+        if self.store.entries.get(entry).lane != NIL {
+            self.store.enter(entry);
+        }
+        self.make_ready(entry);
     }
 
     /// The clock fell back: every timer goes by the new time. O(unsettled).

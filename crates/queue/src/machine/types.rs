@@ -11,6 +11,8 @@ pub const EXTEND_MAX: Micros = 12 * 3600 * 1_000_000;
 pub const MOVE_RETRY: Micros = 5_000_000;
 /// A message that has been unsettled for this long at the floor leaves the window: 60 s.
 pub const HOLD_AFTER: Micros = 60_000_000;
+/// Where there is no hint.
+pub const NO_HINT: u32 = u32::MAX;
 /// The widest window there is, whatever the policy says: 16 MiB of slots.
 pub const WINDOW_MAX: u64 = 1 << 22;
 
@@ -51,6 +53,8 @@ pub struct Policy {
     pub backoff: Backoff,
     /// From the first delivery; 0 is off.
     pub total_timeout: Micros,
+    /// A message that is delayed for longer has no entry until it is due in less than half of that; see `to_rouse`.
+    pub sleep_after: Micros,
 }
 
 impl Default for Policy {
@@ -69,6 +73,7 @@ impl Default for Policy {
                 seed: 0,
             },
             total_timeout: 3 * 3600 * 1_000_000,
+            sleep_after: 60_000_000,
         }
     }
 }
@@ -84,7 +89,8 @@ pub struct Passing {
     pub not_before: Option<Micros>,
     /// Not for this group (its filter, or targeted at another): settled at once.
     pub skip: bool,
-    /// Any number that the caller wants back with leases and endings, such as a position in a cache.
+    /// Any number that the caller wants back with leases and endings, such as a position in a cache. [`NO_HINT`] comes back
+    /// where the message was not read since the machine forgot it.
     pub hint: u32,
 }
 

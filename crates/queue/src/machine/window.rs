@@ -1,5 +1,5 @@
-//! The dense ring: one slot per offset from the floor on. A slot is empty, names how the message ended, or names the
-//! entry of an active one. Invariant: slots of offsets below the floor are empty, so a slot is one masked array access
+//! The dense ring: one slot per offset from the floor on. A slot is empty, names how the message ended, says that it sleeps,
+//! or names the entry of an active one. Invariant: slots of offsets below the floor are empty, so a slot is one masked array access
 //! away at any width.
 
 use thalweg_log::Offset;
@@ -7,6 +7,7 @@ use thalweg_log::Offset;
 use super::types::Terminal;
 
 const START: usize = 64;
+const ASLEEP: u32 = 6;
 const ENTRY: u32 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub enum Slot {
     /// Not passed yet.
     Empty,
     Settled(Terminal),
+    /// Delayed for long: among the sleepers.
+    Asleep,
     Active(u32),
 }
 
@@ -30,7 +33,8 @@ fn decode(code: u32) -> Slot {
         2 => Slot::Settled(Terminal::Dead),
         3 => Slot::Settled(Terminal::Expired),
         4 => Slot::Settled(Terminal::Dropped),
-        5..ENTRY => Slot::Settled(Terminal::Skipped),
+        5 => Slot::Settled(Terminal::Skipped),
+        ASLEEP..ENTRY => Slot::Asleep,
         _ => Slot::Active(code - ENTRY),
     }
 }
@@ -64,6 +68,10 @@ impl Window {
 
     pub fn set_active(&mut self, offset: Offset, entry: u32) {
         self.set(offset, ENTRY + entry);
+    }
+
+    pub fn set_asleep(&mut self, offset: Offset) {
+        self.set(offset, ASLEEP);
     }
 
     pub fn settle(&mut self, offset: Offset, kind: Terminal) {

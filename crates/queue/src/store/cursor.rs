@@ -28,6 +28,10 @@ impl Cursor {
         self.offset = self.frames.front().map_or(0, |frame| frame.header.base);
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty() && self.gap.is_none()
+    }
+
     pub fn set_gap(&mut self, from: Offset, to: Offset) {
         self.frames.clear();
         self.gap = Some((from, to));

@@ -32,6 +32,12 @@ pub struct Message {
     pub claimed: Micros,
     pub hint: u32,
     pub reason: Option<Reason>,
+    /// The machine has no entry for it.
+    pub asleep: bool,
+    /// It slept, and was not delivered since.
+    pub roused: bool,
+    /// It slept once.
+    pub slept: bool,
     passed_at: Micros,
     revoked: bool,
     /// Named by `take_ending`.
@@ -95,7 +101,7 @@ impl Model {
         let lanes: BTreeSet<u64> = self
             .messages
             .values()
-            .filter(|m| !matches!(m.at, At::Settled(_)))
+            .filter(|m| !matches!(m.at, At::Settled(_)) && !m.asleep)
             .filter_map(|m| m.lane)
             .collect();
         Counts {
@@ -111,11 +117,60 @@ impl Model {
     }
 
     pub fn next_timer(&self) -> Option<Micros> {
-        self.messages
+        let timers = self.messages.values().filter_map(|message| message.timer);
+        let asleep = self
+            .messages
             .values()
-            .filter_map(|message| message.timer)
-            .min()
-            .map(|tick| tick * 1000)
+            .filter(|message| message.asleep && self.may_rouse());
+        let ahead = self.horizon() / 2;
+        let rouse = asleep.map(|message| message.due.saturating_sub(ahead)).min();
+        timers.min().map(|tick| tick * 1000).into_iter().chain(rouse).min()
+    }
+
+    pub fn may_rouse(&self) -> bool {
+        let busy = |message: &&Message| !matches!(message.at, At::Settled(_) | At::Delayed);
+        self.messages.values().filter(busy).count() < self.policy.max_pending as usize
+    }
+
+    fn horizon(&self) -> Micros {
+        let roused = |message: &&Message| message.at == At::Delayed && !message.asleep;
+        let many = self.messages.values().filter(roused).count() >= self.policy.max_pending as usize;
+        if many { 0 } else { self.policy.sleep_after }
+    }
+
+    /// Those of the span that sleep and are found have an entry now, if they are due before long.
+    pub fn rouse(&mut self, span: std::ops::Range<Offset>, messages: &[Passing], now: Micros) {
+        let asleep = self.messages.range(span).filter(|(_, message)| message.asleep);
+        for offset in asleep.map(|(offset, _)| *offset).collect::<Vec<_>>() {
+            let Some(passing) = messages.iter().find(|message| message.offset == offset) else {
+                self.gone(offset, true, now);
+                continue;
+            };
+            let due = self.messages[&offset].due;
+            if due > now && due - now > self.horizon() {
+                continue;
+            }
+            self.wake(offset, passing, now);
+            if due > now {
+                self.arm(offset, due);
+            } else {
+                self.make_ready(offset);
+            }
+        }
+    }
+
+    fn wake(&mut self, offset: Offset, passing: &Passing, now: Micros) {
+        let lane = self.lane_of(passing);
+        let message = self.get(offset);
+        message.asleep = false;
+        message.roused = true;
+        message.lane = lane;
+        message.hint = passing.hint;
+        message.expires_at = passing.expires_at.unwrap_or(Micros::MAX);
+        message.passed_at = now;
+        if offset < self.floor {
+            self.held.insert(offset);
+        }
     }
 
     pub fn has_ready(&self, consumer: u32) -> bool {
@@ -290,6 +345,7 @@ impl Model {
     fn settle(&mut self, offset: Offset, kind: Terminal, now: Micros) {
         let lane = self.leave_lists(offset);
         self.get(offset).at = At::Settled(kind);
+        self.get(offset).asleep = false;
         self.count(kind, 1);
         self.relist(lane);
         if !self.held.remove(&offset) && offset == self.floor {
@@ -309,7 +365,10 @@ impl Model {
 
     fn trim(&mut self, now: Micros) {
         while self.floor < self.cursor {
-            if self.is_active(self.floor) {
+            let at = &self.messages[&self.floor];
+            if at.roused && self.is_active(self.floor) {
+                self.held.insert(self.floor);
+            } else if self.is_active(self.floor) && !at.asleep {
                 let far = self.cursor - self.floor > u64::from(self.policy.max_pending / 2);
                 let old = now - self.messages[&self.floor].passed_at >= HOLD_AFTER;
                 if !(far || old) || self.held.len() >= self.policy.max_held as usize {
@@ -383,6 +442,7 @@ impl Model {
         message.consumer = consumer;
         message.due = now + visibility;
         message.revoked = false;
+        message.roused = false;
         let (lane, delivery, hint) = (message.lane, message.deliveries, message.hint);
         self.totals.redelivered += u64::from(again);
         self.arm(offset, now + visibility);
@@ -530,7 +590,12 @@ impl Model {
         } else if let Some(due) = message.not_before.filter(|due| *due > now) {
             self.admit(message, At::Delayed, now);
             self.get(message.offset).due = due;
-            self.arm(message.offset, due);
+            if due - now > self.policy.sleep_after {
+                let sleeper = self.get(message.offset);
+                (sleeper.asleep, sleeper.slept, sleeper.lane) = (true, true, None);
+            } else {
+                self.arm(message.offset, due);
+            }
         } else if message.expires_at.is_some_and(|at| at <= now) {
             self.admit(message, At::Delayed, now);
             self.end(message.offset, Reason::Expired);
@@ -566,6 +631,9 @@ impl Model {
             claimed: 0,
             hint: passing.hint,
             reason: None,
+            asleep: false,
+            roused: false,
+            slept: false,
             passed_at: now,
             revoked: false,
             taken: false,
@@ -578,7 +646,7 @@ impl Model {
     fn step(&mut self, now: Micros) {
         self.cursor += 1;
         let far = self.cursor - self.floor > u64::from(self.policy.max_pending / 2);
-        if far || !self.is_active(self.floor) {
+        if far || !self.is_active(self.floor) || self.messages[&self.floor].asleep {
             self.trim(now);
         }
     }
@@ -754,6 +822,17 @@ impl Model {
     pub fn drop_oldest(&mut self, to_dlq: bool, now: Micros) -> Option<Offset> {
         let unleased = |message: &Message| matches!(message.at, At::Delayed | At::Ready | At::Waiting);
         let offset = *self.messages.iter().find(|(_, message)| unleased(message))?.0;
+        if to_dlq && self.messages[&offset].asleep {
+            let unread = Passing {
+                offset,
+                lane: None,
+                expires_at: None,
+                not_before: None,
+                skip: false,
+                hint: NO_HINT,
+            };
+            self.wake(offset, &unread, now);
+        }
         match to_dlq {
             true => self.end(offset, Reason::Overflow),
             false => self.settle(offset, Terminal::Dropped, now),
@@ -769,7 +848,7 @@ impl Model {
             .filter(|message| !matches!(message.at, At::Settled(_)))
         {
             message.at = At::Settled(Terminal::Dropped);
-            (message.lane, message.timer) = (None, None);
+            (message.lane, message.timer, message.asleep) = (None, None, false);
             self.totals.dropped += 1;
         }
         self.totals.dropped += next - self.cursor;

@@ -93,6 +93,7 @@ fn state(machine: &Machine, offset: u64) -> String {
         Found::Active(entry) => format!("{:?}", machine.store.entries.get(entry).state),
         Found::Settled(kind, _) => format!("{kind:?}"),
         Found::Unpassed => "Ready".to_string(),
+        Found::Asleep => "Delayed".to_string(),
     }
 }
 

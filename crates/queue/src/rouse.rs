@@ -1,0 +1,74 @@
+//! Messages that were delayed for long: read again when their time comes near, so that their group has an entry for them
+//! when they are due. Between falling asleep and that, the log alone has them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use thalweg_log::{LogError, Micros, Offset};
+
+use crate::group::Group;
+use crate::machine::Passing;
+use crate::part::{Part, State};
+use crate::queue::Queue;
+use crate::store::{Cursor, Next, Store};
+
+/// What cannot be read is tried again so much later.
+const TRY_AGAIN: Micros = 60_000_000;
+
+impl Queue {
+    pub(crate) async fn rouse(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &Part) {
+        loop {
+            let now = self.clock.now();
+            let span = match &part.inner.lock().state {
+                State::Work(machine) => machine.to_rouse(now),
+                State::Stream(_) => None,
+            };
+            let (Some(span), Some(store)) = (span, self.store(partition).cloned()) else {
+                return;
+            };
+            let (reader, wanted) = (group.clone(), span.clone());
+            let read = tokio::task::spawn_blocking(move || read(&store, wanted, &reader)).await;
+            let read = read.unwrap_or(Err(LogError::Closed));
+            let mut inner = part.inner.lock();
+            let State::Work(machine) = &mut inner.state else {
+                return;
+            };
+            match read {
+                Ok(messages) => machine.rouse(span, &messages, now),
+                Err(error) => {
+                    tracing::warn!(
+                        queue = %self.name(), group = %group.name(), partition, from = span.start, %error,
+                        "delayed messages cannot be read; trying again in a minute"
+                    );
+                    machine.rouse_at(&span, now + TRY_AGAIN);
+                }
+            }
+            let stored = self.after(group, partition, part, &mut inner, now);
+            drop(inner);
+            if let Err(error) = stored {
+                tracing::warn!(queue = %self.name(), group = %group.name(), %error, "the state of a group cannot be stored");
+                return;
+            }
+            self.call_if_more(group, partition);
+        }
+    }
+}
+
+/// What a group has to know of the messages of a span. Blocks.
+fn read(store: &Store, span: Range<Offset>, group: &Group) -> Result<Vec<Passing>, LogError> {
+    let (mut cursor, mut at, mut found) = (Cursor::default(), span.start, Vec::new());
+    while at < span.end {
+        match store.at(&mut cursor, at)? {
+            Next::Message(message, hint) => {
+                at = message.offset + 1;
+                if message.offset < span.end {
+                    found.push(message.passing(group.name(), group.settings.filter.as_deref(), hint));
+                }
+            }
+            Next::Gap { to, .. } => at = to,
+            Next::Load => cursor = store.load(at)?,
+            Next::End => break,
+        }
+    }
+    Ok(found)
+}
