@@ -596,32 +596,28 @@ impl Taker<'_> {
         }
     }
 
-    /// A message that was passed before: it has to be found again.
+    /// A message that was passed before: it has to be found again, and only then it is leased.
     fn again(&mut self, machine: &mut Machine, cursor: &mut Cursor, older: &mut Cursor) -> Result<Again> {
-        let Some(lease) = machine.next_ready(self.consumer, self.wanted.visibility, self.wanted.now) else {
+        let Some((offset, hint)) = machine.first_ready(self.consumer, self.wanted.now) else {
             return Ok(Again::Nothing);
         };
-        let (offset, hint) = (lease.offset, lease.hint);
         let found = match cursor.again(offset, hint).or_else(|| older.again(offset, hint)) {
             Some(message) => Next::Message(message, hint),
             None => self.store.at(older, offset)?,
         };
         match found {
-            Next::Message(message, _) if message.offset == lease.offset => {
+            Next::Message(message, _) if message.offset == offset => {
                 if !self.fits(&message) {
-                    machine.release(lease.offset, lease.delivery, true);
                     return Ok(Again::Full);
                 }
-                self.give(lease, message);
+                if let Some(lease) = machine.next_ready(self.consumer, self.wanted.visibility, self.wanted.now) {
+                    self.give(lease, message);
+                }
                 Ok(Again::Took)
             }
-            Next::Load => {
-                // It never left the process.
-                machine.release(lease.offset, lease.delivery, true);
-                Ok(Again::Load(lease.offset))
-            }
+            Next::Load => Ok(Again::Load(offset)),
             Next::Message(..) | Next::Gap { .. } | Next::End => {
-                machine.gone(lease.offset, true, self.wanted.now);
+                machine.gone(offset, true, self.wanted.now);
                 Ok(Again::Took)
             }
         }

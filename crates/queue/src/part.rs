@@ -176,19 +176,19 @@ impl Inner {
 
     /// The first offset that this group has use for, or one before it.
     fn needed(&mut self, now: Micros) -> Offset {
-        let machine = match &self.state {
+        let machine = match &mut self.state {
             State::Work(machine) => machine,
             State::Stream(machine) => return machine.committed(),
         };
+        let lowest = machine.take_lowest_held();
         let floor = machine.first_asleep().unwrap_or(Offset::MAX).min(machine.floor());
         if machine.held().next().is_none() {
             self.oldest_held = None;
             return floor;
         }
         // What is held has no order: it is looked through when the oldest is settled, and not more often than it pays.
-        let known = self
-            .oldest_held
-            .filter(|(offset, at)| !machine.is_settled(*offset) || now - at < LOOK_AGAIN);
+        let known = self.oldest_held.map(|(offset, at)| (offset.min(lowest), at));
+        let known = known.filter(|(offset, at)| !machine.is_settled(*offset) || now - at < LOOK_AGAIN);
         let (oldest, at) = known.unwrap_or_else(|| (machine.held().min().unwrap_or(machine.floor()), now));
         self.oldest_held = Some((oldest, at));
         oldest.min(floor)
@@ -323,6 +323,44 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_is_roused_is_needed_though_something_behind_it_is_held_longer() {
+        const HOUR: Micros = 3_600_000_000;
+        let message = |offset, due| crate::machine::Passing {
+            offset,
+            lane: None,
+            expires_at: None,
+            not_before: Some(due),
+            skip: false,
+            hint: 0,
+        };
+        let mut machine = Machine::new(crate::machine::Policy::default(), 0);
+        // The second is due first.
+        let (first, second) = (message(0, 2 * HOUR), message(1000, HOUR));
+        for sleeper in [first, second] {
+            assert!(machine.walk(&sleeper, 0));
+        }
+        let mut inner = Part::new(State::Work(Box::new(machine))).inner.into_inner();
+        assert_eq!(inner.needed(0), 0);
+        for (due, sleeper) in [(HOUR, second), (2 * HOUR, first)] {
+            let State::Work(machine) = &mut inner.state else {
+                unreachable!()
+            };
+            let span = machine.to_rouse(due).unwrap();
+            assert!(span.contains(&sleeper.offset));
+            machine.rouse(span, &[sleeper], due);
+            assert_eq!(inner.needed(due), 0);
+        }
+        let State::Work(machine) = &mut inner.state else {
+            unreachable!()
+        };
+        let lease = machine.next_ready(1, HOUR, 2 * HOUR).unwrap();
+        machine.ack(lease.offset, 1, 2 * HOUR).unwrap();
+        let lease = machine.next_ready(1, HOUR, 2 * HOUR).unwrap();
+        assert_eq!(lease.offset, 0, "the one that was roused last");
+        assert_eq!(inner.needed(3 * HOUR), 0);
+    }
 
     proptest! {
         #[test]

@@ -10,21 +10,33 @@ use super::window::Slot;
 use super::{Full, Lease, Machine, Ordering, Passed, Passing, Reason, Terminal};
 
 impl Machine {
-    /// The longest-waiting message that this consumer may have. Meets expired and exhausted ones on its way, which then
-    /// have to leave.
+    /// The longest-waiting message that this consumer may have.
     pub fn next_ready(&mut self, consumer: u32, visibility: Micros, now: Micros) -> Option<Lease> {
+        self.first_ready(consumer, now)?;
+        let entry = self.ready.pick(&self.store, consumer)?;
+        self.ready.turn();
+        if self.store.entries.get(entry).lane == NIL {
+            self.ready.remove(&mut self.store, entry);
+        }
+        Some(self.lease(entry, consumer, visibility, now))
+    }
+
+    /// Which message `next_ready` would lease, with its hint. Meets expired and exhausted ones on its way, which then have
+    /// to leave.
+    pub fn first_ready(&mut self, consumer: u32, now: Micros) -> Option<(Offset, u32)> {
         while let Some(entry) = self.ready.pick(&self.store, consumer) {
-            let at = self.store.entries.get(entry);
+            let Entry {
+                offset,
+                hint,
+                expires_at,
+                ..
+            } = *self.store.entries.get(entry);
+            let expired = (expires_at <= now).then_some(Reason::Expired);
+            let Some(reason) = self.exhausted(entry, now).or(expired) else {
+                return Some((offset, hint));
+            };
             self.ready.turn();
-            let expired = (at.expires_at <= now).then_some(Reason::Expired);
-            if let Some(reason) = self.exhausted(entry, now).or(expired) {
-                self.end(entry, reason);
-                continue;
-            }
-            if self.store.entries.get(entry).lane == NIL {
-                self.ready.remove(&mut self.store, entry);
-            }
-            return Some(self.lease(entry, consumer, visibility, now));
+            self.end(entry, reason);
         }
         None
     }

@@ -90,6 +90,8 @@ pub struct Machine {
     ahead: u64,
     store: Store,
     held: HashMap<Offset, u32, SpreadBuilder>,
+    /// The lowest offset that was put among the held since somebody asked.
+    lowest_held: Offset,
     /// Delayed for long, without an entry.
     sleepers: Sleepers,
     ready: Ready,
@@ -125,6 +127,7 @@ impl Machine {
             ahead: 0,
             store: Store::default(),
             held: HashMap::default(),
+            lowest_held: Offset::MAX,
             sleepers: Sleepers::default(),
             ready: Ready::default(),
             ending: Chain::EMPTY,
@@ -190,9 +193,19 @@ impl Machine {
         matches!(self.find(offset), Found::Settled(..))
     }
 
-    /// Unsettled offsets below the floor, in no order.
+    /// Unsettled offsets below the floor that have an entry, in no order.
     pub fn held(&self) -> impl Iterator<Item = Offset> + '_ {
         self.held.keys().copied()
+    }
+
+    /// The lowest offset that has come among them since the last call; those that are roused come in any order.
+    pub fn take_lowest_held(&mut self) -> Offset {
+        std::mem::replace(&mut self.lowest_held, Offset::MAX)
+    }
+
+    fn insert_held(&mut self, offset: Offset, entry: u32) {
+        self.held.insert(offset, entry);
+        self.lowest_held = self.lowest_held.min(offset);
     }
 
     /// Consumers whose leases have ended, once for each lease, since the caller last emptied this.
@@ -324,7 +337,7 @@ impl Machine {
         let at = self.store.entries.get_mut(entry);
         at.held = true;
         let (offset, lane) = (at.offset, at.lane);
-        self.held.insert(offset, entry);
+        self.insert_held(offset, entry);
         if !self.store.entries.get(entry).may_sleep_again() {
             let lane = (lane != NIL).then(|| self.store.lanes.get(lane).hash);
             self.journal

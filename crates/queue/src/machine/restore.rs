@@ -408,7 +408,7 @@ impl Machine {
         at.reason = facts.reason;
         at.held = held;
         if held {
-            self.held.insert(facts.offset, entry);
+            self.insert_held(facts.offset, entry);
         } else {
             self.window.set_active(facts.offset, entry);
             self.ahead += 1;

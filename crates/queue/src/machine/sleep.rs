@@ -122,7 +122,7 @@ impl Machine {
         at.held = message.offset < self.floor();
         let entry = self.store.entries.insert(at, State::Delayed);
         match at.held {
-            true => drop(self.held.insert(message.offset, entry)),
+            true => self.insert_held(message.offset, entry),
             false => self.window.set_active(message.offset, entry),
         }
         entry

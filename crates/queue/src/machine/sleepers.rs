@@ -36,8 +36,11 @@ fn place(offset: Offset) -> (u64, usize, u64) {
 
 impl Span {
     fn offsets(self, span: u64) -> impl Iterator<Item = Offset> {
-        let bits = move |within: &u64| self.bits[(within / 64) as usize] & 1 << (within % 64) != 0;
-        (0..SPAN).filter(bits).map(move |within| span * SPAN + within)
+        (0u64..).zip(self.bits).flat_map(move |(word, bits)| {
+            let rest = std::iter::successors(Some(bits), |bits| Some(bits & bits.wrapping_sub(1)));
+            let set = rest.take_while(|bits| *bits != 0);
+            set.map(move |bits| span * SPAN + word * 64 + u64::from(bits.trailing_zeros()))
+        })
     }
 
     fn is_empty(&self) -> bool {

@@ -118,13 +118,13 @@ impl Cursor {
         if self.offset <= from && self.frames.get(self.frame).is_some_and(holds) {
             return true;
         }
-        match self.frames.iter().position(holds) {
-            Some(at) => {
-                self.enter(at);
-                true
-            }
-            None => false,
+        // Frames may be of one message each, and then there are thousands.
+        let at = self.frames.partition_point(|frame| frame.header.next() <= from);
+        let found = self.frames.get(at).is_some_and(holds);
+        if found {
+            self.enter(at);
         }
+        found
     }
 
     fn enter(&mut self, frame: usize) {
