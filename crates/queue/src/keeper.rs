@@ -12,8 +12,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Micros, Offset};
 
 use crate::group::Group;
-use crate::members::MemberKind;
-use crate::part::{NEVER, Part, State};
+use crate::part::{Consumer, NEVER, Part, State, Unsaved};
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
 use crate::store::Store;
@@ -125,15 +124,10 @@ impl Queue {
             self.trim(&groups);
         }
         let unsaved = self.most_records(&groups);
-        if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && now >= times.checkpoint + CHECKPOINT_AFTER) {
-            self.checkpoint(
-                &groups,
-                if unsaved >= CHECKPOINT_RECORDS {
-                    CHECKPOINT_RECORDS
-                } else {
-                    1
-                },
-            );
+        let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;
+        if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {
+            let least = if in_time { 1 } else { CHECKPOINT_RECORDS };
+            self.checkpoint(&groups, |unsaved| unsaved.records >= least && unsaved.is_worth_it());
             times.checkpoint = now;
         } else if unsaved > 0 {
             due = due.min(times.checkpoint + CHECKPOINT_AFTER);
@@ -262,24 +256,25 @@ impl Queue {
         self.count_bytes();
     }
 
-    /// The most records since a checkpoint of any part.
+    /// The most records since a checkpoint of any part, of those that are worth another.
     fn most_records(&self, groups: &[Arc<Group>]) -> u32 {
         if self.is_in_memory() {
             return 0;
         }
-        let records = |part: &Arc<Part>| part.inner.lock().records;
+        let unsaved = |part: &Arc<Part>| part.inner.lock().unsaved;
         let parts = groups.iter().flat_map(|group| group.parts());
-        parts.map(|(_, part)| records(part)).max().unwrap_or(0)
+        let worth = parts.map(|(_, part)| unsaved(part)).filter(Unsaved::is_worth_it);
+        worth.map(|unsaved| unsaved.records).max().unwrap_or(0)
     }
 
-    /// Writes the whole state of every partition of which a group has that many records since the last time.
-    pub(crate) fn checkpoint(&self, groups: &[Arc<Group>], least: u32) {
+    /// Writes the whole state of every partition of which that is wanted for one group.
+    pub(crate) fn checkpoint(&self, groups: &[Arc<Group>], wanted: impl Fn(Unsaved) -> bool) {
         for partition in 0..self.partition_count() {
             let parts: Vec<(Arc<Group>, Arc<Part>)> = groups
                 .iter()
                 .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
                 .collect();
-            if parts.iter().all(|(_, part)| part.inner.lock().records < least) {
+            if !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
                 continue;
             }
             if let Err(error) = self.checkpoint_of(partition, &parts) {
@@ -288,30 +283,36 @@ impl Queue {
         }
     }
 
-    /// All groups of a partition at one moment: nothing may be journaled between them.
+    /// All groups of a partition at one moment: nothing may be journaled between them. What has changed is stored before:
+    /// if the whole is too large for the log, or the disk is full, a start reads it from there.
     fn checkpoint_of(&self, partition: u32, parts: &[(Arc<Group>, Arc<Part>)]) -> thalweg_log::Result<()> {
         let mut locked: Vec<_> = parts.iter().map(|(group, part)| (group, part.inner.lock())).collect();
-        let mut values = Vec::new();
+        let (state, now) = (self.state_id(partition), self.clock.now());
+        let (mut values, mut consumers) = (Vec::new(), Vec::new());
         for (group, inner) in &mut locked {
-            let consumers: Vec<(u32, SmolStr, MemberKind)> = {
-                let members = group.members.lock();
-                let holding = members.iter().filter(|member| member.leases > 0);
-                holding
-                    .map(|member| (member.index, SmolStr::new(member.id), member.kind))
-                    .collect()
-            };
-            inner.checkpoint(group.id, &consumers, &mut values);
+            inner.store(self.log.as_ref(), state, group.id, now)?;
+            let members = group.members.lock();
+            let holding = members.iter().filter(|member| member.leases > 0);
+            let holding: Vec<Consumer> = holding
+                .map(|member| (member.index, SmolStr::new(member.id), member.kind))
+                .collect();
+            drop(members);
+            inner.checkpoint(group.id, &holding, &mut values);
+            consumers.push(holding);
         }
         if partition == 0 {
             values.extend(self.dropped_record());
         }
-        let now = self.clock.now();
-        self.log
-            .journal(self.state_id(partition), Kind::Checkpoint, &mut |records| {
-                values
-                    .iter()
-                    .try_for_each(|value| records.push(&RecordRef::of(now, value)))
-            })
+        let written = self.log.journal(state, Kind::Checkpoint, &mut |records| {
+            values
+                .iter()
+                .try_for_each(|value| records.push(&RecordRef::of(now, value)))
+        });
+        let bytes = values.iter().map(Vec::len).sum();
+        for ((_, inner), holding) in locked.iter_mut().zip(&consumers) {
+            inner.checkpointed(holding, bytes, written.is_ok());
+        }
+        written
     }
 }
 

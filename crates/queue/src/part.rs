@@ -73,8 +73,8 @@ pub(crate) struct Inner {
     counted: i64,
     /// Consumers that the state partition knows since its last checkpoint, by number.
     declared: Vec<Option<SmolStr>>,
-    /// Records since the last checkpoint.
-    pub records: u32,
+    /// What the log was told since the last checkpoint, and how large that was.
+    pub unsaved: Unsaved,
     scratch: Vec<u8>,
     /// Why consumers rejected what has to leave.
     pub details: HashMap<Offset, Box<str>>,
@@ -82,6 +82,30 @@ pub(crate) struct Inner {
     oldest_held: Option<(Offset, Micros)>,
     pub waits: Waits,
 }
+
+/// State that a start has to read one record after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unsaved {
+    pub records: u32,
+    bytes: usize,
+    /// Of the last checkpoint, also of one that could not be stored.
+    whole: usize,
+}
+
+impl Unsaved {
+    fn add(&mut self, bytes: usize) {
+        self.records += 1;
+        self.bytes += bytes;
+    }
+
+    /// Whether a checkpoint is worth it: a large one is not written for a few records, or the log would be full of them.
+    pub fn is_worth_it(&self) -> bool {
+        self.records > 0 && (self.whole < WHOLE_SMALL || self.bytes > self.whole / WHOLE_SHARE)
+    }
+}
+
+const WHOLE_SMALL: usize = 1 << 20;
+const WHOLE_SHARE: usize = 4;
 
 /// The oldest held message is looked for again after so long.
 const LOOK_AGAIN: Micros = 100_000;
@@ -97,7 +121,7 @@ impl Part {
             older: Cursor::default(),
             counted: 0,
             declared: Vec::new(),
-            records: 0,
+            unsaved: Unsaved::default(),
             scratch: Vec::new(),
             details: HashMap::new(),
             oldest_held: None,
@@ -213,7 +237,7 @@ impl Inner {
         }
         self.declared[at] = Some(SmolStr::new(id));
         let value = consumer_record(group, index, id, kind);
-        self.records += 1;
+        self.unsaved.add(value.len());
         log.journal(state, Kind::State, &mut |records| {
             records.push(&RecordRef::of(now, &value))
         })
@@ -232,43 +256,51 @@ impl Inner {
         if self.scratch.len() == head {
             return Ok(());
         }
-        self.records += 1;
+        self.unsaved.add(self.scratch.len());
         let value = &self.scratch;
         log.journal(state, Kind::State, &mut |records| {
             records.push(&RecordRef::of(now, value))
         })
     }
 
-    /// The whole state, and who holds leases.
-    pub fn checkpoint(&mut self, group: u32, consumers: &[(u32, SmolStr, MemberKind)], out: &mut Vec<Vec<u8>>) {
-        let mut changes = Vec::new();
+    /// The whole state, which changes that were not stored yet are part of, and who holds leases.
+    pub fn checkpoint(&self, group: u32, consumers: &[Consumer], out: &mut Vec<Vec<u8>>) {
         let mut value = Vec::new();
         varint::put(&mut value, group.into());
         value.push(CHECKPOINT);
-        match &mut self.state {
-            // Those that were not stored yet are part of it.
-            State::Work(machine) => {
-                machine.take_journal(&mut changes);
-                machine.checkpoint(&mut value);
-            }
-            State::Stream(machine) => {
-                machine.take_journal(&mut changes);
-                machine.checkpoint(&mut value);
-            }
+        match &self.state {
+            State::Work(machine) => machine.checkpoint(&mut value),
+            State::Stream(machine) => machine.checkpoint(&mut value),
         }
         out.push(value);
-        self.declared.clear();
         for (index, id, kind) in consumers.iter().filter(|(_, _, kind)| kind.can_return()) {
+            out.push(consumer_record(group, *index, id, *kind));
+        }
+    }
+
+    /// A checkpoint of so many bytes was stored, or not.
+    pub fn checkpointed(&mut self, consumers: &[Consumer], bytes: usize, stored: bool) {
+        self.unsaved.whole = bytes;
+        if !stored {
+            return;
+        }
+        self.unsaved = Unsaved {
+            whole: bytes,
+            ..Unsaved::default()
+        };
+        self.declared.clear();
+        for (index, id, _) in consumers.iter().filter(|(_, _, kind)| kind.can_return()) {
             let at = *index as usize;
             if self.declared.len() <= at {
                 self.declared.resize(at + 1, None);
             }
             self.declared[at] = Some(id.clone());
-            out.push(consumer_record(group, *index, id, *kind));
         }
-        self.records = 0;
     }
 }
+
+/// Number, name and kind of one that holds leases.
+pub(crate) type Consumer = (u32, SmolStr, MemberKind);
 
 fn consumer_record(group: u32, index: u32, id: &str, kind: MemberKind) -> Vec<u8> {
     let mut value = Vec::with_capacity(id.len() + 12);

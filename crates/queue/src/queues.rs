@@ -219,7 +219,7 @@ impl Queues {
             queue.keeper.call.notify_one();
             queue.grown();
             if !queue.is_in_memory() {
-                queue.checkpoint(&groups, 1);
+                queue.checkpoint(&groups, |unsaved| unsaved.records > 0);
                 let states: Vec<_> = (0..queue.partition_count())
                     .map(|partition| queue.state_id(partition))
                     .collect();
@@ -424,7 +424,7 @@ impl Home {
         drop(still);
         // Where it begins is kept, so that a restart does not begin somewhere else.
         if !queue.is_in_memory() {
-            queue.checkpoint(&queue.groups(), 0);
+            queue.checkpoint(&queue.groups(), |_| true);
         }
         self.save(queue).await?;
         Ok(group)

@@ -1,7 +1,8 @@
 //! The checkpoint: all that a restart must know at one moment, in one value.
 //!
 //! Version (2), floor, runs of settled offsets from the floor on (distance, length, final state), facts of active
-//! messages, remembered ends, spans of sleepers (version 1 has none). What was passed but never delivered is left out while it is in the window: a restart
+//! messages, each as differences to those before, remembered ends, spans of sleepers. Version 1 has no differences and no
+//! sleepers. What was passed but never delivered is left out while it is in the window: a restart
 //! shows it to the cursor again. Encoding costs O(window width + held).
 
 use thalweg_log::Offset;
@@ -15,7 +16,7 @@ use super::window::Slot;
 use super::{Damaged, Machine, Terminal};
 
 const VERSION: u8 = 2;
-/// Without sleepers.
+/// Without sleepers, and each fact by itself.
 const AWAKE: u8 = 1;
 
 impl Machine {
@@ -52,11 +53,13 @@ impl Machine {
             }
         }
         active.retain(|entry| self.store.entries.get(*entry).is_known_only_here());
+        active.sort_unstable_by_key(|entry| self.store.entries.get(*entry).offset);
         put(out, active.len() as u64);
+        let mut before = Facts::unfilled(0);
         for entry in active {
             let at = self.store.entries.get(entry);
             let lane = (at.lane != NIL).then(|| self.store.lanes.get(at.lane).hash);
-            Facts::of(at, lane).encode(out);
+            Facts::of(at, lane).encode_behind(&mut before, out);
         }
         encode_memory(&self.memory, out);
         encode_sleepers(&sleepers, out);
@@ -141,8 +144,12 @@ pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
         state.settle(first, len, kind).map_err(|what| from.damaged(what))?;
         end = first + len;
     }
+    let mut before = Facts::unfilled(0);
     for _ in 0..from.u64()? {
-        let facts = Facts::decode(&mut from)?;
+        if version == AWAKE {
+            before = Facts::unfilled(0);
+        }
+        let facts = Facts::decode_behind(&mut before, &mut from)?;
         state.insert(facts).map_err(|what| from.damaged(what))?;
     }
     let ends = from.u64()?;
@@ -162,5 +169,39 @@ pub fn decode(bytes: &[u8]) -> Result<Restoring, Damaged> {
     match from.is_empty() {
         true => Ok(state),
         false => Err(from.damaged("bytes behind the end")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_log::Micros;
+
+    use crate::machine::{Machine, Passed, Passing, Policy};
+
+    #[test]
+    fn a_million_messages_that_wait_for_their_retry_fit_into_a_frame() {
+        const SECOND: Micros = 1_000_000;
+        let mut now = 1_795_000_000 * SECOND;
+        let mut machine = Machine::new(Policy::default(), 0);
+        for offset in 0..1_000_000 {
+            // As with keys, expiry, and claims of batches.
+            now += 17;
+            let message = Passing {
+                offset,
+                lane: Some(crate::hash::lane_hash(&offset.to_le_bytes()).get()),
+                expires_at: Some(now + 168 * 3600 * SECOND),
+                not_before: None,
+                skip: false,
+                hint: (offset % 1000) as u32 * 300,
+            };
+            let claimed = now - now % 5000;
+            let passed = machine.pass(&message, 7, 30 * SECOND, claimed);
+            assert!(matches!(passed, Passed::Leased(_)), "{passed:?}");
+            machine.nack(offset, 1, Some(3600 * SECOND), claimed + 3000).unwrap();
+            machine.take_journal(&mut Vec::new());
+        }
+        let mut checkpoint = Vec::new();
+        machine.checkpoint(&mut checkpoint);
+        assert!(checkpoint.len() < 32 << 20, "{}", checkpoint.len());
     }
 }

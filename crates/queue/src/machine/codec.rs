@@ -189,14 +189,19 @@ impl Facts {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        put(out, self.offset);
+        self.encode_behind(&mut Facts::unfilled(0), out);
+    }
+
+    /// As differences to the facts before, which many in a row make short.
+    pub fn encode_behind(&self, before: &mut Facts, out: &mut Vec<u8>) {
+        put(out, self.offset.wrapping_sub(before.offset));
         let lane = u8::from(self.lane.is_some()) << 3;
         let expires = u8::from(self.expires_at != NEVER) << 4;
         let delivered = u8::from(self.deliveries > 0) << 5;
         let reason = u8::from(self.reason.is_some()) << 6;
         let filled = u8::from(self.filled) << 7;
         out.push(self.state as u8 | lane | expires | delivered | reason | filled);
-        put_signed(out, self.due);
+        put_signed(out, self.due.wrapping_sub(before.due));
         put(out, u64::from(self.hint));
         if let Some(lane) = self.lane {
             out.extend_from_slice(&lane.to_le_bytes());
@@ -208,16 +213,21 @@ impl Facts {
             put(out, u64::from(self.deliveries));
             put(out, u64::from(self.failures));
             put(out, u64::from(self.consumer));
-            put_signed(out, self.first_delivery);
+            put_signed(out, self.first_delivery.wrapping_sub(before.first_delivery));
             put_signed(out, self.claimed_at.wrapping_sub(self.first_delivery));
         }
         if let Some(reason) = self.reason {
             out.push(reason as u8);
         }
+        *before = *self;
     }
 
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, Damaged> {
-        let mut facts = Facts::unfilled(from.u64()?);
+        Facts::decode_behind(&mut Facts::unfilled(0), from)
+    }
+
+    pub fn decode_behind(before: &mut Facts, from: &mut Reader<'_>) -> Result<Self, Damaged> {
+        let mut facts = Facts::unfilled(before.offset.wrapping_add(from.u64()?));
         let flags = from.byte()?;
         facts.state = match flags & 7 {
             0 => State::Delayed,
@@ -228,7 +238,7 @@ impl Facts {
             _ => return Err(from.damaged("no such state")),
         };
         facts.filled = flags & 0x80 != 0;
-        facts.due = from.i64()?;
+        facts.due = before.due.wrapping_add(from.i64()?);
         facts.hint = from.u32()?;
         if flags & 8 != 0 {
             let mut lane = [0; 8];
@@ -244,7 +254,7 @@ impl Facts {
             facts.deliveries = from.u32()?;
             facts.failures = from.u32()?.min(u32::from(u16::MAX)) as u16;
             facts.consumer = from.u32()?;
-            facts.first_delivery = from.i64()?;
+            facts.first_delivery = before.first_delivery.wrapping_add(from.i64()?);
             facts.claimed_at = facts.first_delivery.wrapping_add(from.i64()?);
         }
         if flags & 0x40 != 0 {
@@ -257,6 +267,7 @@ impl Facts {
         if (facts.state == State::Ending && !has_reason) || (facts.state <= State::Leased && has_reason) {
             return Err(from.damaged("a state and a reason that exclude each other"));
         }
+        *before = facts;
         Ok(facts)
     }
 }
