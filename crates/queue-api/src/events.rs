@@ -1,7 +1,8 @@
 //! `GET …/events`: messages as server-sent events, for as long as the client listens.
 //!
 //! In a work group each event is a lease with its receipt as id; when the consumer holds `max_in_flight` of them, no more
-//! come until some are settled. In a stream group ids are offsets by partition, and `Last-Event-ID` goes on behind them.
+//! come until some are settled. In a stream group ids are offsets by partition, and with `Last-Event-ID` reading goes on behind
+//! them; what is committed only acks and commits change.
 //! What was claimed and not sent when the client leaves is given back as never delivered; what was read from a stream and
 //! not acked is read again. Every 15 s without messages a comment keeps the connection open.
 
@@ -18,7 +19,7 @@ use futures::stream;
 use thalweg_log::Offset;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::names::check_consumer;
-use thalweg_queue::{Asking, ClaimWant, Delivery, Group, Queue, QueueError, SeekTo};
+use thalweg_queue::{Asking, ClaimWant, Delivery, Group, Queue, QueueError};
 
 use crate::call::{Call, Shared};
 use crate::claim::{CONSUMER, Unsent};
@@ -39,14 +40,15 @@ pub async fn events(call: Call) -> Result<Response> {
     let consumer = call.parameter("consumer").unwrap_or(CONSUMER).to_owned();
     check_consumer(&consumer)?;
     let max_in_flight = call.number("max_in_flight", 1..=IN_FLIGHT_MAX)?;
-    let max_in_flight = max_in_flight.unwrap_or(queue.settings().max_in_flight.into());
+    let most = u64::from(queue.settings().max_in_flight);
+    let max_in_flight = max_in_flight.map_or(most, |asked| asked.min(most));
     let last = call.headers.get("last-event-id").map(|id| id.as_bytes().to_vec());
     let group = call.joined_group(&queue).await?;
     // Says what keeps it from claiming while that can still be a status.
     let asking = queue.ask(&group, &consumer, MemberKind::Http)?;
     may_consume(&queue, &group)?;
     if let Some(last) = last.filter(|_| !group.is_work()) {
-        go_on_behind(&queue, &group, &last).await?;
+        go_on_behind(&asking, &last)?;
     }
     let listener = Listener {
         shared: call.shared.clone(),
@@ -58,7 +60,7 @@ pub async fn events(call: Call) -> Result<Response> {
         sent: BTreeMap::new(),
         first: Some(": messages follow\n\n".to_owned()),
         ended: false,
-        _asking: asking,
+        asking,
     };
     let pieces = stream::unfold(listener, |mut listener| async move {
         let piece = listener.next().await?;
@@ -83,7 +85,7 @@ fn may_consume(queue: &Queue, group: &Group) -> Result<()> {
 }
 
 /// `partition:offset,…` of messages that the client has.
-async fn go_on_behind(queue: &Arc<Queue>, group: &Arc<Group>, last: &[u8]) -> Result<()> {
+fn go_on_behind(asking: &Asking, last: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(last);
     let mut places = Vec::new();
     for place in text.split(',').map(str::trim) {
@@ -99,11 +101,7 @@ async fn go_on_behind(queue: &Arc<Queue>, group: &Arc<Group>, last: &[u8]) -> Re
         places.push((partition, offset));
     }
     for (partition, offset) in places {
-        let to = SeekTo::Offset {
-            partition: Some(partition),
-            offset: offset.saturating_add(1),
-        };
-        queue.seek(group, to).await?;
+        asking.read_from(partition, offset.saturating_add(1))?;
     }
     Ok(())
 }
@@ -122,7 +120,7 @@ struct Listener {
     first: Option<String>,
     ended: bool,
     /// It is a member for as long as it listens, also between claims.
-    _asking: Asking,
+    asking: Asking,
 }
 
 impl Listener {
@@ -245,27 +243,10 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let claimed: Vec<Delivery> = std::mem::take(&mut self.claimed).into();
-        drop(Unsent::new(self.queue.clone(), self.group.clone(), claimed));
-        if self.group.is_work() || self.sent.is_empty() {
-            return;
+        if self.group.is_work() {
+            return drop(Unsent::new(self.queue.clone(), self.group.clone(), claimed));
         }
-        // From the commit on again, in the partitions that this client read.
-        let committed = self.group.stats().positions;
-        let receipts: Vec<_> = self
-            .sent
-            .keys()
-            .filter_map(|partition| {
-                let offset = *committed.get(*partition as usize)?;
-                let id = thalweg_queue::MessageId {
-                    queue: self.queue.name().clone(),
-                    partition: *partition,
-                    offset,
-                };
-                Some(thalweg_queue::Receipt { id, delivery: 1 })
-            })
-            .collect();
-        if let Err(error) = self.queue.give_back(&self.group, &receipts, false) {
-            tracing::warn!(queue = %self.queue.name(), %error, "what a client did not ack is not read again by itself");
-        }
+        let unsent = claimed.iter().map(|delivery| delivery.partition);
+        self.asking.read_again(self.sent.keys().copied().chain(unsent));
     }
 }

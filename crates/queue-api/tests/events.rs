@@ -8,6 +8,7 @@ use std::io::{BufRead as _, BufReader};
 
 use serde_json::{Value, json};
 use support::Server;
+use thalweg_queue::settings::QueueSettings;
 use thalweg_tests::eventually;
 
 /// A client that listens until it is dropped.
@@ -101,6 +102,35 @@ fn a_stream_goes_on_behind_the_last_event_that_the_client_has() {
     assert_eq!(events.texts(2), ["c", "d"]);
     let answer = server.send("GET", path, &[("last-event-id", "x")], "");
     answer.is_problem(400, "invalid_config", &[]);
+}
+
+#[test]
+fn what_a_client_has_but_did_not_ack_is_not_committed_by_its_coming_back() {
+    let server = Server::start();
+    stream_of(&server, &["a", "b", "c", "d", "e"]);
+    let path = "/queues/q/groups/s/events?consumer=c";
+    let mut events = Events::listen(&server, path, &[]);
+    assert_eq!(events.texts(4), ["a", "b", "c", "d"]);
+    drop(events);
+    let mut events = Events::listen(&server, path, &[("last-event-id", "0:3")]);
+    assert_eq!(events.texts(1), ["e"]);
+    assert_eq!(server.get("/queues/q/groups/s").json["positions"], json!([0]));
+    assert_eq!(server.get("/queues/q/messages").json["messages"][0]["text"], "a");
+}
+
+#[test]
+fn a_listener_cannot_ask_for_more_than_the_queue_allows_a_consumer() {
+    let server = Server::start();
+    let settings = QueueSettings {
+        partitions: 1,
+        max_in_flight: 2,
+        ..QueueSettings::default()
+    };
+    server.create_with("q", settings);
+    ["a", "b", "c"].iter().for_each(|text| drop(server.produce("q", text)));
+    let mut events = Events::listen(&server, "/queues/q/groups/g/events?max_in_flight=100", &[]);
+    assert_eq!(events.texts(2), ["a", "b"]);
+    assert_eq!(server.get("/queues/q/groups/g").json["leased"], 2);
 }
 
 #[test]

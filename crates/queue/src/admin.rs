@@ -124,7 +124,7 @@ impl Queue {
         Ok(())
     }
 
-    fn partition(&self, partition: u32) -> Result<()> {
+    pub(crate) fn partition(&self, partition: u32) -> Result<()> {
         let partitions = self.partition_count();
         if partition < partitions {
             return Ok(());

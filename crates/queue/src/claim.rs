@@ -13,12 +13,13 @@ use tokio::time::Instant;
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
-use crate::machine::{Full, Lease, Machine, Passed, StreamMachine};
+use crate::machine::{Full, Lease, Machine, Passed};
 use crate::members::{MemberKind, Share};
 use crate::message::Message;
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
 use crate::store::{Cursor, Next, Store};
+use crate::streams::Reading;
 use crate::times::micros;
 use crate::waiting::Waiter;
 
@@ -36,7 +37,7 @@ pub struct ClaimWant {
     pub wait: Duration,
     /// How long the messages are the consumer's; `None`: as the queue is set to.
     pub visibility: Option<Duration>,
-    /// Leases that the consumer may hold; `None`: as the queue is set to.
+    /// Leases that the consumer may hold, if it wants fewer than the queue allows.
     pub max_in_flight: Option<u32>,
 }
 
@@ -65,15 +66,18 @@ pub struct Delivery {
 
 /// A consumer of a group, for as long as it asks.
 pub struct Asking {
-    queue: Arc<Queue>,
-    group: Arc<Group>,
-    seat: Seat,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) group: Arc<Group>,
+    pub(crate) seat: Seat,
 }
 
 /// A consumer's place in its group, and what it may take as far as it knows.
 pub(crate) struct Seat {
-    index: u32,
+    pub(crate) index: u32,
     kind: MemberKind,
+    /// Of the membership, whose index others may get later.
+    pub(crate) reader: u64,
+    pub(crate) request: u64,
     share: Share,
     /// Of the shares of which this is one.
     version: u64,
@@ -101,7 +105,7 @@ impl Asking {
 }
 
 /// What one look at a partition came to.
-enum Look {
+pub(crate) enum Look {
     /// What there is was given.
     Done,
     /// The disk has to be read at this offset first.
@@ -173,10 +177,12 @@ impl Queue {
         let now = self.clock.now();
         let mut members = group.members.lock();
         let index = members.join(now, consumer, kind)?;
-        members.request_begins(now, index);
+        let (reader, request) = members.request_begins(now, index);
         let seat = Seat {
             index,
             kind,
+            reader,
+            request,
             version: group.shared.version(),
             share: members.share(index),
         };
@@ -210,7 +216,10 @@ impl Queue {
             queue: self.name().clone(),
             group: group.name().clone(),
             consumer: SmolStr::new(consumer),
-            limit: want.max_in_flight.unwrap_or(self.settings_now().max_in_flight),
+            limit: self
+                .settings_now()
+                .max_in_flight
+                .min(want.max_in_flight.unwrap_or(u32::MAX)),
         }
     }
 
@@ -226,9 +235,8 @@ impl Queue {
     ) -> Result<(u32, Option<(u32, Offset)>)> {
         seat.look(group);
         let defaults = &self.defaults;
-        let max_in_flight = want
-            .max_in_flight
-            .unwrap_or_else(|| defaults.max_in_flight.load(Ordering::Relaxed));
+        let most = defaults.max_in_flight.load(Ordering::Relaxed);
+        let max_in_flight = want.max_in_flight.map_or(most, |asked| asked.min(most));
         let room = match seat.share.here {
             true => max_in_flight.saturating_sub(group.shared.held(seat.index)),
             false => 0,
@@ -242,6 +250,7 @@ impl Queue {
                 .visibility
                 .map_or_else(|| defaults.visibility.load(Ordering::Relaxed), micros),
             now: self.clock.now(),
+            reader: seat.reader,
         };
         let mut round = Round {
             queue: self,
@@ -307,12 +316,27 @@ impl Queue {
                 }
                 look
             }
-            State::Stream(machine) => read_on(machine, store, cursor, partition, wanted, out),
+            State::Stream(machine) => {
+                let mut reading = Reading {
+                    group,
+                    store,
+                    partition,
+                    wanted,
+                    out,
+                };
+                reading.read_on(machine, cursor)
+            }
         };
         let taken = out.get(before..).unwrap_or_default();
         inner.waits.observe(&self.latency, wanted.now, taken);
         part.delivered.add(&mut inner, taken.len() as u64);
+        let needed = part.wants();
         self.after(group, partition, part, &mut inner, wanted.now)?;
+        // A stream has passed messages over.
+        if !group.is_work() && part.wants() != needed {
+            self.has_room();
+            self.trim_soon();
+        }
         look
     }
 
@@ -498,18 +522,20 @@ impl Round<'_> {
     }
 }
 
-struct Wanted {
+pub(crate) struct Wanted {
     /// What the caller had before.
-    given: usize,
-    max: usize,
+    pub given: usize,
+    pub max: usize,
     /// Zero once they are used up.
-    bytes: u64,
+    pub bytes: u64,
     visibility: Micros,
-    now: Micros,
+    pub now: Micros,
+    /// The membership of whoever asks.
+    pub reader: u64,
 }
 
 impl Wanted {
-    fn take(&mut self, message: &Message) {
+    pub fn take(&mut self, message: &Message) {
         self.bytes = self.bytes.saturating_sub(message.bytes() as u64);
     }
 }
@@ -658,50 +684,4 @@ enum Again {
     Full,
     Nothing,
     Load(Offset),
-}
-
-/// The next messages of a stream.
-fn read_on(
-    machine: &mut StreamMachine,
-    store: &Store,
-    cursor: &mut Cursor,
-    partition: u32,
-    wanted: &mut Wanted,
-    out: &mut Vec<Delivery>,
-) -> Result<Look> {
-    while out.len() < wanted.max && wanted.bytes > 0 {
-        let Some(mut from) = machine.readable(wanted.now) else {
-            break;
-        };
-        let message = loop {
-            match store.at(cursor, from)? {
-                Next::Message(message, _) => break message,
-                // Compaction has left nothing there.
-                Next::Gap { to, lost: false } if from >= store.first()? => from = to,
-                // Told before the messages behind it, so after those before it.
-                Next::Gap { .. } if !out.is_empty() => return Ok(Look::Done),
-                Next::Gap { to, .. } => {
-                    machine.retain(to);
-                    return Ok(Look::Gap(from, to));
-                }
-                Next::End => return Ok(Look::Done),
-                Next::Load => return Ok(Look::Load(from)),
-            }
-        };
-        if out.len() > wanted.given && message.bytes() as u64 > wanted.bytes {
-            wanted.bytes = 0;
-            break;
-        }
-        if !machine.deliver(message.offset) {
-            break;
-        }
-        wanted.take(&message);
-        out.push(Delivery {
-            partition,
-            delivery: 1,
-            deadline: 0,
-            message,
-        });
-    }
-    Ok(Look::Done)
 }

@@ -170,8 +170,9 @@ impl Queue {
 
     fn advance(&self, group: &Group, partition: u32, part: &Part, now: Micros) {
         let mut inner = part.inner.lock();
-        if let State::Work(machine) = &mut inner.state {
-            machine.advance(now);
+        match &mut inner.state {
+            State::Work(machine) => machine.advance(now),
+            State::Stream(machine) => machine.advance(now),
         }
         if let Err(error) = self.after(group, partition, part, &mut inner, now) {
             tracing::warn!(queue = %self.name(), group = %group.name(), %error, "the state of a group cannot be stored");

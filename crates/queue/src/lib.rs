@@ -40,6 +40,7 @@ pub mod settings;
 mod settle;
 mod stats;
 mod store;
+mod streams;
 pub mod times;
 mod waiting;
 

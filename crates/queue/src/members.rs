@@ -98,6 +98,8 @@ pub struct Members {
     /// What a restart would find of `empty_since`.
     kept: Option<Micros>,
     shared: Arc<Shared>,
+    /// Of memberships and requests, each with a number of its own.
+    numbers: u64,
 }
 
 impl Members {
@@ -117,6 +119,7 @@ impl Members {
             empty_since: Some(now),
             kept: None,
             shared: Arc::default(),
+            numbers: 0,
         }
     }
 
@@ -205,12 +208,18 @@ impl Members {
         self.forget_if_done(now, index);
     }
 
-    pub fn request_begins(&mut self, now: Micros, index: u32) {
+    /// Returns the number of the membership and that of the request, which nothing later has.
+    pub fn request_begins(&mut self, now: Micros, index: u32) -> (u64, u64) {
+        self.numbers += 1;
+        let number = self.numbers;
         if let Some(member) = self.member_mut(index) {
             member.open_requests += 1;
             member.last_seen = member.last_seen.max(now);
+            let membership = member.number;
             self.tell_idle(index);
+            return (membership, number);
         }
+        (0, number)
     }
 
     pub fn request_ends(&mut self, now: Micros, index: u32) {
@@ -414,8 +423,10 @@ impl Members {
 
     fn put(&mut self, index: u32, id: &str, kind: MemberKind, now: Micros) {
         let id = SmolStr::new(id);
+        self.numbers += 1;
+        let number = self.numbers;
         if let Some(slot) = self.members.get_mut(index as usize) {
-            *slot = Some(Member::new(id.clone(), kind, now));
+            *slot = Some(Member::new(id.clone(), kind, now, number));
             self.by_id.insert(id, index);
             self.empty_since = None;
         }

@@ -112,7 +112,8 @@ impl Message {
         from.checked_add(ttl)
     }
 
-    fn is_for(&self, group: &str, filter: Option<&str>) -> bool {
+    /// Whether a group gets it: by its filter, and if it is not sent to another alone.
+    pub(crate) fn is_for(&self, group: &str, filter: Option<&str>) -> bool {
         if self.properties.is_empty() {
             // Without a topic only the filter of everything matches.
             return filter.is_none_or(|filter| filter == "#");

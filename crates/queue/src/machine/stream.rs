@@ -1,8 +1,8 @@
 //! A stream group over one partition: one committed offset, and what was acked ahead of it.
 //!
 //! In come deliveries, acks, commits and seeks; out come the offset to read from and a journal that holds the committed
-//! offset. Invariant: everything below the committed offset was acked, rejected, committed or does not exist. Acks ahead
-//! of it are not stored: after a restart those messages are read again.
+//! offset. Invariant: everything below the committed offset was acked, rejected, passed over, committed or does not exist.
+//! Acks ahead of it are not stored: after a restart those messages are read again.
 
 use thalweg_log::{Micros, Offset};
 
@@ -33,11 +33,17 @@ pub struct StreamMachine {
     /// Its floor is the committed offset.
     acked: Window,
     position: Offset,
-    /// Nothing is read before, after a nack with a delay.
-    resume_at: Option<Micros>,
+    /// The end of what was delivered: once reading has gone back, what lies below it may be acked before it is read again.
+    delivered_to: Offset,
+    /// This offset is not read before that time: after a nack with a delay, or since the message is delayed.
+    pause: Option<(Offset, Micros)>,
     ahead_max: u64,
     rejected: u64,
     changed: bool,
+    /// Who reads.
+    reader: u64,
+    /// The last request that said from where.
+    resumed_by: u64,
 }
 
 impl StreamMachine {
@@ -47,10 +53,13 @@ impl StreamMachine {
         StreamMachine {
             acked: Window::new(start),
             position: start,
-            resume_at: None,
+            delivered_to: start,
+            pause: None,
             ahead_max,
             rejected: 0,
             changed: false,
+            reader: 0,
+            resumed_by: 0,
         }
     }
 
@@ -74,16 +83,64 @@ impl StreamMachine {
     }
 
     pub fn next_due(&self) -> Option<Micros> {
-        self.resume_at
+        self.pause.map(|(_, at)| at)
     }
 
-    /// The offset to read from now; `None` while a nack's delay runs or too much is not committed.
+    /// Ends the pause whose time has come.
+    pub fn advance(&mut self, now: Micros) {
+        self.pause = self.pause.filter(|(_, at)| *at > now);
+    }
+
+    /// The offset to read from now; `None` during a pause, or while too much is not committed. What was acked before
+    /// reading went back is left out.
     pub fn readable(&mut self, now: Micros) -> Option<Offset> {
-        if self.resume_at.is_some_and(|at| at > now) || self.position - self.committed() >= self.ahead_max {
-            return None;
+        while self.position < self.delivered_to && matches!(self.acked.get(self.position), Slot::Settled(_)) {
+            self.position += 1;
         }
-        self.resume_at = None;
-        Some(self.position)
+        self.advance(now);
+        let paused = self.pause.is_some_and(|(at, _)| self.position == at);
+        let full = self.position - self.committed() >= self.ahead_max;
+        (!paused && !full).then_some(self.position)
+    }
+
+    /// The message at `offset`, which would be next, is delayed until then. The group waits, so that its order holds.
+    pub fn wait_at(&mut self, offset: Offset, until: Micros) {
+        self.skip_to(offset);
+        self.pause = Some((offset, until));
+    }
+
+    /// The message at `offset`, which would be next, is not for this group or has expired: done. False as of
+    /// [`StreamMachine::deliver`].
+    pub fn pass_over(&mut self, offset: Offset) -> bool {
+        let passed = self.deliver(offset);
+        if passed {
+            self.acked.settle(offset, Terminal::Skipped);
+            self.raise();
+        }
+        passed
+    }
+
+    /// This consumer reads from now on. After another one it begins at the commit. Numbers of consumers are never used again.
+    pub fn read_by(&mut self, reader: u64) {
+        if std::mem::replace(&mut self.reader, reader) != reader {
+            self.position = self.committed();
+        }
+    }
+
+    /// A request of the consumer that reads has ended, and what it did not ack is read again; unless a later request has
+    /// said from where it goes on. What was acked ahead of the commit stays so, and what was delivered may still be acked.
+    pub fn read_again(&mut self, request: u64) {
+        if self.resumed_by <= request {
+            self.position = self.committed();
+        }
+    }
+
+    /// Whoever reads has all below `to` already. The commit stays: that a message arrived does not say that it is done.
+    pub fn read_from(&mut self, to: Offset, request: u64) {
+        self.resumed_by = request;
+        let committed = self.committed();
+        self.position = to.clamp(committed, committed.saturating_add(self.ahead_max));
+        self.delivered_to = self.delivered_to.max(self.position);
     }
 
     /// The message at `offset` goes out; those between it and the position do not exist. False, and it must not go out,
@@ -97,6 +154,7 @@ impl StreamMachine {
             return false;
         }
         self.position = offset + 1;
+        self.delivered_to = self.delivered_to.max(self.position);
         true
     }
 
@@ -105,7 +163,7 @@ impl StreamMachine {
         if offset < self.committed() {
             return Ok(());
         }
-        if offset >= self.position {
+        if offset >= self.delivered_to {
             return Err(StreamError::NotDelivered);
         }
         self.acked.settle(offset, Terminal::Acked);
@@ -126,11 +184,12 @@ impl StreamMachine {
     /// Reads again from this offset on, after `delay`. Acks from there on are forgotten.
     pub fn nack(&mut self, offset: Offset, delay: Micros, now: Micros) -> Result<(), StreamError> {
         self.delivered(offset)?;
-        for later in offset..self.position.min(self.acked.end()) {
+        for later in offset..self.delivered_to.min(self.acked.end()) {
             self.acked.clear(later);
         }
-        self.position = offset;
-        self.resume_at = (delay > 0).then(|| now.saturating_add(delay));
+        self.position = self.position.min(offset);
+        self.delivered_to = offset;
+        self.pause = (delay > 0).then(|| (offset, now.saturating_add(delay)));
         Ok(())
     }
 
@@ -145,6 +204,7 @@ impl StreamMachine {
             self.acked.reset(to);
         }
         self.position = self.position.max(self.committed());
+        self.delivered_to = self.delivered_to.max(self.position);
         self.changed = true;
     }
 
@@ -152,7 +212,8 @@ impl StreamMachine {
     pub fn seek(&mut self, to: Offset) {
         self.acked.reset(to);
         self.position = to;
-        self.resume_at = None;
+        self.delivered_to = to;
+        self.pause = None;
         self.changed = true;
     }
 
@@ -200,14 +261,15 @@ impl StreamMachine {
     fn delivered(&self, offset: Offset) -> Result<(), StreamError> {
         match offset {
             _ if offset < self.committed() => Err(StreamError::Committed),
-            _ if offset >= self.position => Err(StreamError::NotDelivered),
+            _ if offset >= self.delivered_to => Err(StreamError::NotDelivered),
             _ => Ok(()),
         }
     }
 
     /// Offsets up to `to` do not exist, as far as the window goes.
     fn skip_to(&mut self, to: Offset) {
-        if self.position == self.committed() && to > self.position {
+        let has_none_ahead = self.delivered_to == self.committed();
+        if has_none_ahead && to > self.position {
             self.acked.reset(to);
             self.position = to;
             self.changed = true;
@@ -216,6 +278,8 @@ impl StreamMachine {
             self.acked.settle(self.position, Terminal::Skipped);
             self.position += 1;
         }
+        self.delivered_to = self.delivered_to.max(self.position);
+        self.raise();
     }
 
     fn raise(&mut self) {
@@ -223,5 +287,7 @@ impl StreamMachine {
             self.acked.pop();
             self.changed = true;
         }
+        // What was acked since reading went back is not read again.
+        self.position = self.position.max(self.committed());
     }
 }

@@ -37,6 +37,8 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Member {
     pub id: SmolStr,
+    /// Of this membership; its place in the table is given to others later.
+    pub number: u64,
     pub kind: MemberKind,
     pub state: State,
     pub open_requests: u32,
@@ -48,9 +50,10 @@ pub(super) struct Member {
 
 impl Member {
     /// One that has not arrived yet.
-    pub fn new(id: SmolStr, kind: MemberKind, now: Micros) -> Member {
+    pub fn new(id: SmolStr, kind: MemberKind, now: Micros, number: u64) -> Member {
         Member {
             id,
+            number,
             kind,
             state: State::Gone,
             open_requests: 0,

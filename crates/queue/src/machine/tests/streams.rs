@@ -99,34 +99,97 @@ fn the_commit_never_passes_a_message_that_was_not_acked() {
         let mut random = Random::new(seed);
         let mut machine = StreamMachine::new(0, 20);
         let mut unacked: BTreeSet<u64> = BTreeSet::new();
-        let mut now = 0;
-        for _ in 0..500 {
+        let (mut now, mut end) = (0, 0);
+        for step in 1..500 {
             now += 100;
             match random.below(10) {
-                0..5 => {
+                0 => {
+                    machine.read_by(step);
+                    assert_eq!(machine.position(), machine.committed());
+                }
+                1..5 => {
                     if let Some(from) = machine.readable(now) {
-                        let offset = from + u64::from(random.chance(5));
+                        // What was read before is there.
+                        let offset = from + u64::from(from >= end && random.chance(5));
                         if machine.deliver(offset) {
                             unacked.insert(offset);
                         }
                     }
                 }
                 5..9 => {
-                    let offset = random.below(machine.position() + 2);
+                    let offset = random.below(end + 2);
                     let ok = machine.ack(offset).is_ok();
-                    assert_eq!(ok, offset < machine.position());
+                    assert_eq!(ok, offset < end);
                     unacked.remove(&offset);
                 }
                 _ => {
                     let offset = random.below(machine.position() + 2);
                     if machine.nack(offset, random.below(3) as i64 * 100, now).is_ok() {
                         unacked.split_off(&offset);
-                        assert_eq!(machine.position(), offset);
+                        end = offset;
+                        assert!(machine.position() <= offset);
                     }
                 }
             }
-            let expected = unacked.first().copied().unwrap_or(machine.position());
+            end = end.max(machine.position());
+            let expected = unacked.first().copied().unwrap_or(end);
             assert_eq!(machine.committed(), expected);
         }
     });
+}
+
+#[test]
+fn another_reader_begins_at_the_commit_and_is_not_given_what_was_acked() {
+    let mut machine = StreamMachine::new(0, 100);
+    machine.read_by(1);
+    read(&mut machine, 0..5);
+    machine.ack(1).unwrap();
+    machine.read_by(2);
+    assert_eq!(machine.readable(0), Some(0));
+    read(&mut machine, [0]);
+    assert_eq!(machine.readable(0), Some(2));
+    machine.ack(4).unwrap();
+    machine.ack(0).unwrap();
+    assert_eq!((machine.committed(), machine.readable(0)), (2, Some(2)));
+    machine.ack(2).unwrap();
+    machine.ack(3).unwrap();
+    assert_eq!(
+        (machine.committed(), machine.readable(0)),
+        (5, Some(5)),
+        "the first reader was not too late"
+    );
+}
+
+#[test]
+fn a_delayed_message_is_waited_for_and_what_lies_before_it_is_not() {
+    let mut machine = StreamMachine::new(0, 100);
+    machine.read_by(1);
+    read(&mut machine, 0..2);
+    machine.wait_at(3, 500);
+    assert_eq!((machine.readable(499), machine.next_due()), (None, Some(500)));
+    machine.read_by(2);
+    assert_eq!(machine.readable(499), Some(0));
+    read(&mut machine, 0..2);
+    assert_eq!(machine.readable(499), None);
+    machine.advance(500);
+    assert_eq!((machine.readable(500), machine.next_due()), (Some(3), None));
+    machine.commit(4);
+    machine.wait_at(4, 900);
+    machine.commit(5);
+    assert_eq!(machine.readable(600), Some(5), "an operator has it go on");
+}
+
+#[test]
+fn going_on_behind_what_arrived_commits_nothing_and_never_leads_further_than_the_window() {
+    let mut machine = StreamMachine::new(0, 10);
+    machine.read_from(4, 7);
+    assert_eq!((machine.committed(), machine.readable(0)), (0, Some(4)));
+    machine.read_again(6);
+    assert_eq!(machine.readable(0), Some(4), "an earlier request has ended");
+    machine.read_again(7);
+    assert_eq!(machine.readable(0), Some(0));
+    machine.read_from(1 << 40, 8);
+    assert_eq!((machine.position(), machine.readable(0)), (10, None));
+    machine.ack(0).unwrap();
+    assert_eq!(machine.readable(0), Some(10));
 }

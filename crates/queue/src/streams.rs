@@ -1,0 +1,150 @@
+//! What a stream group reads: every message behind its position that is for it, in the order of the log.
+//!
+//! What is sent to another group, does not match the filter or has expired is passed over as done. At a message that is
+//! delayed the group waits until its time, since its order is that of the log and its progress is one offset: passing it and
+//! coming back would hold the commit there, and with it everything behind for the next reader. A consumer that takes a
+//! partition over begins at the commit.
+
+use std::sync::atomic::Ordering;
+
+use thalweg_log::Offset;
+
+use crate::claim::{Asking, Delivery, Look, Wanted};
+use crate::error::Result;
+use crate::group::Group;
+use crate::machine::StreamMachine;
+use crate::message::Message;
+use crate::part::State;
+use crate::store::{Cursor, Next, Store};
+
+/// One look of a consumer at a partition of a stream group.
+pub(crate) struct Reading<'a> {
+    pub group: &'a Group,
+    pub store: &'a Store,
+    pub partition: u32,
+    pub wanted: &'a mut Wanted,
+    pub out: &'a mut Vec<Delivery>,
+}
+
+impl Reading<'_> {
+    pub fn read_on(&mut self, machine: &mut StreamMachine, cursor: &mut Cursor) -> Result<Look> {
+        machine.read_by(self.wanted.reader);
+        while self.out.len() < self.wanted.max && self.wanted.bytes > 0 {
+            let Some(from) = machine.readable(self.wanted.now) else {
+                break;
+            };
+            let message = match self.next(machine, cursor, from)? {
+                Ok(message) => message,
+                Err(look) => return Ok(look),
+            };
+            if !self.is_due(&message) {
+                let until = message.not_before.unwrap_or_default();
+                machine.wait_at(message.offset, until);
+                break;
+            }
+            let went_on = match self.is_wanted(&message) {
+                false => machine.pass_over(message.offset),
+                true if self.out.len() > self.wanted.given && message.bytes() as u64 > self.wanted.bytes => {
+                    self.wanted.bytes = 0;
+                    break;
+                }
+                true => machine.deliver(message.offset) && self.give(message),
+            };
+            if !went_on {
+                break;
+            }
+        }
+        Ok(Look::Done)
+    }
+
+    /// The first message from an offset on, or what is to be done before there is one.
+    fn next(
+        &self,
+        machine: &mut StreamMachine,
+        cursor: &mut Cursor,
+        mut from: Offset,
+    ) -> Result<std::result::Result<Message, Look>> {
+        loop {
+            match self.store.at(cursor, from)? {
+                Next::Message(message, _) => return Ok(Ok(message)),
+                // Compaction has left nothing there.
+                Next::Gap { to, lost: false } if from >= self.store.first()? => from = to,
+                // Told before the messages behind it, so after those before it.
+                Next::Gap { .. } if !self.out.is_empty() => return Ok(Err(Look::Done)),
+                Next::Gap { to, .. } => {
+                    machine.retain(to);
+                    return Ok(Err(Look::Gap(from, to)));
+                }
+                Next::End => return Ok(Err(Look::Done)),
+                Next::Load => return Ok(Err(Look::Load(from))),
+            }
+        }
+    }
+
+    /// What nobody gets here needs no patience either.
+    fn is_due(&self, message: &Message) -> bool {
+        message.not_before.is_none_or(|at| at <= self.wanted.now) || !self.is_mine(message)
+    }
+
+    fn is_mine(&self, message: &Message) -> bool {
+        message.is_for(self.group.name(), self.group.settings.filter.as_deref())
+    }
+
+    fn is_wanted(&self, message: &Message) -> bool {
+        if !self.is_mine(message) {
+            return false;
+        }
+        let expired = message.expires_at().is_some_and(|at| at <= self.wanted.now);
+        if expired {
+            self.group.counters.expired.fetch_add(1, Ordering::Relaxed);
+        }
+        !expired
+    }
+
+    fn give(&mut self, message: Message) -> bool {
+        self.wanted.take(&message);
+        self.out.push(Delivery {
+            partition: self.partition,
+            delivery: 1,
+            deadline: 0,
+            message,
+        });
+        true
+    }
+}
+
+impl Asking {
+    /// The consumer has all messages of a partition below an offset, whatever it has acked of them: the stream group reads on
+    /// there, if the partition is the consumer's. What it has committed stays as it is.
+    pub fn read_from(&self, partition: u32, offset: Offset) -> Result<()> {
+        self.queue.partition(partition)?;
+        let (queue, group) = (&self.queue, &self.group);
+        let (Some(store), Some(part)) = (queue.store(partition), group.part(partition)) else {
+            return Ok(());
+        };
+        if !group.members.lock().may_claim(self.seat.index, partition) {
+            return Ok(());
+        }
+        let next = store.next()?;
+        let mut inner = part.inner.lock();
+        if let State::Stream(machine) = &mut inner.state {
+            machine.read_by(self.seat.reader);
+            machine.read_from(offset.min(next), self.seat.request);
+        }
+        inner.cursor = Cursor::default();
+        Ok(())
+    }
+
+    /// The consumer stops listening: what it was given of these partitions and did not ack is read again, from the commit
+    /// on; unless it listens anew already, and has said from where.
+    pub fn read_again(&self, partitions: impl Iterator<Item = u32>) {
+        for part in partitions.filter_map(|partition| self.group.part(partition)) {
+            let mut inner = part.inner.lock();
+            if let State::Stream(machine) = &mut inner.state {
+                machine.read_again(self.seat.request);
+            }
+            inner.cursor = Cursor::default();
+        }
+        self.group.wake();
+    }
+}
