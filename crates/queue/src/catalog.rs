@@ -1,8 +1,12 @@
 //! Which queues and groups there are, kept in a partition of the log: a record for each change, with the queue's name as its
 //! key and all there is to say of it as JSON; an empty value for a queue that is gone. Now and then all of it is written anew
-//! as a checkpoint.
+//! as a checkpoint, whose records hold many queues each.
+//!
+//! A number is kept as given before the first partition of a queue is made under it, and with a mark until the queue is
+//! there or its last partition is removed: so what a crash leaves half made or half removed is found and removed, and no
+//! number is ever given twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use smol_str::SmolStr;
@@ -22,8 +26,16 @@ pub(crate) const FIRST_ID: u32 = 16;
 
 /// The record that says which number the next queue gets.
 const NEXT_ID: &str = "";
+/// The key of many queues in one record: an object of names.
+const MANY: &str = "/";
+/// Keys of numbers whose partitions are not those of a queue: no name begins so.
+const UNFINISHED: char = '/';
 /// It is written anew when it has so many records more than queues.
 const SURPLUS: usize = 1000;
+/// Queues of one record of a checkpoint.
+const TOGETHER: usize = 100;
+/// A checkpoint that would be larger is not written, as it does not fit into a frame; the records of all changes stay.
+const WHOLE_MAX: usize = 24 << 20;
 
 /// What is kept of a queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +67,7 @@ pub(crate) struct Catalog {
 #[derive(Default)]
 struct State {
     queues: BTreeMap<SmolStr, Entry>,
+    unfinished: BTreeSet<u32>,
     next_id: u32,
     records: usize,
 }
@@ -99,35 +112,67 @@ impl Catalog {
             .collect()
     }
 
-    /// The number of a new queue, never given before. Durable with the queue's first [`Catalog::put`].
-    pub async fn new_id(&self) -> u32 {
-        let mut state = self.state.lock().await;
-        state.next_id += 1;
-        state.next_id - 1
+    /// Numbers under which partitions may be left that no queue has.
+    pub async fn unfinished(&self) -> BTreeSet<u32> {
+        self.state.lock().await.unfinished.clone()
     }
 
-    /// Keeps what is said of a queue, or that it is gone. Durable when it returns.
-    pub async fn put(&self, log: &dyn Log, name: &SmolStr, entry: Option<Entry>, now: Micros) -> Result<()> {
+    /// Gives no number up to this one: partitions have it.
+    pub async fn skip(&self, id: u32) {
         let mut state = self.state.lock().await;
-        let mut changed = Records::new();
-        let next_id = state.next_id.to_string();
-        push(&mut changed, NEXT_ID, &next_id, now)?;
-        let text = entry
-            .as_ref()
-            .map_or_else(String::new, |entry| entry.to_json().to_string());
-        push(&mut changed, name, &text, now)?;
-        log.append(Unit::default().and_of(Kind::State, CATALOG, changed), None)
-            .await?;
-        match entry {
-            Some(entry) => drop(state.queues.insert(name.clone(), entry)),
-            None => drop(state.queues.remove(name)),
-        }
-        state.records += 2;
-        if state.records > state.queues.len() + SURPLUS {
-            state.write_all(log, now).await?;
-        }
+        state.next_id = state.next_id.max(id.saturating_add(1));
+    }
+
+    /// The number of a new queue, never given before. Unfinished until the queue is put. Durable when it returns.
+    pub async fn begin(&self, log: &dyn Log, now: Micros) -> Result<u32> {
+        let mut state = self.state.lock().await;
+        let id = state.next_id;
+        let changes = [(NEXT_ID.to_owned(), (id + 1).to_string()), mark(id, true)];
+        state.change(log, &changes, now).await?;
+        state.next_id = id + 1;
+        state.unfinished.insert(id);
+        Ok(id)
+    }
+
+    /// No partition is left under the number of a queue that is not there. Durable when it returns.
+    pub async fn finish(&self, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
+        let mut state = self.state.lock().await;
+        state.change(log, &[mark(id, false)], now).await?;
+        state.unfinished.remove(&id);
         Ok(())
     }
+
+    /// Keeps what is said of a queue. Durable when it returns.
+    pub async fn put(&self, log: &dyn Log, name: &SmolStr, entry: Entry, now: Micros) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let mut changes = vec![(name.to_string(), entry.to_json().to_string())];
+        changes.extend(state.unfinished.contains(&entry.id).then(|| mark(entry.id, false)));
+        state.change(log, &changes, now).await?;
+        state.unfinished.remove(&entry.id);
+        state.queues.insert(name.clone(), entry);
+        state.write_all_by_and_by(log, now).await;
+        Ok(())
+    }
+
+    /// A queue is gone; its number is unfinished until its partitions are. Durable when it returns.
+    pub async fn remove(&self, log: &dyn Log, name: &SmolStr, now: Micros) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let Some(id) = state.queues.get(name).map(|entry| entry.id) else {
+            return Ok(());
+        };
+        state
+            .change(log, &[(name.to_string(), String::new()), mark(id, true)], now)
+            .await?;
+        state.queues.remove(name);
+        state.unfinished.insert(id);
+        state.write_all_by_and_by(log, now).await;
+        Ok(())
+    }
+}
+
+fn mark(id: u32, unfinished: bool) -> (String, String) {
+    let value = if unfinished { "1" } else { "" };
+    (format!("{UNFINISHED}{id}"), value.to_owned())
 }
 
 fn push(records: &mut Records, key: &str, value: &str, now: Micros) -> Result<()> {
@@ -144,9 +189,28 @@ impl State {
         let name = std::str::from_utf8(key).map_err(|_| damaged("a queue has a name that is no text"))?;
         let text = std::str::from_utf8(value).map_err(|_| damaged("what is kept of a queue is no text"))?;
         if name == NEXT_ID {
-            self.next_id = text
+            let next: u32 = text
                 .parse()
                 .map_err(|_| damaged("the number of the next queue is none"))?;
+            self.next_id = self.next_id.max(next);
+            return Ok(());
+        }
+        if name == MANY {
+            let many: serde_json::Map<String, Value> =
+                serde_json::from_str(text).map_err(|_| damaged("what is kept of many queues cannot be read"))?;
+            for (name, entry) in many {
+                self.apply(name.as_bytes(), entry.to_string().as_bytes())?;
+            }
+            return Ok(());
+        }
+        if let Some(id) = name.strip_prefix(UNFINISHED) {
+            let id = id
+                .parse()
+                .map_err(|_| damaged("an unfinished queue has a number that is none"))?;
+            match text.is_empty() {
+                true => self.unfinished.remove(&id),
+                false => self.unfinished.insert(id),
+            };
             return Ok(());
         }
         if text.is_empty() {
@@ -159,15 +223,48 @@ impl State {
         Ok(())
     }
 
-    async fn write_all(&mut self, log: &dyn Log, now: Micros) -> Result<()> {
+    async fn change(&mut self, log: &dyn Log, changes: &[(String, String)], now: Micros) -> Result<()> {
+        let mut records = Records::new();
+        for (key, value) in changes {
+            push(&mut records, key, value, now)?;
+        }
+        log.append(Unit::default().and_of(Kind::State, CATALOG, records), None)
+            .await?;
+        self.records += changes.len();
+        Ok(())
+    }
+
+    /// What has changed is kept already, so an error is only told.
+    async fn write_all_by_and_by(&mut self, log: &dyn Log, now: Micros) {
+        if self.records <= self.queues.len() + SURPLUS {
+            return;
+        }
+        if let Err(error) = self.write_all(log, now).await {
+            tracing::warn!(%error, "the catalogue of queues cannot be written as a whole");
+        }
+        self.records = 0;
+    }
+
+    async fn write_all(&self, log: &dyn Log, now: Micros) -> Result<()> {
         let mut all = Records::new();
+        let mut bytes = 0;
         push(&mut all, NEXT_ID, &self.next_id.to_string(), now)?;
-        for (name, entry) in &self.queues {
-            push(&mut all, name, &entry.to_json().to_string(), now)?;
+        for id in &self.unfinished {
+            let (key, value) = mark(*id, true);
+            push(&mut all, &key, &value, now)?;
+        }
+        let queues: Vec<(&SmolStr, &Entry)> = self.queues.iter().collect();
+        for some in queues.chunks(TOGETHER) {
+            let many = some.iter().map(|(name, entry)| (name.to_string(), entry.to_json()));
+            let text = Value::Object(many.collect()).to_string();
+            bytes += text.len();
+            if bytes > WHOLE_MAX {
+                return Ok(());
+            }
+            push(&mut all, MANY, &text, now)?;
         }
         log.append(Unit::default().and_of(Kind::Checkpoint, CATALOG, all), None)
             .await?;
-        self.records = self.queues.len() + 1;
         Ok(())
     }
 }

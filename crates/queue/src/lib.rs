@@ -20,6 +20,7 @@ pub mod hash;
 mod ids;
 mod keeper;
 mod latency;
+mod leftovers;
 mod letters;
 #[doc(hidden)]
 pub mod machine;

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::died::DeadLetterListener;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
+use crate::leftovers;
 use crate::machine::{Machine, StreamMachine};
 use crate::members::Members;
 use crate::names::{check_name, dead_letter_name};
@@ -58,6 +59,9 @@ impl Queues {
     /// Finds the queues of a log. Reads their state since its last checkpoints.
     pub async fn open(log: Arc<dyn Log>, clock: Arc<dyn Clock>, options: QueuesOptions) -> Result<Queues> {
         let catalog = Catalog::open(log.as_ref()).await?;
+        let now = clock.now();
+        leftovers::remove(&catalog, log.as_ref(), now).await?;
+        leftovers::adopt(&catalog, log.as_ref(), now).await?;
         let entries = catalog.all().await;
         let home = Arc::new(Home {
             log,
@@ -124,7 +128,7 @@ impl Queues {
         self.home.add_partitions(&queue, settings.partitions).await?;
         self.home
             .catalog
-            .put(self.home.log.as_ref(), queue.name(), Some(entry), self.home.clock.now())
+            .put(self.home.log.as_ref(), queue.name(), entry, self.home.clock.now())
             .await?;
         queue.set_settings(settings.clone());
         for group in &settings.groups {
@@ -147,18 +151,13 @@ impl Queues {
         }
         let home = &self.home;
         home.catalog
-            .put(home.log.as_ref(), queue.name(), None, home.clock.now())
+            .remove(home.log.as_ref(), queue.name(), home.clock.now())
             .await?;
         home.queues.write().remove(name);
         queue.removed.store(true, Ordering::Release);
         queue.keeper.call.notify_one();
         queue.grown();
-        for partition in 0..queue.partition_count() {
-            if !queue.is_in_memory() {
-                home.log.remove(queue.data_id(partition)).await?;
-                home.log.remove(queue.state_id(partition)).await?;
-            }
-        }
+        home.clear(queue.id).await;
         Ok(())
     }
 
@@ -333,7 +332,7 @@ impl Home {
         let name = SmolStr::new(name);
         let durability = self.durability_of(&settings);
         let entry = Entry {
-            id: self.catalog.new_id().await,
+            id: self.catalog.begin(self.log.as_ref(), self.clock.now()).await?,
             settings,
             durability,
             groups: Vec::new(),
@@ -342,18 +341,34 @@ impl Home {
             consume_paused: false,
         };
         let queue = self.queue_of(&name, &entry);
-        for partition in 0..queue.partition_count() {
-            self.make_partition(&queue, partition).await?;
+        if let Err(error) = self.make(&queue, &entry).await {
+            self.clear(entry.id).await;
+            return Err(error);
         }
-        // Only now: what is half made is not found again, and its numbers are not given again.
-        self.catalog
-            .put(self.log.as_ref(), &name, Some(entry.clone()), self.clock.now())
-            .await?;
         self.start(queue.clone())?;
         for group in entry.settings.groups {
             self.add_group(&queue, group, true).await?;
         }
         Ok(queue)
+    }
+
+    /// Its partitions, and only then what is kept of it.
+    async fn make(&self, queue: &Queue, entry: &Entry) -> Result<()> {
+        for partition in 0..queue.partition_count() {
+            self.make_partition(queue, partition).await?;
+        }
+        let now = self.clock.now();
+        self.catalog
+            .put(self.log.as_ref(), queue.name(), entry.clone(), now)
+            .await
+    }
+
+    /// Removes what is left under the number of a queue that is not there. What fails is done at the next start.
+    async fn clear(&self, id: u32) {
+        let cleared = leftovers::remove_one(&self.catalog, self.log.as_ref(), id, self.clock.now()).await;
+        if let Err(error) = cleared {
+            tracing::warn!(id, %error, "partitions of a queue that is gone are left; they go at the next start");
+        }
     }
 
     async fn make_partition(&self, queue: &Queue, partition: u32) -> Result<()> {
@@ -465,7 +480,7 @@ impl Home {
     /// Keeps what there is to say of a queue.
     async fn save(&self, queue: &Queue) -> Result<()> {
         self.catalog
-            .put(self.log.as_ref(), queue.name(), Some(queue.entry()), self.clock.now())
+            .put(self.log.as_ref(), queue.name(), queue.entry(), self.clock.now())
             .await
     }
 
