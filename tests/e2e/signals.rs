@@ -131,3 +131,42 @@ output: {file: {path: \"/proc/no/such/${! json(\\\"n\\\") }\"}}
     thalweg.restart().unwrap();
     thalweg.process.kill().unwrap();
 }
+
+#[test]
+fn a_hangup_takes_over_the_list_of_queues_and_names_what_needs_a_restart() {
+    let file = |depth: u64, more: &str, linger: &str| {
+        format!(
+            "log: {{commit: {{linger: {linger}}}}}\n\
+             queues:\n  list:\n    - {{name: pumps, partitions: 1, max_depth: {depth}}}\n{more}"
+        )
+    };
+    let mut thalweg = Thalweg::start(&file(7, "", "0us")).unwrap();
+    let depth = |thalweg: &Thalweg| thalweg.json("/api/v1/queues/pumps").unwrap()["settings"]["max_depth"].as_u64();
+    assert_eq!(depth(&thalweg), Some(7));
+
+    let path = thalweg.folder.path().join("flow.yaml");
+    std::fs::write(&path, file(9, "    - {name: fans}\n", "20us")).unwrap();
+    thalweg.process.signal("HUP").unwrap();
+    eventually(|| {
+        anyhow::ensure!(depth(&thalweg) == Some(9) && thalweg.json("/api/v1/queues/fans").is_ok());
+        let told = thalweg.process.stdout();
+        anyhow::ensure!(
+            told.contains("in force: queue pumps changed, queue fans made"),
+            "{told}"
+        );
+        anyhow::ensure!(told.contains("need a restart: log.commit"), "{told}");
+        Ok(())
+    })
+    .unwrap();
+
+    std::fs::write(&path, file(3, "    - {name: fans, partition: 1}\n", "0us")).unwrap();
+    thalweg.process.signal("HUP").unwrap();
+    eventually(|| {
+        let told = thalweg.process.stdout();
+        anyhow::ensure!(told.contains("nothing of it is in force: it has errors"), "{told}");
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(depth(&thalweg), Some(9));
+    thalweg.stop().unwrap();
+}

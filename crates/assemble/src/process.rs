@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::future::join_all;
+use thalweg_config::Node;
 use thalweg_console::{ConfigText, Console, ConsoleOptions, Running};
 use thalweg_flow::{DeadLetterOutput, Flow, FlowEnvironment, StopReport};
 use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableStatus, register_process_metrics};
@@ -13,7 +14,8 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableSta
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
 use crate::lake::Lake;
-use crate::queues::Store;
+use crate::queues::{Store, declare};
+use crate::reload;
 
 pub struct Process {
     flows: Vec<Flow>,
@@ -22,6 +24,9 @@ pub struct Process {
     board: StatusBoard,
     lake: Arc<Lake>,
     store: Arc<Store>,
+    /// What is in force, and its list of queues, which may change.
+    config: Node,
+    list: tokio::sync::Mutex<Option<Node>>,
     shutdown_timeout: Duration,
     /// Let go last: whoever takes the folder next finds it at rest.
     _data_dir: DataDir,
@@ -55,6 +60,14 @@ impl StatusSource for Starting {
             vec!["the flows are being started".to_owned()]
         }
     }
+}
+
+/// What became of a file that was read again.
+pub struct Reloaded {
+    /// What is in force now, in words.
+    pub applied: Vec<String>,
+    /// Keys that differ from what is in force and stay as they were.
+    pub needs_restart: Vec<String>,
 }
 
 /// How it ended.
@@ -137,6 +150,8 @@ impl Process {
             board,
             lake,
             store,
+            list: tokio::sync::Mutex::new(reload::list_of(&config.root).cloned()),
+            config: config.root.clone(),
             shutdown_timeout: config.shutdown_timeout,
             _data_dir: data_dir,
         };
@@ -160,6 +175,24 @@ impl Process {
     /// Where the status page is.
     pub fn url(&self) -> Option<String> {
         self.console.as_ref().map(Running::url)
+    }
+
+    /// Takes over what may change while the process runs: the queues of `queues.list`. A queue that is not in the list any
+    /// more stays. Stops at the first queue that may not become what the file says; those before it are changed.
+    pub async fn reload(&self, checked: &Checked) -> Result<Reloaded> {
+        let new = &checked.config.root;
+        let mut list = self.list.lock().await;
+        let mut reloaded = Reloaded {
+            applied: Vec::new(),
+            needs_restart: reload::changed_keys(&self.config, new),
+        };
+        match self.store.queues() {
+            Some(queues) => reloaded.applied = declare(&queues, &checked.settings.store.queues).await?,
+            None if list.as_ref() != reload::list_of(new) => reloaded.needs_restart.push(reload::LIST.to_owned()),
+            None => {}
+        }
+        *list = reload::list_of(new).cloned();
+        Ok(reloaded)
     }
 
     pub fn status(&self) -> StatusBoard {

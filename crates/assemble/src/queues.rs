@@ -127,17 +127,19 @@ impl StatusSource for Store {
     }
 }
 
-/// Makes the queues of the file, or changes those that are there into what it says.
-async fn declare(queues: &Queues, section: &QueuesSettings) -> Result<()> {
+/// Makes the queues of the file, or changes those that are there into what it says. Returns what was done.
+pub(crate) async fn declare(queues: &Queues, section: &QueuesSettings) -> Result<Vec<String>> {
+    let mut all = Vec::new();
     for (name, settings) in &section.list {
         let done = match queues.get(name) {
-            Ok(queue) if *queue.settings() == *settings => Ok(()),
-            Ok(_) => queues.configure(name, settings.clone()).await,
-            Err(_) => queues.create(name, settings.clone()).await.map(drop),
+            Ok(queue) if *queue.settings() == *settings => continue,
+            Ok(_) => queues.configure(name, settings.clone()).await.map(|()| "changed"),
+            Err(_) => queues.create(name, settings.clone()).await.map(|_| "made"),
         };
-        done.map_err(|error: QueueError| anyhow::anyhow!("queue {name} of the configuration: {error}"))?;
+        let done = done.map_err(|error: QueueError| anyhow::anyhow!("queue {name} of the configuration: {error}"))?;
+        all.push(format!("queue {name} {done}"));
     }
-    Ok(())
+    Ok(all)
 }
 
 pub(crate) fn register(registry: &mut Registry, store: &Arc<Store>) {

@@ -6,7 +6,7 @@ use thalweg_assemble::{Checked, Process, Stopped};
 use thalweg_telemetry::logging;
 
 use crate::cli::RunOptions;
-use crate::signals::StopSignals;
+use crate::signals::{Asked, Signals};
 use crate::{check, out};
 
 pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
@@ -16,13 +16,13 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
     start_logging(&checked, options)?;
     let runtime = crate::runtime()?;
     let stopped = runtime.block_on(async {
-        let signals = StopSignals::install()?;
+        let signals = Signals::install()?;
         let process = Process::start(checked, crate::BUILT).await?;
         if let Some(address) = process.url() {
             tracing::info!("status page at {address}");
         }
         tokio::select! {
-            () = signals.stop() => tracing::info!("stopping: what is in flight is being delivered"),
+            () = until_stopped(signals, &process, options) => tracing::info!("stopping: what is in flight is being delivered"),
             () = process.ended() => {}
         }
         anyhow::Ok(process.stop().await)
@@ -30,6 +30,33 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
     // A read of the standard input may still block a thread; there is nothing left to wait for.
     runtime.shutdown_background();
     Ok(exit_code(&stopped?))
+}
+
+/// Reads the file again as often as it is asked to; returns when the process is to stop.
+async fn until_stopped(mut signals: Signals, process: &Process, options: &RunOptions) {
+    while signals.next().await == Asked::Reload {
+        let reloaded = match check::load(&options.file) {
+            Ok(Some(checked)) => process.reload(&checked).await,
+            Ok(None) => Err(anyhow::anyhow!("it has errors")),
+            Err(error) => Err(error),
+        };
+        match reloaded {
+            Ok(reloaded) => {
+                if !reloaded.applied.is_empty() {
+                    tracing::info!("the file was read again; in force: {}", reloaded.applied.join(", "));
+                }
+                if !reloaded.needs_restart.is_empty() {
+                    let keys = reloaded.needs_restart.join(", ");
+                    tracing::warn!("the file was read again; changes of these keys need a restart: {keys}");
+                }
+                if reloaded.applied.is_empty() && reloaded.needs_restart.is_empty() {
+                    tracing::info!("the file was read again; nothing has changed");
+                }
+            }
+            Err(error) => tracing::error!("the file was read again and nothing of it is in force: {error:#}"),
+        }
+    }
+    signals.stop_at_once();
 }
 
 /// Prints the balance of each flow; 0 if every message was acknowledged.

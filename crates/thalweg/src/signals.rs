@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM: the first asks for an orderly stop, the second ends the process at once.
+//! SIGINT and SIGTERM: the first asks for an orderly stop, the second ends the process at once. SIGHUP: the file is to be
+//! read again.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -6,36 +7,51 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::out;
 
 /// The handlers, in place from the moment this is made: before anything runs that a signal must not cut off.
-pub struct StopSignals {
+pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
 }
 
-impl StopSignals {
-    pub fn install() -> Result<StopSignals> {
+/// What a signal asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    Stop,
+    Reload,
+}
+
+impl Signals {
+    pub fn install() -> Result<Signals> {
         let install = |kind| signal(kind).context("cannot handle signals");
-        Ok(StopSignals {
+        Ok(Signals {
             interrupt: install(SignalKind::interrupt())?,
             terminate: install(SignalKind::terminate())?,
+            hangup: install(SignalKind::hangup())?,
         })
     }
 
-    /// Returns at the first signal. From then on another one exits with code 1.
+    pub async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.interrupt.recv() => Asked::Stop,
+            _ = self.terminate.recv() => Asked::Stop,
+            _ = self.hangup.recv() => Asked::Reload,
+        }
+    }
+
+    /// Returns at the first signal to stop.
     pub async fn stop(mut self) {
-        self.next().await;
+        while self.next().await != Asked::Stop {}
+        self.stop_at_once();
+    }
+
+    /// From now on another signal to stop exits with code 1.
+    pub fn stop_at_once(mut self) {
         tokio::spawn(async move {
-            self.next().await;
+            while self.next().await != Asked::Stop {}
             out::complain(
                 "thalweg: stopped at once by a second signal; what was not acknowledged will be sent again by its source",
             );
             std::process::exit(1);
         });
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }

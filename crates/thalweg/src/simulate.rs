@@ -7,14 +7,14 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::cli::{SimulateCommand, SimulateOpcua};
 use crate::out;
-use crate::signals::StopSignals;
+use crate::signals::Signals;
 
 pub fn main(command: SimulateCommand) -> anyhow::Result<ExitCode> {
     let SimulateCommand::Opcua(arguments) = command;
     let until_stdin_ends = arguments.until_stdin_ends;
     let options = options(*arguments)?;
     crate::runtime()?.block_on(async {
-        let signals = StopSignals::install()?;
+        let signals = Signals::install()?;
         let simulator = thalweg_simulator::start(options).await?;
         out::line(format_args!(
             "listening {} stats {}",

@@ -18,7 +18,7 @@ use self::line::Line;
 use self::plant::Plant;
 use crate::cli::DemoOptions;
 use crate::out;
-use crate::signals::StopSignals;
+use crate::signals::Signals;
 
 const FLOW: &str = include_str!("../../../../examples/demo.yaml");
 
@@ -38,7 +38,7 @@ pub fn main(options: &DemoOptions) -> anyhow::Result<ExitCode> {
 
     let runtime = crate::runtime()?;
     let stopped = runtime.block_on(async {
-        let signals = StopSignals::install()?;
+        let signals = Signals::install()?;
         let process = Process::start(checked, crate::BUILT)
             .await
             .map_err(in_options_of_the_demo)?;
@@ -139,7 +139,7 @@ fn quoted(path: &Path) -> String {
 }
 
 /// Prints the live line once per second until the end is asked for, or nobody reads it any more.
-async fn watch(process: &Process, signals: StopSignals, duration: Option<Duration>) {
+async fn watch(process: &Process, signals: Signals, duration: Option<Duration>) {
     let terminal = std::io::stdout().is_terminal();
     let start = Instant::now();
     let mut line = Line::new();
