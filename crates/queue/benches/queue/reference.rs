@@ -69,6 +69,7 @@ fn enqueue_row(session: &Session, name: &str, partitions: u32, message: &NewMess
 
 fn enqueue(session: &Session) {
     enqueue_row(session, "Enqueue_SinglePartition", 1, &message(25, true), 1);
+    // Messages without a key go round all partitions, where the reference system draws one.
     enqueue_row(session, "Enqueue_MultiplePartitions", 10, &message(25, true), 1);
     enqueue_row(session, "Enqueue_SmallPayload", 10, &message(4, false), 1);
     enqueue_row(session, "Enqueue_LargePayload", 10, &message(65_536, true), 1);
@@ -278,7 +279,7 @@ fn end_to_end(session: &Session) {
             for _ in 0..N {
                 let start = timed.then(Instant::now);
                 put(&queue, &message);
-                moved += consumers.take(1);
+                moved += consumers.deliver();
                 consumers.ack_all();
                 if let Some(start) = start {
                     times.record(start.elapsed());
@@ -291,19 +292,19 @@ fn end_to_end(session: &Session) {
     };
     row(session, "E2E_PublishToAck", || publish_to_ack(21, false));
     row(session, "E2E_ConcurrentProducerConsumer", || {
-        concurrent(N, Duration::from_millis(1))
+        concurrent(18, N, Duration::from_millis(1))
     });
     row(session, "E2E_Latency", || publish_to_ack(20, true));
     long_row(session, "E2E_Sustained", || {
-        concurrent(TICKED, Duration::from_millis(10))
+        concurrent(28, TICKED, Duration::from_millis(10))
     });
 }
 
 /// One thread enqueues; one delivers, acks all it has and sleeps, until all are acked.
-fn concurrent(count: u64, pause: Duration) -> Measured {
+fn concurrent(size: usize, count: u64, pause: Duration) -> Measured {
     let bench = Bench::in_memory();
     let queue = bench.queue("q", 10, Ordering::Partition, &["g"]);
-    let message = message(28, false);
+    let message = message(size, false);
     let mut consumers = Consumers::new(&bench, &queue, 5);
     measure(|| {
         std::thread::scope(|scope| {
