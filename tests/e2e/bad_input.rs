@@ -414,3 +414,15 @@ output: {drop: {}}
     .unwrap();
     thalweg.stop().unwrap();
 }
+
+#[test]
+fn what_an_output_queue_would_only_keep_is_refused_with_the_field_that_does_it() {
+    let told = start_fails(
+        "input: {generate: {mapping: 'root = 1'}}\noutput:\n  queue:\n    name: q\n    properties:\n      delay: 5s\n      dedup-id: x\n",
+    );
+    assert!(
+        told.contains("a property delay has no effect here; set the field delay instead"),
+        "{told}"
+    );
+    assert!(told.contains("a property dedup-id has no effect here"), "{told}");
+}

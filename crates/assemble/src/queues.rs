@@ -16,7 +16,7 @@ use thalweg_config::{Config, Diagnostics};
 use thalweg_flow::Registry;
 use thalweg_log::{EmbeddedLog, LogStatus};
 use thalweg_queue::settings::{LogSettings, QueuesSettings};
-use thalweg_queue::{QueueError, Queues, QueuesOptions, SystemClock};
+use thalweg_queue::{Queue, QueueError, Queues, QueuesOptions, SystemClock};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::OnceCell;
 
@@ -132,7 +132,7 @@ pub(crate) async fn declare(queues: &Queues, section: &QueuesSettings) -> Result
     let mut all = Vec::new();
     for (name, settings) in &section.list {
         let done = match queues.get(name) {
-            Ok(queue) if *queue.settings() == *settings => continue,
+            Ok(queue) if *queue.settings() == *settings && has_groups(&queue) => continue,
             Ok(_) => queues.configure(name, settings.clone()).await.map(|()| "changed"),
             Err(_) => queues.create(name, settings.clone()).await.map(|_| "made"),
         };
@@ -140,6 +140,13 @@ pub(crate) async fn declare(queues: &Queues, section: &QueuesSettings) -> Result
         all.push(format!("queue {name} {done}"));
     }
     Ok(all)
+}
+
+/// Whether all groups that its settings declare are there as declared ones.
+fn has_groups(queue: &Queue) -> bool {
+    let settings = queue.settings();
+    let is_there = |name: &str| queue.group(name).is_ok_and(|group| group.is_declared());
+    settings.groups.iter().all(|group| is_there(&group.name))
 }
 
 pub(crate) fn register(registry: &mut Registry, store: &Arc<Store>) {

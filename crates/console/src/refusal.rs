@@ -12,6 +12,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+/// Below it there is the interface for programs, whoever serves it.
+const API: &str = "/api/v1";
+
 /// Kept beside a refusal until its form is known.
 #[derive(Clone)]
 struct Refused {
@@ -35,6 +38,11 @@ impl ProblemPaths {
         ProblemPaths(paths.into())
     }
 
+    /// A path that nobody knows is answered as all of its interface.
+    fn has_unknown(path: &str) -> bool {
+        path == API || path.strip_prefix(API).is_some_and(|rest| rest.starts_with('/'))
+    }
+
     fn has(&self, path: &str) -> bool {
         let below = |rest: &str| rest.is_empty() || rest.starts_with('/');
         self.0.iter().any(|known| path.strip_prefix(known).is_some_and(below))
@@ -43,11 +51,13 @@ impl ProblemPaths {
 
 /// Middleware around everything that refuses.
 pub async fn in_form(State(problems): State<ProblemPaths>, request: Request, next: Next) -> Response {
-    let is_problem = problems.has(request.uri().path());
+    let path = request.uri().path();
+    let (is_problem, is_unknown) = (problems.has(path), ProblemPaths::has_unknown(path));
     let what = format!("{} {}", request.method(), request.uri().path());
     let mut response = next.run(request).await;
     let refused = response.extensions_mut().remove::<Refused>();
-    if !is_problem {
+    let is_unknown = is_unknown && response.status() == StatusCode::NOT_FOUND && refused.is_some();
+    if !is_problem && !is_unknown {
         return response;
     }
     let refused = match refused {

@@ -17,7 +17,7 @@ use crate::call::Call;
 use crate::json::Members;
 use crate::payload::{self, CONTENT_TYPE};
 use crate::problem::{Problem, Result};
-use crate::produce::{Said, message, place, queue};
+use crate::produce::{Said, count_too_large, message, place};
 
 pub const LINES_MAX: usize = 10_000;
 pub const BATCH_BYTES_MAX: usize = 24 << 20;
@@ -39,7 +39,7 @@ const FIELDS: &[&str] = &[
 
 pub async fn produce(mut call: Call) -> Result<Response> {
     let atomic = call.flag("atomic", true)?;
-    let queue = queue(&call).await?;
+    let queue = call.used_queue("produce to").await?;
     let body = call
         .body(BATCH_BYTES_MAX, "the most that a batch takes; send it in parts")
         .await?;
@@ -74,7 +74,8 @@ async fn all(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response>
     let limit = queue.settings().max_message_size;
     let mut messages = Vec::with_capacity(lines.len());
     for (n, line) in lines {
-        messages.push(read(n, line, limit)?);
+        let message = read(n, line, limit).inspect_err(|problem| count_too_large(queue, problem));
+        messages.push(message?);
     }
     let produced = queue.produce_all(messages).await?;
     let places: Vec<Value> = produced.into_iter().map(|produced| place(queue, produced)).collect();
@@ -88,7 +89,10 @@ async fn each(queue: &Arc<Queue>, lines: Vec<(usize, &[u8])>) -> Result<Response
     let results = stream::iter(read).map(|(n, message)| async move {
         let produced = match message {
             Ok(message) => queue.produce(message).await.map_err(Problem::from),
-            Err(problem) => Err(problem),
+            Err(problem) => {
+                count_too_large(queue, &problem);
+                Err(problem)
+            }
         };
         let mut result = match produced {
             Ok(produced) => place(queue, produced),

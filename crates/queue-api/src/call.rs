@@ -11,6 +11,7 @@ use thalweg_queue::{Group, Queue, QueueError, Queues};
 use tokio::sync::Notify;
 
 use crate::body::{Bodies, Room};
+use crate::json::cut;
 use crate::problem::{Problem, Result};
 
 /// A body without messages.
@@ -58,7 +59,21 @@ impl Call {
 
     /// The queue of the path, to look at.
     pub fn queue(&self) -> Result<Arc<Queue>> {
-        Ok(self.queues().get(self.name("queue"))?)
+        Ok(self.queues().get(self.queue_name()?)?)
+    }
+
+    /// What no queue can be called is no queue that is missing.
+    fn queue_name(&self) -> Result<&str> {
+        let name = self.name("queue");
+        check_name(name).map_err(|error| Problem::invalid(format!("queue {:?}: {error}", cut(name))))?;
+        Ok(name)
+    }
+
+    /// The queue of the path for producers and consumers; made if that is allowed.
+    pub async fn used_queue(&self, verb: &str) -> Result<Arc<Queue>> {
+        let name = self.queue_name()?;
+        user_queue(name, verb)?;
+        Ok(self.queues().get_or_create(name).await?)
     }
 
     /// The queue of the path, to use it. Those of the lake and of pipelines are used by these alone: a message that

@@ -31,7 +31,7 @@ pub const VISIBILITY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1
 const ANSWER_BYTES_MAX: u64 = 24 << 20;
 
 pub async fn claim(mut call: Call) -> Result<Response> {
-    let queue = call.own_queue("claim from")?;
+    let queue = call.used_queue("claim from").await?;
     let body = call.small_body().await?;
     let asked = Members::of_body(&body, &["consumer", "max", "max_bytes", "wait", "visibility"])?;
     let consumer = asked.text("consumer")?.unwrap_or_else(|| CONSUMER.to_owned());

@@ -61,7 +61,14 @@ pub async fn resend(mut call: Call) -> Result<Response> {
     };
     let delay = asked.duration("delay", std::time::Duration::ZERO..=DELAY_MAX)?;
     let resent = queue.resend(&select, target, delay).await?;
-    Ok(answer::json(&json!({"resent": resent})))
+    match resent.stopped {
+        None => Ok(answer::json(&json!({"resent": resent.count}))),
+        Some(error) if resent.count == 0 => Err(error.into()),
+        Some(error) => {
+            let done = format!("{} dead letters were sent again, the others were not", resent.count);
+            Err(Problem::from(error).within(done))
+        }
+    }
 }
 
 pub async fn purge(mut call: Call) -> Result<Response> {

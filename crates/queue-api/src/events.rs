@@ -36,7 +36,7 @@ const CLAIM_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: usize = 64 << 10;
 
 pub async fn events(call: Call) -> Result<Response> {
-    let queue = call.own_queue("claim from")?;
+    let queue = call.used_queue("claim from").await?;
     let consumer = call.parameter("consumer").unwrap_or(CONSUMER).to_owned();
     check_consumer(&consumer)?;
     let max_in_flight = call.number("max_in_flight", 1..=IN_FLIGHT_MAX)?;

@@ -33,13 +33,15 @@ pub async fn put(mut call: Call) -> Result<Response> {
     let (node, diags) = mapping(&body)?;
     let settings = GroupSettings::read_unnamed(name, Fields::new(&node, &diags));
     check(&diags)?;
-    match queue.group(name) {
+    let status = match queue.group(name) {
         Ok(group) if group.is_declared() && *group.settings() == settings => return Ok(answer::json(&shown(&group))),
-        Ok(_) | Err(QueueError::GroupNotFound { .. }) => {}
+        // A consumer has made it.
+        Ok(_) => StatusCode::OK,
+        Err(QueueError::GroupNotFound { .. }) => StatusCode::CREATED,
         Err(error) => return Err(error.into()),
-    }
+    };
     let group = call.queues().create_group(&queue, settings).await?;
-    Ok(answer::json_with(StatusCode::CREATED, &shown(&group)))
+    Ok(answer::json_with(status, &shown(&group)))
 }
 
 pub async fn delete(call: Call) -> Result<Response> {

@@ -128,7 +128,9 @@ fn responses(endpoint: &Endpoint) -> Value {
         }
         responses.insert(status.to_string(), response);
     }
-    let codes = endpoint.errors.iter().chain(schemas::ANY_REQUEST);
+    let too_large = !matches!(endpoint.body, Body::None) && !endpoint.errors.contains(&"message_too_large");
+    let too_large = too_large.then_some(&"message_too_large");
+    let codes = endpoint.errors.iter().chain(too_large).chain(schemas::ANY_REQUEST);
     let mut by_status: Map<String, Value> = Map::new();
     for code in codes {
         let status = schemas::status_of(code).to_string();

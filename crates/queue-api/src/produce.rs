@@ -1,6 +1,6 @@
 //! `POST /queues/{queue}/messages`: one message, its payload as the body, what else it has in headers.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode, header};
@@ -14,7 +14,7 @@ use thalweg_queue::times::{parse_delay, parse_deliver_at, parse_ttl};
 use thalweg_queue::{Clock as _, MessageId, NewMessage, Produced, Queue, SystemClock};
 
 use crate::answer;
-use crate::call::{Call, user_queue};
+use crate::call::Call;
 use crate::json::cut;
 use crate::payload::CONTENT_TYPE;
 use crate::problem::{Problem, Result};
@@ -25,10 +25,11 @@ const DEDUP_ID_BYTES_MAX: usize = 1 << 10;
 const PROPERTY_HEADER: &str = "x-prop-";
 
 pub async fn one(mut call: Call) -> Result<Response> {
-    let queue = queue(&call).await?;
+    let queue = call.used_queue("produce to").await?;
     let limit = queue.settings().max_message_size.min(MESSAGE_BYTES_MAX) as usize;
     let limit_of = format!("the most that queue {} takes (max_message_size)", queue.name());
-    let payload = call.body(limit, &limit_of).await?;
+    let payload = call.body(limit, &limit_of).await;
+    let payload = payload.inspect_err(|problem| count_too_large(&queue, problem))?;
     let message = with_headers(payload, &call.headers)?;
     let produced = queue.produce(message).await?;
     let mut body = place(&queue, produced);
@@ -41,11 +42,11 @@ pub async fn one(mut call: Call) -> Result<Response> {
     Ok(answer::json_with(status, &body))
 }
 
-/// The queue of the path for producers; made if that is allowed.
-pub async fn queue(call: &Call) -> Result<Arc<Queue>> {
-    let name = call.name("queue");
-    user_queue(name, "produce to")?;
-    Ok(call.queues().get_or_create(name).await?)
+/// What is refused here does not come to the queue, which counts the others.
+pub fn count_too_large(queue: &Queue, problem: &Problem) {
+    if problem.code == "message_too_large" {
+        queue.counters().refused_too_large.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Where a message went.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use thalweg_queue::times::DELAY_MAX;
 use thalweg_queue::{Receipt, Verdict};
 
+use crate::BODY_BYTES_MAX;
 use crate::answer;
 use crate::call::Call;
 use crate::claim::VISIBILITY;
@@ -25,7 +26,12 @@ pub async fn settle(mut call: Call) -> Result<Response> {
     let wait = call.flag("wait", true)?;
     let queue = call.own_queue("settle messages of")?;
     let group = call.group(&queue)?;
-    let body = call.small_body().await?;
+    let body = call
+        .body(
+            BODY_BYTES_MAX,
+            "the most that a request which settles takes; send it in parts",
+        )
+        .await?;
     let verdicts = read(&body)?;
     let outcome = queue.settle(&group, verdicts, wait).await?;
     if !group.is_work() {

@@ -524,7 +524,7 @@ fn bodies_over_their_limits_are_refused_and_the_server_goes_on() {
         .send("POST", "/queues", &[], &nested)
         .is_problem(400, "invalid_config", &[]);
     server.get("/queues/%ff").is_problem(404, "not_found", &[]);
-    server.get("/queues/..%2f").is_problem(404, "queue_not_found", &[]);
+    server.get("/queues/..%2f").is_problem(400, "invalid_config", &[]);
 }
 
 #[test]

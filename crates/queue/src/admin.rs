@@ -13,6 +13,9 @@ use crate::part::State;
 use crate::queue::Queue;
 use crate::store::{Cursor, Next, Store};
 
+/// Read at once, about.
+pub(crate) const LOOK_BYTES: usize = 8 << 20;
+
 /// Where a group goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
@@ -70,8 +73,8 @@ impl Queue {
         self.wait_for(&[self.state_id(partition)]).await
     }
 
-    /// Has a group go on elsewhere. A work group gets everything from there on again, with delivery 1; what lies before is
-    /// settled. Durable when it returns.
+    /// Has a group go on elsewhere. A work group gets everything from there on again: what consumers have, with the next
+    /// delivery number, the rest with delivery 1; what lies before is settled. Durable when it returns.
     pub async fn seek(&self, group: &Arc<Group>, to: SeekTo) -> Result<()> {
         let only = match to {
             SeekTo::Offset { partition, .. } => partition,
@@ -151,12 +154,19 @@ impl Queue {
             .zip(stores)
             .filter(|(n, _)| partition.is_none_or(|only| only == *n))
             .collect();
+        // Of dead letters, not those that were sent again or thrown away.
+        let dropped = self.dropped.lock().clone();
         let read = tokio::task::spawn_blocking(move || {
             let mut found = Vec::new();
             for (partition, store) in chosen {
-                let from = from.unwrap_or(0).max(store.first()?);
-                let messages = read_from(&store, from, limit - found.len())?;
-                found.extend(messages.into_iter().map(|message| (partition, message)));
+                let mut from = from.unwrap_or(0).max(store.first()?);
+                while found.len() < limit {
+                    let messages = read_from(&store, from, limit - found.len(), usize::MAX)?;
+                    let Some(last) = messages.last() else { break };
+                    from = last.offset + 1;
+                    let there = messages.into_iter().filter(|message| !dropped.contains(message.offset));
+                    found.extend(there.map(|message| (partition, message)));
+                }
             }
             Ok::<_, LogError>(found)
         });
@@ -221,7 +231,7 @@ async fn at_time(store: Arc<Store>, time: Micros) -> Result<Offset> {
         let mut from = store.offset_at(time)?.max(store.first()?);
         // The frame that may have it begins earlier.
         loop {
-            let messages = read_from(&store, from, 1000)?;
+            let messages = read_from(&store, from, 1000, LOOK_BYTES)?;
             let Some(last) = messages.last() else {
                 return Ok(from);
             };
@@ -234,13 +244,19 @@ async fn at_time(store: Arc<Store>, time: Micros) -> Result<Offset> {
     Ok(found.await.unwrap_or(Err(LogError::Closed))?)
 }
 
-/// Reads the disk if need be.
-pub(crate) fn read_from(store: &Store, from: Offset, limit: usize) -> std::result::Result<Vec<Message>, LogError> {
+/// No more messages than that, nor, but for the last one, more bytes. Reads the disk if need be.
+pub(crate) fn read_from(
+    store: &Store,
+    from: Offset,
+    limit: usize,
+    mut bytes: usize,
+) -> std::result::Result<Vec<Message>, LogError> {
     let (mut cursor, mut at, mut found) = (Cursor::default(), from, Vec::new());
-    while found.len() < limit {
+    while found.len() < limit && bytes > 0 {
         match store.at(&mut cursor, at)? {
             Next::Message(message, _) => {
                 at = message.offset + 1;
+                bytes = bytes.saturating_sub(message.bytes());
                 found.push(message);
             }
             Next::Gap { to, .. } => at = to,

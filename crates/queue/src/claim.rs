@@ -18,6 +18,7 @@ use crate::members::{MemberKind, Share};
 use crate::message::Message;
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
+use crate::ranges::Ranges;
 use crate::store::{Cursor, Next, Store};
 use crate::streams::Reading;
 use crate::times::micros;
@@ -296,10 +297,12 @@ impl Queue {
             state, cursor, older, ..
         } = &mut *inner;
         let before = out.len();
+        let dropped = self.has_letters.then(|| self.dropped.lock());
         let look = match state {
             State::Work(machine) => {
                 machine.advance(wanted.now);
                 let mut taker = Taker {
+                    dropped: dropped.as_deref(),
                     group,
                     store,
                     partition,
@@ -318,6 +321,7 @@ impl Queue {
             }
             State::Stream(machine) => {
                 let mut reading = Reading {
+                    dropped: dropped.as_deref(),
                     group,
                     store,
                     partition,
@@ -327,6 +331,7 @@ impl Queue {
                 reading.read_on(machine, cursor)
             }
         };
+        drop(dropped);
         let taken = out.get(before..).unwrap_or_default();
         inner.waits.observe(&self.latency, wanted.now, taken);
         part.delivered.add(&mut inner, taken.len() as u64);
@@ -542,6 +547,8 @@ impl Wanted {
 
 /// One look of a consumer at a partition of a work group.
 struct Taker<'a> {
+    /// Dead letters that were sent again or thrown away.
+    dropped: Option<&'a Ranges>,
     group: &'a Group,
     store: &'a Store,
     partition: u32,
@@ -607,9 +614,12 @@ impl Taker<'_> {
             return Shown::Full;
         }
         let group = self.group;
-        let passing = given
+        let mut passing = given
             .message
             .passing(group.name(), group.settings.filter.as_deref(), hint);
+        if let Some(dropped) = self.dropped {
+            passing.skip |= dropped.contains(passing.offset);
+        }
         match machine.pass(&passing, self.consumer, self.wanted.visibility, self.wanted.now) {
             Passed::Leased(lease) => {
                 given.delivery = lease.delivery;
@@ -627,6 +637,10 @@ impl Taker<'_> {
         let Some((offset, hint)) = machine.first_ready(self.consumer, self.wanted.now) else {
             return Ok(Again::Nothing);
         };
+        if self.dropped.is_some_and(|dropped| dropped.contains(offset)) {
+            machine.gone(offset, false, self.wanted.now);
+            return Ok(Again::Took);
+        }
         let found = match cursor.again(offset, hint).or_else(|| older.again(offset, hint)) {
             Some(message) => Next::Message(message, hint),
             None => self.store.at(older, offset)?,

@@ -62,7 +62,9 @@ impl Queue {
                 let moved = self.move_one(group, partition, &ending).await;
                 let now = self.clock.now();
                 let mut inner = part.inner.lock();
-                inner.details.remove(&offset);
+                if moved.is_ok() {
+                    inner.details.remove(&offset);
+                }
                 if let State::Work(machine) = &mut inner.state {
                     match &moved {
                         Ok(terminal) => {
@@ -208,7 +210,8 @@ impl Queue {
 
     /// The message at an offset, from wherever it is; `None` if it is gone.
     pub async fn find(&self, partition: u32, offset: Offset) -> Result<Option<Message>> {
-        let Some(store) = self.store(partition).cloned() else {
+        let store = self.store(partition).cloned();
+        let Some(store) = store.filter(|_| !self.is_dropped(offset)) else {
             return Ok(None);
         };
         let found = tokio::task::spawn_blocking(move || find(&store, offset)).await;

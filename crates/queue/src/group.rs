@@ -17,7 +17,7 @@ pub struct Group {
     pub(crate) id: u32,
     pub(crate) settings: GroupSettings,
     /// In the configuration or by a call, not by a consumer that joined: it does not expire.
-    pub(crate) declared: bool,
+    pub(crate) declared: AtomicBool,
     pub(crate) members: Mutex<Members>,
     /// Of the members, without their lock.
     pub(crate) shared: Arc<Shared>,
@@ -56,7 +56,7 @@ impl Group {
         Group {
             id,
             settings,
-            declared,
+            declared: AtomicBool::new(declared),
             shared: members.shared().clone(),
             members: Mutex::new(members),
             parts: parts.into_iter().collect(),
@@ -86,7 +86,7 @@ impl Group {
     }
 
     pub fn is_declared(&self) -> bool {
-        self.declared
+        self.declared.load(Ordering::Relaxed)
     }
 
     /// Messages that are not settled, or not committed; with those that are being appended.

@@ -8,7 +8,7 @@ use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{Micros, Offset, Records, Unit};
 
-use crate::admin::read_from;
+use crate::admin::{LOOK_BYTES, read_from};
 use crate::dead::PREFIX;
 use crate::error::{QueueError, Result};
 use crate::ids::MessageId;
@@ -21,6 +21,8 @@ use crate::times::micros;
 
 /// Looked at in one go.
 const LOOK: usize = 1000;
+/// Payloads, keys and properties of one page, about.
+const PAGE_BYTES: usize = 24 << 20;
 
 /// Which dead letters; what is not given matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,24 +84,30 @@ impl DeadFilter {
 }
 
 impl Queue {
-    /// Dead letters of this queue from `after` on, oldest first.
+    /// Dead letters of this queue from `after` on, oldest first; some 24 MiB at most.
     pub async fn dead_page(&self, filter: &DeadFilter, after: Option<Offset>, limit: usize) -> Result<DeadPage> {
-        let Some(dead) = self.known_dead_letters() else {
-            return Ok(DeadPage::default());
-        };
-        let mut page = DeadPage::default();
+        match self.known_dead_letters() {
+            Some(dead) => dead.letters_page(filter, after, limit).await,
+            None => Ok(DeadPage::default()),
+        }
+    }
+
+    /// The same of the queue in which they are.
+    async fn letters_page(&self, filter: &DeadFilter, after: Option<Offset>, limit: usize) -> Result<DeadPage> {
+        let (mut page, mut bytes) = (DeadPage::default(), 0);
         let mut from = after.map_or(0, |after| after + 1);
         loop {
-            let letters = dead.settled_apart(from, LOOK).await?;
+            let letters = self.letters_from(from).await?;
             let Some(last) = letters.last().map(|letter| letter.offset) else {
                 return Ok(page);
             };
             for letter in letters {
-                if page.letters.len() == limit {
+                if page.letters.len() == limit || bytes >= PAGE_BYTES {
                     page.next = page.letters.last().map(|letter| letter.offset);
                     return Ok(page);
                 }
-                if filter.matches(&letter) {
+                if filter.matches(&letter) && !self.is_dropped(letter.offset) {
+                    bytes += letter.bytes();
                     page.letters.push(letter);
                 }
             }
@@ -107,94 +115,171 @@ impl Queue {
         }
     }
 
+    /// Also those that were sent again or thrown away.
+    async fn letters_from(&self, from: Offset) -> Result<Vec<Message>> {
+        let Some(store) = self.store(0).cloned() else {
+            return Ok(Vec::new());
+        };
+        let from = from.max(store.first()?);
+        let read = tokio::task::spawn_blocking(move || read_from(&store, from, LOOK, LOOK_BYTES)).await;
+        Ok(read.unwrap_or(Err(thalweg_log::LogError::Closed))?)
+    }
+
     /// One dead letter with the queue in which it is, unless it was sent again or thrown away.
     pub async fn dead_letter(&self, letter: Offset) -> Result<Option<(Arc<Queue>, Message)>> {
-        let Some(dead) = self.known_dead_letters().filter(|dead| !dead.is_dropped(letter)) else {
+        let Some(dead) = self.known_dead_letters() else {
             return Ok(None);
         };
         let found = dead.find(0, letter).await?;
         Ok(found.map(|found| (dead, found)))
     }
 
-    /// Sends dead letters again; each is stored there and gone here in one commit. Returns how many.
+    /// Sends dead letters again; each is stored there and gone here in one commit. Those for a group that is gone stay.
     pub async fn resend(
         self: &Arc<Queue>,
         select: &DeadSelect,
         target: ResendTo,
         delay: Option<Duration>,
-    ) -> Result<u64> {
-        let Some(dead) = self.known_dead_letters() else {
-            return Ok(0);
+    ) -> Result<Resent> {
+        let mut resent = Resent::default();
+        let Some(mut chosen) = self.choose(select).await? else {
+            return Ok(resent);
         };
         let to = match &target {
             ResendTo::Source => self.clone(),
             ResendTo::Queue(name) => self.neighbour(name)?,
         };
-        let mut sent = 0;
-        for letter in self.selected(&dead, select).await? {
-            let not_before = delay.map(|delay| self.clock.now() + micros(delay));
-            let message = revived(&letter, matches!(target, ResendTo::Source), not_before);
-            let fact = dead.dropped_fact(letter.offset)?;
-            to.produce_with(vec![message], fact.into_iter().collect()).await?;
-            dead.is_gone(letter.offset);
-            sent += 1;
+        let to_source = matches!(target, ResendTo::Source);
+        loop {
+            let letters = chosen.next().await?;
+            if letters.is_empty() {
+                return Ok(resent);
+            }
+            for letter in letters {
+                match self.resend_one(&chosen.dead, &to, &letter, to_source, delay).await {
+                    Ok(()) => resent.count += 1,
+                    Err(error) => {
+                        resent.stopped = Some(error);
+                        return Ok(resent);
+                    }
+                }
+            }
         }
-        Ok(sent)
+    }
+
+    async fn resend_one(
+        &self,
+        dead: &Queue,
+        to: &Arc<Queue>,
+        letter: &Message,
+        to_source: bool,
+        delay: Option<Duration>,
+    ) -> Result<()> {
+        let group = died_in(letter).filter(|_| to_source);
+        if let Some(group) = group {
+            to.group(group)?;
+        }
+        let not_before = delay.map(|delay| self.clock.now() + micros(delay));
+        let message = revived(letter, group, not_before);
+        let fact = dead.dropped_fact(letter.offset)?;
+        to.produce_with(vec![message], fact.into_iter().collect()).await?;
+        dead.is_gone(letter.offset);
+        Ok(())
     }
 
     /// Throws dead letters away. Returns how many.
     pub async fn purge_dead(self: &Arc<Queue>, select: &DeadSelect) -> Result<u64> {
-        let Some(dead) = self.known_dead_letters() else {
-            return Ok(0);
+        let mut purged = 0;
+        let Some(mut chosen) = self.choose(select).await? else {
+            return Ok(purged);
         };
-        let letters = self.selected(&dead, select).await?;
-        for letter in &letters {
-            if let Some((id, records)) = dead.dropped_fact(letter.offset)? {
-                dead.log
-                    .append(Unit::default().and_of(Kind::State, id, records), None)
-                    .await?;
+        loop {
+            let letters = chosen.next().await?;
+            if letters.is_empty() {
+                return Ok(purged);
             }
-            dead.is_gone(letter.offset);
-        }
-        Ok(letters.len() as u64)
-    }
-
-    async fn selected(&self, dead: &Arc<Queue>, select: &DeadSelect) -> Result<Vec<Message>> {
-        match select {
-            DeadSelect::Filter(filter) => Ok(self.dead_page(filter, None, usize::MAX).await?.letters),
-            DeadSelect::Ids(ids) => {
-                let mut letters = Vec::with_capacity(ids.len());
-                for id in ids {
-                    let own = id.queue == *dead.name();
-                    let found = if own && !dead.is_dropped(id.offset) {
-                        dead.find(id.partition, id.offset).await?
-                    } else {
-                        None
-                    };
-                    letters.push(found.ok_or_else(|| QueueError::MessageNotFound { id: id.clone() })?);
+            for letter in letters {
+                if let Some((id, records)) = chosen.dead.dropped_fact(letter.offset)? {
+                    let unit = Unit::default().and_of(Kind::State, id, records);
+                    chosen.dead.log.append(unit, None).await?;
                 }
-                Ok(letters)
+                chosen.dead.is_gone(letter.offset);
+                purged += 1;
             }
         }
     }
 
-    /// Those that were not sent again or thrown away.
-    async fn settled_apart(&self, from: Offset, limit: usize) -> Result<Vec<Message>> {
-        let Some(store) = self.store(0).cloned() else {
-            return Ok(Vec::new());
-        };
-        let from = from.max(store.first()?);
-        let read = tokio::task::spawn_blocking(move || read_from(&store, from, limit)).await;
-        let mut letters = read.unwrap_or(Err(thalweg_log::LogError::Closed))?;
-        letters.retain(|letter| !self.is_dropped(letter.offset));
-        Ok(letters)
+    /// The letters that are there now and are meant; `None` if there have never been any. Each id is that of a letter.
+    async fn choose<'a>(&self, select: &'a DeadSelect) -> Result<Option<Chosen<'a>>> {
+        let dead = self.known_dead_letters();
+        if let DeadSelect::Ids(ids) = select {
+            for id in ids {
+                let found = match &dead {
+                    Some(dead) if id.queue == *dead.name() => dead.find(id.partition, id.offset).await?,
+                    _ => None,
+                };
+                found.ok_or_else(|| QueueError::MessageNotFound { id: id.clone() })?;
+            }
+        }
+        let Some(dead) = dead else { return Ok(None) };
+        let end = dead.store(0).map_or(Ok(0), |store| store.next())?;
+        Ok(Some(Chosen {
+            dead,
+            select,
+            done: 0,
+            after: None,
+            end,
+        }))
+    }
+}
+
+/// What a call of [`Queue::resend`] came to.
+#[derive(Debug, Default)]
+pub struct Resent {
+    pub count: u64,
+    /// Why it went no further, if it has not sent them all.
+    pub stopped: Option<QueueError>,
+}
+
+/// A way through the letters that are meant, few at a time: all of them need not fit into memory.
+struct Chosen<'a> {
+    dead: Arc<Queue>,
+    select: &'a DeadSelect,
+    /// Ids.
+    done: usize,
+    after: Option<Offset>,
+    /// Those that die while it goes on are not meant, or it might not end.
+    end: Offset,
+}
+
+impl Chosen<'_> {
+    /// None at the end.
+    async fn next(&mut self) -> Result<Vec<Message>> {
+        match self.select {
+            DeadSelect::Filter(filter) => {
+                let mut page = self.dead.letters_page(filter, self.after, LOOK).await?;
+                page.letters.retain(|letter| letter.offset < self.end);
+                self.after = page.letters.last().map(|letter| letter.offset).or(self.after);
+                Ok(page.letters)
+            }
+            DeadSelect::Ids(ids) => {
+                while let Some(id) = ids.get(self.done) {
+                    self.done += 1;
+                    // One that is named twice is gone by now.
+                    if let Some(letter) = self.dead.find(id.partition, id.offset).await? {
+                        return Ok(vec![letter]);
+                    }
+                }
+                Ok(Vec::new())
+            }
+        }
     }
 }
 
 impl Queue {
     /// Whether a letter was sent again or thrown away.
     pub(crate) fn is_dropped(&self, offset: Offset) -> bool {
-        self.dropped.lock().contains(offset)
+        self.has_letters && self.dropped.lock().contains(offset)
     }
 
     /// The record that says so, for the log; none in memory.
@@ -246,13 +331,17 @@ fn record_of(ranges: &Ranges) -> Vec<u8> {
     value
 }
 
-/// A dead letter as the message that it was.
-fn revived(letter: &Message, to_source: bool, not_before: Option<Micros>) -> NewMessage {
+/// The group in which a letter died.
+fn died_in(letter: &Message) -> Option<&str> {
+    let mut properties = letter.properties.as_ref().iter();
+    let found = properties.find(|(name, _)| name.strip_prefix(PREFIX) == Some("group"));
+    found.map(|(_, group)| group)
+}
+
+/// A dead letter as the message that it was, for one group if it is for one.
+fn revived(letter: &Message, group: Option<&str>, not_before: Option<Micros>) -> NewMessage {
     let properties = letter.properties.as_ref();
-    let group = properties
-        .iter()
-        .find(|(name, _)| name.strip_prefix(PREFIX) == Some("group"));
-    let target = group.filter(|_| to_source).map(|(_, group)| (TARGET_GROUP, group));
+    let target = group.map(|group| (TARGET_GROUP, group));
     let kept = properties
         .iter()
         .filter(|(name, _)| !name.starts_with(PREFIX) && *name != TARGET_GROUP);

@@ -52,7 +52,7 @@ pub use died::DeadLetterListener;
 pub use error::{QueueError, Result};
 pub use group::{Group, GroupCounters};
 pub use ids::{IdError, MessageId, Receipt};
-pub use letters::{DeadFilter, DeadPage, DeadSelect, ResendTo};
+pub use letters::{DeadFilter, DeadPage, DeadSelect, ResendTo, Resent};
 pub use message::{Message, NewMessage};
 pub use placement::together;
 pub use produce::{Produced, Producing};

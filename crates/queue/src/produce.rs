@@ -387,11 +387,12 @@ impl Queue {
             return Err(message);
         }
         let (bytes, now) = (message.bytes() as u64, self.clock.now());
+        let mut admission = self.admission.lock();
+        // Under the lock, since partitions may be added while nobody holds it.
         let partition = self.partition_for(message.key.as_deref());
         let Some(store) = self.memory(partition) else {
             return Err(message);
         };
-        let mut admission = self.admission.lock();
         if let Err(error) = self.may_take(message.payload.len() as u64, admission.settings.max_message_size) {
             return Ok(Err(error));
         }

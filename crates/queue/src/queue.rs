@@ -23,6 +23,7 @@ use crate::ids::{MessageId, Receipt};
 use crate::latency::Latency;
 use crate::machine::{self, Backoff, Policy};
 use crate::metrics::{ByCode, ByReason};
+use crate::names::NameKind;
 use crate::part::State;
 use crate::queues::{Home, no_group};
 use crate::ranges::Ranges;
@@ -60,6 +61,8 @@ pub struct Queue {
     pub(crate) latency: Latency,
     pub(crate) rates: Mutex<Rates>,
     pub(crate) keeper: Keeper,
+    /// Its messages are dead letters of another queue.
+    pub(crate) has_letters: bool,
     /// Dead letters that are gone from the middle.
     pub(crate) dropped: Mutex<Ranges>,
     pub(crate) removed: AtomicBool,
@@ -139,6 +142,7 @@ impl Queue {
         let dedup = Dedup::new(parts.settings.dedup_window);
         let settings = Arc::new(parts.settings);
         let memory = (parts.durability == Durability::Memory).then(|| budget::Allowance::of(parts.memory));
+        let has_letters = NameKind::of(&parts.name) == NameKind::DeadLetter;
         Queue {
             id: parts.id,
             name: parts.name,
@@ -163,6 +167,7 @@ impl Queue {
                 call: Notify::new(),
                 trim: AtomicBool::new(false),
             },
+            has_letters,
             dropped: Mutex::default(),
             removed: AtomicBool::new(false),
             compacted: Arc::default(),
@@ -312,6 +317,17 @@ impl Queue {
     /// The largest backlog, by which the queue is limited.
     pub fn depth(&self) -> u64 {
         self.admission.lock().depth()
+    }
+
+    /// Messages that a group has yet to read, or that are kept whoever has read them.
+    pub(crate) fn kept(&self) -> u64 {
+        let by_policy = self.settings_now().retention.mode == settings::RetentionMode::Policy;
+        let admission = self.admission.lock();
+        let unread = admission.groups.iter().map(|group| group.backlog()).max();
+        match unread {
+            Some(unread) if !by_policy => unread,
+            _ => admission.retained,
+        }
     }
 
     pub fn bytes(&self) -> u64 {

@@ -119,34 +119,48 @@ impl Queues {
     /// Changes what may be changed. Durable when this returns.
     pub async fn configure(&self, name: &str, settings: QueueSettings) -> Result<()> {
         let _changes = self.home.changes.lock().await;
-        self.home.check(&settings)?;
         let queue = self.get(name)?;
+        self.home.check(name, &settings)?;
         let old = queue.settings();
-        old.may_become(&settings, queue.depth(), self.home.options.durability)?;
+        let may_become = || old.may_become(&settings, queue.depth(), self.home.options.durability);
+        may_become()?;
+        settings
+            .groups
+            .iter()
+            .try_for_each(|group| may_be_declared(&queue, group))?;
         let mut entry = queue.entry();
         entry.settings = settings.clone();
-        self.home.add_partitions(&queue, settings.partitions).await?;
+        let grows = settings.partitions > queue.partition_count();
+        let mut still = None;
+        if grows {
+            // Under an order a key moves only while the queue is empty: nobody may come between the look and the new number.
+            self.home.make_partitions(&queue, settings.partitions).await?;
+            still = Some(queue.still().await);
+            if let Err(error) = may_become() {
+                drop(still);
+                self.home.unmake_partitions(&queue, settings.partitions).await;
+                return Err(error);
+            }
+        }
         self.home
             .catalog
             .put(self.home.log.as_ref(), queue.name(), entry, self.home.clock.now())
             .await?;
+        self.home.publish_partitions(&queue, settings.partitions);
         queue.set_settings(settings.clone());
-        for group in &settings.groups {
-            if queue.known_group(&group.name).is_none() {
-                self.home.add_group(&queue, group.clone(), true).await?;
-            }
-        }
-        Ok(())
+        drop(still);
+        self.home.declare_groups(&queue, &old.groups, &settings.groups).await
     }
 
     /// A queue goes with all that is in it; one that is not empty only by `force`. Durable when this returns.
     pub async fn remove(&self, name: &str, force: bool) -> Result<()> {
         let _changes = self.home.changes.lock().await;
         let queue = self.get(name)?;
-        let depth = queue.depth();
-        if depth > 0 && !force {
+        let kept = queue.kept();
+        if kept > 0 && !force {
             return Err(QueueError::invalid(format!(
-                "queue {name} holds {depth} messages; let consumers finish, purge it, or delete it with force=true"
+                "queue {name} holds {kept} messages that a group has yet to read or its retention keeps; let consumers \
+                 finish, purge it, or delete it with force=true"
             )));
         }
         let home = &self.home;
@@ -173,16 +187,22 @@ impl Queues {
         self.home.add_group(queue, settings, false).await
     }
 
-    /// A new group that does not expire. Durable when this returns.
+    /// A group that does not expire: a new one, or one that a consumer has made. Durable when this returns.
     pub async fn create_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
         let _changes = self.home.changes.lock().await;
-        if queue.known_group(&settings.name).is_some() {
+        let Some(group) = queue.known_group(&settings.name) else {
+            return self.home.add_group(queue, settings, true).await;
+        };
+        if group.is_declared() {
             return Err(QueueError::GroupExists {
                 queue: queue.name().clone(),
                 group: settings.name,
             });
         }
-        self.home.add_group(queue, settings, true).await
+        may_be_declared(queue, &settings)?;
+        group.declared.store(true, Ordering::Relaxed);
+        self.home.save(queue).await?;
+        Ok(group)
     }
 
     /// A group goes with what it has settled and not settled. Durable when this returns.
@@ -260,6 +280,28 @@ fn same(queue: &Queue, group: Arc<Group>, settings: &GroupSettings) -> Result<Ar
     )))
 }
 
+/// Whether a group of that name, if there is one, is what is declared. Where it begins concerns new groups only.
+fn may_be_declared(queue: &Queue, wanted: &GroupSettings) -> Result<()> {
+    let Some(known) = queue.known_group(&wanted.name) else {
+        return Ok(());
+    };
+    let known = &known.settings;
+    if (known.mode, &known.filter) == (wanted.mode, &wanted.filter) {
+        return Ok(());
+    }
+    let shown = |group: &GroupSettings| {
+        let filter = group.filter.as_deref().unwrap_or("#");
+        format!("mode {} and filter {filter}", group.mode.name())
+    };
+    Err(QueueError::invalid(format!(
+        "group {} of queue {} has {}, which cannot become {}; delete the group first, or declare another name",
+        wanted.name,
+        queue.name(),
+        shown(known),
+        shown(wanted)
+    )))
+}
+
 impl Home {
     pub fn get(&self, name: &str) -> Result<Arc<Queue>> {
         self.queues
@@ -303,7 +345,11 @@ impl Home {
     }
 
     /// Better an error than a setting that does nothing.
-    fn check(&self, settings: &QueueSettings) -> Result<()> {
+    fn check(&self, name: &str, settings: &QueueSettings) -> Result<()> {
+        settings.check_dead_letters(name)?;
+        if let Some((key, why)) = settings.without_effect() {
+            return Err(QueueError::invalid(format!("{key}: {why}")));
+        }
         let (key, instead) = if settings.dlq.webhook.is_some() && self.listener.get().is_none() {
             ("dlq.webhook: not in this process", "calls nobody; ask for dead letters")
         } else if settings.compaction.enabled && self.durability_of(settings) == Durability::Memory {
@@ -322,7 +368,7 @@ impl Home {
     }
 
     async fn create(self: &Arc<Home>, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
-        self.check(&settings)?;
+        self.check(name, &settings)?;
         check_name(name).map_err(|error| QueueError::invalid(error.to_string()))?;
         if self.queues.read().contains_key(name) {
             return Err(QueueError::QueueExists {
@@ -392,17 +438,68 @@ impl Home {
         Ok(())
     }
 
-    async fn add_partitions(self: &Arc<Home>, queue: &Arc<Queue>, count: u32) -> Result<()> {
+    /// Of the log; nobody uses them yet.
+    async fn make_partitions(&self, queue: &Arc<Queue>, count: u32) -> Result<()> {
         for partition in queue.partition_count()..count {
             self.make_partition(queue, partition).await?;
             if !queue.is_in_memory() {
                 self.log.listen(queue.data_id(partition), queue.listener(partition))?;
             }
+        }
+        Ok(())
+    }
+
+    async fn unmake_partitions(&self, queue: &Queue, count: u32) {
+        for partition in queue.partition_count()..count {
+            for id in [queue.data_id(partition), queue.state_id(partition)] {
+                // Another attempt finds what is left, and uses it.
+                if !queue.is_in_memory()
+                    && let Err(error) = self.log.remove(id).await
+                {
+                    tracing::warn!(queue = %queue.name(), %error, "a partition that is not needed is left behind");
+                }
+            }
+        }
+    }
+
+    /// They are the queue's from now on.
+    fn publish_partitions(&self, queue: &Queue, count: u32) {
+        for partition in queue.partition_count()..count {
             for group in queue.groups() {
                 group.add_part(Part::new(new_state(queue, &group.settings, partition, 0)));
                 group.members.lock().set_partitions(self.clock.now(), partition + 1);
             }
             queue.add_store(queue.new_store(partition));
+        }
+    }
+
+    /// Groups of the list are declared, whoever made them; those that have left it are not any more, and may expire.
+    async fn declare_groups(
+        self: &Arc<Home>,
+        queue: &Arc<Queue>,
+        old: &[GroupSettings],
+        new: &[GroupSettings],
+    ) -> Result<()> {
+        let mut changed = false;
+        for group in new {
+            match queue.known_group(&group.name) {
+                Some(known) => changed |= !known.declared.swap(true, Ordering::Relaxed),
+                None => drop(self.add_group(queue, group.clone(), true).await?),
+            }
+        }
+        let left = |group: &&GroupSettings| !new.iter().any(|other| other.name == group.name);
+        for group in old
+            .iter()
+            .filter(left)
+            .filter_map(|group| queue.known_group(&group.name))
+        {
+            changed |= group.declared.swap(false, Ordering::Relaxed);
+            // Its time begins now.
+            group.members.lock().restore_empty(self.clock.now());
+        }
+        if changed {
+            self.save(queue).await?;
+            queue.look_at(self.clock.now());
         }
         Ok(())
     }
@@ -449,6 +546,12 @@ impl Home {
         let Some(group) = queue.remove_group(name) else {
             return Err(no_group(queue, name));
         };
+        // What is not there is not declared either: whoever declares it anew gets it anew.
+        let mut settings = (*queue.settings()).clone();
+        if settings.groups.iter().any(|group| group.name == name) {
+            settings.groups.retain(|group| group.name != name);
+            queue.set_settings(settings);
+        }
         self.save(queue).await?;
         group.wake();
         queue.settled(&group);
@@ -547,7 +650,7 @@ impl Queue {
                 .map(|group| GroupEntry {
                     id: group.id,
                     settings: group.settings.clone(),
-                    declared: group.declared,
+                    declared: group.is_declared(),
                     paused: group.is_paused(),
                     unused_since: group.members.lock().empty_since().filter(|_| !group.is_declared()),
                 })

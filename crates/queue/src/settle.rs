@@ -13,6 +13,7 @@ use crate::ids::Receipt;
 use crate::machine::{FailOutcome, SettleError, StreamError};
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
+use crate::store::{Cursor, Next};
 use crate::times::micros;
 
 /// What became of one message.
@@ -112,6 +113,35 @@ impl Queue {
         }
     }
 
+    /// The same for many: one lock and one record of state for those that follow each other in one partition. Messages that
+    /// somebody else has by now, or that are settled, are left as they are.
+    pub fn ack_all<'a>(&self, group: &Group, receipts: impl Iterator<Item = &'a Receipt>) -> Result<()> {
+        let now = self.clock.now();
+        let mut receipts = receipts.peekable();
+        while let Some(partition) = receipts.peek().map(|receipt| receipt.id.partition) {
+            let run = std::iter::from_fn(|| receipts.next_if(|receipt| receipt.id.partition == partition));
+            let Some(part) = group.part(partition) else {
+                run.for_each(drop);
+                continue;
+            };
+            let mut inner = part.inner.lock();
+            let mut acked = 0;
+            for receipt in run {
+                let offset = receipt.id.offset;
+                acked += u64::from(match &mut inner.state {
+                    State::Work(machine) => machine.ack(offset, receipt.delivery, now).is_ok(),
+                    State::Stream(machine) => machine.ack(offset).is_ok(),
+                });
+            }
+            part.acked.add(&mut inner, acked);
+            self.after(group, partition, part, &mut inner, now)?;
+            drop(inner);
+            self.free_memory(partition, part);
+            self.settled_in(group, partition);
+        }
+        Ok(())
+    }
+
     /// Returns whether messages have to leave now.
     fn settle_in(
         &self,
@@ -142,6 +172,9 @@ impl Queue {
             if let Err(why) = done {
                 let offset = receipt.id.offset;
                 let error = match self.is_there(partition, offset) {
+                    true if self.is_delayed_unread(partition, offset, &inner, now) => QueueError::NotLeased {
+                        receipt: receipt.clone(),
+                    },
                     true => why.error(receipt.clone()),
                     false => self.unknown(partition, offset),
                 };
@@ -183,6 +216,18 @@ impl Queue {
     fn is_there(&self, partition: u32, offset: u64) -> bool {
         let next = self.store(partition).and_then(|store| store.next().ok());
         next.is_none_or(|next| offset < next)
+    }
+
+    /// Whether a message is delayed that the machine has not come to. What would have to be read from a disk counts as ready.
+    fn is_delayed_unread(&self, partition: u32, offset: u64, inner: &Inner, now: Micros) -> bool {
+        let is_unread = matches!(&inner.state, State::Work(machine) if offset >= machine.cursor());
+        let Some(store) = self.store(partition).filter(|_| is_unread) else {
+            return false;
+        };
+        match store.at(&mut Cursor::default(), offset) {
+            Ok(Next::Message(message, _)) => message.offset == offset && message.not_before.is_some_and(|at| at > now),
+            _ => false,
+        }
     }
 
     fn unknown(&self, partition: u32, offset: u64) -> QueueError {

@@ -10,6 +10,7 @@ use crate::group::Group;
 use crate::machine::Counts;
 use crate::part::State;
 use crate::queue::Queue;
+use crate::settings::GroupMode;
 use crate::store::{Cursor, Next};
 
 /// A queue at one moment.
@@ -42,6 +43,11 @@ pub struct GroupStats {
     pub backlog: u64,
     pub counts: Counts,
     pub delivered: u64,
+    /// By the verdicts of consumers, since the start of the process.
+    pub acked: u64,
+    pub nacked: u64,
+    pub rejected: u64,
+    pub expired: u64,
     pub paused: bool,
     pub declared: bool,
     /// First offset that is not settled, or the committed one, by partition.
@@ -117,15 +123,25 @@ impl Group {
                 State::Stream(machine) => positions.push(machine.committed()),
             }
         }
+        let backlog = self.backlog();
+        if self.is_work() {
+            // What the cursors have not passed is ready, too.
+            let others = counts.delayed + counts.leased + counts.waiting + counts.ending;
+            counts.ready = backlog.saturating_sub(others);
+        }
         let members = self.members.lock();
         GroupStats {
             name: self.name().clone(),
             mode: self.settings.mode.name(),
-            backlog: self.backlog(),
+            backlog,
             counts,
             delivered: self.delivered(),
+            acked: self.acked(),
+            nacked: self.counters.nacked.load(Ordering::Relaxed),
+            rejected: self.counters.rejected.load(Ordering::Relaxed),
+            expired: self.counters.expired.load(Ordering::Relaxed),
             paused: self.is_paused(),
-            declared: self.declared,
+            declared: self.is_declared(),
             positions,
             generation: members.generation(),
             consumers: members
@@ -214,7 +230,7 @@ impl GroupStats {
             })
             .collect();
         let counts = &self.counts;
-        json!({
+        let mut shown = json!({
             "name": self.name.as_str(),
             "mode": self.mode,
             "backlog": self.backlog,
@@ -224,9 +240,11 @@ impl GroupStats {
             "waiting": counts.waiting,
             "leaving": counts.ending,
             "held": counts.held,
-            "acked": counts.acked,
+            "acked": self.acked,
+            "nacked": self.nacked,
+            "rejected": self.rejected,
             "dead": counts.dead,
-            "expired": counts.expired,
+            "expired": self.expired,
             "dropped": counts.dropped,
             "lost": counts.lost,
             "redelivered": counts.redelivered,
@@ -236,7 +254,11 @@ impl GroupStats {
             "positions": self.positions,
             "generation": self.generation,
             "consumers": consumers,
-        })
+        });
+        if self.mode == GroupMode::Stream.name() {
+            shown["lag"] = self.backlog.into();
+        }
+        shown
     }
 }
 

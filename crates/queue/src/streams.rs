@@ -15,10 +15,13 @@ use crate::group::Group;
 use crate::machine::StreamMachine;
 use crate::message::Message;
 use crate::part::State;
+use crate::ranges::Ranges;
 use crate::store::{Cursor, Next, Store};
 
 /// One look of a consumer at a partition of a stream group.
 pub(crate) struct Reading<'a> {
+    /// Dead letters that were sent again or thrown away.
+    pub dropped: Option<&'a Ranges>,
     pub group: &'a Group,
     pub store: &'a Store,
     pub partition: u32,
@@ -87,7 +90,8 @@ impl Reading<'_> {
     }
 
     fn is_mine(&self, message: &Message) -> bool {
-        message.is_for(self.group.name(), self.group.settings.filter.as_deref())
+        let dropped = self.dropped.is_some_and(|dropped| dropped.contains(message.offset));
+        !dropped && message.is_for(self.group.name(), self.group.settings.filter.as_deref())
     }
 
     fn is_wanted(&self, message: &Message) -> bool {

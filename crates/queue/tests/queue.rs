@@ -250,7 +250,7 @@ async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
     let sent = queue
         .resend(&DeadSelect::Ids(vec![id.clone()]), ResendTo::Source, None)
         .await;
-    assert_eq!(sent.unwrap(), 1);
+    assert_eq!(sent.unwrap().count, 1);
     assert!(
         queue
             .dead_page(&DeadFilter::default(), None, 10)

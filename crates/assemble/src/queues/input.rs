@@ -91,7 +91,8 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
 
 impl InputSpec for Spec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
-        // Two inputs of one file are two consumers; after a restart they are the same.
+        // Two inputs of one file are two consumers. After a restart they are others: leases of this process end with it, so
+        // nobody has to come back for them.
         let consumer = self.options.consumer.clone();
         let consumer = consumer.unwrap_or_else(|| format!("{}@{}", context.source, std::process::id()));
         Ok(Box::new(QueueInput {
@@ -279,16 +280,9 @@ impl Taken {
         self.open.lock().retain(|known| !self.receipts.contains(known));
         let refused = std::mem::take(&mut *self.refused.lock());
         let is_refused = |receipt: &&Receipt| refused.iter().any(|(known, _)| known == *receipt);
-        let mut others = self.receipts.iter().filter(|receipt| !is_refused(receipt));
+        let others = self.receipts.iter().filter(|receipt| !is_refused(receipt));
         let settled = match outcome {
-            Outcome::Acked => others.try_for_each(|receipt| {
-                let id = &receipt.id;
-                match self.queue.ack(&self.group, id.partition, id.offset, receipt.delivery) {
-                    // Its lease was over and somebody else has it.
-                    Err(QueueError::LeaseLost { .. } | QueueError::Gone { .. }) => Ok(()),
-                    done => done,
-                }
-            }),
+            Outcome::Acked => self.queue.ack_all(&self.group, others),
             Outcome::Nacked => {
                 let others: Vec<Receipt> = others.cloned().collect();
                 self.queue.give_back(&self.group, &others, false)

@@ -59,6 +59,9 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
         match properties.expect_map() {
             Ok(map) => {
                 for (property, value) in map.iter() {
+                    if let Some(message) = misplaced(property.as_str()) {
+                        context.diagnostics.error(value, message);
+                    }
                     known.push((property.as_str().to_owned(), context.interpolation(value)?));
                 }
             }
@@ -77,6 +80,18 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Store
         fields: Arc::new(fields),
         batching,
     }))
+}
+
+/// These say something to the queue; as properties they would only be kept.
+fn misplaced(property: &str) -> Option<String> {
+    let instead = match property {
+        "partition-key" => "set the field key instead",
+        "delay" => "set the field delay instead",
+        "deliver-at" => "set the field delay instead, to the time that is left",
+        "dedup-id" => "leave it out, since this output sends no dedup-ids",
+        _ => return None,
+    };
+    Some(format!("a property {property} has no effect here; {instead}"))
 }
 
 /// `None` after a mistake.

@@ -260,6 +260,7 @@ async fn under_paths_that_say_so_every_refusal_is_a_problem_with_a_code() {
         ("POST", "/api/things/a", &[all][..], &large, 413, "message_too_large"),
         ("PUT", "/api/things/a", &[all][..], "", 405, "method_not_allowed"),
         ("POST", "/api/things", &[all][..], "", 404, "not_found"),
+        ("GET", "/api/v1/nope", &[all][..], "", 404, "not_found"),
     ] {
         let answer = send(&running, method, path, headers, body).await;
         assert_eq!(answer.status, status, "{method} {path}");

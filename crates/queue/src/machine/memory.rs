@@ -45,6 +45,11 @@ impl Memory {
         self.ends.get(&offset).copied()
     }
 
+    /// Older ones may have been forgotten.
+    pub fn is_full(&self) -> bool {
+        self.order.len() >= REMEMBERED
+    }
+
     /// Forgets everything from `to` on: those messages are unsettled again.
     pub fn forget_from(&mut self, to: Offset) {
         self.order.retain(|offset| *offset < to);

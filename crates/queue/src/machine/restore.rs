@@ -15,6 +15,7 @@ use super::codec::{Facts, Reader, terminal};
 use super::entry::{Entry, NEVER, State};
 use super::journal::{self, LEASE_RUN_MAX, LeaseContext};
 use super::memory::Memory;
+use super::rewind::keeps_number;
 use super::sleepers::{SPAN, Sleepers};
 use super::window::{Slot, Window};
 use super::{Damaged, Machine, Passing, Policy, Terminal, WINDOW_MAX, checkpoint};
@@ -314,13 +315,20 @@ impl Restoring {
             journal::SEEK => {
                 let to = body.u64()?;
                 self.sought = true;
-                self.active.split_off(&to);
+                let floor = self.floor().min(to);
+                let again = self.active.split_off(&to);
                 self.asleep.remove_range(to..Offset::MAX);
                 self.memory.forget_from(to);
                 if to <= self.floor() {
                     self.settled.reset(to);
                 } else {
                     (to..self.settled.end()).for_each(|offset| self.settled.clear(offset));
+                }
+                for (offset, mut facts) in again {
+                    if facts.reason.is_none() && keeps_number(facts.deliveries, offset, floor) {
+                        facts.state = State::Ready;
+                        self.active.insert(offset, facts);
+                    }
                 }
                 Ok(())
             }

@@ -3,7 +3,8 @@
 use thalweg_log::Offset;
 
 use super::chain::Chain;
-use super::{Machine, Terminal};
+use super::entry::State;
+use super::{Machine, Terminal, WINDOW_MAX};
 
 impl Machine {
     /// Drops everything below `next`, the end of the partition.
@@ -29,28 +30,34 @@ impl Machine {
         self.check();
     }
 
-    /// Everything from `to` on is ready and was never delivered. Only backwards (forwards is `purge`);
-    /// returns the cursor. The caller keeps
-    /// `to` at or above the oldest retained offset.
+    /// Everything from `to` on is ready again. What was handed out and is not settled keeps the number of its last delivery,
+    /// so that receipts from before never settle what others get; the rest is as if never delivered. Only backwards (forwards
+    /// is `purge`); returns the cursor. The caller keeps `to` at or above the oldest retained offset.
     pub fn seek(&mut self, to: Offset) -> Offset {
         if to > self.cursor {
             return self.cursor;
         }
-        let again: Vec<u32> = self
-            .store
-            .entries
-            .iter()
-            .filter(|(_, at)| at.offset >= to)
-            .map(|(entry, _)| entry)
-            .collect();
-        for entry in again {
-            let at = *self.store.entries.get(entry);
-            self.detach(entry);
-            self.store.entries.remove(entry);
-            if at.held {
-                self.held.remove(&at.offset);
+        let active = self.store.entries.iter().filter(|(_, at)| at.offset >= to);
+        let mut again: Vec<(Offset, u32)> = active.map(|(entry, at)| (at.offset, entry)).collect();
+        again.sort_unstable();
+        let floor = self.floor().min(to);
+        // Lanes hand out nothing behind it.
+        self.cursor = to;
+        again.retain(|(offset, entry)| {
+            if self.store.entries.get(*entry).held {
+                self.held.remove(offset);
             }
-        }
+            let keeps = keeps_number(self.store.entries.get(*entry).deliveries, *offset, floor);
+            let keeps = keeps && self.store.entries.get(*entry).reason.is_none();
+            match keeps {
+                true => self.call_back(*entry),
+                false => {
+                    self.detach(*entry);
+                    self.store.entries.remove(*entry);
+                }
+            }
+            keeps
+        });
         self.sleepers.remove_range(to..Offset::MAX);
         if to <= self.floor() {
             self.window.reset(to);
@@ -59,11 +66,34 @@ impl Machine {
                 self.window.clear(offset);
             }
         }
+        for (offset, entry) in &again {
+            self.store.entries.get_mut(*entry).held = false;
+            self.window.set_active(*offset, *entry);
+        }
+        self.ahead = again.len() as u64;
         self.memory.forget_from(to);
-        self.cursor = to;
-        self.ahead = 0;
         self.journal.seek(to);
+        self.skip_ahead();
         self.check();
         self.cursor
     }
+
+    /// Ready, whoever has it.
+    fn call_back(&mut self, entry: u32) {
+        match self.store.entries.get(entry).state {
+            State::Leased => self.give_back(entry),
+            State::Waiting => {
+                self.wheel.cancel(&mut self.store.entries, entry);
+                self.make_ready(entry);
+            }
+            // Its lane may be closed now.
+            _ => self.refresh_lane_of(entry),
+        }
+    }
+}
+
+/// Whether a message that was delivered so often is remembered over a seek. Further from the floor than the window is wide
+/// it cannot be; then its deliveries count anew.
+pub(super) fn keeps_number(deliveries: u32, offset: Offset, floor: Offset) -> bool {
+    deliveries > 0 && offset - floor < WINDOW_MAX
 }

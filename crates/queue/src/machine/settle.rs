@@ -13,7 +13,7 @@ impl Machine {
     pub fn ack(&mut self, offset: Offset, delivery: u32, now: Micros) -> Result<AckOutcome, SettleError> {
         let entry = match self.find(offset) {
             Found::Active(entry) => entry,
-            Found::Settled(Terminal::Acked, last) if last.is_none_or(|last| last == delivery) => {
+            Found::Settled(Terminal::Acked, last) if self.may_have_been_last(last, delivery) => {
                 return Ok(AckOutcome::Repeated);
             }
             Found::Settled(..) => return Err(SettleError::Gone),
@@ -29,6 +29,16 @@ impl Machine {
         }
         self.settle(entry, Terminal::Acked, now);
         Ok(AckOutcome::Acked)
+    }
+
+    /// Whether an acked message was acked with this delivery, as far as that is remembered.
+    fn may_have_been_last(&self, last: Option<u32>, delivery: u32) -> bool {
+        match last {
+            Some(last) => delivery == last,
+            // Others than the first are remembered, but not for ever.
+            None if self.memory.is_full() => (1..=self.policy.max_retries.saturating_add(1)).contains(&delivery),
+            None => delivery == 1,
+        }
     }
 
     /// Failed: again after `delay`, or after the backoff of the policy.
@@ -237,7 +247,7 @@ impl Machine {
         }
     }
 
-    fn give_back(&mut self, entry: u32) {
+    pub(super) fn give_back(&mut self, entry: u32) {
         self.unlease(entry);
         self.make_ready(entry);
     }

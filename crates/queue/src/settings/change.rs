@@ -7,6 +7,7 @@ use thalweg_log::Durability;
 
 use super::{Ordering, QueueSettings};
 use crate::error::{QueueError, Result};
+use crate::names::dead_letter_name;
 
 impl QueueSettings {
     /// Whether a queue with these settings and so many messages not settled may take the new ones. `log_durability` is what
@@ -68,6 +69,36 @@ impl QueueSettings {
             )));
         }
         Ok(())
+    }
+}
+
+impl QueueSettings {
+    /// Whether a queue of that name can have its dead letters where these settings say.
+    pub fn check_dead_letters(&self, queue: &str) -> Result<()> {
+        if !self.dlq.enabled {
+            return Ok(());
+        }
+        let rule = match dead_letter_name(queue) {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => "queues of dead letters have none of their own; set dlq.enabled: false".to_owned(),
+            Err(error) => format!("{error}, because dlq.<name> is one too; shorten it or set dlq.enabled: false"),
+        };
+        Err(QueueError::invalid(format!("name: {rule}")))
+    }
+
+    /// A key that nothing in this version acts upon, and why.
+    pub fn without_effect(&self) -> Option<(&'static str, String)> {
+        if !self.topics.is_empty() {
+            let why = "nothing is published to topics before there is the MQTT broker; remove it";
+            return Some(("topics", why.to_owned()));
+        }
+        let mut names = std::collections::BTreeSet::new();
+        let twice = self.groups.iter().find(|group| !names.insert(&group.name))?;
+        let why = format!(
+            "group {:?} is declared with two filters, and groups are found by their names; give each a name of its own",
+            twice.name
+        );
+        Some(("groups", why))
     }
 }
 

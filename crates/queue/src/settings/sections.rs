@@ -46,6 +46,9 @@ impl QueuesSettings {
                 } else if !name.is_empty() && !seen.insert(name.clone()) {
                     diags.error(at, format!("queue {name:?} is declared twice"));
                 }
+                if let Some((key, why)) = settings.without_effect() {
+                    diags.error(node.get(key).unwrap_or(node), why);
+                }
                 list.push((name, settings));
             }
         }

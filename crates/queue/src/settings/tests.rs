@@ -82,7 +82,11 @@ list:
 "##;
     let diags = Diagnostics::new("f");
     let queues = QueuesSettings::read(Some(&Node::parse(text).unwrap()), &diags);
-    assert_eq!(diags.to_string(), "");
+    let told = diags.to_string();
+    assert!(
+        told.lines().count() == 1 && told.contains("topics: nothing"),
+        "all but topics is there: {told}"
+    );
     let [(first, pumps), (second, setpoints)] = queues.list.as_slice() else {
         panic!("two queues, not {}", queues.list.len());
     };
@@ -354,6 +358,14 @@ fn declared_queues_have_free_and_unique_names() {
         ("list: [{name: ../x}]", "list[0].name: a name has only letters"),
         ("list: [{partitions: 3}]", "missing required field \"name\" in list[0]"),
         ("list: {name: a}", "list: expected a list"),
+        (
+            "list: [{name: a, topics: [x]}]",
+            "list[0].topics: nothing is published to topics before there is the MQTT broker",
+        ),
+        (
+            "list: [{name: a, groups: [{name: g}, {name: g, filter: x}]}]",
+            "list[0].groups: group \"g\" is declared with two filters",
+        ),
         ("autocreate: true", "did you mean \"auto_create\"?"),
     ] {
         let diags = Diagnostics::new("f");

@@ -207,8 +207,8 @@ impl Model {
     fn relist(&mut self, lane: Option<u64>) {
         let Some(lane) = lane else { return };
         let (leased, row) = (self.leased_of(lane), self.row_of(lane));
-        let open = row.first().is_some_and(|first| self.messages[first].at == At::Ready)
-            && leased.len() < usize::from(self.policy.lane_window);
+        let may_go = |first: &Offset| *first <= self.cursor && self.messages[first].at == At::Ready;
+        let open = row.first().is_some_and(may_go) && leased.len() < usize::from(self.policy.lane_window);
         let was_any = self.anybody.contains(&Node::Lane(lane));
         let was_holder = self.holders.iter().any(|(_, other)| *other == lane);
         let (any, holder) = (open && leased.is_empty(), open && !leased.is_empty());
@@ -645,6 +645,7 @@ impl Model {
 
     fn step(&mut self, now: Micros) {
         self.cursor += 1;
+        self.skip_known();
         let far = self.cursor - self.floor > u64::from(self.policy.max_pending / 2);
         if far || !self.is_active(self.floor) || self.messages[&self.floor].asleep {
             self.trim(now);
@@ -669,8 +670,7 @@ impl Model {
 
     pub fn ack(&mut self, offset: Offset, delivery: u32, now: Micros) -> Result<AckOutcome, SettleError> {
         if let Some((kind, deliveries)) = self.settled(offset) {
-            let plain = deliveries <= 1;
-            let ok = kind == Terminal::Acked && (plain || deliveries == delivery);
+            let ok = kind == Terminal::Acked && deliveries.max(1) == delivery;
             return if ok {
                 Ok(AckOutcome::Repeated)
             } else {
@@ -842,6 +842,7 @@ impl Model {
 
     pub fn purge(&mut self, next: Offset) {
         let next = next.max(self.cursor);
+        let unpassed = (next - self.cursor).saturating_sub(self.ahead());
         for message in self
             .messages
             .values_mut()
@@ -851,7 +852,7 @@ impl Model {
             (message.lane, message.timer, message.asleep) = (None, None, false);
             self.totals.dropped += 1;
         }
-        self.totals.dropped += next - self.cursor;
+        self.totals.dropped += unpassed;
         self.anybody.clear();
         self.holders.clear();
         self.holder_first = true;
@@ -865,16 +866,40 @@ impl Model {
         if to > self.cursor {
             return self.cursor;
         }
+        self.cursor = to;
         let again: Vec<Offset> = self.messages.range(to..).map(|(offset, _)| *offset).collect();
         for offset in again {
+            self.held.remove(&offset);
+            let message = &self.messages[&offset];
+            let active = !matches!(message.at, At::Settled(_));
+            if active && message.deliveries > 0 && message.reason.is_none() {
+                match message.at {
+                    At::Leased | At::Waiting => self.make_ready(offset),
+                    _ => self.relist(message.lane),
+                }
+                continue;
+            }
             let lane = self.leave_lists(offset);
             self.messages.remove(&offset);
-            self.held.remove(&offset);
             self.relist(lane);
         }
         self.floor = self.floor.min(to);
-        self.cursor = to;
+        self.skip_known();
         self.cursor
+    }
+
+    /// What was handed out before a seek is known when the cursor comes to it.
+    fn skip_known(&mut self) {
+        while let Some(message) = self.messages.get(&self.cursor) {
+            let lane = message.lane;
+            self.cursor += 1;
+            self.relist(lane);
+        }
+    }
+
+    /// At or behind the cursor.
+    pub fn ahead(&self) -> u64 {
+        self.messages.range(self.cursor..).count() as u64
     }
 
     pub fn set_policy(&mut self, policy: Policy) {

@@ -112,7 +112,7 @@ const COLUMNS: [&str; 7] = ["Delayed", "Ready", "Leased", "Waiting", "Acked", "D
 
 #[test]
 fn every_cell_of_the_table_is_as_specified() {
-    let rows: [(&str, Option<Micros>, Event, [&str; 7]); 13] = [
+    let rows: [(&str, Option<Micros>, Event, [&str; 7]); 14] = [
         (
             "not-before reached",
             None,
@@ -193,6 +193,12 @@ fn every_cell_of_the_table_is_as_specified() {
             purge,
             ["Dropped", "Dropped", "Dropped", "Dropped", "–", "–", "–"],
         ),
+        (
+            "seek back",
+            None,
+            seek_back,
+            ["–", "kept –", "kept Ready", "kept Ready", "Ready", "Ready", "Ready"],
+        ),
         ("restart", None, restart, ["–", "–", "–", "–", "–", "–", "–"]),
     ];
     for (event, ttl, act, cells) in rows {
@@ -223,6 +229,23 @@ fn claim(machine: &mut Machine) -> &'static str {
 fn purge(machine: &mut Machine) -> &'static str {
     machine.purge(machine.cursor());
     ""
+}
+
+/// Whether the message still has the number of its last delivery.
+fn seek_back(machine: &mut Machine) -> &'static str {
+    let is_delayed = machine.counts().delayed > 0;
+    machine.seek(0);
+    if is_delayed {
+        let delayed = Passing {
+            not_before: Some(10 * SECOND),
+            ..message(0)
+        };
+        machine.pass(&delayed, 9, SECOND, 0);
+    }
+    match machine.find(0) {
+        Found::Active(entry) if machine.store.entries.get(entry).deliveries == CURRENT => "kept",
+        _ => "",
+    }
 }
 
 fn restart(machine: &mut Machine) -> &'static str {
@@ -577,4 +600,15 @@ fn a_message_in_the_dark_expires_without_a_consumer() {
     assert_eq!(machine.take_ending(1)[0].reason, Reason::Expired);
     assert!(machine.ended(0, Terminal::Expired, SECOND));
     assert_eq!((machine.floor(), machine.counts().expired), (1, 1));
+}
+
+#[test]
+fn after_a_seek_back_an_old_receipt_settles_nothing_that_somebody_else_has() {
+    let mut machine = Machine::new(policy(), 0);
+    let first = lease_of(machine.pass(&message(0), 1, 1000 * SECOND, 0));
+    assert_eq!(machine.seek(0), 1, "it is known, so the cursor is past it");
+    let second = machine.next_ready(2, 1000 * SECOND, 0).unwrap();
+    assert_eq!((first.delivery, second.delivery), (1, 2));
+    assert_eq!(machine.ack(0, 1, 0), Err(SettleError::LeaseLost));
+    assert_eq!(machine.ack(0, 2, 0), Ok(AckOutcome::Acked));
 }

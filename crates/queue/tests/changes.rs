@@ -1,0 +1,255 @@
+//! What becomes of a queue and its groups when somebody changes, declares or deletes them.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use support::{Place, open};
+use thalweg_log::Durability;
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
+use thalweg_queue::{ClaimWant, Group, NewMessage, Queue};
+
+fn settings(groups: &[&str]) -> QueueSettings {
+    let group = |name: &&str| GroupSettings::new(name, GroupMode::Work);
+    QueueSettings {
+        partitions: 1,
+        groups: groups.iter().map(group).collect(),
+        ..QueueSettings::default()
+    }
+}
+
+async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place.queues.create("q", settings).await.unwrap();
+    (folder, place, queue)
+}
+
+/// As a consumer makes it.
+async fn joined(place: &Place, queue: &Arc<Queue>, name: &str) -> Arc<Group> {
+    let group = GroupSettings::new(name, GroupMode::Work);
+    place.queues.join_group(queue, group).await.unwrap()
+}
+
+fn declared(queue: &Queue, name: &str) -> bool {
+    queue.group(name).unwrap().is_declared()
+}
+
+#[tokio::test]
+async fn a_group_that_a_consumer_made_is_declared_by_the_list_and_by_a_call_also_after_a_restart() {
+    let (folder, place, queue) = begin(settings(&[])).await;
+    for name in ["a", "b"] {
+        joined(&place, &queue, name).await;
+        assert!(!declared(&queue, name));
+    }
+    place.queues.configure("q", settings(&["a"])).await.unwrap();
+    let group = GroupSettings::new("b", GroupMode::Work);
+    place.queues.create_group(&queue, group.clone()).await.unwrap();
+    let again = place.queues.create_group(&queue, group).await;
+    assert_eq!(again.err().unwrap().code(), "group_exists");
+    assert!(declared(&queue, "a") && declared(&queue, "b"));
+    place.stop().await;
+    let place = open(folder.path()).await;
+    let queue = place.queues.get("q").unwrap();
+    assert!(declared(&queue, "a") && declared(&queue, "b"));
+}
+
+#[tokio::test]
+async fn a_group_that_leaves_the_list_may_expire_from_then_on() {
+    let (_folder, place, queue) = begin(settings(&["a", "b"])).await;
+    place.later(Duration::from_secs(200 * 3600));
+    place.queues.configure("q", settings(&["b"])).await.unwrap();
+    queue.look_after_now().await;
+    assert!(!declared(&queue, "a") && declared(&queue, "b"), "its time begins now");
+    place.later(Duration::from_secs(200 * 3600));
+    queue.look_after_now().await;
+    assert!(queue.group("a").is_err() && queue.group("b").is_ok());
+}
+
+#[tokio::test]
+async fn a_group_keeps_mode_and_filter_and_whoever_declares_others_is_told_both() {
+    let (_folder, place, queue) = begin(settings(&[])).await;
+    joined(&place, &queue, "a").await;
+    let mut wanted = settings(&["a"]);
+    wanted.groups[0].mode = GroupMode::Stream;
+    let error = place
+        .queues
+        .configure("q", wanted.clone())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("mode work and filter #, which cannot become mode stream"),
+        "{error}"
+    );
+    let put = place.queues.create_group(&queue, wanted.groups[0].clone()).await;
+    assert_eq!(put.err().unwrap().code(), "invalid_config");
+    wanted = settings(&["a"]);
+    wanted.groups[0].filter = Some("plant/#".into());
+    let error = place.queues.configure("q", wanted).await.unwrap_err().to_string();
+    assert!(
+        error.contains("filter #") && error.contains("filter plant/#"),
+        "{error}"
+    );
+    assert!(!declared(&queue, "a") && queue.settings().groups.is_empty());
+}
+
+#[tokio::test]
+async fn a_declared_group_that_was_deleted_is_no_setting_any_more_so_the_same_list_makes_it_anew() {
+    let (folder, place, queue) = begin(settings(&["a", "b"])).await;
+    place.queues.remove_group(&queue, "a").await.unwrap();
+    assert_eq!(*queue.settings(), settings(&["b"]));
+    place.stop().await;
+    let place = open(folder.path()).await;
+    let queue = place.queues.get("q").unwrap();
+    assert_eq!(*queue.settings(), settings(&["b"]));
+    place.queues.configure("q", settings(&["a", "b"])).await.unwrap();
+    assert!(declared(&queue, "a"));
+}
+
+#[tokio::test]
+async fn two_groups_of_one_name_and_topics_are_refused() {
+    let (_folder, place, _queue) = begin(settings(&[])).await;
+    let mut wanted = settings(&["a", "a"]);
+    wanted.groups[0].filter = Some("x/#".into());
+    let error = place.queues.configure("q", wanted).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("groups: group \"a\" is declared with two filters"),
+        "{error}"
+    );
+    let wanted = QueueSettings {
+        topics: vec!["a/#".into()],
+        ..settings(&[])
+    };
+    let error = place.queues.create("other", wanted).await.err().unwrap().to_string();
+    assert!(error.starts_with("topics: "), "{error}");
+}
+
+#[tokio::test]
+async fn a_name_too_long_for_dead_letters_is_refused_however_the_queue_is_made() {
+    let (_folder, place, _queue) = begin(settings(&[])).await;
+    let name = "n".repeat(126);
+    assert!(place.queues.create(&name, settings(&[])).await.is_err());
+    let mut without = settings(&[]);
+    without.dlq.enabled = false;
+    place.queues.create(&name, without).await.unwrap();
+    assert!(place.queues.configure(&name, settings(&[])).await.is_err());
+    let mut letters = settings(&[]);
+    letters.dlq.enabled = false;
+    place.queues.create("dlq.q", letters).await.unwrap();
+    let error = place
+        .queues
+        .configure("dlq.q", settings(&[]))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("queues of dead letters have none of their own"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_queue_is_deleted_without_force_only_if_nobody_has_use_for_what_it_holds() {
+    let (_folder, place, queue) = begin(settings(&["work"])).await;
+    let stream = GroupSettings::new("stream", GroupMode::Stream);
+    place.queues.join_group(&queue, stream).await.unwrap();
+    queue.produce(NewMessage::of("a")).await.unwrap();
+    let work = queue.group("work").unwrap();
+    let taken = queue
+        .claim(&work, "c", MemberKind::Http, ClaimWant::default())
+        .await
+        .unwrap();
+    queue.ack(&work, 0, 0, taken[0].delivery).unwrap();
+    assert_eq!(queue.depth(), 0);
+    let error = place.queues.remove("q", false).await.unwrap_err().to_string();
+    assert!(error.contains("holds 1 messages"), "{error}");
+    queue.commit(&queue.group("stream").unwrap(), 0, 1).await.unwrap();
+    place.queues.remove("q", false).await.unwrap();
+
+    let mut kept = settings(&["work"]);
+    kept.retention.mode = RetentionMode::Policy;
+    let queue = place.queues.create("kept", kept).await.unwrap();
+    queue.produce(NewMessage::of("a")).await.unwrap();
+    queue.purge().await.unwrap();
+    assert!(place.queues.remove("kept", false).await.is_err());
+    place.queues.remove("kept", true).await.unwrap();
+}
+
+/// One key is produced and consumed all the time, while the queue grows as soon as it may.
+async fn key_stays_together(durability: Durability) {
+    let grown = |partitions: u32| QueueSettings {
+        partitions,
+        durability: Some(durability),
+        ..settings(&["g"])
+    };
+    let (_folder, place, queue) = begin(grown(1)).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let producer = tokio::spawn({
+        let (queue, stop) = (queue.clone(), stop.clone());
+        async move {
+            while !stop.load(Ordering::Relaxed) {
+                let message = NewMessage {
+                    key: Some("one".into()),
+                    ..NewMessage::of("x")
+                };
+                queue.produce(message).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let consumer = tokio::spawn({
+        let (queue, seen) = (queue.clone(), seen.clone());
+        let (group, want) = (
+            queue.group("g").unwrap(),
+            ClaimWant {
+                max: 100,
+                wait: Duration::from_millis(100),
+                ..ClaimWant::default()
+            },
+        );
+        async move {
+            loop {
+                let taken = queue.claim(&group, "c", MemberKind::Http, want).await.unwrap();
+                for delivery in &taken {
+                    let (partition, offset) = (delivery.partition, delivery.message.offset);
+                    queue.ack(&group, partition, offset, delivery.delivery).unwrap();
+                    seen.lock().unwrap().push(partition);
+                }
+            }
+        }
+    });
+    let mut tries = 0;
+    while place.queues.configure("q", grown(50)).await.is_err() {
+        tries += 1;
+        assert!(tries < 10_000, "it was never empty");
+        tokio::task::yield_now().await;
+    }
+    let before = seen.lock().unwrap().len();
+    while seen.lock().unwrap().len() < before + 50 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    producer.await.unwrap();
+    consumer.abort();
+    // All before in the old partition, all since in one other.
+    let mut partitions = seen.lock().unwrap().clone();
+    partitions.dedup();
+    assert!(partitions.len() <= 2, "{partitions:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_key_is_never_in_two_partitions_at_once_while_a_queue_grows_beside_its_producer() {
+    key_stays_together(Durability::Os).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_same_in_memory() {
+    key_stays_together(Durability::Memory).await;
+}
