@@ -168,5 +168,6 @@ fn a_hangup_takes_over_the_list_of_queues_and_names_what_needs_a_restart() {
     })
     .unwrap();
     assert_eq!(depth(&thalweg), Some(9));
-    thalweg.stop().unwrap();
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
 }
