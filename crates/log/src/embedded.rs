@@ -175,7 +175,6 @@ impl EmbeddedLog {
         recovery_us.observe_time(began.elapsed());
         let pace = Pace {
             linger: options.linger,
-            interval: options.interval,
             waiting_bytes_max: options.waiting_bytes_max,
         };
         let cannot = |error| LogError::io("cannot start a thread of", &options.folder)(error);
@@ -189,9 +188,10 @@ impl EmbeddedLog {
         };
         let upkeep = Arc::new(Upkeep::new(shelf.clone(), partitions.clone(), policy));
         // The upkeep holds the shelf: a circle would keep both, and all files, for ever.
-        let (barrier, news) = (writer.clone(), Arc::downgrade(&upkeep));
+        let (barrier, failing, news) = (writer.clone(), writer.clone(), Arc::downgrade(&upkeep));
         shelf.attend_with(Hooks {
             barrier: Box::new(move |give_up| barrier.barrier(give_up)),
+            poison: Box::new(move |cause| failing.fail(cause)),
             news: Box::new(move || {
                 if let Some(upkeep) = news.upgrade() {
                     upkeep.wake();
@@ -413,6 +413,7 @@ impl EmbeddedLog {
             durability,
             bytes,
             done: Some(done),
+            for_files: false,
         };
         self.writer.submit(submission).await?;
         answer.await.unwrap_or(Err(LogError::Closed))
@@ -498,7 +499,7 @@ impl EmbeddedLog {
         let mut value = Vec::with_capacity(32);
         change.encode(&mut value);
         let record = RecordRef::of(now(), &value);
-        if self.meta.journal(Kind::Meta, |records| records.push(&record))? {
+        if self.meta.journal(Kind::Meta, &mut |records| records.push(&record))? {
             self.writer.journaled(&self.meta);
         }
         Ok(())
@@ -795,6 +796,7 @@ mod tests {
         disk.set_faults(crate::disk::sim::Faults {
             failing_syncs: 1,
             failing_writes: 0,
+            ..crate::disk::sim::Faults::default()
         });
         let watching = tokio::spawn(log.poisoned());
         log.ask_for_sync();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::format::newer::Newer;
 use crate::ids::{Offset, PartitionId, Sequence};
+use crate::shelf::is_full;
 
 /// One error for all of the log. Cheap to clone: a failed commit has many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -107,6 +108,17 @@ impl LogError {
             what,
             file,
             error: Arc::new(error),
+        }
+    }
+
+    /// The same of what nobody knows the end of: nothing more may be taken then. But for a full disk, which takes nothing.
+    pub(crate) fn fatal(what: &'static str, file: impl Into<String>) -> impl FnOnce(io::Error) -> LogError {
+        let file = file.into();
+        move |error| match is_full(&error) {
+            true => LogError::io(what, file)(error),
+            false => LogError::Poisoned {
+                cause: LogError::io(what, file)(error).to_string().into(),
+            },
         }
     }
 }

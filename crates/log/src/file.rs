@@ -6,7 +6,6 @@
 //! then, so that moving on to it costs nothing.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -50,6 +49,16 @@ enum Index {
     Open(FileIndex),
     /// To be read from the footer.
     Closed(Indexed),
+}
+
+/// Durable when it returns. When the second step fails, a file may stand under a name that nobody knows of: to go on under the
+/// next one would leave it between files in use.
+pub(crate) fn rename(disk: &dyn Disk, from: &str, to: &str) -> Result<()> {
+    disk.rename(from, to).map_err(LogError::fatal("cannot rename to", to))?;
+    let synced = disk.sync_names();
+    synced.map_err(|error| LogError::Poisoned {
+        cause: LogError::io("cannot sync the name of", to)(error).to_string().into(),
+    })
 }
 
 pub(crate) fn commit_name(number: u64) -> String {
@@ -114,8 +123,8 @@ impl LogFile {
         paced: &dyn Fn(usize) -> bool,
     ) -> Result<LogFile> {
         let (unfinished, name) = (format!("new-{number:016}"), commit_name(number));
-        let filled = || {
-            let file = disk.create(&unfinished)?;
+        let file = disk.create(&unfinished).map_err(LogError::io("cannot make", &name))?;
+        let fill = || {
             let zeros = vec![0; FILL];
             let mut at = 0;
             while at < size {
@@ -123,21 +132,22 @@ impl LogFile {
                 file.write_and_sync(piece, at)?;
                 at += piece.len() as u64;
                 if !paced(piece.len()) {
-                    return Ok(None);
+                    return Ok(false);
                 }
             }
             file.sync()?;
-            disk.rename(&unfinished, &name)?;
-            disk.sync_names()?;
-            Ok(Some(file))
+            Ok(true)
         };
-        let filled = filled();
-        if !matches!(filled, Ok(Some(_))) {
+        let filled = match fill().map_err(LogError::fatal("cannot fill", &name)) {
+            Ok(true) => rename(disk, &unfinished, &name),
+            Ok(false) => Err(LogError::Closed),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = filled {
             // What it had taken is given back; if that fails too, the next start does it.
             let _ = disk.remove(&unfinished);
+            return Err(error);
         }
-        let filled = filled.map_err(|error: io::Error| LogError::io("cannot make", &name)(error))?;
-        let file = filled.ok_or(LogError::Closed)?;
         let made = LogFile::of(FileKind::Commit, number, size, file, cache);
         made.deceit.store(HONEST, Ordering::Relaxed);
         Ok(made)
@@ -147,9 +157,7 @@ impl LogFile {
     /// footer names the old number, so nothing of it will be believed. It must not hold messages that look like blocks, see
     /// [`LogFile::may_deceive`]: their sequences may be any.
     pub fn recycle(self, disk: &dyn Disk, number: u64) -> Result<LogFile> {
-        let name = commit_name(number);
-        let renamed = disk.rename(&self.name, &name).and_then(|()| disk.sync_names());
-        renamed.map_err(LogError::io("cannot rename to", &name))?;
+        rename(disk, &self.name, &commit_name(number))?;
         let again = LogFile::of(FileKind::Commit, number, self.size, self.file, &self.cache);
         again.deceit.store(HONEST, Ordering::Relaxed);
         Ok(again)

@@ -76,7 +76,12 @@ pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Re
         next,
         synced: next - 1,
     };
-    let mut core = Core::new(resume, options.commit_bytes_max, options.tail_bytes_max);
+    let mut core = Core::new(
+        resume,
+        options.commit_bytes_max,
+        options.tail_bytes_max,
+        options.interval,
+    );
     core.add_partition(meta.clone());
     partitions
         .iter()

@@ -14,7 +14,7 @@ use crate::error::{LogError, Result};
 use crate::file::LogFile;
 use crate::format::frame::{FrameHeader, Kind};
 use crate::ids::{Micros, Offset, PartitionId};
-use crate::records::Records;
+use crate::records::{Records, SUBMISSION_RECORDS_MAX};
 use crate::writer::group::Slot;
 
 pub(crate) struct Partition {
@@ -68,11 +68,16 @@ pub(crate) struct Range {
     pub bytes: u64,
 }
 
-/// What nobody waits for: it goes with the next block.
+/// What nobody waits for: it goes with the next block. Not bounded in bytes: a checkpoint takes the place of all before it, and
+/// whoever journals writes one after so many records.
 #[derive(Default)]
 struct Journal {
-    parts: Vec<(Kind, Records)>,
+    parts: VecDeque<(Kind, Records)>,
 }
+
+/// Another part is begun behind so many records, so that a part stays what one submission may be, whatever comes in one call.
+const PART_RECORDS: usize = SUBMISSION_RECORDS_MAX / 2;
+const PART_BYTES: usize = 256 << 10;
 
 /// A frame as it is on disk, its body checked.
 #[derive(Clone, Debug)]
@@ -358,29 +363,47 @@ impl Partition {
         }
     }
 
-    /// Adds a record that nobody waits for. Returns whether it is the first since the last block.
-    pub fn journal(&self, kind: Kind, push: impl FnOnce(&mut Records) -> Result<()>) -> Result<bool> {
+    /// Adds records that nobody waits for, all that `push` has or none. Returns whether they are the first since the last
+    /// block.
+    pub fn journal(&self, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<bool> {
         let mut journal = self.journal.lock();
         let was_empty = journal.parts.is_empty();
         // A checkpoint begins a frame of its own.
-        let joins = journal
-            .parts
-            .last()
-            .is_some_and(|(last, _)| *last == kind && kind != Kind::Checkpoint);
-        if !joins {
-            journal.parts.push((kind, Records::new()));
-        }
-        let pushed = match journal.parts.last_mut() {
-            Some((_, records)) => push(records),
-            None => Ok(()),
+        let joins = |(last, records): &&mut (Kind, Records)| {
+            *last == kind && kind != Kind::Checkpoint && records.len() < PART_RECORDS && records.bytes() < PART_BYTES
         };
-        journal.parts.retain(|(_, records)| !records.is_empty());
-        pushed.map(|()| was_empty && !journal.parts.is_empty())
+        if let Some((_, records)) = journal.parts.back_mut().filter(joins) {
+            return records.push_together(push).map(|()| false);
+        }
+        let mut records = Records::new();
+        records.push_together(push)?;
+        if !records.is_empty() {
+            journal.add((kind, records));
+        }
+        Ok(was_empty && !journal.parts.is_empty())
     }
 
     /// What was journaled since the last time.
-    pub fn take_journal(&self) -> Vec<(Kind, Records)> {
+    pub fn take_journal(&self) -> VecDeque<(Kind, Records)> {
         std::mem::take(&mut self.journal.lock().parts)
+    }
+
+    /// What was taken last could not be stored: it comes before what was journaled since.
+    pub fn put_back(&self, kind: Kind, records: Records) {
+        let mut journal = self.journal.lock();
+        // With a checkpoint behind it nobody needs it.
+        if !self.is_removed() && !journal.parts.iter().any(|(kind, _)| *kind == Kind::Checkpoint) {
+            journal.parts.push_front((kind, records));
+        }
+    }
+}
+
+impl Journal {
+    fn add(&mut self, part: (Kind, Records)) {
+        if part.0 == Kind::Checkpoint {
+            self.parts.clear();
+        }
+        self.parts.push_back(part);
     }
 }
 
@@ -420,5 +443,72 @@ impl Inner {
             first || sum <= bytes
         });
         wanted.cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::record::{RecordRef, records};
+
+    fn journal(partition: &Partition, kind: Kind, number: u32) {
+        let value = number.to_le_bytes();
+        let mut push = |records: &mut Records| records.push(&RecordRef::of(1, &value));
+        partition.journal(kind, &mut push).unwrap();
+    }
+
+    fn numbers(parts: &VecDeque<(Kind, Records)>) -> Vec<u32> {
+        let values = parts.iter().flat_map(|(_, part)| records(&part.body));
+        values
+            .map(|record| u32::from_le_bytes(record.unwrap().value.try_into().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn any_number_of_records_is_journaled_between_two_blocks_in_parts_that_a_submission_may_have() {
+        let partition = Partition::new(PartitionId::new(1, 0), 0, Durability::Fsync, 0);
+        (0..25_000).for_each(|n| journal(&partition, Kind::State, n));
+        // So many at once stay together, whatever there is before them.
+        for start in [25_000, 34_000] {
+            let mut push = |records: &mut Records| {
+                (start..start + 9_000u32).try_for_each(|n| records.push(&RecordRef::of(1, &n.to_le_bytes())))
+            };
+            partition.journal(Kind::State, &mut push).unwrap();
+        }
+        let parts = partition.take_journal();
+        assert!(parts.iter().all(|(_, part)| part.len() <= SUBMISSION_RECORDS_MAX));
+        assert_eq!(numbers(&parts), (0..43_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_cannot_be_pushed_as_a_whole_leaves_nothing() {
+        let partition = Partition::new(PartitionId::new(1, 0), 0, Durability::Fsync, 0);
+        journal(&partition, Kind::State, 1);
+        let refused = partition.journal(Kind::State, &mut |records| {
+            records.push(&RecordRef::of(1, b"half"))?;
+            Err(LogError::Closed)
+        });
+        assert!(refused.is_err());
+        journal(&partition, Kind::State, 2);
+        assert_eq!(numbers(&partition.take_journal()), [1, 2]);
+    }
+
+    #[test]
+    fn what_is_put_back_comes_first_unless_a_checkpoint_has_taken_its_place() {
+        let partition = Partition::new(PartitionId::new(1, 0), 0, Durability::Fsync, 0);
+        journal(&partition, Kind::State, 1);
+        let put_back = |parts: VecDeque<(Kind, Records)>| {
+            let parts = parts.into_iter().rev();
+            parts.for_each(|(kind, records)| partition.put_back(kind, records));
+        };
+        let taken = partition.take_journal();
+        journal(&partition, Kind::State, 2);
+        put_back(taken);
+        let taken = partition.take_journal();
+        assert_eq!(numbers(&taken), [1, 2]);
+        journal(&partition, Kind::Checkpoint, 3);
+        put_back(taken);
+        journal(&partition, Kind::State, 4);
+        assert_eq!(numbers(&partition.take_journal()), [3, 4]);
     }
 }

@@ -54,6 +54,19 @@ impl Records {
         Ok(())
     }
 
+    /// Those of `push` too, all of them or, if it fails, none.
+    pub(crate) fn push_together(&mut self, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()> {
+        let (len, count, flags) = (self.body.len(), self.count, self.flags);
+        let times = (self.base_time, self.max_time);
+        let pushed = push(self);
+        if pushed.is_err() {
+            self.body.truncate(len);
+            (self.count, self.flags) = (count, flags);
+            (self.base_time, self.max_time) = times;
+        }
+        pushed
+    }
+
     /// Number of records.
     pub fn len(&self) -> usize {
         self.count as usize

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use crate::disk::DiskFile;
 use crate::error::{LogError, Result};
-use crate::file::{LogFile, segment_name};
+use crate::file::{self, LogFile, segment_name};
 use crate::format::footer::{self, Bounds, FileKind, Holding};
 use crate::format::frame::{self, Flags, FrameHeader};
 use crate::format::record::{self, RecordRef};
 use crate::ids::{Offset, PartitionId};
 use crate::index::{Entry, FileIndex};
 use crate::partition::{Partition, Range};
-use crate::shelf::Shelf;
+use crate::shelf::{Shelf, is_full};
 
 /// Less than this of a partition goes into a shared segment.
 pub(crate) const SHARED_BELOW: u64 = 1 << 20;
@@ -91,16 +91,12 @@ impl Move {
         let mut moved = 0;
         // A partition is told once where all of it lies.
         for sources in self.own {
-            let mut segments = Vec::new();
-            for source in sources {
-                segments.extend(write(shelf, &[source], None, paced)?);
-            }
+            let alone: Vec<&[Source]> = sources.chunks(1).collect();
+            let segments = write(shelf, &alone, None, paced)?;
             moved += tell(shelf, &self.from, segments);
         }
-        let mut segments = Vec::new();
-        for sources in self.shared {
-            segments.extend(write(shelf, &sources, None, paced)?);
-        }
+        let shared: Vec<&[Source]> = self.shared.iter().map(Vec::as_slice).collect();
+        let segments = write(shelf, &shared, None, paced)?;
         Ok(moved + tell(shelf, &self.from, segments))
     }
 }
@@ -150,7 +146,7 @@ pub(crate) fn rewrite(
     if !leaves_out {
         return Ok(Rewritten::default());
     }
-    let segments = write(shelf, &[(partition.clone(), ranges)], Some(keep), paced)?;
+    let segments = write(shelf, &[&[(partition.clone(), ranges)]], Some(keep), paced)?;
     Ok(Rewritten {
         files: segments.iter().map(|segment| segment.file.clone()).collect(),
         bytes: tell(shelf, std::slice::from_ref(file), segments),
@@ -211,8 +207,40 @@ fn tell(shelf: &Shelf, from: &[Arc<LogFile>], segments: Vec<Written>) -> u64 {
     bytes
 }
 
-fn write(shelf: &Shelf, wanted: &[Source], keep: Option<&Keep<'_>>, paced: &Paced<'_>) -> Result<Vec<Written>> {
+/// Segments of all that is wanted, those of one element beginning a new one, within the space that the log may take; or none.
+fn write(shelf: &Shelf, wanted: &[&[Source]], keep: Option<&Keep<'_>>, paced: &Paced<'_>) -> Result<Vec<Written>> {
+    let ranges = wanted
+        .iter()
+        .flat_map(|sources| sources.iter())
+        .flat_map(|(_, ranges)| ranges);
+    let bytes = ranges.map(|range| range.bytes).sum();
+    if bytes > 0 {
+        shelf.may_take(bytes)?;
+    }
     let mut finished = Vec::new();
+    let mut sources = wanted.iter();
+    match sources.try_for_each(|sources| write_segments(shelf, sources, keep, paced, &mut finished)) {
+        Ok(()) => Ok(finished),
+        Err(error) => {
+            // Nobody was told of them; one that stays is a copy.
+            for written in finished {
+                let _ = written.file.remove(shelf.disk.as_ref());
+            }
+            Err(match &error {
+                LogError::Io { error: io, .. } if is_full(io) => shelf.ran_out(bytes),
+                _ => error,
+            })
+        }
+    }
+}
+
+fn write_segments(
+    shelf: &Shelf,
+    wanted: &[Source],
+    keep: Option<&Keep<'_>>,
+    paced: &Paced<'_>,
+    finished: &mut Vec<Written>,
+) -> Result<()> {
     let mut writer: Option<SegmentWriter<'_>> = None;
     for (partition, ranges) in wanted {
         for range in ranges {
@@ -246,7 +274,7 @@ fn write(shelf: &Shelf, wanted: &[Source], keep: Option<&Keep<'_>>, paced: &Pace
         }
     }
     finished.extend(writer.map(SegmentWriter::finish).transpose()?);
-    Ok(finished)
+    Ok(())
 }
 
 /// The frames of a range, as they are or with what is left of their records.
@@ -354,7 +382,8 @@ fn not_a_record(file: &LogFile, entry: &Entry) -> LogError {
 struct SegmentWriter<'a> {
     shelf: &'a Shelf,
     number: u64,
-    unfinished: String,
+    /// Its name until it is finished.
+    unfinished: Unfinished<'a>,
     file: Arc<dyn DiskFile>,
     /// Behind the last byte, written or not.
     at: u64,
@@ -364,16 +393,36 @@ struct SegmentWriter<'a> {
     holdings: Vec<(Arc<Partition>, Offset, Offset)>,
 }
 
+/// A file that goes again if it does not get its own name.
+struct Unfinished<'a> {
+    shelf: &'a Shelf,
+    name: String,
+    named: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.named {
+            // If that fails, the next start does it.
+            let _ = self.shelf.disk.remove(&self.name);
+        }
+    }
+}
+
 impl<'a> SegmentWriter<'a> {
     fn create(shelf: &'a Shelf) -> Result<SegmentWriter<'a>> {
         let number = shelf.next_segment();
-        let unfinished = format!("new-segment-{number:016}");
-        let file = shelf.disk.create(&unfinished);
+        let name = format!("new-segment-{number:016}");
+        let file = shelf.disk.create(&name);
         Ok(SegmentWriter {
-            file: file.map_err(LogError::io("cannot make", &unfinished))?,
+            file: file.map_err(LogError::io("cannot make", &name))?,
             shelf,
             number,
-            unfinished,
+            unfinished: Unfinished {
+                shelf,
+                name,
+                named: false,
+            },
             at: 0,
             unwritten: Vec::new(),
             index: FileIndex::default(),
@@ -399,7 +448,7 @@ impl<'a> SegmentWriter<'a> {
             self.unwritten.extend_from_slice(head);
             let start = self.at - (PIECE - head.len()) as u64;
             let written = self.file.write_and_sync(&self.unwritten, start);
-            written.map_err(LogError::io("cannot write", &self.unfinished))?;
+            written.map_err(LogError::fatal("cannot write", &self.unfinished.name))?;
             self.at += head.len() as u64;
             self.unwritten.clear();
             bytes = rest;
@@ -448,12 +497,11 @@ impl<'a> SegmentWriter<'a> {
         let written = self
             .file
             .write_at(&self.unwritten, self.at - self.unwritten.len() as u64);
-        written.map_err(LogError::io("cannot write", &self.unfinished))?;
-        self.file
-            .sync()
-            .map_err(LogError::io("cannot sync", &self.unfinished))?;
-        let named = disk.rename(&self.unfinished, &name).and_then(|()| disk.sync_names());
-        named.map_err(LogError::io("cannot rename to", &name))?;
+        written.map_err(LogError::fatal("cannot write", &self.unfinished.name))?;
+        let synced = self.file.sync();
+        synced.map_err(LogError::fatal("cannot sync", &self.unfinished.name))?;
+        file::rename(disk, &self.unfinished.name, &name)?;
+        self.unfinished.named = true;
         let file = LogFile::segment(self.number, self.at, self.file, self.index, &self.shelf.cache);
         let file = Arc::new(file);
         let ranges = self.holdings.into_iter().map(|(partition, first, next)| {

@@ -56,9 +56,13 @@ pub(crate) struct Shelf {
 /// that this is not to be waited for.
 pub(crate) type Barrier = dyn Fn(&dyn Fn() -> bool) -> Result<bool> + Send + Sync;
 
+pub(crate) type Poison = dyn Fn(&Arc<str>) + Send + Sync;
+
 /// What the shelf of a log that runs by itself calls.
 pub(crate) struct Hooks {
     pub barrier: Box<Barrier>,
+    /// Nothing may be taken any more, for this reason.
+    pub poison: Box<Poison>,
     /// Something has changed that may free files.
     pub news: Box<dyn Fn() + Send + Sync>,
 }
@@ -237,35 +241,47 @@ impl Shelf {
 
     /// Uses again, makes or removes one file, if there is one to be. Returns whether there may be more to do.
     pub fn prepare(&self, spare: usize) -> Result<bool> {
-        let dead = match self.dead() {
+        if let Some(file) = self.dead() {
             // What made it free was written before; it has to be there still when the file is not.
-            Some(file) if self.barrier(&|| self.state.lock().awaited)? => Some(file),
-            // The writer, who would have to see to that, waits for a file itself: it gets a new one.
-            Some(file) => {
-                self.put_back(file);
-                self.make_ready(&|_| true)?;
-                return Ok(true);
+            match self.barrier(&|| self.state.lock().awaited) {
+                Ok(true) => self.use_again(file, spare)?,
+                // The writer, who would have to see to that, waits for a file itself: it gets a new one.
+                Ok(false) => {
+                    self.put_back(file);
+                    self.make_ready(&|_| true)?;
+                    self.state.lock().news = true;
+                }
+                Err(error) => {
+                    self.put_back(file);
+                    return Err(error);
+                }
             }
-            None => None,
-        };
-        let ready = self.state.lock().ready.len();
-        let lacking = ready < spare;
-        match (dead, lacking) {
-            // More than are wanted: a file gets free just after one was taken, and filling another with zeros meanwhile
-            // costs the disk as much as all that is committed.
-            (Some(file), _) if file.size == self.policy.file_bytes && ready < 2 * spare && !file.may_deceive() => {
-                let number = self.number();
-                let file = file.recycle(self.disk.as_ref(), number)?;
-                self.put_ready(file);
-            }
-            (Some(file), _) => {
-                file.remove(self.disk.as_ref())?;
-                drop(file);
-            }
-            (None, true) => self.make_ready(&|bytes| self.pace(bytes))?,
-            (None, false) => return Ok(false),
+            return Ok(true);
         }
-        Ok(true)
+        let lacking = self.state.lock().ready.len() < spare;
+        if lacking {
+            self.make_ready(&|bytes| self.pace(bytes))?;
+        }
+        Ok(lacking)
+    }
+
+    /// A file that nobody needs becomes one that is ready, or goes.
+    fn use_again(&self, file: LogFile, spare: usize) -> Result<()> {
+        // More than are wanted: a file gets free just after one was taken, and filling another with zeros meanwhile costs the
+        // disk as much as all that is committed. Not while it is full: messages are taken again when there is room.
+        let most = if self.refuses().is_some() { spare } else { 2 * spare };
+        let ready = self.state.lock().ready.len();
+        if file.size == self.policy.file_bytes && ready < most && !file.may_deceive() {
+            let number = self.number();
+            let file = file.recycle(self.disk.as_ref(), number)?;
+            self.put_ready(file);
+            return Ok(());
+        }
+        let removed = file.remove(self.disk.as_ref());
+        if removed.is_err() {
+            self.put_back(file);
+        }
+        removed
     }
 
     fn make_ready(&self, paced: &dyn Fn(usize) -> bool) -> Result<()> {
@@ -297,7 +313,6 @@ impl Shelf {
         let mut state = self.state.lock();
         let at = state.sealed.partition_point(|sealed| sealed.number < file.number);
         state.sealed.insert(at, Arc::new(file));
-        state.news = true;
     }
 
     /// Removes segments that nobody needs any more.
@@ -357,6 +372,34 @@ impl Shelf {
         })
     }
 
+    /// Whether something that is to free more than it takes may take so many bytes. The writer is not asked to wait for it.
+    pub fn may_take(&self, more: u64) -> Result<()> {
+        let space = self.space()?;
+        let needed = more + self.min_free_bytes(space);
+        match space.free_bytes < needed {
+            true => Err(self.disk_full(space.free_bytes, needed)),
+            false => Ok(()),
+        }
+    }
+
+    /// No space was left in the middle of it.
+    pub fn ran_out(&self, needed: u64) -> LogError {
+        self.disk_full(0, needed)
+    }
+
+    fn space(&self) -> Result<Space> {
+        let folder = &self.policy.folder;
+        let space = self.disk.space();
+        space.map_err(LogError::io("cannot ask for the free space of", folder))
+    }
+
+    /// Nothing is taken any more if this is an error after which nobody knows what is on the disk.
+    pub fn tell_poison(&self, error: &LogError) {
+        if let (LogError::Poisoned { cause }, Some(hooks)) = (error, self.hooks.get()) {
+            (hooks.poison)(cause);
+        }
+    }
+
     fn put_ready(&self, file: LogFile) {
         let mut state = self.state.lock();
         state.ready.push_back(file);
@@ -366,9 +409,7 @@ impl Shelf {
 
     /// Whether so many bytes more may be taken. If not, new messages are refused until there is clearly more room.
     fn look_at_space(&self, more: u64) -> Result<()> {
-        let folder = &self.policy.folder;
-        let space = self.disk.space();
-        let space = space.map_err(LogError::io("cannot ask for the free space of", folder))?;
+        let space = self.space()?;
         self.free_bytes.store(space.free_bytes, Ordering::Relaxed);
         let least = self.min_free_bytes(space);
         let was_full = self.full.load(Ordering::Relaxed);
@@ -415,12 +456,20 @@ impl Shelf {
                     Err(error) => break Err(error),
                 }
             };
+            let poisoned = matches!(outcome, Err(LogError::Poisoned { .. }));
+            if let Err(error) = &outcome {
+                self.tell_poison(error);
+            }
             let mut state = self.state.lock();
             // A full disk is no fault of the log, nor is its end.
             state.broken = outcome
                 .err()
                 .filter(|error| !matches!(error, LogError::DiskFull { .. } | LogError::Closed));
             self.changed.notify_all();
+            // What has failed is not tried again: only a restart knows what is on the disk.
+            while poisoned && !state.closing {
+                self.changed.wait(&mut state);
+            }
             if state.closing {
                 return;
             }
@@ -438,7 +487,7 @@ impl Shelf {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
@@ -478,6 +527,7 @@ mod tests {
     fn attended(shelf: &Arc<Shelf>) -> std::thread::JoinHandle<()> {
         shelf.attend_with(Hooks {
             barrier: Box::new(|_| Ok(true)),
+            poison: Box::new(|_| {}),
             news: Box::new(|| {}),
         });
         let own = shelf.clone();
@@ -501,6 +551,7 @@ mod tests {
                 }
                 Ok(true)
             }),
+            poison: Box::new(|_| {}),
             news: Box::new(|| {}),
         });
         let own = shelf.clone();
@@ -551,6 +602,46 @@ mod tests {
         assert!(shelf.refuses().is_none());
         shelf.close();
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn messages_are_taken_again_when_a_quarter_more_than_the_least_is_free() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        // The least is 2 MiB, and nothing is to be made.
+        let shelf = shelf(&disk);
+        let free = |bytes| {
+            let space = disk.space().unwrap();
+            disk.set_capacity(space.total_bytes - space.free_bytes + bytes);
+            shelf.look_at_space(0).is_ok() && shelf.refuses().is_none()
+        };
+        assert!(free(2 * MIB) && !free(2 * MIB - 1));
+        assert!(!free(2 * MIB) && !free(2 * MIB * 5 / 4 - 200));
+        assert!(free(2 * MIB * 5 / 4) && free(2 * MIB));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_again_yet_stays_and_is_tried_again() {
+        let disk = SimDisk::new(1, 100 * MIB);
+        let shelf = shelf(&disk);
+        let refuses = Arc::new(AtomicBool::new(true));
+        let full = refuses.clone();
+        shelf.attend_with(Hooks {
+            barrier: Box::new(move |_| match full.load(Ordering::SeqCst) {
+                true => Err(LogError::Closed),
+                false => Ok(true),
+            }),
+            poison: Box::new(|_| {}),
+            news: Box::new(|| {}),
+        });
+        (0..2).for_each(|_| shelf.make_ready(&|_| true).unwrap());
+        let file = shelf.take(Purpose::State).unwrap();
+        let newer = shelf.take(Purpose::State).unwrap();
+        [file, newer].into_iter().for_each(|file| shelf.seal(Arc::new(file)));
+        assert!(shelf.prepare(0).is_err() && shelf.prepare(0).is_err());
+        assert_eq!(shelf.counts(), (0, 2, 0));
+        refuses.store(false, Ordering::SeqCst);
+        assert!(shelf.prepare(1).unwrap());
+        assert_eq!(shelf.counts(), (1, 1, 0));
     }
 
     #[test]

@@ -106,6 +106,15 @@ impl Upkeep {
         self.state.lock().trouble.clone()
     }
 
+    /// What a step came to, if something stored cannot be read. All else is no damage: a full disk has room again some time,
+    /// and what must not be tried again is told to the writer.
+    fn note_outcome(&self, error: &LogError) {
+        match error {
+            LogError::Corrupt { .. } | LogError::NewerFormat { .. } => self.note(error),
+            error => self.shelf.tell_poison(error),
+        }
+    }
+
     /// Something that is stored cannot be read.
     pub fn note(&self, error: &LogError) {
         // What a newer program wrote is not damaged.
@@ -126,10 +135,15 @@ impl Upkeep {
     /// The work of the thread; returns when the log closes.
     pub fn run(&self) {
         loop {
-            if let Err(error) = self.step() {
-                self.note(&error);
+            let outcome = self.step();
+            if let Err(error) = &outcome {
+                self.note_outcome(error);
             }
             let mut state = self.state.lock();
+            // After a failed write or sync nothing is tried again.
+            while matches!(outcome, Err(LogError::Poisoned { .. })) && !state.closing {
+                self.changed.wait(&mut state);
+            }
             if state.closing {
                 return;
             }
@@ -146,7 +160,7 @@ impl Upkeep {
         }
     }
 
-    /// Frees what can be freed. What was moved is not moved again before that is worth it: a small segment is left alone,
+    /// Frees what can be freed, and returns the first error after it has tried all. What was moved is not moved again before that is worth it: a small segment is left alone,
     /// however little of it is needed, until there are many.
     pub fn step(&self) -> Result<()> {
         let needed = self.needed();
@@ -157,24 +171,33 @@ impl Upkeep {
         // The newest is not used again anyway, see the shelf.
         let newest = if self.shelf.refuses().is_some() { 1 } else { NEWEST };
         let rested = sealed.len().saturating_sub(newest);
+        let mut outcome = Ok(());
+        let mut try_next = |done: Result<()>| {
+            let fatal = matches!(done, Err(LogError::Poisoned { .. } | LogError::Closed));
+            outcome = std::mem::replace(&mut outcome, Ok(())).and(done);
+            !fatal
+        };
         for (n, file) in sealed.iter().take(sealed.len().saturating_sub(1)).enumerate() {
-            if n < surplus || (n < rested && mostly_free(file)) {
-                self.move_out(std::slice::from_ref(file))?;
+            let moves = n < surplus || (n < rested && mostly_free(file));
+            if moves && !try_next(self.move_out(std::slice::from_ref(file))) {
+                return outcome;
             }
         }
         drop(sealed);
         let segments = self.shelf.segments();
         let (small, large): (Vec<_>, Vec<_>) = segments.into_iter().partition(|file| file.size < SHARED_BELOW);
         for file in large.iter().filter(|file| mostly_free(file)) {
-            self.move_out(std::slice::from_ref(file))?;
+            if !try_next(self.move_out(std::slice::from_ref(file))) {
+                return outcome;
+            }
         }
         if small.len() >= SMALL_SEGMENTS {
-            self.move_out(&small)?;
+            try_next(self.move_out(&small));
         }
         drop((small, large));
-        self.shelf.remove_dead_segments()?;
+        try_next(self.shelf.remove_dead_segments());
         self.shelf.called();
-        Ok(())
+        outcome
     }
 
     /// How many bytes of each file are needed.
@@ -330,6 +353,22 @@ mod tests {
             }
         }
         quiet
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_no_damage_and_what_cannot_be_read_is() {
+        let log = open(&SimDisk::new(1, 256 << 20));
+        log.upkeep.note_outcome(&log.upkeep.shelf.ran_out(1));
+        log.upkeep.note_outcome(&LogError::Closed);
+        assert_eq!((log.upkeep.corrupt_frames(), log.upkeep.trouble()), (0, None));
+        let damaged = LogError::Corrupt {
+            file: "a".to_owned(),
+            position: 1,
+            expected: None,
+            found: "nothing".to_owned(),
+        };
+        log.upkeep.note_outcome(&damaged);
+        assert_eq!((log.upkeep.corrupt_frames(), log.upkeep.trouble().is_some()), (1, true));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -76,6 +76,8 @@ pub struct Faults {
     pub failing_syncs: u64,
     /// One write in so many fails, with a part of it done; 0: none.
     pub failing_writes: u64,
+    /// One rename, or sync of names, in so many fails; 0: none.
+    pub failing_names: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -123,6 +125,11 @@ impl SimDisk {
     /// The most bytes that any sync of one file had to write so far.
     pub fn synced_bytes_max(&self) -> u64 {
         self.state.lock().synced_bytes_max
+    }
+
+    /// Raised when the process or the machine goes.
+    pub fn life(&self) -> u64 {
+        self.state.lock().life
     }
 
     pub fn syncs(&self) -> u64 {
@@ -283,6 +290,15 @@ impl State {
         }
     }
 
+    /// Those that are not synced stay so: a power cut leaves some of them.
+    fn fail_names(&mut self) -> io::Result<()> {
+        let one_in = self.faults.failing_names;
+        match one_in > 0 && self.random.one_in(one_in) {
+            true => Err(io::Error::other("simulated error of the folder")),
+            false => Ok(()),
+        }
+    }
+
     fn change(&mut self, change: NameChange) {
         self.unsynced_names.push(change.clone());
         change.apply(&mut self.names);
@@ -327,6 +343,7 @@ impl Disk for SimDisk {
         let mut state = self.state.lock();
         state.step(|_| {})?;
         state.id_of(from)?;
+        state.fail_names()?;
         state.change(NameChange::Rename(from.to_owned(), to.to_owned()));
         Ok(())
     }
@@ -342,6 +359,7 @@ impl Disk for SimDisk {
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         state.step(|_| {})?;
+        state.fail_names()?;
         let State {
             durable_names,
             unsynced_names,

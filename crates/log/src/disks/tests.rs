@@ -209,6 +209,7 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
     all[at].set_faults(Faults {
         failing_syncs: 1,
         failing_writes: 1,
+        ..Faults::default()
     });
     let failed = log.append(unit(), None).await.unwrap_err();
     assert!(
@@ -239,6 +240,7 @@ async fn what_was_stored_in_part_is_said_to_be() {
     all[at].set_faults(Faults {
         failing_syncs: 1,
         failing_writes: 1,
+        ..Faults::default()
     });
     let both = Unit::of(data(0), of(b"x")).and(data(1), of(b"y"));
     let partly = log.append(both, None).await.unwrap_err();

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -12,6 +12,7 @@ use super::files::{Files, Place};
 use super::group::{Block, BlockFrame, Group, Part, Slot, Stamp};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
+use crate::file::LogFile;
 use crate::format::frame::Kind;
 use crate::format::record::RecordRef;
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
@@ -32,6 +33,9 @@ pub(crate) struct Submission {
     pub bytes: usize,
     /// Nobody waits for what was journaled.
     pub done: Option<Done>,
+    /// On a full disk it is enough that what was journaled of partitions is stored: files that nobody needs by that are used
+    /// again.
+    pub for_files: bool,
 }
 
 /// Mostly one or two, which cost no allocation.
@@ -48,12 +52,24 @@ pub(crate) struct Core {
     pending: Vec<Pending>,
     /// Where partitions stood before it.
     undo: Vec<(Slot, Offset)>,
+    /// What of it nobody waits for. Empty between blocks, too.
+    journaled: Vec<Journaled>,
+    /// Partitions with something journaled that could not be stored yet.
+    held: Vec<Arc<Partition>>,
     log_id: u64,
     /// Of the next block.
     next: Sequence,
     synced: Sequence,
-    /// When the oldest block that is not synced was written.
-    unsynced_since: Option<Micros>,
+    /// When the oldest block that is not synced and that promises it was written.
+    unsynced_since: Option<Instant>,
+    /// The same of those for which nobody waits.
+    unawaited_since: Option<Instant>,
+    /// Frames of partitions that are not read before they are synced, in blocks for which nobody waits.
+    unreleased: Vec<(Arc<LogFile>, Vec<BlockFrame>)>,
+    /// The age at which [`Durability::Interval`] is synced.
+    interval: Duration,
+    /// Does not go back, whatever becomes of the time of day.
+    clock: Clock,
     /// Rows with frames in blocks that are not synced.
     unsynced_rows: Vec<Slot>,
     block_max: usize,
@@ -61,6 +77,11 @@ pub(crate) struct Core {
     poison: Option<Arc<str>>,
     pub measures: Arc<Measures>,
 }
+
+/// After so long what nobody waits for is synced, if nothing was synced meanwhile.
+const UNAWAITED_MAX_AGE: Duration = Duration::from_secs(1);
+
+pub(crate) type Clock = Box<dyn Fn() -> Instant + Send>;
 
 struct Row {
     partition: Arc<Partition>,
@@ -76,6 +97,16 @@ struct Pending {
     durability: Durability,
     firsts: Offsets,
     done: Option<Done>,
+    for_files: bool,
+}
+
+/// Records of the block that is being made for which nobody waits, and where in it their body is.
+struct Journaled {
+    slot: Slot,
+    kind: Kind,
+    frame: usize,
+    body: usize,
+    records: Records,
 }
 
 /// Newest frames of all partitions, kept in memory up to a number of bytes.
@@ -94,17 +125,23 @@ pub(crate) struct Resume {
 }
 
 impl Core {
-    pub fn new(resume: Resume, block_max: usize, tail_bytes_max: usize) -> Core {
+    pub fn new(resume: Resume, block_max: usize, tail_bytes_max: usize, interval: Duration) -> Core {
         Core {
             files: resume.files,
             table: Vec::new(),
             group: Group::default(),
             pending: Vec::new(),
             undo: Vec::new(),
+            journaled: Vec::new(),
+            held: Vec::new(),
             log_id: resume.log_id,
             next: resume.next,
             synced: resume.synced,
             unsynced_since: None,
+            unawaited_since: None,
+            unreleased: Vec::new(),
+            interval,
+            clock: Box::new(Instant::now),
             unsynced_rows: Vec::new(),
             block_max,
             tail: Tail {
@@ -130,6 +167,11 @@ impl Core {
     }
 
     #[cfg(test)]
+    pub fn next_sequence(&self) -> Sequence {
+        self.next
+    }
+
+    #[cfg(test)]
     pub fn current_file(&self) -> u64 {
         self.files.current().number
     }
@@ -138,8 +180,38 @@ impl Core {
         self.poison.as_ref()
     }
 
-    pub fn unsynced_since(&self) -> Option<Micros> {
-        self.unsynced_since
+    /// Another one has found out that nothing may be taken any more.
+    pub fn set_poison(&mut self, cause: &Arc<str>) {
+        self.poison.get_or_insert_with(|| cause.clone());
+    }
+
+    #[cfg(test)]
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    /// How long from now something that is only written has to be synced.
+    pub fn due_in(&self) -> Option<Duration> {
+        if self.poison.is_some() || (self.unsynced_since, self.unawaited_since) == (None, None) {
+            return None;
+        }
+        let now = (self.clock)();
+        let left = |since: Instant, most: Duration| most.saturating_sub(now.saturating_duration_since(since));
+        let dated = self.unsynced_since.map(|since| left(since, self.interval));
+        let unawaited = self.unawaited_since.map(|since| left(since, UNAWAITED_MAX_AGE));
+        dated.into_iter().chain(unawaited).min()
+    }
+
+    /// Failing, it poisons the log.
+    pub fn sync_if_due(&mut self) {
+        if self.due_in().is_some_and(|left| left.is_zero()) {
+            let _ = self.sync();
+        }
+    }
+
+    /// Partitions with something journaled that was refused since the last time.
+    pub fn take_held(&mut self) -> Vec<Arc<Partition>> {
+        std::mem::take(&mut self.held)
     }
 
     /// Whether a block would say more about what is synced than the last one did.
@@ -156,6 +228,7 @@ impl Core {
 
     /// The same. `synced` is called between the sync, if there is one, and the answers.
     pub fn commit_with(&mut self, waiting: &mut VecDeque<Submission>, now: Micros, synced: impl FnOnce()) -> usize {
+        self.sync_if_due();
         let (mut pending, mut undo) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.undo));
         let purpose = self.gather(waiting, &mut pending, &mut undo);
         let count = pending.iter().filter(|one| one.done.is_some()).count();
@@ -166,19 +239,11 @@ impl Core {
                 }
                 answer(&mut pending, |_| true);
             }
-            Err(error) => {
-                self.give_up(&undo, &error);
-                // What may be on the disk in part is told by a restart: to those who wait as to those who come later.
-                let poisoned = self.poison.clone().map(|cause| LogError::Poisoned { cause });
-                let refused = matches!(error, LogError::DiskFull { .. } | LogError::TooLarge { .. });
-                let error = poisoned.filter(|_| !refused).unwrap_or(error);
-                for done in pending.iter_mut().filter_map(|one| one.done.take()) {
-                    let _ = done.send(Err(error.clone()));
-                }
-            }
+            Err(error) => self.refuse(waiting, &mut pending, &undo, error, now),
         }
         pending.clear();
         undo.clear();
+        self.journaled.clear();
         (self.pending, self.undo) = (pending, undo);
         count
     }
@@ -208,38 +273,175 @@ impl Core {
             if submission.parts.iter().any(|part| part.kind != Kind::Data) {
                 purpose = Purpose::State;
             }
-            let firsts = submission.parts.into_iter().map(|part| self.place(part, undo));
+            let journaled = submission.done.is_none() && parts > 0;
+            let firsts = submission.parts.into_iter().map(|part| match journaled {
+                true => self.place_journaled(part, undo),
+                false => self.place(part, undo),
+            });
             pending.push(Pending {
                 firsts: firsts.collect(),
-                durability: submission.durability,
+                durability: match submission.durability {
+                    // For nobody to wait is no reason for a sync.
+                    Durability::Fsync if journaled => Durability::Os,
+                    durability => durability,
+                },
                 done: submission.done,
+                for_files: submission.for_files,
             });
         }
         purpose
+    }
+
+    /// Nothing of the block was stored. Whoever waits is told; what was journaled is kept, to be tried again with a later
+    /// block, and until then nothing that comes behind it is stored or said to be.
+    fn refuse(
+        &mut self,
+        waiting: &mut VecDeque<Submission>,
+        pending: &mut Vec<Pending>,
+        undo: &[(Slot, Offset)],
+        error: LogError,
+        now: Micros,
+    ) {
+        let full = matches!(error, LogError::DiskFull { .. });
+        if full && !self.journaled.is_empty() {
+            self.hold(waiting, pending);
+        }
+        self.give_up(undo, &error);
+        let for_files = full && pending.iter().any(|one| one.for_files);
+        let stored = for_files && self.store_changes(now).is_ok();
+        // What may be on the disk in part is told by a restart: to those who wait as to those who come later.
+        let poisoned = self.poison.clone().map(|cause| LogError::Poisoned { cause });
+        let error = poisoned.unwrap_or(error);
+        for one in pending {
+            if let Some(done) = one.done.take() {
+                let _ = done.send(match stored && one.for_files {
+                    true => Ok(Offsets::new()),
+                    false => Err(error.clone()),
+                });
+            }
+        }
+    }
+
+    /// Gives what was journaled back to its partitions, in its order: that of the block, and what waits behind it. Who waits
+    /// there waits for it, or would be stored before it.
+    fn hold(&mut self, waiting: &mut VecDeque<Submission>, pending: &mut Vec<Pending>) {
+        let mut kept: Vec<(Slot, Kind, Records)> = Vec::new();
+        for one in self.journaled.drain(..) {
+            let body = self.group.take_body(one.frame, one.body);
+            kept.push((one.slot, one.kind, Records { body, ..one.records }));
+        }
+        for submission in waiting.drain(..) {
+            if submission.done.is_none() {
+                kept.extend(submission.parts.into_iter().map(Part::into_records));
+                continue;
+            }
+            pending.push(Pending {
+                durability: submission.durability,
+                firsts: Offsets::new(),
+                done: submission.done,
+                for_files: submission.for_files,
+            });
+        }
+        for (slot, kind, records) in kept.into_iter().rev() {
+            if let Some(row) = self.table.get(slot) {
+                row.partition.put_back(kind, records);
+                self.held.push(row.partition.clone());
+            }
+        }
+    }
+
+    /// On a full disk: what was journaled of partitions, by which files may become free, in what is kept for it. Synced.
+    fn store_changes(&mut self, now: Micros) -> Result<()> {
+        let Some(meta) = self.table.get(META_SLOT).map(|row| row.partition.clone()) else {
+            return Ok(());
+        };
+        let (parts, mut undo) = (meta.take_journal(), Vec::new());
+        for (kind, records) in parts.iter().cloned() {
+            self.place(Part::of(&meta, kind, records), &mut undo);
+        }
+        let written = self.write_changes(now);
+        if let Err(error) = &written {
+            self.give_up(&undo, error);
+            for (kind, records) in parts.into_iter().rev() {
+                meta.put_back(kind, records);
+            }
+        }
+        written
+    }
+
+    fn write_changes(&mut self, now: Micros) -> Result<()> {
+        if let Some(cause) = &self.poison {
+            return Err(LogError::Poisoned { cause: cause.clone() });
+        }
+        if !self.group.is_empty() {
+            let (len, frames) = (self.group.block_len(), self.group.frames());
+            let place = self.files.place_of_changes(len, frames);
+            let place = place.ok_or_else(|| self.files.too_large(len))?;
+            let group = std::mem::take(&mut self.group);
+            let block = self.write(group, &place, now, false)?;
+            self.release(&block.frames, &place.file, |_| true);
+        }
+        self.sync()
     }
 
     /// Writes the block, answers those who do not wait for a sync, and syncs if somebody does. Returns whether one does.
     fn store(&mut self, purpose: Purpose, pending: &mut Vec<Pending>, now: Micros) -> Result<bool> {
         let dated = pending.iter().any(|one| one.durability == Durability::Interval);
         let strict = pending.iter().any(|one| one.durability == Durability::Fsync);
-        let all_strict = pending.iter().all(|one| one.durability == Durability::Fsync);
-        let written = self.write_group(purpose, now, strict && all_strict)?;
+        let all_strict = strict
+            && pending
+                .iter()
+                .all(|one| one.done.is_none() || one.durability == Durability::Fsync);
+        let began = dated.then(|| (self.clock)());
+        let written = self.write_group(purpose, now, all_strict)?;
         if let Some((block, place)) = &written {
-            self.release(block, place, |durability| durability != Durability::Fsync);
+            self.release(&block.frames, &place.file, |durability| durability != Durability::Fsync);
+            if let Some(began) = began {
+                self.keep_within_intervals(began)?;
+            }
         }
         answer(pending, |durability| durability != Durability::Fsync);
         if strict && self.synced + 1 < self.next {
             self.sync()?;
-        } else if dated && written.is_some() {
-            self.unsynced_since.get_or_insert(now);
         }
-        if let Some((block, place)) = &written {
-            self.release(block, place, |durability| durability == Durability::Fsync);
+        if let Some((block, place)) = written {
+            if self.synced + 1 == self.next {
+                self.release(&block.frames, &place.file, |durability| durability == Durability::Fsync);
+            } else {
+                self.release_later(block, place);
+            }
         }
         if strict {
             self.note_synced();
         }
         Ok(strict)
+    }
+
+    /// Acknowledged now, what is not synced would be older than two intervals could make it if the disk was slow: then it is
+    /// synced first.
+    fn keep_within_intervals(&mut self, began: Instant) -> Result<()> {
+        if self.synced + 1 == self.next {
+            return Ok(());
+        }
+        let since = *self.unsynced_since.get_or_insert(began);
+        if (self.clock)().saturating_duration_since(since) > 2 * self.interval {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// What must not be read before it is synced, with the next sync: nobody waits for it.
+    fn release_later(&mut self, block: Block, place: Place) {
+        let strict = |frame: &BlockFrame| {
+            let row = self.table.get(frame.slot);
+            row.is_some_and(|row| row.partition.durability == Durability::Fsync)
+        };
+        let mut frames = block.frames;
+        frames.retain(strict);
+        if !frames.is_empty() {
+            self.unawaited_since.get_or_insert_with(|| (self.clock)());
+            self.unreleased.push((place.file, frames));
+        }
     }
 
     /// Whether somebody else owns one of the partitions by now.
@@ -268,6 +470,22 @@ impl Core {
         first
     }
 
+    /// The same for a part that is not lost if the block is refused.
+    fn place_journaled(&mut self, part: Part, undo: &mut Vec<(Slot, Offset)>) -> Offset {
+        let (slot, kind) = (part.slot, part.kind);
+        let records = part.without_body();
+        let first = self.place(part, undo);
+        let frame = self.table.get(slot).map_or(0, |row| row.frame);
+        self.journaled.push(Journaled {
+            slot,
+            kind,
+            frame,
+            body: self.group.bodies_of(frame).saturating_sub(1),
+            records,
+        });
+        first
+    }
+
     /// Nothing of the block was stored: its offsets are free again.
     fn give_up(&mut self, undo: &[(Slot, Offset)], error: &LogError) {
         for &(slot, next) in undo {
@@ -278,9 +496,17 @@ impl Core {
             }
         }
         self.group = Group::default();
-        let refused = matches!(error, LogError::DiskFull { .. } | LogError::TooLarge { .. });
+        // What was journaled and has room in no file is not given up in silence.
+        let refused = match error {
+            LogError::DiskFull { .. } => true,
+            LogError::TooLarge { .. } => self.journaled.is_empty(),
+            _ => false,
+        };
         if !refused && self.poison.is_none() {
-            self.poison = Some(error.to_string().into());
+            self.poison = Some(match error {
+                LogError::Poisoned { cause } => cause.clone(),
+                error => error.to_string().into(),
+            });
         }
     }
 
@@ -308,6 +534,8 @@ impl Core {
             }
             rolled += 1;
             self.files.roll(purpose, self.next, &mut self.synced)?;
+            // The full file was synced.
+            self.note_synced();
         };
         let group = std::mem::take(&mut self.group);
         let block = self.write(group, &place, now, sync)?;
@@ -373,13 +601,13 @@ impl Core {
         let place = place.ok_or_else(|| self.files.too_large(group.block_len()))?;
         meta.next += 1;
         let block = self.write(group, &place, now, false)?;
-        self.release(&block, &place, |_| true);
+        self.release(&block.frames, &place.file, |_| true);
         Ok(())
     }
 
-    /// Readers may have what this block holds of the partitions that `which` names by their durability.
-    fn release(&mut self, block: &Block, place: &Place, which: impl Fn(Durability) -> bool) {
-        for frame in &block.frames {
+    /// Readers may have these frames of a block, if `which` names their partition by its durability.
+    fn release(&mut self, frames: &[BlockFrame], file: &Arc<LogFile>, which: impl Fn(Durability) -> bool) {
+        for frame in frames {
             let Some(row) = self
                 .table
                 .get_mut(frame.slot)
@@ -388,8 +616,7 @@ impl Core {
                 continue;
             };
             let keep = frame.header.kind == Kind::Data;
-            row.partition
-                .add(&place.file, &frame.header, keep.then_some(&frame.body));
+            row.partition.add(file, &frame.header, keep.then_some(&frame.body));
             if frame.header.kind == Kind::Checkpoint && row.partition.trim(frame.header.base) {
                 self.files.freed();
             }
@@ -427,7 +654,10 @@ impl Core {
 
     /// Everything that was released is on disk.
     fn note_synced(&mut self) {
-        self.unsynced_since = None;
+        (self.unsynced_since, self.unawaited_since) = (None, None);
+        for (file, frames) in std::mem::take(&mut self.unreleased) {
+            self.release(&frames, &file, |durability| durability == Durability::Fsync);
+        }
         for slot in self.unsynced_rows.drain(..) {
             if let Some(row) = self.table.get_mut(slot) {
                 row.unsynced = false;

@@ -3,7 +3,10 @@
 
 mod damage;
 mod deceit;
+mod ends;
+mod full;
 mod newer;
+mod unsynced;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,13 +66,27 @@ fn options() -> LogOptions {
 }
 
 fn open(disk: &SimDisk) -> Result<Driven> {
+    open_with(disk, &options())
+}
+
+/// With files of a size of its own.
+fn open_wide(disk: &SimDisk) -> Driven {
+    let options = LogOptions {
+        file_bytes: 1 << 20,
+        first_file_bytes: 1 << 20,
+        ..options()
+    };
+    open_with(disk, &options).unwrap()
+}
+
+fn open_with(disk: &SimDisk, options: &LogOptions) -> Result<Driven> {
     let Opened {
         mut core,
         shelf,
         partitions: mut known,
         meta,
         ..
-    } = open::open(Arc::new(disk.clone()), 42, &options())?;
+    } = open::open(Arc::new(disk.clone()), 42, options)?;
     let mut partitions = Vec::new();
     for (n, mode) in MODES.iter().enumerate() {
         let id = PartitionId::new(1, n as u32);
@@ -106,6 +123,7 @@ fn change(core: &mut Core, meta: &Partition, change: Change, durability: Durabil
         parts: [Part::of(meta, Kind::Meta, records)].into(),
         durability,
         done: Some(done),
+        for_files: false,
     };
     core.commit(&mut VecDeque::from([submission]), 1);
     answer.try_recv().unwrap().map(drop)
@@ -225,6 +243,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
         durability,
         bytes,
         done: Some(done),
+        for_files: false,
     };
     (submission, answer, counts)
 }
@@ -315,7 +334,9 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
             shelf.remove_dead_segments()
         }),
     };
-    done.is_ok() && core.poison().is_none()
+    // As the threads do it: an error that is no poison is tried again.
+    let poisoned = matches!(done, Err(LogError::Poisoned { .. }));
+    !poisoned && core.poison().is_none()
 }
 
 /// After a start: everything acknowledged is there, nothing twice, nothing that was never submitted, without a hole.
@@ -379,17 +400,22 @@ fn life_and_death(seed: u64) {
             }
             Err(error) => panic!("seed {seed}: {error}"),
         };
+        let life = disk.life();
         driven.checkpoints = true;
         check(&driven, &mut known, power_cut);
         match random.below(4) {
             0 => disk.cut_power_in(random.below(60)),
             1 => disk.set_faults(Faults {
                 failing_syncs: 20,
-                failing_writes: 0,
+                ..Faults::default()
             }),
             2 => disk.set_faults(Faults {
-                failing_syncs: 0,
                 failing_writes: 20,
+                ..Faults::default()
+            }),
+            3 if seed.is_multiple_of(2) => disk.set_faults(Faults {
+                failing_names: 10,
+                ..Faults::default()
             }),
             _ => {}
         }
@@ -397,7 +423,9 @@ fn life_and_death(seed: u64) {
             if !work(&mut driven, &mut known, &mut random) {
                 break;
             }
-            let keeps_up = (0..random.below(4)).all(|_| keep_up(&mut driven, &mut known, &mut random));
+            let times = random.below(4);
+            let mut keep_up = || keep_up(&mut driven, &mut known, &mut random) && disk.life() == life;
+            let keeps_up = (0..times).all(|_| keep_up());
             if !keeps_up {
                 break;
             }

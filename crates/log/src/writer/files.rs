@@ -5,10 +5,14 @@ use std::sync::Arc;
 use super::group::BlockFrame;
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
+use crate::format::PAGE;
 use crate::format::footer::{self, Bounds, FileKind};
 use crate::ids::Sequence;
 use crate::index::Entry;
 use crate::shelf::{Purpose, Shelf};
+
+/// One part in so many of a file is for changes of partitions alone.
+const KEPT_PART: u64 = 64;
 
 pub(crate) struct Files {
     current: Arc<LogFile>,
@@ -53,9 +57,21 @@ impl Files {
 
     /// Where a block of so many bytes and frames goes; `None` if the file is full.
     pub fn place(&self, len: usize, frames: usize) -> Option<Place> {
+        let kept = (self.current.size / KEPT_PART).max(PAGE as u64);
+        self.place_within(len, frames, self.current.size.saturating_sub(kept))
+    }
+
+    /// The same in what every file keeps for changes of partitions: they make other files free when no new one can be had.
+    pub fn place_of_changes(&self, len: usize, frames: usize) -> Option<Place> {
+        // The table, which comes first, needs a file that is not full.
+        self.place_within(len, frames, self.current.size)
+            .filter(|place| place.at > 0)
+    }
+
+    fn place_within(&self, len: usize, frames: usize, size: u64) -> Option<Place> {
         let (known, partitions) = self.current.counts();
         let footer = footer::footer_len(known + frames, partitions + frames);
-        let at = self.end.filter(|end| end + len as u64 + footer <= self.current.size)?;
+        let at = self.end.filter(|end| end + len as u64 + footer <= size)?;
         Some(Place {
             file: self.current.clone(),
             at,

@@ -120,6 +120,17 @@ impl Group {
         (self.frames.len() - 1, next)
     }
 
+    /// Bodies that a frame has so far.
+    pub fn bodies_of(&self, frame: usize) -> usize {
+        self.frames.get(frame).map_or(0, |frame| frame.bodies.len())
+    }
+
+    /// One of them, out of a group that is not going to be a block.
+    pub fn take_body(&mut self, frame: usize, body: usize) -> Vec<u8> {
+        let body = self.frames.get_mut(frame).and_then(|frame| frame.bodies.get_mut(body));
+        body.map(std::mem::take).unwrap_or_default()
+    }
+
     /// Moves the frames of a partition up by one offset. Returns where they began, if there are any.
     pub fn shift(&mut self, partition: PartitionId) -> Option<Offset> {
         let mut began = None;
@@ -205,6 +216,24 @@ impl Part {
             max_time: records.max_time,
             epoch: partition.epoch(),
             body: records.body,
+        }
+    }
+
+    /// What it was made of.
+    pub fn into_records(mut self) -> (Slot, Kind, Records) {
+        let body = std::mem::take(&mut self.body);
+        let records = self.without_body();
+        (self.slot, self.kind, Records { body, ..records })
+    }
+
+    /// The same but for the bytes.
+    pub fn without_body(&self) -> Records {
+        Records {
+            body: Vec::new(),
+            count: self.records,
+            flags: self.flags,
+            base_time: self.base_time,
+            max_time: self.max_time,
         }
     }
 }

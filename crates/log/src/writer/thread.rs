@@ -38,8 +38,6 @@ const TIMER_SLACK: NonZeroU64 = NonZeroU64::new(2_000).expect("it is not zero");
 pub(crate) struct Pace {
     /// The longest wait for a group to become as large as the last one; zero: never.
     pub linger: Duration,
-    /// The age at which what was only written is synced.
-    pub interval: Duration,
     /// Bytes that may wait; more have to wait outside.
     pub waiting_bytes_max: usize,
 }
@@ -134,6 +132,7 @@ impl Writer {
             durability: Durability::Fsync,
             bytes: 0,
             done: None,
+            for_files: false,
         });
         // Poisoned or closed: there is nobody to sync.
         let _ = self.shared.try_push(&mut submission);
@@ -184,8 +183,16 @@ impl Writer {
         self.shared.inbox.lock().poison.clone()
     }
 
-    /// Returns true when everything that was submitted and journaled before survives a power cut, false if `give_up` said
-    /// so before. Blocks.
+    /// Nothing may be taken any more: somebody beside the writer has failed to store something.
+    pub fn fail(&self, cause: &Arc<str>) {
+        self.shared.inbox.lock().poison.get_or_insert_with(|| cause.clone());
+        self.shared.arrived.notify_one();
+        self.shared.room.notify_waiters();
+        self.shared.over.notify_waiters();
+    }
+
+    /// Returns true when everything that was submitted and journaled before survives a power cut, or, while the disk is full,
+    /// what was journaled of partitions; false if `give_up` said so before. Blocks.
     pub fn barrier(&self, give_up: &dyn Fn() -> bool) -> Result<bool> {
         let (done, mut answer) = oneshot::channel();
         let mut submission = Some(Submission {
@@ -193,6 +200,7 @@ impl Writer {
             durability: Durability::Fsync,
             bytes: 0,
             done: Some(done),
+            for_files: true,
         });
         if !self.shared.try_push(&mut submission)? {
             // Without bytes it is always taken; what waits goes first.
@@ -289,7 +297,12 @@ impl Shared {
                 self.measures.commit_us.observe_time(began.elapsed());
                 marked = false;
             }
-            self.sync_if_due(&mut core);
+            core.sync_if_due();
+            let held = core.take_held();
+            if !held.is_empty() {
+                // Tried again with the next block, or after a rest.
+                self.inbox.lock().dirty.extend(held);
+            }
             self.tell_poison(&core);
             if closing {
                 // Those who were too late for the last group.
@@ -334,21 +347,25 @@ impl Shared {
             expected.learn(inbox.waiting.len());
             gathers = inbox.waiting.is_empty();
         }
+        let mut idle_since = None;
         while inbox.waiting.is_empty() && !inbox.closing {
             inbox.wake_at = 1;
             let journal_age = inbox.dirty_since.map(|since| since.elapsed());
             if journal_age.is_some_and(|age| age >= JOURNAL_MAX_AGE) {
                 break;
             }
-            let patience = match journal_age {
-                Some(age) => JOURNAL_MAX_AGE.saturating_sub(age).min(self.patience(core)),
-                None => self.patience(core),
-            };
+            let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
+            let patience = patience(core, idle, journal_age);
             let timed_out = self.arrived.wait_for(&mut inbox, patience).timed_out();
-            if timed_out && inbox.waiting.is_empty() && inbox.dirty.is_empty() {
+            if timed_out && inbox.waiting.is_empty() && inbox.dirty_since.is_none() {
+                let rested = idle + patience >= IDLE;
+                if rested && !inbox.dirty.is_empty() {
+                    // The disk was full; it may have room again.
+                    break;
+                }
                 drop(inbox);
-                self.sync_if_due(core);
-                if !*marked && core.has_news() {
+                core.sync_if_due();
+                if rested && !*marked && core.has_news() {
                     let _ = core.mark(now());
                     *marked = true;
                 }
@@ -375,6 +392,9 @@ impl Shared {
             waiting.append(&mut inbox.waiting);
         }
         inbox.bytes = 0;
+        if let Some(cause) = &inbox.poison {
+            core.set_poison(cause);
+        }
         let closing = inbox.closing;
         drop(inbox);
         self.room.notify_waiters();
@@ -394,22 +414,13 @@ impl Shared {
             }
         }
     }
+}
 
-    fn patience(&self, core: &Core) -> Duration {
-        let Some(since) = core.unsynced_since() else {
-            return IDLE;
-        };
-        let age = Duration::from_micros((now() - since).max(0) as u64);
-        self.pace.interval.saturating_sub(age).min(IDLE)
-    }
-
-    fn sync_if_due(&self, core: &mut Core) {
-        let old = |since: Micros| now() - since >= self.pace.interval.as_micros() as Micros;
-        if core.unsynced_since().is_some_and(old) {
-            // Failing, it poisons the log.
-            let _ = core.sync();
-        }
-    }
+/// How long to sleep, idle for some time already, if nobody calls.
+fn patience(core: &Core, idle: Duration, journal_age: Option<Duration>) -> Duration {
+    let rest = IDLE.checked_sub(idle).filter(|rest| !rest.is_zero()).unwrap_or(IDLE);
+    let journal = journal_age.map(|age| JOURNAL_MAX_AGE.saturating_sub(age));
+    journal.into_iter().chain(core.due_in()).fold(rest, Duration::min)
 }
 
 /// What was journaled for a partition, for which nobody waits.
@@ -420,6 +431,7 @@ fn submissions_of(partition: &Arc<Partition>) -> impl Iterator<Item = Submission
         parts: [Part::of(partition, kind, records)].into(),
         durability: partition.durability,
         done: None,
+        for_files: false,
     })
 }
 

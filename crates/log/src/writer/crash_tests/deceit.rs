@@ -43,6 +43,7 @@ fn commit(driven: &mut Driven, value: &[u8]) -> Result<Offsets> {
         parts: [Part::of(&driven.partitions[0], Kind::Data, records)].into(),
         durability: Durability::Fsync,
         done: Some(done),
+        for_files: false,
     };
     driven.core.commit(&mut VecDeque::from([submission]), 5);
     answer.try_recv().unwrap()

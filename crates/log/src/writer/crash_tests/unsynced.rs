@@ -1,0 +1,179 @@
+//! What is written and not synced: when it is, who may see it before, and what a power cut takes of it at most, whatever the
+//! disk and the time of day do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::*;
+
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// A clock that goes on when it is told to, and a little whenever it is asked: sometimes as far as a disk that stands still.
+#[derive(Clone, Default)]
+struct Time {
+    micros: Arc<AtomicU64>,
+    stalls: Option<Arc<Mutex<Random>>>,
+}
+
+impl Time {
+    fn go_on(&self, time: Duration) {
+        self.micros.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_micros(self.micros.load(Ordering::Relaxed))
+    }
+
+    fn give_to(&self, core: &mut Core) {
+        let (own, began) = (self.clone(), Instant::now());
+        core.set_clock(Box::new(move || {
+            if let Some(random) = &own.stalls {
+                let mut random = random.lock();
+                let stall = if random.one_in(30) { 150_000 } else { 100 };
+                own.go_on(Duration::from_micros(random.below(stall)));
+            }
+            began + own.now()
+        }));
+    }
+
+    /// As the thread sleeps while nothing comes.
+    fn sleep(&self, core: &mut Core, time: Duration) {
+        let until = self.now() + time;
+        while self.now() < until {
+            let left = until.saturating_sub(self.now());
+            self.go_on(core.due_in().unwrap_or(left).clamp(Duration::from_micros(1), left));
+            core.sync_if_due();
+        }
+    }
+}
+
+type Answer = oneshot::Receiver<Result<Offsets>>;
+
+fn submission(partition: &Partition, bytes: usize) -> (Submission, Answer) {
+    let mut stored = Records::new();
+    stored.push(&RecordRef::of(1, &vec![7; bytes])).unwrap();
+    let (done, answer) = oneshot::channel();
+    let submission = Submission {
+        bytes: stored.bytes(),
+        parts: [Part::of(partition, Kind::Data, stored)].into(),
+        durability: partition.durability,
+        done: Some(done),
+        for_files: false,
+    };
+    (submission, answer)
+}
+
+fn journaled(partition: &Partition) -> Submission {
+    let mut stored = Records::new();
+    stored.push(&RecordRef::of(1, b"lease")).unwrap();
+    Submission {
+        bytes: stored.bytes(),
+        parts: [Part::of(partition, Kind::State, stored)].into(),
+        durability: partition.durability,
+        done: None,
+        for_files: false,
+    }
+}
+
+#[test]
+fn a_power_cut_takes_of_an_interval_what_was_acknowledged_in_two_of_them_at_most() {
+    let mut lost = 0;
+    for seed in 0..300 {
+        let (mut random, disk) = (Random::new(seed), SimDisk::new(seed, 64 << 20));
+        let mut driven = open(&disk).unwrap();
+        let time = Time {
+            stalls: Some(Arc::new(Mutex::new(Random::new(!seed)))),
+            ..Time::default()
+        };
+        time.give_to(&mut driven.core);
+        let dated = driven.partitions[3].clone();
+        assert_eq!(dated.durability, Durability::Interval);
+        let mut acknowledged = Vec::new();
+        for n in 0..random.below(80) {
+            // More than one block takes, with others between.
+            let mut waiting = VecDeque::new();
+            let mut answers = Vec::new();
+            for _ in 0..1 + random.below(8) {
+                let (one, answer) = submission(&dated, random.below(9000) as usize);
+                waiting.push_back(one);
+                answers.push(answer);
+                if random.one_in(10) {
+                    waiting.push_back(submission(&driven.partitions[1], 100).0);
+                }
+            }
+            // The time of day is set back by an hour, and goes its way.
+            let wall = if n < 30 { 7_200_000_000 } else { 3_600_000_000 } + time.now().as_micros() as i64;
+            while !waiting.is_empty() {
+                driven.core.commit(&mut waiting, wall);
+                for answer in &mut answers {
+                    if let Ok(done) = answer.try_recv() {
+                        acknowledged.push((done.unwrap()[0], time.now()));
+                    }
+                }
+            }
+            if random.one_in(3) {
+                time.sleep(&mut driven.core, Duration::from_micros(random.below(100_000)));
+            }
+        }
+        disk.power_cut();
+        let found = open(&disk).unwrap().partitions[3].bounds().next;
+        let first = acknowledged.iter().find(|(offset, _)| *offset >= found);
+        if let (Some((_, first)), Some((_, last))) = (first, acknowledged.last()) {
+            lost += 1;
+            assert!(*last - *first <= 2 * INTERVAL, "seed {seed}: {:?}", *last - *first);
+        }
+    }
+    assert!(lost > 20, "only {lost} power cuts took anything");
+}
+
+#[test]
+fn what_nobody_waits_for_has_no_sync_of_its_own_and_is_read_when_it_is_synced() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let mut driven = open_wide(&disk);
+    let time = Time::default();
+    time.give_to(&mut driven.core);
+    let strict = driven.partitions[0].clone();
+    let before = disk.syncs();
+    for _ in 0..30 {
+        driven.core.commit(&mut VecDeque::from([journaled(&strict)]), 1);
+        time.sleep(&mut driven.core, Duration::from_millis(20));
+    }
+    assert_eq!((disk.syncs(), strict.bounds().next), (before, 0));
+    // Somebody waits: one sync for all of it.
+    let (one, mut answer) = submission(&strict, 10);
+    driven.core.commit(&mut VecDeque::from([journaled(&strict), one]), 1);
+    assert_eq!(answer.try_recv().unwrap().unwrap()[0], 31);
+    assert_eq!((disk.syncs(), strict.bounds().next), (before + 1, 32));
+    // Nobody does: it is synced all the same, a second later.
+    driven.core.commit(&mut VecDeque::from([journaled(&strict)]), 1);
+    time.sleep(&mut driven.core, Duration::from_millis(999));
+    assert_eq!((disk.syncs(), strict.bounds().next), (before + 1, 32));
+    time.sleep(&mut driven.core, Duration::from_millis(1));
+    assert_eq!((disk.syncs(), strict.bounds().next), (before + 2, 33));
+    // A killed process loses none of it.
+    driven.core.commit(&mut VecDeque::from([journaled(&strict)]), 1);
+    disk.kill();
+    assert_eq!(open(&disk).unwrap().partitions[0].bounds().next, 34);
+}
+
+#[test]
+fn what_waits_for_its_sync_is_read_in_its_order_when_the_next_file_is_begun() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let mut driven = open(&disk).unwrap();
+    let strict = driven.partitions[0].clone();
+    let file = driven.core.current_file();
+    while driven.core.current_file() == file {
+        driven.core.commit(&mut VecDeque::from([journaled(&strict)]), 1);
+    }
+    // All but the last, which is in the new file.
+    let (mut from, next) = (0, strict.bounds().next);
+    while from < next {
+        let frames = strict.read(from, 1 << 20).unwrap();
+        assert_eq!(frames[0].header.base, from);
+        from = frames.last().unwrap().header.next();
+    }
+    disk.power_cut();
+    assert!(open(&disk).unwrap().partitions[0].bounds().next >= next);
+}

@@ -1,0 +1,123 @@
+//! When the writer writes and when it does not: what is seen of it through the log.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use thalweg_log::disk::sim::SimDisk;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{DumpOptions, Dumped, Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit, dump};
+
+const ID: PartitionId = PartitionId::new(1, 0);
+/// Longer than anything that is waited for takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn open(disk: &SimDisk, linger: Duration) -> Arc<EmbeddedLog> {
+    let options = LogOptions {
+        file_bytes: 1 << 20,
+        first_file_bytes: 1 << 20,
+        spare: 1,
+        min_free_bytes: Some(0),
+        linger,
+        ..LogOptions::default()
+    };
+    Arc::new(EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap())
+}
+
+async fn append(log: &EmbeddedLog) {
+    let mut records = Records::new();
+    records.push(&RecordRef::of(1, b"x")).unwrap();
+    log.append(Unit::of(ID, records), None).await.unwrap();
+}
+
+/// Blocks without frames, and blocks.
+fn blocks(disk: &SimDisk) -> (usize, usize) {
+    let (mut idle, mut all) = (0, 0);
+    dump(disk, &DumpOptions::default(), &mut |line| {
+        if let Dumped::Block { frames, .. } = line {
+            idle += usize::from(*frames == 0);
+            all += 1;
+        }
+        true
+    })
+    .unwrap();
+    (idle, all)
+}
+
+#[tokio::test]
+async fn an_idle_writer_says_once_what_is_synced_and_so_does_a_clean_stop() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = open(&disk, Duration::ZERO);
+    log.create(ID, Durability::Fsync).await.unwrap();
+    append(&log).await;
+    let until = Instant::now() + PATIENCE;
+    while blocks(&disk).0 == 0 {
+        assert!(Instant::now() < until, "an idle writer says nothing");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(blocks(&disk).0, 1, "there is nothing new to say");
+    append(&log).await;
+    let before = blocks(&disk);
+    log.close();
+    assert_eq!(blocks(&disk), (before.0 + 1, before.1 + 1));
+    let (torn, last) = (log.report().torn_bytes, blocks(&disk).1);
+    drop(log);
+    let report = open(&disk, Duration::ZERO).report();
+    assert_eq!((torn, report.torn_bytes, report.last_sequence), (0, 0, last as u64));
+}
+
+#[tokio::test]
+async fn a_sync_of_an_interval_is_not_followed_by_an_idle_block() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = open(&disk, Duration::ZERO);
+    log.create(ID, Durability::Interval).await.unwrap();
+    for _ in 0..6 {
+        append(&log).await;
+        // It is synced meanwhile; a machine that is so slow that it is idle between is one in many.
+        let until = Instant::now() + PATIENCE;
+        while log.bounds(ID).unwrap().synced < log.bounds(ID).unwrap().next {
+            assert!(Instant::now() < until, "it is not synced");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(blocks(&disk).0 <= 2, "{:?}", blocks(&disk));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_alone_never_waits_for_others() {
+    let disk = SimDisk::new(1, 64 << 20);
+    // So long that a test that waits for it fails.
+    let log = open(&disk, Duration::from_secs(3600));
+    log.create(ID, Durability::Fsync).await.unwrap();
+    let alone = async {
+        for _ in 0..50 {
+            append(&log).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, alone).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_linger_of_zero_nobody_waits_for_the_size_of_the_last_group() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = open(&disk, Duration::ZERO);
+    log.create(ID, Durability::Fsync).await.unwrap();
+    let several = async {
+        for round in 0..50 {
+            // Fewer come back each time.
+            let publishers: Vec<_> = (0..1 + (50 - round) / 4)
+                .map(|_| {
+                    let log = log.clone();
+                    tokio::spawn(async move { append(&log).await })
+                })
+                .collect();
+            for publisher in publishers {
+                publisher.await.unwrap();
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, several).await.unwrap();
+}
