@@ -61,7 +61,10 @@ pub(crate) fn recover(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<Recove
     for name in names.iter().filter(|name| file::is_unfinished(name)) {
         disk.remove(name).map_err(LogError::io("cannot remove", name))?;
     }
-    let walk = look(disk, &names, cache)?;
+    let mut walk = look(disk, &names, cache)?;
+    for file in walk.empty.drain(..) {
+        file.remove(disk)?;
+    }
     walk.finish(true)
 }
 
@@ -80,10 +83,17 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Wa
             .map(|(_, number)| *number)
     };
     let mut walk = Walk::default();
-    let mut files = of_kind(FileKind::Commit);
-    for number in files.by_ref() {
+    let mut files = of_kind(FileKind::Commit).peekable();
+    while let Some(number) = files.next() {
         walk.next_number = number + 1;
-        if walk.visit(LogFile::open(disk, FileKind::Commit, number, cache)?)? == Visited::Unused {
+        let file = LogFile::open(disk, FileKind::Commit, number, cache)?;
+        if let Some(next) = files.peek()
+            && walk.is_passed(&file, &LogFile::open(disk, FileKind::Commit, *next, cache)?)?
+        {
+            walk.empty.push(file);
+            continue;
+        }
+        if walk.visit(file)? == Visited::Unused {
             break;
         }
     }
@@ -124,6 +134,8 @@ struct Walk {
     next_number: u64,
     next_segment: u64,
     spares: Vec<LogFile>,
+    /// Made, and passed by.
+    empty: Vec<LogFile>,
     log_id: Option<u64>,
     /// Of the next block; `None` before the first one.
     expected: Option<Sequence>,
@@ -135,10 +147,10 @@ struct Walk {
     firsts: Vec<Sequence>,
     /// What stands at the end of the last file, if it is the beginning of the next block.
     torn: Option<Torn>,
-    /// Behind the end of the last file stand blocks that do not follow it.
-    beyond: bool,
+    /// Bytes behind the end of the last file up to the last block there that does not follow it; zero: there is none.
+    beyond: u64,
     /// The same of the file after it.
-    beyond_in_spare: bool,
+    beyond_in_spare: u64,
     report: Report,
     /// Bodies that could not be checked yet, since the mark was not known.
     unchecked: Vec<Unchecked>,
@@ -154,6 +166,7 @@ struct Torn {
 struct Unchecked {
     file: usize,
     at: u64,
+    len: u64,
     sequence: Sequence,
     entries: Vec<Entry>,
 }
@@ -165,6 +178,27 @@ enum Visited {
 }
 
 impl Walk {
+    /// Whether a file has nothing in it though the log goes on in the next one, and nothing is missing between: it was made
+    /// when its name could not be synced.
+    fn is_passed(&self, file: &LogFile, next: &LogFile) -> Result<bool> {
+        let is_empty = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        if self.expected.is_none() || !is_empty(&file.read(0, PAGE)?) {
+            return Ok(false);
+        }
+        let begins = self.header_in(next, 0, &next.read(0, PAGE)?)?;
+        if begins.map(|header| header.sequence) != self.expected {
+            return Ok(false);
+        }
+        let mut at = 0;
+        while at < file.size {
+            if !is_empty(&file.read(at, PIECE)?) {
+                return Ok(false);
+            }
+            at += PIECE as u64;
+        }
+        Ok(true)
+    }
+
     fn visit(&mut self, file: LogFile) -> Result<Visited> {
         refuse_newer(&file, self.log_id)?;
         if let Some((trailer, holdings)) = self.sealed(&file)? {
@@ -173,7 +207,7 @@ impl Walk {
             self.mark = self.mark.max(trailer.synced);
             self.expected = Some(trailer.last + 1);
             (self.end, self.closed) = (trailer.end, true);
-            (self.torn, self.beyond) = (None, false);
+            (self.torn, self.beyond) = (None, 0);
             file.found_closed();
             self.push(file, trailer.first, holdings);
             return Ok(Visited::InUse);
@@ -193,11 +227,12 @@ impl Walk {
         if !begins {
             // Either nothing was written here yet, or what was is damaged: the mark will tell.
             let expected = self.expected.unwrap_or(1);
-            self.beyond_in_spare = headers.iter().any(|(_, header)| header.sequence >= expected);
+            self.beyond_in_spare = beyond(&headers, 0, expected);
             if self.torn.is_none() {
                 let torn = self.torn_at(&file, 0, expected)?;
                 self.torn = torn.map(|torn| Torn { in_spare: true, ..torn });
-                self.beyond_in_spare |= self.torn.is_some();
+                let torn = self.torn.as_ref().map_or(0, |torn| torn.bytes);
+                self.beyond_in_spare = self.beyond_in_spare.max(torn);
             }
             self.spares.push(file);
             return Ok(Visited::Unused);
@@ -294,6 +329,7 @@ impl Walk {
             self.unchecked.push(Unchecked {
                 file: number,
                 at,
+                len: header.block_len.into(),
                 sequence: expected,
                 entries,
             });
@@ -304,7 +340,7 @@ impl Walk {
         if let Some(found) = outline::newer_at(&file, at, expected, self.log_id) {
             return Err(file.newer(at, found));
         }
-        self.beyond = headers.iter().any(|(_, header)| header.sequence >= expected);
+        self.beyond = beyond(headers, at, expected);
         self.torn = self.torn_at(&file, at, expected)?;
         (self.expected, self.end, self.closed) = (Some(expected), at, false);
         let holdings = index.holdings();
@@ -363,7 +399,7 @@ impl Walk {
                 found: "there is no commit file with a block, though there are segments".to_owned(),
             });
         }
-        self.report.torn_bytes = self.torn.as_ref().map_or(0, |torn| torn.bytes);
+        self.report.torn_bytes = self.torn_bytes();
         if make_end {
             self.make_end(next)?;
         }
@@ -386,15 +422,15 @@ impl Walk {
     /// Bodies of blocks above the mark: the first that is not as it was written is where the log ends.
     fn check_bodies(&mut self) -> Result<()> {
         let unchecked = std::mem::take(&mut self.unchecked);
-        for block in unchecked.into_iter().filter(|block| block.sequence > self.mark) {
+        for (n, block) in unchecked.iter().enumerate() {
             let Some(file) = self.files.get(block.file).cloned() else {
                 continue;
             };
-            if block.entries.iter().all(|entry| file.body(entry).is_ok()) {
+            if block.sequence <= self.mark || block.entries.iter().all(|entry| file.body(entry).is_ok()) {
                 continue;
             }
             self.torn = Some(Torn {
-                bytes: self.end.saturating_sub(block.at),
+                bytes: unchecked.iter().skip(n).map(|block| block.len).sum(),
                 in_spare: false,
             });
             self.cut(block.file, block.at, block.sequence);
@@ -405,7 +441,7 @@ impl Walk {
 
     /// The log ends in this file, before this block.
     fn cut(&mut self, file: usize, at: u64, sequence: Sequence) {
-        self.beyond = true;
+        self.beyond = self.torn.as_ref().map_or(1, |torn| torn.bytes.max(1));
         (self.expected, self.end, self.closed) = (Some(sequence), at, false);
         self.firsts.truncate(file + 1);
         self.holdings.truncate(file + 1);
@@ -422,10 +458,20 @@ impl Walk {
         }
     }
 
+    /// What stands behind the end of blocks that would have followed, with what is missing between them.
+    fn torn_bytes(&self) -> u64 {
+        let (in_file, in_spare) = match &self.torn {
+            Some(torn) if torn.in_spare => (0, torn.bytes),
+            Some(torn) => (torn.bytes, 0),
+            None => (0, 0),
+        };
+        in_file.max(self.beyond) + in_spare.max(self.beyond_in_spare)
+    }
+
     /// Nothing behind the end can be taken for a part of the log again, whatever is written next.
     fn make_end(&mut self, next: Sequence) -> Result<()> {
         let torn = self.torn.take().is_some_and(|torn| !torn.in_spare);
-        if let Some(file) = self.files.last().filter(|_| torn || self.beyond) {
+        if let Some(file) = self.files.last().filter(|_| torn || self.beyond > 0) {
             erase(file, self.end)?;
             self.closed = false;
         }
@@ -433,7 +479,7 @@ impl Walk {
             let header = BlockHeader::decode(&spare.read(0, PAGE)?);
             let begins_later =
                 header.is_some_and(|header| header.sequence >= next && Some(header.log_id) == self.log_id);
-            if begins_later || (n == 0 && self.beyond_in_spare) {
+            if begins_later || (n == 0 && self.beyond_in_spare > 0) {
                 erase(spare, 0)?;
             }
         }
@@ -443,6 +489,13 @@ impl Walk {
             None => Ok(()),
         }
     }
+}
+
+/// Bytes from the end of the log up to the end of the last block there that would have come later.
+fn beyond(headers: &[(u64, BlockHeader)], end: u64, expected: Sequence) -> u64 {
+    let later = headers.iter().filter(|(_, header)| header.sequence >= expected);
+    let ends = later.map(|(at, header)| at + u64::from(header.block_len));
+    ends.max().map_or(0, |last| last.saturating_sub(end))
 }
 
 /// Of the first block of a commit file, and of its end.
