@@ -9,6 +9,8 @@ use thalweg_log::Durability;
 use super::HOUR;
 use super::read::{DURABILITIES, count, duration, size, word};
 
+/// A publisher waits so long for others at most, whatever it is worth to them.
+const LINGER_MAX: Duration = Duration::from_micros(50);
 const DIRS_MAX: usize = 64;
 const MIB: u64 = 1 << 20;
 /// The largest submission, and so the largest block that is worth a name.
@@ -130,12 +132,7 @@ impl CommitSettings {
     fn read(self, mut f: Fields<'_>) -> CommitSettings {
         let settings = CommitSettings {
             max_bytes: size(&mut f, "max_bytes", self.max_bytes, 4096..=COMMIT_BYTES_MAX),
-            linger: duration(
-                &mut f,
-                "linger",
-                self.linger,
-                Duration::ZERO..=Duration::from_millis(10),
-            ),
+            linger: duration(&mut f, "linger", self.linger, Duration::ZERO..=LINGER_MAX),
             spare: count(&mut f, "spare", self.spare, 1..=64),
             max_files: count(&mut f, "max_files", self.max_files, 2..=10_000),
         };

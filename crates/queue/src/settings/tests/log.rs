@@ -74,8 +74,8 @@ fn mistakes_in_the_section_log_are_named_with_their_key() {
             "commit.max_bytes: expected a size from 4KiB to 32MiB, got 1KiB",
         ),
         (
-            "commit: {linger: 1s}",
-            "commit.linger: expected a duration from 0s to 10ms",
+            "commit: {linger: 10ms}",
+            "commit.linger: expected a duration from 0s to 50us",
         ),
         (
             "commit: {spare: 0}",
