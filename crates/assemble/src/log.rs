@@ -123,7 +123,13 @@ fn tell(log: &EmbeddedLog) {
             folder = log.folder(),
             bytes = report.torn_bytes,
             last_block = report.last_sequence,
-            "the last write before the stop was cut off; it had not been acknowledged"
+            "behind the last whole block something was cut off; in mode `fsync` none of it had been acknowledged"
+        );
+    } else {
+        tracing::info!(
+            folder = log.folder(),
+            last_block = report.last_sequence,
+            "the log is open"
         );
     }
     if report.given_up > 0 {
