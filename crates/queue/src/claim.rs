@@ -336,7 +336,13 @@ impl Queue {
         inner.waits.observe(&self.latency, wanted.now, taken);
         part.delivered.add(&mut inner, taken.len() as u64);
         let needed = part.wants();
-        self.after(group, partition, part, &mut inner, wanted.now)?;
+        let stored = self.after(group, partition, part, &mut inner, wanted.now);
+        if let Err(error) = stored {
+            take_back(&mut inner, out.drain(before..), wanted.now);
+            // What stands in the way of storing a lease stands in the way of storing its end.
+            let _ = self.after(group, partition, part, &mut inner, wanted.now);
+            return Err(error);
+        }
         // A stream has passed messages over.
         if !group.is_work() && part.wants() != needed {
             self.has_room();
@@ -345,7 +351,7 @@ impl Queue {
         look
     }
 
-    /// After every change of a part, under its lock: what it means for others.
+    /// After every change of a part, under its lock: what it means for others. That is so whether it can be stored or not.
     pub(crate) fn after(
         &self,
         group: &Group,
@@ -354,9 +360,10 @@ impl Queue {
         inner: &mut Inner,
         now: Micros,
     ) -> Result<()> {
-        if !self.is_in_memory() {
-            inner.store(self.log.as_ref(), self.state_id(partition), group.id, now)?;
-        }
+        let stored = match self.is_in_memory() {
+            true => Ok(()),
+            false => inner.store(self.log.as_ref(), self.state_id(partition), group.id, now),
+        };
         if let State::Work(machine) = &mut inner.state {
             let ends = machine.lease_ends();
             for consumer in ends.drain(..) {
@@ -371,7 +378,7 @@ impl Queue {
         }
         let due = part.due.load(Ordering::Relaxed);
         self.look_at(due);
-        Ok(())
+        Ok(stored?)
     }
 
     /// Reads from the disk what a claim has asked for.
@@ -390,6 +397,17 @@ impl Queue {
             }
         }
         Ok(())
+    }
+}
+
+/// What was taken has not left the process and does not: it is as if nobody had asked.
+fn take_back(inner: &mut Inner, given: impl DoubleEndedIterator<Item = Delivery>, now: Micros) {
+    for given in given.rev() {
+        let offset = given.message.offset;
+        match &mut inner.state {
+            State::Work(machine) => drop(machine.release(offset, given.delivery, true)),
+            State::Stream(machine) => drop(machine.nack(offset, 0, now)),
+        }
     }
 }
 

@@ -559,3 +559,34 @@ async fn a_claim_that_waits_ends_when_the_queue_is_paused() {
         .unwrap();
     assert_eq!(ended.unwrap_err().code(), "paused");
 }
+
+#[tokio::test]
+async fn a_claim_whose_leases_cannot_be_stored_has_taken_nothing() {
+    let groups = [("g", GroupMode::Work), ("s", GroupMode::Stream)];
+    let (_folder, place, queue) = begin(settings(1, &groups)).await;
+    put(&queue, &["a", "b", "c"]).await;
+    let state = place
+        .log
+        .partitions()
+        .into_iter()
+        .find(|id| id.queue == 16 | 1 << 31)
+        .unwrap();
+    place.log.remove(state).await.unwrap();
+    let want = ClaimWant {
+        max: 10,
+        ..ClaimWant::default()
+    };
+    let group = queue.group("g").unwrap();
+    // Twice: a lease that had stayed would be counted.
+    for _ in 0..2 {
+        let refused = queue.claim(&group, "c", MemberKind::Pipeline, want).await;
+        assert!(refused.is_err(), "{refused:?}");
+    }
+    place.log.create(state, Durability::Fsync).await.unwrap();
+    for name in ["g", "s"] {
+        let group = queue.group(name).unwrap();
+        let taken = queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap();
+        let taken: Vec<_> = taken.iter().map(|one| (one.message.offset, one.delivery)).collect();
+        assert_eq!(taken, [(0, 1), (1, 1), (2, 1)], "{name}");
+    }
+}
