@@ -590,3 +590,23 @@ async fn a_claim_whose_leases_cannot_be_stored_has_taken_nothing() {
         assert_eq!(taken, [(0, 1), (1, 1), (2, 1)], "{name}");
     }
 }
+
+#[tokio::test]
+async fn a_batch_is_acked_over_partitions_but_for_what_somebody_else_has() {
+    let (_folder, place, queue) = begin(work(3)).await;
+    for n in 0..30 {
+        keyed(&queue, &n.to_string(), "x").await;
+    }
+    let first = claim(&queue, "g", 30).await;
+    assert_eq!(first.len(), 30);
+    let receipts: Vec<Receipt> = first.iter().map(|delivery| receipt(&queue, delivery)).collect();
+    let group = queue.group("g").unwrap();
+    settle(&queue, "g", &first[..1], NACK_NOW).await;
+    let again = claim(&queue, "g", 30).await;
+    assert_eq!(again.len(), 1);
+    queue.ack_all(&group, receipts.iter()).unwrap();
+    assert_eq!((group.backlog(), group.acked()), (1, 29));
+    queue.ack_all(&group, [receipt(&queue, &again[0])].iter()).unwrap();
+    assert_eq!(group.backlog(), 0);
+    drop(place);
+}
