@@ -103,8 +103,8 @@ fn a_name_with_dots_or_slashes_is_no_queue_and_no_folder_on_any_way() {
     ] {
         let refused = api.raw_path("PUT", &format!("{path}/{name}")).unwrap();
         refused.is_problem(400, "invalid_config", &["name", words]);
-        let missing = api.raw_path("GET", &format!("{path}/{name}")).unwrap();
-        missing.is_problem(404, "queue_not_found", &["there is no queue"]);
+        let refused = api.raw_path("GET", &format!("{path}/{name}")).unwrap();
+        refused.is_problem(400, "invalid_config", &["queue", words]);
     }
     for name in [
         "..%2f..%2fetc",
