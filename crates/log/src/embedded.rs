@@ -23,7 +23,7 @@ use crate::recovery::Report;
 use crate::segment::{Keep, Show};
 use crate::shelf::{Hooks, Shelf};
 use crate::table::{Change, META, PARTITIONS_MAX};
-use crate::upkeep::{Upkeep, UpkeepPolicy};
+use crate::upkeep::{Book, SCRUBBED, Upkeep, UpkeepPolicy};
 use crate::writer::core::{Offsets, Parts, Submission};
 use crate::writer::group::Part;
 use crate::writer::thread::{Pace, Writer, now};
@@ -108,6 +108,8 @@ pub struct LogCounters {
     /// Of blocks that were being written when the process before this one ended.
     pub torn_bytes: u64,
     pub is_poisoned: bool,
+    /// Something that is stored cannot be read.
+    pub is_degraded: bool,
     /// Of the disk, as of a look that is not long ago.
     pub free_bytes: u64,
     /// From the moment a group of submissions was taken to the answers, in microseconds, as the other times.
@@ -151,7 +153,7 @@ pub struct EmbeddedLog {
     /// Of the log itself.
     meta: Arc<Partition>,
     /// Of the next partition.
-    next_slot: Mutex<usize>,
+    next_slot: Arc<Mutex<usize>>,
     log_id: u64,
     report: Report,
     recovery_us: Histogram,
@@ -199,9 +201,16 @@ impl EmbeddedLog {
             }),
         });
         let (keeper, keeping) = (shelf.clone(), upkeep.clone());
+        let next_slot = Arc::new(Mutex::new(next_slot));
+        let book = Book {
+            writer: writer.clone(),
+            partitions: partitions.clone(),
+            next_slot: next_slot.clone(),
+            meta: meta.clone(),
+        };
         let threads = vec![
             spawn("log-spares", move || keeper.attend()).map_err(cannot)?,
-            spawn("log-upkeep", move || keeping.run()).map_err(cannot)?,
+            spawn("log-upkeep", move || keeping.run(&book)).map_err(cannot)?,
         ];
         Ok(EmbeddedLog {
             writer,
@@ -210,7 +219,7 @@ impl EmbeddedLog {
             upkeep,
             threads: Mutex::new(threads),
             meta,
-            next_slot: Mutex::new(next_slot),
+            next_slot,
             log_id,
             report,
             recovery_us,
@@ -259,6 +268,7 @@ impl EmbeddedLog {
         LogCounters {
             torn_bytes: self.report.torn_bytes,
             is_poisoned: self.writer.poison().is_some(),
+            is_degraded: self.upkeep.trouble().is_some(),
             free_bytes: self.shelf.free_bytes(),
             commit_us: measures.commit_us.observed(),
             sync_us: measures.sync_us.observed(),
@@ -274,9 +284,10 @@ impl EmbeddedLog {
         }
     }
 
-    /// All partitions, in no order.
+    /// All partitions that somebody made, in no order.
     pub fn partitions(&self) -> Vec<PartitionId> {
-        self.partitions.read().keys().copied().collect()
+        let partitions = self.partitions.read();
+        partitions.keys().copied().filter(|id| *id != SCRUBBED).collect()
     }
 
     /// A new partition, empty. Durable when this returns. An id is never used again after its partition was removed.
@@ -287,21 +298,10 @@ impl EmbeddedLog {
                 offered: "`fsync`, `interval` and `os`",
             });
         }
-        {
-            let mut next_slot = self.next_slot.lock();
-            let mut partitions = self.partitions.write();
-            if id == META || partitions.contains_key(&id) {
-                return Err(LogError::PartitionExists(id));
-            }
-            if partitions.len() >= PARTITIONS_MAX {
-                return Err(LogError::TooManyPartitions { limit: PARTITIONS_MAX });
-            }
-            let partition = Arc::new(Partition::new(id, *next_slot, durability, 0));
-            *next_slot += 1;
-            // In the order of slots, which the lock above keeps.
-            self.writer.add_partition(partition.clone());
-            partitions.insert(id, partition);
+        if id == META || id == SCRUBBED {
+            return Err(LogError::PartitionExists(id));
         }
+        add_partition(&self.partitions, &self.next_slot, &self.writer, (id, durability))?;
         let stored = self.change(Change::Created(id, durability)).await;
         if stored.is_err() {
             self.partitions.write().remove(&id);
@@ -437,7 +437,8 @@ impl EmbeddedLog {
     }
 
     /// Frames with the records from `from` on, about `bytes` of them and one frame at least; none if there is nothing
-    /// yet. The first may begin before `from`. Blocks if they have to be read from the disk.
+    /// yet. The first may begin before `from`. Ends before a frame that is damaged; who begins there gets the error. Blocks if
+    /// they have to be read from the disk.
     pub fn read(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Vec<Frame>> {
         let frames = self.partition(id)?.read(from, bytes);
         if let Err(error @ (LogError::Corrupt { .. } | LogError::NewerFormat { .. })) = &frames {
@@ -562,6 +563,17 @@ impl EmbeddedLog {
         Ok(Fence { partition: id, epoch })
     }
 
+    /// Where its upkeep writes down how far a round of checks is.
+    #[cfg(test)]
+    pub(crate) fn book(&self) -> Book {
+        Book {
+            writer: self.writer.clone(),
+            partitions: self.partitions.clone(),
+            next_slot: self.next_slot.clone(),
+            meta: self.meta.clone(),
+        }
+    }
+
     /// Commits and syncs all that was submitted. Blocks.
     pub fn close(&self) {
         self.upkeep.close();
@@ -585,6 +597,29 @@ impl Drop for EmbeddedLog {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// A new partition, which the writer knows from then on. That it was made is still to be stored.
+pub(crate) fn add_partition(
+    partitions: &RwLock<HashMap<PartitionId, Arc<Partition>>>,
+    next_slot: &Mutex<usize>,
+    writer: &Writer,
+    (id, durability): (PartitionId, Durability),
+) -> Result<Arc<Partition>> {
+    let mut next_slot = next_slot.lock();
+    let mut partitions = partitions.write();
+    if partitions.contains_key(&id) {
+        return Err(LogError::PartitionExists(id));
+    }
+    if partitions.len() >= PARTITIONS_MAX {
+        return Err(LogError::TooManyPartitions { limit: PARTITIONS_MAX });
+    }
+    let partition = Arc::new(Partition::new(id, *next_slot, durability, 0));
+    *next_slot += 1;
+    // In the order of slots, which the lock above keeps.
+    writer.add_partition(partition.clone());
+    partitions.insert(id, partition.clone());
+    Ok(partition)
 }
 
 fn change_records(change: Change) -> Result<Records> {

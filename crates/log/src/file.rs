@@ -439,10 +439,14 @@ impl LogFile {
         }
         let body = self.read(entry.body_at, len)?;
         if body.len() != len || crc32c::crc32c(&body) != entry.header.body_crc {
-            let partition = entry.header.partition;
+            let (partition, first, last) = (
+                entry.header.partition,
+                entry.header.base,
+                entry.header.next().saturating_sub(1),
+            );
             return Err(self.corrupt(
                 entry.body_at,
-                format!("the body of a frame of partition {partition} is damaged"),
+                format!("the frame with the records {first} to {last} of partition {partition} is damaged"),
             ));
         }
         Ok(body.into())

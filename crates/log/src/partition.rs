@@ -264,14 +264,18 @@ impl Partition {
         };
         let entries = range.file.entries(self.id, from, bytes)?;
         let wanted = entries.iter().filter(|entry| entry.header.base < next.min(range.next));
-        let frames: Vec<Frame> = wanted
-            .map(|entry| {
-                Ok(Frame {
+        let mut frames = Vec::with_capacity(entries.len());
+        for entry in wanted {
+            match range.file.body(entry) {
+                Ok(body) => frames.push(Frame {
                     header: entry.header,
-                    body: range.file.body(entry)?,
-                })
-            })
-            .collect::<Result<_>>()?;
+                    body,
+                }),
+                // What stands before it is whole; only who reads on from there meets the damage.
+                Err(_) if !frames.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
         if frames.is_empty() {
             // What compaction has left of a range may end before the range does.
             return Err(self.gap(from, range.next));

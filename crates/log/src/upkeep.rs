@@ -2,7 +2,9 @@
 //! again, removes segments that nobody needs, and reads everything once in a while to see that it is whole. All of it within
 //! one rate of bytes, and nothing that is appended or read waits for it.
 
-use std::collections::HashMap;
+mod scrub;
+
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +17,10 @@ use crate::ids::{Offset, PartitionId};
 use crate::partition::Partition;
 use crate::segment::{self, Keep, Move, SHARED_BELOW};
 use crate::shelf::Shelf;
+use crate::writer::thread::now;
+
+use scrub::Scrub;
+pub(crate) use scrub::{Book, SCRUBBED};
 
 /// Looks at its files this often even if nobody calls.
 const LOOK: Duration = Duration::from_secs(300);
@@ -27,6 +33,9 @@ const NEWEST: usize = 4;
 
 /// So many small segments are made one.
 const SMALL_SEGMENTS: usize = 16;
+
+/// So many places of damage are known apart; what is found beyond them is neither told nor counted.
+const DAMAGED_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UpkeepPolicy {
@@ -54,9 +63,10 @@ struct State {
     closing: bool,
     news: bool,
     trouble: Option<String>,
+    /// Files and positions of what was found damaged.
+    damaged: BTreeSet<(String, u64)>,
     /// Until when the bytes that were read and written so far have to last.
     paid_until: Instant,
-    last_scrub: Instant,
 }
 
 impl Upkeep {
@@ -69,8 +79,8 @@ impl Upkeep {
                 closing: false,
                 news: true,
                 trouble: None,
+                damaged: BTreeSet::new(),
                 paid_until: Instant::now(),
-                last_scrub: Instant::now(),
             }),
             changed: Condvar::new(),
             files: Mutex::new(()),
@@ -115,13 +125,25 @@ impl Upkeep {
         }
     }
 
-    /// Something that is stored cannot be read.
+    /// Something that is stored cannot be read. Damage is told and counted once, however often it is met.
     pub fn note(&self, error: &LogError) {
+        let mut state = self.state.lock();
         // What a newer program wrote is not damaged.
-        if !matches!(error, LogError::NewerFormat { .. }) {
+        if let LogError::Corrupt { file, position, .. } = error {
+            if state.damaged.len() >= DAMAGED_MAX || !state.damaged.insert((file.clone(), *position)) {
+                return;
+            }
             self.corrupt_frames.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%error, "a part of what is stored cannot be read; the rest can");
         }
-        self.state.lock().trouble.get_or_insert_with(|| error.to_string());
+        state.trouble.get_or_insert_with(|| error.to_string());
+    }
+
+    /// Whether something in a file is known to be damaged.
+    fn is_damaged(&self, file: &LogFile) -> bool {
+        let state = self.state.lock();
+        let mut from = state.damaged.range((file.name.clone(), 0)..);
+        from.next().is_some_and(|(name, _)| *name == file.name)
     }
 
     pub fn moved_bytes(&self) -> u64 {
@@ -133,30 +155,47 @@ impl Upkeep {
     }
 
     /// The work of the thread; returns when the log closes.
-    pub fn run(&self) {
+    pub fn run(&self, book: &Book) {
+        let mut scrub = Scrub::new(book);
         loop {
             let outcome = self.step();
             if let Err(error) = &outcome {
                 self.note_outcome(error);
             }
-            let mut state = self.state.lock();
             // After a failed write or sync nothing is tried again.
-            while matches!(outcome, Err(LogError::Poisoned { .. })) && !state.closing {
-                self.changed.wait(&mut state);
+            if matches!(outcome, Err(LogError::Poisoned { .. })) {
+                return self.wait_for_close();
             }
-            if state.closing {
+            if !self.rest(&mut scrub) {
                 return;
             }
-            if !state.news {
-                self.changed.wait_for(&mut state, LOOK);
+        }
+    }
+
+    fn wait_for_close(&self) {
+        let mut state = self.state.lock();
+        while !state.closing {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Checks what is to be checked, in pieces, until there is news or it is time to look again. False when the log closes.
+    fn rest(&self, scrub: &mut Scrub<'_>) -> bool {
+        let until = Instant::now() + LOOK;
+        loop {
+            let idle = scrub.due_in(self, now());
+            let mut state = self.state.lock();
+            if !state.closing && !state.news && !idle.is_zero() {
+                self.changed.wait_until(&mut state, until.min(Instant::now() + idle));
             }
-            state.news = false;
-            let due = !self.policy.scrub.is_zero() && state.last_scrub.elapsed() >= self.policy.scrub;
+            if state.closing {
+                return false;
+            }
+            if std::mem::take(&mut state.news) || Instant::now() >= until {
+                return true;
+            }
             drop(state);
-            if due {
-                self.scrub();
-                self.state.lock().last_scrub = Instant::now();
-            }
+            scrub.piece(self, now());
         }
     }
 
@@ -179,20 +218,21 @@ impl Upkeep {
         };
         for (n, file) in sealed.iter().take(sealed.len().saturating_sub(1)).enumerate() {
             let moves = n < surplus || (n < rested && mostly_free(file));
-            if moves && !try_next(self.move_out(std::slice::from_ref(file))) {
+            if moves && !try_next(self.move_whole(std::slice::from_ref(file))) {
                 return outcome;
             }
         }
         drop(sealed);
         let segments = self.shelf.segments();
-        let (small, large): (Vec<_>, Vec<_>) = segments.into_iter().partition(|file| file.size < SHARED_BELOW);
+        let (mut small, large): (Vec<_>, Vec<_>) = segments.into_iter().partition(|file| file.size < SHARED_BELOW);
         for file in large.iter().filter(|file| mostly_free(file)) {
-            if !try_next(self.move_out(std::slice::from_ref(file))) {
+            if !try_next(self.move_whole(std::slice::from_ref(file))) {
                 return outcome;
             }
         }
+        small.retain(|file| !self.is_damaged(file));
         if small.len() >= SMALL_SEGMENTS {
-            try_next(self.move_out(&small));
+            try_next(self.move_whole(&small));
         }
         drop((small, large));
         try_next(self.shelf.remove_dead_segments());
@@ -207,6 +247,20 @@ impl Upkeep {
             partition.each_range(|range| *needed.entry(Arc::as_ptr(&range.file)).or_default() += range.bytes);
         }
         needed
+    }
+
+    /// Moves what is needed out of files that are whole. What is damaged stays where it is, and the other files go their way.
+    fn move_whole(&self, files: &[Arc<LogFile>]) -> Result<()> {
+        if files.iter().any(|file| self.is_damaged(file)) {
+            return Ok(());
+        }
+        match self.move_out(files) {
+            Err(error @ LogError::Corrupt { .. }) => {
+                self.note(&error);
+                Ok(())
+            }
+            moved => moved,
+        }
     }
 
     /// Moves what is needed out of files, unless that would make about as many.
@@ -259,39 +313,6 @@ impl Upkeep {
         }
     }
 
-    /// Reads and checks every frame that is needed. What is damaged is noted; the rest goes on.
-    pub fn scrub(&self) {
-        let mut files = self.shelf.sealed();
-        files.extend(self.shelf.segments());
-        let partitions: Vec<Arc<Partition>> = self.partitions.read().values().cloned().collect();
-        for file in files {
-            for range in partitions.iter().flat_map(|partition| {
-                partition
-                    .ranges_in(&file)
-                    .into_iter()
-                    .map(move |range| (partition.id, range))
-            }) {
-                let (partition, range) = range;
-                let entries = match file.entries(partition, range.first, usize::MAX) {
-                    Ok(entries) => entries,
-                    Err(error) => {
-                        self.note(&error);
-                        break;
-                    }
-                };
-                for entry in entries.iter().filter(|entry| entry.header.base < range.next) {
-                    if let Err(error) = file.body(entry) {
-                        self.note(&error);
-                    }
-                    self.pace(entry.header.body_len as usize);
-                    if self.state.lock().closing {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
     /// Waits until so many more bytes fit into the rate. A log that closes waits no more.
     fn pace(&self, bytes: usize) {
         let rate = self.policy.io_bytes_per_second;
@@ -322,16 +343,19 @@ mod tests {
     const FILE: u64 = 256 << 10;
     const BUSY: PartitionId = PartitionId::new(1, 0);
 
-    fn open(disk: &SimDisk) -> EmbeddedLog {
-        let options = LogOptions {
+    fn options() -> LogOptions {
+        LogOptions {
             file_bytes: FILE,
             first_file_bytes: FILE,
             spare: 2,
             min_free_bytes: Some(0),
             io_bytes_per_second: 0,
             ..LogOptions::default()
-        };
-        EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap()
+        }
+    }
+
+    fn open(disk: &SimDisk) -> EmbeddedLog {
+        EmbeddedLog::open(Arc::new(disk.clone()), 7, &options()).unwrap()
     }
 
     async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) -> Offset {
@@ -404,5 +428,35 @@ mod tests {
             let found: Vec<_> = records(&frames[0].body).map(|record| record.unwrap().value).collect();
             assert_eq!(found, [&[id.partition as u8][..]]);
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_damaged_file_stays_and_keeps_no_other_from_being_moved() {
+        let disk = SimDisk::new(5, 256 << 20);
+        let log = open(&disk);
+        log.create(BUSY, Durability::Os).await.unwrap();
+        for _ in 0..300 {
+            append(&log, BUSY, &[7; 16 << 10]).await;
+        }
+        let file = log.upkeep.shelf.sealed().swap_remove(3);
+        let entries = file.entries(BUSY, 0, usize::MAX).unwrap();
+        let entry = entries.first().unwrap();
+        file.write(&[0xff], entry.body_at).unwrap();
+        let damaged = entry.header.base;
+        drop(file);
+        drop(log);
+        let fewer = LogOptions {
+            files_max: 2,
+            ..options()
+        };
+        let log = EmbeddedLog::open(Arc::new(disk), 7, &fewer).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while log.counters().full_files > 4 {
+            assert!(Instant::now() < until, "{:?}", log.counters());
+            log.upkeep.step().unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(log.counters().corrupt_frames, 1);
+        assert!(matches!(log.read(BUSY, damaged, 1000), Err(LogError::Corrupt { .. })));
     }
 }

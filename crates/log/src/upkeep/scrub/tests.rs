@@ -1,0 +1,144 @@
+use super::*;
+use crate::disk::Disk as _;
+use crate::disk::sim::SimDisk;
+use crate::embedded::{EmbeddedLog, LogOptions, LogStatus};
+use crate::records::{Records, Unit};
+use crate::writer::thread::now;
+
+const FILE: u64 = 256 << 10;
+const ID: PartitionId = PartitionId::new(1, 0);
+const DAY: Micros = 24 * 3600 * 1_000_000;
+
+fn open(disk: &SimDisk) -> EmbeddedLog {
+    let options = LogOptions {
+        file_bytes: FILE,
+        first_file_bytes: FILE,
+        spare: 2,
+        min_free_bytes: Some(0),
+        io_bytes_per_second: 0,
+        ..LogOptions::default()
+    };
+    EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap()
+}
+
+/// Sixty messages in as many blocks, in several files.
+async fn filled(disk: &SimDisk) -> EmbeddedLog {
+    let log = open(disk);
+    log.create(ID, Durability::Os).await.unwrap();
+    for n in 0..60 {
+        let mut stored = Records::new();
+        let value = format!("message-{n}.{}", "x".repeat(16 << 10));
+        stored.push(&RecordRef::of(1, value.as_bytes())).unwrap();
+        log.append(Unit::of(ID, stored), None).await.unwrap();
+    }
+    assert!(log.counters().full_files > 3);
+    log
+}
+
+/// Flips a bit of a message.
+fn damage(disk: &SimDisk, message: u32) {
+    let text = format!("message-{message}.");
+    for name in disk.names().unwrap() {
+        let file = disk.open(&name).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        if let Some(at) = bytes.windows(text.len()).position(|window| window == text.as_bytes()) {
+            file.write_at(&[bytes[at] ^ 1], at as u64).unwrap();
+            return;
+        }
+    }
+    panic!("message {message} is nowhere");
+}
+
+/// To the end of the round that is due then.
+fn round(log: &EmbeddedLog, scrub: &mut Scrub<'_>, at: Micros) {
+    assert_eq!(scrub.due_in(&log.upkeep, at), Duration::ZERO);
+    while scrub.due_in(&log.upkeep, at).is_zero() {
+        scrub.piece(&log.upkeep, at);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_finds_all_damage_and_tells_each_place_once() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = filled(&disk).await;
+    damage(&disk, 2);
+    damage(&disk, 33);
+    let book = log.book();
+    let mut scrub = Scrub::new(&book);
+    round(&log, &mut scrub, now() + 8 * DAY);
+    assert_eq!(log.counters().corrupt_frames, 2);
+    assert!(matches!(log.status(), LogStatus::Degraded(_)), "{:?}", log.status());
+    round(&log, &mut scrub, now() + 16 * DAY);
+    assert_eq!(log.counters().corrupt_frames, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_restarted_each_day_is_checked_once_a_week() {
+    let disk = SimDisk::new(2, 64 << 20);
+    drop(filled(&disk).await);
+    // Nothing was checked yet: the age of what is stored counts.
+    let (log, began) = (open(&disk), now());
+    let book = log.book();
+    let mut scrub = Scrub::new(&book);
+    assert!(!scrub.due_in(&log.upkeep, began + 6 * DAY).is_zero());
+    assert_eq!(scrub.due_in(&log.upkeep, began + 7 * DAY), Duration::ZERO);
+    let first = now();
+    scrub.progress = Some(Progress {
+        began: first - 8 * DAY,
+        next: None,
+    });
+    round(&log, &mut scrub, first);
+    drop((book, log));
+    for day in 1..7 {
+        let log = open(&disk);
+        let left = Scrub::new(&log.book()).due_in(&log.upkeep, first + day * DAY);
+        assert_eq!(left, Duration::from_hours(24 * (7 - day) as u64));
+    }
+    let log = open(&disk);
+    assert_eq!(
+        Scrub::new(&log.book()).due_in(&log.upkeep, first + 7 * DAY),
+        Duration::ZERO
+    );
+    // Nobody is shown what the log keeps for itself.
+    assert_eq!(log.partitions(), [ID]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_goes_on_in_the_next_process_behind_the_files_that_were_read() {
+    let disk = SimDisk::new(3, 64 << 20);
+    let log = filled(&disk).await;
+    let (book, at) = (log.book(), now());
+    let mut scrub = Scrub::new(&book);
+    scrub.progress = Some(Progress {
+        began: at - 8 * DAY,
+        next: None,
+    });
+    let third = Place {
+        is_segment: false,
+        number: 2,
+    };
+    while scrub.progress.and_then(|progress| progress.next) < Some(third) {
+        scrub.piece(&log.upkeep, at);
+    }
+    drop((book, log));
+    damage(&disk, 2);
+    damage(&disk, 40);
+    let log = open(&disk);
+    let book = log.book();
+    let mut scrub = Scrub::new(&book);
+    // The log's own upkeep reads on too.
+    let next = scrub.progress.map(|progress| progress.next);
+    assert!(
+        next.is_some_and(|next| next.is_none_or(|next| next >= third)),
+        "{next:?}"
+    );
+    scrub.progress = Some(Progress {
+        began: at,
+        next: Some(third),
+    });
+    round(&log, &mut scrub, at);
+    assert_eq!(log.counters().corrupt_frames, 1);
+    round(&log, &mut scrub, at + 8 * DAY);
+    assert_eq!(log.counters().corrupt_frames, 2);
+}

@@ -1,0 +1,5 @@
+//! What a log finds on a disk, through its public face.
+
+#![allow(clippy::unwrap_used)]
+
+mod damage;
