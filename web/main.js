@@ -103,17 +103,18 @@ function showFlows(look, derived) {
 
 function tellState(look, derived) {
   const state = element('state')
-  const good = look.not_ready.length === 0
+  const ready = look.not_ready.length === 0
+  const good = ready && look.degraded.length === 0
   put(state, 'data-level', good ? 'good' : 'bad')
   const moving = derived.in > 0
-  const sentence = good
+  const sentence = ready
     ? moving || derived.in === undefined
       ? 'Data is flowing.'
       : 'Ready. Nothing is flowing right now.'
     : moving
       ? 'Data is flowing, but not everywhere.'
       : 'Data cannot flow.'
-  tell(state, [sentence, ...look.not_ready])
+  tell(state, [sentence, ...look.not_ready, ...look.degraded])
   document.title = `${good ? '' : '⚠ '}${rate(derived.in)} · Thalweg`
 }
 

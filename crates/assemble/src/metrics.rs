@@ -70,10 +70,16 @@ fn tell_log(to: &mut Families, log: &EmbeddedLog, labels: &[(&str, &str)]) {
         to.histogram(name, help, labels, &distribution);
     }
     let poisoned = f64::from(u8::from(counters.is_poisoned));
+    let degraded = f64::from(u8::from(counters.is_degraded));
     // With the one that is written.
     let files = (counters.full_files + 1) as f64;
     for (name, help, value) in [
         ("thalweg_log_poisoned", "1 when nothing more is taken.", poisoned),
+        (
+            "thalweg_log_degraded",
+            "1 when something that is stored cannot be read.",
+            degraded,
+        ),
         (
             "thalweg_log_free_bytes",
             "Free on the disk.",

@@ -30,9 +30,13 @@ pub fn readable(state: &Arc<State>) -> Router {
 
 async fn ready(Shared(state): Shared<Arc<State>>) -> Response {
     let not_ready = state.board.not_ready();
-    match not_ready.is_empty() {
-        true => (StatusCode::OK, "OK\n".to_owned()).into_response(),
-        false => (StatusCode::SERVICE_UNAVAILABLE, not_ready.join("\n") + "\n").into_response(),
+    if !not_ready.is_empty() {
+        return (StatusCode::SERVICE_UNAVAILABLE, not_ready.join("\n") + "\n").into_response();
+    }
+    let degraded = state.board.degraded();
+    match degraded.is_empty() {
+        true => "OK\n".into_response(),
+        false => format!("OK, but degraded\n{}\n", degraded.join("\n")).into_response(),
     }
 }
 

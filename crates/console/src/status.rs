@@ -65,6 +65,8 @@ struct Look<'a> {
     uptime_ms: u64,
     process: Process,
     not_ready: Vec<String>,
+    /// What is wrong while data flows all the same.
+    degraded: Vec<String>,
     flows: Vec<FlowStatus>,
     tables: Vec<TableStatus>,
     /// Whether `/api/sql` can be asked.
@@ -98,6 +100,7 @@ async fn look(Shared(state): Shared<Arc<State>>) -> Response {
         flows: state.board.flows(),
         tables: state.board.tables(),
         not_ready: state.board.not_ready(),
+        degraded: state.board.degraded(),
         process: Process {
             cores: state.cores,
             cpu_seconds: thalweg_telemetry::cpu_time().as_secs_f64(),

@@ -157,18 +157,28 @@ impl Queue {
         // Of dead letters, not those that were sent again or thrown away.
         let dropped = self.dropped.lock().clone();
         let read = tokio::task::spawn_blocking(move || {
-            let mut found = Vec::new();
+            let (mut found, mut unreadable) = (Vec::new(), None);
             for (partition, store) in chosen {
                 let mut from = from.unwrap_or(0).max(store.first()?);
                 while found.len() < limit {
-                    let messages = read_from(&store, from, limit - found.len(), usize::MAX)?;
+                    let messages = match read_from(&store, from, limit - found.len(), usize::MAX) {
+                        Ok(messages) => messages,
+                        // What stood before it is given, and another partition may be whole.
+                        Err(error) => {
+                            unreadable = Some(error);
+                            break;
+                        }
+                    };
                     let Some(last) = messages.last() else { break };
                     from = last.offset + 1;
                     let there = messages.into_iter().filter(|message| !dropped.contains(message.offset));
                     found.extend(there.map(|message| (partition, message)));
                 }
             }
-            Ok::<_, LogError>(found)
+            match unreadable.filter(|_| found.is_empty()) {
+                Some(error) => Err(error),
+                None => Ok(found),
+            }
         });
         Ok(read.await.unwrap_or(Err(LogError::Closed))?)
     }
@@ -244,7 +254,8 @@ async fn at_time(store: Arc<Store>, time: Micros) -> Result<Offset> {
     Ok(found.await.unwrap_or(Err(LogError::Closed))?)
 }
 
-/// No more messages than that, nor, but for the last one, more bytes. Reads the disk if need be.
+/// No more messages than that, nor, but for the last one, more bytes. Reads the disk if need be. Ends before what is damaged;
+/// who begins there gets the error.
 pub(crate) fn read_from(
     store: &Store,
     from: Offset,
@@ -253,15 +264,21 @@ pub(crate) fn read_from(
 ) -> std::result::Result<Vec<Message>, LogError> {
     let (mut cursor, mut at, mut found) = (Cursor::default(), from, Vec::new());
     while found.len() < limit && bytes > 0 {
-        match store.at(&mut cursor, at)? {
-            Next::Message(message, _) => {
+        match store.at(&mut cursor, at) {
+            Ok(Next::Message(message, _)) => {
                 at = message.offset + 1;
                 bytes = bytes.saturating_sub(message.bytes());
                 found.push(message);
             }
-            Next::Gap { to, .. } => at = to,
-            Next::Load => cursor = store.load(at)?,
-            Next::End => break,
+            Ok(Next::Gap { to, .. }) => at = to,
+            Ok(Next::Load) => match store.load(at) {
+                Ok(loaded) => cursor = loaded,
+                Err(_) if !found.is_empty() => break,
+                Err(error) => return Err(error),
+            },
+            Ok(Next::End) => break,
+            Err(_) if !found.is_empty() => break,
+            Err(error) => return Err(error),
         }
     }
     Ok(found)

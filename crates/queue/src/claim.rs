@@ -82,6 +82,8 @@ pub(crate) struct Seat {
     share: Share,
     /// Of the shares of which this is one.
     version: u64,
+    /// Partitions of which what comes next cannot be read.
+    unreadable: Vec<u32>,
 }
 
 impl Drop for Asking {
@@ -133,14 +135,22 @@ impl Queue {
         // What is there goes out without the way through those who wait.
         let (mut room, mut load) = self.try_claim(group, (consumer, seat), want, Looking::Quickly, &mut out)?;
         let mut listed: Option<OnList<'_>> = None;
+        let mut unreadable = None;
         loop {
             if !out.is_empty() {
                 return Ok(out);
             }
             if let Some((partition, from)) = load {
-                self.load(group, partition, from).await?;
+                if let Err(error) = self.load(group, partition, from).await {
+                    // What other partitions have comes first.
+                    seat.unreadable.push(partition);
+                    unreadable = Some(error);
+                }
                 (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
                 continue;
+            }
+            if let Some(error) = unreadable.take() {
+                return Err(error);
             }
             if let Some(waited) = listed.take() {
                 waited.has_looked();
@@ -186,6 +196,7 @@ impl Queue {
             request,
             version: group.shared.version(),
             share: members.share(index),
+            unreadable: Vec::new(),
         };
         drop(members);
         self.look_by(group);
@@ -258,6 +269,7 @@ impl Queue {
             group,
             consumer: (seat.index, consumer, seat.kind),
             looking,
+            unreadable: &seat.unreadable,
             wanted,
             load: None,
             out,
@@ -480,6 +492,7 @@ struct Round<'a> {
     group: &'a Group,
     consumer: (u32, &'a str, MemberKind),
     looking: Looking,
+    unreadable: &'a [u32],
     wanted: Wanted,
     /// What has to be read from the disk first.
     load: Option<(u32, Offset)>,
@@ -532,7 +545,9 @@ impl Round<'_> {
         match look {
             Look::Done => Ok(()),
             Look::Load(from) => {
-                self.load = Some((partition, from));
+                if !self.unreadable.contains(&partition) {
+                    self.load = Some((partition, from));
+                }
                 Ok(())
             }
             Look::Gap(from, to) => Err(QueueError::OffsetGap {

@@ -107,6 +107,11 @@ pub trait StatusSource: Send + Sync {
     fn not_ready(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// One sentence for each thing that is wrong while data flows all the same.
+    fn degraded(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// All sources of the process. Clones share one list.
@@ -133,6 +138,14 @@ impl StatusBoard {
             .read()
             .iter()
             .flat_map(|source| source.not_ready())
+            .collect()
+    }
+
+    pub fn degraded(&self) -> Vec<String> {
+        self.sources
+            .read()
+            .iter()
+            .flat_map(|source| source.degraded())
             .collect()
     }
 }

@@ -69,6 +69,21 @@ async fn not_ready_names_everything_that_keeps_data_from_flowing() {
 }
 
 #[tokio::test]
+async fn what_is_degraded_is_ready_and_says_why() {
+    let (running, source) = start().await;
+    source.degraded.lock().push("a frame is damaged".to_owned());
+    let answer = fetch(&running, "/ready").await;
+    assert_eq!(
+        (answer.status, answer.text()),
+        (200, "OK, but degraded\na frame is damaged\n")
+    );
+    let status = fetch(&running, "/api/v1/status").await.json();
+    assert_eq!(status["degraded"][0], "a frame is damaged");
+    source.not_ready.lock().push("flow a: waits".to_owned());
+    assert_eq!(fetch(&running, "/ready").await.status, 503);
+}
+
+#[tokio::test]
 async fn the_status_holds_flows_tables_and_process() {
     let (running, source) = start().await;
     source.not_ready.lock().push("flow a: waits".to_owned());

@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 #[derive(Default)]
 pub struct FakeSource {
     pub not_ready: Mutex<Vec<String>>,
+    pub degraded: Mutex<Vec<String>>,
 }
 
 impl StatusSource for FakeSource {
@@ -62,6 +63,10 @@ impl StatusSource for FakeSource {
 
     fn not_ready(&self) -> Vec<String> {
         self.not_ready.lock().clone()
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        self.degraded.lock().clone()
     }
 }
 
