@@ -247,6 +247,111 @@ fn damage_stops_a_strict_start_and_is_given_up_by_one_that_skips_it() {
     stop(&mut thalweg);
 }
 
+/// Flips a bit of a text where it stands last, and nothing else.
+fn damage_text(file: &Path, text: &str) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let windows = bytes.windows(text.len());
+    let at = windows
+        .enumerate()
+        .filter(|(_, window)| *window == text.as_bytes())
+        .last()
+        .unwrap()
+        .0;
+    bytes[at] ^= 1;
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_frame_is_not_served_and_everything_else_is() {
+    let mut thalweg = Thalweg::start(&format!("{LOG}{}", JOBS.replace("partitions: 1", "partitions: 2"))).unwrap();
+    let before = api(&thalweg);
+    for n in 0..40 {
+        let text = format!("text-{n}.");
+        let key = if n % 2 == 0 { "even" } else { "odd" };
+        let stored = before.send("POST", "/queues/jobs/messages", &[("x-key", key)], text.as_bytes());
+        assert_eq!(stored.status, 201, "{}", stored.text);
+    }
+    let ids = |api: &Api| -> Vec<(String, String)> {
+        let page = api.get("/queues/jobs/messages?limit=100").json;
+        let messages = page["messages"].as_array().unwrap().iter();
+        let word = |value: &Value| value.as_str().unwrap().to_owned();
+        messages.map(|one| (word(&one["text"]), word(&one["id"]))).collect()
+    };
+    let all = ids(&before);
+    assert_eq!(all.len(), 40);
+    stop(&mut thalweg);
+    damage_text(&commit_file(&thalweg.data_dir().join("log")), "text-20.");
+    thalweg.restart().unwrap();
+    let api = api(&thalweg);
+    // By its id every message is there but this one.
+    for (text, id) in &all {
+        let found = api.get(&format!("/queues/jobs/messages/{id}"));
+        match text.as_str() {
+            "text-20." => assert_eq!((found.status, &found.json["code"]), (500, &json!("corrupt"))),
+            _ => assert_eq!(
+                (found.status, &found.json["text"]),
+                (200, &json!(text)),
+                "{}",
+                found.text
+            ),
+        }
+    }
+    // A group gets what stands before it, and all of the other partition; then it is told.
+    let (mut seen, mut last) = (0, Value::Null);
+    for _ in 0..40 {
+        let (messages, answer) = claim(&api, "stream", 100, "0s");
+        seen += messages.len();
+        last = answer;
+    }
+    assert_eq!((seen, &last["code"]), (30, &json!("corrupt")), "{last}");
+    let (status, ready) = thalweg.request("/ready").unwrap();
+    assert!(
+        status == 200 && ready.contains("degraded") && ready.contains("is damaged at byte"),
+        "{status} {ready}"
+    );
+    let look = thalweg.json("/api/v1/status").unwrap();
+    assert_eq!(look["degraded"].as_array().map(Vec::len), Some(1), "{look}");
+    for (name, expected) in [("thalweg_log_corrupt_frames_total", 1.0), ("thalweg_log_degraded", 1.0)] {
+        assert_eq!(thalweg.metric(name, "").unwrap(), expected, "{name}");
+    }
+    stop(&mut thalweg);
+    let log = thalweg.process.stdout() + &thalweg.process.stderr();
+    assert_eq!(log.matches("cannot be read; the rest can").count(), 1, "{log}");
+}
+
+#[test]
+fn damaged_state_of_a_group_stops_a_strict_start_and_is_given_up_by_one_that_skips_it() {
+    let mut thalweg = Thalweg::start(&format!("{LOG}{JOBS}")).unwrap();
+    let before = api(&thalweg);
+    produce(&before, "jobs", (0..10).map(|n| n.to_string()));
+    let claimed = before.post(
+        "/queues/jobs/groups/work/claim",
+        &json!({"consumer": "the-only-consumer", "max": 3}),
+    );
+    assert_eq!(
+        claimed.json["messages"].as_array().map(Vec::len),
+        Some(3),
+        "{}",
+        claimed.text
+    );
+    stop(&mut thalweg);
+    damage_text(&commit_file(&thalweg.data_dir().join("log")), "the-only-consumer");
+    let strict = run(thalweg.folder.path(), &RUN).unwrap();
+    assert_eq!(strict.status.code(), Some(65), "{}", strict.stderr);
+    let skipping = LOG.replacen('{', "{recover: skip, ", 1);
+    std::fs::write(thalweg.folder.path().join("flow.yaml"), format!("{skipping}{JOBS}")).unwrap();
+    thalweg.restart().unwrap();
+    let log = thalweg.process.stdout() + &thalweg.process.stderr();
+    assert!(log.contains("given up"), "{log}");
+    let page = api(&thalweg).get("/queues/jobs/messages?limit=100").json;
+    assert_eq!(page["messages"].as_array().map(Vec::len), Some(10), "{page}");
+    stop(&mut thalweg);
+    // Nothing is damaged any more.
+    std::fs::write(thalweg.folder.path().join("flow.yaml"), format!("{LOG}{JOBS}")).unwrap();
+    thalweg.restart().unwrap();
+    stop(&mut thalweg);
+}
+
 /// Starts a Thalweg whose writes behind a size can be made to fail: a write over the limit is an error and no signal.
 fn limited(config: &str) -> (tempfile::TempDir, Process, Api) {
     let folder = tempfile::tempdir().unwrap();

@@ -44,6 +44,34 @@ fn the_log_of_a_running_process_is_not_touched() {
 }
 
 #[test]
+fn a_log_in_the_data_folder_of_another_process_is_taken_by_nobody_else() {
+    let elsewhere = ONE.replacen('{', "{dirs: [theirs/log], ", 1);
+    let mut thalweg = Thalweg::start(&elsewhere).unwrap();
+    let (folder, pid) = (thalweg.folder.path().to_owned(), thalweg.process.id().to_string());
+    // The data folder around it is free, and is that of another process.
+    let arguments = [
+        "run",
+        "own.yaml",
+        "-s",
+        "data_dir=theirs",
+        "-s",
+        "http.address=127.0.0.1:0",
+    ];
+    std::fs::write(folder.join("own.yaml"), ONE).unwrap();
+    let refused = run(&folder, &arguments).unwrap();
+    assert!(
+        !refused.status.success() && refused.stderr.contains(&pid),
+        "{}",
+        refused.stderr
+    );
+    let check = log(&folder, &["check", "--data-dir", "theirs"]);
+    assert_eq!(check.status.code(), Some(1), "{}", check.stdout);
+    assert!(check.stderr.contains(&pid), "{}", check.stderr);
+    thalweg.process.signal("TERM").unwrap();
+    assert!(thalweg.process.wait().unwrap().success());
+}
+
+#[test]
 fn damage_is_named_shown_and_given_up_only_when_told_to() {
     let (mut thalweg, block) = damaged();
     let folder = thalweg.folder.path().to_owned();

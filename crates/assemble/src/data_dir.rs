@@ -32,7 +32,7 @@ impl DataDir {
         DataDir::take_as(path, "data folder", "data_dir")
     }
 
-    /// The same with a folder of the log that is not in the data folder.
+    /// The same with a folder of the log, which may be in the data folder of somebody else.
     pub fn take_log(path: &Path) -> Result<DataDir> {
         DataDir::take_as(path, "folder of the log", "log.dirs")
     }

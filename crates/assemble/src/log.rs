@@ -1,10 +1,11 @@
 //! The durable log of a process: its folders, each on a disk of its own, who else may use them, and what becomes of the process
 //! when one of them fails.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use thalweg_log::disk::{Disk, Folder};
 use thalweg_log::{Disks, EmbeddedLog, Log, LogError, LogOptions, LogStatus};
 use thalweg_queue::QueueError;
@@ -19,7 +20,7 @@ const EXIT_CORRUPT: u8 = 65;
 
 pub(crate) struct OpenLog {
     disks: Arc<Disks>,
-    /// Of folders that are not in the data folder, whose lock would cover them. Let go last.
+    /// Each folder has a lock of its own, also in the data folder: another process may name it in its `log.dirs`. Let go last.
     _locks: Vec<DataDir>,
 }
 
@@ -27,13 +28,28 @@ impl OpenLog {
     /// Opens the log in the folders that the settings name, else in `log/` of the data folder. From then on the process ends
     /// when it fails, if it is set to.
     pub async fn open(settings: &LogSettings, data_dir: &Path) -> Result<OpenLog> {
+        OpenLog::open_after(settings, data_dir, |_| Ok(())).await
+    }
+
+    /// The same with a log in which damage was met behind its start, where the log does not look by itself: what is damaged is
+    /// given up first.
+    pub async fn open_without_damage(settings: &LogSettings, data_dir: &Path) -> Result<OpenLog> {
+        OpenLog::open_after(settings, data_dir, give_up_damage).await
+    }
+
+    async fn open_after(
+        settings: &LogSettings,
+        data_dir: &Path,
+        prepare: fn(&Folder) -> Result<()>,
+    ) -> Result<OpenLog> {
         let folders = match settings.dirs.is_empty() {
             true => vec![data_dir.join("log")],
             false => settings.dirs.clone(),
         };
         let (options, data_dir) = (settings.clone(), data_dir.to_owned());
         let runtime = tokio::runtime::Handle::current();
-        let opened = tokio::task::spawn_blocking(move || open(&folders, &options, &data_dir, &runtime)).await;
+        let opened =
+            tokio::task::spawn_blocking(move || open(&folders, &options, &data_dir, (prepare, &runtime))).await;
         let opened = opened.context("the log was not opened")??;
         for log in opened.disks.logs() {
             tell(log);
@@ -71,17 +87,28 @@ fn open(
     folders: &[PathBuf],
     settings: &LogSettings,
     data_dir: &Path,
-    runtime: &tokio::runtime::Handle,
+    (prepare, runtime): (fn(&Folder) -> Result<()>, &tokio::runtime::Handle),
 ) -> Result<OpenLog> {
     let (mut disks, mut locks) = (Vec::new(), Vec::new());
+    let mut taken: Vec<(&Path, (u64, u64))> = Vec::new();
     for folder in folders {
         let shown = folder.display();
         let disk = Folder::open(folder).with_context(|| {
             format!("cannot make the folder of the log, {shown}; set log.dirs to one that can be written")
         })?;
-        if !is_within(folder, data_dir) {
+        let node = node(folder)?;
+        if let Some((other, _)) = taken.iter().find(|(_, taken)| *taken == node) {
+            bail!(
+                "{shown} and {} are one folder; each folder in log.dirs is one disk",
+                other.display()
+            );
+        }
+        taken.push((folder, node));
+        // A log right in the data folder has the lock of that, which this process holds.
+        if node != self::node(data_dir)? {
             locks.push(DataDir::take_log(folder)?);
         }
+        prepare(&disk)?;
         disks.push((Arc::new(disk) as Arc<dyn Disk>, options(settings, folder)));
     }
     let mut id = [0; 8];
@@ -93,10 +120,30 @@ fn open(
     })
 }
 
-/// Both are there.
-fn is_within(folder: &Path, around: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    real(folder).starts_with(real(around))
+fn give_up_damage(disk: &Folder) -> Result<()> {
+    let repaired = thalweg_log::repair(disk, true, &mut |_, _| {})?;
+    tell_given_up(
+        &disk.path().display().to_string(),
+        repaired.before.lost.iter().map(|lost| lost.to - lost.from).sum(),
+    );
+    Ok(())
+}
+
+fn tell_given_up(folder: &str, records: u64) {
+    if records > 0 {
+        tracing::error!(
+            folder,
+            records,
+            "damaged records were given up, as log.recover is set to skip; the damaged bytes are kept beside the log"
+        );
+    }
+}
+
+/// What a folder is, whatever its path.
+fn node(folder: &Path) -> Result<(u64, u64)> {
+    let found = folder.metadata();
+    let found = found.with_context(|| format!("cannot look at {}", folder.display()))?;
+    Ok((found.dev(), found.ino()))
 }
 
 fn options(settings: &LogSettings, folder: &Path) -> LogOptions {
@@ -132,13 +179,7 @@ fn tell(log: &EmbeddedLog) {
             "the log is open"
         );
     }
-    if report.given_up > 0 {
-        tracing::error!(
-            folder = log.folder(),
-            records = report.given_up,
-            "damaged records were given up, as log.recover is set to skip; the damaged bytes are kept beside the log"
-        );
-    }
+    tell_given_up(log.folder(), report.given_up);
 }
 
 /// Ends the process when the log is poisoned, if it is set to: only a new one knows what is on the disk.
@@ -158,17 +199,82 @@ fn watch(log: &EmbeddedLog, on_poison: OnPoison) {
 
 /// The exit code for an error of the start, if it has one of its own.
 pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
-    let of_log = |error: &LogError| match error {
+    match of_log(error)? {
         LogError::Corrupt { .. } | LogError::Missing { .. } => Some(EXIT_CORRUPT),
         LogError::Poisoned { .. } => Some(EXIT_POISONED),
         _ => None,
-    };
+    }
+}
+
+/// Whether what is stored is damaged.
+pub(crate) fn is_damage(error: &anyhow::Error) -> bool {
+    matches!(
+        of_log(error),
+        Some(LogError::Corrupt { .. } | LogError::Missing { .. } | LogError::Gap { .. })
+    )
+}
+
+/// What the log has to do with an error.
+fn of_log(error: &anyhow::Error) -> Option<&LogError> {
     error.chain().find_map(|cause| {
-        let log = cause.downcast_ref::<LogError>();
         let queue = match cause.downcast_ref::<QueueError>() {
             Some(QueueError::Log(error)) => Some(error),
             _ => None,
         };
-        log.or(queue).and_then(of_log)
+        cause.downcast_ref::<LogError>().or(queue)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small(dirs: &[PathBuf]) -> LogSettings {
+        let mut settings = LogSettings {
+            dirs: dirs.to_vec(),
+            min_free: Some(0),
+            ..LogSettings::default()
+        };
+        settings.commit.spare = 1;
+        settings
+    }
+
+    async fn refusal(dirs: &[PathBuf], data_dir: &Path) -> String {
+        let opened = OpenLog::open(&small(dirs), data_dir).await;
+        opened.err().map_or_else(String::new, |error| format!("{error:#}"))
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_log_that_one_process_writes_is_nobody_elses_whatever_data_folder_they_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, other) = (folder.path().join("own"), folder.path().join("other"));
+        std::fs::create_dir_all(&other).unwrap();
+        let _own = DataDir::take(&own).unwrap();
+        let _other = DataDir::take(&other).unwrap();
+        let log = OpenLog::open(&small(&[]), &own).await.unwrap();
+        let why = refusal(&[own.join("log")], &other).await;
+        let holder = format!("is in use by process {}", std::process::id());
+        assert!(why.contains(&holder) && why.contains("log.dirs"), "{why}");
+        drop(log);
+        OpenLog::open(&small(&[own.join("log")]), &other).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_folder_that_is_named_by_two_paths_is_not_two_disks() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, linked) = (folder.path().join("log"), folder.path().join("link"));
+        std::fs::create_dir_all(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &linked).unwrap();
+        let why = refusal(&[real, linked], folder.path()).await;
+        assert!(why.contains("are one folder"), "{why}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_log_right_in_the_data_folder_is_opened_by_whoever_holds_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let _held = DataDir::take(folder.path()).unwrap();
+        OpenLog::open(&small(&[folder.path().to_owned()]), folder.path())
+            .await
+            .unwrap();
+    }
 }

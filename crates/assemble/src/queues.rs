@@ -6,6 +6,7 @@ mod input;
 mod output;
 mod webhook;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,12 +16,12 @@ use parking_lot::Mutex;
 use thalweg_config::{Config, Diagnostics};
 use thalweg_flow::Registry;
 use thalweg_log::{EmbeddedLog, LogStatus};
-use thalweg_queue::settings::{LogSettings, QueuesSettings};
+use thalweg_queue::settings::{LogSettings, QueuesSettings, Recover};
 use thalweg_queue::{Queue, QueueError, Queues, QueuesOptions, SystemClock};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::OnceCell;
 
-use crate::log::OpenLog;
+use crate::log::{OpenLog, is_damage};
 
 use webhook::Webhooks;
 
@@ -61,19 +62,41 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     }
 }
 
+impl Section {
+    /// The log looks at its start only at what was not known to be synced, and queues read their own state: damage that they
+    /// meet there is given up too, if damage is to be.
+    async fn open(&self, data_dir: &Path) -> Result<(Arc<OpenLog>, Queues)> {
+        let log = Arc::new(OpenLog::open(&self.log, data_dir).await?);
+        let error = match self.open_queues(&log).await {
+            Err(error) if self.log.recover == Recover::Skip && is_damage(&error) => error,
+            opened => return Ok((log, opened?)),
+        };
+        tracing::warn!(error = format!("{error:#}"), "the log is repaired and opened again");
+        let closing = log.clone();
+        tokio::task::spawn_blocking(move || closing.close()).await?;
+        drop(log);
+        let log = Arc::new(OpenLog::open_without_damage(&self.log, data_dir).await?);
+        let queues = self.open_queues(&log).await?;
+        Ok((log, queues))
+    }
+
+    async fn open_queues(&self, log: &OpenLog) -> Result<Queues> {
+        let options = QueuesOptions {
+            durability: self.log.durability,
+            auto_create: self.queues.auto_create,
+            memory_bytes: self.memory_bytes as u64,
+        };
+        Ok(Queues::open(log.log(), Arc::new(SystemClock), options).await?)
+    }
+}
+
 impl Store {
     /// Opens log and queues if anything in the configuration has use for them, and makes what it declares.
     pub async fn start(&self, config: &Config, section: &Section, metrics: &Metrics) -> Result<()> {
         if !section.given && !self.wanted.load(Ordering::Acquire) {
             return Ok(());
         }
-        let log = Arc::new(OpenLog::open(&section.log, &config.data_dir).await?);
-        let options = QueuesOptions {
-            durability: section.log.durability,
-            auto_create: section.queues.auto_create,
-            memory_bytes: section.memory_bytes as u64,
-        };
-        let queues = Queues::open(log.log(), Arc::new(SystemClock), options).await?;
+        let (log, queues) = section.open(&config.data_dir).await?;
         let webhooks = Webhooks::new(metrics);
         queues.listen_for_dead_letters(webhooks.clone());
         declare(&queues, &section.queues).await?;
@@ -124,6 +147,16 @@ impl StatusSource for Store {
             LogStatus::Healthy | LogStatus::Degraded(_) => Vec::new(),
             LogStatus::DiskFull(why) | LogStatus::Poisoned(why) => vec![why],
         }
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let statuses = self.logs().iter().map(|log| log.status());
+        statuses
+            .filter_map(|status| match status {
+                LogStatus::Degraded(why) => Some(why),
+                LogStatus::Healthy | LogStatus::DiskFull(_) | LogStatus::Poisoned(_) => None,
+            })
+            .collect()
     }
 }
 

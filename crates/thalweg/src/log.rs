@@ -1,5 +1,5 @@
-//! `thalweg log`: looks at, checks and repairs the durable log of a data folder. A check and a repair hold the folder, so that
-//! no process starts meanwhile; a dump only reads and goes on beside a running process, with a warning.
+//! `thalweg log`: looks at, checks and repairs the durable log of a data folder. A check and a repair hold it, so that no process
+//! starts with it meanwhile; a dump only reads and goes on beside a running process, with a warning.
 
 mod print;
 
@@ -70,7 +70,7 @@ fn repair(options: &LogRepair) -> anyhow::Result<ExitCode> {
 
 fn dump(options: &LogDump) -> anyhow::Result<ExitCode> {
     let place = Place::of(&options.folder)?;
-    if let Some(holder) = DataDir::holder(&place.data_dir) {
+    if let Some(holder) = place.locked.iter().find_map(|folder| DataDir::holder(folder)) {
         let process = holder.process;
         out::complain(format_args!(
             "process {process} is writing this log: its newest blocks may look damaged, and files may be missing"
@@ -111,10 +111,10 @@ fn code(report: &CheckReport) -> ExitCode {
     }
 }
 
-/// A log, and the data folder whose holder may be writing it.
+/// A log, and the folders whose holder may be writing it.
 struct Place {
     dir: PathBuf,
-    data_dir: PathBuf,
+    locked: Vec<PathBuf>,
 }
 
 impl Place {
@@ -125,24 +125,32 @@ impl Place {
             "there is no log in {}; name its folder: thalweg log check DIR",
             dir.display()
         );
-        // A log that is named may be on a disk of its own, with a lock of its own; or that of another data folder, which then
-        // is the folder around it.
-        let around = dir.canonicalize().ok().and_then(|dir| dir.parent().map(PathBuf::from));
-        let data_dir = [Some(dir.clone()), around]
-            .into_iter()
-            .flatten()
-            .find(|holding| folder.dir.is_some() && holding.join("LOCK").exists())
-            .unwrap_or_else(|| folder.data_dir.clone());
-        Ok(Place { dir, data_dir })
+        let is_locked = |folder: &PathBuf| folder.join("LOCK").exists();
+        // Whoever writes a log holds its folder; a log of an earlier version has only the lock of the data folder around it.
+        let locked: Vec<PathBuf> = match &folder.dir {
+            None => [folder.data_dir.clone(), dir.clone()]
+                .into_iter()
+                .filter(is_locked)
+                .collect(),
+            Some(named) => {
+                let around = named
+                    .canonicalize()
+                    .ok()
+                    .and_then(|dir| dir.parent().map(PathBuf::from));
+                let holding = [Some(named.clone()), around, Some(folder.data_dir.clone())];
+                holding.into_iter().flatten().find(is_locked).into_iter().collect()
+            }
+        };
+        Ok(Place { dir, locked })
     }
 
     /// Keeps other processes from the log; a copy of a log that is in no data folder has nobody to be kept from it.
-    fn hold(&self) -> anyhow::Result<Option<DataDir>> {
-        if !self.data_dir.join("LOCK").exists() {
-            return Ok(None);
-        }
-        DataDir::take(&self.data_dir)
-            .map(Some)
+    fn hold(&self) -> anyhow::Result<Vec<DataDir>> {
+        let held = self.locked.iter().map(|folder| match *folder == self.dir {
+            true => DataDir::take_log(folder),
+            false => DataDir::take(folder),
+        });
+        held.collect::<anyhow::Result<_>>()
             .context("a log cannot be checked or repaired while a process writes it (thalweg log dump can be used)")
     }
 

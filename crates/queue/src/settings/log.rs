@@ -1,6 +1,6 @@
 //! The section `log` of the configuration file: how the durable log commits, where it lies, and what it does about damage.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thalweg_config::{Diagnostics, Fields, Node};
@@ -186,9 +186,15 @@ fn dirs(f: &mut Fields<'_>) -> Vec<PathBuf> {
     for (index, dir) in dirs.iter().enumerate() {
         if dir.as_os_str().is_empty() {
             f.error("dirs", "a folder must have a name");
-        } else if dirs.iter().take(index).any(|other| other == dir) {
+        } else if dirs.iter().take(index).any(|other| real(other) == real(dir)) {
             f.error("dirs", format!("{} is given twice; each is one disk", dir.display()));
         }
     }
     dirs
+}
+
+/// The path of a folder without links, as far as it is there; the folders themselves are compared when they are opened.
+fn real(dir: &Path) -> PathBuf {
+    let absolute = || std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    dir.canonicalize().unwrap_or_else(|_| absolute())
 }

@@ -87,6 +87,7 @@ fn mistakes_in_the_section_log_are_named_with_their_key() {
         ),
         ("commit: {max_byte: 1}", "did you mean \"max_bytes\"?"),
         ("dirs: [/a, /a]", "dirs: /a is given twice"),
+        ("dirs: [a, ./a]", "dirs: ./a is given twice"),
         ("dirs: ['']", "dirs: a folder must have a name"),
         ("on_poison: ignore", "on_poison: expected one of exit, stay"),
         ("recover: yes", "recover: expected one of strict, skip"),
