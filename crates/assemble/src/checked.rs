@@ -76,7 +76,7 @@ impl Checked {
         }
         sections_of_later_versions(&config, &diagnostics);
         fields_of_later_versions(&config, &diagnostics);
-        let settings = Settings::read(&config, &diagnostics);
+        let settings = Settings::read(&config, components.store.is_wanted(), &diagnostics);
         for flow in &mut flows {
             let waiting = settings.flows.iter().find(|(name, _)| *name == flow.name);
             waiting.into_iter().for_each(|(_, bytes)| flow.limit_waiting(*bytes));

@@ -9,6 +9,7 @@ mod components;
 mod data_dir;
 mod lake;
 mod log;
+mod log_memory;
 mod metrics;
 mod process;
 mod queues;

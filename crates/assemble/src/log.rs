@@ -12,6 +12,7 @@ use thalweg_queue::QueueError;
 use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
 
 use crate::data_dir::DataDir;
+use crate::log_memory::LogMemory;
 
 /// Nothing is acknowledged any more, and a restart has to look at the disk.
 const EXIT_POISONED: u8 = 74;
@@ -27,18 +28,18 @@ pub(crate) struct OpenLog {
 impl OpenLog {
     /// Opens the log in the folders that the settings name, else in `log/` of the data folder. From then on the process ends
     /// when it fails, if it is set to.
-    pub async fn open(settings: &LogSettings, data_dir: &Path) -> Result<OpenLog> {
-        OpenLog::open_after(settings, data_dir, |_| Ok(())).await
+    pub async fn open(settings: &LogSettings, memory: LogMemory, data_dir: &Path) -> Result<OpenLog> {
+        OpenLog::open_after((settings, memory), data_dir, |_| Ok(())).await
     }
 
     /// The same with a log in which damage was met behind its start, where the log does not look by itself: what is damaged is
     /// given up first.
-    pub async fn open_without_damage(settings: &LogSettings, data_dir: &Path) -> Result<OpenLog> {
-        OpenLog::open_after(settings, data_dir, give_up_damage).await
+    pub async fn open_without_damage(settings: &LogSettings, memory: LogMemory, data_dir: &Path) -> Result<OpenLog> {
+        OpenLog::open_after((settings, memory), data_dir, give_up_damage).await
     }
 
     async fn open_after(
-        settings: &LogSettings,
+        (settings, memory): (&LogSettings, LogMemory),
         data_dir: &Path,
         prepare: fn(&Folder) -> Result<()>,
     ) -> Result<OpenLog> {
@@ -49,7 +50,8 @@ impl OpenLog {
         let (options, data_dir) = (settings.clone(), data_dir.to_owned());
         let runtime = tokio::runtime::Handle::current();
         let opened =
-            tokio::task::spawn_blocking(move || open(&folders, &options, &data_dir, (prepare, &runtime))).await;
+            tokio::task::spawn_blocking(move || open(&folders, (&options, memory), &data_dir, (prepare, &runtime)))
+                .await;
         let opened = opened.context("the log was not opened")??;
         for log in opened.disks.logs() {
             tell(log);
@@ -85,7 +87,7 @@ impl OpenLog {
 
 fn open(
     folders: &[PathBuf],
-    settings: &LogSettings,
+    (settings, memory): (&LogSettings, LogMemory),
     data_dir: &Path,
     (prepare, runtime): (fn(&Folder) -> Result<()>, &tokio::runtime::Handle),
 ) -> Result<OpenLog> {
@@ -109,7 +111,7 @@ fn open(
             locks.push(DataDir::take_log(folder)?);
         }
         prepare(&disk)?;
-        disks.push((Arc::new(disk) as Arc<dyn Disk>, options(settings, folder)));
+        disks.push((Arc::new(disk) as Arc<dyn Disk>, options(settings, memory, folder)));
     }
     let mut id = [0; 8];
     getrandom::fill(&mut id).context("the system gives no random numbers")?;
@@ -146,7 +148,7 @@ fn node(folder: &Path) -> Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-fn options(settings: &LogSettings, folder: &Path) -> LogOptions {
+fn options(settings: &LogSettings, memory: LogMemory, folder: &Path) -> LogOptions {
     LogOptions {
         folder: folder.display().to_string(),
         spare: settings.commit.spare as usize,
@@ -155,6 +157,9 @@ fn options(settings: &LogSettings, folder: &Path) -> LogOptions {
         commit_bytes_max: usize::try_from(settings.commit.max_bytes).unwrap_or(usize::MAX),
         linger: settings.commit.linger,
         interval: settings.interval,
+        waiting_bytes_max: memory.waiting,
+        tail_bytes_max: memory.tail,
+        index_bytes_max: memory.index,
         io_bytes_per_second: settings.io_bytes_per_second,
         scrub: settings.scrub,
         recover_skip: settings.recover == Recover::Skip,
@@ -240,7 +245,7 @@ mod tests {
     }
 
     async fn refusal(dirs: &[PathBuf], data_dir: &Path) -> String {
-        let opened = OpenLog::open(&small(dirs), data_dir).await;
+        let opened = OpenLog::open(&small(dirs), LogMemory::of(0, 1), data_dir).await;
         opened.err().map_or_else(String::new, |error| format!("{error:#}"))
     }
 
@@ -251,12 +256,14 @@ mod tests {
         std::fs::create_dir_all(&other).unwrap();
         let _own = DataDir::take(&own).unwrap();
         let _other = DataDir::take(&other).unwrap();
-        let log = OpenLog::open(&small(&[]), &own).await.unwrap();
+        let log = OpenLog::open(&small(&[]), LogMemory::of(0, 1), &own).await.unwrap();
         let why = refusal(&[own.join("log")], &other).await;
         let holder = format!("is in use by process {}", std::process::id());
         assert!(why.contains(&holder) && why.contains("log.dirs"), "{why}");
         drop(log);
-        OpenLog::open(&small(&[own.join("log")]), &other).await.unwrap();
+        OpenLog::open(&small(&[own.join("log")]), LogMemory::of(0, 1), &other)
+            .await
+            .unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -273,7 +280,7 @@ mod tests {
     async fn a_log_right_in_the_data_folder_is_opened_by_whoever_holds_that() {
         let folder = tempfile::tempdir().unwrap();
         let _held = DataDir::take(folder.path()).unwrap();
-        OpenLog::open(&small(&[folder.path().to_owned()]), folder.path())
+        OpenLog::open(&small(&[folder.path().to_owned()]), LogMemory::of(0, 1), folder.path())
             .await
             .unwrap();
     }

@@ -98,6 +98,7 @@ impl Process {
         let lake_metrics = lake.start(&config, settings.lake, &metrics)?;
         board.add(lake.clone());
 
+        let bodies = settings.store.log_memory.bodies;
         let store = components.store.clone();
         store.start(&config, &settings.store, &metrics).await?;
         board.add(store.clone());
@@ -107,7 +108,7 @@ impl Process {
         let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics)?;
         let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
         if let Some(queues) = store.queues() {
-            routes.push(Arc::new(thalweg_queue_api::routes(queues)));
+            routes.push(Arc::new(thalweg_queue_api::routes_within(queues, bodies)));
         }
         let console = if config.http.enabled {
             let mut options = ConsoleOptions::new(config.http.clone(), config.auth.clone());

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use parking_lot::Mutex;
-use thalweg_config::{Config, Diagnostics};
+use thalweg_config::{Config, Diagnostics, Pos};
 use thalweg_flow::Registry;
 use thalweg_log::{EmbeddedLog, LogStatus};
 use thalweg_queue::settings::{LogSettings, QueuesSettings, Recover};
@@ -22,6 +22,7 @@ use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::OnceCell;
 
 use crate::log::{OpenLog, is_damage};
+use crate::log_memory::LogMemory;
 
 use webhook::Webhooks;
 
@@ -50,6 +51,8 @@ pub(crate) struct Section {
     given: bool,
     /// What queues in memory may keep together; the share of `memory.limit` is known last.
     pub memory_bytes: usize,
+    /// Likewise what the log may.
+    pub log_memory: LogMemory,
 }
 
 /// Reads the sections; mistakes go to the diagnostics.
@@ -59,14 +62,27 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
         queues: QueuesSettings::read(config.queues.as_ref(), diagnostics),
         given: config.log.is_some() || config.queues.is_some(),
         memory_bytes: 0,
+        log_memory: LogMemory::default(),
     }
 }
 
 impl Section {
+    pub fn is_given(&self) -> bool {
+        self.given
+    }
+
+    pub fn disks(&self) -> usize {
+        self.log.dirs.len().max(1)
+    }
+
+    pub fn memory_of_log(&self) -> Option<(u64, Pos)> {
+        self.log.memory
+    }
+
     /// The log looks at its start only at what was not known to be synced, and queues read their own state: damage that they
     /// meet there is given up too, if damage is to be.
     async fn open(&self, data_dir: &Path) -> Result<(Arc<OpenLog>, Queues)> {
-        let log = Arc::new(OpenLog::open(&self.log, data_dir).await?);
+        let log = Arc::new(OpenLog::open(&self.log, self.log_memory, data_dir).await?);
         let error = match self.open_queues(&log).await {
             Err(error) if self.log.recover == Recover::Skip && is_damage(&error) => error,
             opened => return Ok((log, opened?)),
@@ -75,7 +91,7 @@ impl Section {
         let closing = log.clone();
         tokio::task::spawn_blocking(move || closing.close()).await?;
         drop(log);
-        let log = Arc::new(OpenLog::open_without_damage(&self.log, data_dir).await?);
+        let log = Arc::new(OpenLog::open_without_damage(&self.log, self.log_memory, data_dir).await?);
         let queues = self.open_queues(&log).await?;
         Ok((log, queues))
     }
@@ -91,9 +107,14 @@ impl Section {
 }
 
 impl Store {
+    /// A component asks for queues.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
+
     /// Opens log and queues if anything in the configuration has use for them, and makes what it declares.
     pub async fn start(&self, config: &Config, section: &Section, metrics: &Metrics) -> Result<()> {
-        if !section.given && !self.wanted.load(Ordering::Acquire) {
+        if !section.given && !self.is_wanted() {
             return Ok(());
         }
         let (log, queues) = section.open(&config.data_dir).await?;

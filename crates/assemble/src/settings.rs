@@ -6,6 +6,7 @@ use thalweg_config::{Config, Diagnostics, Fields, Pos};
 use thalweg_lake::WriterOptions;
 use thalweg_query::QueryOptions;
 
+use crate::log_memory::LogMemory;
 use crate::shares::{self, Share};
 use crate::{lake, queues};
 
@@ -15,6 +16,8 @@ const QUERY: (u64, u64) = (25, 1 << 30);
 const CACHE: (u64, u64) = (5, 128 << 20);
 /// Queues of durability `memory`, all together.
 const QUEUES: (u64, u64) = (10, u64::MAX);
+/// The log, if there is one, and what is on its way to it.
+const LOG: u64 = 10;
 /// With less, not even a small table can be sorted.
 const QUERY_BYTES_MIN: u64 = 8 << 20;
 
@@ -32,8 +35,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Mistakes go to the diagnostics.
-    pub fn read(config: &Config, diagnostics: &Diagnostics) -> Settings {
+    /// Mistakes go to the diagnostics. `with_log`: something else than the sections asks for the log.
+    pub fn read(config: &Config, with_log: bool, diagnostics: &Diagnostics) -> Settings {
         let mut lake = lake::section(config, diagnostics);
         let mut query = query_section(config, diagnostics);
         let mut store = queues::section(config, diagnostics);
@@ -44,6 +47,15 @@ impl Settings {
             part("query.cache", CACHE, 0, query.cache),
             part("queues.memory", QUEUES, 0, store.queues.memory),
         ];
+        let disks = store.disks();
+        let log = (with_log || store.is_given()).then(|| {
+            let (most, floor) = (LogMemory::most(disks) as u64, LogMemory::floor(disks) as u64);
+            let mut log = part("log.memory", (LOG, most), floor, store.memory_of_log());
+            log.wanted = log.wanted.max(if log.given.is_some() { 0 } else { floor });
+            log
+        });
+        let has_log = log.is_some();
+        all.extend(log);
         let (flows, dead_letter) = shares::of_flows(config);
         all.extend(flows);
         all.extend(dead_letter);
@@ -53,6 +65,8 @@ impl Settings {
         query.options.memory_bytes = next();
         query.options.cache_bytes = next();
         store.memory_bytes = next();
+        let log = if has_log { next() } else { LogMemory::floor(disks) };
+        store.log_memory = LogMemory::of(log, disks);
         let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
         Settings {
             lake: lake.options,
@@ -111,7 +125,7 @@ mod tests {
         );
         assert_eq!(loaded.diagnostics.to_string(), "");
         let diagnostics = Diagnostics::new("f.yaml");
-        let settings = Settings::read(&loaded.config, &diagnostics);
+        let settings = Settings::read(&loaded.config, false, &diagnostics);
         (settings, diagnostics.to_string())
     }
 
@@ -139,6 +153,39 @@ mod tests {
                 "of {limit}"
             );
         }
+    }
+
+    #[test]
+    fn the_log_has_a_part_of_the_memory_limit_only_where_there_is_one() {
+        let of = |text: &str| read(text).0;
+        let sum = |settings: &Settings| {
+            let log = settings.store.log_memory;
+            settings.lake.memory_bytes
+                + settings.query.memory_bytes
+                + settings.query.cache_bytes
+                + settings.store.memory_bytes
+                + settings.flows.iter().map(|(_, bytes)| bytes).sum::<usize>()
+                + log.bodies
+                + 2 * log.waiting
+                + log.tail
+                + log.index
+        };
+        let (without, with) = (
+            of("memory: {limit: 1000MiB}\n"),
+            of("memory: {limit: 1000MiB}\nlog: {}\n"),
+        );
+        assert!(without.lake.memory_bytes > with.lake.memory_bytes);
+        for limit in ["64MiB", "100MiB", "1GiB", "64GiB"] {
+            let (settings, messages) = read(&format!("memory: {{limit: {limit}}}\nlog: {{}}\n"));
+            assert_eq!(messages, "");
+            let limit = limit.replace("GiB", "000").replace("MiB", "").parse::<usize>().unwrap() << 20;
+            assert!(sum(&settings) <= limit / 1000 * 1024, "{limit}: {settings:?}");
+        }
+        let (given, messages) = read("memory: {limit: 1GiB}\nlog: {memory: 62MiB}\n");
+        assert_eq!(messages, "");
+        assert_eq!(given.store.log_memory, LogMemory::of(62 << 20, 1));
+        let (_, messages) = read("memory: {limit: 1GiB}\nlog: {memory: 8MiB}\n");
+        assert_eq!(messages, "f.yaml:2:15: log.memory: it needs at least 31 MiB\n");
     }
 
     #[test]

@@ -16,8 +16,6 @@ use tokio::time::timeout;
 
 use crate::problem::{Problem, Result};
 
-/// Of all requests at the same time.
-const BYTES_MAX: usize = 256 << 20;
 const PERMIT_BYTES: usize = 1 << 10;
 /// How long a body waits for room.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,8 +34,8 @@ pub struct Bodies {
 pub struct Room(Option<OwnedSemaphorePermit>);
 
 impl Bodies {
-    pub fn new() -> Bodies {
-        Bodies::of(BYTES_MAX, PATIENCE)
+    pub fn within(bytes_max: usize) -> Bodies {
+        Bodies::of(bytes_max, PATIENCE)
     }
 
     fn of(bytes_max: usize, patience: Duration) -> Bodies {
@@ -255,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_beyond_its_limit_is_refused_announced_or_not() {
-        let bodies = Bodies::new();
+        let bodies = Bodies::within(256 << 20);
         for (declared, length) in [(Some(11), 0), (Some(10), 11), (None, 11)] {
             let refused = bodies
                 .read(vec![b'x'; length].into(), declared, 10, "the most here")

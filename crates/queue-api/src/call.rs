@@ -26,10 +26,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(queues: Queues) -> Arc<Shared> {
+    pub fn new(queues: Queues, bodies_bytes_max: usize) -> Arc<Shared> {
         Arc::new(Shared {
             queues,
-            bodies: Bodies::new(),
+            bodies: Bodies::within(bodies_bytes_max),
             stream_settled: Notify::new(),
         })
     }

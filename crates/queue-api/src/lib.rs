@@ -36,10 +36,19 @@ use thalweg_telemetry::{Access, HttpRoutes, Mount};
 /// The largest body that a request may have: a payload, or a batch of them. The listener must let it pass.
 pub const BODY_BYTES_MAX: usize = 24 << 20;
 
+/// What the bodies of all requests take at most.
+pub const BODIES_BYTES_MAX: usize = 256 << 20;
+
 /// The paths of queues.
 pub fn routes(queues: Queues) -> impl HttpRoutes {
+    routes_within(queues, BODIES_BYTES_MAX)
+}
+
+/// The same where the bodies of all requests may take so many bytes together, but always those of the largest.
+pub fn routes_within(queues: Queues, bodies_bytes_max: usize) -> impl HttpRoutes {
+    let bodies_bytes_max = bodies_bytes_max.clamp(BODY_BYTES_MAX, BODIES_BYTES_MAX);
     QueueRoutes {
-        shared: call::Shared::new(queues),
+        shared: call::Shared::new(queues, bodies_bytes_max),
     }
 }
 

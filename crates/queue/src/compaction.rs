@@ -17,7 +17,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
 
 use crate::error::Result;
 use crate::part::State;
@@ -27,6 +27,9 @@ use crate::times::micros;
 
 /// Keys of one run, in about 35 MiB.
 const KEYS_MAX: usize = (1 << 20) / 8 * 7;
+
+/// The runs of all queues share the rate of what goes on behind, so two at a time would only take twice the memory.
+static ONE_RUN: Semaphore = Semaphore::const_new(1);
 
 /// Rewriting pays when one record in so many is new.
 const ONE_IN: u64 = 10;
@@ -81,6 +84,7 @@ impl Queue {
         progress.resize(self.partition_count() as usize, Progress::default());
         for (partition, progress) in (0..).zip(progress.iter_mut()) {
             let (queue, before) = (self.clone(), *progress);
+            let _turn = ONE_RUN.acquire().await;
             let run = tokio::task::spawn_blocking(move || queue.compact_one(partition, before)).await;
             match run.unwrap_or(Err(LogError::Closed.into())) {
                 Ok(after) => *progress = after,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thalweg_config::{Diagnostics, Fields, Node};
+use thalweg_config::{Diagnostics, Fields, Node, Pos};
 use thalweg_log::Durability;
 
 use super::HOUR;
@@ -56,6 +56,8 @@ pub struct LogSettings {
     pub recover: Recover,
     /// For moving, compacting and scrubbing together.
     pub io_bytes_per_second: u64,
+    /// What waits for the disk or was just written, and indexes of files; and where the file says it.
+    pub memory: Option<(u64, Pos)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,7 @@ impl Default for LogSettings {
             scrub: 7 * 24 * HOUR,
             recover: Recover::Strict,
             io_bytes_per_second: 64 * MIB,
+            memory: None,
         }
     }
 }
@@ -122,6 +125,7 @@ impl LogSettings {
                 default.io_bytes_per_second,
                 MIB..=u64::MAX,
             ),
+            memory: f.opt_size("memory").map(|bytes| (bytes, f.pos_of("memory"))),
         };
         f.finish();
         settings

@@ -29,7 +29,8 @@ fn the_log_has_the_defaults_of_the_specification() {
 #[test]
 fn every_key_of_the_log_is_read() {
     let text = "{durability: interval, interval: 1s, commit: {max_bytes: 2MiB, linger: 0, spare: 1, max_files: 9}, \
-                dirs: [/a, /b], min_free: 1GiB, on_poison: stay, scrub: 0, recover: skip, io_bytes_per_second: 1MiB}";
+                dirs: [/a, /b], min_free: 1GiB, on_poison: stay, scrub: 0, recover: skip, io_bytes_per_second: 1MiB, \
+                memory: 64MiB}";
     let (settings, messages) = read(text);
     assert_eq!(messages, "");
     let expected = LogSettings {
@@ -48,8 +49,10 @@ fn every_key_of_the_log_is_read() {
         scrub: Duration::ZERO,
         recover: Recover::Skip,
         io_bytes_per_second: 1 << 20,
+        memory: settings.memory,
     };
     assert_eq!(settings, expected);
+    assert_eq!(settings.memory.map(|(bytes, _)| bytes), Some(64 << 20));
 }
 
 #[test]
