@@ -213,10 +213,7 @@ pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
 
 /// Whether what is stored is damaged.
 pub(crate) fn is_damage(error: &anyhow::Error) -> bool {
-    matches!(
-        of_log(error),
-        Some(LogError::Corrupt { .. } | LogError::Missing { .. } | LogError::Gap { .. })
-    )
+    matches!(of_log(error), Some(LogError::Corrupt { .. } | LogError::Missing { .. }))
 }
 
 /// What the log has to do with an error.

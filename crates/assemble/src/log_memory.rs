@@ -25,7 +25,9 @@ pub(crate) struct LogMemory {
 
 impl LogMemory {
     pub fn of(bytes: usize, disks: usize) -> LogMemory {
-        let bodies = (bytes / 2).clamp(BODY_BYTES_MAX, BODIES_BYTES_MAX);
+        let of_disks = disks.max(1) * DISK_MIN;
+        let bodies = (bytes / 2).min(bytes.saturating_sub(of_disks));
+        let bodies = bodies.clamp(BODY_BYTES_MAX, BODIES_BYTES_MAX);
         let seventh = bytes.saturating_sub(bodies) / disks.max(1) / 7;
         LogMemory {
             bodies,

@@ -171,8 +171,8 @@ mod tests {
                 + log.index
         };
         let (without, with) = (
-            of("memory: {limit: 1000MiB}\n"),
-            of("memory: {limit: 1000MiB}\nlog: {}\n"),
+            of("memory: {limit: 100MiB}\n"),
+            of("memory: {limit: 100MiB}\nlog: {}\n"),
         );
         assert!(without.lake.memory_bytes > with.lake.memory_bytes);
         for limit in ["64MiB", "100MiB", "1GiB", "64GiB"] {

@@ -21,6 +21,7 @@ use crate::ids::{Micros, Offset, PartitionId};
 use crate::partition::{Bounds, Frame, Listener};
 use crate::records::{Records, SUBMISSION_BYTES_MAX, Unit};
 use crate::segment::{Keep, Show};
+use crate::shelf::OnRoll;
 
 /// A future that may be moved between threads, as traits with `dyn` need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -89,6 +90,10 @@ pub trait Log: Send + Sync + 'static {
 
     /// Tells somebody whenever a partition has grown.
     fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()>;
+
+    /// Tells somebody whenever the log begins a new file: the moment to look whether older ones are still needed. The thread
+    /// that commits tells, so it has to return at once; and the log keeps it, so it must not keep the log.
+    fn on_roll(&self, told: Arc<OnRoll>);
 
     /// The first offset from which on there may be records of `time` or later; the end if there are none yet.
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset>;
@@ -189,6 +194,10 @@ impl Log for EmbeddedLog {
 
     fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
         EmbeddedLog::listen(self, id, listener)
+    }
+
+    fn on_roll(&self, told: Arc<OnRoll>) {
+        EmbeddedLog::on_roll(self, told);
     }
 
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {

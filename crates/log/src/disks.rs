@@ -28,6 +28,7 @@ use crate::ids::{Micros, Offset, PartitionId};
 use crate::partition::{Bounds, Frame, Listener};
 use crate::records::{Records, Unit};
 use crate::segment::{Keep, Show};
+use crate::shelf::OnRoll;
 use crate::writer::core::Offsets;
 use crate::writer::thread::now;
 
@@ -563,6 +564,10 @@ impl Log for Disks {
 
     fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
         self.log_of(id)?.listen(id, listener)
+    }
+
+    fn on_roll(&self, told: Arc<OnRoll>) {
+        self.logs.iter().for_each(|log| log.on_roll(told.clone()));
     }
 
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {

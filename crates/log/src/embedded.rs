@@ -21,7 +21,7 @@ use crate::partition::{Bounds, Frame, Listener, Partition};
 use crate::records::{Records, Unit};
 use crate::recovery::Report;
 use crate::segment::{Keep, Show};
-use crate::shelf::{Hooks, Shelf};
+use crate::shelf::{Hooks, OnRoll, Shelf};
 use crate::table::{Change, META, PARTITIONS_MAX};
 use crate::upkeep::{Book, SCRUBBED, Upkeep, UpkeepPolicy};
 use crate::writer::core::{Offsets, Parts, Submission};
@@ -463,6 +463,11 @@ impl EmbeddedLog {
     pub fn listen(&self, id: PartitionId, listener: Arc<dyn Listener>) -> Result<()> {
         self.partition(id)?.listen(listener);
         Ok(())
+    }
+
+    /// Has somebody told whenever a commit file is full, for as long as the log is open.
+    pub fn on_roll(&self, told: Arc<OnRoll>) {
+        self.shelf.on_roll(told);
     }
 
     /// The first offset from which on there may be records of `time` or later; the end if there are none yet. To be exact

@@ -52,3 +52,4 @@ pub use records::{Records, SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX, Unit};
 pub use recovery::Report;
 pub use repair::{Done, Repaired, needs_repair, repair};
 pub use segment::{Keep, Show};
+pub use shelf::OnRoll;

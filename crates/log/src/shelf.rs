@@ -50,7 +50,11 @@ pub(crate) struct Shelf {
     /// Of the disk, when it was looked at last.
     free_bytes: AtomicU64,
     hooks: OnceLock<Hooks>,
+    on_roll: Mutex<Vec<Arc<OnRoll>>>,
 }
+
+/// Told whenever a commit file is full, by the thread that commits: it has to return at once.
+pub type OnRoll = dyn Fn() + Send + Sync;
 
 /// Returns true when everything that was written or journaled so far survives a power cut, or false when its argument says
 /// that this is not to be waited for.
@@ -128,6 +132,7 @@ impl Shelf {
             full: AtomicBool::new(false),
             free_bytes: AtomicU64::new(0),
             hooks: OnceLock::new(),
+            on_roll: Mutex::default(),
         }
     }
 
@@ -178,6 +183,12 @@ impl Shelf {
     pub fn seal(&self, file: Arc<LogFile>) {
         self.state.lock().sealed.push(file);
         self.wake();
+        self.on_roll.lock().iter().for_each(|told| told());
+    }
+
+    /// Has somebody told of every file that is full from now on.
+    pub fn on_roll(&self, told: Arc<OnRoll>) {
+        self.on_roll.lock().push(told);
     }
 
     /// Something that may have freed a file.
