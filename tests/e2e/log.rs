@@ -250,13 +250,10 @@ fn damage_stops_a_strict_start_and_is_given_up_by_one_that_skips_it() {
 /// Flips a bit of a text where it stands last, and nothing else.
 fn damage_text(file: &Path, text: &str) {
     let mut bytes = std::fs::read(file).unwrap();
-    let windows = bytes.windows(text.len());
-    let at = windows
-        .enumerate()
-        .filter(|(_, window)| *window == text.as_bytes())
-        .last()
-        .unwrap()
-        .0;
+    let at = bytes
+        .windows(text.len())
+        .rposition(|window| window == text.as_bytes())
+        .unwrap();
     bytes[at] ^= 1;
     std::fs::write(file, bytes).unwrap();
 }
