@@ -163,19 +163,9 @@ impl Upkeep {
                 self.note_outcome(error);
             }
             // After a failed write or sync nothing is tried again.
-            if matches!(outcome, Err(LogError::Poisoned { .. })) {
-                return self.wait_for_close();
-            }
-            if !self.rest(&mut scrub) {
+            if matches!(outcome, Err(LogError::Poisoned { .. })) || !self.rest(&mut scrub) {
                 return;
             }
-        }
-    }
-
-    fn wait_for_close(&self) {
-        let mut state = self.state.lock();
-        while !state.closing {
-            self.changed.wait(&mut state);
         }
     }
 
@@ -199,8 +189,8 @@ impl Upkeep {
         }
     }
 
-    /// Frees what can be freed, and returns the first error after it has tried all. What was moved is not moved again before that is worth it: a small segment is left alone,
-    /// however little of it is needed, until there are many.
+    /// Frees what can be freed, and returns the first error after it has tried all. What was moved is not moved again before
+    /// that is worth it: a small segment is left alone, however little of it is needed, until there are many.
     pub fn step(&self) -> Result<()> {
         let needed = self.needed();
         let needed = |file: &Arc<LogFile>| needed.get(&Arc::as_ptr(file)).copied().unwrap_or_default();
