@@ -149,7 +149,7 @@ impl Book {
     }
 
     fn journal(&self, partition: &Arc<Partition>, kind: Kind, value: &[u8], now: Micros) -> Result<()> {
-        if partition.journal(kind, |records| records.push(&RecordRef::of(now, value)))? {
+        if partition.journal(kind, &mut |records| records.push(&RecordRef::of(now, value)))? {
             self.writer.journaled(partition);
         }
         Ok(())
