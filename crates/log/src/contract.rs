@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::durability::Durability;
 use crate::embedded::{Appended, EmbeddedLog, Fence, LogStatus};
 use crate::error::Result;
-use crate::format::frame::Kind;
+use crate::format::frame::{FrameHeader, Kind};
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::partition::{Bounds, Frame, Listener};
 use crate::records::{Records, SUBMISSION_BYTES_MAX, Unit};
@@ -60,8 +60,8 @@ pub trait Log: Send + Sync + 'static {
 
     fn bounds(&self, id: PartitionId) -> Result<Bounds>;
 
-    /// Bytes of the records that are needed, about.
-    fn bytes(&self, id: PartitionId) -> Result<u64>;
+    /// Bytes of the records between two offsets, exact to the frame.
+    fn bytes(&self, id: PartitionId, from: Offset, to: Offset) -> Result<u64>;
 
     /// Durable when it returns.
     fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>>;
@@ -98,9 +98,8 @@ pub trait Log: Send + Sync + 'static {
     /// The first offset from which on there may be records of `time` or later; the end if there are none yet.
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset>;
 
-    /// The time of the first record of the frame that holds an offset or what follows it, without reading the frame; `None` if
-    /// nothing does.
-    fn time_of(&self, id: PartitionId, offset: Offset) -> Result<Option<Micros>>;
+    /// What the frame that holds an offset or what follows it says of itself, without reading it; `None` if there is none.
+    fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>>;
 
     /// The offset of the newest checkpoint.
     fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>>;
@@ -147,8 +146,8 @@ impl Log for EmbeddedLog {
         EmbeddedLog::bounds(self, id)
     }
 
-    fn bytes(&self, id: PartitionId) -> Result<u64> {
-        EmbeddedLog::bytes(self, id)
+    fn bytes(&self, id: PartitionId, from: Offset, to: Offset) -> Result<u64> {
+        EmbeddedLog::bytes(self, id, from, to)
     }
 
     fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
@@ -204,8 +203,8 @@ impl Log for EmbeddedLog {
         EmbeddedLog::offset_at(self, id, time)
     }
 
-    fn time_of(&self, id: PartitionId, offset: Offset) -> Result<Option<Micros>> {
-        EmbeddedLog::time_of(self, id, offset)
+    fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>> {
+        EmbeddedLog::frame_at(self, id, offset)
     }
 
     fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>> {

@@ -22,7 +22,7 @@ use crate::durability::Durability;
 use crate::embedded::{Appended, EmbeddedLog, Fence, LogOptions, LogStatus};
 use crate::error::{LogError, Result};
 use crate::file;
-use crate::format::frame::Kind;
+use crate::format::frame::{FrameHeader, Kind};
 use crate::format::record::{RecordRef, records};
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::partition::{Bounds, Frame, Listener};
@@ -522,8 +522,8 @@ impl Log for Disks {
         self.log_of(id)?.bounds(id)
     }
 
-    fn bytes(&self, id: PartitionId) -> Result<u64> {
-        self.log_of(id)?.bytes(id)
+    fn bytes(&self, id: PartitionId, from: Offset, to: Offset) -> Result<u64> {
+        self.log_of(id)?.bytes(id, from, to)
     }
 
     fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
@@ -574,8 +574,8 @@ impl Log for Disks {
         self.log_of(id)?.offset_at(id, time)
     }
 
-    fn time_of(&self, id: PartitionId, offset: Offset) -> Result<Option<Micros>> {
-        self.log_of(id)?.time_of(id, offset)
+    fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>> {
+        self.log_of(id)?.frame_at(id, offset)
     }
 
     fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>> {

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::disk::Disk;
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
-use crate::format::frame::Kind;
+use crate::format::frame::{FrameHeader, Kind};
 use crate::format::record::RecordRef;
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::measure::{Histogram, Observed};
@@ -431,9 +431,10 @@ impl EmbeddedLog {
         Ok(self.partition(id)?.bounds())
     }
 
-    /// Of all records that are needed, about: of a file that is needed in part, the part of its offsets.
-    pub fn bytes(&self, id: PartitionId) -> Result<u64> {
-        Ok(self.partition(id)?.bytes())
+    /// Of the records between two offsets: of a frame that lies there in part, the part of its offsets. What lies there in
+    /// whole files costs no look into them.
+    pub fn bytes(&self, id: PartitionId, from: Offset, to: Offset) -> Result<u64> {
+        self.partition(id)?.bytes_within(from, to)
     }
 
     /// Frames with the records from `from` on, about `bytes` of them and one frame at least; none if there is nothing
@@ -476,10 +477,9 @@ impl EmbeddedLog {
         self.partition(id)?.at_time(time)
     }
 
-    /// The time of the first record of the frame that holds an offset or what follows it, by its header alone; `None` if
-    /// nothing does.
-    pub fn time_of(&self, id: PartitionId, offset: Offset) -> Result<Option<Micros>> {
-        self.partition(id)?.time_of(offset)
+    /// What the frame that holds an offset or what follows it says of itself, without reading it; `None` if there is none.
+    pub fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>> {
+        self.partition(id)?.frame_at(offset)
     }
 
     /// The offset of the newest record of kind [`Kind::Checkpoint`].

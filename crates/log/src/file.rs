@@ -423,6 +423,11 @@ impl LogFile {
         })
     }
 
+    /// See [`FileIndex::bytes_within`].
+    pub fn bytes_within(&self, partition: PartitionId, from: Offset, to: Offset) -> Result<u64> {
+        self.with_index(|index| index.bytes_within(partition, from, to))
+    }
+
     pub fn entry_at_time(&self, partition: PartitionId, time: Micros) -> Result<Option<Entry>> {
         self.with_index(|index| index.at_time(partition, time).copied())
     }

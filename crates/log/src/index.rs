@@ -60,6 +60,20 @@ impl FileIndex {
         entries.get(start..).unwrap_or_default()
     }
 
+    /// Bytes of the bodies of a partition between two offsets; of a frame that lies there in part, the part of its offsets.
+    pub fn bytes_within(&self, partition: PartitionId, from: Offset, to: Offset) -> u64 {
+        let frames = self.from(partition, from).iter().map(|entry| &entry.header);
+        let of = |header: &FrameHeader| {
+            let (base, next, bytes) = (header.base, header.next(), u64::from(header.body_len));
+            let within = next.min(to).saturating_sub(base.max(from));
+            match next - base {
+                all if all <= within => bytes,
+                all => (u128::from(bytes) * u128::from(within) / u128::from(all)) as u64,
+            }
+        };
+        frames.take_while(|header| header.base < to).map(of).sum()
+    }
+
     /// The frame of a partition that has the first record of time `time` or later, as far as headers tell.
     pub fn at_time(&self, partition: PartitionId, time: Micros) -> Option<&Entry> {
         let entries = self.partitions.get(&partition)?;

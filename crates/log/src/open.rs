@@ -220,6 +220,7 @@ pub(crate) fn range(file: &Arc<LogFile>, holding: &Holding) -> Range {
         first: holding.first,
         next: holding.next,
         bytes: holding.bytes,
+        counted: true,
     }
 }
 
@@ -295,6 +296,7 @@ pub(crate) fn ranges_of(mut pieces: Vec<Piece>, first: Offset) -> Vec<Range> {
                 first,
                 next,
                 bytes: bytes as u64,
+                counted: piece.counted && (first, next) == (piece.first, piece.next),
             });
         }
         taken.sort_by_key(|range| range.first);

@@ -64,8 +64,9 @@ pub(crate) struct Range {
     pub file: Arc<LogFile>,
     pub first: Offset,
     pub next: Offset,
-    /// Of frame bodies, about.
+    /// Of frame bodies; exact if `counted`, else in proportion to those of the file.
     pub bytes: u64,
+    pub counted: bool,
 }
 
 /// What nobody waits for: it goes with the next block. Not bounded in bytes: a checkpoint takes the place of all before it, and
@@ -115,9 +116,21 @@ impl Partition {
         }
     }
 
-    /// Of the frame bodies that are needed, about.
-    pub fn bytes(&self) -> u64 {
-        self.inner.lock().bytes()
+    /// Of frame bodies between two offsets, exact to the frame.
+    pub fn bytes_within(&self, from: Offset, to: Offset) -> Result<u64> {
+        let ranges: Vec<Range> = {
+            let inner = self.inner.lock();
+            let start = inner.ranges.partition_point(|range| range.next <= from);
+            let own = inner.ranges.range(start..).take_while(|range| range.first < to);
+            own.cloned().collect()
+        };
+        let of = |range: &Range| match range.counted && from <= range.first && range.next <= to {
+            true => Ok(range.bytes),
+            false => range
+                .file
+                .bytes_within(self.id, from.max(range.first), to.min(range.next)),
+        };
+        ranges.iter().map(of).sum()
     }
 
     pub fn epoch(&self) -> u32 {
@@ -325,8 +338,8 @@ impl Partition {
         Ok(next)
     }
 
-    /// The time of the first record of the frame with an offset, or of the next one.
-    pub fn time_of(&self, offset: Offset) -> Result<Option<Micros>> {
+    /// The header of the frame with an offset, or of the next one.
+    pub fn frame_at(&self, offset: Offset) -> Result<Option<FrameHeader>> {
         let range = {
             let inner = self.inner.lock();
             let at = inner.ranges.partition_point(|range| range.next <= offset);
@@ -334,7 +347,7 @@ impl Partition {
         };
         let Some(range) = range else { return Ok(None) };
         let entries = range.file.entries(self.id, offset, 1)?;
-        Ok(entries.first().map(|entry| entry.header.base_time))
+        Ok(entries.first().map(|entry| entry.header))
     }
 
     /// The base of the newest frame of a kind.
@@ -421,21 +434,9 @@ impl Inner {
                 first,
                 next,
                 bytes,
+                counted: true,
             }),
         }
-    }
-
-    /// Exact for whole files; of one that is needed in part, the part of its offsets.
-    fn bytes(&self) -> u64 {
-        let mut ranges = self.ranges.iter();
-        let first = ranges.next().map_or(0, |range| {
-            let (all, needed) = (
-                range.next - range.first,
-                range.next - self.first.clamp(range.first, range.next),
-            );
-            (u128::from(range.bytes) * u128::from(needed) / u128::from(all.max(1))) as u64
-        });
-        first + ranges.map(|range| range.bytes).sum::<u64>()
     }
 
     fn newest(&self, from: Offset, bytes: usize) -> Vec<Frame> {

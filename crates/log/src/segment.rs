@@ -505,12 +505,13 @@ impl<'a> SegmentWriter<'a> {
         let file = LogFile::segment(self.number, self.at, self.file, self.index, &self.shelf.cache);
         let file = Arc::new(file);
         let ranges = self.holdings.into_iter().map(|(partition, first, next)| {
-            let bytes = bytes_of(&rows, partition.id, first, next);
+            let (bytes, counted) = bytes_of(&rows, partition.id, first, next);
             let range = Range {
                 file: file.clone(),
                 first,
                 next,
                 bytes,
+                counted,
             };
             (partition, range)
         });
@@ -521,11 +522,13 @@ impl<'a> SegmentWriter<'a> {
     }
 }
 
-fn bytes_of(rows: &[Holding], partition: PartitionId, first: Offset, next: Offset) -> u64 {
+/// Of the frames between two offsets, and whether that is exact.
+fn bytes_of(rows: &[Holding], partition: PartitionId, first: Offset, next: Offset) -> (u64, bool) {
     let row = rows.iter().find(|row| row.partition == partition);
-    row.map_or(0, |row| {
+    row.map_or((0, true), |row| {
         let all = u128::from((row.next - row.first).max(1));
-        (u128::from(row.bytes) * u128::from(next - first) / all) as u64
+        let bytes = u128::from(row.bytes) * u128::from(next - first) / all;
+        (bytes as u64, (first, next) == (row.first, row.next))
     })
 }
 

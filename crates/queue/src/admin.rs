@@ -44,9 +44,8 @@ impl Queue {
         }
         // Without groups nothing else says that they are gone.
         if groups.is_empty() {
-            for store in self.stores() {
-                let gone = store.trim(store.next()?)?;
-                self.admission.lock().retained_less(gone);
+            for (partition, store) in (0..).zip(self.stores()) {
+                self.trim_store(partition, store.next()?);
             }
         }
         let states: Vec<_> = (0..self.partition_count())
@@ -123,6 +122,8 @@ impl Queue {
             inner.cursor = Cursor::default();
             self.after(group, partition, part, &mut inner, now)?;
         }
+        // What it meets again may have expired meanwhile.
+        self.look_for_old_now();
         group.wake();
         Ok(())
     }
@@ -141,7 +142,7 @@ impl Queue {
 
     /// Messages as they lie there, from `from` or the oldest on, without handing them out.
     pub async fn browse(
-        &self,
+        self: &Arc<Queue>,
         partition: Option<u32>,
         from: Option<Offset>,
         limit: usize,
@@ -149,6 +150,7 @@ impl Queue {
         if let Some(partition) = partition {
             self.partition(partition)?;
         }
+        self.shed_to_read().await;
         let stores = self.stores();
         let chosen: Vec<(u32, Arc<Store>)> = (0..)
             .zip(stores)

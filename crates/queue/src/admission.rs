@@ -13,7 +13,7 @@ use crate::budget;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::queue::Queue;
-use crate::settings::{Overflow, QueueSettings};
+use crate::settings::{Overflow, QueueSettings, RetentionMode};
 
 /// What is stored and what is on its way, with what decides about more.
 pub(crate) struct Admission {
@@ -36,6 +36,9 @@ pub(crate) struct Admission {
     /// Of a queue in memory.
     memory: Option<budget::Allowance>,
 }
+
+/// The key of the limit that settling lifts, where the others ask for bytes to be freed.
+pub(crate) const MAX_DEPTH: &str = "max_depth";
 
 /// What a message takes in memory besides its bytes, about.
 const MESSAGE_BYTES: u64 = 64;
@@ -60,7 +63,12 @@ impl Admission {
         self.retained = self.retained.saturating_sub(count);
     }
 
-    /// Messages are gone, and so many bytes are left.
+    /// Messages and their bytes are gone.
+    pub fn gone(&mut self, count: u64, bytes: u64) {
+        self.retained_less(count);
+        self.bytes_left(self.bytes.saturating_sub(bytes));
+    }
+
     pub fn bytes_left(&mut self, bytes: u64) {
         self.bytes = bytes;
         if let Some(memory) = &mut self.memory {
@@ -85,7 +93,7 @@ impl Admission {
     pub fn limit(&mut self, count: u64, bytes: u64) -> Option<(&'static str, u64)> {
         let (depth, most) = (self.settings.max_depth, self.settings.max_bytes);
         if depth > 0 && self.depth() + count > depth {
-            return Some(("max_depth", depth));
+            return Some((MAX_DEPTH, depth));
         }
         if most > 0 && self.bytes + bytes > most {
             return Some(("max_bytes", most));
@@ -114,6 +122,14 @@ impl Admission {
             .store(self.total.load(Ordering::Relaxed) + count, Ordering::Release);
     }
 
+    /// Whether more is kept than mode `policy` allows.
+    pub fn is_over_policy(&self) -> bool {
+        let limits = &self.settings.retention;
+        let over = |number: u64, limit: u64| limit > 0 && number > limit;
+        limits.mode == RetentionMode::Policy
+            && (over(self.retained, limits.max_messages) || over(self.bytes, limits.max_bytes))
+    }
+
     /// What was added is stored.
     pub fn done(&mut self, count: u64, bytes: u64) {
         self.enqueued += count;
@@ -125,8 +141,7 @@ impl Admission {
     fn undo(&mut self, count: u64, bytes: u64) {
         self.storing_bytes -= bytes;
         self.storing -= count;
-        self.retained_less(count);
-        self.bytes_left(self.bytes.saturating_sub(bytes));
+        self.gone(count, bytes);
         self.total
             .store(self.total.load(Ordering::Relaxed) - count, Ordering::Release);
     }
@@ -199,14 +214,14 @@ impl Queue {
     }
 
     /// Waits for room, or makes it, as the queue is set to, and counts what is to be stored.
-    pub(crate) async fn admit(&self, count: u64, bytes: u64) -> Result<()> {
+    pub(crate) async fn admit(self: &Arc<Queue>, count: u64, bytes: u64) -> Result<()> {
         let (overflow, timeout) = {
             let settings = self.settings_now();
             (settings.overflow, settings.block_timeout)
         };
         let until = tokio::time::Instant::now() + timeout;
         let _waiting = Waiting::new(&self.room);
-        let mut late = false;
+        let (mut late, mut shed) = (false, false);
         loop {
             let room = self.room.notify.notified();
             tokio::pin!(room);
@@ -219,8 +234,12 @@ impl Queue {
                 }
                 Err(Refused::Full(full)) => full,
             };
+            // What has expired must not be in anybody's way.
+            if !std::mem::replace(&mut shed, true) && self.shed().await {
+                continue;
+            }
             match overflow {
-                Overflow::DropOldest if self.drop_oldest(count, bytes) => {}
+                Overflow::DropOldest if self.make_room(count, bytes).await => {}
                 Overflow::Block if !late => tokio::select! {
                     () = &mut room => {}
                     () = tokio::time::sleep_until(until) => late = true,
@@ -272,14 +291,20 @@ impl Queue {
 
     /// What was counted is stored, or is not.
     pub(crate) fn stored(&self, count: u64, bytes: u64, ok: bool) {
-        let still = {
+        let (still, over) = {
             let mut admission = self.admission.lock();
             match ok {
                 true => admission.done(count, bytes),
                 false => admission.undo(count, bytes),
             }
-            admission.held_still > 0 && admission.storing == 0
+            (
+                admission.held_still > 0 && admission.storing == 0,
+                admission.is_over_policy(),
+            )
         };
+        if over {
+            self.trim_soon();
+        }
         if !ok || still {
             self.room.call();
         }

@@ -128,6 +128,9 @@ impl Queue {
         want: ClaimWant,
     ) -> Result<Vec<Delivery>> {
         self.may_consume(group)?;
+        if !group.is_work() {
+            self.shed_to_read().await;
+        }
         let mut asking = self.ask(group, consumer, kind)?;
         let until = (!want.wait.is_zero()).then(|| Instant::now() + want.wait);
         let seat = &mut asking.seat;
@@ -394,7 +397,7 @@ impl Queue {
     }
 
     /// Reads from the disk what a claim has asked for.
-    async fn load(&self, group: &Group, partition: u32, from: Offset) -> Result<()> {
+    pub(crate) async fn load(&self, group: &Group, partition: u32, from: Offset) -> Result<()> {
         let Some(store) = self.store(partition).cloned() else {
             return Ok(());
         };

@@ -93,6 +93,7 @@ impl Queue {
                 }
             }
         }
+        self.count_bytes().await;
     }
 
     fn compact_one(&self, partition: u32, progress: Progress) -> Result<Progress> {

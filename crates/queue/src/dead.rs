@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{Properties, RecordRef};
@@ -15,6 +16,7 @@ use crate::group::Group;
 use crate::machine::{Ending, Machine, Reason, Terminal};
 use crate::message::{Message, NewMessage, TARGET_GROUP, TOPIC};
 use crate::part::{CHANGES, State};
+use crate::produce::record_of;
 use crate::queue::Queue;
 use crate::store::{Next, Store};
 use crate::times::instant_text;
@@ -182,8 +184,10 @@ impl Queue {
         offset: Offset,
         terminal: Terminal,
     ) -> Result<Offset> {
-        let (bytes, now) = (letter.bytes() as u64, self.clock.now());
+        let settings = dead.settings();
+        let (bytes, now) = (dead.size_of(&letter, Duration::ZERO), self.clock.now());
         dead.admit_always(1, bytes).await;
+        dead.lives(&letter, &settings, Duration::ZERO, now);
         if self.is_in_memory() {
             let offset = dead.append_in_memory(letter, now);
             dead.stored(1, bytes, true);
@@ -191,15 +195,7 @@ impl Queue {
             return Ok(offset);
         }
         let mut letters = Records::with_capacity(letter.bytes() + 64);
-        letters.push(&RecordRef {
-            time: now,
-            delta: None,
-            key: letter.key.as_deref(),
-            properties: letter.properties.as_ref(),
-            ttl_ms: None,
-            not_before: None,
-            value: &letter.payload,
-        })?;
+        letters.push(&record_of(&letter, Duration::ZERO, now))?;
         let mut state = Records::new();
         state.push(&RecordRef::of(now, &ended_record(group.id, offset, terminal)))?;
         let unit = Unit::of(dead.data_id(0), letters).and_of(Kind::State, self.state_id(partition), state);

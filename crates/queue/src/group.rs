@@ -96,6 +96,11 @@ impl Group {
         (self.total.load(Ordering::SeqCst) as i64 - settled).max(0) as u64
     }
 
+    /// A number that grows by each message that leaves the backlog.
+    pub(crate) fn backlog_settled(&self) -> i64 {
+        self.settled.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn backlog_less(&self, count: i64) {
         self.settled.fetch_add(count, Ordering::SeqCst);
     }

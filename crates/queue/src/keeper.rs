@@ -7,15 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smol_str::SmolStr;
+use thalweg_log::Micros;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Micros, Offset};
 
 use crate::group::Group;
 use crate::part::{Consumer, NEVER, Part, State, Unsaved};
 use crate::queue::Queue;
-use crate::settings::{QueueSettings, RetentionMode};
-use crate::store::Store;
+use crate::settings::RetentionMode;
 use crate::times::micros;
 
 /// What was settled is let go so long after.
@@ -23,15 +22,12 @@ const TRIM_AFTER: Micros = 100_000;
 /// A checkpoint is written after so many records of state, or, if there are any, after so long.
 const CHECKPOINT_RECORDS: u32 = 10_000;
 const CHECKPOINT_AFTER: Micros = 30_000_000;
-/// Settled messages of one partition in memory are let go in pieces of so many.
-const FREE_AFTER: u64 = 256;
-/// Limits of age, bytes and number are looked at this often.
-const RETENTION_EVERY: Micros = 300_000_000;
+/// The clock may be set while the task sleeps: it does not sleep longer.
+const SLEEP_MAX: Micros = 300_000_000;
 
 /// When the task did what.
 struct Times {
     checkpoint: Micros,
-    retention: Micros,
     compaction: Micros,
 }
 
@@ -64,7 +60,6 @@ impl Queue {
         let now = self.clock.now();
         let mut times = Times {
             checkpoint: now,
-            retention: now,
             compaction: now,
         };
         loop {
@@ -105,24 +100,25 @@ impl Queue {
         for group in self.groups() {
             self.look_after_group(&group, self.clock.now()).await;
         }
+        self.shed().await;
     }
 
     /// Does what is due and returns when the next is.
     async fn look_after(self: &Arc<Queue>, times: &mut Times) -> Micros {
         let now = self.clock.now();
-        let mut due = times.retention + RETENTION_EVERY;
+        let mut due = now + SLEEP_MAX;
         let groups = self.groups();
         for group in &groups {
             due = due.min(self.look_after_group(group, now).await);
         }
         if self.keeper.trim.swap(false, Ordering::AcqRel) {
             self.trim(&groups);
+            if self.settings_now().retention.mode == RetentionMode::Policy {
+                self.look_for_old_now();
+            }
         }
-        if now >= times.retention + RETENTION_EVERY {
-            times.retention = now;
-            self.retain(&groups, now);
-            self.trim(&groups);
-        }
+        self.shed().await;
+        due = due.min(self.keeper.old.load(Ordering::Acquire));
         let unsaved = self.most_records(&groups);
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;
         if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {
@@ -180,81 +176,6 @@ impl Queue {
         drop(inner);
         group.waiting.call_full();
         self.call_if_more(group, partition);
-    }
-
-    /// Lets go of what every group has settled, now.
-    pub(crate) fn let_go(&self) {
-        let groups = self.groups();
-        self.trim(&groups);
-    }
-
-    /// Lets go of what every group has settled.
-    fn trim(&self, groups: &[Arc<Group>]) {
-        let settings = self.settings();
-        if groups.is_empty() || settings.retention.mode == RetentionMode::Policy {
-            return;
-        }
-        for (partition, store) in (0..).zip(self.stores()) {
-            if let Some(below) = needed(groups, partition, |_| true) {
-                self.trim_store(&store, below);
-            }
-        }
-        self.count_bytes();
-    }
-
-    fn trim_store(&self, store: &Store, below: Offset) {
-        let mut admission = self.admission.lock();
-        match store.trim(below) {
-            Ok(count) => admission.retained_less(count),
-            Err(error) => tracing::warn!(queue = %self.name(), %error, "what is settled cannot be let go"),
-        }
-    }
-
-    fn count_bytes(&self) {
-        let mut admission = self.admission.lock();
-        let stored: u64 = self.stores().iter().filter_map(|store| store.bytes().ok()).sum();
-        let bytes = stored + admission.storing_bytes;
-        admission.bytes_left(bytes);
-        drop(admission);
-        self.has_room();
-    }
-
-    /// What all groups have settled of a queue in memory goes as soon as it is worth it, so that its memory is used again
-    /// while the processor still has it at hand.
-    pub(crate) fn free_memory(&self, partition: u32, part: &Part) {
-        let Some(Store::Memory(store)) = self.store(partition).map(Arc::as_ref) else {
-            return;
-        };
-        let enough = part.wants() >= store.first_hint() + FREE_AFTER;
-        if !enough || self.settings_now().retention.mode == RetentionMode::Policy {
-            return;
-        }
-        let mut admission = self.admission.lock();
-        let parts = admission.groups.iter().filter_map(|group| group.part(partition));
-        if let Some(below) = parts.map(|part| part.wants()).min() {
-            let (count, bytes) = store.trim(below);
-            admission.retained_less(count);
-            let left = admission.bytes.saturating_sub(bytes);
-            admission.bytes_left(left);
-        }
-    }
-
-    /// Limits of age, number and bytes; and, without groups, the time to live.
-    fn retain(&self, groups: &[Arc<Group>], now: Micros) {
-        let settings = self.settings();
-        let stores = self.stores();
-        for (partition, store) in (0..).zip(&stores) {
-            let protected = needed(groups, partition, |group| {
-                group.is_work()
-                    || settings.retention.protect_streams
-                    || settings.retention.mode == RetentionMode::Settled
-            });
-            match limit(store, &settings, stores.len(), groups.is_empty(), now) {
-                Ok(below) => self.trim_store(store, below.min(protected.unwrap_or(Offset::MAX))),
-                Err(error) => tracing::warn!(queue = %self.name(), %error, "what is too old cannot be let go"),
-            }
-        }
-        self.count_bytes();
     }
 
     /// The most records since a checkpoint of any part, of those that are worth another.
@@ -315,47 +236,4 @@ impl Queue {
         }
         written
     }
-}
-
-/// The first offset of a partition that one of these groups has use for; `None` without such a group.
-fn needed(groups: &[Arc<Group>], partition: u32, which: impl Fn(&Group) -> bool) -> Option<Offset> {
-    let groups = groups.iter().filter(|group| which(group));
-    groups.filter_map(|group| Some(group.part(partition)?.wants())).min()
-}
-
-/// The offset below which a partition keeps nothing by its limits.
-fn limit(
-    store: &Store,
-    settings: &QueueSettings,
-    partitions: usize,
-    groupless: bool,
-    now: Micros,
-) -> thalweg_log::Result<Offset> {
-    let (first, next) = (store.first()?, store.next()?);
-    let mut below = first;
-    let retention = &settings.retention;
-    let by_policy = retention.mode == RetentionMode::Policy;
-    let mut ages = Vec::new();
-    if by_policy && !retention.max_age.is_zero() {
-        ages.push(retention.max_age);
-    }
-    if groupless && !settings.ttl.is_zero() {
-        ages.push(settings.ttl);
-    }
-    for age in ages {
-        below = below.max(store.offset_at(now - micros(age))?);
-    }
-    let share = |limit: u64| limit / partitions.max(1) as u64;
-    if by_policy && retention.max_messages > 0 {
-        below = below.max(next.saturating_sub(share(retention.max_messages)));
-    }
-    if by_policy && retention.max_bytes > 0 {
-        let (bytes, limit) = (store.bytes()?, share(retention.max_bytes));
-        if bytes > limit {
-            // In the middle of a partition its bytes are spread evenly.
-            let surplus = u128::from(bytes - limit) * u128::from(next - first) / u128::from(bytes);
-            below = below.max(first + surplus as u64);
-        }
-    }
-    Ok(below.min(next))
 }

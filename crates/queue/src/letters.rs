@@ -315,11 +315,15 @@ impl Queue {
         let below = dropped.end_from(first);
         dropped.trim(below);
         drop(dropped);
-        self.admission.lock().retained_less(1);
-        if below > first
-            && let Err(error) = store.trim(below)
-        {
-            tracing::warn!(queue = %self.name(), %error, "dead letters that are gone cannot be let go");
+        let mut admission = self.admission.lock();
+        admission.gone(1, 0);
+        if below > first {
+            match store.trim(below) {
+                Ok((_, bytes)) => admission.gone(0, bytes),
+                Err(error) => {
+                    tracing::warn!(queue = %self.name(), %error, "dead letters that are gone cannot be let go");
+                }
+            }
         }
     }
 }

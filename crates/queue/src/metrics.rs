@@ -31,8 +31,12 @@ pub struct ByReason([AtomicU64; REASONS.len()]);
 
 impl ByReason {
     pub fn count(&self, reason: Reason) {
+        self.add(reason, 1);
+    }
+
+    pub fn add(&self, reason: Reason, count: u64) {
         if let Some(counter) = self.0.get(reason as usize) {
-            counter.fetch_add(1, Relaxed);
+            counter.fetch_add(count, Relaxed);
         }
     }
 

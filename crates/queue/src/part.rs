@@ -78,6 +78,8 @@ pub(crate) struct Inner {
     scratch: Vec<u8>,
     /// Why consumers rejected what has to leave.
     pub details: HashMap<Offset, Box<str>>,
+    /// The message at the cursor as it was last looked at, and until when it may live.
+    pub head: Option<(Offset, Micros)>,
     /// The oldest message outside of the window, and when it was looked for.
     oldest_held: Option<(Offset, Micros)>,
     pub waits: Waits,
@@ -124,6 +126,7 @@ impl Part {
             unsaved: Unsaved::default(),
             scratch: Vec::new(),
             details: HashMap::new(),
+            head: None,
             oldest_held: None,
             waits: Waits::default(),
         };

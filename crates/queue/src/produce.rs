@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use thalweg_log::format::frame::Kind;
-use thalweg_log::format::record::{Properties, RecordRef};
+use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Micros, Offset, PartitionId, Records, Unit};
 
 use crate::answer::Answer;
@@ -136,26 +136,37 @@ impl Queue {
             return produced.pop().ok_or_else(|| QueueError::invalid("no message"));
         }
         self.may_produce(std::slice::from_ref(&message))?;
-        let bytes = message.bytes() as u64;
+        let ttl = self.settings_now().ttl;
+        let bytes = self.size_of(&message, ttl);
         if !self.admit_now(1, bytes) {
             self.admit(1, bytes).await?;
         }
         let queue = self.clone();
         Detached::new(async move {
-            let stored = queue.append_one(&message).await;
+            let stored = queue.append_one(&message, ttl).await;
             queue.finished(1, bytes, stored)
         })
         .await
         .map(Produced::of)
     }
 
-    async fn append_one(&self, message: &NewMessage) -> Result<Place> {
+    /// What a message counts for: the bytes of its record, or, in memory, of payload, key and properties.
+    pub(crate) fn size_of(&self, message: &NewMessage, ttl: Duration) -> u64 {
+        match self.is_in_memory() {
+            true => message.bytes() as u64,
+            // Every time takes as many bytes.
+            false => record_of(message, ttl, 0).encoded_len() as u64,
+        }
+    }
+
+    async fn append_one(&self, message: &NewMessage, ttl: Duration) -> Result<Place> {
         let partition = self.partition_for(message.key.as_deref());
         let mut records = Records::with_capacity(message.bytes() + RECORD_BYTES);
-        let ttl = self.settings_now().ttl;
-        records.push(&record_of(message, &message.properties, ttl, self.clock.now()))?;
+        let now = self.clock.now();
+        records.push(&record_of(message, ttl, now))?;
         let unit = Unit::of(self.data_id(partition), records);
         let appended = self.log.append(unit, None).await?;
+        self.lives(message, &self.settings_now(), ttl, now);
         Ok(Place {
             partition,
             offset: appended.offsets.first().copied().unwrap_or_default(),
@@ -182,12 +193,13 @@ impl Queue {
         facts: Vec<Fact>,
     ) -> Result<Vec<Produced>> {
         self.may_produce(&messages)?;
-        let (messages, mut answers, mut tickets) = self.without_repeated(messages).await?;
+        let (mut messages, mut answers, mut tickets) = self.without_repeated(messages).await?;
         if messages.is_empty() {
             return Ok(answers.into_iter().map(Answer::produced).collect());
         }
-        let count = messages.len() as u64;
-        let bytes: u64 = messages.iter().map(|message| message.bytes() as u64).sum();
+        messages.iter_mut().for_each(keep_dedup_id);
+        let (count, ttl) = (messages.len() as u64, self.settings_now().ttl);
+        let bytes: u64 = messages.iter().map(|message| self.size_of(message, ttl)).sum();
         if !self.admit_now(count, bytes) {
             self.admit(count, bytes).await?;
         }
@@ -200,8 +212,8 @@ impl Queue {
             };
             let placed = queue.place(messages);
             let stored = match queue.is_in_memory() {
-                true => Ok(queue.store_in_memory(placed)),
-                false => queue.store_in_log(placed, facts).await,
+                true => Ok(queue.store_in_memory(placed, ttl)),
+                false => queue.store_in_log(placed, ttl, facts).await,
             };
             let mut places = queue.finished(count, bytes, stored)?.into_iter();
             tickets.tickets.clear();
@@ -311,9 +323,13 @@ impl Queue {
         }
     }
 
-    async fn store_in_log(&self, messages: Vec<(u32, NewMessage)>, facts: Vec<Fact>) -> Result<Vec<Place>> {
+    async fn store_in_log(
+        &self,
+        messages: Vec<(u32, NewMessage)>,
+        ttl: Duration,
+        facts: Vec<Fact>,
+    ) -> Result<Vec<Place>> {
         let now = self.clock.now();
-        let ttl = self.settings_now().ttl;
         let mut parts: Vec<(u32, Records)> = Vec::new();
         let mut places = Vec::with_capacity(messages.len());
         for (partition, message) in &messages {
@@ -327,12 +343,7 @@ impl Queue {
             };
             if let Some((_, records)) = parts.get_mut(at) {
                 places.push((at, records.len() as u64));
-                let with_id = message
-                    .dedup_id
-                    .as_ref()
-                    .map(|id| with_dedup_id(&message.properties, id));
-                let properties = with_id.as_ref().unwrap_or(&message.properties);
-                records.push(&record_of(message, properties, ttl, now))?;
+                records.push(&record_of(message, ttl, now))?;
             }
         }
         let partitions: Vec<u32> = parts.iter().map(|(partition, _)| *partition).collect();
@@ -343,6 +354,9 @@ impl Queue {
             .into_iter()
             .fold(unit, |unit, (id, records)| unit.and_of(Kind::State, id, records));
         let appended = self.log.append(unit, None).await?;
+        let settings = self.settings_now();
+        let stored = messages.iter().map(|(_, message)| message);
+        stored.for_each(|message| self.lives(message, &settings, ttl, now));
         let place = |(at, n): (usize, u64)| Place {
             partition: partitions.get(at).copied().unwrap_or_default(),
             offset: appended.offsets.get(at).copied().unwrap_or_default() + n,
@@ -350,12 +364,13 @@ impl Queue {
         Ok(places.into_iter().map(place).collect())
     }
 
-    fn store_in_memory(&self, messages: Vec<(u32, NewMessage)>) -> Vec<Place> {
+    fn store_in_memory(&self, messages: Vec<(u32, NewMessage)>, ttl: Duration) -> Vec<Place> {
         let now = self.clock.now();
-        let ttl = self.settings_now().ttl;
         let mut places = Vec::with_capacity(messages.len());
+        let settings = self.settings_now();
         for (partition, message) in messages {
             if let Some(store) = self.memory(partition) {
+                self.lives(&message, &settings, ttl, now);
                 let offset = store.append(message, ttl, now);
                 places.push(Place { partition, offset });
             }
@@ -401,9 +416,15 @@ impl Queue {
         }
         // Stored at once, so nobody sees it counted and not there.
         admission.done(1, bytes);
+        self.lives(&message, &admission.settings, admission.settings.ttl, now);
+        let over = admission.is_over_policy();
         let offset = store.append(message, admission.settings.ttl, now);
         let groups = admission.groups.iter();
         groups.for_each(|group| group.waiting.call_for(partition));
+        drop(admission);
+        if over {
+            self.trim_soon();
+        }
         Ok(Ok(Produced {
             partition,
             offset,
@@ -427,9 +448,12 @@ const RECORDS_BYTES: usize = 1 << 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// The id is stored with the message, so that a restart knows it.
-pub(crate) fn with_dedup_id(given: &Properties, id: &str) -> Properties {
-    let others = given.as_ref().iter().filter(|(name, _)| *name != DEDUP_ID);
-    others.chain([(DEDUP_ID, id)]).collect()
+fn keep_dedup_id(message: &mut NewMessage) {
+    if let Some(id) = message.dedup_id.take() {
+        let others = message.properties.as_ref().iter();
+        let others = others.filter(|(name, _)| *name != DEDUP_ID);
+        message.properties = others.chain([(DEDUP_ID, &*id)]).collect();
+    }
 }
 
 pub(crate) fn ttl_ms(message: &NewMessage, queue: Duration) -> Option<u64> {
@@ -441,17 +465,12 @@ pub(crate) fn ttl_ms(message: &NewMessage, queue: Duration) -> Option<u64> {
     )
 }
 
-pub(crate) fn record_of<'a>(
-    message: &'a NewMessage,
-    properties: &'a Properties,
-    ttl: Duration,
-    now: Micros,
-) -> RecordRef<'a> {
+pub(crate) fn record_of(message: &NewMessage, ttl: Duration, now: Micros) -> RecordRef<'_> {
     RecordRef {
         time: now,
         delta: None,
         key: message.key.as_deref(),
-        properties: properties.as_ref(),
+        properties: message.properties.as_ref(),
         ttl_ms: ttl_ms(message, ttl),
         not_before: message.not_before,
         value: &message.payload,

@@ -55,6 +55,8 @@ pub struct Queue {
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
     pub(crate) room: Room,
+    /// Whoever drops messages for others to come in.
+    pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) turn: AtomicUsize,
     pub(crate) paused: Paused,
     pub(crate) counters: Counters,
@@ -123,6 +125,10 @@ pub(crate) struct Keeper {
     pub call: Notify,
     /// Something was settled since messages were let go.
     pub trim: AtomicBool,
+    /// Before that no message is too old.
+    pub old: AtomicI64,
+    /// Whoever has go what is.
+    pub shedding: tokio::sync::Mutex<()>,
 }
 
 pub(crate) struct Parts {
@@ -157,6 +163,7 @@ impl Queue {
             admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),
             room: Room::default(),
+            making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
             paused: Paused::default(),
             counters: Counters::default(),
@@ -166,6 +173,8 @@ impl Queue {
                 planned: AtomicI64::new(Micros::MAX),
                 call: Notify::new(),
                 trim: AtomicBool::new(false),
+                old: AtomicI64::new(0),
+                shedding: tokio::sync::Mutex::default(),
             },
             has_letters,
             dropped: Mutex::default(),
@@ -264,6 +273,7 @@ impl Queue {
         let groups = Arc::new(groups);
         admission.groups = groups.clone();
         self.groups.store(groups);
+        self.look_for_old_now();
     }
 
     pub fn counters(&self) -> &Counters {
@@ -300,7 +310,9 @@ impl Queue {
     /// How a partition keeps its messages.
     pub(crate) fn new_store(&self, partition: u32) -> Store {
         if self.is_in_memory() {
-            return Store::Memory(MemoryStore::default());
+            // Offsets go on from those of earlier processes, so that their receipts name no message of this one; and they
+            // are exact in JSON, where numbers are doubles.
+            return Store::Memory(MemoryStore::starting_at(self.clock.now().max(0) as Offset));
         }
         Store::Log {
             log: self.log.clone(),
@@ -416,13 +428,17 @@ impl Queue {
             members.set_consumer_timeout(now, settings.consumer_timeout);
             drop(members);
             for (partition, part) in group.parts() {
-                if let State::Work(machine) = &mut part.inner.lock().state {
-                    machine.set_policy(self.policy(partition));
+                match &mut part.inner.lock().state {
+                    State::Work(machine) => machine.set_policy(self.policy(partition)),
+                    State::Stream(machine) => machine.set_max_pending(settings.max_pending),
                 }
             }
             group.wake();
         }
         self.has_room();
+        // Groups may expire earlier, and messages be too old.
+        self.look_for_old_now();
+        self.look_at(0);
     }
 
     /// What is stored already.

@@ -465,11 +465,13 @@ impl Home {
     /// They are the queue's from now on.
     fn publish_partitions(&self, queue: &Queue, count: u32) {
         for partition in queue.partition_count()..count {
+            let store = queue.new_store(partition);
+            let start = store.first().unwrap_or_default();
             for group in queue.groups() {
-                group.add_part(Part::new(new_state(queue, &group.settings, partition, 0)));
+                group.add_part(Part::new(new_state(queue, &group.settings, partition, start)));
                 group.members.lock().set_partitions(self.clock.now(), partition + 1);
             }
-            queue.add_store(queue.new_store(partition));
+            queue.add_store(store);
         }
     }
 
@@ -520,8 +522,13 @@ impl Home {
         let mut backlog = 0;
         for (partition, store) in (0..).zip(&stores) {
             let start = start_of(store, settings.start, settings.mode)?;
-            backlog += store.next()?.saturating_sub(start);
-            parts.push(Arc::new(Part::new(new_state(queue, &settings, partition, start))));
+            let mut state = new_state(queue, &settings, partition, start);
+            if let State::Stream(machine) = &mut state {
+                machine.begins_at(store.first()?);
+            }
+            let part = Part::new(state);
+            backlog += part.inner.lock().backlog(store.next()?);
+            parts.push(Arc::new(part));
         }
         let queue_settings = queue.settings();
         let members = Members::new(

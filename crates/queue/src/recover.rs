@@ -149,7 +149,7 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>],
     let (mut parts, mut backlog) = (Vec::with_capacity(stores.len()), 0);
     for ((partition, store), told) in (0..).zip(&stores).zip(told) {
         let told = told.remove(&entry.id).unwrap_or_default();
-        let state = state_of(queue, entry, partition, store, &told, letters)?;
+        let mut state = state_of(queue, entry, partition, store, &told, letters)?;
         if let State::Work(machine) = &state {
             // Those whose leases run on.
             for (index, leases) in machine.leases_by_consumer() {
@@ -165,6 +165,9 @@ fn group_of(queue: &Queue, entry: &GroupEntry, told: &mut [BTreeMap<u32, Told>],
                     }
                 }
             }
+        }
+        if let State::Stream(machine) = &mut state {
+            machine.begins_at(store.first()?);
         }
         let part = Part::new(state);
         backlog += part.inner.lock().backlog(store.next()?);
@@ -196,7 +199,7 @@ fn state_of(
 ) -> Result<State> {
     let bad = |error: crate::machine::Damaged| damaged(queue, partition, &error.to_string());
     if queue.is_in_memory() {
-        return Ok(new_state(queue, &entry.settings, partition, 0));
+        return Ok(new_state(queue, &entry.settings, partition, store.first()?));
     }
     if entry.settings.mode == GroupMode::Stream {
         let mut all = told.checkpoint.clone().unwrap_or_default();

@@ -34,6 +34,17 @@ pub(crate) enum Next<M = Message> {
     Load,
 }
 
+/// Messages that were stored together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub first: Offset,
+    pub next: Offset,
+    pub bytes: u64,
+    /// Of the first and of the last that were appended.
+    pub time: Micros,
+    pub last_time: Micros,
+}
+
 impl Store {
     pub fn first(&self) -> Result<Offset, LogError> {
         match self {
@@ -57,10 +68,35 @@ impl Store {
         }
     }
 
+    /// Of all messages, as [`Queue::size_of`](crate::queue::Queue::size_of) counts them.
     pub fn bytes(&self) -> Result<u64, LogError> {
         match self {
-            Store::Log { log, id } => log.bytes(*id),
+            Store::Log { log, id } => {
+                let bounds = log.bounds(*id)?;
+                log.bytes(*id, bounds.first, bounds.next)
+            }
             Store::Memory(memory) => Ok(memory.bytes()),
+        }
+    }
+
+    /// The messages from `offset` on that were stored together, or the next ones, as far as can be told without reading
+    /// them; `None` at the end.
+    pub fn span_at(&self, offset: Offset) -> Result<Option<Span>, LogError> {
+        match self {
+            Store::Log { log, id } => {
+                let Some(frame) = log.frame_at(*id, offset)? else {
+                    return Ok(None);
+                };
+                let first = frame.base.max(offset);
+                Ok(Some(Span {
+                    first,
+                    next: frame.next(),
+                    bytes: log.bytes(*id, first, frame.next())?,
+                    time: frame.base_time,
+                    last_time: frame.max_time,
+                }))
+            }
+            Store::Memory(memory) => Ok(memory.span_at(offset)),
         }
     }
 
@@ -72,26 +108,25 @@ impl Store {
         }
     }
 
-    /// When the message at an offset was appended, about, if that is known without reading it.
+    /// When the message at an offset or the next one was appended, about, without reading it.
     pub fn time_of(&self, offset: Offset) -> Option<Micros> {
-        match self {
-            Store::Log { log, id } => log.time_of(*id, offset).ok()?,
-            Store::Memory(_) => None,
-        }
+        self.span_at(offset).ok()?.map(|span| span.time)
     }
 
-    /// Lets go of what stands before `below`. Returns how many messages that were.
-    pub fn trim(&self, below: Offset) -> Result<u64, LogError> {
+    /// Lets go of what stands before `below`. Returns how many messages that were, and their bytes. One caller at a time.
+    pub fn trim(&self, below: Offset) -> Result<(u64, u64), LogError> {
         match self {
             Store::Log { log, id } => {
                 let bounds = log.bounds(*id)?;
                 let below = below.min(bounds.next);
-                if below > bounds.first {
-                    log.trim(*id, below)?;
+                if below <= bounds.first {
+                    return Ok((0, 0));
                 }
-                Ok(below.saturating_sub(bounds.first))
+                let bytes = log.bytes(*id, bounds.first, below)?;
+                log.trim(*id, below)?;
+                Ok((below - bounds.first, bytes))
             }
-            Store::Memory(memory) => Ok(memory.trim(below).0),
+            Store::Memory(memory) => Ok(memory.trim(below)),
         }
     }
 
@@ -131,12 +166,14 @@ impl Store {
 
     /// Reads what is needed at `from` from the disk. Blocks.
     pub fn load(&self, from: Offset) -> Result<Cursor, LogError> {
+        self.load_some(from, READ_BYTES)
+    }
+
+    /// About so many bytes, the message at `from` at least. Blocks.
+    pub fn load_some(&self, from: Offset, bytes: usize) -> Result<Cursor, LogError> {
         let mut cursor = Cursor::default();
         if let Store::Log { log, id } = self {
-            let want = ReadWant {
-                bytes: READ_BYTES,
-                synced: false,
-            };
+            let want = ReadWant { bytes, synced: false };
             match log.read(*id, from, want) {
                 Ok(frames) => cursor.set(frames),
                 Err(LogError::Gap { to, .. }) => cursor.set_gap(from, to),

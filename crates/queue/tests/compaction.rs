@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,7 +59,7 @@ async fn fill(queue: &std::sync::Arc<Queue>) {
     }
 }
 
-async fn all(queue: &Queue) -> Vec<Message> {
+async fn all(queue: &Arc<Queue>) -> Vec<Message> {
     let found = queue.browse(Some(0), None, usize::MAX).await.unwrap();
     found.into_iter().map(|(_, message)| message).collect()
 }

@@ -134,10 +134,15 @@ async fn times(suite: &Suite) {
             }
             assert_eq!(log.offset_at(id, 0).unwrap(), offsets[0].1);
             for (time, offset) in &offsets {
-                assert!(log.time_of(id, *offset).unwrap().is_some_and(|of| of <= *time));
+                let frame = log.frame_at(id, *offset).unwrap().unwrap();
+                assert!(frame.base <= *offset && *offset < frame.next());
+                assert!(frame.base_time <= *time && *time <= frame.max_time);
             }
-            assert_eq!(log.time_of(id, offsets[0].1).unwrap(), Some(100));
-            assert_eq!(log.time_of(id, log.bounds(id).unwrap().next).unwrap(), None);
+            assert_eq!(
+                log.frame_at(id, offsets[0].1).unwrap().map(|frame| frame.base_time),
+                Some(100)
+            );
+            assert_eq!(log.frame_at(id, log.bounds(id).unwrap().next).unwrap(), None);
             assert_eq!(log.offset_at(id, 2001).unwrap(), log.bounds(id).unwrap().next);
             log = suite.again(log).await;
         }

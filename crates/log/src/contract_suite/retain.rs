@@ -66,6 +66,7 @@ async fn trims(suite: &Suite) {
         }
         let all = read_all(&log, id);
         let cut = all[12].0;
+        let record = of([number(0)], 1).bytes() as u64;
         log.trim(id, cut).unwrap();
         log.trim(id, all[3].0).unwrap();
         log.flush(&[id]).await.unwrap();
@@ -80,7 +81,9 @@ async fn trims(suite: &Suite) {
             };
             let below = log.read(id, all[0].0, want);
             assert!(matches!(below, Err(LogError::Gap { to, .. }) if to == cut), "{below:?}");
-            assert!(log.bytes(id).unwrap() > 0);
+            let stored = log.bytes(id, cut, bounds.next).unwrap();
+            assert_eq!(stored, (all.len() as u64 - 12) * record, "round {round}");
+            assert_eq!(log.bytes(id, all[20].0, all[25].0).unwrap(), 5 * record);
             log = suite.again(log).await;
         }
         log.trim(id, log.bounds(id).unwrap().next).unwrap();

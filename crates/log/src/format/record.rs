@@ -66,6 +66,12 @@ impl<'a> RecordRef<'a> {
         flags
     }
 
+    /// Bytes in the body of a frame.
+    pub fn encoded_len(&self) -> usize {
+        let (len, _) = self.measure();
+        varint::len(len as u64) + len
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (len, flags) = self.measure();
         out.reserve(len + varint::LEN_MAX);

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use thalweg_log::{Micros, Offset};
 
 use super::entry::{Entries, Entry, State};
-use super::{Machine, Reason, Terminal};
+use super::{Found, Machine, Reason, Terminal};
 
 #[derive(Default)]
 pub struct Oldest {
@@ -52,18 +52,20 @@ impl Oldest {
         );
     }
 
-    fn pop(&mut self, entries: &Entries) -> Option<u32> {
+    /// The first of them, which stays.
+    fn peek(&mut self, entries: &Entries) -> Option<(Offset, u32)> {
         if !self.on {
             self.on = true;
             self.rebuild(entries);
         }
-        while let Some(Reverse((offset, entry))) = self.heap.pop() {
+        while let Some(Reverse((offset, entry))) = self.heap.peek().copied() {
             if entries
                 .find(entry)
                 .is_some_and(|at| at.offset == offset && is_candidate(at))
             {
-                return Some(entry);
+                return Some((offset, entry));
             }
+            self.heap.pop();
         }
         None
     }
@@ -73,26 +75,39 @@ impl Machine {
     /// Drops the oldest unleased message that the cursor has passed, or makes it leave for the dead-letter queue.
     /// Without one, the oldest is the message at the cursor: `discard` it.
     pub fn drop_oldest(&mut self, to_dlq: bool, now: Micros) -> Option<Offset> {
-        let mut entry = self.oldest.pop(&self.store.entries);
-        let offset_of = |entry| self.store.entries.get(entry).offset;
-        let older = |offset: &Offset| entry.is_none_or(|entry| *offset < offset_of(entry));
-        if let Some(offset) = self.sleepers.first().filter(older) {
-            if let Some(entry) = entry {
-                self.oldest.push(&self.store.entries, entry);
-            }
-            if !to_dlq {
+        let offset = self.oldest_unleased()?;
+        self.drop_at(offset, to_dlq, now).then_some(offset)
+    }
+
+    /// The message that `drop_oldest` would drop.
+    pub fn oldest_unleased(&mut self) -> Option<Offset> {
+        let entry = self.oldest.peek(&self.store.entries).map(|(offset, _)| offset);
+        entry.into_iter().chain(self.sleepers.first()).min()
+    }
+
+    /// Whether a message is settled, or nobody has it and it is not on its way out.
+    pub fn can_drop(&self, offset: Offset) -> bool {
+        match self.find(offset) {
+            Found::Active(entry) => is_candidate(self.store.entries.get(entry)),
+            Found::Asleep | Found::Unpassed | Found::Settled(..) => true,
+        }
+    }
+
+    /// Drops a message that the cursor has passed and nobody has, or makes it leave for the dead-letter queue.
+    pub fn drop_at(&mut self, offset: Offset, to_dlq: bool, now: Micros) -> bool {
+        let entry = match self.find(offset) {
+            Found::Active(entry) if is_candidate(self.store.entries.get(entry)) => entry,
+            Found::Asleep if to_dlq => self.wake_to_leave(offset, now),
+            Found::Asleep => {
                 self.settle_asleep(offset, Terminal::Dropped);
-                return Some(offset);
+                return true;
             }
-            entry = Some(self.wake_to_leave(offset, now));
+            Found::Active(_) | Found::Settled(..) | Found::Unpassed => return false,
+        };
+        match to_dlq {
+            true => self.end(entry, Reason::Overflow),
+            false => self.settle(entry, Terminal::Dropped, now),
         }
-        let entry = entry?;
-        let offset = self.store.entries.get(entry).offset;
-        if to_dlq {
-            self.end(entry, Reason::Overflow);
-        } else {
-            self.settle(entry, Terminal::Dropped, now);
-        }
-        Some(offset)
+        true
     }
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use thalweg_log::{Micros, Offset};
 
 use super::entry::{Entry, State};
-use super::{Machine, NO_HINT, Passing, Terminal};
+use super::{Machine, Passing, Terminal};
 
 impl Machine {
     /// Offsets whose messages the caller should read and show to `rouse`, because one of them is due soon. The same again
@@ -89,15 +89,7 @@ impl Machine {
 
     /// An entry for one of whom nothing is known but the offset, because it has to leave.
     pub(super) fn wake_to_leave(&mut self, offset: Offset, now: Micros) -> u32 {
-        let message = Passing {
-            offset,
-            lane: None,
-            expires_at: None,
-            not_before: None,
-            skip: false,
-            hint: NO_HINT,
-        };
-        self.entry_of_sleeper(&message, now)
+        self.entry_of_sleeper(&Passing::unread(offset), now)
     }
 
     fn wake(&mut self, message: &Passing, due: Micros, now: Micros) {

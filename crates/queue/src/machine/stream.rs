@@ -29,6 +29,10 @@ pub struct OffsetGap {
     pub to: Offset,
 }
 
+fn ahead_max(max_pending: u32) -> u64 {
+    u64::from(max_pending).clamp(1, WINDOW_MAX)
+}
+
 pub struct StreamMachine {
     /// Its floor is the committed offset.
     acked: Window,
@@ -38,6 +42,8 @@ pub struct StreamMachine {
     /// This offset is not read before that time: after a nack with a delay, or since the message is delayed.
     pause: Option<(Offset, Micros)>,
     ahead_max: u64,
+    /// Nothing is there before it.
+    first: Offset,
     rejected: u64,
     changed: bool,
     /// Who reads.
@@ -49,13 +55,14 @@ pub struct StreamMachine {
 impl StreamMachine {
     /// Reads from `start` on, at most `max_pending` offsets ahead of the commit.
     pub fn new(start: Offset, max_pending: u32) -> Self {
-        let ahead_max = u64::from(max_pending).clamp(1, WINDOW_MAX);
+        let ahead_max = ahead_max(max_pending);
         StreamMachine {
             acked: Window::new(start),
             position: start,
             delivered_to: start,
             pause: None,
             ahead_max,
+            first: 0,
             rejected: 0,
             changed: false,
             reader: 0,
@@ -73,9 +80,19 @@ impl StreamMachine {
         self.position
     }
 
-    /// How many offsets below `next` are not committed.
+    /// How many offsets below `next` are there and not committed.
     pub fn lag(&self, next: Offset) -> u64 {
-        next.saturating_sub(self.committed())
+        next.saturating_sub(self.committed().max(self.first))
+    }
+
+    /// What stood before `first` is gone, read or not. Reading tells of it when it comes there.
+    pub fn begins_at(&mut self, first: Offset) {
+        self.first = self.first.max(first);
+    }
+
+    /// Reading goes at most so far ahead of the commit from now on.
+    pub fn set_max_pending(&mut self, max_pending: u32) {
+        self.ahead_max = ahead_max(max_pending);
     }
 
     pub fn rejected(&self) -> u64 {

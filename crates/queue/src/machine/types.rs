@@ -94,6 +94,20 @@ pub struct Passing {
     pub hint: u32,
 }
 
+impl Passing {
+    /// A message of which only the place is known.
+    pub fn unread(offset: Offset) -> Passing {
+        Passing {
+            offset,
+            lane: None,
+            expires_at: None,
+            not_before: None,
+            skip: false,
+            hint: NO_HINT,
+        }
+    }
+}
+
 /// One hand-over. Its receipt is (offset, delivery).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {

@@ -13,14 +13,13 @@ use parking_lot::Mutex;
 use thalweg_log::format::record::Properties;
 use thalweg_log::{Micros, Offset};
 
-use super::Next;
+use super::{Next, Span};
 use crate::message::{Message, NewMessage};
-use crate::produce::{ttl_ms, with_dedup_id};
+use crate::produce::ttl_ms;
 
 /// Messages of a piece.
 const PIECE: usize = 256;
 
-#[derive(Default)]
 pub(crate) struct MemoryStore {
     inner: Mutex<Inner>,
     /// As inside, for who only wants to know whether it is worth looking.
@@ -64,6 +63,21 @@ struct Extra {
 }
 
 impl MemoryStore {
+    /// Its first message will have this offset. A receipt of a store before this one must not name a message of this one.
+    pub fn starting_at(offset: Offset) -> MemoryStore {
+        let inner = Inner {
+            base: offset,
+            first: offset,
+            next: offset,
+            ..Inner::default()
+        };
+        MemoryStore {
+            inner: Mutex::new(inner),
+            first: AtomicU64::new(offset),
+            next: AtomicU64::new(offset),
+        }
+    }
+
     /// First and next offset.
     pub fn bounds(&self) -> (Offset, Offset) {
         let inner = self.inner.lock();
@@ -116,6 +130,20 @@ impl MemoryStore {
         let inner = self.inner.lock();
         let later = |offset: &Offset| inner.slot(*offset).is_some_and(|(_, slot)| slot.time >= time);
         (inner.first..inner.next).find(later).unwrap_or(inner.next)
+    }
+
+    /// The message at `offset` or the first behind it.
+    pub fn span_at(&self, offset: Offset) -> Option<Span> {
+        let inner = self.inner.lock();
+        let first = offset.max(inner.first);
+        let (piece, slot) = inner.slot(first)?;
+        Some(Span {
+            first,
+            next: first + 1,
+            bytes: piece.bytes(slot) as u64,
+            time: slot.time,
+            last_time: slot.time,
+        })
     }
 
     /// Returns how many messages are gone, and their bytes.
@@ -201,10 +229,7 @@ impl Piece {
             payload: message.payload,
         };
         let key = message.key.filter(|key| !key.is_empty());
-        let properties = match &message.dedup_id {
-            Some(id) => with_dedup_id(&message.properties, id),
-            None => message.properties,
-        };
+        let properties = message.properties;
         if key.is_some() || !properties.is_empty() || message.not_before.is_some() {
             if self.extras.capacity() == 0 {
                 self.extras.reserve_exact(PIECE);
@@ -249,7 +274,7 @@ mod tests {
 
     #[test]
     fn messages_are_found_by_their_offsets_until_they_are_trimmed() {
-        let store = MemoryStore::default();
+        let store = MemoryStore::starting_at(0);
         assert_eq!(put(&store, 0..1003), (0..1003).collect::<Vec<_>>());
         assert_eq!((store.bounds(), store.bytes()), ((0, 1003), 8024));
         for offset in [0, 255, 256, 999, 1002] {
@@ -274,13 +299,12 @@ mod tests {
 
     #[test]
     fn what_only_some_messages_have_comes_back_with_them() {
-        let store = MemoryStore::default();
+        let store = MemoryStore::starting_at(0);
         let plain = NewMessage::of("plain");
         let rich = |n: u64| NewMessage {
             key: Some(Bytes::from(format!("key-{n}"))),
             properties: [("n", n.to_string())].into_iter().collect(),
             not_before: Some(n as Micros),
-            dedup_id: Some(format!("id-{n}").into()),
             ..NewMessage::of("rich")
         };
         let mut bytes = 0;
@@ -297,7 +321,6 @@ mod tests {
             if n % 3 == 0 {
                 assert_eq!(found.key, rich(n).key);
                 assert_eq!(found.properties.as_ref().get("n"), Some(&*n.to_string()));
-                assert_eq!(found.properties.as_ref().get("dedup-id"), Some(&*format!("id-{n}")));
                 assert_eq!(
                     (found.not_before, &found.payload[..]),
                     (Some(n as Micros), &b"rich"[..])

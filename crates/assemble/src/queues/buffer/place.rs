@@ -216,7 +216,7 @@ impl Place {
 }
 
 /// The label of the oldest record that has one.
-async fn oldest_label(queue: &Queue, partition: u32, from: u64, next: u64) -> Result<Option<Label>, QueueError> {
+async fn oldest_label(queue: &Arc<Queue>, partition: u32, from: u64, next: u64) -> Result<Option<Label>, QueueError> {
     let count = (next - from).min(LOOKED_AT) as usize;
     let first = queue.browse(Some(partition), Some(from), 1).await?;
     if let Some(label) = first.first().and_then(|(_, record)| Label::of(record)) {
@@ -227,7 +227,7 @@ async fn oldest_label(queue: &Queue, partition: u32, from: u64, next: u64) -> Re
 }
 
 /// The label of the newest record that has one.
-async fn newest_label(queue: &Queue, partition: u32, from: u64, next: u64) -> Result<Option<Label>, QueueError> {
+async fn newest_label(queue: &Arc<Queue>, partition: u32, from: u64, next: u64) -> Result<Option<Label>, QueueError> {
     let last = queue.browse(Some(partition), Some(next - 1), 1).await?;
     if let Some(label) = last.first().and_then(|(_, record)| Label::of(record)) {
         return Ok(Some(label));

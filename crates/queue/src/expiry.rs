@@ -1,0 +1,181 @@
+//! What is too old goes by itself: when its time comes, before somebody reads, and before a producer is refused.
+//!
+//! Consumers pass what has expired as they claim. Where nobody claims, the cursor of a group is walked over it: the message
+//! at the cursor says when that is worth another look, so nothing ticks. Disks are read outside of all locks.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use thalweg_log::{LogError, Micros, Offset};
+use tokio::sync::MutexGuard;
+
+use crate::error::Result;
+use crate::group::Group;
+use crate::message::NewMessage;
+use crate::part::{Inner, NEVER, Part, State};
+use crate::queue::Queue;
+use crate::settings::{QueueSettings, RetentionMode};
+use crate::store::Next;
+use crate::times::{effective_ttl, micros};
+
+/// Messages that are passed under one lock.
+const AT_ONCE: usize = 1000;
+/// What cannot be read or passed is tried again so much later.
+const TRY_AGAIN: Micros = 60_000_000;
+/// Messages whose times come one after the other go together.
+const GATHER: Micros = 100_000;
+
+/// What a walk over some messages came to.
+enum Walked {
+    /// The one at the cursor may live so long.
+    Until(Micros),
+    More,
+    /// The disk has to be read there first.
+    Load(Offset),
+}
+
+impl Queue {
+    /// Has everything go whose time has come. Returns whether there may be less now.
+    pub(crate) async fn shed(self: &Arc<Queue>) -> bool {
+        let shedding = self.keeper.shedding.lock().await;
+        self.shed_alone(shedding).await
+    }
+
+    /// The same for those who only look, unless somebody is at it already.
+    pub(crate) async fn shed_to_read(self: &Arc<Queue>) {
+        if let Ok(shedding) = self.keeper.shedding.try_lock() {
+            self.shed_alone(shedding).await;
+        }
+    }
+
+    async fn shed_alone(self: &Arc<Queue>, _shedding: MutexGuard<'_, ()>) -> bool {
+        let now = self.clock.now();
+        if now < self.keeper.old.load(Ordering::Acquire) {
+            return false;
+        }
+        // Whoever comes up meanwhile lowers it again.
+        self.keeper.old.store(NEVER, Ordering::Release);
+        let mut due = self.retain().await;
+        for group in self.groups().iter().filter(|group| group.is_work()) {
+            for (partition, part) in group.parts() {
+                due = due.min(self.walk(group, partition, part).await);
+            }
+        }
+        self.keeper.old.fetch_min(due.max(now + GATHER), Ordering::AcqRel);
+        true
+    }
+
+    /// Walks the cursor of a group over what has expired. Returns when to come again.
+    async fn walk(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &Part) -> Micros {
+        loop {
+            let walked = match self.walk_some(group, partition, part) {
+                Ok(Walked::Load(from)) => self.look_ahead(group, partition, part, from).await,
+                walked => walked,
+            };
+            self.move_out(group, partition).await;
+            match walked {
+                Ok(Walked::Until(due)) => return due,
+                Ok(Walked::More | Walked::Load(_)) => {}
+                Err(error) => {
+                    tracing::warn!(
+                        queue = %self.name(), group = %group.name(), partition, %error,
+                        "what has expired cannot be passed; trying again in a minute"
+                    );
+                    return self.clock.now() + TRY_AGAIN;
+                }
+            }
+        }
+    }
+
+    fn walk_some(&self, group: &Group, partition: u32, part: &Part) -> Result<Walked> {
+        let Some(store) = self.store(partition) else {
+            return Ok(Walked::Until(NEVER));
+        };
+        let now = self.clock.now();
+        let mut inner = part.inner.lock();
+        let Inner {
+            state, cursor, head, ..
+        } = &mut *inner;
+        let State::Work(machine) = state else {
+            return Ok(Walked::Until(NEVER));
+        };
+        let mut walked = Walked::More;
+        for _ in 0..AT_ONCE {
+            let at = machine.cursor();
+            if let Some((_, until)) = head.filter(|(offset, until)| *offset == at && *until > now) {
+                walked = Walked::Until(until);
+                break;
+            }
+            match store.at(cursor, at)? {
+                Next::Message(message, hint) => {
+                    let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
+                    if !machine.walk(&passing, now) {
+                        let until = passing.expires_at.unwrap_or(NEVER);
+                        *head = Some((machine.cursor(), until));
+                        // One that has expired stands where the window ends.
+                        walked = Walked::Until(if until > now { until } else { now + TRY_AGAIN });
+                        break;
+                    }
+                }
+                Next::Gap { to, lost } if machine.pass_gap(to, lost, now) > at => {}
+                Next::Gap { .. } => {
+                    walked = Walked::Until(now + TRY_AGAIN);
+                    break;
+                }
+                Next::Load => {
+                    walked = Walked::Load(at);
+                    break;
+                }
+                Next::End => {
+                    walked = Walked::Until(NEVER);
+                    break;
+                }
+            }
+        }
+        self.after(group, partition, part, &mut inner, now)?;
+        Ok(walked)
+    }
+
+    /// Reads the message at the cursor from the disk, and what follows it only if that is to go.
+    async fn look_ahead(&self, group: &Group, partition: u32, part: &Part, from: Offset) -> Result<Walked> {
+        let Some(store) = self.store(partition).cloned() else {
+            return Ok(Walked::Until(NEVER));
+        };
+        let look = move || match store.at(&mut store.load_some(from, 1)?, from)? {
+            Next::Message(message, _) => Ok(message.expires_at().unwrap_or(NEVER)),
+            _ => Ok(Micros::MIN),
+        };
+        let until = tokio::task::spawn_blocking(look)
+            .await
+            .unwrap_or(Err(LogError::Closed))?;
+        if until > self.clock.now() {
+            part.inner.lock().head = Some((from, until));
+        } else {
+            self.load(group, partition, from).await?;
+        }
+        Ok(Walked::More)
+    }
+
+    /// A message is kept from now on: it may have to go when its time has come.
+    pub(crate) fn lives(&self, message: &NewMessage, settings: &QueueSettings, ttl: Duration, now: Micros) {
+        let retention = &settings.retention;
+        let ttl = effective_ttl(ttl, message.ttl);
+        let age = Some(retention.max_age).filter(|age| retention.mode == RetentionMode::Policy && !age.is_zero());
+        if let Some(shorter) = ttl.into_iter().chain(age).min() {
+            self.look_for_old(now.saturating_add(micros(shorter)).saturating_add(1));
+        }
+    }
+
+    fn look_for_old(&self, at: Micros) {
+        if at < self.keeper.old.load(Ordering::Acquire) {
+            self.keeper.old.fetch_min(at, Ordering::AcqRel);
+            self.look_at(at);
+        }
+    }
+
+    /// Other rules hold, or other messages are to be handed out.
+    pub(crate) fn look_for_old_now(&self) {
+        self.look_for_old(0);
+    }
+}

@@ -1,0 +1,315 @@
+//! Letting go: what every group has settled; in mode `policy`, what is beyond the limits of age, number and bytes; without
+//! groups, whose time to live has passed.
+//!
+//! The limits are those of the queue, not of its partitions: what goes is the oldest of all of them, frame by frame as
+//! they were stored, and never while the queue is within its limits. What a work group has not settled stays in any case.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use thalweg_log::{LogError, Micros, Offset, Result as LogResult};
+
+use crate::group::Group;
+use crate::part::{NEVER, Part, State};
+use crate::queue::Queue;
+use crate::settings::{QueueSettings, RetentionMode};
+use crate::store::{Cursor, Next, Span, Store};
+use crate::times::micros;
+
+/// Settled messages of one partition in memory are let go in pieces of so many.
+const FREE_AFTER: u64 = 256;
+
+/// What a look at all that is kept came to.
+struct Cuts {
+    /// By partition: what stands before it may go.
+    below: Vec<Offset>,
+    /// When the next has to go, by age alone.
+    due: Micros,
+}
+
+impl Queue {
+    /// Lets go of what every group has settled, now.
+    pub(crate) fn let_go(&self) {
+        let groups = self.groups();
+        self.trim(&groups);
+    }
+
+    pub(crate) fn trim(&self, groups: &[Arc<Group>]) {
+        if groups.is_empty() || self.settings_now().retention.mode == RetentionMode::Policy {
+            return;
+        }
+        for partition in 0..self.partition_count() {
+            if let Some(below) = needed(groups, partition, |_| true) {
+                self.trim_store(partition, below);
+            }
+        }
+        self.has_room();
+    }
+
+    pub(crate) fn trim_store(&self, partition: u32, below: Offset) {
+        let Some(store) = self.store(partition) else { return };
+        let mut admission = self.admission.lock();
+        match store.trim(below) {
+            Ok((0, _)) => return,
+            Ok((count, bytes)) => admission.gone(count, bytes),
+            Err(error) => tracing::warn!(queue = %self.name(), %error, "what is not needed cannot be let go"),
+        }
+        drop(admission);
+        self.streams_begin(partition);
+    }
+
+    /// What is gone is in no stream's backlog.
+    fn streams_begin(&self, partition: u32) {
+        let Some(first) = self.store(partition).and_then(|store| store.first().ok()) else {
+            return;
+        };
+        for group in self.groups_now().iter().filter(|group| !group.is_work()) {
+            let Some(part) = group.part(partition).filter(|part| part.wants() < first) else {
+                continue;
+            };
+            let mut inner = part.inner.lock();
+            if let State::Stream(machine) = &mut inner.state {
+                machine.begins_at(first);
+            }
+            let _ = self.after(group, partition, part, &mut inner, self.clock.now());
+        }
+    }
+
+    /// Counts the bytes anew, after a compaction has taken some from the middle.
+    pub(crate) async fn count_bytes(&self) {
+        let still = self.still().await;
+        let stored: u64 = self.stores().iter().filter_map(|store| store.bytes().ok()).sum();
+        self.admission.lock().bytes_left(stored);
+        drop(still);
+        self.has_room();
+    }
+
+    /// What all groups have settled of a queue in memory goes as soon as it is worth it, so that its memory is used again
+    /// while the processor still has it at hand.
+    pub(crate) fn free_memory(&self, partition: u32, part: &Part) {
+        let Some(Store::Memory(store)) = self.store(partition).map(Arc::as_ref) else {
+            return;
+        };
+        let enough = part.wants() >= store.first_hint() + FREE_AFTER;
+        if !enough || self.settings_now().retention.mode == RetentionMode::Policy {
+            return;
+        }
+        let mut admission = self.admission.lock();
+        let parts = admission.groups.iter().filter_map(|group| group.part(partition));
+        if let Some(below) = parts.map(|part| part.wants()).min() {
+            let (count, bytes) = store.trim(below);
+            admission.gone(count, bytes);
+        }
+    }
+
+    /// Lets go of what is beyond the limits of the queue, and returns when the next message will be.
+    pub(crate) async fn retain(self: &Arc<Queue>) -> Micros {
+        let settings = self.settings();
+        let by_policy = settings.retention.mode == RetentionMode::Policy;
+        if !by_policy && !self.groups_now().is_empty() {
+            return NEVER;
+        }
+        let queue = self.clone();
+        let look = move || queue.cuts(&settings);
+        let cuts = match self.is_in_memory() {
+            true => look(),
+            // Indexes and messages may have to be read.
+            false => tokio::task::spawn_blocking(look).await.unwrap_or(Err(LogError::Closed)),
+        };
+        let cuts = match cuts {
+            Ok(cuts) => cuts,
+            Err(error) => {
+                tracing::warn!(queue = %self.name(), %error, "what is too old cannot be let go");
+                return NEVER;
+            }
+        };
+        for (partition, below) in (0..).zip(cuts.below) {
+            // A group may have gone back meanwhile.
+            self.trim_store(partition, below.min(self.protected(partition)));
+        }
+        self.has_room();
+        cuts.due
+    }
+
+    /// The first offset of a partition that no limit may take.
+    fn protected(&self, partition: u32) -> Offset {
+        let streams = self.settings_now().retention.protect_streams;
+        let groups = self.groups_now();
+        needed(&groups, partition, |group| group.is_work() || streams).unwrap_or(Offset::MAX)
+    }
+
+    fn cuts(&self, settings: &QueueSettings) -> LogResult<Cuts> {
+        let (stores, now) = (self.stores(), self.clock.now());
+        let mut heads = Vec::with_capacity(stores.len());
+        for (partition, store) in (0..).zip(&stores) {
+            heads.push(Head::of(partition, store, self.protected(partition))?);
+        }
+        let mut due = NEVER;
+        let retention = &settings.retention;
+        if retention.mode == RetentionMode::Policy {
+            let stored = {
+                let admission = self.admission.lock();
+                admission.bytes.saturating_sub(admission.storing_bytes)
+            };
+            let kept: u64 = heads.iter().map(|head| head.end - head.at).sum();
+            let mut over = Over {
+                messages: beyond(kept, retention.max_messages),
+                bytes: beyond(stored, retention.max_bytes),
+                before: match retention.max_age.is_zero() {
+                    true => Micros::MIN,
+                    false => now - micros(retention.max_age),
+                },
+            };
+            take_oldest(&mut heads, &mut over)?;
+            let oldest = heads
+                .iter()
+                .filter_map(|head| head.span)
+                .map(|span| span.last_time)
+                .min();
+            if let Some(oldest) = oldest.filter(|_| !retention.max_age.is_zero()) {
+                due = oldest.saturating_add(micros(retention.max_age)).saturating_add(1);
+            }
+        }
+        if self.groups_now().is_empty() {
+            for head in &mut heads {
+                due = due.min(head.pass_expired(now)?);
+            }
+        }
+        Ok(Cuts {
+            below: heads.iter().map(|head| head.at).collect(),
+            due,
+        })
+    }
+}
+
+/// By how much a number is over its limit, if it has one.
+fn beyond(number: u64, limit: u64) -> u64 {
+    match limit {
+        0 => 0,
+        limit => number.saturating_sub(limit),
+    }
+}
+
+/// The first offset of a partition that one of these groups has use for; `None` without such a group.
+pub(crate) fn needed(groups: &[Arc<Group>], partition: u32, which: impl Fn(&Group) -> bool) -> Option<Offset> {
+    let groups = groups.iter().filter(|group| which(group));
+    groups.filter_map(|group| Some(group.part(partition)?.wants())).min()
+}
+
+/// By how much the queue is over its limits.
+struct Over {
+    messages: u64,
+    bytes: u64,
+    /// What was appended before it is too old.
+    before: Micros,
+}
+
+impl Over {
+    /// How many of the messages of a span have to go.
+    fn of(&self, span: &Span) -> u64 {
+        let messages = span.next - span.first;
+        if span.last_time < self.before {
+            return messages;
+        }
+        let for_bytes = match span.bytes {
+            0 => 0,
+            bytes if bytes <= self.bytes => messages,
+            // They are about equal.
+            bytes => (u128::from(messages) * u128::from(self.bytes)).div_ceil(u128::from(bytes)) as u64,
+        };
+        self.messages.max(for_bytes).min(messages)
+    }
+}
+
+/// One partition, from its oldest message on.
+struct Head<'a> {
+    partition: u32,
+    store: &'a Store,
+    /// What stands before it goes.
+    at: Offset,
+    /// What stands from there on stays in any case.
+    limit: Offset,
+    end: Offset,
+    /// What begins there.
+    span: Option<Span>,
+}
+
+impl<'a> Head<'a> {
+    fn of(partition: u32, store: &'a Store, limit: Offset) -> LogResult<Head<'a>> {
+        let mut head = Head {
+            partition,
+            store,
+            at: store.first()?,
+            limit,
+            end: store.next()?,
+            span: None,
+        };
+        head.look()?;
+        Ok(head)
+    }
+
+    fn look(&mut self) -> LogResult<()> {
+        let end = self.limit.min(self.end);
+        self.span = match self.at < end {
+            true => self.store.span_at(self.at)?.filter(|span| span.first < end),
+            false => None,
+        };
+        if let Some(span) = &mut self.span {
+            // What is missing between the two went earlier.
+            span.first = self.at;
+        }
+        Ok(())
+    }
+
+    fn go_to(&mut self, offset: Offset) -> LogResult<()> {
+        self.at = offset.min(self.limit).min(self.end);
+        self.look()
+    }
+
+    /// Goes on to the first message that may live, and returns until when it may. Reads the messages.
+    fn pass_expired(&mut self, now: Micros) -> LogResult<Micros> {
+        let mut cursor = Cursor::default();
+        while self.at < self.end {
+            match self.store.at(&mut cursor, self.at)? {
+                Next::Message(message, _) => match message.expires_at() {
+                    Some(at) if at <= now => self.at = message.offset + 1,
+                    at => return Ok(at.unwrap_or(NEVER)),
+                },
+                Next::Gap { to, .. } => self.at = to,
+                Next::Load => cursor = self.store.load(self.at)?,
+                Next::End => break,
+            }
+        }
+        Ok(NEVER)
+    }
+}
+
+/// Passes the oldest messages of all partitions until nothing is over a limit, or all that is left is protected.
+fn take_oldest(heads: &mut [Head<'_>], over: &mut Over) -> LogResult<()> {
+    let mut oldest: BinaryHeap<_> = heads
+        .iter()
+        .filter_map(|head| Some(Reverse((head.span?.time, head.partition))))
+        .collect();
+    while let Some(Reverse((_, partition))) = oldest.pop() {
+        let Some((head, span)) = heads
+            .get_mut(partition as usize)
+            .and_then(|head| head.span.map(|span| (head, span)))
+        else {
+            continue;
+        };
+        let gone = over.of(&span);
+        if gone == 0 {
+            break;
+        }
+        let all = span.next - span.first;
+        let bytes = u128::from(span.bytes) * u128::from(gone) / u128::from(all.max(1));
+        over.messages = over.messages.saturating_sub(gone);
+        over.bytes = over.bytes.saturating_sub(bytes as u64);
+        head.go_to(span.first + gone)?;
+        if gone == all {
+            oldest.extend(head.span.map(|span| Reverse((span.time, partition))));
+        }
+    }
+    Ok(())
+}
