@@ -166,7 +166,7 @@ fn tell_queue(to: &mut Families, queue: &Queue) {
             count,
         );
     }
-    for (reason, count) in counters.dropped.all() {
+    for (reason, count) in counters.dropped() {
         let labels = &[("queue", name), ("reason", reason)];
         let help = "Messages that were dropped and are no dead letters.";
         to.counter("mqtt_queue_dropped_total", help, labels, count);

@@ -37,16 +37,22 @@ impl Queue {
         let dropped = self.depth();
         let groups = self.groups();
         for group in &groups {
-            self.change_each(group, None, |state, _, next| match state {
+            let purged = self.change_each(group, None, |state, _, next| match state {
                 State::Work(machine) => machine.purge(next),
-                State::Stream(machine) => machine.commit(next),
+                State::Stream(machine) => {
+                    machine.commit(next);
+                    0
+                }
             })?;
+            self.counters.purged.fetch_add(purged, Ordering::Relaxed);
+            group.counters.dropped.fetch_add(purged, Ordering::Relaxed);
         }
         // Without groups nothing else says that they are gone.
         if groups.is_empty() {
             for (partition, store) in (0..).zip(self.stores()) {
                 self.trim_store(partition, store.next()?);
             }
+            self.counters.purged.fetch_add(dropped, Ordering::Relaxed);
         }
         let states: Vec<_> = (0..self.partition_count())
             .map(|partition| self.state_id(partition))
@@ -67,6 +73,7 @@ impl Queue {
             if let State::Stream(machine) = state {
                 machine.commit(offset.min(next));
             }
+            0
         })?;
         self.settled(group);
         self.wait_for(&[self.state_id(partition)]).await
@@ -92,7 +99,7 @@ impl Queue {
                 SeekTo::Time(time) => at_time(store.clone(), time).await?,
             });
         }
-        self.change_each(group, only, |state, partition, next| {
+        let dropped = self.change_each(group, only, |state, partition, next| {
             let target = targets.get(partition as usize).copied().unwrap_or(next);
             match state {
                 State::Stream(machine) => machine.seek(target),
@@ -100,9 +107,12 @@ impl Queue {
                     machine.seek(target);
                 }
                 // Forward: what lies between is dropped.
-                State::Work(machine) => machine.purge(target),
+                State::Work(machine) => return machine.purge(target),
             }
+            0
         })?;
+        self.counters.passed_over.fetch_add(dropped, Ordering::Relaxed);
+        group.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
         self.settled(group);
         let states: Vec<_> = (0..self.partition_count())
             .map(|partition| self.state_id(partition))
@@ -110,22 +120,28 @@ impl Queue {
         self.wait_for(&states).await
     }
 
-    fn change_each(&self, group: &Group, only: Option<u32>, change: impl Fn(&mut State, u32, Offset)) -> Result<()> {
-        let now = self.clock.now();
+    /// Returns the sum of what the changes return.
+    fn change_each(
+        &self,
+        group: &Group,
+        only: Option<u32>,
+        change: impl Fn(&mut State, u32, Offset) -> u64,
+    ) -> Result<u64> {
+        let (now, mut sum) = (self.clock.now(), 0);
         for ((partition, part), store) in group.parts().zip(self.stores()) {
             if only.is_some_and(|only| only != partition) {
                 continue;
             }
             let next = store.next()?;
             let mut inner = part.inner.lock();
-            change(&mut inner.state, partition, next);
+            sum += change(&mut inner.state, partition, next);
             inner.cursor = Cursor::default();
             self.after(group, partition, part, &mut inner, now)?;
         }
         // What it meets again may have expired meanwhile.
         self.look_for_old_now();
         group.wake();
-        Ok(())
+        Ok(sum)
     }
 
     pub(crate) fn partition(&self, partition: u32) -> Result<()> {

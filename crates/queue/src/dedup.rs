@@ -123,6 +123,15 @@ impl Dedup {
         Seen::First(self.take_down(now, hash, id))
     }
 
+    /// Whether the first message with an id is being stored.
+    pub fn is_pending(&self, now: Micros, id: &str) -> bool {
+        let found = self
+            .find(self.hasher.hash_one(id), id)
+            .and_then(|ticket| self.entry(ticket));
+        found
+            .is_some_and(|entry| matches!(entry.state, State::Pending) && now.saturating_sub(entry.since) < self.window)
+    }
+
     /// The message of the first with an id is committed there.
     pub fn stored(&mut self, ticket: Ticket, place: Place) {
         if let Some(entry) = self.entry_mut(ticket.0)

@@ -15,7 +15,7 @@ const REASONS: [Reason; 5] = [
 ];
 
 /// Codes of errors of the log; what is none of them is counted as the last.
-const CODES: [&str; 7] = [
+const CODES: [&str; 8] = [
     "disk_full",
     "log_poisoned",
     "message_too_large",
@@ -23,6 +23,7 @@ const CODES: [&str; 7] = [
     "unknown_outcome",
     "newer_format",
     "corrupt",
+    "other",
 ];
 
 /// Messages by the reason for which they left.
@@ -61,6 +62,13 @@ impl ByCode {
 }
 
 impl Counters {
+    /// Messages that were dropped and are no dead letters, by reason.
+    pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let asked = [("purge", &self.purged), ("seek", &self.passed_over)];
+        let asked = asked.map(|(reason, counter)| (reason, counter.load(Relaxed)));
+        self.dropped.all().chain(asked)
+    }
+
     /// Messages that were refused, by the code of the error.
     pub fn refused(&self) -> Vec<(&'static str, u64)> {
         let own = [

@@ -116,6 +116,8 @@ impl Drop for Tickets<'_> {
         if !self.tickets.is_empty() {
             let mut dedup = self.queue.dedup.lock();
             self.tickets.drain(..).for_each(|ticket| dedup.failed(ticket));
+            drop(dedup);
+            self.queue.dedup_known.notify_waiters();
         }
     }
 }
@@ -216,12 +218,16 @@ impl Queue {
                 false => queue.store_in_log(placed, ttl, facts).await,
             };
             let mut places = queue.finished(count, bytes, stored)?.into_iter();
+            let with_ids = !tickets.tickets.is_empty();
             tickets.tickets.clear();
             let mut dedup = queue.dedup.lock();
             for answer in &mut answers {
                 answer.settle(&mut places, &mut dedup);
             }
             drop(dedup);
+            if with_ids {
+                queue.dedup_known.notify_waiters();
+            }
             Ok(answers.into_iter().map(Answer::produced).collect())
         })
         .await
@@ -295,7 +301,7 @@ impl Queue {
                     // Twice in this very batch.
                     Seen::Pending(ticket) if tickets.tickets.contains(&ticket) => answers.push(Answer::SameAs(ticket)),
                     Seen::Pending(_) => {
-                        tokio::time::sleep(LOOK_AGAIN).await;
+                        self.dedup_outcome(&id).await;
                         continue;
                     }
                 }
@@ -303,6 +309,19 @@ impl Queue {
             }
         }
         Ok((left, answers, tickets))
+    }
+
+    /// Waits until it is known what became of the message with this dedup-id that is being stored just now.
+    async fn dedup_outcome(&self, id: &str) {
+        loop {
+            let known = self.dedup_known.notified();
+            tokio::pin!(known);
+            known.as_mut().enable();
+            if !self.dedup.lock().is_pending(self.clock.now(), id) {
+                return;
+            }
+            known.await;
+        }
     }
 
     /// Chooses the partitions.
@@ -444,8 +463,6 @@ impl Queue {
 const RECORD_BYTES: usize = 64;
 /// Records of a batch are written into a buffer of its size, up to this.
 const RECORDS_BYTES: usize = 1 << 20;
-/// How long a message waits whose dedup-id is that of one being stored.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// The id is stored with the message, so that a restart knows it.
 fn keep_dedup_id(message: &mut NewMessage) {

@@ -54,6 +54,8 @@ pub struct Queue {
     pub(crate) next_group: AtomicU32,
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
+    /// What became of a message with a dedup-id is known.
+    pub(crate) dedup_known: Notify,
     pub(crate) room: Room,
     /// Whoever drops messages for others to come in.
     pub(crate) making_room: tokio::sync::Mutex<()>,
@@ -114,7 +116,10 @@ pub struct Counters {
     pub repeated: AtomicU64,
     /// Moved to the dead letters, and dropped without that.
     pub dead: ByReason,
-    pub dropped: ByReason,
+    pub(crate) dropped: ByReason,
+    /// Dropped because somebody asked for it: by a purge, and by a seek forward.
+    pub(crate) purged: AtomicU64,
+    pub(crate) passed_over: AtomicU64,
 }
 
 /// Calls the task that does what is due.
@@ -162,6 +167,7 @@ impl Queue {
             next_group: AtomicU32::new(1),
             admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),
+            dedup_known: Notify::new(),
             room: Room::default(),
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),

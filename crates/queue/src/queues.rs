@@ -22,7 +22,7 @@ use crate::names::{check_name, dead_letter_name};
 use crate::part::{Part, State};
 use crate::queue::{Parts, Queue};
 use crate::recover::recover;
-use crate::settings::{GroupMode, GroupSettings, QueueSettings, Start};
+use crate::settings::{GroupMode, GroupSettings, PROCESS_PARTITIONS_MAX, QueueSettings, Start};
 use crate::store::Store;
 use crate::times::micros;
 
@@ -134,6 +134,8 @@ impl Queues {
         let mut still = None;
         if grows {
             // Under an order a key moves only while the queue is empty: nobody may come between the look and the new number.
+            let more = settings.partitions - queue.partition_count();
+            self.home.count_partitions(more)?;
             self.home.make_partitions(&queue, settings.partitions).await?;
             still = Some(queue.still().await);
             if let Err(error) = may_become() {
@@ -375,6 +377,7 @@ impl Home {
                 queue: SmolStr::new(name),
             });
         }
+        self.count_partitions(settings.partitions)?;
         let name = SmolStr::new(name);
         let durability = self.durability_of(&settings);
         let entry = Entry {
@@ -415,6 +418,19 @@ impl Home {
         if let Err(error) = cleared {
             tracing::warn!(id, %error, "partitions of a queue that is gone are left; they go at the next start");
         }
+    }
+
+    /// Whether a process may have so many more, before any is made.
+    fn count_partitions(&self, more: u32) -> Result<()> {
+        let queues = self.queues.read();
+        let all: u64 = queues.values().map(|queue| u64::from(queue.partition_count())).sum();
+        if all + u64::from(more) <= PROCESS_PARTITIONS_MAX {
+            return Ok(());
+        }
+        Err(QueueError::QuotaExceeded {
+            what: "partitions of all queues together",
+            limit: PROCESS_PARTITIONS_MAX,
+        })
     }
 
     async fn make_partition(&self, queue: &Queue, partition: u32) -> Result<()> {

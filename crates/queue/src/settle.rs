@@ -10,7 +10,7 @@ use thalweg_log::{Micros, PartitionId};
 use crate::error::{QueueError, Result};
 use crate::group::Group;
 use crate::ids::Receipt;
-use crate::machine::{FailOutcome, SettleError, StreamError};
+use crate::machine::{AckOutcome, FailOutcome, SettleError, StreamError};
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
 use crate::store::{Cursor, Next};
@@ -94,17 +94,14 @@ impl Queue {
             false => self.clock.now(),
         };
         let mut inner = part.inner.lock();
-        let done = match &mut inner.state {
-            State::Work(machine) => machine.ack(offset, delivery, now).map(drop).map_err(Why::Work),
-            State::Stream(machine) => machine.ack(offset).map_err(Why::Stream),
-        };
-        if done.is_ok() {
+        let done = ack(&mut inner.state, offset, delivery, now);
+        if let Ok(Counts::Yes) = done {
             part.acked.add(&mut inner, 1);
         }
         self.after(group, partition, part, &mut inner, now)?;
         drop(inner);
         match done {
-            Ok(()) => {
+            Ok(_) => {
                 self.free_memory(partition, part);
                 self.settled_in(group, partition);
                 Ok(())
@@ -166,7 +163,7 @@ impl Queue {
                 continue;
             }
             let done = apply(&mut inner, &receipt, &verdict, visibility, now);
-            if done.is_ok() {
+            if let Ok(Counts::Yes) = done {
                 group.count(&verdict, part, &mut inner);
             }
             if let Err(why) = done {
@@ -237,19 +234,38 @@ impl Queue {
     }
 }
 
+/// Whether a verdict that holds changed anything.
+enum Counts {
+    Yes,
+    /// The message was acked before.
+    Repeated,
+}
+
+fn ack(state: &mut State, offset: u64, delivery: u32, now: Micros) -> std::result::Result<Counts, Why> {
+    let repeated = match state {
+        State::Work(machine) => machine.ack(offset, delivery, now).map_err(Why::Work)? == AckOutcome::Repeated,
+        State::Stream(machine) => {
+            let repeated = machine.is_acked(offset);
+            machine.ack(offset).map_err(Why::Stream)?;
+            repeated
+        }
+    };
+    Ok(if repeated { Counts::Repeated } else { Counts::Yes })
+}
+
 fn apply(
     inner: &mut Inner,
     receipt: &Receipt,
     verdict: &Verdict,
     visibility: Duration,
     now: Micros,
-) -> std::result::Result<(), Why> {
+) -> std::result::Result<Counts, Why> {
     let (offset, delivery) = (receipt.id.offset, receipt.delivery);
     match &mut inner.state {
         State::Work(machine) => {
             machine.advance(now);
             let done = match verdict {
-                Verdict::Ack => machine.ack(offset, delivery, now).map(drop),
+                Verdict::Ack => return ack(&mut inner.state, offset, delivery, now),
                 Verdict::Nack { delay, reason } => {
                     let outcome = machine.nack(offset, delivery, delay.map(micros), now);
                     // Of a message that comes again it would have to be kept until nobody knows when.
@@ -270,17 +286,17 @@ fn apply(
                     machine.extend(offset, delivery, visibility, now).map(drop)
                 }
             };
-            done.map_err(Why::Work)
+            done.map(|()| Counts::Yes).map_err(Why::Work)
         }
         State::Stream(machine) => {
             let done = match verdict {
-                Verdict::Ack => machine.ack(offset),
+                Verdict::Ack => return ack(&mut inner.state, offset, delivery, now),
                 Verdict::Nack { delay, .. } => machine.nack(offset, delay.map_or(0, micros), now),
                 Verdict::Reject { .. } => machine.reject(offset),
                 // A stream has no leases.
                 Verdict::Extend { .. } => Ok(()),
             };
-            done.map_err(Why::Stream)
+            done.map(|()| Counts::Yes).map_err(Why::Stream)
         }
     }
 }

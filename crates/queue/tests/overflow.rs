@@ -95,7 +95,7 @@ async fn letters(queue: &Queue) -> Vec<(String, String)> {
 }
 
 fn dropped(queue: &Queue, reason: &str) -> u64 {
-    let all = queue.counters().dropped.all();
+    let all = queue.counters().dropped();
     all.filter(|(name, _)| *name == reason).map(|(_, count)| count).sum()
 }
 

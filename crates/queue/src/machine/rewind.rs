@@ -7,11 +7,12 @@ use super::entry::State;
 use super::{Machine, Terminal, WINDOW_MAX};
 
 impl Machine {
-    /// Drops everything below `next`, the end of the partition.
-    pub fn purge(&mut self, next: Offset) {
+    /// Drops everything below `next`, the end of the partition. Returns how many messages that were.
+    pub fn purge(&mut self, next: Offset) -> u64 {
         let next = next.max(self.cursor);
         let unpassed = (next - self.cursor).saturating_sub(self.ahead);
-        self.totals.dropped += self.store.entries.len() as u64 + self.sleepers.len() + unpassed;
+        let dropped = self.store.entries.len() as u64 + self.sleepers.len() + unpassed;
+        self.totals.dropped += dropped;
         for (_, at) in self.store.entries.iter() {
             self.memory.note(at.offset, Terminal::Dropped, at.deliveries);
         }
@@ -28,6 +29,7 @@ impl Machine {
         self.ahead = 0;
         self.journal.purge(next);
         self.check();
+        dropped
     }
 
     /// Everything from `to` on is ready again. What was handed out and is not settled keeps the number of its last delivery,

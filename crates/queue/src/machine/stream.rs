@@ -95,6 +95,11 @@ impl StreamMachine {
         self.ahead_max = ahead_max(max_pending);
     }
 
+    /// Whether an ack of it would change nothing.
+    pub fn is_acked(&self, offset: Offset) -> bool {
+        offset < self.committed() || self.acked.get(offset) != Slot::Empty
+    }
+
     pub fn rejected(&self) -> u64 {
         self.rejected
     }

@@ -10,7 +10,8 @@ use crate::names::NameKind;
 
 /// Each has at least one partition, and a process has at most 100 000 of them.
 const QUEUES_MAX: usize = 10_000;
-const PARTITIONS_MAX: u64 = 100_000;
+/// Of all queues of a process together.
+pub(crate) const PARTITIONS_MAX: u64 = 100_000;
 
 /// Names in the list are checked, not reserved, and unique.
 #[derive(Clone, Debug, Default, PartialEq)]
