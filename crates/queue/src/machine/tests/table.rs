@@ -66,7 +66,7 @@ fn column(name: &str, ttl: Option<Micros>) -> Machine {
         "Waiting" => drop(machine.nack(0, CURRENT, Some(500 * SECOND), 0).unwrap()),
         "Acked" => drop(machine.ack(0, CURRENT, 0).unwrap()),
         "Dead" => drop(machine.reject(0, CURRENT).unwrap()),
-        "Dropped" => machine.purge(1),
+        "Dropped" => assert_eq!(machine.purge(1), 1),
         other => panic!("{other}"),
     }
     finish_endings(&mut machine);
