@@ -166,7 +166,7 @@ impl Queue {
         if let Some(partition) = partition {
             self.partition(partition)?;
         }
-        self.shed_to_read().await;
+        self.shed_kept().await;
         let stores = self.stores();
         let chosen: Vec<(u32, Arc<Store>)> = (0..)
             .zip(stores)

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::budget;
 use crate::error::{QueueError, Result};
 use crate::group::Group;
+use crate::produce::Detached;
 use crate::queue::Queue;
 use crate::settings::{Overflow, QueueSettings, RetentionMode};
 
@@ -235,11 +236,16 @@ impl Queue {
                 Err(Refused::Full(full)) => full,
             };
             // What has expired must not be in anybody's way.
-            if !std::mem::replace(&mut shed, true) && self.shed().await {
-                continue;
+            if !std::mem::replace(&mut shed, true) {
+                let queue = self.clone();
+                let shed = Detached::new(async move { queue.shed().await });
+                tokio::select! {
+                    less = shed => if less { continue },
+                    () = &mut room => continue,
+                }
             }
             match overflow {
-                Overflow::DropOldest if self.make_room(count, bytes).await => {}
+                Overflow::DropOldest if self.clone().room_made(count, bytes).await => {}
                 Overflow::Block if !late => tokio::select! {
                     () = &mut room => {}
                     () = tokio::time::sleep_until(until) => late = true,
@@ -247,6 +253,11 @@ impl Queue {
                 _ => return Err(self.full(full)),
             }
         }
+    }
+
+    /// What has begun to leave for the dead letters gets there, whoever waits for it.
+    fn room_made(self: Arc<Queue>, count: u64, bytes: u64) -> Detached<bool> {
+        Detached::new(async move { self.make_room(count, bytes).await })
     }
 
     fn look_for_room(&self, count: u64, bytes: u64) -> std::result::Result<(), Refused> {

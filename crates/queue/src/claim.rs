@@ -19,6 +19,7 @@ use crate::message::Message;
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
 use crate::ranges::Ranges;
+use crate::settings::RetentionMode;
 use crate::store::{Cursor, Next, Store};
 use crate::streams::Reading;
 use crate::times::micros;
@@ -128,8 +129,8 @@ impl Queue {
         want: ClaimWant,
     ) -> Result<Vec<Delivery>> {
         self.may_consume(group)?;
-        if !group.is_work() {
-            self.shed_to_read().await;
+        if !group.is_work() && self.settings_now().retention.mode == RetentionMode::Policy {
+            self.shed_kept().await;
         }
         let mut asking = self.ask(group, consumer, kind)?;
         let until = (!want.wait.is_zero()).then(|| Instant::now() + want.wait);

@@ -109,7 +109,7 @@ impl Queue {
             return Ok(terminal);
         };
         // What retention or damage has taken meanwhile cannot be kept.
-        let Some(message) = self.find(partition, ending.offset).await? else {
+        let Some(message) = self.find_stored(partition, ending.offset).await? else {
             return Ok(Terminal::Skipped);
         };
         let detail = group
@@ -205,7 +205,12 @@ impl Queue {
     }
 
     /// The message at an offset, from wherever it is; `None` if it is gone.
-    pub async fn find(&self, partition: u32, offset: Offset) -> Result<Option<Message>> {
+    pub async fn find(self: &Arc<Queue>, partition: u32, offset: Offset) -> Result<Option<Message>> {
+        self.shed_kept().await;
+        self.find_stored(partition, offset).await
+    }
+
+    async fn find_stored(&self, partition: u32, offset: Offset) -> Result<Option<Message>> {
         let store = self.store(partition).cloned();
         let Some(store) = store.filter(|_| !self.is_dropped(offset)) else {
             return Ok(None);

@@ -4,7 +4,7 @@
 //! at the cursor says when that is worth another look, so nothing ticks. Disks are read outside of all locks.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use thalweg_log::{LogError, Micros, Offset};
@@ -35,34 +35,87 @@ enum Walked {
     Load(Offset),
 }
 
+/// A look for what is too old that is worth taking at some time.
+#[derive(Debug, Default)]
+pub(crate) struct Aging {
+    /// Nothing is too old before that; at first that is not known.
+    at: AtomicI64,
+    /// Whoever looks. Who comes meanwhile waits, and finds it done.
+    looking: tokio::sync::Mutex<()>,
+}
+
+/// Somebody looks. If that is given up half-way, somebody else has to.
+struct Looking<'a> {
+    aging: &'a Aging,
+    queue: &'a Queue,
+    next: Option<Micros>,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        let next = self.next.unwrap_or(0);
+        self.aging.at.fetch_min(next, Ordering::AcqRel);
+        self.queue.look_at(next);
+    }
+}
+
+impl Aging {
+    pub fn at(&self) -> Micros {
+        self.at.load(Ordering::Acquire)
+    }
+
+    /// What may be too old at that time is there from now on. Free if something is earlier.
+    fn by(&self, at: Micros) {
+        if at < self.at() {
+            self.at.fetch_min(at, Ordering::AcqRel);
+        }
+    }
+
+    /// Begins to look if it is time.
+    async fn look<'a>(&'a self, queue: &'a Queue) -> Option<Looking<'a>> {
+        if queue.clock.now() < self.at() && self.looking.try_lock().is_ok() {
+            return None;
+        }
+        let alone = self.looking.lock().await;
+        if queue.clock.now() < self.at() {
+            return None;
+        }
+        // Whoever comes up meanwhile lowers it again.
+        self.at.store(NEVER, Ordering::Release);
+        Some(Looking {
+            aging: self,
+            queue,
+            next: None,
+            _alone: alone,
+        })
+    }
+}
+
 impl Queue {
     /// Has everything go whose time has come. Returns whether there may be less now.
     pub(crate) async fn shed(self: &Arc<Queue>) -> bool {
-        let shedding = self.keeper.shedding.lock().await;
-        self.shed_alone(shedding).await
-    }
-
-    /// The same for those who only look, unless somebody is at it already.
-    pub(crate) async fn shed_to_read(self: &Arc<Queue>) {
-        if let Ok(shedding) = self.keeper.shedding.try_lock() {
-            self.shed_alone(shedding).await;
-        }
-    }
-
-    async fn shed_alone(self: &Arc<Queue>, _shedding: MutexGuard<'_, ()>) -> bool {
-        let now = self.clock.now();
-        if now < self.keeper.old.load(Ordering::Acquire) {
-            return false;
-        }
-        // Whoever comes up meanwhile lowers it again.
-        self.keeper.old.store(NEVER, Ordering::Release);
-        let mut due = self.retain().await;
+        let kept = self.shed_kept().await;
+        let Some(mut looking) = self.keeper.unclaimed.look(self).await else {
+            return kept;
+        };
+        let mut due = NEVER;
         for group in self.groups().iter().filter(|group| group.is_work()) {
             for (partition, part) in group.parts() {
                 due = due.min(self.walk(group, partition, part).await);
             }
         }
-        self.keeper.old.fetch_min(due.max(now + GATHER), Ordering::AcqRel);
+        looking.next = Some(due.max(self.clock.now() + GATHER));
+        true
+    }
+
+    /// The same of what is kept, not of what groups have yet to settle: what nobody may see any more.
+    pub(crate) async fn shed_kept(self: &Arc<Queue>) -> bool {
+        let Some(mut looking) = self.keeper.kept.look(self).await else {
+            return false;
+        };
+        let due = self.retain().await;
+        looking.next = Some(due.max(self.clock.now() + GATHER));
         true
     }
 
@@ -168,10 +221,9 @@ impl Queue {
     }
 
     fn look_for_old(&self, at: Micros) {
-        if at < self.keeper.old.load(Ordering::Acquire) {
-            self.keeper.old.fetch_min(at, Ordering::AcqRel);
-            self.look_at(at);
-        }
+        self.keeper.kept.by(at);
+        self.keeper.unclaimed.by(at);
+        self.look_at(at);
     }
 
     /// Other rules hold, or other messages are to be handed out.

@@ -118,7 +118,7 @@ impl Queue {
             }
         }
         self.shed().await;
-        due = due.min(self.keeper.old.load(Ordering::Acquire));
+        due = due.min(self.keeper.kept.at()).min(self.keeper.unclaimed.at());
         let unsaved = self.most_records(&groups);
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;
         if unsaved >= CHECKPOINT_RECORDS || (unsaved > 0 && in_time) {

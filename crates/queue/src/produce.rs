@@ -75,10 +75,10 @@ impl Future for Producing<'_> {
 }
 
 /// Goes on in the background when it is dropped before its end.
-struct Detached<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+pub(crate) struct Detached<T: Send + 'static>(Option<BoxFuture<'static, T>>);
 
 impl<T: Send + 'static> Detached<T> {
-    fn new(future: impl Future<Output = T> + Send + 'static) -> Detached<T> {
+    pub fn new(future: impl Future<Output = T> + Send + 'static) -> Detached<T> {
         Detached(Some(Box::pin(future)))
     }
 }

@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::compaction::Progress;
 use crate::dedup::{Dedup, Place};
 use crate::error::{QueueError, Result};
+use crate::expiry::Aging;
 use crate::group::{Group, sharing};
 use crate::ids::{MessageId, Receipt};
 use crate::latency::Latency;
@@ -130,10 +131,9 @@ pub(crate) struct Keeper {
     pub call: Notify,
     /// Something was settled since messages were let go.
     pub trim: AtomicBool,
-    /// Before that no message is too old.
-    pub old: AtomicI64,
-    /// Whoever has go what is.
-    pub shedding: tokio::sync::Mutex<()>,
+    /// Of what is kept, and of what no consumer has been shown.
+    pub kept: Aging,
+    pub unclaimed: Aging,
 }
 
 pub(crate) struct Parts {
@@ -179,8 +179,8 @@ impl Queue {
                 planned: AtomicI64::new(Micros::MAX),
                 call: Notify::new(),
                 trim: AtomicBool::new(false),
-                old: AtomicI64::new(0),
-                shedding: tokio::sync::Mutex::default(),
+                kept: Aging::default(),
+                unclaimed: Aging::default(),
             },
             has_letters,
             dropped: Mutex::default(),
