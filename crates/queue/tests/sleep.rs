@@ -29,7 +29,8 @@ fn settings() -> QueueSettings {
     }
 }
 
-/// A queue with messages that are due an hour from now, every third a minute later, and then one that is not delayed.
+/// A queue with messages that are due an hour from now, every third ten minutes later, and then one that is not delayed.
+/// The clock goes on by itself, so nothing is looked at within three minutes of what happens.
 async fn begin(folder: &Path, settings: QueueSettings) -> (Place, Arc<Queue>) {
     let place = open(folder).await;
     let queue = place.queues.create("q", settings).await.unwrap();
@@ -40,7 +41,7 @@ async fn begin(folder: &Path, settings: QueueSettings) -> (Place, Arc<Queue>) {
 async fn put(place: &Place, queue: &Arc<Queue>) {
     let due = thalweg_queue::Clock::now(place.clock.as_ref()) + HOUR.as_micros() as i64;
     for n in 0..DELAYED {
-        let later = if n % 3 == 0 { 60_000_000 } else { 0 };
+        let later = if n % 3 == 0 { 600_000_000 } else { 0 };
         let message = NewMessage {
             key: (n % 2 == 0).then(|| format!("key {}", n % 10).into()),
             not_before: Some(due + later),
@@ -91,13 +92,13 @@ async fn what_is_ready_is_not_kept_up_by_what_is_delayed_and_that_comes_in_its_t
     let (place, queue) = begin(folder.path(), settings()).await;
     assert_eq!(take(&queue).await, ["now"]);
     assert_eq!(delayed(&queue), DELAYED);
-    place.later(HOUR - Duration::from_secs(5));
+    place.later(HOUR - Duration::from_secs(200));
     queue.look_after_now().await;
     assert_eq!(take(&queue).await.len(), 0);
-    place.later(Duration::from_secs(10));
+    place.later(Duration::from_secs(400));
     queue.look_after_now().await;
     assert_are(&take(&queue).await, |n| n % 3 != 0);
-    place.later(Duration::from_secs(60));
+    place.later(Duration::from_secs(600));
     queue.look_after_now().await;
     assert_are(&take(&queue).await, |n| n % 3 == 0);
     assert_eq!(delayed(&queue), 0);
@@ -116,14 +117,14 @@ async fn after_the_end_of_the_process_they_sleep_on_and_none_comes_twice() {
             true => place.stop().await,
             false => place.kill(),
         }
-        let place = open_later(folder.path(), HOUR + Duration::from_secs(5)).await;
+        let place = open_later(folder.path(), HOUR + Duration::from_secs(200)).await;
         let queue = place.queues.get("q").unwrap();
         assert_eq!(delayed(&queue), DELAYED);
         queue.look_after_now().await;
         let first = take(&queue).await;
         // A third of them still sleeps, among those that are done.
         place.kill();
-        let place = open_later(folder.path(), HOUR + Duration::from_secs(70)).await;
+        let place = open_later(folder.path(), HOUR + Duration::from_secs(800)).await;
         let queue = place.queues.get("q").unwrap();
         queue.look_after_now().await;
         let mut all = [first, take(&queue).await].concat();
@@ -145,7 +146,7 @@ async fn in_memory_and_at_the_limit_of_depth_the_oldest_sleepers_go_first() {
     };
     let (place, queue) = begin(folder.path(), settings).await;
     assert_eq!(take(&queue).await, ["now"]);
-    place.later(HOUR + Duration::from_secs(70));
+    place.later(HOUR + Duration::from_secs(800));
     queue.look_after_now().await;
     let dropped = DELAYED - DELAYED / 2;
     assert_are(&take(&queue).await, |n| n > dropped);
