@@ -135,7 +135,7 @@ impl Sleepers {
         self.spans.iter().map(|(span, at)| (*span, at))
     }
 
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub fn iter(&self) -> impl Iterator<Item = Offset> + '_ {
         self.spans.iter().flat_map(|(span, at)| at.offsets(*span))
     }
