@@ -320,8 +320,13 @@ fn a_group_is_declared_committed_set_back_paused_and_removed() {
         .send("PUT", group, &[], r#"{"mode": "work"}"#)
         .is_problem(409, "group_exists", &[]);
     assert_eq!(server.claim_all("q", "live").len(), 3);
-    let committed = server.post(&format!("{group}:commit"), &json!({"partition": 0, "offset": 2}));
-    assert_eq!((committed.status, &committed.json["positions"]), (200, &json!([2])));
+    let first = server.first("q");
+    let third = json!({"partition": 0, "offset": first + 2});
+    let committed = server.post(&format!("{group}:commit"), &third);
+    assert_eq!(
+        (committed.status, &committed.json["positions"]),
+        (200, &json!([first + 2]))
+    );
     server
         .post(&format!("{group}:commit"), &json!({"offset": 2}))
         .is_problem(400, "invalid_config", &[]);
@@ -335,7 +340,10 @@ fn a_group_is_declared_committed_set_back_paused_and_removed() {
         .is_problem(400, "invalid_config", &[]);
     assert_eq!(
         server
-            .post(&format!("{group}:seek"), &json!({"to": "offset:1", "partition": 0}))
+            .post(
+                &format!("{group}:seek"),
+                &json!({"to": format!("offset:{}", first + 1), "partition": 0})
+            )
             .status,
         200
     );

@@ -111,7 +111,8 @@ fn figures_of_a_group_cover_what_nobody_has_claimed_yet_and_what_streams_did() {
     }
     server.post("/queues/q/groups/g/claim", &json!({"max": 1}));
     server.post("/queues/q/groups/s/claim", &json!({"max": 3}));
-    let verdicts = json!({"ack": ["q:0:0:1"], "reject": ["q:0:1:1"]});
+    let first = server.first("q");
+    let verdicts = json!({"ack": [format!("q:0:{first}:1")], "reject": [format!("q:0:{}:1", first + 1)]});
     server.post("/queues/q/groups/s/settle", &verdicts);
     let work = server.get("/queues/q/groups/g").json;
     assert_eq!(
@@ -137,9 +138,11 @@ fn receipts_of_deliveries_that_never_were_settle_nothing() {
     };
     // The group is there, and nobody has claimed.
     server.send("PUT", "/queues/q/groups/g", &[], "{}").ok(201);
-    assert_eq!(codes(&["q:0:1:1"]), ["not_leased"]);
-    assert_eq!(server.claim_receipts("q", "g"), ["q:0:0:1"]);
-    assert_eq!(codes(&["q:0:0:1", "q:0:0:9", "q:0:0:1"]), ["gone"]);
+    let first = server.first("q");
+    assert_eq!(codes(&[&format!("q:0:{}:1", first + 1)]), ["not_leased"]);
+    let [once, never] = [1, 9].map(|number| format!("q:0:{first}:{number}"));
+    assert_eq!(server.claim_receipts("q", "g"), [once.as_str()]);
+    assert_eq!(codes(&[&once, &never, &once]), ["gone"]);
 }
 
 #[test]

@@ -105,6 +105,12 @@ impl Server {
         messages.iter().map(|message| message["receipt"].clone()).collect()
     }
 
+    /// The oldest offset that partition 0 has; a queue in memory does not begin at 0.
+    pub fn first(&self, queue: &str) -> u64 {
+        let stats = self.get(&format!("/queues/{queue}/stats")).json;
+        stats["partitions"][0]["first"].as_u64().unwrap()
+    }
+
     pub fn produce(&self, queue: &str, text: &str) -> Value {
         let produced = self.send("POST", &format!("/queues/{queue}/messages"), &[], text);
         assert_eq!(produced.status, 201, "{produced:?}");
