@@ -309,6 +309,9 @@ fn a_claim_waits_until_a_message_comes_or_its_time_is_over() {
 fn a_group_is_declared_committed_set_back_paused_and_removed() {
     let server = Server::start();
     server.create_of("q", &["a", "b", "c"]);
+    // What is committed is to be there still when the group goes back.
+    let kept = server.send("PATCH", "/queues/q", &[], r#"{"retention": {"mode": "policy"}}"#);
+    assert_eq!(kept.status, 200, "{kept:?}");
     let group = "/queues/q/groups/live";
     let made = server.send("PUT", group, &[], r#"{"mode": "stream"}"#);
     assert_eq!(
