@@ -14,7 +14,7 @@ use crate::ids::{Offset, PartitionId};
 /// The partition of the log itself.
 pub(crate) const META: PartitionId = PartitionId::new(0, 0);
 
-pub(crate) const PARTITIONS_MAX: usize = 200_000;
+pub(crate) const PARTITIONS_MAX: usize = 300_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {

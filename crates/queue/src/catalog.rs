@@ -17,12 +17,15 @@ use thalweg_log::{Durability, Log, LogError, Micros, PartitionId, ReadWant, Reco
 use tokio::sync::Mutex;
 
 use crate::error::{QueueError, Result};
+use crate::queue::IDS;
 use crate::settings::{GroupSettings, QueueSettings};
 
 /// The partition of the catalogue.
 pub(crate) const CATALOG: PartitionId = PartitionId::new(1, 0);
 /// Queues have numbers from here on.
 pub(crate) const FIRST_ID: u32 = 16;
+/// Less than this: the bits above tell kinds of partitions apart.
+const NUMBERS: u32 = IDS;
 
 /// The record that says which number the next queue gets.
 const NEXT_ID: &str = "";
@@ -127,6 +130,12 @@ impl Catalog {
     pub async fn begin(&self, log: &dyn Log, now: Micros) -> Result<u32> {
         let mut state = self.state.lock().await;
         let id = state.next_id;
+        if id >= NUMBERS {
+            return Err(QueueError::QuotaExceeded {
+                what: "queues that were ever made",
+                limit: u64::from(NUMBERS),
+            });
+        }
         let changes = [(NEXT_ID.to_owned(), (id + 1).to_string()), mark(id, true)];
         state.change(log, &changes, now).await?;
         state.next_id = id + 1;

@@ -6,6 +6,8 @@
 //! them, in number or in bytes, than may be kept. What is forgotten early is counted, since a repetition of it would be
 //! stored again.
 
+mod kept;
+
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::time::Duration;

@@ -22,6 +22,8 @@ const TRIM_AFTER: Micros = 100_000;
 /// A checkpoint is written after so many records of state, or, if there are any, after so long.
 const CHECKPOINT_RECORDS: u32 = 10_000;
 const CHECKPOINT_AFTER: Micros = 30_000_000;
+/// Dedup-ids whose window has passed are let go that often, when something else is due.
+const TRIM_IDS_EVERY: Micros = 60_000_000;
 /// The clock may be set while the task sleeps: it does not sleep longer.
 const SLEEP_MAX: Micros = 300_000_000;
 
@@ -29,6 +31,7 @@ const SLEEP_MAX: Micros = 300_000_000;
 struct Times {
     checkpoint: Micros,
     compaction: Micros,
+    ids: Micros,
 }
 
 impl Queue {
@@ -61,6 +64,7 @@ impl Queue {
         let mut times = Times {
             checkpoint: now,
             compaction: now,
+            ids: now,
         };
         loop {
             // Whoever calls while it looks is heard at the end.
@@ -100,6 +104,9 @@ impl Queue {
         for group in self.groups() {
             self.look_after_group(&group, self.clock.now()).await;
         }
+        if self.keeps_ids() {
+            self.trim_ids();
+        }
         self.shed().await;
     }
 
@@ -116,6 +123,10 @@ impl Queue {
             if self.settings_now().retention.mode == RetentionMode::Policy {
                 self.look_for_old_now();
             }
+        }
+        if self.keeps_ids() && now >= times.ids + TRIM_IDS_EVERY {
+            times.ids = now;
+            self.trim_ids();
         }
         self.shed().await;
         due = due.min(self.keeper.kept.at()).min(self.keeper.unclaimed.at());

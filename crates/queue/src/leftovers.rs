@@ -8,7 +8,7 @@ use thalweg_log::{Durability, Log, Micros, PartitionId};
 
 use crate::catalog::{Catalog, Entry, FIRST_ID};
 use crate::error::Result;
-use crate::queue::STATE;
+use crate::queue::{STATE, number_of};
 use crate::settings::QueueSettings;
 
 /// What is promised of a queue that is found again: with what it was made is lost, too.
@@ -25,7 +25,7 @@ pub(crate) async fn remove(catalog: &Catalog, log: &dyn Log, now: Micros) -> Res
 }
 
 pub(crate) async fn remove_one(catalog: &Catalog, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
-    let of_queue = |partition: &PartitionId| partition.queue & !STATE == id;
+    let of_queue = |partition: &PartitionId| number_of(*partition) == id;
     for partition in log.partitions().into_iter().filter(of_queue) {
         log.remove(partition).await?;
     }
@@ -39,12 +39,12 @@ pub(crate) async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Resu
     let known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
     let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for id in log.partitions() {
-        let number = id.queue & !STATE;
+        let number = number_of(id);
         if number < FIRST_ID || known.contains(&number) {
             continue;
         }
         let partitions = found.entry(number).or_default();
-        if id.queue & STATE == 0 {
+        if id.queue == number {
             partitions.push(id.partition);
         }
     }

@@ -380,7 +380,15 @@ impl Queue {
             partition: partitions.get(at).copied().unwrap_or_default(),
             offset: appended.offsets.get(at).copied().unwrap_or_default() + n,
         };
-        Ok(places.into_iter().map(place).collect())
+        let places: Vec<Place> = places.into_iter().map(place).collect();
+        if self.keeps_ids() {
+            for partition in partitions {
+                let own = places.iter().zip(&messages);
+                let own = own.filter(|(place, _)| place.partition == partition);
+                self.keep_ids(partition, own.map(|(place, (_, message))| (place.offset, message)), now);
+            }
+        }
+        Ok(places)
     }
 
     fn store_in_memory(&self, messages: Vec<(u32, NewMessage)>, ttl: Duration) -> Vec<Place> {

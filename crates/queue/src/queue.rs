@@ -16,7 +16,7 @@ use crate::admission::{Admission, Room};
 use crate::budget::{self, Budget};
 use crate::clock::Clock;
 use crate::compaction::Progress;
-use crate::dedup::{Dedup, Place};
+use crate::dedup::Dedup;
 use crate::error::{QueueError, Result};
 use crate::expiry::Aging;
 use crate::group::{Group, sharing};
@@ -35,6 +35,8 @@ use crate::times::micros;
 
 /// Marks the partition in which the state of the groups of another is kept.
 pub(crate) const STATE: u32 = 1 << 31;
+/// The same of the dedup-ids of its messages.
+pub(crate) const IDS: u32 = 1 << 30;
 /// Messages of a partition and group that may be older than the window.
 const MAX_HELD: u32 = 1_000_000;
 /// Who is delayed for longer is read again when its time comes.
@@ -313,6 +315,11 @@ impl Queue {
         PartitionId::new(self.id | STATE, partition)
     }
 
+    /// Of the dedup-ids of its messages.
+    pub(crate) fn ids_id(&self, partition: u32) -> PartitionId {
+        PartitionId::new(self.id | IDS, partition)
+    }
+
     /// How a partition keeps its messages.
     pub(crate) fn new_store(&self, partition: u32) -> Store {
         if self.is_in_memory() {
@@ -456,11 +463,11 @@ impl Queue {
         }
         Ok(())
     }
+}
 
-    /// Ids that were stored before, found at the start.
-    pub(crate) fn restore_dedup(&self, since: Micros, id: &str, place: Place) {
-        self.dedup.lock().restore(since, id, place);
-    }
+/// The number of the queue that a partition of the log belongs to.
+pub(crate) fn number_of(id: PartitionId) -> u32 {
+    id.queue & !(STATE | IDS)
 }
 
 /// Hears of what is stored in one partition.

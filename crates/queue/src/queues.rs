@@ -79,6 +79,9 @@ impl Queues {
             let dead = dead.and_then(|dead| entries.binary_search_by_key(&&dead, |(name, _)| name).ok());
             let dead = dead.and_then(|at| entries.get(at));
             let dead = dead.map(|(_, dead)| PartitionId::new(dead.id, 0));
+            if queue.keeps_ids() {
+                home.make_ids(&queue, queue.partition_count()).await?;
+            }
             for group in recover(&queue, entry, dead).await? {
                 queue.add_group(Arc::new(group));
             }
@@ -130,6 +133,9 @@ impl Queues {
             .try_for_each(|group| may_be_declared(&queue, group))?;
         let mut entry = queue.entry();
         entry.settings = settings.clone();
+        if !settings.dedup_window.is_zero() {
+            self.home.make_ids(&queue, settings.partitions).await?;
+        }
         let grows = settings.partitions > queue.partition_count();
         let mut still = None;
         if grows {
@@ -151,6 +157,11 @@ impl Queues {
         self.home.publish_partitions(&queue, settings.partitions);
         queue.set_settings(settings.clone());
         drop(still);
+        if !queue.keeps_ids() {
+            for partition in 0..queue.partition_count() {
+                self.home.unmake(&queue, queue.ids_id(partition)).await;
+            }
+        }
         self.home.declare_groups(&queue, &old.groups, &settings.groups).await
     }
 
@@ -406,6 +417,9 @@ impl Home {
         for partition in 0..queue.partition_count() {
             self.make_partition(queue, partition).await?;
         }
+        if queue.keeps_ids() {
+            self.make_ids(queue, queue.partition_count()).await?;
+        }
         let now = self.clock.now();
         self.catalog
             .put(self.log.as_ref(), queue.name(), entry.clone(), now)
@@ -438,20 +452,32 @@ impl Home {
             return Ok(());
         }
         for id in [queue.data_id(partition), queue.state_id(partition)] {
-            match self.log.create(id, queue.durability()).await {
-                // By an attempt that failed half-way.
-                Ok(()) | Err(LogError::PartitionExists(_)) => {}
-                Err(LogError::DurabilityUnavailable { offered, .. }) => {
-                    return Err(QueueError::DurabilityUnavailable {
-                        queue: queue.name().clone(),
-                        durability: queue.durability(),
-                        cause: format!("the log offers {offered}").into(),
-                    });
-                }
-                Err(error) => return Err(error.into()),
+            self.make_one(queue, id).await?;
+        }
+        Ok(())
+    }
+
+    /// Where dedup-ids are kept.
+    async fn make_ids(&self, queue: &Queue, partitions: u32) -> Result<()> {
+        if !queue.is_in_memory() {
+            for partition in 0..partitions {
+                self.make_one(queue, queue.ids_id(partition)).await?;
             }
         }
         Ok(())
+    }
+
+    async fn make_one(&self, queue: &Queue, id: PartitionId) -> Result<()> {
+        match self.log.create(id, queue.durability()).await {
+            // By an attempt that failed half-way.
+            Ok(()) | Err(LogError::PartitionExists(_)) => Ok(()),
+            Err(LogError::DurabilityUnavailable { offered, .. }) => Err(QueueError::DurabilityUnavailable {
+                queue: queue.name().clone(),
+                durability: queue.durability(),
+                cause: format!("the log offers {offered}").into(),
+            }),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Of the log; nobody uses them yet.
@@ -467,14 +493,18 @@ impl Home {
 
     async fn unmake_partitions(&self, queue: &Queue, count: u32) {
         for partition in queue.partition_count()..count {
-            for id in [queue.data_id(partition), queue.state_id(partition)] {
-                // Another attempt finds what is left, and uses it.
-                if !queue.is_in_memory()
-                    && let Err(error) = self.log.remove(id).await
-                {
-                    tracing::warn!(queue = %queue.name(), %error, "a partition that is not needed is left behind");
-                }
-            }
+            self.unmake(queue, queue.data_id(partition)).await;
+            self.unmake(queue, queue.state_id(partition)).await;
+            self.unmake(queue, queue.ids_id(partition)).await;
+        }
+    }
+
+    async fn unmake(&self, queue: &Queue, id: PartitionId) {
+        // Another attempt finds what is left, and uses it.
+        if self.log.bounds(id).is_ok()
+            && let Err(error) = self.log.remove(id).await
+        {
+            tracing::warn!(queue = %queue.name(), %error, "a partition that is not needed is left behind");
         }
     }
 

@@ -8,16 +8,14 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{LogError, Micros, Offset, PartitionId, ReadWant};
+use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadWant};
 
 use crate::catalog::{Entry, GroupEntry};
 use crate::dead::ended_record;
-use crate::dedup::Place;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
 use crate::machine::{Restoring, StreamMachine};
 use crate::members::{MemberKind, Members};
-use crate::message::DEDUP_ID;
 use crate::part::{Part, State, StateRecord, parse_record};
 use crate::queue::Queue;
 use crate::queues::new_state;
@@ -63,8 +61,8 @@ fn recover_blocking(queue: &Queue, entry: &Entry, dead: Option<PartitionId>) -> 
         let added = queue.dropped.lock().decode_into(&dropped.dropped);
         added.ok_or_else(|| damaged(queue, 0, "what was taken out of it cannot be read"))?;
     }
-    if !entry.settings.dedup_window.is_zero() && !queue.is_in_memory() {
-        restore_dedup(queue, entry)?;
+    if queue.keeps_ids() {
+        queue.restore_ids()?;
     }
     let letters = match dead {
         Some(dead) if !queue.is_in_memory() && !queue.log.caps().atomic_units => {
@@ -92,13 +90,29 @@ fn oldest_checkpoint(entry: &Entry, told: &[BTreeMap<u32, Told>]) -> Micros {
 fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, Told>> {
     let mut told: BTreeMap<u32, Told> = BTreeMap::new();
     let id = queue.state_id(partition);
-    let mut from = queue.log.last_checkpoint(id)?.unwrap_or(queue.log.bounds(id)?.first);
+    let from = queue.log.last_checkpoint(id)?.unwrap_or(queue.log.bounds(id)?.first);
+    let read = each_record(queue.log.as_ref(), id, from, |record| {
+        let (group, state) = parse_record(record.value)?;
+        told.entry(group).or_default().take(state, record.time);
+        Some(())
+    })?;
+    read.ok_or_else(|| damaged(queue, partition, "a record of it is none"))?;
+    Ok(told)
+}
+
+/// Shows the records of a partition from an offset on; `None` as soon as one is damaged, or `take` says so. Blocks.
+pub(crate) fn each_record(
+    log: &dyn Log,
+    id: PartitionId,
+    mut from: Offset,
+    mut take: impl FnMut(&RecordRef<'_>) -> Option<()>,
+) -> Result<Option<()>> {
     loop {
         let want = ReadWant {
             bytes: READ_BYTES,
             synced: false,
         };
-        let frames = match queue.log.read(id, from, want) {
+        let frames = match log.read(id, from, want) {
             Err(LogError::Gap { to, .. }) => {
                 from = to;
                 continue;
@@ -106,17 +120,13 @@ fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, Told>> {
             frames => frames?,
         };
         let Some(last) = frames.last() else {
-            return Ok(told);
+            return Ok(Some(()));
         };
         from = last.header.next();
         for record in frames.iter().flat_map(|frame| records(&frame.body)) {
-            let known = record.ok().and_then(|record| {
-                let time = record.time;
-                let (group, record) = parse_record(record.value)?;
-                told.entry(group).or_default().take(record, time);
-                Some(())
-            });
-            known.ok_or_else(|| damaged(queue, partition, "a record of it is none"))?;
+            if record.ok().and_then(|record| take(&record)).is_none() {
+                return Ok(None);
+            }
         }
     }
 }
@@ -255,40 +265,7 @@ fn passing(
     })
 }
 
-/// The dedup-ids of messages that are in the window still.
-fn restore_dedup(queue: &Queue, entry: &Entry) -> Result<()> {
-    let since = queue.clock.now() - micros(entry.settings.dedup_window);
-    let stores = queue.stores();
-    let mut found = Vec::new();
-    for (partition, store) in (0..).zip(&stores) {
-        let (mut cursor, mut at) = (Cursor::default(), store.offset_at(since)?.max(store.first()?));
-        loop {
-            match store.at(&mut cursor, at)? {
-                Next::Message(message, _) => {
-                    at = message.offset + 1;
-                    if let Some(id) = message.properties.as_ref().get(DEDUP_ID) {
-                        let place = Place {
-                            partition,
-                            offset: message.offset,
-                        };
-                        found.push((message.time, id.to_owned(), place));
-                    }
-                }
-                Next::Gap { to, .. } => at = to,
-                Next::Load => cursor = store.load(at)?,
-                Next::End => break,
-            }
-        }
-    }
-    // As they came, over all partitions.
-    found.sort_by_key(|(time, _, _)| *time);
-    for (time, id, place) in found {
-        queue.restore_dedup(time, &id, place);
-    }
-    Ok(())
-}
-
-fn damaged(queue: &Queue, partition: u32, found: &str) -> QueueError {
+pub(crate) fn damaged(queue: &Queue, partition: u32, found: &str) -> QueueError {
     QueueError::Log(LogError::Corrupt {
         file: format!("the state of queue {}, partition {partition}", queue.name()),
         position: 0,

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{Place, open};
+use support::{Place, open, open_later};
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings};
@@ -325,6 +325,68 @@ async fn a_repeated_dedup_id_gets_the_place_of_the_first_also_after_a_restart() 
     let queue = place.queues.get("q").unwrap();
     assert!(queue.produce(message()).await.unwrap().repeated);
     assert_eq!(claim(&queue, "g", 10).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_dedup_id_is_known_after_a_restart_whatever_became_of_its_message_until_its_window_has_passed() {
+    const WINDOW: Duration = Duration::from_secs(600);
+    let with_window = |window: Duration| QueueSettings {
+        dedup_window: window,
+        ordering: Order::None,
+        ..work(3)
+    };
+    let message = |n: u32| NewMessage {
+        dedup_id: Some(n.to_string().into()),
+        key: (n.is_multiple_of(2)).then(|| n.to_string().into()),
+        ..NewMessage::of("x")
+    };
+    let (folder, mut place, queue) = begin(with_window(WINDOW)).await;
+    let batch = queue.produce_all((0..100).map(message).collect()).await.unwrap();
+    let places: Vec<_> = batch.iter().map(|sent| (sent.partition, sent.offset)).collect();
+    settle(&queue, "g", &claim(&queue, "g", 50).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim(&queue, "g", 50).await, Verdict::Ack).await;
+    while !queue.browse(None, None, 1).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for round in 0..3 {
+        place.kill();
+        place = open_later(folder.path(), WINDOW / 4 * round).await;
+        let queue = place.queues.get("q").unwrap();
+        let again = queue.produce_all((0..100).map(message).collect()).await.unwrap();
+        let repeated: Vec<_> = again
+            .iter()
+            .filter(|sent| sent.repeated)
+            .map(|sent| (sent.partition, sent.offset))
+            .collect();
+        assert_eq!(repeated, places, "round {round}");
+    }
+    let kept = |place: &Place| {
+        let (log, all) = (place.log.clone(), place.log.partitions());
+        let of_ids = all.into_iter().filter(|id| id.queue & 1 << 30 != 0);
+        of_ids
+            .map(|id| log.bounds(id).unwrap())
+            .map(|at| at.next - at.first)
+            .collect::<Vec<u64>>()
+    };
+    assert_eq!(kept(&place).iter().sum::<u64>(), 100);
+    // The window has passed: they are new, and nothing is kept of the old ones.
+    place.kill();
+    let place = open_later(folder.path(), WINDOW * 2).await;
+    let queue = place.queues.get("q").unwrap();
+    queue.look_after_now().await;
+    assert_eq!((kept(&place).len(), kept(&place).iter().sum::<u64>()), (3, 0));
+    assert!(!queue.produce(message(7)).await.unwrap().repeated);
+    // Without a window nothing is left; with one again, it begins anew, also in partitions that are added then.
+    place.queues.configure("q", with_window(Duration::ZERO)).await.unwrap();
+    assert!(kept(&place).is_empty());
+    let more = QueueSettings {
+        partitions: 4,
+        ..with_window(WINDOW)
+    };
+    place.queues.configure("q", more).await.unwrap();
+    assert_eq!(kept(&place).len(), 4);
+    assert!(!queue.produce(message(107)).await.unwrap().repeated);
+    assert!(queue.produce(message(107)).await.unwrap().repeated);
 }
 
 #[tokio::test]
