@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::durability::Durability;
-use crate::embedded::{Appended, EmbeddedLog, Fence, LogStatus};
+use crate::embedded::{Appended, EmbeddedLog, Fence};
 use crate::error::Result;
 use crate::format::frame::{FrameHeader, Kind};
 use crate::ids::{Micros, Offset, PartitionId};
@@ -22,6 +22,7 @@ use crate::partition::{Bounds, Frame, Listener};
 use crate::records::{Records, SUBMISSION_BYTES_MAX, Unit};
 use crate::segment::{Keep, Show};
 use crate::shelf::OnRoll;
+use crate::status::LogStatus;
 
 /// A future that may be moved between threads, as traits with `dyn` need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -326,9 +326,11 @@ mod tests {
     use super::*;
     use crate::disk::sim::SimDisk;
     use crate::durability::Durability;
-    use crate::embedded::{EmbeddedLog, LogCounters, LogOptions};
+    use crate::embedded::EmbeddedLog;
     use crate::format::record::{RecordRef, records};
+    use crate::options::LogOptions;
     use crate::records::{Records, Unit};
+    use crate::status::LogCounters;
 
     const FILE: u64 = 256 << 10;
     const BUSY: PartitionId = PartitionId::new(1, 0);

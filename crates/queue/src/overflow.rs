@@ -111,16 +111,12 @@ impl Queue {
         while gone + (leaving.len() as u64) < count
             && let Some(Reverse((_, partition))) = oldest.pop()
         {
-            match self.drop_one(group, partition, to_dlq) {
+            match self.drop_one(group, partition, None, to_dlq) {
                 Drop::Done => gone += 1,
                 Drop::Leaving => leaving.push(partition),
                 Drop::Nothing => continue,
-                Drop::Load(from) => {
-                    if let Err(error) = self.load(group, partition, from).await {
-                        tracing::warn!(queue = %self.name(), partition, from, %error, "what is to be dropped cannot be read");
-                        continue;
-                    }
-                }
+                Drop::Load(from) if self.load_to_drop(group, partition, from).await => {}
+                Drop::Load(_) => continue,
             }
             oldest.extend(self.oldest_unleased(group, partition));
         }
@@ -155,8 +151,8 @@ impl Queue {
         Some(Reverse((store.time_of(offset).unwrap_or_default(), partition)))
     }
 
-    /// Drops the oldest message of a partition that no consumer of the group has.
-    fn drop_one(&self, group: &Group, partition: u32, to_dlq: bool) -> Drop {
+    /// Drops a message that no consumer of the group has: the one at an offset, or the oldest of a partition.
+    fn drop_one(&self, group: &Group, partition: u32, wanted: Option<Offset>, to_dlq: bool) -> Drop {
         let now = self.clock.now();
         let (Some(part), Some(store)) = (group.part(partition), self.store(partition)) else {
             return Drop::Nothing;
@@ -166,13 +162,15 @@ impl Queue {
         let State::Work(machine) = state else {
             return Drop::Nothing;
         };
-        let passed = machine.oldest_unleased().filter(|oldest| *oldest < machine.cursor());
-        let done = if passed.is_some() {
-            machine.drop_oldest(to_dlq, now).is_some()
-        } else {
-            let at = machine.cursor();
-            match store.at(cursor, at) {
-                Ok(Next::Message(message, hint)) => {
+        if wanted.is_some_and(|offset| machine.is_settled(offset)) {
+            return Drop::Done;
+        }
+        let passed = wanted.or_else(|| machine.oldest_unleased());
+        let at = wanted.unwrap_or(machine.cursor());
+        let dropped = match passed.filter(|offset| *offset < machine.cursor()) {
+            Some(offset) => machine.drop_at(offset, to_dlq, now),
+            None => match store.at(cursor, at) {
+                Ok(Next::Message(message, hint)) if wanted.is_none_or(|offset| offset == message.offset) => {
                     let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
                     match passing.skip {
                         true => machine.walk(&passing, now),
@@ -180,14 +178,15 @@ impl Queue {
                     }
                 }
                 Ok(Next::Load) if to_dlq => return Drop::Load(at),
-                Ok(Next::Load) => machine.discard(&Passing::unread(at), false, now) == Passed::Taken,
-                Ok(Next::Gap { to, lost }) => machine.pass_gap(to, lost, now) > at,
-                Ok(Next::End) | Err(_) => machine.drop_oldest(to_dlq, now).is_some(),
-            }
+                Ok(Next::Gap { to, lost }) if wanted.is_none() => machine.pass_gap(to, lost, now) > at,
+                Ok(Next::End) | Err(_) if wanted.is_none() => machine.drop_oldest(to_dlq, now).is_some(),
+                // Not read, or compaction has left nothing there.
+                _ => machine.discard(&Passing::unread(at), false, now) == Passed::Taken,
+            },
         };
         let leaving = to_dlq && machine.has_ending();
         let _ = self.after(group, partition, part, &mut inner, now);
-        match (done, leaving) {
+        match (dropped, leaving) {
             (false, _) => Drop::Nothing,
             (true, true) => Drop::Leaving,
             (true, false) => {
@@ -195,6 +194,15 @@ impl Queue {
                 Drop::Done
             }
         }
+    }
+
+    /// Reads what is to leave for the dead letters. Whether that went well.
+    async fn load_to_drop(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, from: Offset) -> bool {
+        let loaded = self.load(group, partition, from).await;
+        if let Err(error) = &loaded {
+            tracing::warn!(queue = %self.name(), partition, from, %error, "what is to be dropped cannot be read");
+        }
+        loaded.is_ok()
     }
 
     fn count_dropped(&self, group: &Group, count: u64) {
@@ -281,60 +289,14 @@ impl Queue {
     async fn drop_at(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, offset: Offset) -> bool {
         let to_dlq = self.overflow_to_dlq();
         loop {
-            match self.drop_here(group, partition, offset, to_dlq) {
+            match self.drop_one(group, partition, Some(offset), to_dlq) {
                 Drop::Done => return true,
                 Drop::Leaving => {
                     self.move_out(group, partition).await;
                     return self.is_settled(group, partition, offset);
                 }
-                Drop::Nothing => return false,
-                Drop::Load(from) => {
-                    if let Err(error) = self.load(group, partition, from).await {
-                        tracing::warn!(queue = %self.name(), partition, from, %error, "what is to be dropped cannot be read");
-                        return false;
-                    }
-                }
-            }
-        }
-    }
-
-    fn drop_here(&self, group: &Group, partition: u32, offset: Offset, to_dlq: bool) -> Drop {
-        let now = self.clock.now();
-        let (Some(part), Some(store)) = (group.part(partition), self.store(partition)) else {
-            return Drop::Nothing;
-        };
-        let mut inner = part.inner.lock();
-        let Inner { state, cursor, .. } = &mut *inner;
-        let State::Work(machine) = state else {
-            return Drop::Nothing;
-        };
-        if machine.is_settled(offset) {
-            return Drop::Done;
-        }
-        let dropped = if offset < machine.cursor() {
-            machine.drop_at(offset, to_dlq, now)
-        } else {
-            match store.at(cursor, offset) {
-                Ok(Next::Message(message, hint)) if message.offset == offset => {
-                    let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
-                    match passing.skip {
-                        true => machine.walk(&passing, now),
-                        false => machine.discard(&passing, to_dlq, now) == Passed::Taken,
-                    }
-                }
-                Ok(Next::Load) if to_dlq => return Drop::Load(offset),
-                // Compaction may have left nothing there.
-                _ => machine.discard(&Passing::unread(offset), false, now) == Passed::Taken,
-            }
-        };
-        let leaving = to_dlq && machine.has_ending();
-        let _ = self.after(group, partition, part, &mut inner, now);
-        match (dropped, leaving) {
-            (false, _) => Drop::Nothing,
-            (true, true) => Drop::Leaving,
-            (true, false) => {
-                self.count_dropped(group, 1);
-                Drop::Done
+                Drop::Load(from) if self.load_to_drop(group, partition, from).await => {}
+                Drop::Load(_) | Drop::Nothing => return false,
             }
         }
     }

@@ -4,7 +4,8 @@ use super::*;
 use crate::disk::sim::SimDisk;
 use crate::disk::{Disk, Folder};
 use crate::disks::Disks;
-use crate::embedded::{EmbeddedLog, LogOptions};
+use crate::embedded::EmbeddedLog;
+use crate::options::LogOptions;
 
 fn options(folder: &str) -> LogOptions {
     LogOptions {

@@ -3,8 +3,9 @@ use std::time::Duration;
 use super::*;
 use crate::disk::sim::SimDisk;
 use crate::durability::Durability;
-use crate::embedded::{EmbeddedLog, LogOptions};
+use crate::embedded::EmbeddedLog;
 use crate::format::record::records;
+use crate::options::LogOptions;
 use crate::records::{Records, Unit};
 
 const ID: PartitionId = PartitionId::new(1, 0);

@@ -1,8 +1,10 @@
 use super::*;
 use crate::disk::Disk as _;
 use crate::disk::sim::SimDisk;
-use crate::embedded::{EmbeddedLog, LogOptions, LogStatus};
+use crate::embedded::EmbeddedLog;
+use crate::options::LogOptions;
 use crate::records::{Records, Unit};
+use crate::status::LogStatus;
 use crate::writer::thread::now;
 
 const FILE: u64 = 256 << 10;
