@@ -107,10 +107,14 @@ function tellState(look, derived) {
   const good = ready && look.degraded.length === 0
   put(state, 'data-level', good ? 'good' : 'bad')
   const moving = derived.in > 0
+  // Rates of the first seconds say nothing yet.
+  const young = look.uptime_ms < 3000
   const sentence = ready
     ? moving || derived.in === undefined
       ? 'Data is flowing.'
-      : 'Ready. Nothing is flowing right now.'
+      : young
+        ? 'Ready, just started.'
+        : 'Ready. Nothing is flowing right now.'
     : moving
       ? 'Data is flowing, but not everywhere.'
       : 'Data cannot flow.'

@@ -50,11 +50,12 @@ pub fn install() -> Result<Tools> {
     if !exists("go") {
         bail!("go is not installed, whose pprof reads the profiles; on Debian: apt-get install golang-go");
     }
+    debian("/usr/bin/openssl", "openssl")?;
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
     Ok(Tools {
         python: python(&cache)?,
         node_modules: node(&cache)?,
-        chromium: chromium()?,
+        chromium: debian("/usr/bin/chromium", "chromium")?,
     })
 }
 
@@ -99,15 +100,16 @@ fn node(cache: &std::path::Path) -> Result<PathBuf> {
     Ok(modules)
 }
 
-fn chromium() -> Result<PathBuf> {
-    let path = PathBuf::from("/usr/bin/chromium");
+/// Installs a program of Debian's.
+fn debian(path: &str, package: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(path);
     if path.exists() {
         return Ok(path);
     }
     let sudo = if exists("sudo") { vec!["sudo"] } else { vec![] };
     for words in [
         vec!["apt-get", "update", "-qq"],
-        vec!["apt-get", "install", "-y", "-qq", "chromium"],
+        vec!["apt-get", "install", "-y", "-qq", package],
     ] {
         let words: Vec<&str> = sudo.iter().copied().chain(words).collect();
         let Some((program, arguments)) = words.split_first() else {
@@ -116,7 +118,7 @@ fn chromium() -> Result<PathBuf> {
         run(Command::new(program)
             .args(arguments)
             .env("DEBIAN_FRONTEND", "noninteractive"))
-        .context("chromium could not be installed; install it yourself: apt-get install chromium")?;
+        .with_context(|| format!("{package} could not be installed; install it yourself: apt-get install {package}"))?;
     }
     Ok(path)
 }
