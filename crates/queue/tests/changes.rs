@@ -8,27 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::{Place, open};
+use support::{Place, ack, begin, claim_http, keyed, restarted, work_groups};
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
 use thalweg_queue::{ClaimWant, Group, NewMessage, Queue};
-
-fn settings(groups: &[&str]) -> QueueSettings {
-    let group = |name: &&str| GroupSettings::new(name, GroupMode::Work);
-    QueueSettings {
-        partitions: 1,
-        groups: groups.iter().map(group).collect(),
-        ..QueueSettings::default()
-    }
-}
-
-async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place.queues.create("q", settings).await.unwrap();
-    (folder, place, queue)
-}
 
 /// As a consumer makes it.
 async fn joined(place: &Place, queue: &Arc<Queue>, name: &str) -> Arc<Group> {
@@ -42,28 +26,26 @@ fn declared(queue: &Queue, name: &str) -> bool {
 
 #[tokio::test]
 async fn a_group_that_a_consumer_made_is_declared_by_the_list_and_by_a_call_also_after_a_restart() {
-    let (folder, place, queue) = begin(settings(&[])).await;
+    let (folder, place, queue) = begin(work_groups(&[])).await;
     for name in ["a", "b"] {
         joined(&place, &queue, name).await;
         assert!(!declared(&queue, name));
     }
-    place.queues.configure("q", settings(&["a"])).await.unwrap();
+    place.queues.configure("q", work_groups(&["a"])).await.unwrap();
     let group = GroupSettings::new("b", GroupMode::Work);
     place.queues.create_group(&queue, group.clone()).await.unwrap();
     let again = place.queues.create_group(&queue, group).await;
     assert_eq!(again.err().unwrap().code(), "group_exists");
     assert!(declared(&queue, "a") && declared(&queue, "b"));
-    place.stop().await;
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
+    let (_place, queue) = restarted(place, folder.path()).await;
     assert!(declared(&queue, "a") && declared(&queue, "b"));
 }
 
 #[tokio::test]
 async fn a_group_that_leaves_the_list_may_expire_from_then_on() {
-    let (_folder, place, queue) = begin(settings(&["a", "b"])).await;
+    let (_folder, place, queue) = begin(work_groups(&["a", "b"])).await;
     place.later(Duration::from_secs(200 * 3600));
-    place.queues.configure("q", settings(&["b"])).await.unwrap();
+    place.queues.configure("q", work_groups(&["b"])).await.unwrap();
     queue.look_after_now().await;
     assert!(!declared(&queue, "a") && declared(&queue, "b"), "its time begins now");
     place.later(Duration::from_secs(200 * 3600));
@@ -73,9 +55,9 @@ async fn a_group_that_leaves_the_list_may_expire_from_then_on() {
 
 #[tokio::test]
 async fn a_group_keeps_mode_and_filter_and_whoever_declares_others_is_told_both() {
-    let (_folder, place, queue) = begin(settings(&[])).await;
+    let (_folder, place, queue) = begin(work_groups(&[])).await;
     joined(&place, &queue, "a").await;
-    let mut wanted = settings(&["a"]);
+    let mut wanted = work_groups(&["a"]);
     wanted.groups[0].mode = GroupMode::Stream;
     let error = place
         .queues
@@ -89,7 +71,7 @@ async fn a_group_keeps_mode_and_filter_and_whoever_declares_others_is_told_both(
     );
     let put = place.queues.create_group(&queue, wanted.groups[0].clone()).await;
     assert_eq!(put.err().unwrap().code(), "invalid_config");
-    wanted = settings(&["a"]);
+    wanted = work_groups(&["a"]);
     wanted.groups[0].filter = Some("plant/#".into());
     let error = place.queues.configure("q", wanted).await.unwrap_err().to_string();
     assert!(
@@ -101,21 +83,19 @@ async fn a_group_keeps_mode_and_filter_and_whoever_declares_others_is_told_both(
 
 #[tokio::test]
 async fn a_declared_group_that_was_deleted_is_no_setting_any_more_so_the_same_list_makes_it_anew() {
-    let (folder, place, queue) = begin(settings(&["a", "b"])).await;
+    let (folder, place, queue) = begin(work_groups(&["a", "b"])).await;
     place.queues.remove_group(&queue, "a").await.unwrap();
-    assert_eq!(*queue.settings(), settings(&["b"]));
-    place.stop().await;
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
-    assert_eq!(*queue.settings(), settings(&["b"]));
-    place.queues.configure("q", settings(&["a", "b"])).await.unwrap();
+    assert_eq!(*queue.settings(), work_groups(&["b"]));
+    let (place, queue) = restarted(place, folder.path()).await;
+    assert_eq!(*queue.settings(), work_groups(&["b"]));
+    place.queues.configure("q", work_groups(&["a", "b"])).await.unwrap();
     assert!(declared(&queue, "a"));
 }
 
 #[tokio::test]
 async fn two_groups_of_one_name_and_topics_are_refused() {
-    let (_folder, place, _queue) = begin(settings(&[])).await;
-    let mut wanted = settings(&["a", "a"]);
+    let (_folder, place, _queue) = begin(work_groups(&[])).await;
+    let mut wanted = work_groups(&["a", "a"]);
     wanted.groups[0].filter = Some("x/#".into());
     let error = place.queues.configure("q", wanted).await.unwrap_err().to_string();
     assert!(
@@ -124,7 +104,7 @@ async fn two_groups_of_one_name_and_topics_are_refused() {
     );
     let wanted = QueueSettings {
         topics: vec!["a/#".into()],
-        ..settings(&[])
+        ..work_groups(&[])
     };
     let error = place.queues.create("other", wanted).await.err().unwrap().to_string();
     assert!(error.starts_with("topics: "), "{error}");
@@ -132,19 +112,19 @@ async fn two_groups_of_one_name_and_topics_are_refused() {
 
 #[tokio::test]
 async fn a_name_too_long_for_dead_letters_is_refused_however_the_queue_is_made() {
-    let (_folder, place, _queue) = begin(settings(&[])).await;
+    let (_folder, place, _queue) = begin(work_groups(&[])).await;
     let name = "n".repeat(126);
-    assert!(place.queues.create(&name, settings(&[])).await.is_err());
-    let mut without = settings(&[]);
+    assert!(place.queues.create(&name, work_groups(&[])).await.is_err());
+    let mut without = work_groups(&[]);
     without.dlq.enabled = false;
     place.queues.create(&name, without).await.unwrap();
-    assert!(place.queues.configure(&name, settings(&[])).await.is_err());
-    let mut letters = settings(&[]);
+    assert!(place.queues.configure(&name, work_groups(&[])).await.is_err());
+    let mut letters = work_groups(&[]);
     letters.dlq.enabled = false;
     place.queues.create("dlq.q", letters).await.unwrap();
     let error = place
         .queues
-        .configure("dlq.q", settings(&[]))
+        .configure("dlq.q", work_groups(&[]))
         .await
         .unwrap_err()
         .to_string();
@@ -156,23 +136,18 @@ async fn a_name_too_long_for_dead_letters_is_refused_however_the_queue_is_made()
 
 #[tokio::test]
 async fn a_queue_is_deleted_without_force_only_if_nobody_has_use_for_what_it_holds() {
-    let (_folder, place, queue) = begin(settings(&["work"])).await;
+    let (_folder, place, queue) = begin(work_groups(&["work"])).await;
     let stream = GroupSettings::new("stream", GroupMode::Stream);
     place.queues.join_group(&queue, stream).await.unwrap();
     queue.produce(NewMessage::of("a")).await.unwrap();
-    let work = queue.group("work").unwrap();
-    let taken = queue
-        .claim(&work, "c", MemberKind::Http, ClaimWant::default())
-        .await
-        .unwrap();
-    queue.ack(&work, 0, 0, taken[0].delivery).unwrap();
+    ack(&queue, "work", &claim_http(&queue, "work", 1).await);
     assert_eq!(queue.depth(), 0);
     let error = place.queues.remove("q", false).await.unwrap_err().to_string();
     assert!(error.contains("holds 1 messages"), "{error}");
     queue.commit(&queue.group("stream").unwrap(), 0, 1).await.unwrap();
     place.queues.remove("q", false).await.unwrap();
 
-    let mut kept = settings(&["work"]);
+    let mut kept = work_groups(&["work"]);
     kept.retention.mode = RetentionMode::Policy;
     let queue = place.queues.create("kept", kept).await.unwrap();
     queue.produce(NewMessage::of("a")).await.unwrap();
@@ -186,7 +161,7 @@ async fn key_stays_together(durability: Durability) {
     let grown = |partitions: u32| QueueSettings {
         partitions,
         durability: Some(durability),
-        ..settings(&["g"])
+        ..work_groups(&["g"])
     };
     let (_folder, place, queue) = begin(grown(1)).await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -194,11 +169,7 @@ async fn key_stays_together(durability: Durability) {
         let (queue, stop) = (queue.clone(), stop.clone());
         async move {
             while !stop.load(Ordering::Relaxed) {
-                let message = NewMessage {
-                    key: Some("one".into()),
-                    ..NewMessage::of("x")
-                };
-                queue.produce(message).await.unwrap();
+                queue.produce(keyed("one", "x")).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }

@@ -5,21 +5,20 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use support::{Place, open};
-use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{CompactionSettings, GroupMode, GroupSettings, QueueSettings, RetentionMode};
-use thalweg_queue::{ClaimWant, Message, NewMessage, Queue, Queues};
+use support::{Place, Random, ack, begin, claim, keyed, reopened, work_groups};
+use thalweg_queue::settings::{CompactionSettings, QueueSettings, RetentionMode};
+use thalweg_queue::{Message, NewMessage, Queue};
 
 const LAG: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn compacted(groups: &[&str]) -> QueueSettings {
     let mut settings = QueueSettings {
-        partitions: 1,
         max_depth: 0,
         max_bytes: 0,
         ttl: Duration::ZERO,
@@ -29,21 +28,14 @@ fn compacted(groups: &[&str]) -> QueueSettings {
             interval: Duration::from_secs(3600),
             tombstone_age: DAY,
         },
-        groups: groups
-            .iter()
-            .map(|name| GroupSettings::new(name, GroupMode::Work))
-            .collect(),
-        ..QueueSettings::default()
+        ..work_groups(groups)
     };
     settings.retention.mode = RetentionMode::Policy;
     settings
 }
 
-fn keyed(key: u64, value: impl Into<Bytes>) -> NewMessage {
-    NewMessage {
-        key: Some(Bytes::from(format!("key-{key}"))),
-        ..NewMessage::of(value)
-    }
+fn key(n: u64) -> Bytes {
+    format!("key-{n}").into()
 }
 
 fn value(n: u64) -> Bytes {
@@ -53,7 +45,7 @@ fn value(n: u64) -> Bytes {
 }
 
 /// Values and nothing else, so that files before it are full.
-async fn fill(queue: &std::sync::Arc<Queue>) {
+async fn fill(queue: &Arc<Queue>) {
     for _ in 0..12 {
         queue.produce(NewMessage::of(vec![0; 900_000])).await.unwrap();
     }
@@ -65,10 +57,8 @@ async fn all(queue: &Arc<Queue>) -> Vec<Message> {
 }
 
 /// What is on the disk: the newest messages are in memory too, as they were.
-async fn reopened(place: Place, folder: &std::path::Path) -> (Place, std::sync::Arc<Queue>, Vec<Message>) {
-    place.kill();
-    let place = open(folder).await;
-    let queue = place.queues.get("q").unwrap();
+async fn stored(place: Place, folder: &Path) -> (Place, Arc<Queue>, Vec<Message>) {
+    let (place, queue) = reopened(place, folder).await;
     let found = all(&queue).await;
     (place, queue, found)
 }
@@ -85,25 +75,19 @@ fn newest(messages: &[Message]) -> BTreeMap<Bytes, Bytes> {
     newest
 }
 
-fn of_key(messages: &[Message], key: u64) -> usize {
-    let key = Bytes::from(format!("key-{key}"));
+fn of_key(messages: &[Message], n: u64) -> usize {
+    let key = key(n);
     messages
         .iter()
         .filter(|message| message.key.as_ref() == Some(&key))
         .count()
 }
 
-async fn create(queues: &Queues, groups: &[&str]) -> std::sync::Arc<Queue> {
-    queues.create("q", compacted(groups)).await.unwrap()
-}
-
 #[tokio::test]
 async fn of_each_key_the_last_record_stays_with_its_offset_over_a_restart() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = create(&place.queues, &[]).await;
+    let (folder, place, queue) = begin(compacted(&[])).await;
     for n in 0..300 {
-        queue.produce(keyed(n % 7, value(n))).await.unwrap();
+        queue.produce(keyed(key(n % 7), value(n))).await.unwrap();
     }
     queue.produce(NewMessage::of("without a key")).await.unwrap();
     fill(&queue).await;
@@ -112,7 +96,7 @@ async fn of_each_key_the_last_record_stays_with_its_offset_over_a_restart() {
     assert_eq!(all(&queue).await.len(), before.len(), "younger than the lag");
     place.later(2 * LAG);
     queue.compact_now().await;
-    let (_place, _queue, after) = reopened(place, folder.path()).await;
+    let (_place, _queue, after) = stored(place, folder.path()).await;
     assert_eq!(newest(&after), newest(&before));
     for key in 0..7 {
         assert_eq!(of_key(&after, key), 1, "key {key}");
@@ -127,47 +111,37 @@ async fn of_each_key_the_last_record_stays_with_its_offset_over_a_restart() {
 
 #[tokio::test]
 async fn what_a_group_has_not_settled_stays_until_it_has() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = create(&place.queues, &["g"]).await;
+    let (folder, place, queue) = begin(compacted(&["g"])).await;
     for n in 0..100 {
-        queue.produce(keyed(1, value(n))).await.unwrap();
+        queue.produce(keyed(key(1), value(n))).await.unwrap();
     }
     fill(&queue).await;
     place.later(2 * LAG);
     let before = all(&queue).await.len();
     queue.compact_now().await;
     assert_eq!(all(&queue).await.len(), before);
-    let group = queue.group("g").unwrap();
     for _ in 0..50 {
-        let claimed = queue
-            .claim(&group, "c", MemberKind::Pipeline, ClaimWant::default())
-            .await
-            .unwrap();
-        let delivery = claimed.first().unwrap();
-        queue
-            .ack(&group, 0, delivery.message.offset, delivery.delivery)
-            .unwrap();
+        let claimed = claim(&queue, "g", 1).await;
+        assert_eq!(claimed.len(), 1);
+        ack(&queue, "g", &claimed);
     }
     queue.compact_now().await;
-    let (_place, _queue, left) = reopened(place, folder.path()).await;
+    let (_place, _queue, left) = stored(place, folder.path()).await;
     assert_eq!(of_key(&left, 1), 50, "what comes after what is settled");
     assert_eq!(left.first().unwrap().offset, 50);
 }
 
 #[tokio::test]
 async fn a_deleted_key_is_forgotten_when_nothing_of_it_can_be_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = create(&place.queues, &[]).await;
+    let (folder, place, queue) = begin(compacted(&[])).await;
     for n in 0..100 {
-        queue.produce(keyed(n % 2, value(n))).await.unwrap();
+        queue.produce(keyed(key(n % 2), value(n))).await.unwrap();
     }
-    queue.produce(keyed(1, Bytes::new())).await.unwrap();
+    queue.produce(keyed(key(1), Bytes::new())).await.unwrap();
     fill(&queue).await;
     place.later(2 * LAG);
     queue.compact_now().await;
-    let (place, queue, left) = reopened(place, folder.path()).await;
+    let (place, queue, left) = stored(place, folder.path()).await;
     assert_eq!(
         (of_key(&left, 0), of_key(&left, 1)),
         (1, 1),
@@ -176,7 +150,7 @@ async fn a_deleted_key_is_forgotten_when_nothing_of_it_can_be_left() {
     assert!(!newest(&left).contains_key(&Bytes::from_static(b"key-1")));
     place.later(2 * DAY);
     queue.compact_now().await;
-    let (place, queue, left) = reopened(place, folder.path()).await;
+    let (place, queue, left) = stored(place, folder.path()).await;
     assert_eq!(
         of_key(&left, 1),
         1,
@@ -186,59 +160,31 @@ async fn a_deleted_key_is_forgotten_when_nothing_of_it_can_be_left() {
     queue.compact_now().await;
     place.later(2 * DAY);
     queue.compact_now().await;
-    let (_place, _queue, left) = reopened(place, folder.path()).await;
+    let (_place, _queue, left) = stored(place, folder.path()).await;
     assert_eq!((of_key(&left, 0), of_key(&left, 1)), (1, 0), "nothing comes back");
-}
-
-/// The same numbers for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
 }
 
 #[tokio::test]
 async fn whatever_comes_between_runs_the_newest_values_are_those_that_were_put() {
     for seed in 1..=6 {
         let mut random = Random(seed << 32 | 0x9e37);
-        let folder = tempfile::tempdir().unwrap();
-        let mut place: Place = open(folder.path()).await;
-        let mut queue = create(&place.queues, &["g"]).await;
+        let (folder, mut place, mut queue) = begin(compacted(&["g"])).await;
         let mut model: BTreeMap<Bytes, Bytes> = BTreeMap::new();
         for step in 0..300 {
             match random.below(20) {
                 0 => queue.compact_now().await,
                 1 => place.later(Duration::from_secs(random.below(40) * 3600)),
-                2 => {
-                    place.kill();
-                    place = open(folder.path()).await;
-                    queue = place.queues.get("q").unwrap();
-                }
+                2 => (place, queue) = reopened(place, folder.path()).await,
                 3..=8 => {
-                    let group = queue.group("g").unwrap();
-                    let want = ClaimWant {
-                        max: random.below(20) as u32 + 1,
-                        ..ClaimWant::default()
-                    };
-                    for delivery in queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap() {
-                        // Some are held back for good.
-                        if random.below(30) > 0 {
-                            let offset = delivery.message.offset;
-                            queue.ack(&group, 0, offset, delivery.delivery).unwrap();
-                        }
-                    }
+                    let mut taken = claim(&queue, "g", random.below(20) as u32 + 1).await;
+                    // Some are held back for good.
+                    taken.retain(|_| random.below(30) > 0);
+                    ack(&queue, "g", &taken);
                 }
                 _ => {
-                    let (key, deleted) = (random.below(9), random.below(5) == 0);
+                    let (key, deleted) = (key(random.below(9)), random.below(5) == 0);
                     let value = if deleted { Bytes::new() } else { value(step) };
-                    let message = keyed(key, value.clone());
-                    let key = message.key.clone().unwrap();
-                    queue.produce(message).await.unwrap();
+                    queue.produce(keyed(key.clone(), value.clone())).await.unwrap();
                     match deleted {
                         true => drop(model.remove(&key)),
                         false => drop(model.insert(key, value)),

@@ -5,19 +5,14 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use support::TestClock;
+use support::{REJECT, TestClock, claim_http, letters, log_options, queues_in, receipt, text, texts, work};
 use thalweg_log::disk::Disk;
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_log::{Disks, Durability, LogOptions, PartitionId};
-use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
-use thalweg_queue::{
-    ClaimWant, DeadFilter, Delivery, MessageId, NewMessage, Queue, Queues, QueuesOptions, Receipt, Result, SeekTo,
-    Verdict, together,
-};
+use thalweg_log::{Disks, LogOptions, PartitionId};
+use thalweg_queue::settings::RetentionMode;
+use thalweg_queue::{Delivery, NewMessage, Queue, Queues, Result, SeekTo, together};
 
 const MIB: u64 = 1 << 20;
 
@@ -35,17 +30,6 @@ struct Process {
     clock: Arc<TestClock>,
 }
 
-fn options(n: usize) -> LogOptions {
-    LogOptions {
-        folder: format!("disk{n}"),
-        file_bytes: MIB,
-        first_file_bytes: MIB / 2,
-        spare: 1,
-        min_free_bytes: Some(0),
-        ..LogOptions::default()
-    }
-}
-
 impl World {
     async fn new(seed: u64) -> World {
         let mut world = World {
@@ -53,17 +37,13 @@ impl World {
             source: 0,
         };
         let process = world.open().await;
-        let mut settings = QueueSettings {
-            partitions: 1,
-            groups: vec![GroupSettings::new("g", GroupMode::Work)],
-            ..QueueSettings::default()
-        };
+        let mut settings = work(1);
         // Messages stay when they are settled, so that a seek finds them.
         settings.retention.mode = RetentionMode::Policy;
         let queue = process.queues.create("q", settings).await.unwrap();
         // The first dead letter makes their queue, on the disk on which there is less.
         queue.produce(NewMessage::of(vec![7; 200_000])).await.unwrap();
-        reject(&queue, &claim(&queue).await).await.unwrap();
+        reject(&queue, &claim_http(&queue, "g", 1).await).await.unwrap();
         let home = |id| {
             let logs = process.log.logs().iter();
             logs.clone()
@@ -78,17 +58,16 @@ impl World {
 
     async fn open(&self) -> Process {
         let disks = self.disks.iter().enumerate();
-        let disks = disks.map(|(n, disk)| (Arc::new(disk.clone()) as Arc<dyn Disk>, options(n)));
+        let disks = disks.map(|(n, disk)| {
+            let options = LogOptions {
+                folder: format!("disk{n}"),
+                ..log_options(MIB, MIB / 2)
+            };
+            (Arc::new(disk.clone()) as Arc<dyn Disk>, options)
+        });
         let log = Arc::new(Disks::open(disks.collect(), 7, together).await.unwrap());
         let clock = Arc::new(TestClock::default());
-        let options = QueuesOptions {
-            durability: Durability::Fsync,
-            auto_create: false,
-            memory_bytes: u64::MAX,
-        };
-        let queues = Queues::open(log.clone().into_log(), clock.clone(), options)
-            .await
-            .unwrap();
+        let queues = queues_in(log.clone().into_log(), clock.clone(), u64::MAX).await;
         Process { log, queues, clock }
     }
 }
@@ -109,29 +88,13 @@ impl Process {
     }
 
     async fn later(&self, time: Duration) {
-        self.clock.ahead.fetch_add(time.as_micros() as i64, Ordering::SeqCst);
+        self.clock.later(time);
         self.queue().look_after_now().await;
     }
 }
 
-async fn claim(queue: &Arc<Queue>) -> Vec<Delivery> {
-    let group = queue.group("g").unwrap();
-    let claimed = queue.claim(&group, "c", MemberKind::Http, ClaimWant::default()).await;
-    claimed.unwrap()
-}
-
 async fn reject(queue: &Arc<Queue>, deliveries: &[Delivery]) -> Result<()> {
-    let receipt = |delivery: &Delivery| Receipt {
-        id: MessageId {
-            queue: queue.name().clone(),
-            partition: delivery.partition,
-            offset: delivery.message.offset,
-        },
-        delivery: delivery.delivery,
-    };
-    let verdicts = deliveries
-        .iter()
-        .map(|delivery| (receipt(delivery), Verdict::Reject { reason: None }));
+    let verdicts = deliveries.iter().map(|delivery| (receipt(queue, delivery), REJECT));
     let group = queue.group("g").unwrap();
     queue.settle(&group, verdicts.collect(), true).await?;
     queue.look_after_now().await;
@@ -139,10 +102,9 @@ async fn reject(queue: &Arc<Queue>, deliveries: &[Delivery]) -> Result<()> {
 }
 
 /// How often the message `bad` is among the dead letters.
-async fn letters(queue: &Arc<Queue>) -> usize {
-    let page = queue.dead_page(&DeadFilter::default(), None, 100).await.unwrap();
-    let bad = page.letters.iter().filter(|letter| &letter.payload[..] == b"bad");
-    bad.count()
+async fn bad_letters(queue: &Queue) -> usize {
+    let letters = letters(queue).await;
+    letters.iter().filter(|letter| text(letter) == "bad").count()
 }
 
 #[tokio::test]
@@ -154,7 +116,7 @@ async fn a_message_that_dies_while_the_disk_of_its_queue_goes_away_is_among_the_
         let process = world.open().await;
         let queue = process.queue();
         queue.produce(NewMessage::of("bad")).await.unwrap();
-        let taken = claim(&queue).await;
+        let taken = claim_http(&queue, "g", 1).await;
         assert_eq!(taken.len(), 1);
         world.disks[world.source].cut_power_in(n);
         let _ = reject(&queue, &taken).await;
@@ -167,9 +129,9 @@ async fn a_message_that_dies_while_the_disk_of_its_queue_goes_away_is_among_the_
         // What was leased comes again.
         process.later(Duration::from_secs(31)).await;
         process.later(Duration::from_secs(600)).await;
-        let there = letters(&queue).await;
+        let there = bad_letters(&queue).await;
         died += there;
-        let taken = claim(&queue).await;
+        let taken = claim_http(&queue, "g", 1).await;
         assert_eq!(taken.len(), 1 - there, "seed {seed}: it is in one of the two");
         if there == 0 {
             reject(&queue, &taken).await.unwrap();
@@ -181,7 +143,11 @@ async fn a_message_that_dies_while_the_disk_of_its_queue_goes_away_is_among_the_
         let queue = process.queue();
         process.later(Duration::from_secs(600)).await;
         assert_eq!(
-            (letters(&queue).await, claim(&queue).await.len(), queue.depth()),
+            (
+                bad_letters(&queue).await,
+                claim_http(&queue, "g", 1).await.len(),
+                queue.depth()
+            ),
             (1, 0, 0),
             "seed {seed}"
         );
@@ -196,8 +162,8 @@ async fn a_dead_message_that_a_seek_has_brought_back_is_delivered_after_a_crash(
     let process = world.open().await;
     let queue = process.queue();
     queue.produce(NewMessage::of("bad")).await.unwrap();
-    reject(&queue, &claim(&queue).await).await.unwrap();
-    assert_eq!((letters(&queue).await, queue.depth()), (1, 0));
+    reject(&queue, &claim_http(&queue, "g", 1).await).await.unwrap();
+    assert_eq!((bad_letters(&queue).await, queue.depth()), (1, 0));
     let back = SeekTo::Offset {
         partition: None,
         offset: 1,
@@ -208,10 +174,7 @@ async fn a_dead_message_that_a_seek_has_brought_back_is_delivered_after_a_crash(
 
     let process = world.open().await;
     let queue = process.queue();
-    let taken = claim(&queue).await;
-    assert_eq!(
-        taken.first().map(|delivery| &delivery.message.payload[..]),
-        Some(&b"bad"[..])
-    );
+    let taken = claim_http(&queue, "g", 1).await;
+    assert_eq!(texts(&taken), ["bad"]);
     process.stop().await;
 }

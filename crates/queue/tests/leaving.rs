@@ -4,110 +4,47 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use support::{Place, open};
-use thalweg_log::Durability;
-use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{ClaimWant, DeadFilter, Delivery, MessageId, NewMessage, Queue, Receipt, SeekTo, Verdict};
-
-const NACK_NOW: Verdict = Verdict::Nack {
-    delay: Some(Duration::ZERO),
-    reason: None,
+use support::{
+    NACK_NOW, REJECT, begin, claim, dropped, letters, open, put, reason, restarted, settings, settle, until, work,
 };
-
-fn settings(mode: GroupMode) -> QueueSettings {
-    QueueSettings {
-        partitions: 1,
-        groups: vec![GroupSettings::new("g", mode)],
-        ..QueueSettings::default()
-    }
-}
-
-async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place.queues.create("q", settings).await.unwrap();
-    (folder, place, queue)
-}
-
-async fn put(queue: &Arc<Queue>, count: usize) {
-    for _ in 0..count {
-        queue.produce(NewMessage::of("x")).await.unwrap();
-    }
-}
-
-async fn claim(queue: &Arc<Queue>, max: u32) -> Vec<Delivery> {
-    let want = ClaimWant {
-        max,
-        ..ClaimWant::default()
-    };
-    let group = queue.group("g").unwrap();
-    queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap()
-}
-
-async fn settle(queue: &Arc<Queue>, deliveries: &[Delivery], verdict: Verdict) {
-    let receipt = |delivery: &Delivery| Receipt {
-        id: MessageId {
-            queue: queue.name().clone(),
-            partition: delivery.partition,
-            offset: delivery.message.offset,
-        },
-        delivery: delivery.delivery,
-    };
-    let verdicts = deliveries.iter().map(|of| (receipt(of), verdict.clone())).collect();
-    let settled = queue.settle(&queue.group("g").unwrap(), verdicts, true).await.unwrap();
-    assert!(settled.failed.is_empty(), "{:?}", settled.failed);
-}
-
-async fn reasons(queue: &Queue) -> Vec<String> {
-    let letters = queue
-        .dead_page(&DeadFilter::default(), None, 100)
-        .await
-        .unwrap()
-        .letters;
-    let reason = |letter: &thalweg_queue::Message| letter.properties.as_ref().get("x-dlq-reason").map(str::to_owned);
-    letters.iter().filter_map(reason).collect()
-}
-
-fn dropped(queue: &Queue, reason: &str) -> u64 {
-    let all = queue.counters().dropped();
-    all.filter(|(name, _)| *name == reason).map(|(_, count)| count).sum()
-}
+use thalweg_log::Durability;
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
+use thalweg_queue::{NewMessage, SeekTo, Verdict};
 
 #[tokio::test]
 async fn a_message_that_fails_after_its_total_time_dies_of_that() {
-    let mut settings = settings(GroupMode::Work);
+    let mut settings = work(1);
     settings.retry.total_timeout = Duration::from_secs(60);
     let (_folder, place, queue) = begin(settings).await;
-    put(&queue, 1).await;
+    put(&queue, &["x"]).await;
     // What lies there for long has not begun to fail.
     place.later(Duration::from_secs(600));
-    settle(&queue, &claim(&queue, 1).await, NACK_NOW).await;
-    let again = claim(&queue, 1).await;
+    settle(&queue, "g", &claim(&queue, "g", 1).await, NACK_NOW).await;
+    let again = claim(&queue, "g", 1).await;
     assert_eq!(again[0].delivery, 2);
     place.later(Duration::from_secs(20));
-    settle(&queue, &again, NACK_NOW).await;
-    let again = claim(&queue, 1).await;
+    settle(&queue, "g", &again, NACK_NOW).await;
+    let again = claim(&queue, "g", 1).await;
     place.later(Duration::from_secs(41));
     queue.look_after_now().await;
-    assert!(claim(&queue, 1).await.is_empty());
+    assert!(claim(&queue, "g", 1).await.is_empty());
     drop(again);
-    assert_eq!(reasons(&queue).await, ["timeout"]);
+    let letters = letters(&queue).await;
+    assert_eq!(letters.iter().filter_map(reason).collect::<Vec<_>>(), ["timeout"]);
 }
 
 #[tokio::test]
 async fn without_dead_letters_what_dies_is_dropped_and_counted() {
-    let mut settings = settings(GroupMode::Work);
+    let mut settings = work(1);
     settings.dlq.enabled = false;
     settings.dlq.on_expire = true;
     settings.ttl = Duration::from_secs(60);
     let (_folder, place, queue) = begin(settings).await;
-    put(&queue, 3).await;
-    settle(&queue, &claim(&queue, 2).await, Verdict::Reject { reason: None }).await;
+    put(&queue, &["x"; 3]).await;
+    settle(&queue, "g", &claim(&queue, "g", 2).await, REJECT).await;
     place.later(Duration::from_secs(61));
     queue.look_after_now().await;
     assert!(place.queues.get("dlq.q").is_err());
@@ -118,8 +55,8 @@ async fn without_dead_letters_what_dies_is_dropped_and_counted() {
 
 #[tokio::test]
 async fn what_is_purged_or_passed_over_is_counted_as_dropped() {
-    let (_folder, _place, queue) = begin(settings(GroupMode::Work)).await;
-    put(&queue, 5).await;
+    let (_folder, _place, queue) = begin(work(1)).await;
+    put(&queue, &["x"; 5]).await;
     let group = queue.group("g").unwrap();
     let to = SeekTo::Offset {
         partition: None,
@@ -135,11 +72,11 @@ async fn what_is_purged_or_passed_over_is_counted_as_dropped() {
 #[tokio::test]
 async fn an_ack_counts_once_however_often_it_is_repeated() {
     for mode in [GroupMode::Work, GroupMode::Stream] {
-        let (_folder, _place, queue) = begin(settings(mode)).await;
-        put(&queue, 2).await;
-        let (group, taken) = (queue.group("g").unwrap(), claim(&queue, 2).await);
+        let (_folder, _place, queue) = begin(settings(1, &[("g", mode)])).await;
+        put(&queue, &["x"; 2]).await;
+        let (group, taken) = (queue.group("g").unwrap(), claim(&queue, "g", 2).await);
         for _ in 0..3 {
-            settle(&queue, &taken, Verdict::Ack).await;
+            settle(&queue, "g", &taken, Verdict::Ack).await;
             queue
                 .ack(&group, 0, taken[1].message.offset, taken[1].delivery)
                 .unwrap();
@@ -150,17 +87,15 @@ async fn an_ack_counts_once_however_often_it_is_repeated() {
 
 #[tokio::test]
 async fn a_receipt_of_an_earlier_process_names_no_message_of_a_queue_in_memory() {
-    let mut settings = settings(GroupMode::Work);
+    let mut settings = work(1);
     settings.durability = Some(Durability::Memory);
     let (folder, place, queue) = begin(settings).await;
-    put(&queue, 1).await;
-    let before = claim(&queue, 1).await.remove(0);
+    put(&queue, &["x"]).await;
+    let before = claim(&queue, "g", 1).await.remove(0);
     assert!(before.message.offset < 1 << 53, "exact in JSON");
-    place.stop().await;
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
-    put(&queue, 1).await;
-    let after = claim(&queue, 1).await.remove(0);
+    let (place, queue) = restarted(place, folder.path()).await;
+    put(&queue, &["x"]).await;
+    let after = claim(&queue, "g", 1).await.remove(0);
     assert!(before.message.offset < after.message.offset);
     let group = queue.group("g").unwrap();
     let _ = queue.ack(&group, 0, before.message.offset, 1);
@@ -176,31 +111,23 @@ async fn a_receipt_of_an_earlier_process_names_no_message_of_a_queue_in_memory()
 
 #[tokio::test]
 async fn other_settings_hold_at_once_for_the_keeper_and_for_streams() {
-    let mut settings = settings(GroupMode::Stream);
+    let mut settings = settings(1, &[("g", GroupMode::Stream)]);
     settings.max_pending = 3;
     let (_folder, place, queue) = begin(settings.clone()).await;
-    put(&queue, 10).await;
-    assert_eq!(claim(&queue, 10).await.len(), 3);
+    put(&queue, &["x"; 10]).await;
+    assert_eq!(claim(&queue, "g", 10).await.len(), 3);
     settings.max_pending = 5;
     place.queues.configure("q", settings.clone()).await.unwrap();
-    assert_eq!(claim(&queue, 10).await.len(), 2);
+    assert_eq!(claim(&queue, "g", 10).await.len(), 2);
 
     let joined = GroupSettings::new("joined", GroupMode::Work);
     let group = place.queues.join_group(&queue, joined).await.unwrap();
-    queue
-        .claim(&group, "c", MemberKind::Pipeline, ClaimWant::default())
-        .await
-        .unwrap();
+    claim(&queue, "joined", 1).await;
     queue.leave(&group, "c");
     place.later(Duration::from_secs(100));
     settings.group_expiry = Duration::from_secs(60);
     place.queues.configure("q", settings).await.unwrap();
-    let gone = async {
-        while queue.group("joined").is_ok() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
+    until("it goes", async || queue.group("joined").is_err()).await;
 }
 
 #[tokio::test]
@@ -224,7 +151,7 @@ async fn a_process_has_so_many_partitions_and_no_more_also_in_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_messages_with_one_dedup_id_that_come_together_one_is_stored_and_all_know_where() {
-    let mut settings = settings(GroupMode::Work);
+    let mut settings = work(1);
     settings.dedup_window = Duration::from_secs(60);
     let (_folder, _place, queue) = begin(settings).await;
     let producers: Vec<_> = (0..20)

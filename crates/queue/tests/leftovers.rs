@@ -7,24 +7,15 @@ mod support;
 
 use std::sync::Arc;
 
-use support::{Place, open};
+use support::{Place, claim_http, open, put, texts, work};
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, Log, PartitionId, Records, Unit};
 use thalweg_queue::NewMessage;
-use thalweg_queue::members::MemberKind;
+use thalweg_queue::Queue;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{ClaimWant, Queue};
 
 const CATALOG: PartitionId = PartitionId::new(1, 0);
-
-fn settings(partitions: u32) -> QueueSettings {
-    QueueSettings {
-        partitions,
-        groups: vec![GroupSettings::new("g", GroupMode::Work)],
-        ..QueueSettings::default()
-    }
-}
 
 fn partitions(place: &Place) -> usize {
     Log::partitions(place.log.as_ref())
@@ -42,19 +33,13 @@ async fn kill_at(place: Place, count: impl Fn(usize) -> bool) {
 }
 
 async fn take_all(queue: &Arc<Queue>) -> Vec<String> {
-    let group = queue.group("g").unwrap();
-    let want = ClaimWant {
-        max: 100,
-        ..ClaimWant::default()
-    };
-    let mut texts = Vec::new();
+    let mut all = Vec::new();
     loop {
-        let taken = queue.claim(&group, "c", MemberKind::Http, want).await.unwrap();
+        let taken = claim_http(queue, "g", 100).await;
         if taken.is_empty() {
-            return texts;
+            return all;
         }
-        let payloads = taken.into_iter().map(|delivery| delivery.message.payload);
-        texts.extend(payloads.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()));
+        all.extend(texts(&taken));
     }
 }
 
@@ -65,7 +50,7 @@ async fn a_queue_half_made_is_gone_after_a_restart_and_its_number_is_not_given_a
     let queues = place.queues.clone();
     let weak = QueueSettings {
         durability: Some(Durability::Os),
-        ..settings(1000)
+        ..work(1000)
     };
     let making = tokio::spawn(async move { queues.create("half", weak).await });
     kill_at(place, |count| count > 20).await;
@@ -74,8 +59,8 @@ async fn a_queue_half_made_is_gone_after_a_restart_and_its_number_is_not_given_a
     let place = open(folder.path()).await;
     assert!(place.queues.get("half").is_err());
     assert_eq!(partitions(&place), 0);
-    let queue = place.queues.create("whole", settings(1)).await.unwrap();
-    queue.produce(NewMessage::of("m")).await.unwrap();
+    let queue = place.queues.create("whole", work(1)).await.unwrap();
+    put(&queue, &["m"]).await;
     assert_eq!(queue.durability(), Durability::Fsync);
     let synced = Log::bounds(place.log.as_ref(), PartitionId::new(17, 0)).unwrap().synced;
     assert_eq!(
@@ -89,8 +74,8 @@ async fn a_queue_half_made_is_gone_after_a_restart_and_its_number_is_not_given_a
 async fn a_queue_half_removed_is_gone_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let place = open(folder.path()).await;
-    let queue = place.queues.create("q", settings(300)).await.unwrap();
-    queue.produce(NewMessage::of("m")).await.unwrap();
+    let queue = place.queues.create("q", work(300)).await.unwrap();
+    put(&queue, &["m"]).await;
     let queues = place.queues.clone();
     let removing = tokio::spawn(async move { queues.remove("q", true).await });
     kill_at(place, |count| count < 590).await;
@@ -106,9 +91,9 @@ async fn a_queue_half_removed_is_gone_after_a_restart() {
 async fn messages_of_a_queue_that_the_catalogue_has_lost_are_in_a_queue_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let place = open(folder.path()).await;
-    let lost = place.queues.create("lost", settings(2)).await.unwrap();
+    let lost = place.queues.create("lost", work(2)).await.unwrap();
     for n in 0..4 {
-        lost.produce(NewMessage::of(format!("precious {n}"))).await.unwrap();
+        put(&lost, &[&format!("precious {n}")]).await;
     }
     assert_eq!(take_all(&lost).await.len(), 4);
     place.stop().await;
@@ -142,7 +127,7 @@ async fn messages_of_a_queue_that_the_catalogue_has_lost_are_in_a_queue_of_their
             found.produce(NewMessage::of("more")).await.is_err(),
             "it is not for more"
         );
-        let fresh = place.queues.create("fresh", settings(1)).await;
+        let fresh = place.queues.create("fresh", work(1)).await;
         let fresh = fresh.unwrap_or_else(|_| place.queues.get("fresh").unwrap());
         assert_eq!(fresh.depth(), 0);
         place.kill();
@@ -157,7 +142,7 @@ async fn a_catalogue_of_thousands_of_changes_reads_as_it_was() {
         let queue = QueueSettings {
             durability: Some(Durability::Memory),
             max_depth: n + 1,
-            ..settings(1)
+            ..work(1)
         };
         place.queues.create(&format!("q{n}"), queue).await.unwrap();
     }

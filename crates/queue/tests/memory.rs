@@ -7,27 +7,24 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::open_small;
+use support::{ack, claim, open_small, work};
 use thalweg_log::Durability;
-use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, Overflow, QueueSettings};
-use thalweg_queue::{ClaimWant, NewMessage, Queue, QueueError};
+use thalweg_queue::settings::{Overflow, QueueSettings};
+use thalweg_queue::{NewMessage, Queue, QueueError};
 
 const MEMORY: u64 = 8 << 20;
 const MESSAGE: usize = 64 << 10;
 
-fn settings(overflow: Overflow) -> QueueSettings {
+fn in_memory(overflow: Overflow) -> QueueSettings {
     QueueSettings {
-        partitions: 1,
         durability: Some(Durability::Memory),
         overflow,
         block_timeout: Duration::from_secs(60),
-        groups: vec![GroupSettings::new("g", GroupMode::Work)],
-        ..QueueSettings::default()
+        ..work(1)
     }
 }
 
-async fn put(queue: &Arc<Queue>) -> Result<(), QueueError> {
+async fn store(queue: &Arc<Queue>) -> Result<(), QueueError> {
     queue.produce(NewMessage::of(vec![7; MESSAGE])).await.map(drop)
 }
 
@@ -35,7 +32,7 @@ async fn put(queue: &Arc<Queue>) -> Result<(), QueueError> {
 async fn fill(queue: &Arc<Queue>) -> (u64, QueueError) {
     let mut stored = 0;
     loop {
-        match put(queue).await {
+        match store(queue).await {
             Ok(()) => stored += 1,
             Err(error) => return (stored, error),
         }
@@ -44,16 +41,8 @@ async fn fill(queue: &Arc<Queue>) -> (u64, QueueError) {
 }
 
 async fn take(queue: &Arc<Queue>, max: u32) -> u64 {
-    let group = queue.group("g").unwrap();
-    let want = ClaimWant {
-        max,
-        ..ClaimWant::default()
-    };
-    let taken = queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap();
-    for delivery in &taken {
-        let (offset, number) = (delivery.message.offset, delivery.delivery);
-        queue.ack(&group, delivery.partition, offset, number).unwrap();
-    }
+    let taken = claim(queue, "g", max).await;
+    ack(queue, "g", &taken);
     taken.len() as u64
 }
 
@@ -61,9 +50,9 @@ async fn take(queue: &Arc<Queue>, max: u32) -> u64 {
 async fn queues_in_memory_have_one_bound_together_and_its_error_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let place = open_small(folder.path(), MEMORY).await;
-    let one = place.queues.create("one", settings(Overflow::Reject)).await.unwrap();
-    let two = place.queues.create("two", settings(Overflow::Reject)).await.unwrap();
-    put(&two).await.unwrap();
+    let one = place.queues.create("one", in_memory(Overflow::Reject)).await.unwrap();
+    let two = place.queues.create("two", in_memory(Overflow::Reject)).await.unwrap();
+    store(&two).await.unwrap();
     let (stored, error) = fill(&one).await;
     assert_eq!(error.code(), "queue_full");
     assert_eq!(
@@ -88,9 +77,9 @@ async fn queues_in_memory_have_one_bound_together_and_its_error_names_it() {
 async fn a_queue_that_drops_the_oldest_goes_on_at_the_bound() {
     let folder = tempfile::tempdir().unwrap();
     let place = open_small(folder.path(), MEMORY).await;
-    let queue = place.queues.create("q", settings(Overflow::DropOldest)).await.unwrap();
+    let queue = place.queues.create("q", in_memory(Overflow::DropOldest)).await.unwrap();
     for _ in 0..500 {
-        put(&queue).await.unwrap();
+        store(&queue).await.unwrap();
     }
     let stats = queue.stats();
     assert!(stats.bytes <= MEMORY, "{} bytes", stats.bytes);
@@ -103,11 +92,11 @@ async fn a_queue_that_drops_the_oldest_goes_on_at_the_bound() {
 async fn a_producer_that_waits_goes_on_when_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
     let place = open_small(folder.path(), MEMORY).await;
-    let queue = place.queues.create("q", settings(Overflow::Block)).await.unwrap();
+    let queue = place.queues.create("q", in_memory(Overflow::Block)).await.unwrap();
     let producer = queue.clone();
     let produced = tokio::spawn(async move {
         for _ in 0..400 {
-            put(&producer).await.unwrap();
+            store(&producer).await.unwrap();
         }
     });
     let mut taken = 0;

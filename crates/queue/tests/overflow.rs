@@ -4,99 +4,23 @@
 
 mod support;
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use support::{Place, open};
+use support::{
+    ack, begin, claim, dropped, kept, letters, open, put, put_keyed, reason, reopened, settings, text, texts, until,
+};
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, Overflow, QueueSettings};
-use thalweg_queue::{ClaimWant, DeadFilter, Delivery, Message, NewMessage, Queue, QueueError};
+use thalweg_queue::settings::{GroupMode, Ordering as Order, Overflow, QueueSettings};
+use thalweg_queue::{ClaimWant, NewMessage};
 
 const WORK: [(&str, GroupMode); 1] = [("g", GroupMode::Work)];
 
 fn dropping(partitions: u32, groups: &[(&str, GroupMode)]) -> QueueSettings {
     QueueSettings {
-        partitions,
         overflow: Overflow::DropOldest,
-        groups: groups
-            .iter()
-            .map(|(name, mode)| GroupSettings::new(name, *mode))
-            .collect(),
-        ..QueueSettings::default()
+        ..settings(partitions, groups)
     }
-}
-
-async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place.queues.create("q", settings).await.unwrap();
-    (folder, place, queue)
-}
-
-async fn again(folder: &Path, place: Place) -> (Place, Arc<Queue>) {
-    place.kill();
-    let place = open(folder).await;
-    let queue = place.queues.get("q").unwrap();
-    (place, queue)
-}
-
-async fn put(queue: &Arc<Queue>, text: &str) -> Result<(), QueueError> {
-    let sent = NewMessage::of(text.as_bytes().to_vec());
-    queue.produce(sent).await.map(drop)
-}
-
-async fn keyed(queue: &Arc<Queue>, key: &str, text: &str) -> Result<(), QueueError> {
-    let sent = NewMessage {
-        key: Some(key.as_bytes().to_vec().into()),
-        ..NewMessage::of(text.as_bytes().to_vec())
-    };
-    queue.produce(sent).await.map(drop)
-}
-
-async fn claim(queue: &Arc<Queue>, group: &str, max: u32) -> Vec<Delivery> {
-    let want = ClaimWant {
-        max,
-        ..ClaimWant::default()
-    };
-    let group = queue.group(group).unwrap();
-    queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap()
-}
-
-fn text(message: &Message) -> String {
-    String::from_utf8(message.payload.to_vec()).unwrap()
-}
-
-fn texts(deliveries: &[Delivery]) -> Vec<String> {
-    deliveries.iter().map(|delivery| text(&delivery.message)).collect()
-}
-
-fn ack(queue: &Queue, group: &str, deliveries: &[Delivery]) {
-    for delivery in deliveries {
-        let (offset, number) = (delivery.message.offset, delivery.delivery);
-        let group = queue.group(group).unwrap();
-        queue.ack(&group, delivery.partition, offset, number).unwrap();
-    }
-}
-
-async fn kept(queue: &Arc<Queue>) -> Vec<String> {
-    let found = queue.browse(None, None, 1000).await.unwrap();
-    found.iter().map(|(_, message)| text(message)).collect()
-}
-
-async fn letters(queue: &Queue) -> Vec<(String, String)> {
-    let page = queue.dead_page(&DeadFilter::default(), None, 1000).await.unwrap();
-    let told = |letter: &Message| {
-        let reason = letter.properties.as_ref().get("x-dlq-reason").unwrap_or_default();
-        (text(letter), reason.to_owned())
-    };
-    page.letters.iter().map(told).collect()
-}
-
-fn dropped(queue: &Queue, reason: &str) -> u64 {
-    let all = queue.counters().dropped();
-    all.filter(|(name, _)| *name == reason).map(|(_, count)| count).sum()
 }
 
 #[tokio::test]
@@ -106,15 +30,17 @@ async fn one_message_more_makes_one_dead_letter_of_the_oldest() {
     settings.dlq.on_overflow = true;
     let (folder, place, queue) = begin(settings).await;
     for n in 1..=4 {
-        put(&queue, &n.to_string()).await.unwrap();
+        put(&queue, &[&n.to_string()]).await;
     }
     assert_eq!(queue.depth(), 3);
-    assert_eq!(letters(&queue).await, [("1".to_owned(), "overflow".to_owned())]);
+    let told = letters(&queue).await;
+    let told: Vec<_> = told.iter().map(|letter| (text(letter), reason(letter))).collect();
+    assert_eq!(told, [("1".to_owned(), Some("overflow"))]);
 
     // What was stored before the start has to be read before it can become a letter.
-    let (_place, queue) = again(folder.path(), place).await;
+    let (_place, queue) = reopened(place, folder.path()).await;
     for n in 5..=6 {
-        put(&queue, &n.to_string()).await.unwrap();
+        put(&queue, &[&n.to_string()]).await;
     }
     assert_eq!((queue.depth(), letters(&queue).await.len()), (3, 3));
     assert_eq!(texts(&claim(&queue, "g", 10).await), ["4", "5", "6"]);
@@ -165,13 +91,13 @@ async fn nothing_goes_while_consumers_have_too_much_of_it() {
     settings.max_depth = 3;
     let (_folder, _place, queue) = begin(settings).await;
     for n in 1..=3 {
-        put(&queue, &n.to_string()).await.unwrap();
+        put(&queue, &[&n.to_string()]).await;
     }
     let taken = claim(&queue, "g", 2).await;
     let two = vec![NewMessage::of("4"), NewMessage::of("5")];
     assert_eq!(queue.produce_all(two).await.unwrap_err().code(), "queue_full");
     assert_eq!(dropped(&queue, "overflow"), 0);
-    put(&queue, "4").await.unwrap();
+    put(&queue, &["4"]).await;
     ack(&queue, "g", &taken);
     assert_eq!(texts(&claim(&queue, "g", 10).await), ["4"]);
 }
@@ -183,18 +109,18 @@ async fn the_oldest_of_all_partitions_goes_whatever_its_offset_is_also_after_a_r
     let (folder, place, queue) = begin(settings).await;
     // "b" goes to one partition, "a" to the other, which is at higher offsets.
     for n in 0..3 {
-        keyed(&queue, "a", &format!("a{n}")).await.unwrap();
+        put_keyed(&queue, "a", &format!("a{n}")).await;
     }
     ack(&queue, "g", &claim(&queue, "g", 1).await);
     ack(&queue, "g", &claim(&queue, "g", 1).await);
     for n in 0..2 {
-        keyed(&queue, "b", &format!("b{n}")).await.unwrap();
+        put_keyed(&queue, "b", &format!("b{n}")).await;
     }
-    keyed(&queue, "b", "b2").await.unwrap();
-    keyed(&queue, "b", "b3").await.unwrap();
-    let (_place, queue) = again(folder.path(), place).await;
+    put_keyed(&queue, "b", "b2").await;
+    put_keyed(&queue, "b", "b3").await;
+    let (_place, queue) = reopened(place, folder.path()).await;
     assert_eq!(queue.depth(), 4);
-    keyed(&queue, "a", "a3").await.unwrap();
+    put_keyed(&queue, "a", "a3").await;
     let mut left = kept(&queue).await;
     left.retain(|text| text.starts_with('b'));
     assert_eq!((queue.depth(), dropped(&queue, "overflow")), (4, 1));
@@ -215,7 +141,7 @@ async fn without_a_work_group_the_oldest_that_is_kept_goes() {
         settings.max_depth = 3;
         let (_folder, _place, queue) = begin(settings).await;
         for n in 1..=5 {
-            put(&queue, &n.to_string()).await.unwrap();
+            put(&queue, &[&n.to_string()]).await;
         }
         assert_eq!(kept(&queue).await, ["3", "4", "5"]);
         assert_eq!((queue.depth(), dropped(&queue, "overflow")), (3, 2));
@@ -246,21 +172,16 @@ async fn bytes_are_the_same_before_and_after_a_restart_and_less_by_what_is_settl
         queue.produce(sent).await.unwrap();
     }
     let bytes = queue.bytes();
-    let (place, queue) = again(folder.path(), place).await;
+    let (place, queue) = reopened(place, folder.path()).await;
     assert_eq!(queue.bytes(), bytes);
     let taken = claim(&queue, "g", 20).await;
     ack(&queue, "g", &taken);
-    let gone = async {
-        while queue.stats().retained > 30 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
+    until("what is settled goes", async || queue.stats().retained <= 30).await;
     let less = queue.bytes();
     assert!(0 < less && less < bytes, "{less} of {bytes}");
     place.stop().await;
     let place = open(folder.path()).await;
-    assert_eq!(place.queues.get("q").unwrap().bytes(), less);
+    assert_eq!(place.queue().bytes(), less);
 }
 
 #[tokio::test]
@@ -275,7 +196,7 @@ async fn a_queue_takes_no_byte_more_than_its_limit() {
     for _ in 0..2 {
         queue.produce(NewMessage::of(vec![7; 1000])).await.unwrap();
     }
-    let full = put(&queue, "").await.unwrap_err();
+    let full = queue.produce(NewMessage::of("")).await.unwrap_err();
     assert_eq!(full.code(), "queue_full");
     assert!(full.to_string().contains("max_bytes"), "{full}");
     assert_eq!(queue.bytes(), 3 * one);
@@ -288,10 +209,13 @@ async fn a_producer_of_a_durable_queue_waits_for_room_and_is_refused_when_none_c
     settings.block_timeout = Duration::from_millis(300);
     settings.max_depth = 1;
     let (_folder, _place, queue) = begin(settings).await;
-    put(&queue, "1").await.unwrap();
-    assert_eq!(put(&queue, "2").await.unwrap_err().code(), "queue_full");
+    put(&queue, &["1"]).await;
+    assert_eq!(
+        queue.produce(NewMessage::of("2")).await.unwrap_err().code(),
+        "queue_full"
+    );
     let producer = queue.clone();
-    let waiting = tokio::spawn(async move { put(&producer, "3").await });
+    let waiting = tokio::spawn(async move { producer.produce(NewMessage::of("3")).await });
     tokio::time::sleep(Duration::from_millis(20)).await;
     ack(&queue, "g", &claim(&queue, "g", 1).await);
     waiting.await.unwrap().unwrap();

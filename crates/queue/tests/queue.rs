@@ -4,128 +4,41 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use support::{Place, open, open_later};
+use support::{
+    NACK_NOW, Place, ack, begin, claim, claim_http, claim_http_as, letters, nack_in, open, open_later, put, put_keyed,
+    reason, receipt, reopened, restarted, settings, settle, texts, until, up_to, waiting_for, work,
+};
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings};
-use thalweg_queue::{
-    ClaimWant, DeadFilter, DeadSelect, Delivery, Group, MessageId, NewMessage, Queue, Receipt, ResendTo, SeekTo,
-    Verdict,
-};
-
-/// A queue "q" in a folder that goes with the first of these.
-async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place.queues.create("q", settings).await.unwrap();
-    (folder, place, queue)
-}
-
-/// With one group of leases, "g".
-fn work(partitions: u32) -> QueueSettings {
-    settings(partitions, &[("g", GroupMode::Work)])
-}
-
-fn settings(partitions: u32, groups: &[(&str, GroupMode)]) -> QueueSettings {
-    QueueSettings {
-        partitions,
-        groups: groups
-            .iter()
-            .map(|(name, mode)| GroupSettings::new(name, *mode))
-            .collect(),
-        ..QueueSettings::default()
-    }
-}
-
-async fn put(queue: &Arc<Queue>, texts: &[&str]) {
-    for text in texts {
-        queue.produce(NewMessage::of(text.as_bytes().to_vec())).await.unwrap();
-    }
-}
-
-async fn keyed(queue: &Arc<Queue>, key: &str, text: &str) {
-    let message = NewMessage {
-        key: Some(key.as_bytes().to_vec().into()),
-        ..NewMessage::of(text.as_bytes().to_vec())
-    };
-    queue.produce(message).await.unwrap();
-}
-
-async fn claim(queue: &Arc<Queue>, group: &str, max: u32) -> Vec<Delivery> {
-    claim_as(queue, &queue.group(group).unwrap(), "c", max, Duration::ZERO).await
-}
-
-async fn claim_as(queue: &Arc<Queue>, group: &Arc<Group>, consumer: &str, max: u32, wait: Duration) -> Vec<Delivery> {
-    let want = ClaimWant {
-        max,
-        wait,
-        ..ClaimWant::default()
-    };
-    queue.claim(group, consumer, MemberKind::Http, want).await.unwrap()
-}
-
-fn texts(deliveries: &[Delivery]) -> Vec<String> {
-    let text = |delivery: &Delivery| String::from_utf8(delivery.message.payload.to_vec()).unwrap();
-    deliveries.iter().map(text).collect()
-}
-
-fn receipt(queue: &Queue, delivery: &Delivery) -> Receipt {
-    Receipt {
-        id: MessageId {
-            queue: queue.name().clone(),
-            partition: delivery.partition,
-            offset: delivery.message.offset,
-        },
-        delivery: delivery.delivery,
-    }
-}
-
-async fn settle(queue: &Arc<Queue>, group: &str, deliveries: &[Delivery], verdict: Verdict) {
-    let verdicts = deliveries
-        .iter()
-        .map(|delivery| (receipt(queue, delivery), verdict.clone()))
-        .collect();
-    let group = queue.group(group).unwrap();
-    let settled = queue.settle(&group, verdicts, true).await.unwrap();
-    assert!(settled.failed.is_empty(), "{:?}", settled.failed);
-}
-
-const NACK_NOW: Verdict = Verdict::Nack {
-    delay: Some(Duration::ZERO),
-    reason: None,
-};
+use thalweg_queue::{ClaimWant, DeadSelect, MessageId, NewMessage, Receipt, ResendTo, SeekTo, Verdict};
 
 #[tokio::test]
 async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart() {
     let groups = [("alarms", GroupMode::Work), ("live", GroupMode::Stream)];
     let (folder, place, queue) = begin(settings(1, &groups)).await;
     put(&queue, &["a", "b", "c", "d"]).await;
-    let first = claim(&queue, "alarms", 2).await;
+    let first = claim_http(&queue, "alarms", 2).await;
     assert_eq!(texts(&first), ["a", "b"]);
     settle(&queue, "alarms", &first, Verdict::Ack).await;
-    let seen = claim(&queue, "live", 3).await;
+    let seen = claim_http(&queue, "live", 3).await;
     assert_eq!(texts(&seen), ["a", "b", "c"]);
     settle(&queue, "live", &seen[..1], Verdict::Ack).await;
     assert_eq!(queue.depth(), 2);
-    place.kill();
 
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
+    let (place, queue) = reopened(place, folder.path()).await;
     assert_eq!(queue.depth(), 2);
-    let rest = claim(&queue, "alarms", 10).await;
+    let rest = claim_http(&queue, "alarms", 10).await;
     assert_eq!(texts(&rest), ["c", "d"]);
     assert!(rest.iter().all(|delivery| delivery.delivery == 1));
     settle(&queue, "alarms", &rest, Verdict::Ack).await;
-    assert_eq!(texts(&claim(&queue, "live", 10).await), ["b", "c", "d"]);
+    assert_eq!(texts(&claim_http(&queue, "live", 10).await), ["b", "c", "d"]);
     assert_eq!(queue.depth(), 0);
-    place.stop().await;
 
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
-    assert!(claim(&queue, "alarms", 10).await.is_empty());
+    let (_place, queue) = restarted(place, folder.path()).await;
+    assert!(claim_http(&queue, "alarms", 10).await.is_empty());
     assert_eq!(queue.stats().groups[0].backlog, 0);
 }
 
@@ -133,41 +46,35 @@ async fn every_group_sees_every_message_and_goes_on_where_it_was_after_a_restart
 async fn a_lease_outlives_the_process_and_its_delivery_number_rises_when_it_ends() {
     let (folder, place, queue) = begin(work(1)).await;
     put(&queue, &["a"]).await;
-    let taken = claim(&queue, "g", 1).await;
-    place.stop().await;
+    let taken = claim_http(&queue, "g", 1).await;
 
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
-    let group = queue.group("g").unwrap();
-    let others = claim_as(&queue, &group, "other", 1, Duration::ZERO).await;
+    let (place, queue) = restarted(place, folder.path()).await;
+    let others = claim_http_as(&queue, "g", "other", up_to(1)).await;
     assert!(others.is_empty(), "it is leased still");
     // The old receipt still counts.
     settle(&queue, "g", &taken, NACK_NOW).await;
-    let again = claim_as(&queue, &group, "other", 1, Duration::ZERO).await;
+    let again = claim_http_as(&queue, "g", "other", up_to(1)).await;
     assert_eq!((again.len(), again[0].delivery), (1, 2));
     place.later(Duration::from_secs(31));
-    let third = claim_as(&queue, &group, "other", 1, Duration::ZERO).await;
+    let third = claim_http_as(&queue, "g", "other", up_to(1)).await;
     assert!(third.is_empty(), "a failed delivery waits for its backoff");
     place.later(Duration::from_secs(60));
-    let third = claim_as(&queue, &group, "other", 1, Duration::ZERO).await;
+    let third = claim_http_as(&queue, "g", "other", up_to(1)).await;
     assert_eq!(third.first().map(|delivery| delivery.delivery), Some(3));
 }
 
 #[tokio::test]
 async fn a_claim_that_waits_is_woken_by_a_message_and_by_a_retry() {
     let (_folder, _place, queue) = begin(work(3)).await;
-    let (waiting, group) = (queue.clone(), queue.group("g").unwrap());
-    let claimed = tokio::spawn(async move { claim_as(&waiting, &group, "c", 1, Duration::from_secs(60)).await });
+    let (waiting, want) = (queue.clone(), waiting_for(Duration::from_secs(60)));
+    let claimed = tokio::spawn(async move { claim_http_as(&waiting, "g", "c", want).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     put(&queue, &["a"]).await;
     let taken = claimed.await.unwrap();
     assert_eq!(texts(&taken), ["a"]);
-    let later = Verdict::Nack {
-        delay: Some(Duration::from_millis(50)),
-        reason: None,
-    };
+    let later = nack_in(Duration::from_millis(50));
     settle(&queue, "g", &taken, later).await;
-    let again = claim_as(&queue, &queue.group("g").unwrap(), "c", 1, Duration::from_secs(60)).await;
+    let again = claim_http_as(&queue, "g", "c", want).await;
     assert_eq!((texts(&again), again[0].delivery), (vec!["a".to_owned()], 2));
 }
 
@@ -175,19 +82,16 @@ async fn a_claim_that_waits_is_woken_by_a_message_and_by_a_retry() {
 async fn a_failing_message_holds_up_its_own_key_alone() {
     let (_folder, place, queue) = begin(work(1)).await;
     for (key, text) in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("b", "b2")] {
-        keyed(&queue, key, text).await;
+        put_keyed(&queue, key, text).await;
     }
-    let taken = claim(&queue, "g", 10).await;
+    let taken = claim_http(&queue, "g", 10).await;
     assert_eq!(texts(&taken), ["a1", "b1"]);
-    let later = Verdict::Nack {
-        delay: Some(Duration::from_secs(60)),
-        reason: None,
-    };
+    let later = nack_in(Duration::from_secs(60));
     settle(&queue, "g", &taken[..1], later).await;
     settle(&queue, "g", &taken[1..], Verdict::Ack).await;
-    assert_eq!(texts(&claim(&queue, "g", 10).await), ["b2"]);
+    assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["b2"]);
     place.later(Duration::from_secs(61));
-    assert_eq!(texts(&claim(&queue, "g", 10).await), ["a1"]);
+    assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["a1"]);
 }
 
 #[tokio::test]
@@ -197,7 +101,7 @@ async fn why_the_last_try_failed_is_told_with_the_dead_letter_and_earlier_reason
     let (_folder, _place, queue) = begin(one_retry).await;
     put(&queue, &["bad", "worse"]).await;
     for reasons in [[Some("busy"), Some("busy")], [Some("no such pump"), None]] {
-        let taken = claim(&queue, "g", 2).await;
+        let taken = claim_http(&queue, "g", 2).await;
         assert_eq!(texts(&taken), ["bad", "worse"]);
         for (delivery, reason) in taken.iter().zip(reasons) {
             let failed = Verdict::Nack {
@@ -207,12 +111,12 @@ async fn why_the_last_try_failed_is_told_with_the_dead_letter_and_earlier_reason
             settle(&queue, "g", std::slice::from_ref(delivery), failed).await;
         }
     }
-    let letters = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap().letters;
+    let letters = letters(&queue).await;
     let told: Vec<_> = letters
         .iter()
         .map(|letter| {
-            let properties = letter.properties.as_ref();
-            (properties.get("x-dlq-reason"), properties.get("x-dlq-detail"))
+            let detail = letter.properties.as_ref().get("x-dlq-detail");
+            (reason(letter), detail)
         })
         .collect();
     let died = Some("max_retries");
@@ -223,20 +127,18 @@ async fn why_the_last_try_failed_is_told_with_the_dead_letter_and_earlier_reason
 async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
     let groups = [("g", GroupMode::Work), ("other", GroupMode::Work)];
     let (folder, place, queue) = begin(settings(2, &groups)).await;
-    keyed(&queue, "k", "bad").await;
-    let taken = claim(&queue, "g", 1).await;
+    put_keyed(&queue, "k", "bad").await;
+    let taken = claim_http(&queue, "g", 1).await;
     let reject = Verdict::Reject {
         reason: Some("no such pump".into()),
     };
     settle(&queue, "g", &taken, reject).await;
-    settle(&queue, "other", &claim(&queue, "other", 1).await, Verdict::Ack).await;
-    place.kill();
+    settle(&queue, "other", &claim_http(&queue, "other", 1).await, Verdict::Ack).await;
 
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
-    assert!(claim(&queue, "g", 1).await.is_empty());
-    let page = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap();
-    let letter = &page.letters[0];
+    let (_place, queue) = reopened(place, folder.path()).await;
+    assert!(claim_http(&queue, "g", 1).await.is_empty());
+    let dead = letters(&queue).await;
+    let letter = &dead[0];
     let property = |name: &str| letter.properties.as_ref().get(name).unwrap_or_default().to_owned();
     assert_eq!(property("x-dlq-reason"), "rejected");
     assert_eq!(property("x-dlq-detail"), "no such pump");
@@ -251,19 +153,12 @@ async fn a_rejected_message_is_a_dead_letter_that_can_be_sent_again() {
         .resend(&DeadSelect::Ids(vec![id.clone()]), ResendTo::Source, None)
         .await;
     assert_eq!(sent.unwrap().count, 1);
+    assert!(letters(&queue).await.is_empty());
     assert!(
-        queue
-            .dead_page(&DeadFilter::default(), None, 10)
-            .await
-            .unwrap()
-            .letters
-            .is_empty()
-    );
-    assert!(
-        claim(&queue, "other", 1).await.is_empty(),
+        claim_http(&queue, "other", 1).await.is_empty(),
         "it is for the group in which it died"
     );
-    let again = claim(&queue, "g", 1).await;
+    let again = claim_http(&queue, "g", 1).await;
     assert_eq!((texts(&again), again[0].delivery), (vec!["bad".to_owned()], 1));
     assert!(
         queue
@@ -280,13 +175,12 @@ async fn a_message_that_fails_too_often_dies_and_its_queue_is_empty() {
     let (_folder, _place, queue) = begin(settings).await;
     put(&queue, &["a"]).await;
     for delivery in 1..=3 {
-        let taken = claim(&queue, "g", 1).await;
+        let taken = claim_http(&queue, "g", 1).await;
         assert_eq!(taken[0].delivery, delivery);
         settle(&queue, "g", &taken, NACK_NOW).await;
     }
-    assert!(claim(&queue, "g", 1).await.is_empty());
-    let page = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap();
-    assert_eq!(page.letters.len(), 1);
+    assert!(claim_http(&queue, "g", 1).await.is_empty());
+    assert_eq!(letters(&queue).await.len(), 1);
     assert_eq!(queue.depth(), 0);
 }
 
@@ -298,11 +192,11 @@ async fn a_full_queue_refuses_until_something_is_settled() {
     put(&queue, &["a", "b"]).await;
     let refused = queue.produce(NewMessage::of("c")).await.unwrap_err();
     assert_eq!(refused.code(), "queue_full");
-    settle(&queue, "g", &claim(&queue, "g", 1).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 1).await, Verdict::Ack).await;
     put(&queue, &["c"]).await;
     let too_many = queue.produce_all(vec![NewMessage::of("d"), NewMessage::of("e")]).await;
     assert_eq!(too_many.unwrap_err().code(), "queue_full");
-    assert_eq!(texts(&claim(&queue, "g", 10).await), ["b", "c"]);
+    assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["b", "c"]);
 }
 
 #[tokio::test]
@@ -320,11 +214,9 @@ async fn a_repeated_dedup_id_gets_the_place_of_the_first_also_after_a_restart() 
         (second.offset, second.partition, second.repeated),
         (first.offset, first.partition, true)
     );
-    place.kill();
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
+    let (_place, queue) = reopened(place, folder.path()).await;
     assert!(queue.produce(message()).await.unwrap().repeated);
-    assert_eq!(claim(&queue, "g", 10).await.len(), 1);
+    assert_eq!(claim_http(&queue, "g", 10).await.len(), 1);
 }
 
 #[tokio::test]
@@ -343,15 +235,15 @@ async fn a_dedup_id_is_known_after_a_restart_whatever_became_of_its_message_unti
     let (folder, mut place, queue) = begin(with_window(WINDOW)).await;
     let batch = queue.produce_all((0..100).map(message).collect()).await.unwrap();
     let places: Vec<_> = batch.iter().map(|sent| (sent.partition, sent.offset)).collect();
-    settle(&queue, "g", &claim(&queue, "g", 50).await, Verdict::Ack).await;
-    settle(&queue, "g", &claim(&queue, "g", 50).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 50).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 50).await, Verdict::Ack).await;
     while !queue.browse(None, None, 1).await.unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     for round in 0..3 {
         place.kill();
         place = open_later(folder.path(), WINDOW / 4 * round).await;
-        let queue = place.queues.get("q").unwrap();
+        let queue = place.queue();
         let again = queue.produce_all((0..100).map(message).collect()).await.unwrap();
         let repeated: Vec<_> = again
             .iter()
@@ -372,7 +264,7 @@ async fn a_dedup_id_is_known_after_a_restart_whatever_became_of_its_message_unti
     // The window has passed: they are new, and nothing is kept of the old ones.
     place.kill();
     let place = open_later(folder.path(), WINDOW * 2).await;
-    let queue = place.queues.get("q").unwrap();
+    let queue = place.queue();
     queue.look_after_now().await;
     assert_eq!((kept(&place).len(), kept(&place).iter().sum::<u64>()), (3, 0));
     assert!(!queue.produce(message(7)).await.unwrap().repeated);
@@ -396,17 +288,17 @@ async fn seek_and_purge_move_a_group() {
     let (_folder, _place, queue) = begin(settings).await;
     put(&queue, &["a", "b", "c"]).await;
     let (work, stream) = (queue.group("g").unwrap(), queue.group("s").unwrap());
-    settle(&queue, "g", &claim(&queue, "g", 2).await, Verdict::Ack).await;
+    settle(&queue, "g", &claim_http(&queue, "g", 2).await, Verdict::Ack).await;
     queue.seek(&work, SeekTo::Earliest).await.unwrap();
-    assert_eq!(texts(&claim(&queue, "g", 10).await), ["a", "b", "c"]);
+    assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["a", "b", "c"]);
     queue.commit(&stream, 0, 2).await.unwrap();
-    assert_eq!(texts(&claim(&queue, "s", 10).await), ["c"]);
+    assert_eq!(texts(&claim_http(&queue, "s", 10).await), ["c"]);
     assert_eq!(queue.purge().await.unwrap(), 3);
-    assert!(claim(&queue, "g", 10).await.is_empty());
+    assert!(claim_http(&queue, "g", 10).await.is_empty());
     assert_eq!(queue.depth(), 0);
     put(&queue, &["d"]).await;
-    assert_eq!(texts(&claim(&queue, "g", 10).await), ["d"]);
-    assert_eq!(texts(&claim(&queue, "s", 10).await), ["d"]);
+    assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["d"]);
+    assert_eq!(texts(&claim_http(&queue, "s", 10).await), ["d"]);
 }
 
 #[tokio::test]
@@ -415,11 +307,11 @@ async fn a_queue_in_memory_does_the_same_and_is_empty_after_a_restart() {
     settings.durability = Some(Durability::Memory);
     let (folder, place, queue) = begin(settings).await;
     for n in 0..600 {
-        keyed(&queue, &format!("k{}", n % 7), &n.to_string()).await;
+        put_keyed(&queue, &format!("k{}", n % 7), &n.to_string()).await;
     }
     let mut seen = 0;
     loop {
-        let taken = claim(&queue, "g", 100).await;
+        let taken = claim_http(&queue, "g", 100).await;
         if taken.is_empty() {
             break;
         }
@@ -428,25 +320,18 @@ async fn a_queue_in_memory_does_the_same_and_is_empty_after_a_restart() {
     }
     assert_eq!((seen, queue.depth()), (600, 0));
     put(&queue, &["last"]).await;
-    place.stop().await;
-    let place = open(folder.path()).await;
-    let queue = place.queues.get("q").unwrap();
-    assert!(claim(&queue, "g", 10).await.is_empty());
+    let (_place, queue) = restarted(place, folder.path()).await;
+    assert!(claim_http(&queue, "g", 10).await.is_empty());
     put(&queue, &["new"]).await;
-    assert_eq!(texts(&claim(&queue, "g", 10).await), ["new"]);
+    assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["new"]);
 }
 
 #[tokio::test]
 async fn what_was_settled_is_let_go() {
     let (_folder, _place, queue) = begin(work(1)).await;
     put(&queue, &["a", "b", "c"]).await;
-    settle(&queue, "g", &claim(&queue, "g", 2).await, Verdict::Ack).await;
-    let gone = async {
-        while queue.stats().partitions[0].0 < 2 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
+    settle(&queue, "g", &claim_http(&queue, "g", 2).await, Verdict::Ack).await;
+    until("what was settled goes", async || queue.stats().partitions[0].0 >= 2).await;
     assert_eq!(queue.stats().retained, 1);
     assert_eq!(queue.browse(None, None, 10).await.unwrap().len(), 1);
 }
@@ -458,10 +343,7 @@ async fn a_group_that_nobody_declared_goes_when_it_has_long_had_no_member_and_wh
     let (folder, place, queue) = begin(settings).await;
     let joined = GroupSettings::new("joined", GroupMode::Work);
     let group = place.queues.join_group(&queue, joined).await.unwrap();
-    queue
-        .claim(&group, "c", MemberKind::Pipeline, ClaimWant::default())
-        .await
-        .unwrap();
+    claim(&queue, "joined", 1).await;
     place.later(Duration::from_secs(7200));
     queue.look_after_now().await;
     assert!(queue.group("joined").is_ok(), "it has a member");
@@ -474,7 +356,7 @@ async fn a_group_that_nobody_declared_goes_when_it_has_long_had_no_member_and_wh
     assert!(queue.group("declared").is_ok());
     place.kill();
     let place = open(folder.path()).await;
-    assert!(place.queues.get("q").unwrap().group("joined").is_err());
+    assert!(place.queue().group("joined").is_err());
 }
 
 #[tokio::test]
@@ -496,10 +378,7 @@ async fn a_call_that_is_given_up_stores_its_message_if_it_had_begun_to_and_leave
     }
     let mut claimed = Vec::new();
     for _ in 0..200 {
-        let want = ClaimWant {
-            wait: Duration::from_millis(50),
-            ..ClaimWant::default()
-        };
+        let want = waiting_for(Duration::from_millis(50));
         claimed.extend(queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap());
         if claimed.len() == 2 {
             break;
@@ -513,12 +392,7 @@ async fn a_call_that_is_given_up_stores_its_message_if_it_had_begun_to_and_leave
     let mut waiting = Box::pin(queue.produce(with_id("two")));
     assert!(futures::poll!(waiting.as_mut()).is_pending());
     drop(waiting);
-    for delivery in claimed {
-        let offset = delivery.message.offset;
-        queue
-            .ack(&group, delivery.partition, offset, delivery.delivery)
-            .unwrap();
-    }
+    ack(&queue, "g", &claimed);
     assert_eq!(queue.depth(), 0);
     let again = queue.produce(with_id("two")).await.unwrap();
     assert!(!again.repeated);
@@ -603,10 +477,7 @@ async fn a_claim_that_waits_ends_when_the_queue_is_paused() {
     let group = queue.group("g").unwrap();
     let waiting = tokio::spawn({
         let (queue, group) = (queue.clone(), group.clone());
-        let want = ClaimWant {
-            wait: Duration::from_secs(60),
-            ..ClaimWant::default()
-        };
+        let want = waiting_for(Duration::from_secs(60));
         async move { queue.claim(&group, "c", MemberKind::Http, want).await }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -634,10 +505,7 @@ async fn a_claim_whose_leases_cannot_be_stored_has_taken_nothing() {
         .find(|id| id.queue == 16 | 1 << 31)
         .unwrap();
     place.log.remove(state).await.unwrap();
-    let want = ClaimWant {
-        max: 10,
-        ..ClaimWant::default()
-    };
+    let want = up_to(10);
     let group = queue.group("g").unwrap();
     // Twice: a lease that had stayed would be counted.
     for _ in 0..2 {
@@ -657,14 +525,14 @@ async fn a_claim_whose_leases_cannot_be_stored_has_taken_nothing() {
 async fn a_batch_is_acked_over_partitions_but_for_what_somebody_else_has() {
     let (_folder, place, queue) = begin(work(3)).await;
     for n in 0..30 {
-        keyed(&queue, &n.to_string(), "x").await;
+        put_keyed(&queue, &n.to_string(), "x").await;
     }
-    let first = claim(&queue, "g", 30).await;
+    let first = claim_http(&queue, "g", 30).await;
     assert_eq!(first.len(), 30);
     let receipts: Vec<Receipt> = first.iter().map(|delivery| receipt(&queue, delivery)).collect();
     let group = queue.group("g").unwrap();
     settle(&queue, "g", &first[..1], NACK_NOW).await;
-    let again = claim(&queue, "g", 30).await;
+    let again = claim_http(&queue, "g", 30).await;
     assert_eq!(again.len(), 1);
     queue.ack_all(&group, receipts.iter()).unwrap();
     assert_eq!((group.backlog(), group.acked()), (1, 29));

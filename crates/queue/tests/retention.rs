@@ -4,75 +4,19 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use support::{Place, open};
+use support::{begin, claim, kept, keyed, letters, put_keyed, reason, reopened, settings, text, texts, until};
 use thalweg_log::Durability;
-use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
-use thalweg_queue::{ClaimWant, DeadFilter, Delivery, Message, NewMessage, Queue};
+use thalweg_queue::NewMessage;
+use thalweg_queue::settings::{GroupMode, QueueSettings, RetentionMode};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn settings(partitions: u32, groups: &[(&str, GroupMode)]) -> QueueSettings {
-    QueueSettings {
-        partitions,
-        groups: groups
-            .iter()
-            .map(|(name, mode)| GroupSettings::new(name, *mode))
-            .collect(),
-        ..QueueSettings::default()
-    }
-}
 
 fn policy(partitions: u32, groups: &[(&str, GroupMode)]) -> QueueSettings {
     let mut settings = settings(partitions, groups);
     settings.retention.mode = RetentionMode::Policy;
     settings
-}
-
-async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let queue = place.queues.create("q", settings).await.unwrap();
-    (folder, place, queue)
-}
-
-async fn put(queue: &Arc<Queue>, key: &str, text: &str) {
-    let sent = NewMessage {
-        key: Some(key.as_bytes().to_vec().into()),
-        ..NewMessage::of(text.as_bytes().to_vec())
-    };
-    queue.produce(sent).await.unwrap();
-}
-
-async fn claim(queue: &Arc<Queue>, group: &str, max: u32) -> Vec<Delivery> {
-    let want = ClaimWant {
-        max,
-        ..ClaimWant::default()
-    };
-    let group = queue.group(group).unwrap();
-    queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap()
-}
-
-fn text(message: &Message) -> String {
-    String::from_utf8(message.payload.to_vec()).unwrap()
-}
-
-async fn kept(queue: &Arc<Queue>) -> Vec<String> {
-    let found = queue.browse(None, None, 10_000).await.unwrap();
-    found.iter().map(|(_, message)| text(message)).collect()
-}
-
-async fn until(what: &str, is: impl AsyncFn() -> bool) {
-    let waited = async {
-        while !is().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(20), waited).await;
-    assert!(waited.is_ok(), "{what}");
 }
 
 #[tokio::test]
@@ -83,12 +27,12 @@ async fn the_limit_of_number_is_that_of_the_queue_and_takes_the_oldest_of_all_pa
         settings.durability = Some(durability);
         let (_folder, _place, queue) = begin(settings).await;
         for n in 0..100 {
-            put(&queue, "one", &n.to_string()).await;
+            put_keyed(&queue, "one", &n.to_string()).await;
         }
         queue.look_after_now().await;
         assert_eq!(kept(&queue).await.len(), 100, "within its limits nothing goes");
         for n in 100..107 {
-            put(&queue, &format!("key {n}"), &n.to_string()).await;
+            put_keyed(&queue, &format!("key {n}"), &n.to_string()).await;
         }
         until("the limit holds", async || queue.stats().retained == 100).await;
         let mut left: Vec<u32> = kept(&queue).await.iter().map(|text| text.parse().unwrap()).collect();
@@ -102,10 +46,7 @@ async fn the_limit_of_bytes_is_that_of_the_queue() {
     let mut settings = policy(10, &[]);
     settings.retention.max_bytes = 100_000;
     let (_folder, _place, queue) = begin(settings).await;
-    let sent = |n: u8| NewMessage {
-        key: Some(b"one".to_vec().into()),
-        ..NewMessage::of(vec![n; 9900])
-    };
+    let sent = |n: u8| keyed("one", vec![n; 9900]);
     for n in 0..10 {
         queue.produce(sent(n)).await.unwrap();
     }
@@ -127,15 +68,13 @@ async fn what_retention_took_is_in_no_streams_depth() {
         settings.durability = Some(durability);
         let (folder, place, queue) = begin(settings).await;
         for n in 0..20 {
-            put(&queue, "k", &n.to_string()).await;
+            put_keyed(&queue, "k", &n.to_string()).await;
         }
         until("the limit holds", async || queue.stats().retained == 5).await;
         until("the depth follows", async || queue.depth() == 5).await;
-        put(&queue, "k", "20").await;
+        put_keyed(&queue, "k", "20").await;
         if durability == Durability::Fsync {
-            place.kill();
-            let place = open(folder.path()).await;
-            let queue = place.queues.get("q").unwrap();
+            let (_place, queue) = reopened(place, folder.path()).await;
             until("the depth is the same", async || {
                 queue.depth() == queue.stats().retained
             })
@@ -156,7 +95,7 @@ async fn what_a_work_group_has_not_settled_stays_and_a_stream_may_be_protected_t
         settings.retention.protect_streams = protect;
         let (_folder, _place, queue) = begin(settings).await;
         for n in 0..5 {
-            put(&queue, "k", &n.to_string()).await;
+            put_keyed(&queue, "k", &n.to_string()).await;
         }
         until("retention has looked", async || {
             queue.look_after_now().await;
@@ -177,9 +116,9 @@ async fn what_is_too_old_is_seen_no_more_and_goes_by_itself() {
         let mut settings = policy(2, groups);
         settings.retention.max_age = 100 * SECOND;
         let (_folder, place, queue) = begin(settings).await;
-        put(&queue, "a", "old").await;
+        put_keyed(&queue, "a", "old").await;
         place.later(50 * SECOND);
-        put(&queue, "b", "young").await;
+        put_keyed(&queue, "b", "young").await;
         assert_eq!(kept(&queue).await.len(), 2);
         place.later(51 * SECOND);
         assert_eq!(kept(&queue).await, ["young"]);
@@ -188,7 +127,7 @@ async fn what_is_too_old_is_seen_no_more_and_goes_by_itself() {
     let mut settings = policy(1, &[]);
     settings.retention.max_age = SECOND;
     let (_folder, _place, queue) = begin(settings).await;
-    put(&queue, "a", "x").await;
+    put_keyed(&queue, "a", "x").await;
     until("it goes though nobody looks", async || queue.stats().retained == 0).await;
 }
 
@@ -197,12 +136,10 @@ async fn without_groups_a_message_lives_as_long_as_it_says_from_when_it_is_due()
     let mut short = settings(1, &[]);
     short.ttl = 2 * SECOND;
     let (_folder, place, queue) = begin(short).await;
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
-    put(&queue, "k", "now").await;
+    let now = place.now();
+    put_keyed(&queue, "k", "now").await;
     let later = NewMessage {
-        not_before: Some((now + 400 * SECOND).as_micros() as i64),
+        not_before: Some(now + (400 * SECOND).as_micros() as i64),
         ..NewMessage::of("later")
     };
     queue.produce(later).await.unwrap();
@@ -223,26 +160,23 @@ async fn what_expires_while_nobody_claims_makes_room_and_becomes_a_dead_letter()
         short.max_depth = 2;
         short.dlq.on_expire = true;
         let (folder, mut place, mut queue) = begin(short).await;
-        put(&queue, "a", "1").await;
-        put(&queue, "b", "2").await;
+        put_keyed(&queue, "a", "1").await;
+        put_keyed(&queue, "b", "2").await;
         if restarted {
-            place.kill();
-            place = open(folder.path()).await;
-            queue = place.queues.get("q").unwrap();
+            (place, queue) = reopened(place, folder.path()).await;
         }
         until("they expire though nobody looks", async || queue.depth() == 0).await;
-        put(&queue, "a", "3").await;
-        put(&queue, "a", "4").await;
+        put_keyed(&queue, "a", "3").await;
+        put_keyed(&queue, "a", "4").await;
         place.later(2 * SECOND);
         // Before a producer is refused, too.
-        put(&queue, "a", "5").await;
+        put_keyed(&queue, "a", "5").await;
         assert_eq!(queue.depth(), 1);
         let group = queue.group("g").unwrap();
         assert_eq!(group.counters().expired.load(std::sync::atomic::Ordering::Relaxed), 4);
-        let letters = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap().letters;
+        let letters = letters(&queue).await;
         assert_eq!(letters.len(), 4);
-        let reason = letters[0].properties.as_ref().get("x-dlq-reason");
-        assert_eq!(reason, Some("expired"));
+        assert_eq!(reason(&letters[0]), Some("expired"));
         place.stop().await;
     }
 }
@@ -253,12 +187,12 @@ async fn what_expires_before_it_is_claimed_is_not_handed_out() {
     short.ttl = 10 * SECOND;
     short.dlq.on_expire = true;
     let (_folder, place, queue) = begin(short).await;
-    put(&queue, "a", "old").await;
+    put_keyed(&queue, "a", "old").await;
     place.later(11 * SECOND);
-    put(&queue, "a", "new").await;
+    put_keyed(&queue, "a", "new").await;
     let taken = claim(&queue, "g", 10).await;
-    assert_eq!(taken.iter().map(|of| text(&of.message)).collect::<Vec<_>>(), ["new"]);
+    assert_eq!(texts(&taken), ["new"]);
     queue.look_after_now().await;
-    let letters = queue.dead_page(&DeadFilter::default(), None, 10).await.unwrap().letters;
+    let letters = letters(&queue).await;
     assert_eq!(letters.iter().map(text).collect::<Vec<_>>(), ["old"]);
 }

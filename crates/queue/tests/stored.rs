@@ -5,20 +5,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use support::{claim_http_as, log_options, nack_in, queues_in, settings, settle, up_to};
 use thalweg_log::disk::Folder;
-use thalweg_log::{Durability, EmbeddedLog, LogOptions, Micros};
-use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{
-    ClaimWant, Clock, Delivery, MessageId, NewMessage, Queue, Queues, QueuesOptions, Receipt, Verdict,
-};
+use thalweg_log::{EmbeddedLog, LogOptions, Micros};
+use thalweg_queue::settings::{GroupMode, QueueSettings};
+use thalweg_queue::{Clock, NewMessage, Queues, Verdict};
 
 const FILE: u64 = 64 << 10;
 const MESSAGES: u64 = 120;
+const CONSUMER: &str = "consumer";
 
 /// The moment at which the fixture was written, so that nothing in it has run out.
 struct Then;
@@ -33,70 +34,29 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../log/tests/fixtures/format-1")
 }
 
-async fn open(folder: &Path) -> (Queues, Arc<EmbeddedLog>) {
+async fn open_small_files(folder: &Path) -> (Queues, Arc<EmbeddedLog>) {
     let options = LogOptions {
-        file_bytes: FILE,
-        first_file_bytes: FILE,
-        min_free_bytes: Some(0),
-        spare: 1,
         files_max: 2,
         scrub: Duration::ZERO,
-        ..LogOptions::default()
+        ..log_options(FILE, FILE)
     };
     let log = Arc::new(EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap());
-    let options = QueuesOptions {
-        durability: Durability::Fsync,
-        auto_create: false,
-        memory_bytes: u64::MAX,
-    };
-    let queues = Queues::open(log.clone(), Arc::new(Then), options).await.unwrap();
+    let queues = queues_in(log.clone(), Arc::new(Then), u64::MAX).await;
     (queues, log)
-}
-
-async fn claim(queue: &Arc<Queue>, group: &str, max: u32) -> Vec<Delivery> {
-    let want = ClaimWant {
-        max,
-        ..ClaimWant::default()
-    };
-    let group = queue.group(group).unwrap();
-    queue.claim(&group, "consumer", MemberKind::Http, want).await.unwrap()
-}
-
-async fn settle(queue: &Arc<Queue>, group: &str, delivery: &Delivery, verdict: Verdict) {
-    let receipt = Receipt {
-        id: MessageId {
-            queue: queue.name().clone(),
-            partition: delivery.partition,
-            offset: delivery.message.offset,
-        },
-        delivery: delivery.delivery,
-    };
-    let group = queue.group(group).unwrap();
-    let settled = queue.settle(&group, vec![(receipt, verdict)], true).await.unwrap();
-    assert!(settled.failed.is_empty(), "{:?}", settled.failed);
 }
 
 fn payload(n: u64) -> Vec<u8> {
     format!("message {n} {}", "x".repeat(900 + n as usize)).into_bytes()
 }
 
-fn nacked() -> Verdict {
-    Verdict::Nack {
-        delay: Some(Duration::from_hours(1)),
-        reason: None,
-    }
-}
-
 /// Of a hundred and twenty messages the first is acked, the second waits, the third is dead, two are leased.
 async fn write(folder: &Path) {
-    let (queues, log) = open(folder).await;
+    let (queues, log) = open_small_files(folder).await;
     let groups = [("work", GroupMode::Work), ("stream", GroupMode::Stream)];
     let settings = QueueSettings {
-        partitions: 1,
         max_depth: 12_345,
         ttl: Duration::ZERO,
-        groups: groups.map(|(name, mode)| GroupSettings::new(name, mode)).into(),
-        ..QueueSettings::default()
+        ..settings(1, &groups)
     };
     let queue = queues.create("jobs", settings).await.unwrap();
     for n in 0..MESSAGES {
@@ -106,14 +66,14 @@ async fn write(folder: &Path) {
         };
         queue.produce(message).await.unwrap();
     }
-    let leased = claim(&queue, "work", 5).await;
-    settle(&queue, "work", &leased[0], Verdict::Ack).await;
-    settle(&queue, "work", &leased[1], nacked()).await;
+    let leased = claim_http_as(&queue, "work", CONSUMER, up_to(5)).await;
+    settle(&queue, "work", &leased[..1], Verdict::Ack).await;
+    settle(&queue, "work", &leased[1..2], nack_in(Duration::from_hours(1))).await;
     let reason = Some("bad".into());
-    settle(&queue, "work", &leased[2], Verdict::Reject { reason }).await;
-    let read = claim(&queue, "stream", 7).await;
+    settle(&queue, "work", &leased[2..3], Verdict::Reject { reason }).await;
+    let read = claim_http_as(&queue, "stream", CONSUMER, up_to(7)).await;
     for delivery in &read {
-        settle(&queue, "stream", delivery, Verdict::Ack).await;
+        settle(&queue, "stream", std::slice::from_ref(delivery), Verdict::Ack).await;
     }
     queues.create("gone", QueueSettings::default()).await.unwrap();
     queues.remove("gone", true).await.unwrap();
@@ -158,7 +118,7 @@ async fn a_log_of_the_first_format_is_read_with_its_messages_groups_and_queues()
     unpack(folder.path());
     let whole = thalweg_log::check(&Folder::open(folder.path()).unwrap(), &mut |_, _| {}).unwrap();
     assert!(whole.is_whole(), "{:?}", whole.findings);
-    let (queues, log) = open(folder.path()).await;
+    let (queues, log) = open_small_files(folder.path()).await;
     let mut names: Vec<String> = queues.all().iter().map(|queue| queue.name().to_string()).collect();
     names.sort();
     assert_eq!(names, ["dlq.jobs", "jobs"]);
@@ -185,9 +145,9 @@ async fn a_log_of_the_first_format_is_read_with_its_messages_groups_and_queues()
     let work = stats.groups.iter().find(|group| group.name == "work").unwrap();
     assert_eq!(work.backlog, MESSAGES - 2);
     assert_eq!((work.counts.leased, work.counts.waiting), (2, 1), "{:?}", work.counts);
-    let next = claim(&queue, "work", 1).await;
+    let next = claim_http_as(&queue, "work", CONSUMER, up_to(1)).await;
     assert_eq!((next[0].message.offset, next[0].delivery), (5, 1));
-    let stream = claim(&queue, "stream", 1).await;
+    let stream = claim_http_as(&queue, "stream", CONSUMER, up_to(1)).await;
     assert_eq!(stream[0].message.offset, 7);
     queues.close().await;
     log.close();

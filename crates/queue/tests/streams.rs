@@ -7,47 +7,24 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{Place, open};
+use support::{Place, begin, claim_http_as, put, settings, texts, up_to, waiting_for};
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::message::{TARGET_GROUP, TOPIC};
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{ClaimWant, NewMessage, Queue, Receipt, Verdict};
+use thalweg_queue::settings::GroupMode;
+use thalweg_queue::{NewMessage, Queue, Receipt, Verdict};
 
 /// A queue of one partition with the stream group "s".
-async fn begin(filter: Option<&str>) -> (tempfile::TempDir, Place, Arc<Queue>) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let group = GroupSettings {
-        filter: filter.map(Into::into),
-        ..GroupSettings::new("s", GroupMode::Stream)
-    };
-    let settings = QueueSettings {
-        partitions: 1,
-        groups: vec![group],
-        ..QueueSettings::default()
-    };
-    let queue = place.queues.create("q", settings).await.unwrap();
-    (folder, place, queue)
-}
-
-async fn put(queue: &Arc<Queue>, texts: &[&str]) {
-    for text in texts {
-        queue.produce(NewMessage::of(text.as_bytes().to_vec())).await.unwrap();
-    }
+async fn begin_stream(filter: Option<&str>) -> (tempfile::TempDir, Place, Arc<Queue>) {
+    let mut settings = settings(1, &[("s", GroupMode::Stream)]);
+    settings.groups[0].filter = filter.map(Into::into);
+    begin(settings).await
 }
 
 async fn read(queue: &Arc<Queue>, consumer: &str, max: u32) -> Vec<String> {
-    let want = ClaimWant {
-        max,
-        ..ClaimWant::default()
-    };
-    let group = queue.group("s").unwrap();
-    let read = queue.claim(&group, consumer, MemberKind::Http, want).await.unwrap();
-    let text = |payload: &[u8]| String::from_utf8(payload.to_vec()).unwrap();
-    read.iter().map(|delivery| text(&delivery.message.payload)).collect()
+    texts(&claim_http_as(queue, "s", consumer, up_to(max)).await)
 }
 
-async fn ack(queue: &Arc<Queue>, offsets: &[u64]) {
+async fn ack_offsets(queue: &Arc<Queue>, offsets: &[u64]) {
     let receipt = |offset: &u64| -> Receipt { format!("q:0:{offset}:1").parse().unwrap() };
     let verdicts = offsets.iter().map(|offset| (receipt(offset), Verdict::Ack)).collect();
     let settled = queue.settle(&queue.group("s").unwrap(), verdicts, true).await.unwrap();
@@ -68,22 +45,22 @@ async fn later(place: &Place, queue: &Arc<Queue>, time: Duration) {
 
 #[tokio::test]
 async fn what_a_reader_left_without_ack_comes_to_the_next_reader_and_its_late_acks_count() {
-    let (_folder, place, queue) = begin(None).await;
+    let (_folder, place, queue) = begin_stream(None).await;
     put(&queue, &["a", "b", "c", "d"]).await;
     assert_eq!(read(&queue, "a", 3).await, ["a", "b", "c"]);
-    ack(&queue, &[1]).await;
+    ack_offsets(&queue, &[1]).await;
     assert!(read(&queue, "b", 10).await.is_empty(), "one reads at a time");
     later(&place, &queue, Duration::from_secs(31)).await;
     // What was acked is done, whoever reads.
     assert_eq!(read(&queue, "b", 2).await, ["a", "c"]);
-    ack(&queue, &[0, 2]).await;
+    ack_offsets(&queue, &[0, 2]).await;
     assert_eq!(committed(&queue), 3);
     assert_eq!(read(&queue, "b", 10).await, ["d"]);
 }
 
 #[tokio::test]
 async fn a_reader_that_comes_back_after_its_time_reads_from_the_commit_again() {
-    let (_folder, place, queue) = begin(None).await;
+    let (_folder, place, queue) = begin_stream(None).await;
     put(&queue, &["a", "b"]).await;
     assert_eq!(read(&queue, "a", 10).await, ["a", "b"]);
     assert!(read(&queue, "a", 10).await.is_empty());
@@ -93,7 +70,7 @@ async fn a_reader_that_comes_back_after_its_time_reads_from_the_commit_again() {
 
 #[tokio::test]
 async fn a_reader_that_has_messages_goes_on_behind_them_and_commits_nothing_by_that() {
-    let (_folder, place, queue) = begin(None).await;
+    let (_folder, place, queue) = begin_stream(None).await;
     put(&queue, &["a", "b", "c", "d", "e"]).await;
     assert_eq!(read(&queue, "a", 4).await.len(), 4);
     let group = queue.group("s").unwrap();
@@ -104,7 +81,7 @@ async fn a_reader_that_has_messages_goes_on_behind_them_and_commits_nothing_by_t
     first.read_again([0].into_iter());
     assert_eq!(read(&queue, "a", 10).await, ["d", "e"]);
     assert_eq!(committed(&queue), 0);
-    ack(&queue, &[0, 1, 2, 3]).await;
+    ack_offsets(&queue, &[0, 1, 2, 3]).await;
     assert_eq!(committed(&queue), 4);
     second.read_again([0].into_iter());
     assert_eq!(read(&queue, "a", 10).await, ["e"]);
@@ -114,7 +91,7 @@ async fn a_reader_that_has_messages_goes_on_behind_them_and_commits_nothing_by_t
 
 #[tokio::test]
 async fn a_reader_to_whom_the_partition_does_not_belong_moves_nobodys_position() {
-    let (_folder, place, queue) = begin(None).await;
+    let (_folder, place, queue) = begin_stream(None).await;
     put(&queue, &["a", "b", "c"]).await;
     assert_eq!(read(&queue, "a", 1).await, ["a"]);
     place.later(Duration::from_millis(200));
@@ -126,7 +103,7 @@ async fn a_reader_to_whom_the_partition_does_not_belong_moves_nobodys_position()
 
 #[tokio::test]
 async fn a_stream_passes_over_what_expired_or_is_not_for_it() {
-    let (_folder, place, queue) = begin(Some("plant/+")).await;
+    let (_folder, place, queue) = begin_stream(Some("plant/+")).await;
     let message = |text: &str, topic: &str, more: Option<(&str, &str)>| NewMessage {
         properties: [(TOPIC, topic)].into_iter().chain(more).collect(),
         ..NewMessage::of(text.as_bytes().to_vec())
@@ -144,16 +121,16 @@ async fn a_stream_passes_over_what_expired_or_is_not_for_it() {
     queue.produce(message("f", "office/1", None)).await.unwrap();
     place.later(Duration::from_secs(6));
     assert_eq!(read(&queue, "a", 10).await, ["a", "e"]);
-    ack(&queue, &[0, 4]).await;
+    ack_offsets(&queue, &[0, 4]).await;
     assert_eq!(committed(&queue), 6, "what was passed over is done");
     assert_eq!(queue.group("s").unwrap().backlog(), 0);
 }
 
 #[tokio::test]
 async fn a_stream_waits_at_a_delayed_message_until_its_time() {
-    let (_folder, place, queue) = begin(None).await;
+    let (_folder, place, queue) = begin_stream(None).await;
     put(&queue, &["a"]).await;
-    let now = thalweg_queue::Clock::now(&*place.clock);
+    let now = place.now();
     let delayed = NewMessage {
         not_before: Some(now + 60_000_000),
         ..NewMessage::of("b")
@@ -168,18 +145,13 @@ async fn a_stream_waits_at_a_delayed_message_until_its_time() {
 
 #[tokio::test]
 async fn whoever_waits_for_a_delayed_message_of_a_stream_gets_it_when_its_time_comes() {
-    let (_folder, place, queue) = begin(None).await;
-    let now = thalweg_queue::Clock::now(&*place.clock);
+    let (_folder, place, queue) = begin_stream(None).await;
+    let now = place.now();
     let delayed = NewMessage {
         not_before: Some(now + 300_000),
         ..NewMessage::of("a")
     };
     queue.produce(delayed).await.unwrap();
-    let want = ClaimWant {
-        wait: Duration::from_secs(60),
-        ..ClaimWant::default()
-    };
-    let group = queue.group("s").unwrap();
-    let read = queue.claim(&group, "a", MemberKind::Http, want).await.unwrap();
+    let read = claim_http_as(&queue, "s", "a", waiting_for(Duration::from_secs(60))).await;
     assert_eq!(read.len(), 1);
 }

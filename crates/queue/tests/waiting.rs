@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::open;
+use support::{Place, Random, begin, waiting_for, work};
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, Ordering as Order, QueueSettings};
+use thalweg_queue::settings::{Ordering as Order, QueueSettings};
 use thalweg_queue::{ClaimWant, Group, NewMessage, Queue};
 
 const MESSAGES: u64 = 3000;
@@ -21,28 +21,13 @@ const CONSUMERS: u64 = 30;
 const FOR_EVER: Duration = Duration::from_secs(3600);
 const GIVEN_UP: Duration = Duration::from_secs(100);
 
-/// Small numbers, the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % limit
-    }
-}
-
-async fn queue_of(ordering: Order, durability: Durability) -> (tempfile::TempDir, support::Place, Arc<Queue>) {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
+async fn begin_with(ordering: Order, durability: Durability) -> (tempfile::TempDir, Place, Arc<Queue>) {
     let settings = QueueSettings {
-        partitions: 4,
         ordering,
         durability: Some(durability),
-        groups: vec![GroupSettings::new("g", GroupMode::Work)],
-        ..QueueSettings::default()
+        ..work(4)
     };
-    let queue = place.queues.create("q", settings).await.unwrap();
-    (folder, place, queue)
+    begin(settings).await
 }
 
 /// Takes up to three at a time and acks them; gives up now and then.
@@ -85,7 +70,7 @@ async fn no_message_waits_for_a_consumer_that_waits_for_it() {
         (Order::Partition, Durability::Os),
         (Order::Strict, Durability::Os),
     ] {
-        let (_folder, place, queue) = queue_of(ordering, durability).await;
+        let (_folder, place, queue) = begin_with(ordering, durability).await;
         let (group, acked) = (queue.group("g").unwrap(), Arc::new(AtomicU64::new(0)));
         let consumers: Vec<_> = (0..CONSUMERS)
             .map(|number| tokio::spawn(consume(queue.clone(), group.clone(), number, acked.clone())))
@@ -128,17 +113,14 @@ async fn no_message_waits_for_a_consumer_that_waits_for_it() {
 fn waiting_for_one(queue: &Arc<Queue>, group: &Arc<Group>, name: &'static str) -> tokio::task::JoinHandle<usize> {
     let (queue, group) = (queue.clone(), group.clone());
     tokio::spawn(async move {
-        let want = ClaimWant {
-            wait: FOR_EVER,
-            ..ClaimWant::default()
-        };
+        let want = waiting_for(FOR_EVER);
         let taken = queue.claim(&group, name, MemberKind::Pipeline, want).await;
         taken.unwrap().len()
     })
 }
 
 /// Lets the other tasks go on until they wait; shares are dealt anew after the joins.
-async fn all_wait(place: &support::Place, queue: &Arc<Queue>) {
+async fn all_wait(place: &Place, queue: &Arc<Queue>) {
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         place.later(Duration::from_secs(1));
@@ -150,7 +132,7 @@ async fn all_wait(place: &support::Place, queue: &Arc<Queue>) {
 #[tokio::test]
 async fn whoever_leaves_messages_calls_the_next() {
     for durability in [Durability::Memory, Durability::Os] {
-        let (_folder, place, queue) = queue_of(Order::None, durability).await;
+        let (_folder, place, queue) = begin_with(Order::None, durability).await;
         let group = queue.group("g").unwrap();
         let names = ["a", "b", "c", "d", "e"];
         let tasks: Vec<_> = names.map(|name| waiting_for_one(&queue, &group, name)).into();
@@ -169,7 +151,7 @@ async fn whoever_leaves_messages_calls_the_next() {
 async fn a_claim_that_is_given_up_after_it_was_called_calls_the_next() {
     // Of two one is called; in one of the two rounds it is the one that is given up.
     for given_up in [0, 1] {
-        let (_folder, place, queue) = queue_of(Order::None, Durability::Memory).await;
+        let (_folder, place, queue) = begin_with(Order::None, Durability::Memory).await;
         let group = queue.group("g").unwrap();
         let mut tasks = vec![
             waiting_for_one(&queue, &group, "a"),

@@ -1,0 +1,150 @@
+//! Queues on a log, with a clock that can be set ahead, and their end and new start.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use thalweg_log::disk::{Disk, Folder};
+use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions, Micros};
+use thalweg_queue::settings::QueueSettings;
+use thalweg_queue::{Clock, Queue, Queues, QueuesOptions};
+
+/// Goes on by itself, and further when it is told to.
+#[derive(Default)]
+pub struct TestClock {
+    ahead: AtomicI64,
+}
+
+impl TestClock {
+    /// So much time goes by.
+    pub fn later(&self, time: Duration) {
+        self.ahead.fetch_add(time.as_micros() as i64, Ordering::SeqCst);
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Micros {
+        let since = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        since.as_micros() as Micros + self.ahead.load(Ordering::SeqCst)
+    }
+}
+
+/// A process that has a log open, and the queues in it.
+pub struct Place {
+    pub queues: Queues,
+    pub log: Arc<EmbeddedLog>,
+    pub clock: Arc<TestClock>,
+}
+
+/// A new queue "q" in a folder that goes with the first of these.
+pub async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let queue = place.queues.create("q", settings).await.unwrap();
+    (folder, place, queue)
+}
+
+/// With the time as it is, and more memory than anybody needs.
+pub async fn open(folder: &Path) -> Place {
+    open_later(folder, Duration::ZERO).await
+}
+
+/// With a clock that is so much ahead.
+pub async fn open_later(folder: &Path, ahead: Duration) -> Place {
+    open_folder(folder, ahead, u64::MAX).await
+}
+
+/// With so much memory for queues in memory.
+pub async fn open_small(folder: &Path, memory_bytes: u64) -> Place {
+    open_folder(folder, Duration::ZERO, memory_bytes).await
+}
+
+async fn open_folder(folder: &Path, ahead: Duration, memory_bytes: u64) -> Place {
+    let disk = Arc::new(Folder::open(folder).unwrap());
+    open_on(disk, &log_options(4 << 20, 1 << 20), ahead, memory_bytes).await
+}
+
+/// On any disk.
+pub async fn open_on(disk: Arc<dyn Disk>, options: &LogOptions, ahead: Duration, memory_bytes: u64) -> Place {
+    let log = Arc::new(EmbeddedLog::open(disk, 7, options).unwrap());
+    let clock = Arc::new(TestClock::default());
+    clock.later(ahead);
+    let queues = queues_in(log.clone(), clock.clone(), memory_bytes).await;
+    Place { queues, log, clock }
+}
+
+/// Files of these sizes and one to spare, however little room the disk has.
+pub fn log_options(file_bytes: u64, first_file_bytes: u64) -> LogOptions {
+    LogOptions {
+        file_bytes,
+        first_file_bytes,
+        min_free_bytes: Some(0),
+        spare: 1,
+        ..LogOptions::default()
+    }
+}
+
+/// Queues that say what is stored only when it is on the disk.
+pub async fn queues_in(log: Arc<dyn Log>, clock: Arc<dyn Clock>, memory_bytes: u64) -> Queues {
+    let options = QueuesOptions {
+        durability: Durability::Fsync,
+        auto_create: false,
+        memory_bytes,
+    };
+    Queues::open(log, clock, options).await.unwrap()
+}
+
+/// The place and its queue "q" after `kill -9` and a new start.
+pub async fn reopened(place: Place, folder: &Path) -> (Place, Arc<Queue>) {
+    place.kill();
+    let place = open(folder).await;
+    let queue = place.queue();
+    (place, queue)
+}
+
+/// The place and its queue "q" after a clean end and a new start.
+pub async fn restarted(place: Place, folder: &Path) -> (Place, Arc<Queue>) {
+    place.stop().await;
+    let place = open(folder).await;
+    let queue = place.queue();
+    (place, queue)
+}
+
+impl Place {
+    /// That of [`begin`].
+    pub fn queue(&self) -> Arc<Queue> {
+        self.queues.get("q").unwrap()
+    }
+
+    /// As by `kill -9`: nothing is said to anybody.
+    pub fn kill(self) {
+        self.log.close();
+    }
+
+    /// The queues store what they know first.
+    pub async fn stop(self) {
+        self.queues.close().await;
+        self.log.close();
+    }
+
+    /// As it is killed or, if `clean`, stopped.
+    pub async fn end(self, clean: bool) {
+        match clean {
+            true => self.stop().await,
+            false => self.kill(),
+        }
+    }
+
+    /// So much time goes by for the queues.
+    pub fn later(&self, time: Duration) {
+        self.clock.later(time);
+    }
+
+    /// As the queues see it.
+    pub fn now(&self) -> Micros {
+        self.clock.now()
+    }
+}
