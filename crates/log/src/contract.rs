@@ -73,7 +73,7 @@ pub trait Log: Send + Sync + 'static {
     fn append(&self, unit: Unit, fence: Option<Fence>) -> BoxFuture<'_, Result<Appended>>;
 
     /// Adds records of one kind that go with the next block, within 10 ms, and that nobody waits for. Those of one call
-    /// stay together.
+    /// stay together: `push` may be called twice, to push the same from its beginning.
     fn journal(&self, id: PartitionId, kind: Kind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()>;
 
     /// Returns when what was journaled for these partitions before is as durable as they promise.

@@ -1,6 +1,8 @@
 //! The log on one disk: opened, appended to, read, closed.
 
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
@@ -99,8 +101,13 @@ impl EmbeddedLog {
         let upkeep = Arc::new(Upkeep::new(shelf.clone(), partitions.clone(), policy));
         // The upkeep holds the shelf: a circle would keep both, and all files, for ever.
         let (barrier, failing, news) = (writer.clone(), writer.clone(), Arc::downgrade(&upkeep));
+        let changes = meta.clone();
         shelf.attend_with(Hooks {
-            barrier: Box::new(move |give_up| barrier.barrier(give_up)),
+            barrier: Box::new(move |give_up| {
+                // Whoever journaled first may not have said so yet.
+                barrier.journaled(&changes);
+                barrier.barrier(give_up)
+            }),
             poison: Box::new(move |cause| failing.fail(cause)),
             news: Box::new(move || {
                 if let Some(upkeep) = news.upgrade() {
@@ -209,12 +216,15 @@ impl EmbeddedLog {
         if id == META || id == SCRUBBED {
             return Err(LogError::PartitionExists(id));
         }
-        add_partition(&self.partitions, &self.next_slot, &self.writer, (id, durability))?;
-        let stored = self.change(Change::Created(id, durability)).await;
-        if stored.is_err() {
+        let made = add_partition(&self.partitions, &self.next_slot, &self.writer, (id, durability))?;
+        // Also when nobody waits for it any more: a partition that is not stored must not be found.
+        let unmade = scopeguard::guard(made, |made| {
             self.partitions.write().remove(&id);
-        }
-        stored
+            made.remove();
+        });
+        self.change(Change::Created(id, durability)).await?;
+        scopeguard::ScopeGuard::into_inner(unmade);
+        Ok(())
     }
 
     /// A partition goes, with all that is in it. Durable when this returns.
@@ -306,6 +316,10 @@ impl EmbeddedLog {
 
     /// Returns when all that was appended and journaled so far survives a power cut.
     pub async fn sync(&self) -> Result<()> {
+        let partitions: Vec<_> = self.partitions.read().values().cloned().collect();
+        for partition in partitions.iter().chain([&self.meta]).filter(|one| one.has_journaled()) {
+            self.writer.journaled(partition);
+        }
         self.submit(Parts::new(), Durability::Fsync, 0).await.map(drop)
     }
 
@@ -424,7 +438,11 @@ impl EmbeddedLog {
     /// before which every record was shown to `keep`.
     pub fn rewrite(&self, id: PartitionId, keep: &Keep<'_>) -> Result<Offset> {
         let partition = self.partition(id)?;
-        self.upkeep.rewrite(&partition, keep)
+        let rewritten = self.upkeep.rewrite(&partition, keep);
+        if let Err(error) = &rewritten {
+            self.upkeep.note_outcome(error);
+        }
+        rewritten
     }
 
     /// Shows the records from `from` up to `to` one after the other, until `show` says false, within the rate for what
@@ -435,6 +453,11 @@ impl EmbeddedLog {
             let frames = match self.read(id, at, SCAN_BYTES) {
                 Err(LogError::Gap { to, .. }) => {
                     at = to;
+                    continue;
+                }
+                // Noted; nobody can show what was in it.
+                Err(error @ LogError::Corrupt { .. }) => {
+                    at = self.frame_at(id, at)?.map(|header| header.next()).ok_or(error)?;
                     continue;
                 }
                 frames => frames?,

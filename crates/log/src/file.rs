@@ -296,7 +296,10 @@ impl LogFile {
         if let Some(index) = self.cache.get(&indexed) {
             return Ok(look(&index));
         }
-        let index = Arc::new(self.load_index()?);
+        let index = Arc::new(self.load_index().map_err(|error| match error {
+            LogError::Io { error, .. } => self.corrupt(self.size, format!("the disk cannot read its index: {error}")),
+            error => error,
+        })?);
         self.cache.put(&indexed, &index);
         Ok(look(&index))
     }
@@ -436,8 +439,17 @@ impl LogFile {
         self.with_index(|index| index.last(partition, is))
     }
 
-    /// The body of a frame, as it was written or not at all.
+    /// The body of a frame, as it was written or not at all. A disk that cannot read it has lost it like one that reads
+    /// something else.
     pub fn body(&self, entry: &Entry) -> Result<Bytes> {
+        self.body_as_read(entry).map_err(|error| match error {
+            LogError::Io { error, .. } => self.corrupt(entry.body_at, format!("the disk cannot read it: {error}")),
+            error => error,
+        })
+    }
+
+    /// The same, but that it cannot be read says nothing of what was written.
+    pub fn body_as_read(&self, entry: &Entry) -> Result<Bytes> {
         let len = entry.header.body_len as usize;
         if len > frame::BODY_MAX {
             return Err(self.corrupt(entry.body_at, format!("a frame of {len} bytes cannot be")));

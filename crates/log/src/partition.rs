@@ -390,7 +390,11 @@ impl Partition {
             *last == kind && kind != Kind::Checkpoint && records.len() < PART_RECORDS && records.bytes() < PART_BYTES
         };
         if let Some((_, records)) = journal.parts.back_mut().filter(joins) {
-            return records.push_together(push).map(|()| false);
+            let joined = records.push_together(push);
+            // All of one call may be too much for what there is, but not for a part of its own.
+            if !matches!(joined, Err(LogError::TooLarge { .. })) {
+                return joined.map(|()| false);
+            }
         }
         let mut records = Records::new();
         records.push_together(push)?;
@@ -398,6 +402,11 @@ impl Partition {
             journal.add((kind, records));
         }
         Ok(was_empty && !journal.parts.is_empty())
+    }
+
+    /// Whether something was journaled since the last time.
+    pub fn has_journaled(&self) -> bool {
+        !self.journal.lock().parts.is_empty()
     }
 
     /// What was journaled since the last time.
@@ -474,7 +483,8 @@ mod tests {
         let partition = Partition::new(PartitionId::new(1, 0), 0, Durability::Fsync, 0);
         (0..25_000).for_each(|n| journal(&partition, Kind::State, n));
         // So many at once stay together, whatever there is before them.
-        for start in [25_000, 34_000] {
+        (25_000..29_000).for_each(|n| journal(&partition, Kind::State, n));
+        for start in [29_000, 38_000] {
             let mut push = |records: &mut Records| {
                 (start..start + 9_000u32).try_for_each(|n| records.push(&RecordRef::of(1, &n.to_le_bytes())))
             };
@@ -482,7 +492,7 @@ mod tests {
         }
         let parts = partition.take_journal();
         assert!(parts.iter().all(|(_, part)| part.len() <= SUBMISSION_RECORDS_MAX));
-        assert_eq!(numbers(&parts), (0..43_000).collect::<Vec<_>>());
+        assert_eq!(numbers(&parts), (0..47_000).collect::<Vec<_>>());
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::ids::{Micros, PartitionId};
 pub const SUBMISSION_RECORDS_MAX: usize = 10_000;
 pub const SUBMISSION_BYTES_MAX: usize = BODY_MAX;
 
+/// Of one record as it is stored: with the offset that a rewrite gives it, it has still room in a frame.
+const RECORD_MAX: usize = BODY_MAX - 16;
+
 /// Records for one partition.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
@@ -40,7 +43,9 @@ impl Records {
         within("a batch of records", self.count as usize + 1, SUBMISSION_RECORDS_MAX)?;
         let len = self.body.len();
         record.encode(&mut self.body);
-        if let Err(error) = within("a batch", self.body.len(), SUBMISSION_BYTES_MAX) {
+        let fits = within("a record", self.body.len() - len, RECORD_MAX)
+            .and_then(|()| within("a batch", self.body.len(), SUBMISSION_BYTES_MAX));
+        if let Err(error) = fits {
             self.body.truncate(len);
             return Err(error);
         }

@@ -426,7 +426,7 @@ impl Walk {
             let Some(file) = self.files.get(block.file).cloned() else {
                 continue;
             };
-            if block.sequence <= self.mark || block.entries.iter().all(|entry| file.body(entry).is_ok()) {
+            if block.sequence <= self.mark || is_whole(&file, &block.entries)? {
                 continue;
             }
             self.torn = Some(Torn {
@@ -489,6 +489,18 @@ impl Walk {
             None => Ok(()),
         }
     }
+}
+
+/// Whether all bodies of a block are as they were written. A disk that cannot read one for a moment says nothing of that.
+fn is_whole(file: &LogFile, entries: &[Entry]) -> Result<bool> {
+    for entry in entries {
+        match file.body_as_read(entry) {
+            Ok(_) => {}
+            Err(LogError::Corrupt { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 /// Bytes from the end of the log up to the end of the last block there that would have come later.

@@ -284,6 +284,8 @@ struct Frames<'a> {
     keep: Option<&'a Keep<'a>>,
     /// Behind the last frame that was given out.
     at: Offset,
+    /// Not all of its records had room in the last frame.
+    begun: Option<&'a Entry>,
 }
 
 impl<'a> Frames<'a> {
@@ -293,12 +295,18 @@ impl<'a> Frames<'a> {
             entries: entries.iter().peekable(),
             keep,
             at: range.first,
+            begun: None,
         }
     }
 
     fn entry(&mut self) -> Option<&'a Entry> {
         let next = self.range.next;
-        self.entries.next_if(|entry| entry.header.base < next)
+        let begun = self.begun.take();
+        begun.or_else(|| self.entries.next_if(|entry| entry.header.base < next))
+    }
+
+    fn peek(&mut self) -> Option<&'a Entry> {
+        self.begun.or_else(|| self.entries.peek().copied())
     }
 
     fn next(&mut self, partition: PartitionId) -> Result<Option<(FrameHeader, Vec<u8>)>> {
@@ -319,7 +327,7 @@ impl<'a> Frames<'a> {
             let covers = |entry: &Entry| u32::try_from(entry.header.next() - base).is_ok();
             // What was given up stays told apart from records, and a checkpoint from the changes behind it.
             let joins = |entry: &Entry| joined.is_none_or(|header| header.kind == entry.header.kind);
-            if !self.entries.peek().is_some_and(|entry| covers(entry) && joins(entry)) {
+            if !self.peek().is_some_and(|entry| covers(entry) && joins(entry)) {
                 break;
             }
             let Some(entry) = self.entry() else {
@@ -340,20 +348,30 @@ impl<'a> Frames<'a> {
                     .delta
                     .map_or(offset, |delta| entry.header.base + u64::from(delta));
                 offset = own + 1;
-                // What lies before the range is not needed; what lies behind it is in another file.
-                if own < self.range.first || own >= self.range.next || !keep(own, &record) {
+                // What lies before the range is not needed, or was given out; what lies behind it is in another file.
+                if own < self.range.first.max(base) || own >= self.range.next {
                     continue;
                 }
                 let moved = RecordRef {
                     delta: Some((own - base) as u32),
                     ..record
                 };
+                if body.len() + moved.encoded_len() > frame::BODY_MAX {
+                    (self.at, self.begun) = (own, Some(entry));
+                    break;
+                }
+                if !keep(own, &record) {
+                    continue;
+                }
                 moved.encode(&mut body);
                 header.records += 1;
                 header.flags |= moved.flags();
             }
             header.base_time = header.base_time.min(entry.header.base_time);
             header.max_time = header.max_time.max(entry.header.max_time);
+            if self.begun.is_some() {
+                break;
+            }
             self.at = entry.header.next().min(self.range.next);
         }
         Ok(joined.map(|mut header| {

@@ -339,10 +339,21 @@ impl Shelf {
                 }
             }
         }
-        if !dead.is_empty() {
-            self.barrier(&|| false)?;
+        if dead.is_empty() {
+            return Ok(());
         }
-        dead.iter().try_for_each(|segment| segment.remove(self.disk.as_ref()))
+        let mut outcome = self.barrier(&|| false).map(drop);
+        while outcome.is_ok()
+            && let Some(segment) = dead.last()
+        {
+            outcome = segment.remove(self.disk.as_ref());
+            if outcome.is_ok() {
+                dead.pop();
+            }
+        }
+        // What is there still is not forgotten.
+        self.state.lock().segments.extend(dead.into_iter().map(Arc::new));
+        outcome
     }
 
     /// A commit file that nobody needs, out of the row. The newest full one stays: what the current file begins with may

@@ -118,10 +118,14 @@ impl Upkeep {
 
     /// What a step came to, if something stored cannot be read. All else is no damage: a full disk has room again some time,
     /// and what must not be tried again is told to the writer.
-    fn note_outcome(&self, error: &LogError) {
+    pub fn note_outcome(&self, error: &LogError) {
         match error {
             LogError::Corrupt { .. } | LogError::NewerFormat { .. } => self.note(error),
-            error => self.shelf.tell_poison(error),
+            LogError::DiskFull { .. } | LogError::Closed => {}
+            error => {
+                tracing::warn!(%error, "files of the log cannot be moved; tried again later");
+                self.shelf.tell_poison(error);
+            }
         }
     }
 
@@ -129,14 +133,21 @@ impl Upkeep {
     pub fn note(&self, error: &LogError) {
         let mut state = self.state.lock();
         // What a newer program wrote is not damaged.
-        if let LogError::Corrupt { file, position, .. } = error {
+        let is_damage = if let LogError::Corrupt { file, position, .. } = error {
             if state.damaged.len() >= DAMAGED_MAX || !state.damaged.insert((file.clone(), *position)) {
                 return;
             }
+            true
+        } else {
+            false
+        };
+        state.trouble.get_or_insert_with(|| error.to_string());
+        // The writer takes this lock, and whoever reads the lines of the program may be slow.
+        drop(state);
+        if is_damage {
             self.corrupt_frames.fetch_add(1, Ordering::Relaxed);
             tracing::error!(%error, "a part of what is stored cannot be read; the rest can");
         }
-        state.trouble.get_or_insert_with(|| error.to_string());
     }
 
     /// Whether something in a file is known to be damaged.
@@ -272,9 +283,16 @@ impl Upkeep {
         let mut files = self.shelf.sealed();
         files.extend(self.shelf.segments());
         let mut seen = Vec::new();
-        for file in files {
+        for file in files.into_iter().filter(|file| !self.is_damaged(file)) {
             let _files = self.may_change_files()?;
-            let made = segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes))?;
+            let made = match segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes)) {
+                // It stays as it is, unseen.
+                Err(error @ LogError::Corrupt { .. }) => {
+                    self.note(&error);
+                    continue;
+                }
+                made => made?,
+            };
             self.moved_bytes.fetch_add(made.bytes, Ordering::Relaxed);
             seen.extend(made.files);
             seen.push(file);

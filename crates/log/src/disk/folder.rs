@@ -11,6 +11,8 @@ use super::{Disk, DiskFile, Space};
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    /// Open for as long as this is: names must be synced even when no more files can be opened.
+    names: File,
 }
 
 impl Folder {
@@ -18,7 +20,8 @@ impl Folder {
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Folder> {
         let path = path.into();
         std::fs::create_dir_all(&path)?;
-        Ok(Folder { path })
+        let names = File::open(&path)?;
+        Ok(Folder { path, names })
     }
 
     pub fn path(&self) -> &Path {
@@ -65,7 +68,7 @@ impl Disk for Folder {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
+        self.names.sync_all()
     }
 
     fn space(&self) -> io::Result<Space> {

@@ -78,6 +78,8 @@ pub struct Faults {
     pub failing_writes: u64,
     /// One rename, or sync of names, in so many fails; 0: none.
     pub failing_names: u64,
+    /// One read in so many fails; 0: none.
+    pub failing_reads: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -452,13 +454,18 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
-        self.contents(|contents| {
+        self.with(|state| {
+            let failing = state.faults.failing_reads;
+            if failing > 0 && state.random.one_in(failing) {
+                return Err(io::Error::other("simulated read error"));
+            }
+            let contents = state.files.entry(self.id).or_default();
             let rest = contents.now.get(at as usize..).unwrap_or_default();
             let n = rest.len().min(buf.len());
             if let (Some(to), Some(from)) = (buf.get_mut(..n), rest.get(..n)) {
                 to.copy_from_slice(from);
             }
-            n
+            Ok(n)
         })
     }
 

@@ -17,7 +17,7 @@ use crate::format::frame::Kind;
 use crate::format::record::RecordRef;
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::measure::Measures;
-use crate::partition::Partition;
+use crate::partition::{Frame, Partition};
 use crate::records::Records;
 use crate::shelf::Purpose;
 use crate::table::{Known, META, Table};
@@ -108,6 +108,9 @@ struct Journaled {
     body: usize,
     records: Records,
 }
+
+/// Of a frame in memory, beside its body: where it is listed, and who holds it.
+const FRAME_BYTES: usize = 2 * size_of::<Frame>() + 2 * size_of::<(Slot, Offset, usize)>();
 
 /// Newest frames of all partitions, kept in memory up to a number of bytes.
 struct Tail {
@@ -680,8 +683,8 @@ impl Core {
             return Err(LogError::Poisoned { cause: cause.clone() });
         }
         let group = Group::default();
-        // A file that is full has its index to say it.
-        match self.files.place(group.block_len(), 0).filter(|place| place.at > 0) {
+        // A file without room for it has its index to say it, once it is closed.
+        match self.files.place_of_changes(group.block_len(), 0) {
             Some(place) => self.write(group, &place, now, false).map(drop),
             None => Ok(()),
         }
@@ -714,9 +717,9 @@ fn answer(pending: &mut Vec<Pending>, which: impl Fn(Durability) -> bool) {
 
 impl Tail {
     fn push(&mut self, frame: &BlockFrame) {
-        self.frames
-            .push_back((frame.slot, frame.header.next(), frame.body.len()));
-        self.bytes += frame.body.len();
+        let bytes = frame.kept_bytes + FRAME_BYTES;
+        self.frames.push_back((frame.slot, frame.header.next(), bytes));
+        self.bytes += bytes;
     }
 
     /// The partition whose oldest frames have to go, and up to where, until all fits.

@@ -77,6 +77,8 @@ pub(crate) struct BlockFrame {
     pub slot: Slot,
     pub header: FrameHeader,
     pub body: Bytes,
+    /// What keeping the body keeps of the block.
+    pub kept_bytes: usize,
     /// Of the body, from the start of the block.
     pub body_at: u32,
 }
@@ -145,6 +147,21 @@ impl Group {
         began
     }
 
+    /// A body keeps the whole block that it is a part of. Where that would be mostly something else, as with one short
+    /// message in a page, bodies are kept as a copy.
+    fn bodies_to_keep(&self, block: &Bytes, frames_at: usize, kept_len: usize) -> Kept {
+        if kept_len >= block.len() / 2 {
+            return Kept::Block;
+        }
+        let (mut copy, mut at) = (Vec::with_capacity(kept_len), frames_at);
+        for frame in &self.frames {
+            let body = at..at + frame.len();
+            at = body.end;
+            copy.extend_from_slice(block.get(body).filter(|_| is_kept(frame)).unwrap_or_default());
+        }
+        Kept::Copy(copy.into())
+    }
+
     /// The block of all frames, which are gone from here then.
     pub fn finish(&mut self, stamp: Stamp) -> Block {
         let block_len = self.block_len();
@@ -181,17 +198,34 @@ impl Group {
         }
         let bytes = Bytes::from(bytes);
         let deceives = block::begins_within(&bytes, pages(frames_at));
+        let kept_len = self
+            .frames
+            .iter()
+            .filter(|frame| is_kept(frame))
+            .map(GroupFrame::len)
+            .sum();
+        let bodies = self.bodies_to_keep(&bytes, frames_at, kept_len);
         let mut frames = Vec::with_capacity(count);
-        let mut at = frames_at;
+        let (mut at, mut kept_at) = (frames_at, 0);
         for frame in self.frames.drain(..) {
-            let end = at + frame.header.body_len as usize;
+            let len = frame.header.body_len as usize;
+            let body = match &bodies {
+                Kept::Block => bytes.slice(at..at + len),
+                Kept::Copy(copy) if is_kept(&frame) => copy.slice(kept_at..kept_at + len),
+                Kept::Copy(_) => Bytes::new(),
+            };
+            kept_at += if is_kept(&frame) { len } else { 0 };
             frames.push(BlockFrame {
                 slot: frame.slot,
                 header: frame.header,
                 body_at: at as u32,
-                body: bytes.slice(at..end),
+                kept_bytes: match &bodies {
+                    Kept::Block => block_len * len / kept_len.max(1),
+                    Kept::Copy(_) => len,
+                },
+                body,
             });
-            at = end;
+            at += len;
             self.spare.push(frame.bodies);
         }
         // Many partitions at once are no reason to keep as many lists.
@@ -202,6 +236,17 @@ impl Group {
             deceives,
         }
     }
+}
+
+/// Where the bodies are that stay in memory for readers.
+enum Kept {
+    Block,
+    Copy(Bytes),
+}
+
+/// Messages are: whoever reads state does so at the start.
+fn is_kept(frame: &GroupFrame) -> bool {
+    frame.header.kind == Kind::Data
 }
 
 impl Part {
@@ -239,6 +284,10 @@ impl Part {
 }
 
 impl GroupFrame {
+    fn len(&self) -> usize {
+        self.header.body_len as usize
+    }
+
     fn of(part: Part, base: Offset, mut bodies: Vec<Vec<u8>>) -> GroupFrame {
         let body_len = part.body.len() as u32;
         bodies.push(part.body);

@@ -357,8 +357,8 @@ impl Shared {
             let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
             let patience = patience(core, idle, journal_age);
             let timed_out = self.arrived.wait_for(&mut inbox, patience).timed_out();
-            if timed_out && inbox.waiting.is_empty() && inbox.dirty_since.is_none() {
-                let rested = idle + patience >= IDLE;
+            if timed_out && inbox.waiting.is_empty() {
+                let rested = inbox.dirty_since.is_none() && idle + patience >= IDLE;
                 if rested && !inbox.dirty.is_empty() {
                     // The disk was full; it may have room again.
                     break;

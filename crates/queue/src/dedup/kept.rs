@@ -9,7 +9,7 @@ use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Micros, Offset};
 
-use super::Place;
+use super::{ID_BYTES_MAX, IDS_MAX, Place};
 use crate::error::Result;
 use crate::message::{DEDUP_ID, NewMessage};
 use crate::queue::Queue;
@@ -30,16 +30,15 @@ impl Queue {
     pub(crate) fn keep_ids<'a>(
         &self,
         partition: u32,
-        stored: impl Iterator<Item = (Offset, &'a NewMessage)>,
+        stored: impl Iterator<Item = (Offset, &'a NewMessage)> + Clone,
         at: Micros,
     ) {
         let ids = stored.filter_map(|(offset, message)| Some((offset, message.properties.as_ref().get(DEDUP_ID)?)));
-        let mut ids = ids.peekable();
-        if ids.peek().is_none() {
+        if ids.clone().next().is_none() {
             return;
         }
         let kept = self.log.journal(self.ids_id(partition), Kind::State, &mut |records| {
-            ids.by_ref().try_for_each(|(offset, id)| {
+            ids.clone().try_for_each(|(offset, id)| {
                 let offset = offset.to_le_bytes();
                 records.push(&RecordRef {
                     key: Some(id.as_bytes()),
@@ -52,55 +51,86 @@ impl Queue {
         }
     }
 
-    /// Lets go of ids whose window has passed.
+    /// Lets go of ids whose window has passed, and of those that are too many for a start to take up.
     pub(crate) fn trim_ids(&self) {
-        let since = self.clock.now() - micros(self.settings_now().dedup_window);
         for partition in 0..self.partition_count() {
             let id = self.ids_id(partition);
-            let trimmed = self.log.offset_at(id, since).and_then(|below| self.log.trim(id, below));
+            let trimmed = self.first_id(partition).and_then(|below| Ok(self.log.trim(id, below)?));
             if let Err(error) = trimmed {
                 tracing::warn!(queue = %self.name(), partition, %error, "old dedup-ids cannot be let go");
             }
         }
     }
 
+    /// Where those begin that are to be known.
+    fn first_id(&self, partition: u32) -> Result<Offset> {
+        let id = self.ids_id(partition);
+        let bounds = self.log.bounds(id)?;
+        let in_window = self.log.offset_at(id, self.window_began())?;
+        Ok(in_window
+            .max(bounds.next.saturating_sub(IDS_MAX as u64))
+            .max(bounds.first))
+    }
+
+    fn window_began(&self) -> Micros {
+        self.clock.now() - micros(self.settings_now().dedup_window)
+    }
+
     /// The ids whose window has not passed. Blocks.
     pub(crate) fn restore_ids(&self) -> Result<()> {
-        let since = self.clock.now() - micros(self.settings_now().dedup_window);
-        let mut found = Vec::new();
+        let mut newest = Newest::default();
         for (partition, store) in (0..).zip(&self.stores()) {
-            self.ids_kept(partition, since, &mut found)?;
-            ids_behind(partition, store, since, &mut found)?;
+            self.ids_kept(partition, &mut newest)?;
+            ids_behind(partition, store, self.window_began(), &mut newest)?;
         }
         // As they came, over all partitions.
-        found.sort_by_key(|(time, ..)| *time);
+        newest.found.sort_by_key(|(time, ..)| *time);
         let mut dedup = self.dedup.lock();
-        for (time, id, place) in found {
+        for (time, id, place) in newest.found {
             dedup.restore(time, &id, place);
         }
         Ok(())
     }
 
-    fn ids_kept(&self, partition: u32, since: Micros, found: &mut Vec<(Micros, Box<str>, Place)>) -> Result<()> {
-        let id = self.ids_id(partition);
-        let from = self.log.offset_at(id, since)?.max(self.log.bounds(id)?.first);
+    fn ids_kept(&self, partition: u32, newest: &mut Newest) -> Result<()> {
+        let (id, from) = (self.ids_id(partition), self.first_id(partition)?);
         each_record(self.log.as_ref(), id, from, |record| {
             let (key, offset) = (std::str::from_utf8(record.key?).ok()?, record.value.try_into().ok()?);
             let offset = Offset::from_le_bytes(offset);
-            found.push((record.time, key.into(), Place { partition, offset }));
+            newest.add(record.time, key, Place { partition, offset });
             Some(())
         })?
         .ok_or_else(|| damaged(self, partition, "a dedup-id that was kept cannot be read"))
     }
 }
 
+/// The newest ids of all partitions, not many more than can be known at once.
+#[derive(Default)]
+struct Newest {
+    found: Vec<(Micros, Box<str>, Place)>,
+    bytes: usize,
+}
+
+impl Newest {
+    fn add(&mut self, time: Micros, id: &str, place: Place) {
+        self.found.push((time, id.into(), place));
+        self.bytes += id.len();
+        if self.found.len() > 2 * IDS_MAX || self.bytes > 2 * ID_BYTES_MAX {
+            let older = self.found.len() / 2;
+            self.found.select_nth_unstable_by_key(older, |(time, ..)| *time);
+            self.found.drain(..older);
+            self.bytes = self.found.iter().map(|(_, id, _)| id.len()).sum();
+        }
+    }
+}
+
 /// Of the newest messages, whose ids may not have been kept yet.
-fn ids_behind(partition: u32, store: &Store, since: Micros, found: &mut Vec<(Micros, Box<str>, Place)>) -> Result<()> {
+fn ids_behind(partition: u32, store: &Store, since: Micros, newest: &mut Newest) -> Result<()> {
     let (first, next) = (store.first()?, store.next()?);
-    let Some(newest) = store.span_at(next.saturating_sub(1).max(first))? else {
+    let Some(last) = store.span_at(next.saturating_sub(1).max(first))? else {
         return Ok(());
     };
-    let from = store.offset_at(since.max(newest.last_time - BEHIND))?;
+    let from = store.offset_at(since.max(last.last_time - BEHIND))?;
     let (mut cursor, mut at) = (Cursor::default(), from.max(first));
     loop {
         match store.at(&mut cursor, at)? {
@@ -108,7 +138,7 @@ fn ids_behind(partition: u32, store: &Store, since: Micros, found: &mut Vec<(Mic
                 let offset = message.offset;
                 at = offset + 1;
                 if let Some(id) = message.properties.as_ref().get(DEDUP_ID) {
-                    found.push((message.time, id.into(), Place { partition, offset }));
+                    newest.add(message.time, id, Place { partition, offset });
                 }
             }
             Next::Gap { to, .. } => at = to,

@@ -1,0 +1,294 @@
+//! What a log does on a disk that fails now and then, or for good.
+
+use super::*;
+use crate::disk::sim::{Faults, SimDisk};
+use crate::disk::{Disk, DiskFile};
+use crate::format::frame::BODY_MAX;
+use crate::format::record::records;
+use crate::records::Records;
+
+const ID: PartitionId = PartitionId::new(1, 0);
+const FILE: u64 = 256 << 10;
+
+fn options() -> LogOptions {
+    LogOptions {
+        file_bytes: FILE,
+        first_file_bytes: FILE,
+        spare: 2,
+        min_free_bytes: Some(0),
+        io_bytes_per_second: 0,
+        // Everything is read from the disk.
+        tail_bytes_max: 0,
+        index_bytes_max: 0,
+        ..LogOptions::default()
+    }
+}
+
+fn open(disk: &SimDisk) -> Result<EmbeddedLog> {
+    EmbeddedLog::open(Arc::new(disk.clone()), 7, &options())
+}
+
+fn value(n: u64) -> Vec<u8> {
+    format!("message-{n}.{}", "x".repeat(3000)).into_bytes()
+}
+
+async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) -> Result<Offset> {
+    let mut stored = Records::new();
+    stored.push(&RecordRef::of(1, value))?;
+    Ok(log.append(Unit::of(id, stored), None).await?.offsets[0])
+}
+
+async fn fill(log: &EmbeddedLog, count: u64) {
+    log.create(ID, Durability::Fsync).await.unwrap();
+    for n in 0..count {
+        append(log, ID, &value(n)).await.unwrap();
+    }
+}
+
+fn all(log: &EmbeddedLog) -> Vec<Vec<u8>> {
+    let (mut values, mut from) = (Vec::new(), log.bounds(ID).unwrap().first);
+    while from < log.bounds(ID).unwrap().next {
+        let frames = log.read(ID, from, 100_000).unwrap();
+        from = frames.last().unwrap().header.next();
+        let found = frames.iter().flat_map(|frame| records(&frame.body));
+        values.extend(found.map(|record| record.unwrap().value.to_vec()));
+    }
+    values
+}
+
+fn with_file(disk: &SimDisk, message: u64, work: impl FnOnce(&dyn DiskFile, u64)) {
+    let text = format!("message-{message}.");
+    for name in disk.names().unwrap() {
+        let file = disk.open(&name).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        if let Some(at) = bytes.windows(text.len()).position(|window| window == text.as_bytes()) {
+            return work(file.as_ref(), at as u64);
+        }
+    }
+    panic!("message {message} is nowhere");
+}
+
+fn damage(disk: &SimDisk, message: u64) {
+    with_file(disk, message, |file, at| file.write_at(b"M", at).unwrap());
+}
+
+#[tokio::test]
+async fn a_start_on_a_disk_that_cannot_be_read_for_a_moment_gives_nothing_up() {
+    for seed in 0..50 {
+        let disk = SimDisk::new(seed, 64 << 20);
+        let log = open(&disk).unwrap();
+        // Without a sync, so that a start looks at all of them.
+        log.create(ID, Durability::Os).await.unwrap();
+        for n in 0..40 {
+            append(&log, ID, &value(n)).await.unwrap();
+        }
+        disk.kill();
+        drop(log);
+        let mut failed = 0;
+        let log = loop {
+            disk.set_faults(Faults {
+                failing_reads: 50 + failed,
+                ..Faults::default()
+            });
+            match open(&disk) {
+                Ok(log) => break log,
+                Err(error) => assert!(error.to_string().contains("simulated read error"), "{error}"),
+            }
+            failed += 1;
+        };
+        disk.set_faults(Faults::default());
+        assert_eq!((log.report().torn_bytes, all(&log).len()), (0, 40), "seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_disk_cannot_read_is_told_as_damage_of_its_place() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = open(&disk).unwrap();
+    fill(&log, 100).await;
+    disk.set_faults(Faults {
+        failing_reads: 1,
+        ..Faults::default()
+    });
+    let error = log.read(ID, 50, 1).unwrap_err();
+    assert!(
+        matches!(&error, LogError::Corrupt { file, .. } if file.starts_with("commit-")),
+        "{error}"
+    );
+    assert!(error.to_string().contains("cannot read"), "{error}");
+    assert!(matches!(log.status(), LogStatus::Degraded(_)) && log.counters().corrupt_frames > 0);
+    disk.set_faults(Faults::default());
+    assert_eq!(all(&log).len(), 100);
+}
+
+#[tokio::test]
+async fn a_partition_that_could_not_be_made_is_nowhere_also_after_a_restart() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = open(&disk).unwrap();
+    fill(&log, 10).await;
+    // Not waited for to the end.
+    let mut given_up = None;
+    for n in 0.. {
+        let id = PartitionId::new(2, n);
+        tokio::select! {
+            biased;
+            made = log.create(id, Durability::Fsync) => made.unwrap(),
+            () = std::future::ready(()) => {
+                given_up = Some(id);
+                break;
+            }
+        }
+    }
+    assert!(given_up.is_some_and(|id| !log.partitions().contains(&id)));
+    // Refused.
+    let space = disk.space().unwrap();
+    disk.set_capacity(space.total_bytes - space.free_bytes);
+    while append(&log, ID, &value(0)).await.is_ok() {}
+    let mut refused = 0;
+    for n in 0..500 {
+        refused += usize::from(log.create(PartitionId::new(3, n), Durability::Os).await.is_err());
+    }
+    let of_third = |log: &EmbeddedLog| log.partitions().iter().filter(|id| id.queue == 3).count();
+    let made = of_third(&log);
+    assert!(refused > 0 && made == 500 - refused, "{refused} refused, {made} there");
+    disk.set_capacity(64 << 20);
+    // Until tables of all partitions were written several times.
+    let mut stored = 0;
+    while stored < 300 {
+        stored += u64::from(append(&log, ID, &value(0)).await.is_ok());
+        tokio::task::yield_now().await;
+    }
+    log.close();
+    drop(log);
+    assert_eq!(of_third(&open(&disk).unwrap()), made);
+}
+
+#[tokio::test]
+async fn a_rewrite_that_cannot_sync_poisons_the_log() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = open(&disk).unwrap();
+    fill(&log, 200).await;
+    disk.set_faults(Faults {
+        failing_syncs: 1,
+        ..Faults::default()
+    });
+    let error = log.rewrite(ID, &|offset, _| offset % 2 == 0).unwrap_err();
+    assert!(matches!(error, LogError::Poisoned { .. }), "{error}");
+    assert!(matches!(log.status(), LogStatus::Poisoned(_)));
+}
+
+#[tokio::test]
+async fn damage_costs_a_look_at_all_and_a_rewrite_the_frames_and_the_file_that_it_is_in() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = open(&disk).unwrap();
+    fill(&log, 200).await;
+    damage(&disk, 20);
+    let mut seen = Vec::new();
+    let mut show = |offset: Offset, _: &RecordRef<'_>| {
+        seen.push(offset);
+        true
+    };
+    log.scan(ID, 0, 200, &mut show).unwrap();
+    assert_eq!(seen, (0..200).filter(|offset| *offset != 20).collect::<Vec<_>>());
+    let seen_to = log.rewrite(ID, &|offset, _| offset % 2 == 0).unwrap();
+    assert!(
+        seen_to <= 20,
+        "of what stands in the damaged file nothing is said to be seen: {seen_to}"
+    );
+    let mut left = Vec::new();
+    let mut show = |offset: Offset, _: &RecordRef<'_>| {
+        left.push(offset);
+        true
+    };
+    log.scan(ID, 0, 200, &mut show).unwrap();
+    // Some behind it went, those of its file stay.
+    assert!(left.contains(&19) && left.contains(&21), "{left:?}");
+    assert!(left.len() < 160 && (0..200).step_by(2).filter(|n| *n != 20).all(|n| left.contains(&n)));
+}
+
+#[tokio::test]
+async fn a_rewrite_of_the_largest_frames_splits_them() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let options = LogOptions {
+        file_bytes: 128 << 20,
+        first_file_bytes: 40 << 20,
+        ..options()
+    };
+    let open = || EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap();
+    let log = open();
+    log.create(ID, Durability::Os).await.unwrap();
+    let mut sizes = vec![200_000; 1];
+    append(&log, ID, &vec![1; 200_000]).await.unwrap();
+    // One frame with hardly a byte to spare, in one with whole records of every size before it.
+    let mut full = Records::new();
+    for n in 0..9_000_usize {
+        let size = (BODY_MAX - 9_000 * 16) / 9_000;
+        full.push(&RecordRef::of(1, &vec![n as u8; size])).unwrap();
+        sizes.push(size);
+    }
+    log.append(Unit::of(ID, full), None).await.unwrap();
+    append(&log, ID, &vec![2; 1000]).await.unwrap();
+    sizes.push(1000);
+    while log.counters().full_files == 0 {
+        append(&log, ID, &vec![3; 8 << 20]).await.unwrap();
+        sizes.push(8 << 20);
+    }
+    let count = sizes.len() as u64;
+    log.rewrite(ID, &|offset, _| offset != 1).unwrap();
+    assert!(log.counters().segments > 0);
+    log.close();
+    drop(log);
+    let log = open();
+    let mut seen = Vec::new();
+    let mut show = |offset: Offset, record: &RecordRef<'_>| {
+        assert_eq!(record.value.len(), sizes[offset as usize], "{offset}");
+        seen.push(offset);
+        true
+    };
+    log.scan(ID, 0, count, &mut show).unwrap();
+    assert_eq!(seen, (0..count).filter(|offset| *offset != 1).collect::<Vec<_>>());
+    assert!(matches!(log.status(), LogStatus::Healthy), "{:?}", log.status());
+}
+
+#[tokio::test]
+async fn after_a_clean_stop_damage_of_the_last_message_is_told_wherever_in_a_file_it_stands() {
+    for count in 1..=80 {
+        let disk = SimDisk::new(count, 64 << 20);
+        let log = open(&disk).unwrap();
+        fill(&log, count).await;
+        log.close();
+        drop(log);
+        damage(&disk, count - 1);
+        let found = open(&disk).and_then(|log| log.read(ID, count - 1, 1).map(drop));
+        assert!(
+            matches!(found, Err(LogError::Corrupt { .. })),
+            "{count} messages: {found:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_short_message_in_memory_keeps_no_page() {
+    let disk = SimDisk::new(1, 256 << 20);
+    let options = LogOptions {
+        file_bytes: 32 << 20,
+        first_file_bytes: 32 << 20,
+        tail_bytes_max: 1 << 20,
+        ..options()
+    };
+    let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap();
+    log.create(ID, Durability::Os).await.unwrap();
+    for _ in 0..5000 {
+        append(&log, ID, &[7; 20]).await.unwrap();
+    }
+    // The newest are there, so many as fit with all that they keep.
+    let in_memory = |from: Offset| log.newest(ID, from, 1).unwrap().is_some();
+    let first = (0..5000).find(|from| in_memory(*from)).unwrap();
+    let most = (1 << 20) / (20 + 2 * size_of::<Frame>());
+    assert!(
+        (1000..=most as u64).contains(&(5000 - first)),
+        "{} in memory",
+        5000 - first
+    );
+}
