@@ -70,7 +70,7 @@ pub(crate) struct Range {
 }
 
 /// What nobody waits for: it goes with the next block. Not bounded in bytes: a checkpoint takes the place of all before it, and
-/// whoever journals writes one after so many records.
+/// whoever journals much writes one after so many records; what has no checkpoints is as little as what is appended beside it.
 #[derive(Default)]
 struct Journal {
     parts: VecDeque<(Kind, Records)>,
@@ -225,7 +225,7 @@ impl Partition {
             .collect()
     }
 
-    /// Looks at all ranges, with the bytes that are needed of them.
+    /// Looks at all ranges, as they were written.
     pub fn each_range(&self, mut look: impl FnMut(&Range)) {
         self.inner.lock().ranges.iter().for_each(&mut look);
     }

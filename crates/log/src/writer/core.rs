@@ -655,7 +655,7 @@ impl Core {
         Ok(())
     }
 
-    /// Everything that was released is on disk.
+    /// Everything that was written is on disk: readers may have what waited for that.
     fn note_synced(&mut self) {
         (self.unsynced_since, self.unawaited_since) = (None, None);
         for (file, frames) in std::mem::take(&mut self.unreleased) {

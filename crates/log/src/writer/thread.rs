@@ -203,7 +203,7 @@ impl Writer {
             for_files: true,
         });
         if !self.shared.try_push(&mut submission)? {
-            // Without bytes it is always taken; what waits goes first.
+            // It has no bytes for which there could be no room.
             return Err(LogError::Closed);
         }
         loop {
