@@ -273,14 +273,15 @@ impl Machine {
         }
         self.wheel.cancel(&mut self.store.entries, entry);
         self.wheel.arm(&mut self.store.entries, entry, deadline);
-        self.journal.lease(LeaseRun {
+        let run = LeaseRun {
             first: offset,
             len: 1,
             consumer,
             now,
             deadline,
             delivery,
-        });
+        };
+        self.journal.lease(run, self.window.floor());
         (delivery, deadline)
     }
 }

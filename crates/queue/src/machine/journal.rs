@@ -11,16 +11,17 @@
 //! | 7 seek, 8 purge | offset |
 //! | 9 sleeps | runs of offsets that are delayed for long, with a time not after the first of them is due |
 //!
-//! Sleeps, leases and settles are gathered as runs and written, in this order, when another kind follows. That is no
-//! reordering that matters: between two other records a message falls asleep, is leased and is settled at most once each,
-//! one after the other. So a batch
-//! of claims or acks is one record of a few bytes, and one message of it costs no more than a counter.
+//! Sleeps, leases and settles are gathered as runs and written, in this order, when another kind follows. Of one message that
+//! is the order in which it happened: between two other records it falls asleep, is leased and is settled at most once each,
+//! one after the other. Between messages it is not: a settle that let the floor rise comes after what then fell asleep or was
+//! leased further on. A restart takes nothing that lies [`WINDOW_MAX`] from the floor, so before such a one what is gathered
+//! is written. So a batch of claims or acks is one record of a few bytes, and one message of it costs no more than a counter.
 
 use thalweg_log::{Micros, Offset};
 
 use super::codec::{Facts, put, put_signed};
 use super::sleepers::SPAN;
-use super::types::{Reason, Terminal};
+use super::types::{Reason, Terminal, WINDOW_MAX};
 
 pub const LEASES: u8 = 1;
 pub const SETTLES: u8 = 2;
@@ -81,6 +82,8 @@ pub struct Journal {
     sleeps: Vec<u8>,
     sleep: Option<SleepRun>,
     sleep_end: Offset,
+    /// What stands before it a restart can take before the settles that are gathered.
+    reach: Offset,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -99,11 +102,13 @@ impl Journal {
         };
     }
 
+    /// The floor is the one of now.
     #[inline]
-    pub fn lease(&mut self, lease: LeaseRun) {
+    pub fn lease(&mut self, lease: LeaseRun, floor: Offset) {
         if self.off {
             return;
         }
+        self.reach(lease.first, floor);
         if let Some(run) = &mut self.lease {
             let next = LeaseRun {
                 first: run.first + run.len,
@@ -136,10 +141,11 @@ impl Journal {
         self.settle = Some(SettleRun { first, len, kind });
     }
 
-    pub fn sleep(&mut self, offset: Offset, wake: Micros) {
+    pub fn sleep(&mut self, offset: Offset, wake: Micros, floor: Offset) {
         if self.off {
             return;
         }
+        self.reach(offset, floor);
         if let Some(run) = &mut self.sleep {
             // Within one span, of which the earliest is remembered.
             if run.first + run.len == offset && !offset.is_multiple_of(SPAN) {
@@ -203,9 +209,19 @@ impl Journal {
     }
 
     /// Appends everything to `out` and forgets it.
-    pub fn take(&mut self, out: &mut Vec<u8>) {
+    pub fn take(&mut self, out: &mut Vec<u8>, floor: Offset) {
         self.flush();
+        self.reach = floor.saturating_add(WINDOW_MAX);
         out.append(&mut self.out);
+    }
+
+    /// Has a restart know of the floor before it comes to an offset that is too far from where it was.
+    #[inline]
+    fn reach(&mut self, offset: Offset, floor: Offset) {
+        if offset >= self.reach {
+            self.flush();
+            self.reach = floor.saturating_add(WINDOW_MAX);
+        }
     }
 
     fn record(&mut self, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {

@@ -245,7 +245,7 @@ impl Machine {
 
     /// Appends the journal of everything since the last call to `out`.
     pub fn take_journal(&mut self, out: &mut Vec<u8>) {
-        self.journal.take(out);
+        self.journal.take(out, self.window.floor());
     }
 
     pub fn has_journal(&self) -> bool {

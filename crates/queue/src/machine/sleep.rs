@@ -73,7 +73,7 @@ impl Machine {
     pub(super) fn fall_asleep(&mut self, due: Micros) {
         self.window.set_asleep(self.cursor);
         self.sleepers.insert(self.cursor, due);
-        self.journal.sleep(self.cursor, due);
+        self.journal.sleep(self.cursor, due, self.window.floor());
     }
 
     /// The end of one that sleeps.

@@ -339,3 +339,80 @@ fn an_early_record_of_a_move_keeps_the_message_settled() {
     assert_eq!(restored.take_ending(10), []);
     assert_eq!(restored.cursor(), 1);
 }
+
+/// One message, then a gap, then another message: what was journaled in one go.
+fn over_a_gap(width: u64, delayed: bool) -> (Machine, Disk) {
+    let message = Passing {
+        offset: width,
+        lane: None,
+        expires_at: None,
+        not_before: delayed.then_some(3600 * SECOND),
+        skip: false,
+        hint: 0,
+    };
+    let mut machine = Machine::new(Policy::default(), 0);
+    let mut disk = Disk::default();
+    disk.store_journal(&mut machine);
+    assert_eq!(machine.pass_gap(width, true, 0), width);
+    let passed = machine.pass(&message, 1, SECOND, 0);
+    assert_eq!(matches!(passed, Passed::Leased(_)), !delayed);
+    disk.store_journal(&mut machine);
+    (machine, disk)
+}
+
+#[test]
+fn a_gap_wider_than_the_window_and_what_comes_behind_it_are_restored_as_they_were() {
+    for (width, delayed) in [
+        (WINDOW_MAX - 1, false),
+        (WINDOW_MAX, false),
+        (3 * WINDOW_MAX, false),
+        (3 * WINDOW_MAX, true),
+    ] {
+        let (machine, disk) = over_a_gap(width, delayed);
+        let mut restoring = Restoring::new(0, None).unwrap();
+        for record in &disk.records {
+            restoring.apply(record).unwrap();
+        }
+        assert_eq!(restoring.floor(), machine.floor(), "{width}");
+        let unknown = if delayed { vec![] } else { vec![width] };
+        assert_eq!(restoring.unknown(), unknown);
+        let restored = restoring.finish(Policy::default(), 0, can_return);
+        assert_eq!(restored.asleep(), u64::from(delayed));
+    }
+}
+
+#[test]
+fn a_window_as_wide_as_can_be_is_restored_though_its_floor_rose_with_the_last_lease() {
+    let policy = Policy {
+        max_pending: WINDOW_MAX as u32,
+        max_held: 0,
+        ..Policy::default()
+    };
+    let message = |offset| Passing {
+        offset,
+        lane: None,
+        expires_at: None,
+        not_before: None,
+        skip: offset > 0 && offset < WINDOW_MAX,
+        hint: 0,
+    };
+    let (mut machine, mut disk) = (Machine::new(policy, 0), Disk::default());
+    for offset in 0..WINDOW_MAX {
+        assert!(!matches!(machine.pass(&message(offset), 1, SECOND, 0), Passed::Full(_)));
+    }
+    assert!(matches!(
+        machine.pass(&message(WINDOW_MAX), 1, SECOND, 0),
+        Passed::Full(_)
+    ));
+    disk.store_journal(&mut machine);
+    // One claim finds that the first message is lost, and then there is room.
+    assert!(machine.gone(0, true, 0));
+    let passed = machine.pass(&message(2 * WINDOW_MAX - 1), 1, SECOND, 0);
+    assert!(matches!(passed, Passed::Leased(_)), "{passed:?}");
+    disk.store_journal(&mut machine);
+    let mut restoring = Restoring::new(0, None).unwrap();
+    for record in &disk.records {
+        restoring.apply(record).unwrap();
+    }
+    assert_eq!(restoring.unknown(), [2 * WINDOW_MAX - 1]);
+}

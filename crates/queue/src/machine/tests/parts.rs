@@ -245,14 +245,15 @@ fn without_a_journal_nothing_is_written() {
     let mut journal = Journal::default();
     journal.turn_off();
     journal.failed(1, 1, 1, Verdict::Retry(5));
-    journal.lease(LeaseRun {
+    let run = LeaseRun {
         first: 1,
         len: 1,
         consumer: 1,
         now: 1,
         deadline: 1,
         delivery: 1,
-    });
+    };
+    journal.lease(run, 0);
     assert!(journal.is_empty());
 }
 
