@@ -20,6 +20,7 @@ use thalweg_log::{LogError, Micros, Offset};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 
 use crate::error::Result;
+use crate::machine::Sleepers;
 use crate::part::State;
 use crate::queue::Queue;
 use crate::settings::{CompactionSettings, RetentionMode};
@@ -58,6 +59,8 @@ struct Unsettled {
     from: Offset,
     /// And these before it.
     held: HashSet<Offset>,
+    /// By group: those that are delayed for long. Millions take a few megabytes so.
+    asleep: Vec<Sleepers>,
 }
 
 /// A key as a number.
@@ -157,6 +160,7 @@ impl Queue {
         let mut unsettled = Unsettled {
             from: Offset::MAX,
             held: HashSet::new(),
+            asleep: Vec::new(),
         };
         let protect = self.settings_now().retention.protect_streams;
         for group in self.groups_now().iter() {
@@ -167,6 +171,7 @@ impl Queue {
                 State::Work(machine) => {
                     unsettled.from = unsettled.from.min(machine.floor());
                     unsettled.held.extend(machine.held());
+                    unsettled.asleep.push(machine.sleepers().clone());
                 }
                 State::Stream(machine) if protect => unsettled.from = unsettled.from.min(machine.committed()),
                 State::Stream(_) => {}
@@ -184,11 +189,12 @@ impl Queue {
 
 impl Unsettled {
     fn holds(&self, offset: Offset) -> bool {
-        offset >= self.from || self.held.contains(&offset)
+        offset >= self.from || self.held.contains(&offset) || self.asleep.iter().any(|asleep| asleep.contains(offset))
     }
 
     fn first(&self) -> Offset {
-        self.held.iter().copied().min().unwrap_or(self.from).min(self.from)
+        let asleep = self.asleep.iter().filter_map(Sleepers::first);
+        self.held.iter().copied().chain(asleep).fold(self.from, Offset::min)
     }
 }
 

@@ -384,7 +384,7 @@ mod tests {
             };
             let span = machine.to_rouse(due).unwrap();
             assert!(span.contains(&sleeper.offset));
-            machine.rouse(span, &[sleeper], due);
+            machine.rouse(span, &[sleeper], Offset::MAX, due);
             assert_eq!(inner.needed(due), 0);
         }
         let State::Work(machine) = &mut inner.state else {

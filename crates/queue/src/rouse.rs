@@ -34,7 +34,7 @@ impl Queue {
                 return;
             };
             match read {
-                Ok(messages) => machine.rouse(span, &messages, now),
+                Ok((messages, reached)) => machine.rouse(span, &messages, reached, now),
                 Err(error) => {
                     tracing::warn!(
                         queue = %self.name(), group = %group.name(), partition, from = span.start, %error,
@@ -54,8 +54,9 @@ impl Queue {
     }
 }
 
-/// What a group has to know of the messages of a span. Blocks.
-fn read(store: &Store, span: Range<Offset>, group: &Group) -> Result<Vec<Passing>, LogError> {
+/// What a group has to know of the messages of a span, and before which offset they all are among them: the partition may
+/// end within the span, and go on as soon as that was seen. Blocks.
+fn read(store: &Store, span: Range<Offset>, group: &Group) -> Result<(Vec<Passing>, Offset), LogError> {
     let (mut cursor, mut at, mut found) = (Cursor::default(), span.start, Vec::new());
     while at < span.end {
         match store.at(&mut cursor, at)? {
@@ -70,5 +71,5 @@ fn read(store: &Store, span: Range<Offset>, group: &Group) -> Result<Vec<Passing
             Next::End => break,
         }
     }
-    Ok(found)
+    Ok((found, at))
 }

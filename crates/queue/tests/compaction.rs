@@ -197,3 +197,24 @@ async fn whatever_comes_between_runs_the_newest_values_are_those_that_were_put()
         }
     }
 }
+
+#[tokio::test]
+async fn a_message_that_sleeps_below_what_is_settled_is_there_when_it_is_due() {
+    let (folder, place, queue) = begin(compacted(&["g"])).await;
+    let sleeping = NewMessage {
+        not_before: Some(place.now() + 3_600_000_000),
+        ..keyed("key", value(0))
+    };
+    queue.produce(sleeping).await.unwrap();
+    queue.produce(keyed("key", value(1))).await.unwrap();
+    let newer = claim(&queue, "g", 1).await;
+    assert_eq!(newer[0].message.offset, 1);
+    ack(&queue, "g", &newer);
+    fill(&queue).await;
+    place.later(2 * LAG);
+    queue.compact_now().await;
+    let (place, queue) = reopened(place, folder.path()).await;
+    place.later(Duration::from_secs(3600));
+    queue.look_after_now().await;
+    assert_eq!(claim(&queue, "g", 1).await[0].message.offset, 0);
+}

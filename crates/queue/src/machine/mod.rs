@@ -63,6 +63,7 @@ use hashbrown::HashMap;
 use thalweg_log::{Micros, Offset};
 
 pub use restore::Restoring;
+pub(crate) use sleepers::Sleepers;
 pub use stream::{OffsetGap, StreamError, StreamMachine};
 pub use types::*;
 
@@ -73,7 +74,6 @@ use lanes::{SpreadBuilder, Store};
 use memory::Memory;
 use overflow::Oldest;
 use ready::Ready;
-use sleepers::Sleepers;
 use wheel::Wheel;
 use window::{Slot, Window};
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 use thalweg_log::{Micros, Offset};
 
 use super::entry::{Entry, State};
-use super::{Machine, Passing, Terminal};
+use super::{Machine, Passing, Sleepers, Terminal};
 
 impl Machine {
     /// Offsets whose messages the caller should read and show to `rouse`, because one of them is due soon. The same again
@@ -21,10 +21,15 @@ impl Machine {
         self.next_rouse().filter(|(at, _)| *at <= now).map(|(_, span)| span)
     }
 
-    /// These are the messages of the span, in offset order; a sleeper that is not among them is lost.
-    pub fn rouse(&mut self, span: Range<Offset>, messages: &[Passing], now: Micros) {
+    /// These are the messages of the span below `reached`, in offset order, as they were read at `now`; a sleeper there
+    /// that is not among them is lost. One from `reached` on came after that, and fell asleep then.
+    pub fn rouse(&mut self, span: Range<Offset>, messages: &[Passing], reached: Offset, now: Micros) {
         let mut wake = Micros::MAX;
         for offset in self.sleepers.within(&span) {
+            if offset >= reached {
+                wake = wake.min(now.saturating_add(self.policy.sleep_after));
+                continue;
+            }
             let Ok(at) = messages.binary_search_by_key(&offset, |message| message.offset) else {
                 self.gone(offset, true, now);
                 continue;
@@ -47,6 +52,11 @@ impl Machine {
     /// Messages without an entry, for which the log is asked.
     pub fn asleep(&self) -> u64 {
         self.sleepers.len()
+    }
+
+    /// Which they are.
+    pub(crate) fn sleepers(&self) -> &Sleepers {
+        &self.sleepers
     }
 
     /// The first of them.

@@ -241,7 +241,7 @@ fn drain(driver: &Driver, mut disk: Disk, restored: Machine) {
         }
         while let Some(span) = machine.to_rouse(now) {
             let messages = log.iter().flatten().filter(|message| span.contains(&message.offset));
-            machine.rouse(span.clone(), &messages.copied().collect::<Vec<_>>(), now);
+            machine.rouse(span.clone(), &messages.copied().collect::<Vec<_>>(), span.end, now);
         }
         disk.store_journal(&mut machine);
         if round == 5 {

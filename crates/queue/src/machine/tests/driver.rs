@@ -201,7 +201,7 @@ impl Driver {
                 self.put_off = true;
                 return;
             }
-            self.machine.rouse(span.clone(), &messages, self.now);
+            self.machine.rouse(span.clone(), &messages, span.end, self.now);
             self.model.rouse(span, &messages, self.now);
         }
     }

@@ -5,5 +5,6 @@ mod driver;
 mod model;
 mod parts;
 mod random;
+mod sleeping;
 mod streams;
 mod table;
