@@ -70,12 +70,21 @@ impl Reading<'_> {
         loop {
             match self.store.at(cursor, from)? {
                 Next::Message(message, _) => return Ok(Ok(message)),
-                // Compaction has left nothing there.
-                Next::Gap { to, lost: false } if from >= self.store.first()? => from = to,
-                // Told before the messages behind it, so after those before it.
-                Next::Gap { .. } if !self.out.is_empty() => return Ok(Err(Look::Done)),
-                Next::Gap { to, .. } => {
-                    machine.retain(to);
+                Next::Gap { to, lost } => {
+                    let is_within = from >= self.store.first()?;
+                    // Compaction has left nothing there, or the consumer has been told.
+                    if is_within && (!lost || machine.knows_lost(to)) {
+                        from = to;
+                        continue;
+                    }
+                    // Told before the messages behind it, so after those before it.
+                    if !self.out.is_empty() {
+                        return Ok(Err(Look::Done));
+                    }
+                    match is_within {
+                        true => machine.lose(to),
+                        false => drop(machine.retain(to)),
+                    }
                     return Ok(Err(Look::Gap(from, to)));
                 }
                 Next::End => return Ok(Err(Look::Done)),

@@ -44,6 +44,8 @@ pub struct StreamMachine {
     ahead_max: u64,
     /// Nothing is there before it.
     first: Offset,
+    /// The end of the last gap that was told of.
+    lost_to: Offset,
     rejected: u64,
     changed: bool,
     /// Who reads.
@@ -63,6 +65,7 @@ impl StreamMachine {
             pause: None,
             ahead_max,
             first: 0,
+            lost_to: 0,
             rejected: 0,
             changed: false,
             reader: 0,
@@ -249,6 +252,17 @@ impl StreamMachine {
             self.commit(first);
         }
         gap
+    }
+
+    /// Damage took what lies from the position up to `to`; what was read before it and is not acked stays so.
+    pub fn lose(&mut self, to: Offset) {
+        self.skip_to(to);
+        self.lost_to = to;
+    }
+
+    /// Whether the gap that ends at `to` was told of, and is only met again.
+    pub fn knows_lost(&self, to: Offset) -> bool {
+        self.lost_to == to
     }
 
     /// Appends one record if anything changed since the last call. Only the last record counts.

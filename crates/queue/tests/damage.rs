@@ -1,0 +1,99 @@
+//! Damage on the disk: what it costs is told, and nothing beside it goes.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{Place, open};
+use thalweg_log::disk::Folder;
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
+use thalweg_queue::{ClaimWant, Delivery, NewMessage, Queue, Result};
+
+async fn put(queue: &Arc<Queue>, key: &str, text: &str) -> u32 {
+    let sent = NewMessage {
+        key: Some(key.as_bytes().to_vec().into()),
+        ..NewMessage::of(text.as_bytes().to_vec())
+    };
+    queue.produce(sent).await.unwrap().partition
+}
+
+/// The frame of the message with this payload cannot be read from now on.
+fn damage(folder: &Path, text: &str) {
+    let mut found = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let file = file.unwrap().path();
+        let mut bytes = std::fs::read(&file).unwrap_or_default();
+        let at = bytes.windows(text.len()).position(|window| window == text.as_bytes());
+        if let Some(at) = at {
+            bytes[at] ^= 1;
+            std::fs::write(file, bytes).unwrap();
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1);
+}
+
+async fn reopened(place: Place, folder: &Path, damaged: &[&str], repaired: bool) -> (Place, Arc<Queue>) {
+    place.stop().await;
+    for text in damaged {
+        damage(folder, text);
+    }
+    if repaired {
+        let disk = Folder::open(folder).unwrap();
+        thalweg_log::repair(&disk, true, &mut |_, _| {}).unwrap();
+    }
+    let place = open(folder).await;
+    let queue = place.queues.get("q").unwrap();
+    (place, queue)
+}
+
+async fn read(queue: &Arc<Queue>, max: u32) -> Result<Vec<u64>> {
+    let want = ClaimWant {
+        max,
+        ..ClaimWant::default()
+    };
+    let group = queue.group("s").unwrap();
+    let read = queue.claim(&group, "c", MemberKind::Http, want).await?;
+    let offset = |delivery: &Delivery| delivery.message.offset;
+    Ok(read.iter().map(offset).collect())
+}
+
+fn committed(queue: &Queue) -> u64 {
+    queue.group("s").unwrap().stats().positions[0]
+}
+
+#[tokio::test]
+async fn a_stream_is_told_of_a_gap_once_and_what_it_read_before_and_did_not_ack_is_not_committed_by_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let settings = QueueSettings {
+        partitions: 1,
+        groups: vec![GroupSettings::new("s", GroupMode::Stream)],
+        ..QueueSettings::default()
+    };
+    let queue = place.queues.create("q", settings).await.unwrap();
+    for n in 0..10 {
+        put(&queue, "k", &format!("message-{n}.")).await;
+    }
+    let lost = ["message-5.", "message-6."];
+    let (place, queue) = reopened(place, folder.path(), &lost, true).await;
+    let group = queue.group("s").unwrap();
+    assert_eq!(read(&queue, 100).await.unwrap(), [0, 1, 2, 3, 4]);
+    queue.ack(&group, 0, 0, 1).unwrap();
+    assert_eq!(read(&queue, 100).await.unwrap_err().code(), "offset_gap");
+    assert_eq!(committed(&queue), 1);
+    assert_eq!(read(&queue, 1).await.unwrap(), [7]);
+    let third = "q:0:3:1".parse().unwrap();
+    queue.give_back(&group, &[third], false).unwrap();
+    assert_eq!(read(&queue, 100).await.unwrap(), [3, 4, 7, 8, 9], "it knows of the gap");
+    for offset in [1, 2, 3, 4] {
+        queue.ack(&group, 0, offset, 1).unwrap();
+    }
+    assert_eq!(committed(&queue), 7, "what is lost is done");
+    place.kill();
+}
