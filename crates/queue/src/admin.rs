@@ -136,6 +136,7 @@ impl Queue {
             let mut inner = part.inner.lock();
             sum += change(&mut inner.state, partition, next);
             inner.cursor = Cursor::default();
+            inner.forget_details();
             self.after(group, partition, part, &mut inner, now)?;
         }
         // What it meets again may have expired meanwhile.

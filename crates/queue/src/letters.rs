@@ -305,25 +305,20 @@ impl Queue {
         let Some(store) = self.store(0).cloned() else {
             return;
         };
+        // Before the other lock, so that nobody lets go of it meanwhile.
+        let mut admission = self.admission.lock();
         let Ok(first) = store.first() else {
             return;
         };
         let mut dropped = self.dropped.lock();
-        if !dropped.insert(offset) {
+        if offset < first || !dropped.insert(offset) {
             return;
         }
         let below = dropped.end_from(first);
-        dropped.trim(below);
         drop(dropped);
-        let mut admission = self.admission.lock();
         admission.gone(1, 0);
-        if below > first {
-            match store.trim(below) {
-                Ok((_, bytes)) => admission.gone(0, bytes),
-                Err(error) => {
-                    tracing::warn!(queue = %self.name(), %error, "dead letters that are gone cannot be let go");
-                }
-            }
+        if let Err(error) = self.trim_counted(&store, below, &mut admission) {
+            tracing::warn!(queue = %self.name(), %error, "dead letters that are gone cannot be let go");
         }
     }
 }

@@ -131,7 +131,7 @@ impl Part {
             waits: Waits::default(),
         };
         inner.counted = inner.unsettled();
-        let (due, needed) = (inner.due(), inner.needed(0));
+        let (due, needed) = (inner.due(), inner.update_needed(0));
         Part {
             inner: Mutex::new(inner),
             moving: tokio::sync::Mutex::default(),
@@ -163,7 +163,7 @@ impl Part {
     /// To be called under the lock after every change. Returns by how much the backlog has become smaller.
     pub fn note(&self, inner: &mut Inner, now: Micros) -> i64 {
         self.due.store(inner.due(), Ordering::Relaxed);
-        self.needed.store(inner.needed(now), Ordering::Release);
+        self.needed.store(inner.update_needed(now), Ordering::Release);
         self.idle.store(inner.idle(), Ordering::Relaxed);
         let now = inner.unsettled();
         std::mem::replace(&mut inner.counted, now) - now
@@ -201,8 +201,8 @@ impl Inner {
         }
     }
 
-    /// The first offset that this group has use for, or one before it.
-    fn needed(&mut self, now: Micros) -> Offset {
+    /// Looks for the first offset that this group has use for, or one before it, as far as that has changed.
+    fn update_needed(&mut self, now: Micros) -> Offset {
         let machine = match &mut self.state {
             State::Work(machine) => machine,
             State::Stream(machine) => return machine.committed(),
@@ -219,6 +219,13 @@ impl Inner {
         let (oldest, at) = known.unwrap_or_else(|| (machine.held().min().unwrap_or(machine.floor()), now));
         self.oldest_held = Some((oldest, at));
         oldest.min(floor)
+    }
+
+    /// Of what has not to leave any more: it may come again, and die of something else.
+    pub fn forget_details(&mut self) {
+        if let State::Work(machine) = &self.state {
+            self.details.retain(|offset, _| machine.is_leaving(*offset));
+        }
     }
 
     /// A consumer is going to hold leases: a restart must know who it is.
@@ -377,7 +384,7 @@ mod tests {
             assert!(machine.walk(&sleeper, 0));
         }
         let mut inner = Part::new(State::Work(Box::new(machine))).inner.into_inner();
-        assert_eq!(inner.needed(0), 0);
+        assert_eq!(inner.update_needed(0), 0);
         for (due, sleeper) in [(HOUR, second), (2 * HOUR, first)] {
             let State::Work(machine) = &mut inner.state else {
                 unreachable!()
@@ -385,7 +392,7 @@ mod tests {
             let span = machine.to_rouse(due).unwrap();
             assert!(span.contains(&sleeper.offset));
             machine.rouse(span, &[sleeper], Offset::MAX, due);
-            assert_eq!(inner.needed(due), 0);
+            assert_eq!(inner.update_needed(due), 0);
         }
         let State::Work(machine) = &mut inner.state else {
             unreachable!()
@@ -394,7 +401,7 @@ mod tests {
         machine.ack(lease.offset, 1, 2 * HOUR).unwrap();
         let lease = machine.next_ready(1, HOUR, 2 * HOUR).unwrap();
         assert_eq!(lease.offset, 0, "the one that was roused last");
-        assert_eq!(inner.needed(3 * HOUR), 0);
+        assert_eq!(inner.update_needed(3 * HOUR), 0);
     }
 
     proptest! {

@@ -461,6 +461,13 @@ impl Queue {
             admission.retained += store.next()? - store.first()?;
             admission.bytes += store.bytes()?;
         }
+        if self.has_letters
+            && let Some(store) = self.store(0)
+        {
+            let mut dropped = self.dropped.lock();
+            dropped.trim(store.first()?);
+            admission.retained -= dropped.len().min(admission.retained);
+        }
         Ok(())
     }
 }

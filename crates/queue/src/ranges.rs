@@ -35,17 +35,24 @@ impl Ranges {
         true
     }
 
-    /// Forgets what lies before `first`.
-    pub fn trim(&mut self, first: Offset) {
+    /// Forgets what lies before `first`. Returns how much that was.
+    pub fn trim(&mut self, first: Offset) -> u64 {
+        let mut count = 0;
         while let Some((start, end)) = self.ranges.first_key_value().map(|(start, end)| (*start, *end)) {
             if start >= first {
-                return;
+                break;
             }
             self.ranges.remove(&start);
+            count += end.min(first) - start;
             if end > first {
                 self.ranges.insert(first, end);
             }
         }
+        count
+    }
+
+    pub fn len(&self) -> u64 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
     }
 
     /// The end of the range that `first` is in, or `first`.
@@ -115,7 +122,8 @@ mod tests {
             prop_assert_eq!(&again, &ranges);
             prop_assert_eq!(again.decode_into(&bytes), Some(()));
             prop_assert_eq!(&again, &ranges, "twice is once");
-            ranges.trim(first);
+            prop_assert_eq!(ranges.len(), known.len() as u64);
+            prop_assert_eq!(ranges.trim(first), known.range(..first).count() as u64);
             for offset in 0..70 {
                 prop_assert_eq!(ranges.contains(offset), offset >= first && known.contains(&offset));
             }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use thalweg_log::{LogError, Micros, Offset, Result as LogResult};
 
+use crate::admission::Admission;
 use crate::group::Group;
 use crate::part::{NEVER, Part, State};
 use crate::queue::Queue;
@@ -17,6 +18,8 @@ use crate::settings::{QueueSettings, RetentionMode};
 use crate::store::{Cursor, Next, Span, Store};
 use crate::times::micros;
 
+/// What cannot be read is tried again so much later.
+const TRY_AGAIN: Micros = 60_000_000;
 /// Settled messages of one partition in memory are let go in pieces of so many.
 const FREE_AFTER: u64 = 256;
 
@@ -50,13 +53,25 @@ impl Queue {
     pub(crate) fn trim_store(&self, partition: u32, below: Offset) {
         let Some(store) = self.store(partition) else { return };
         let mut admission = self.admission.lock();
-        match store.trim(below) {
-            Ok((0, _)) => return,
-            Ok((count, bytes)) => admission.gone(count, bytes),
+        match self.trim_counted(store, below, &mut admission) {
+            Ok(false) => return,
+            Ok(true) => {}
             Err(error) => tracing::warn!(queue = %self.name(), %error, "what is not needed cannot be let go"),
         }
         drop(admission);
         self.streams_begin(partition);
+    }
+
+    /// Lets go of what stands before `below`, and counts it, but for dead letters that were sent again or thrown away: they
+    /// were counted then. Returns whether anything went. Under the lock of the admission, so one caller at a time.
+    pub(crate) fn trim_counted(&self, store: &Store, below: Offset, admission: &mut Admission) -> LogResult<bool> {
+        let (count, bytes) = store.trim(below)?;
+        let before = match self.has_letters {
+            true => self.dropped.lock().trim(below),
+            false => 0,
+        };
+        admission.gone(count.saturating_sub(before), bytes);
+        Ok(count > 0)
     }
 
     /// What is gone is in no stream's backlog.
@@ -88,18 +103,19 @@ impl Queue {
     /// What all groups have settled of a queue in memory goes as soon as it is worth it, so that its memory is used again
     /// while the processor still has it at hand.
     pub(crate) fn free_memory(&self, partition: u32, part: &Part) {
-        let Some(Store::Memory(store)) = self.store(partition).map(Arc::as_ref) else {
+        let Some(store) = self.store(partition) else { return };
+        let Store::Memory(memory) = store.as_ref() else {
             return;
         };
-        let enough = part.wants() >= store.first_hint() + FREE_AFTER;
+        let enough = part.wants() >= memory.first_hint() + FREE_AFTER;
         if !enough || self.settings_now().retention.mode == RetentionMode::Policy {
             return;
         }
         let mut admission = self.admission.lock();
         let parts = admission.groups.iter().filter_map(|group| group.part(partition));
         if let Some(below) = parts.map(|part| part.wants()).min() {
-            let (count, bytes) = store.trim(below);
-            admission.gone(count, bytes);
+            // That of one in memory does not fail.
+            let _ = self.trim_counted(store, below, &mut admission);
         }
     }
 
@@ -120,8 +136,8 @@ impl Queue {
         let cuts = match cuts {
             Ok(cuts) => cuts,
             Err(error) => {
-                tracing::warn!(queue = %self.name(), %error, "what is too old cannot be let go");
-                return NEVER;
+                tracing::warn!(queue = %self.name(), %error, "what is too old cannot be let go; trying again in a minute");
+                return self.clock.now() + TRY_AGAIN;
             }
         };
         for (partition, below) in (0..).zip(cuts.below) {
@@ -161,7 +177,7 @@ impl Queue {
                     false => now - micros(retention.max_age),
                 },
             };
-            take_oldest(&mut heads, &mut over)?;
+            take_oldest(&mut heads, &mut over);
             let oldest = heads
                 .iter()
                 .filter_map(|head| head.span)
@@ -173,7 +189,16 @@ impl Queue {
         }
         if self.groups_now().is_empty() {
             for head in &mut heads {
-                due = due.min(head.pass_expired(now)?);
+                due = due.min(head.pass_expired(now));
+            }
+        }
+        for head in &mut heads {
+            if let Some(error) = head.unreadable.take() {
+                tracing::warn!(
+                    queue = %self.name(), partition = head.partition, from = head.at, %error,
+                    "it cannot be told how old messages are; they stay, and it is tried again in a minute"
+                );
+                due = due.min(now + TRY_AGAIN);
             }
         }
         Ok(Cuts {
@@ -233,6 +258,8 @@ struct Head<'a> {
     end: Offset,
     /// What begins there.
     span: Option<Span>,
+    /// Why it is not known what begins there. The other partitions go on.
+    unreadable: Option<LogError>,
 }
 
 impl<'a> Head<'a> {
@@ -244,31 +271,44 @@ impl<'a> Head<'a> {
             limit,
             end: store.next()?,
             span: None,
+            unreadable: None,
         };
-        head.look()?;
+        head.look();
         Ok(head)
     }
 
-    fn look(&mut self) -> LogResult<()> {
+    fn look(&mut self) {
         let end = self.limit.min(self.end);
-        self.span = match self.at < end {
-            true => self.store.span_at(self.at)?.filter(|span| span.first < end),
-            false => None,
-        };
+        self.span = None;
+        if self.at < end {
+            match self.store.span_at(self.at) {
+                Ok(span) => self.span = span.filter(|span| span.first < end),
+                Err(error) => self.unreadable = Some(error),
+            }
+        }
         if let Some(span) = &mut self.span {
             // What is missing between the two went earlier.
             span.first = self.at;
         }
-        Ok(())
     }
 
-    fn go_to(&mut self, offset: Offset) -> LogResult<()> {
+    fn go_to(&mut self, offset: Offset) {
         self.at = offset.min(self.limit).min(self.end);
-        self.look()
+        self.look();
     }
 
-    /// Goes on to the first message that may live, and returns until when it may. Reads the messages.
-    fn pass_expired(&mut self, now: Micros) -> LogResult<Micros> {
+    /// Goes on to the first message that may live, or cannot be read, and returns until when it may.
+    fn pass_expired(&mut self, now: Micros) -> Micros {
+        match self.first_alive(now) {
+            Ok(until) => until,
+            Err(error) => {
+                self.unreadable = Some(error);
+                NEVER
+            }
+        }
+    }
+
+    fn first_alive(&mut self, now: Micros) -> LogResult<Micros> {
         let mut cursor = Cursor::default();
         while self.at < self.end {
             match self.store.at(&mut cursor, self.at)? {
@@ -286,7 +326,7 @@ impl<'a> Head<'a> {
 }
 
 /// Passes the oldest messages of all partitions until nothing is over a limit, or all that is left is protected.
-fn take_oldest(heads: &mut [Head<'_>], over: &mut Over) -> LogResult<()> {
+fn take_oldest(heads: &mut [Head<'_>], over: &mut Over) {
     let mut oldest: BinaryHeap<_> = heads
         .iter()
         .filter_map(|head| Some(Reverse((head.span?.time, head.partition))))
@@ -306,10 +346,9 @@ fn take_oldest(heads: &mut [Head<'_>], over: &mut Over) -> LogResult<()> {
         let bytes = u128::from(span.bytes) * u128::from(gone) / u128::from(all.max(1));
         over.messages = over.messages.saturating_sub(gone);
         over.bytes = over.bytes.saturating_sub(bytes as u64);
-        head.go_to(span.first + gone)?;
+        head.go_to(span.first + gone);
         if gone == all {
             oldest.extend(head.span.map(|span| Reverse((span.time, partition))));
         }
     }
-    Ok(())
 }

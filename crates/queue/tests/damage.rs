@@ -97,3 +97,34 @@ async fn a_stream_is_told_of_a_gap_once_and_what_it_read_before_and_did_not_ack_
     assert_eq!(committed(&queue), 7, "what is lost is done");
     place.kill();
 }
+
+#[tokio::test]
+async fn retention_goes_on_beside_a_partition_that_cannot_be_read_and_comes_back_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let settings = QueueSettings {
+        partitions: 2,
+        ttl: Duration::from_secs(100),
+        ..QueueSettings::default()
+    };
+    let queue = place.queues.create("q", settings).await.unwrap();
+    let mut partitions = Vec::new();
+    for n in 0..8 {
+        partitions.push(put(&queue, &format!("key {n}"), &format!("of key {n}.")).await);
+    }
+    // The first of one partition is damaged; the others of that partition stay behind it.
+    let beside = partitions
+        .iter()
+        .filter(|partition| **partition == partitions[0])
+        .count() as u64;
+    assert_ne!(beside, 8);
+    let (place, queue) = reopened(place, folder.path(), &["of key 0."], false).await;
+    place.later(Duration::from_secs(101));
+    queue.look_after_now().await;
+    assert_eq!(queue.stats().retained, beside);
+    // As if the disk could be read again.
+    damage(folder.path(), "nf key 0.");
+    place.later(Duration::from_secs(61));
+    queue.look_after_now().await;
+    assert_eq!(queue.stats().retained, 0);
+}

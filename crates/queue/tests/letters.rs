@@ -7,10 +7,10 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{REJECT, begin, claim_http, letters, put, settle, texts, work};
+use support::{REJECT, begin, claim_http, letters, put, receipt, restarted, settle, texts, work};
 use thalweg_log::Durability;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{DeadFilter, DeadSelect, Queue, ResendTo};
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
+use thalweg_queue::{DeadFilter, DeadSelect, Queue, ResendTo, SeekTo, Verdict};
 
 /// Messages that die at once in group g.
 async fn die(queue: &Arc<Queue>, texts: &[&str]) {
@@ -125,4 +125,59 @@ async fn a_page_of_large_letters_ends_at_its_bytes_and_all_are_found_page_by_pag
     let resent = queue.resend(&all(), ResendTo::Source, None).await.unwrap();
     assert_eq!(resent.count, 30);
     assert_eq!(claim_http(&queue, "g", 1000).await.len(), 30);
+}
+
+#[tokio::test]
+async fn the_number_of_letters_is_right_whatever_order_they_go_in_and_after_a_restart() {
+    for durability in [Durability::Fsync, Durability::Memory] {
+        let (folder, mut place, mut queue) = begin(QueueSettings {
+            durability: Some(durability),
+            ..work(1)
+        })
+        .await;
+        die(&queue, &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]).await;
+        let first = letters(&queue).await[0].offset;
+        let some: Vec<String> = (3..8).map(|n| format!("dlq.q:0:{}", first + n)).collect();
+        let some: Vec<&str> = some.iter().map(String::as_str).collect();
+        assert_eq!(queue.purge_dead(&ids(&some)).await.unwrap(), 5);
+        if durability == Durability::Fsync {
+            (place, queue) = restarted(place, folder.path()).await;
+        }
+        let dead = place.queues.get("dlq.q").unwrap();
+        assert_eq!(dead.stats().retained, 5, "{durability:?}");
+        let mut few = dead.settings().as_ref().clone();
+        few.retention.mode = RetentionMode::Policy;
+        few.retention.max_messages = 3;
+        place.queues.configure("dlq.q", few).await.unwrap();
+        dead.look_after_now().await;
+        assert_eq!(
+            dead.stats().retained,
+            letters(&queue).await.len() as u64,
+            "{durability:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_was_said_of_a_rejected_message_goes_with_the_purge_and_with_no_later_death() {
+    let mut kept = work(1);
+    kept.retention.mode = RetentionMode::Policy;
+    let (_folder, _place, queue) = begin(kept).await;
+    put(&queue, &["a"]).await;
+    let group = queue.group("g").unwrap();
+    let taken = claim_http(&queue, "g", 1).await;
+    let reject = Verdict::Reject {
+        reason: Some("the first time".into()),
+    };
+    let verdict = (receipt(&queue, &taken[0]), reject);
+    queue.settle(&group, vec![verdict], false).await.unwrap();
+    // Before it is among the dead letters.
+    queue.purge().await.unwrap();
+    assert!(letters(&queue).await.is_empty());
+    queue.seek(&group, SeekTo::Earliest).await.unwrap();
+    let taken = claim_http(&queue, "g", 1).await;
+    settle(&queue, "g", &taken, REJECT).await;
+    let letters = letters(&queue).await;
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].properties.as_ref().get("x-dlq-detail"), None);
 }

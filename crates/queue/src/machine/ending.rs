@@ -26,6 +26,14 @@ impl Machine {
         self.ending.head != NIL
     }
 
+    /// Whether the message has to leave, or leaves.
+    pub fn is_leaving(&self, offset: Offset) -> bool {
+        let Found::Active(entry) = self.find(offset) else {
+            return false;
+        };
+        self.store.entries.get(entry).reason.is_some()
+    }
+
     /// The message has left. False if there is nothing to end, for instance after a purge.
     pub fn ended(&mut self, offset: Offset, kind: Terminal, now: Micros) -> bool {
         let Some(entry) = self.taken(offset) else {
