@@ -12,11 +12,12 @@ use tokio::sync::MutexGuard;
 
 use crate::error::Result;
 use crate::group::Group;
+use crate::machine::Machine;
 use crate::message::NewMessage;
 use crate::part::{Inner, NEVER, Part, State};
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
-use crate::store::Next;
+use crate::store::{Cursor, Next, Store};
 use crate::times::{effective_ttl, micros};
 
 /// Messages that are passed under one lock.
@@ -153,41 +154,10 @@ impl Queue {
         let State::Work(machine) = state else {
             return Ok(Walked::Until(NEVER));
         };
-        let mut walked = Walked::More;
-        for _ in 0..AT_ONCE {
-            let at = machine.cursor();
-            if let Some((_, until)) = head.filter(|(offset, until)| *offset == at && *until > now) {
-                walked = Walked::Until(until);
-                break;
-            }
-            match store.at(cursor, at)? {
-                Next::Message(message, hint) => {
-                    let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
-                    if !machine.walk(&passing, now) {
-                        let until = passing.expires_at.unwrap_or(NEVER);
-                        *head = Some((machine.cursor(), until));
-                        // One that has expired stands where the window ends.
-                        walked = Walked::Until(if until > now { until } else { now + TRY_AGAIN });
-                        break;
-                    }
-                }
-                Next::Gap { to, lost } if machine.pass_gap(to, lost, now) > at => {}
-                Next::Gap { .. } => {
-                    walked = Walked::Until(now + TRY_AGAIN);
-                    break;
-                }
-                Next::Load => {
-                    walked = Walked::Load(at);
-                    break;
-                }
-                Next::End => {
-                    walked = Walked::Until(NEVER);
-                    break;
-                }
-            }
-        }
+        let walked = walk_on(group, store, machine, (cursor, head), now);
+        // What it has passed stays passed, also if what comes then cannot be read.
         self.after(group, partition, part, &mut inner, now)?;
-        Ok(walked)
+        Ok(walked?)
     }
 
     /// Reads the message at the cursor from the disk, and what follows it only if that is to go.
@@ -230,4 +200,35 @@ impl Queue {
     pub(crate) fn look_for_old_now(&self) {
         self.look_for_old(0);
     }
+}
+
+fn walk_on(
+    group: &Group,
+    store: &Store,
+    machine: &mut Machine,
+    (cursor, head): (&mut Cursor, &mut Option<(Offset, Micros)>),
+    now: Micros,
+) -> thalweg_log::Result<Walked> {
+    for _ in 0..AT_ONCE {
+        let at = machine.cursor();
+        if let Some((_, until)) = head.filter(|(offset, until)| *offset == at && *until > now) {
+            return Ok(Walked::Until(until));
+        }
+        match store.at(cursor, at)? {
+            Next::Message(message, hint) => {
+                let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
+                if !machine.walk(&passing, now) {
+                    let until = passing.expires_at.unwrap_or(NEVER);
+                    *head = Some((machine.cursor(), until));
+                    // One that has expired stands where the window ends.
+                    return Ok(Walked::Until(if until > now { until } else { now + TRY_AGAIN }));
+                }
+            }
+            Next::Gap { to, lost } if machine.pass_gap(to, lost, now) > at => {}
+            Next::Gap { .. } => return Ok(Walked::Until(now + TRY_AGAIN)),
+            Next::Load => return Ok(Walked::Load(at)),
+            Next::End => return Ok(Walked::Until(NEVER)),
+        }
+    }
+    Ok(Walked::More)
 }

@@ -32,11 +32,12 @@ pub(crate) async fn remove_one(catalog: &Catalog, log: &dyn Log, id: u32, now: M
     catalog.finish(log, id, now).await
 }
 
-/// Makes a queue `found.<number>` of messages that are under a number which the catalogue does not know, without any
+/// Makes a queue `found.<number>`, or `found.<number>.2` if somebody has called a queue so, of messages that are under a number which the catalogue does not know, without any
 /// limit that would let go of them; its groups and settings are lost.
 pub(crate) async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
     let entries = catalog.all().await;
     let known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
+    let names: BTreeSet<SmolStr> = entries.into_iter().map(|(name, _)| name).collect();
     let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for id in log.partitions() {
         let number = number_of(id);
@@ -55,24 +56,30 @@ pub(crate) async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Resu
             let bounds = log.bounds(PartitionId::new(id, *partition))?;
             has_messages |= bounds.next > bounds.first;
         }
-        match has_messages {
-            true => {
-                adopt_one(
-                    catalog,
-                    log,
-                    id,
-                    partitions.iter().max().map_or(1, |last| last + 1),
-                    now,
-                )
-                .await?
-            }
-            false => remove_one(catalog, log, id, now).await?,
+        if !has_messages {
+            remove_one(catalog, log, id, now).await?;
+            continue;
         }
+        let count = partitions.iter().max().map_or(1, |last| last + 1);
+        adopt_one(catalog, log, (id, free_name(id, &names)), count, now).await?;
     }
     Ok(())
 }
 
-async fn adopt_one(catalog: &Catalog, log: &dyn Log, id: u32, partitions: u32, now: Micros) -> Result<()> {
+/// A name that no queue has.
+fn free_name(id: u32, names: &BTreeSet<SmolStr>) -> SmolStr {
+    let numbered = (2u64..).map(|n| format_smolstr!("found.{id}.{n}"));
+    let mut all = std::iter::once(format_smolstr!("found.{id}")).chain(numbered);
+    all.find(|name| !names.contains(name)).unwrap_or_default()
+}
+
+async fn adopt_one(
+    catalog: &Catalog,
+    log: &dyn Log,
+    (id, name): (u32, SmolStr),
+    partitions: u32,
+    now: Micros,
+) -> Result<()> {
     let there: BTreeSet<PartitionId> = log.partitions().into_iter().collect();
     for partition in 0..partitions {
         for id in [PartitionId::new(id, partition), PartitionId::new(id | STATE, partition)] {
@@ -81,7 +88,6 @@ async fn adopt_one(catalog: &Catalog, log: &dyn Log, id: u32, partitions: u32, n
             }
         }
     }
-    let name: SmolStr = format_smolstr!("found.{id}");
     let settings = QueueSettings {
         partitions,
         ttl: std::time::Duration::ZERO,

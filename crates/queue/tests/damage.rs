@@ -8,19 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{Place, open};
+use support::{Place, begin, keyed, open, put, settings, up_to};
 use thalweg_log::disk::Folder;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
-use thalweg_queue::{ClaimWant, Delivery, NewMessage, Queue, Result};
-
-async fn put(queue: &Arc<Queue>, key: &str, text: &str) -> u32 {
-    let sent = NewMessage {
-        key: Some(key.as_bytes().to_vec().into()),
-        ..NewMessage::of(text.as_bytes().to_vec())
-    };
-    queue.produce(sent).await.unwrap().partition
-}
+use thalweg_queue::settings::{GroupMode, QueueSettings};
+use thalweg_queue::{Delivery, Queue, Result};
 
 /// The frame of the message with this payload cannot be read from now on.
 fn damage(folder: &Path, text: &str) {
@@ -38,27 +30,24 @@ fn damage(folder: &Path, text: &str) {
     assert_eq!(found, 1);
 }
 
-async fn reopened(place: Place, folder: &Path, damaged: &[&str], repaired: bool) -> (Place, Arc<Queue>) {
+/// The queue after a restart with damage, which is repaired if it is `lost` for good.
+async fn damaged(place: Place, folder: &Path, texts: &[&str], lost: bool) -> (Place, Arc<Queue>) {
     place.stop().await;
-    for text in damaged {
+    for text in texts {
         damage(folder, text);
     }
-    if repaired {
+    if lost {
         let disk = Folder::open(folder).unwrap();
         thalweg_log::repair(&disk, true, &mut |_, _| {}).unwrap();
     }
     let place = open(folder).await;
-    let queue = place.queues.get("q").unwrap();
+    let queue = place.queue();
     (place, queue)
 }
 
 async fn read(queue: &Arc<Queue>, max: u32) -> Result<Vec<u64>> {
-    let want = ClaimWant {
-        max,
-        ..ClaimWant::default()
-    };
     let group = queue.group("s").unwrap();
-    let read = queue.claim(&group, "c", MemberKind::Http, want).await?;
+    let read = queue.claim(&group, "c", MemberKind::Http, up_to(max)).await?;
     let offset = |delivery: &Delivery| delivery.message.offset;
     Ok(read.iter().map(offset).collect())
 }
@@ -69,19 +58,12 @@ fn committed(queue: &Queue) -> u64 {
 
 #[tokio::test]
 async fn a_stream_is_told_of_a_gap_once_and_what_it_read_before_and_did_not_ack_is_not_committed_by_that() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let settings = QueueSettings {
-        partitions: 1,
-        groups: vec![GroupSettings::new("s", GroupMode::Stream)],
-        ..QueueSettings::default()
-    };
-    let queue = place.queues.create("q", settings).await.unwrap();
+    let (folder, place, queue) = begin(settings(1, &[("s", GroupMode::Stream)])).await;
     for n in 0..10 {
-        put(&queue, "k", &format!("message-{n}.")).await;
+        put(&queue, &[&format!("message-{n}.")]).await;
     }
     let lost = ["message-5.", "message-6."];
-    let (place, queue) = reopened(place, folder.path(), &lost, true).await;
+    let (place, queue) = damaged(place, folder.path(), &lost, true).await;
     let group = queue.group("s").unwrap();
     assert_eq!(read(&queue, 100).await.unwrap(), [0, 1, 2, 3, 4]);
     queue.ack(&group, 0, 0, 1).unwrap();
@@ -100,17 +82,15 @@ async fn a_stream_is_told_of_a_gap_once_and_what_it_read_before_and_did_not_ack_
 
 #[tokio::test]
 async fn retention_goes_on_beside_a_partition_that_cannot_be_read_and_comes_back_to_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = open(folder.path()).await;
-    let settings = QueueSettings {
-        partitions: 2,
+    let (folder, place, queue) = begin(QueueSettings {
         ttl: Duration::from_secs(100),
-        ..QueueSettings::default()
-    };
-    let queue = place.queues.create("q", settings).await.unwrap();
+        ..settings(2, &[])
+    })
+    .await;
     let mut partitions = Vec::new();
     for n in 0..8 {
-        partitions.push(put(&queue, &format!("key {n}"), &format!("of key {n}.")).await);
+        let sent = queue.produce(keyed(format!("key {n}"), format!("of key {n}."))).await;
+        partitions.push(sent.unwrap().partition);
     }
     // The first of one partition is damaged; the others of that partition stay behind it.
     let beside = partitions
@@ -118,7 +98,7 @@ async fn retention_goes_on_beside_a_partition_that_cannot_be_read_and_comes_back
         .filter(|partition| **partition == partitions[0])
         .count() as u64;
     assert_ne!(beside, 8);
-    let (place, queue) = reopened(place, folder.path(), &["of key 0."], false).await;
+    let (place, queue) = damaged(place, folder.path(), &["of key 0."], false).await;
     place.later(Duration::from_secs(101));
     queue.look_after_now().await;
     assert_eq!(queue.stats().retained, beside);

@@ -167,3 +167,32 @@ async fn a_catalogue_of_thousands_of_changes_reads_as_it_was() {
     }
     place.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_found_takes_no_name_that_somebody_has_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = open(folder.path()).await;
+    let lost = place.queues.create("lost", work(1)).await.unwrap();
+    put(&lost, &["precious"]).await;
+    let own = place.queues.create("found.16", work(1)).await.unwrap();
+    put(&own, &["mine", "too"]).await;
+    place.stop().await;
+
+    let place = open(folder.path()).await;
+    let mut nothing = Records::new();
+    let record = RecordRef {
+        key: Some(b"lost"),
+        ..RecordRef::of(1, b"")
+    };
+    nothing.push(&record).unwrap();
+    let unit = Unit::default().and_of(Kind::State, CATALOG, nothing);
+    Log::append(place.log.as_ref(), unit, None).await.unwrap();
+    place.kill();
+
+    for _ in 0..2 {
+        let place = open(folder.path()).await;
+        let depth = |name: &str| place.queues.get(name).unwrap().depth();
+        assert_eq!((depth("found.16"), depth("found.16.2")), (2, 1));
+        place.kill();
+    }
+}

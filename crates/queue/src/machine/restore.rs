@@ -110,8 +110,9 @@ impl Restoring {
         left
     }
 
-    /// The machine. Leases of consumers that can return stay, others are ready again. A message that was not filled is
-    /// as if never delivered: the cursor meets it again.
+    /// The machine. Leases of consumers that can return stay, others are ready again. From the floor on, a message that
+    /// was not filled is as if never delivered: the cursor meets it again. Below it the cursor does not come: it stays what it
+    /// was, without lane and expiry, and who claims it finds that it is gone.
     pub fn finish(self, policy: Policy, now: Micros, can_return: impl Fn(u32) -> bool) -> Machine {
         let mut machine = Machine::new(policy, self.floor());
         machine.wheel = super::Wheel::new(now);
