@@ -6,6 +6,10 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+// The tests beside the code use what those in `tests` have, which know this crate by its name.
+#[cfg(test)]
+extern crate self as thalweg_log;
+
 mod absent;
 mod cache;
 mod check;
@@ -31,6 +35,9 @@ mod segment;
 mod shelf;
 mod status;
 mod table;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod test_support;
 mod upkeep;
 mod writer;
 

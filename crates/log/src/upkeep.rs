@@ -345,34 +345,11 @@ mod tests {
     use crate::disk::sim::SimDisk;
     use crate::durability::Durability;
     use crate::embedded::EmbeddedLog;
-    use crate::format::record::{RecordRef, records};
     use crate::options::LogOptions;
-    use crate::records::{Records, Unit};
     use crate::status::LogCounters;
+    use crate::test_support::{FILE, append, open, open_with, small_files, until, values};
 
-    const FILE: u64 = 256 << 10;
     const BUSY: PartitionId = PartitionId::new(1, 0);
-
-    fn options() -> LogOptions {
-        LogOptions {
-            file_bytes: FILE,
-            first_file_bytes: FILE,
-            spare: 2,
-            min_free_bytes: Some(0),
-            io_bytes_per_second: 0,
-            ..LogOptions::default()
-        }
-    }
-
-    fn open(disk: &SimDisk) -> EmbeddedLog {
-        EmbeddedLog::open(Arc::new(disk.clone()), 7, &options()).unwrap()
-    }
-
-    async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) -> Offset {
-        let mut stored = Records::new();
-        stored.push(&RecordRef::of(1, value)).unwrap();
-        log.append(Unit::of(id, stored), None).await.unwrap().offsets[0]
-    }
 
     /// One message each of sixty partitions that nobody settles, in as many files of a busy one that is settled at once.
     async fn many_small_remains(log: &EmbeddedLog) -> Vec<PartitionId> {
@@ -424,19 +401,16 @@ mod tests {
         let is_tidy = |counters: &LogCounters| {
             counters.full_files <= NEWEST + 2 && (1..SMALL_SEGMENTS).contains(&counters.segments)
         };
-        let until = Instant::now() + Duration::from_secs(60);
-        while !is_tidy(&log.counters()) {
-            assert!(Instant::now() < until, "{:?}", log.counters());
+        until(&log, "few files and segments are left", || {
             log.upkeep.step().unwrap();
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            is_tidy(&log.counters())
+        })
+        .await;
         assert_eq!(log.upkeep.moved_bytes(), moved);
         drop(log);
         let log = open(&disk);
         for id in quiet {
-            let frames = log.read(id, 0, 1000).unwrap();
-            let found: Vec<_> = records(&frames[0].body).map(|record| record.unwrap().value).collect();
-            assert_eq!(found, [&[id.partition as u8][..]]);
+            assert_eq!(values(&log, id), [[id.partition as u8]]);
         }
     }
 
@@ -457,15 +431,14 @@ mod tests {
         drop(log);
         let fewer = LogOptions {
             files_max: 2,
-            ..options()
+            ..small_files()
         };
-        let log = EmbeddedLog::open(Arc::new(disk), 7, &fewer).unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
-        while log.counters().full_files > 4 {
-            assert!(Instant::now() < until, "{:?}", log.counters());
+        let log = open_with(&disk, &fewer);
+        until(&log, "the others are moved", || {
             log.upkeep.step().unwrap();
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            log.counters().full_files <= 4
+        })
+        .await;
         assert_eq!(log.counters().corrupt_frames, 1);
         assert!(matches!(log.read(BUSY, damaged, 1000), Err(LogError::Corrupt { .. })));
     }

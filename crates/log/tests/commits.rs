@@ -2,33 +2,24 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod support;
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{PATIENCE, append, open_with, options, until};
 use thalweg_log::disk::sim::SimDisk;
-use thalweg_log::format::record::RecordRef;
-use thalweg_log::{DumpOptions, Dumped, Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit, dump};
+use thalweg_log::{DumpOptions, Dumped, Durability, EmbeddedLog, LogOptions, PartitionId, dump};
 
 const ID: PartitionId = PartitionId::new(1, 0);
-/// Longer than anything that is waited for takes.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(disk: &SimDisk, linger: Duration) -> Arc<EmbeddedLog> {
     let options = LogOptions {
-        file_bytes: 1 << 20,
-        first_file_bytes: 1 << 20,
         spare: 1,
-        min_free_bytes: Some(0),
         linger,
-        ..LogOptions::default()
+        ..options(1 << 20)
     };
-    Arc::new(EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap())
-}
-
-async fn append(log: &EmbeddedLog) {
-    let mut records = Records::new();
-    records.push(&RecordRef::of(1, b"x")).unwrap();
-    log.append(Unit::of(ID, records), None).await.unwrap();
+    Arc::new(open_with(disk, &options))
 }
 
 /// Blocks without frames, and blocks.
@@ -50,15 +41,11 @@ async fn an_idle_writer_says_once_what_is_synced_and_so_does_a_clean_stop() {
     let disk = SimDisk::new(1, 64 << 20);
     let log = open(&disk, Duration::ZERO);
     log.create(ID, Durability::Fsync).await.unwrap();
-    append(&log).await;
-    let until = Instant::now() + PATIENCE;
-    while blocks(&disk).0 == 0 {
-        assert!(Instant::now() < until, "an idle writer says nothing");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    append(&log, ID, b"x").await;
+    until(&log, "an idle writer says something", || blocks(&disk).0 > 0).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(blocks(&disk).0, 1, "there is nothing new to say");
-    append(&log).await;
+    append(&log, ID, b"x").await;
     let before = blocks(&disk);
     log.close();
     assert_eq!(blocks(&disk), (before.0 + 1, before.1 + 1));
@@ -74,13 +61,12 @@ async fn a_sync_of_an_interval_is_not_followed_by_an_idle_block() {
     let log = open(&disk, Duration::ZERO);
     log.create(ID, Durability::Interval).await.unwrap();
     for _ in 0..6 {
-        append(&log).await;
+        append(&log, ID, b"x").await;
         // It is synced meanwhile; a machine that is so slow that it is idle between is one in many.
-        let until = Instant::now() + PATIENCE;
-        while log.bounds(ID).unwrap().synced < log.bounds(ID).unwrap().next {
-            assert!(Instant::now() < until, "it is not synced");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until(&log, "it is synced", || {
+            log.bounds(ID).unwrap().synced == log.bounds(ID).unwrap().next
+        })
+        .await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(blocks(&disk).0 <= 2, "{:?}", blocks(&disk));
@@ -94,7 +80,7 @@ async fn who_is_alone_never_waits_for_others() {
     log.create(ID, Durability::Fsync).await.unwrap();
     let alone = async {
         for _ in 0..50 {
-            append(&log).await;
+            append(&log, ID, b"x").await;
         }
     };
     tokio::time::timeout(PATIENCE, alone).await.unwrap();
@@ -111,7 +97,7 @@ async fn with_a_linger_of_zero_nobody_waits_for_the_size_of_the_last_group() {
             let publishers: Vec<_> = (0..1 + (50 - round) / 4)
                 .map(|_| {
                     let log = log.clone();
-                    tokio::spawn(async move { append(&log).await })
+                    tokio::spawn(async move { append(&log, ID, b"x").await })
                 })
                 .collect();
             for publisher in publishers {

@@ -2,31 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+mod support;
 
+use support::{append, message, open};
 use thalweg_log::disk::sim::{Faults, SimDisk};
-use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, LogError, LogOptions, LogStatus, PartitionId, Records, Unit};
+use thalweg_log::{Durability, LogError, LogStatus, PartitionId};
 
 const ID: PartitionId = PartitionId::new(1, 0);
-
-fn open(disk: &SimDisk) -> EmbeddedLog {
-    let options = LogOptions {
-        file_bytes: 256 << 10,
-        first_file_bytes: 256 << 10,
-        spare: 2,
-        min_free_bytes: Some(0),
-        io_bytes_per_second: 0,
-        ..LogOptions::default()
-    };
-    EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap()
-}
-
-fn one(value: &[u8]) -> Unit {
-    let mut records = Records::new();
-    records.push(&RecordRef::of(1, value)).unwrap();
-    Unit::of(ID, records)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_rename_or_sync_of_the_folder_poisons_the_log_and_the_next_start_has_all_that_was_acknowledged() {
@@ -40,7 +22,7 @@ async fn a_failed_rename_or_sync_of_the_folder_poisons_the_log_and_the_next_star
         });
         let mut acknowledged = 0;
         let error = loop {
-            match log.append(one(&[1; 16 << 10]), None).await {
+            match log.append(message(ID, &[1; 16 << 10]), None).await {
                 Ok(_) => acknowledged += 1,
                 Err(error) => break error,
             }
@@ -48,7 +30,7 @@ async fn a_failed_rename_or_sync_of_the_folder_poisons_the_log_and_the_next_star
         };
         assert!(matches!(error, LogError::Poisoned { .. }), "seed {seed}: {error}");
         assert!(matches!(log.status(), LogStatus::Poisoned(_)));
-        let later = log.append(one(b"later"), None).await;
+        let later = log.append(message(ID, b"later"), None).await;
         assert!(
             matches!(later, Err(LogError::Poisoned { .. })),
             "seed {seed}: {later:?}"
@@ -62,6 +44,6 @@ async fn a_failed_rename_or_sync_of_the_folder_poisons_the_log_and_the_next_star
         disk.set_faults(Faults::default());
         let log = open(&disk);
         assert!(log.bounds(ID).unwrap().next >= acknowledged, "seed {seed}");
-        log.append(one(b"again"), None).await.unwrap();
+        append(&log, ID, b"again").await;
     }
 }

@@ -2,37 +2,26 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+mod support;
+
 use std::time::{Duration, Instant};
 
+use support::{FILE, PATIENCE, message, one_record, open_with, small_files, until, values};
 use thalweg_log::disk::Disk as _;
 use thalweg_log::disk::sim::SimDisk;
 use thalweg_log::format::frame::Kind;
-use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{Durability, EmbeddedLog, LogError, LogOptions, LogStatus, PartitionId, Records, Unit};
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{Durability, EmbeddedLog, LogError, LogOptions, LogStatus, PartitionId, Unit};
 
-const FILE: u64 = 256 << 10;
 const DATA: PartitionId = PartitionId::new(1, 0);
 const STATE: PartitionId = PartitionId::new(1, 1);
-/// Longer than anything that is waited for takes.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(disk: &SimDisk) -> EmbeddedLog {
     let options = LogOptions {
-        file_bytes: FILE,
-        first_file_bytes: FILE,
         spare: 1,
-        min_free_bytes: Some(0),
-        io_bytes_per_second: 0,
-        ..LogOptions::default()
+        ..small_files()
     };
-    EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap()
-}
-
-fn one(value: &[u8]) -> Records {
-    let mut records = Records::new();
-    records.push(&RecordRef::of(1, value)).unwrap();
-    records
+    open_with(disk, &options)
 }
 
 fn note(log: &EmbeddedLog, kind: Kind, value: &[u8]) {
@@ -44,34 +33,18 @@ fn used(disk: &SimDisk) -> u64 {
     space.total_bytes - space.free_bytes
 }
 
-fn states(log: &EmbeddedLog) -> Vec<Vec<u8>> {
-    let (mut values, mut from) = (Vec::new(), log.bounds(STATE).unwrap().first);
-    loop {
-        let frames = log.read(STATE, from, 1 << 20).unwrap();
-        let Some(last) = frames.last() else { return values };
-        from = last.header.next();
-        for frame in &frames {
-            values.extend(records(&frame.body).map(|record| record.unwrap().value.to_vec()));
-        }
-    }
-}
-
 /// A log that takes no message, and of state no large piece: the disk is full, and what was kept back is used up.
 async fn filled(disk: &SimDisk) -> EmbeddedLog {
     let log = open(disk);
     for id in [DATA, STATE] {
         log.create(id, Durability::Fsync).await.unwrap();
     }
-    let until = Instant::now() + PATIENCE;
-    while log.counters().spare_files < 2 {
-        assert!(Instant::now() < until, "{:?}", log.counters());
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until(&log, "two files are ready", || log.counters().spare_files >= 2).await;
     disk.set_capacity(used(disk) + 4 * FILE);
-    let filling = Unit::of(DATA, one(&[1; 3000]));
+    let filling = message(DATA, &[1; 3000]);
     while log.append(filling.clone(), None).await.is_ok() {}
     loop {
-        let large = Unit::default().and_of(Kind::State, STATE, one(&[2; 3000]));
+        let large = Unit::default().and_of(Kind::State, STATE, one_record(&[2; 3000]));
         match log.append(large, None).await {
             Ok(_) => {}
             Err(LogError::DiskFull { .. }) => return log,
@@ -94,7 +67,7 @@ async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() 
     for seed in 0..8 {
         let disk = SimDisk::new(seed, 64 << 20);
         let log = filled(&disk).await;
-        let before = states(&log).len();
+        let before = values(&log, STATE).len();
         for n in 0..3u8 {
             note(&log, Kind::State, &[&[n][..], &[7; 3000]].concat());
             for _ in 0..2 {
@@ -104,7 +77,7 @@ async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() 
                 assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
             }
             // What has room would be stored before what has not.
-            let small = Unit::default().and_of(Kind::State, STATE, one(b"small"));
+            let small = Unit::default().and_of(Kind::State, STATE, one_record(b"small"));
             let refused = log.append(small, None).await;
             assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
         }
@@ -112,7 +85,7 @@ async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() 
         until_flushed(&log).await;
         disk.kill();
         drop(log);
-        let found = states(&open(&disk)).split_off(before);
+        let found = values(&open(&disk), STATE).split_off(before);
         let firsts: Vec<u8> = found.iter().map(|value| value[0]).collect();
         assert_eq!(firsts, [0, 1, 2], "in the order in which they were journaled, once");
     }
@@ -134,7 +107,7 @@ async fn a_checkpoint_that_was_refused_is_stored_later_in_the_place_of_all_befor
     drop(log);
     let log = open(&disk);
     let checkpoint = log.last_checkpoint(STATE).unwrap().unwrap();
-    let kept: Vec<u8> = states(&log).iter().map(|value| value[0]).collect();
+    let kept: Vec<u8> = values(&log, STATE).iter().map(|value| value[0]).collect();
     assert_eq!(kept[kept.len() - 2..], [2, 3]);
     assert_eq!(log.bounds(STATE).unwrap().next, checkpoint + 2);
 }
@@ -151,7 +124,7 @@ async fn with_all_that_was_kept_back_used_up_and_all_settled_space_comes_back_by
         // No byte more than it had.
         until_flushed(&log).await;
         let until = Instant::now() + PATIENCE;
-        while let Err(error) = log.append(Unit::of(DATA, one(b"again")), None).await {
+        while let Err(error) = log.append(message(DATA, b"again"), None).await {
             assert!(matches!(error, LogError::DiskFull { .. }), "{error}");
             assert!(Instant::now() < until, "{:?}", log.counters());
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -161,6 +134,6 @@ async fn with_all_that_was_kept_back_used_up_and_all_settled_space_comes_back_by
         drop(log);
         let log = open(&disk);
         assert!(log.bounds(DATA).unwrap().first >= next);
-        assert_eq!(states(&log).last().map(|value| value[0]), Some(7));
+        assert_eq!(values(&log, STATE).last().map(|value| value[0]), Some(7));
     }
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use support::{Place, Random, ack, begin, claim, keyed, reopened, work_groups};
+use support::{Place, ack, begin, claim, keyed, reopened, work_groups};
+use thalweg_log::disk::sim::Random;
 use thalweg_queue::settings::{CompactionSettings, QueueSettings, RetentionMode};
 use thalweg_queue::{Message, NewMessage, Queue};
 
@@ -167,7 +168,7 @@ async fn a_deleted_key_is_forgotten_when_nothing_of_it_can_be_left() {
 #[tokio::test]
 async fn whatever_comes_between_runs_the_newest_values_are_those_that_were_put() {
     for seed in 1..=6 {
-        let mut random = Random(seed << 32 | 0x9e37);
+        let mut random = Random::new(seed);
         let (folder, mut place, mut queue) = begin(compacted(&["g"])).await;
         let mut model: BTreeMap<Bytes, Bytes> = BTreeMap::new();
         for step in 0..300 {

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::{Place, Random, begin, waiting_for, work};
+use support::{Place, begin, waiting_for, work};
 use thalweg_log::Durability;
+use thalweg_log::disk::sim::Random;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{Ordering as Order, QueueSettings};
 use thalweg_queue::{ClaimWant, Group, NewMessage, Queue};
@@ -32,7 +33,7 @@ async fn begin_with(ordering: Order, durability: Durability) -> (tempfile::TempD
 
 /// Takes up to three at a time and acks them; gives up now and then.
 async fn consume(queue: Arc<Queue>, group: Arc<Group>, number: u64, acked: Arc<AtomicU64>) {
-    let mut random = Random(number);
+    let mut random = Random::new(number);
     let name = format!("c{}", number % (CONSUMERS / 2));
     loop {
         let want = ClaimWant {
@@ -75,7 +76,7 @@ async fn no_message_waits_for_a_consumer_that_waits_for_it() {
         let consumers: Vec<_> = (0..CONSUMERS)
             .map(|number| tokio::spawn(consume(queue.clone(), group.clone(), number, acked.clone())))
             .collect();
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         let mut produced = 0;
         while produced < MESSAGES {
             let burst = 1 + random.below(20).min(MESSAGES - produced - 1);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::disk::sim::{Faults, SimDisk};
+use crate::test_support::{bytes_of, message, one_record, options, values};
 
 const MIB: u64 = 1 << 20;
 
@@ -8,14 +9,12 @@ fn together(id: PartitionId) -> PartitionId {
     PartitionId::new(id.queue & !(1 << 31), id.partition)
 }
 
-fn options(n: usize) -> LogOptions {
+fn options_of(n: usize) -> LogOptions {
     LogOptions {
         folder: format!("disk{n}"),
-        file_bytes: MIB,
         first_file_bytes: MIB / 2,
         spare: 1,
-        min_free_bytes: Some(0),
-        ..LogOptions::default()
+        ..options(MIB)
     }
 }
 
@@ -25,30 +24,8 @@ fn disks(count: u64) -> Vec<SimDisk> {
 
 async fn open(disks: &[SimDisk]) -> Result<Disks> {
     let all = disks.iter().enumerate();
-    let all = all.map(|(n, disk)| (Arc::new(disk.clone()) as Arc<dyn Disk>, options(n)));
+    let all = all.map(|(n, disk)| (Arc::new(disk.clone()) as Arc<dyn Disk>, options_of(n)));
     Disks::open(all.collect(), 77, together).await
-}
-
-fn of(value: &[u8]) -> Records {
-    let mut records = Records::new();
-    records.push(&RecordRef::of(1, value)).unwrap();
-    records
-}
-
-fn values(log: &dyn Log, id: PartitionId) -> Vec<Vec<u8>> {
-    let (mut values, mut from) = (Vec::new(), log.bounds(id).unwrap().first);
-    let want = ReadWant {
-        bytes: 1 << 20,
-        synced: false,
-    };
-    loop {
-        let frames = log.read(id, from, want).unwrap();
-        let Some(last) = frames.last() else { return values };
-        from = last.header.next();
-        for frame in &frames {
-            values.extend(records(&frame.body).map(|record| record.unwrap().value.to_vec()));
-        }
-    }
 }
 
 fn data(n: u32) -> PartitionId {
@@ -80,7 +57,7 @@ async fn partitions_are_spread_state_is_with_its_data_and_all_of_it_is_found_aga
         Err(LogError::PartitionExists(_))
     ));
     for n in 0..6 {
-        log.append(Unit::of(data(n), of(&[n as u8])), None).await.unwrap();
+        log.append(message(data(n), &[n as u8]), None).await.unwrap();
     }
     log.remove(data(5)).await.unwrap();
     let id = Log::id(&log);
@@ -102,7 +79,7 @@ async fn partitions_are_spread_state_is_with_its_data_and_all_of_it_is_found_aga
     let filling = vec![0; MIB as usize / 4];
     for _ in 0..16 {
         for n in [0, 1] {
-            log.append(Unit::of(data(n), of(&filling)), None).await.unwrap();
+            log.append(message(data(n), &filling), None).await.unwrap();
         }
     }
     log.create(data(9), Durability::Fsync).await.unwrap();
@@ -116,7 +93,7 @@ async fn a_disk_is_added_one_that_is_missing_or_of_another_log_or_a_copy_is_name
     // A log on one disk knows nothing of others.
     let log = open(one).await.unwrap();
     log.create(data(0), Durability::Fsync).await.unwrap();
-    log.append(Unit::of(data(0), of(b"a")), None).await.unwrap();
+    log.append(message(data(0), b"a"), None).await.unwrap();
     drop(log);
     let log = open(&all[..2]).await.unwrap();
     assert_eq!(values(&log, data(0)), [b"a"]);
@@ -140,7 +117,7 @@ async fn a_disk_is_added_one_that_is_missing_or_of_another_log_or_a_copy_is_name
     let twice = open(&twice).await.err().unwrap().to_string();
     assert!(twice.contains("disk2") && twice.contains("copy of disk1"), "{twice}");
     let foreign = SimDisk::new(8, 64 * MIB);
-    let other = EmbeddedLog::open(Arc::new(foreign.clone()), 1234, &options(0)).unwrap();
+    let other = EmbeddedLog::open(Arc::new(foreign.clone()), 1234, &options_of(0)).unwrap();
     other.create(data(0), Durability::Fsync).await.unwrap();
     drop(other);
     let mixed = open(&[all[0].clone(), all[1].clone(), foreign])
@@ -157,10 +134,8 @@ async fn a_disk_is_added_one_that_is_missing_or_of_another_log_or_a_copy_is_name
 fn copy_of(disk: &SimDisk) -> SimDisk {
     let copy = SimDisk::new(5, 64 * MIB);
     for name in disk.names().unwrap() {
-        let (from, to) = (disk.open(&name).unwrap(), copy.create(&name).unwrap());
-        let mut bytes = vec![0; from.len().unwrap() as usize];
-        from.read_at(&mut bytes, 0).unwrap();
-        to.write_at(&bytes, 0).unwrap();
+        let to = copy.create(&name).unwrap();
+        to.write_at(&bytes_of(disk, &name), 0).unwrap();
     }
     copy
 }
@@ -188,8 +163,8 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
     assert!(!Log::caps(&log).atomic_units);
     let unit = || {
         Unit::default()
-            .and_of(Kind::State, state(0), of(b"settled"))
-            .and(data(1), of(b"dead"))
+            .and_of(Kind::State, state(0), one_record(b"settled"))
+            .and(data(1), one_record(b"dead"))
     };
     let appended = log.append(unit(), None).await.unwrap();
     // In the order of the parts, with what holds for all of it.
@@ -198,7 +173,7 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
     // A stale owner stores nothing anywhere.
     let stale = log.acquire(data(1)).await.unwrap();
     log.acquire(data(1)).await.unwrap();
-    let both = Unit::of(data(0), of(b"x")).and(data(1), of(b"y"));
+    let both = message(data(0), b"x").and(data(1), one_record(b"y"));
     assert!(matches!(
         log.append(both, Some(stale)).await,
         Err(LogError::Fenced { .. })
@@ -225,7 +200,7 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
     assert!(matches!(refused, LogError::Poisoned { .. }), "{refused}");
     assert!(matches!(Log::status(&log), LogStatus::Poisoned(_)));
     // The other disk works.
-    log.append(Unit::of(data(0), of(b"z")), None).await.unwrap();
+    log.append(message(data(0), b"z"), None).await.unwrap();
     log.flush_all(&[data(0), state(0)]).await.unwrap();
 }
 
@@ -242,7 +217,7 @@ async fn what_was_stored_in_part_is_said_to_be() {
         failing_writes: 1,
         ..Faults::default()
     });
-    let both = Unit::of(data(0), of(b"x")).and(data(1), of(b"y"));
+    let both = message(data(0), b"x").and(data(1), one_record(b"y"));
     let partly = log.append(both, None).await.unwrap_err();
     assert!(matches!(partly, LogError::Partly { .. }), "{partly}");
     assert_eq!(values(&log, data(0)), [b"x"]);

@@ -1,76 +1,36 @@
 //! What a log does on a disk that fails now and then, or for good.
 
 use super::*;
+use crate::disk::Disk;
 use crate::disk::sim::{Faults, SimDisk};
-use crate::disk::{Disk, DiskFile};
 use crate::format::frame::BODY_MAX;
-use crate::format::record::records;
 use crate::records::Records;
+use crate::test_support::{append, damage, message, open_with, small_files, values};
 
 const ID: PartitionId = PartitionId::new(1, 0);
-const FILE: u64 = 256 << 10;
 
-fn options() -> LogOptions {
+/// Everything is read from the disk.
+fn unbuffered() -> LogOptions {
     LogOptions {
-        file_bytes: FILE,
-        first_file_bytes: FILE,
-        spare: 2,
-        min_free_bytes: Some(0),
-        io_bytes_per_second: 0,
-        // Everything is read from the disk.
         tail_bytes_max: 0,
         index_bytes_max: 0,
-        ..LogOptions::default()
+        ..small_files()
     }
 }
 
 fn open(disk: &SimDisk) -> Result<EmbeddedLog> {
-    EmbeddedLog::open(Arc::new(disk.clone()), 7, &options())
+    EmbeddedLog::open(Arc::new(disk.clone()), 7, &unbuffered())
 }
 
 fn value(n: u64) -> Vec<u8> {
     format!("message-{n}.{}", "x".repeat(3000)).into_bytes()
 }
 
-async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) -> Result<Offset> {
-    let mut stored = Records::new();
-    stored.push(&RecordRef::of(1, value))?;
-    Ok(log.append(Unit::of(id, stored), None).await?.offsets[0])
-}
-
 async fn fill(log: &EmbeddedLog, count: u64) {
     log.create(ID, Durability::Fsync).await.unwrap();
     for n in 0..count {
-        append(log, ID, &value(n)).await.unwrap();
+        append(log, ID, &value(n)).await;
     }
-}
-
-fn all(log: &EmbeddedLog) -> Vec<Vec<u8>> {
-    let (mut values, mut from) = (Vec::new(), log.bounds(ID).unwrap().first);
-    while from < log.bounds(ID).unwrap().next {
-        let frames = log.read(ID, from, 100_000).unwrap();
-        from = frames.last().unwrap().header.next();
-        let found = frames.iter().flat_map(|frame| records(&frame.body));
-        values.extend(found.map(|record| record.unwrap().value.to_vec()));
-    }
-    values
-}
-
-fn with_file(disk: &SimDisk, message: u64, work: impl FnOnce(&dyn DiskFile, u64)) {
-    let text = format!("message-{message}.");
-    for name in disk.names().unwrap() {
-        let file = disk.open(&name).unwrap();
-        let mut bytes = vec![0; file.len().unwrap() as usize];
-        file.read_at(&mut bytes, 0).unwrap();
-        if let Some(at) = bytes.windows(text.len()).position(|window| window == text.as_bytes()) {
-            return work(file.as_ref(), at as u64);
-        }
-    }
-    panic!("message {message} is nowhere");
-}
-
-fn damage(disk: &SimDisk, message: u64) {
-    with_file(disk, message, |file, at| file.write_at(b"M", at).unwrap());
 }
 
 #[tokio::test]
@@ -81,7 +41,7 @@ async fn a_start_on_a_disk_that_cannot_be_read_for_a_moment_gives_nothing_up() {
         // Without a sync, so that a start looks at all of them.
         log.create(ID, Durability::Os).await.unwrap();
         for n in 0..40 {
-            append(&log, ID, &value(n)).await.unwrap();
+            append(&log, ID, &value(n)).await;
         }
         disk.kill();
         drop(log);
@@ -98,7 +58,11 @@ async fn a_start_on_a_disk_that_cannot_be_read_for_a_moment_gives_nothing_up() {
             failed += 1;
         };
         disk.set_faults(Faults::default());
-        assert_eq!((log.report().torn_bytes, all(&log).len()), (0, 40), "seed {seed}");
+        assert_eq!(
+            (log.report().torn_bytes, values(&log, ID).len()),
+            (0, 40),
+            "seed {seed}"
+        );
     }
 }
 
@@ -119,7 +83,7 @@ async fn what_a_disk_cannot_read_is_told_as_damage_of_its_place() {
     assert!(error.to_string().contains("cannot read"), "{error}");
     assert!(matches!(log.status(), LogStatus::Degraded(_)) && log.counters().corrupt_frames > 0);
     disk.set_faults(Faults::default());
-    assert_eq!(all(&log).len(), 100);
+    assert_eq!(values(&log, ID).len(), 100);
 }
 
 #[tokio::test]
@@ -144,7 +108,7 @@ async fn a_partition_that_could_not_be_made_is_nowhere_also_after_a_restart() {
     // Refused.
     let space = disk.space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
-    while append(&log, ID, &value(0)).await.is_ok() {}
+    while log.append(message(ID, &value(0)), None).await.is_ok() {}
     let mut refused = 0;
     for n in 0..500 {
         refused += usize::from(log.create(PartitionId::new(3, n), Durability::Os).await.is_err());
@@ -156,7 +120,7 @@ async fn a_partition_that_could_not_be_made_is_nowhere_also_after_a_restart() {
     // Until tables of all partitions were written several times.
     let mut stored = 0;
     while stored < 300 {
-        stored += u64::from(append(&log, ID, &value(0)).await.is_ok());
+        stored += u64::from(log.append(message(ID, &value(0)), None).await.is_ok());
         tokio::task::yield_now().await;
     }
     log.close();
@@ -183,7 +147,7 @@ async fn damage_costs_a_look_at_all_and_a_rewrite_the_frames_and_the_file_that_i
     let disk = SimDisk::new(1, 64 << 20);
     let log = open(&disk).unwrap();
     fill(&log, 200).await;
-    damage(&disk, 20);
+    damage(&disk, "message-20.");
     let mut seen = Vec::new();
     let mut show = |offset: Offset, _: &RecordRef<'_>| {
         seen.push(offset);
@@ -213,13 +177,13 @@ async fn a_rewrite_of_the_largest_frames_splits_them() {
     let options = LogOptions {
         file_bytes: 128 << 20,
         first_file_bytes: 40 << 20,
-        ..options()
+        ..unbuffered()
     };
-    let open = || EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap();
+    let open = || open_with(&disk, &options);
     let log = open();
     log.create(ID, Durability::Os).await.unwrap();
     let mut sizes = vec![200_000; 1];
-    append(&log, ID, &vec![1; 200_000]).await.unwrap();
+    append(&log, ID, &vec![1; 200_000]).await;
     // One frame with hardly a byte to spare, in one with whole records of every size before it.
     let mut full = Records::new();
     for n in 0..9_000_usize {
@@ -228,10 +192,10 @@ async fn a_rewrite_of_the_largest_frames_splits_them() {
         sizes.push(size);
     }
     log.append(Unit::of(ID, full), None).await.unwrap();
-    append(&log, ID, &vec![2; 1000]).await.unwrap();
+    append(&log, ID, &vec![2; 1000]).await;
     sizes.push(1000);
     while log.counters().full_files == 0 {
-        append(&log, ID, &vec![3; 8 << 20]).await.unwrap();
+        append(&log, ID, &vec![3; 8 << 20]).await;
         sizes.push(8 << 20);
     }
     let count = sizes.len() as u64;
@@ -259,7 +223,7 @@ async fn after_a_clean_stop_damage_of_the_last_message_is_told_wherever_in_a_fil
         fill(&log, count).await;
         log.close();
         drop(log);
-        damage(&disk, count - 1);
+        damage(&disk, &format!("message-{}.", count - 1));
         let found = open(&disk).and_then(|log| log.read(ID, count - 1, 1).map(drop));
         assert!(
             matches!(found, Err(LogError::Corrupt { .. })),
@@ -275,12 +239,12 @@ async fn a_short_message_in_memory_keeps_no_page() {
         file_bytes: 32 << 20,
         first_file_bytes: 32 << 20,
         tail_bytes_max: 1 << 20,
-        ..options()
+        ..unbuffered()
     };
-    let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap();
+    let log = open_with(&disk, &options);
     log.create(ID, Durability::Os).await.unwrap();
     for _ in 0..5000 {
-        append(&log, ID, &[7; 20]).await.unwrap();
+        append(&log, ID, &[7; 20]).await;
     }
     // The newest are there, so many as fit with all that they keep.
     let in_memory = |from: Offset| log.newest(ID, from, 1).unwrap().is_some();

@@ -1,44 +1,13 @@
 use super::*;
-use crate::disk::Folder;
-use crate::format::record::{RecordRef, records};
 use crate::records::Records;
-
-fn open(folder: &std::path::Path) -> EmbeddedLog {
-    let options = LogOptions {
-        file_bytes: 4 << 20,
-        first_file_bytes: 1 << 20,
-        min_free_bytes: Some(0),
-        ..LogOptions::default()
-    };
-    EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap()
-}
+use crate::test_support::{append, message, one_record, open_folder, open_with, options, until, values};
 
 async fn create(folder: &std::path::Path) -> EmbeddedLog {
-    let log = open(folder);
+    let log = open_folder(folder);
     for (n, durability) in [Durability::Fsync, Durability::Os].into_iter().enumerate() {
         log.create(PartitionId::new(1, n as u32), durability).await.unwrap();
     }
     log
-}
-
-fn one(value: &[u8]) -> Records {
-    let mut records = Records::new();
-    records.push(&RecordRef::of(1, value)).unwrap();
-    records
-}
-
-fn values(log: &EmbeddedLog, id: PartitionId) -> Vec<Vec<u8>> {
-    let (mut values, mut from) = (Vec::new(), 0);
-    loop {
-        let frames = log.read(id, from, 100_000).unwrap();
-        let Some(last) = frames.last() else {
-            return values;
-        };
-        from = last.header.next();
-        for frame in &frames {
-            values.extend(records(&frame.body).map(|record| record.unwrap().value.to_vec()));
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,9 +22,9 @@ async fn what_many_publishers_append_is_there_after_a_restart_in_each_ones_order
                 let mut last = None;
                 for n in 0..200u16 {
                     let value = [&[publisher][..], &n.to_le_bytes(), &[publisher; 250]].concat();
-                    let appended = log.append(Unit::of(id, one(&value)), None).await.unwrap();
-                    assert!(Some(appended.offsets[0]) > last);
-                    last = Some(appended.offsets[0]);
+                    let offset = append(&log, id, &value).await;
+                    assert!(Some(offset) > last);
+                    last = Some(offset);
                 }
             })
         })
@@ -65,11 +34,11 @@ async fn what_many_publishers_append_is_there_after_a_restart_in_each_ones_order
     }
     log.close();
     assert!(matches!(
-        log.append(Unit::of(PartitionId::new(1, 0), one(b"late")), None).await,
+        log.append(message(PartitionId::new(1, 0), b"late"), None).await,
         Err(LogError::Closed)
     ));
     drop(log);
-    let log = open(folder.path());
+    let log = open_folder(folder.path());
     assert_eq!(log.report().torn_bytes, 0);
     for n in 0..2 {
         let all = values(&log, PartitionId::new(1, n));
@@ -91,10 +60,10 @@ async fn a_reader_waits_for_what_is_to_come() {
     let (waiting, writing) = (log.clone(), log.clone());
     let reader = tokio::spawn(async move {
         waiting.wait_for(id, 1).await.unwrap();
-        values(&waiting, id)
+        values(&*waiting, id)
     });
-    writing.append(Unit::of(id, one(b"a")), None).await.unwrap();
-    writing.append(Unit::of(id, one(b"b")), None).await.unwrap();
+    append(&writing, id, b"a").await;
+    append(&writing, id, b"b").await;
     assert_eq!(reader.await.unwrap(), [b"a", b"b"]);
 }
 
@@ -102,7 +71,7 @@ async fn a_reader_waits_for_what_is_to_come() {
 async fn a_unit_of_two_partitions_has_the_stronger_durability() {
     let folder = tempfile::tempdir().unwrap();
     let log = create(folder.path()).await;
-    let unit = Unit::of(PartitionId::new(1, 1), one(b"a")).and(PartitionId::new(1, 0), one(b"b"));
+    let unit = message(PartitionId::new(1, 1), b"a").and(PartitionId::new(1, 0), one_record(b"b"));
     let appended = log.append(unit, None).await.unwrap();
     assert_eq!(
         appended,
@@ -111,7 +80,7 @@ async fn a_unit_of_two_partitions_has_the_stronger_durability() {
             durability: Durability::Fsync
         }
     );
-    let missing = log.append(Unit::of(PartitionId::new(9, 9), one(b"a")), None).await;
+    let missing = log.append(message(PartitionId::new(9, 9), b"a"), None).await;
     assert_eq!(missing.unwrap_err().to_string(), "partition 9/9 does not exist");
 }
 
@@ -137,25 +106,20 @@ async fn what_is_too_large_is_refused_before_it_is_anywhere() {
 async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing() {
     let disk = crate::disk::sim::SimDisk::new(1, 64 << 20);
     let options = LogOptions {
-        file_bytes: 1 << 20,
-        first_file_bytes: 1 << 20,
         spare: 1,
-        min_free_bytes: Some(0),
-        ..LogOptions::default()
+        ..options(1 << 20)
     };
-    let open = || EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap();
+    let open = || open_with(&disk, &options);
     let id = PartitionId::new(1, 0);
     let log = open();
     log.create(id, Durability::Fsync).await.unwrap();
     // Two files are made beside; on a disk that is full before, not one message is taken.
-    while log.shelf.counts().0 < 2 {
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
+    until(&log, "two files are ready", || log.shelf.counts().0 >= 2).await;
     let space = crate::disk::Disk::space(&disk).unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
     // Until nothing is taken any more: files are full, and not one page is left for a block of any kind.
     let mut stored = 0;
-    while log.append(Unit::of(id, one(&[stored as u8; 3000])), None).await.is_ok() {
+    while log.append(message(id, &[stored as u8; 3000]), None).await.is_ok() {
         stored += 1;
     }
     let state = |log: &EmbeddedLog| log.journal(id, Kind::State, &RecordRef::of(1, &[9; 3000]));
@@ -175,13 +139,7 @@ async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing()
 #[tokio::test]
 async fn whoever_watches_a_log_is_told_at_once_that_it_is_poisoned_or_closed() {
     let disk = crate::disk::sim::SimDisk::new(1, 64 << 20);
-    let options = LogOptions {
-        file_bytes: 1 << 20,
-        first_file_bytes: 1 << 20,
-        min_free_bytes: Some(0),
-        ..LogOptions::default()
-    };
-    let open = || EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap();
+    let open = || open_with(&disk, &options(1 << 20));
     let id = PartitionId::new(1, 0);
     let log = open();
     let watching = tokio::spawn(log.poisoned());
@@ -197,7 +155,7 @@ async fn whoever_watches_a_log_is_told_at_once_that_it_is_poisoned_or_closed() {
     });
     let watching = tokio::spawn(log.poisoned());
     log.ask_for_sync();
-    let _ = log.append(Unit::of(id, one(b"x")), None).await;
+    let _ = log.append(message(id, b"x"), None).await;
     log.ask_for_sync();
     let cause = watching.await.unwrap().unwrap();
     // The sync of a block, or of a file that is being made.

@@ -1,26 +1,21 @@
-use std::time::Duration;
-
 use super::*;
 use crate::disk::sim::SimDisk;
 use crate::durability::Durability;
 use crate::embedded::EmbeddedLog;
 use crate::format::record::records;
 use crate::options::LogOptions;
-use crate::records::{Records, Unit};
+use crate::test_support;
 
 const ID: PartitionId = PartitionId::new(1, 0);
 
 fn open(disk: &SimDisk) -> EmbeddedLog {
     let options = LogOptions {
-        file_bytes: 8 << 20,
-        first_file_bytes: 8 << 20,
         spare: 2,
         files_max: 1,
-        min_free_bytes: Some(0),
         io_bytes_per_second: 0,
-        ..LogOptions::default()
+        ..test_support::options(8 << 20)
     };
-    EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap()
+    test_support::open_with(disk, &options)
 }
 
 /// Not of a power of two bytes, so that frames and pieces do not begin together.
@@ -34,16 +29,12 @@ const ALL: u64 = 75;
 
 async fn append(log: &EmbeddedLog, values: std::ops::Range<u64>) {
     for n in values {
-        let mut stored = Records::new();
-        stored.push(&RecordRef::of(1, &value(n))).unwrap();
-        log.append(Unit::of(ID, stored), None).await.unwrap();
+        test_support::append(log, ID, &value(n)).await;
     }
 }
 
 async fn moved(log: &EmbeddedLog, bytes: u64) {
-    while log.counters().moved_bytes < bytes {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    test_support::until(log, "so much is moved", || log.counters().moved_bytes >= bytes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

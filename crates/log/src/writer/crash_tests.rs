@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::core::{Core, Offsets, Parts, Submission};
 use super::group::Part;
 use crate::cache::IndexCache;
-use crate::check::{FindingKind, check as check_files};
+use crate::check::{CheckReport, FindingKind, check as check_files};
 use crate::disk::Disk as _;
 use crate::disk::sim::{Faults, Random, SimDisk};
 use crate::durability::Durability;
@@ -24,7 +24,7 @@ use crate::error::{LogError, Result};
 use crate::file::LogFile;
 use crate::format::frame::{Flags, Kind};
 use crate::format::record::{RecordRef, records};
-use crate::ids::PartitionId;
+use crate::ids::{Micros, PartitionId};
 use crate::open::{self, Opened};
 use crate::options::LogOptions;
 use crate::partition::Partition;
@@ -34,6 +34,7 @@ use crate::repair::repair;
 use crate::segment::{self, Move};
 use crate::shelf::Shelf;
 use crate::table::Change;
+use crate::test_support::{bytes_of, one_record, overwrite};
 
 const MODES: [Durability; 4] = [
     Durability::Fsync,
@@ -111,22 +112,44 @@ fn open_with(disk: &SimDisk, options: &LogOptions) -> Result<Driven> {
     })
 }
 
+type Answer = oneshot::Receiver<Result<Offsets>>;
+
+/// What nobody waits for.
+fn submission(partition: &Partition, kind: Kind, records: Records, durability: Durability) -> Submission {
+    Submission {
+        bytes: records.bytes(),
+        parts: [Part::of(partition, kind, records)].into(),
+        durability,
+        done: None,
+        for_files: false,
+    }
+}
+
+/// The same with somebody who waits for it.
+fn awaited(submission: Submission) -> (Submission, Answer) {
+    let (done, answer) = oneshot::channel();
+    let done = Some(done);
+    (Submission { done, ..submission }, answer)
+}
+
+/// Commits it alone.
+fn commit(core: &mut Core, submission: Submission, now: Micros) -> Result<Offsets> {
+    let (submission, mut answer) = awaited(submission);
+    core.commit(&mut VecDeque::from([submission]), now);
+    answer.try_recv().unwrap()
+}
+
 /// A fact about a partition.
 fn change(core: &mut Core, meta: &Partition, change: Change, durability: Durability) -> Result<()> {
     let mut value = Vec::new();
     change.encode(&mut value);
-    let mut records = Records::new();
-    records.push(&RecordRef::of(1, &value))?;
-    let (done, mut answer) = oneshot::channel();
-    let submission = Submission {
-        bytes: records.bytes(),
-        parts: [Part::of(meta, Kind::Meta, records)].into(),
-        durability,
-        done: Some(done),
-        for_files: false,
-    };
-    core.commit(&mut VecDeque::from([submission]), 1);
-    answer.try_recv().unwrap().map(drop)
+    let submission = submission(meta, Kind::Meta, one_record(&value), durability);
+    commit(core, submission, 1).map(drop)
+}
+
+/// What a check of all files finds.
+fn checked(disk: &SimDisk) -> CheckReport {
+    check_files(disk, &mut |_, _| {}).unwrap()
 }
 
 /// What a partition must hold: its records are the numbers from 0, each in a value of varying length.
@@ -197,7 +220,7 @@ fn read_all(partition: &Partition) -> Vec<u64> {
 }
 
 /// What was submitted, where the answer comes, and how many records of which partition it was about.
-type Submitted = (Submission, oneshot::Receiver<Result<Offsets>>, Vec<(usize, u64)>);
+type Submitted = (Submission, Answer, Vec<(usize, u64)>);
 
 fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitted {
     let (mut parts, mut counts, mut bytes, mut durability) = (Parts::new(), Vec::new(), 0, Durability::Os);
@@ -237,14 +260,13 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             epoch: 0,
         });
     }
-    let (done, answer) = oneshot::channel();
-    let submission = Submission {
+    let (submission, answer) = awaited(Submission {
         parts,
         durability,
         bytes,
-        done: Some(done),
+        done: None,
         for_files: false,
-    };
+    });
     (submission, answer, counts)
 }
 
@@ -282,6 +304,16 @@ fn work(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> bool {
         }
     }
     all
+}
+
+/// A log that has worked for so many rounds, all from a seed.
+fn worked(disk: &SimDisk, seed: u64, rounds: u32) -> (Driven, [Known; MODES.len()], Random) {
+    let (mut random, mut known) = (Random::new(seed), [Known::default(); MODES.len()]);
+    let mut driven = open(disk).unwrap();
+    for _ in 0..rounds {
+        assert!(work(&mut driven, &mut known, &mut random));
+    }
+    (driven, known, random)
 }
 
 /// What the log does beside committing; `false` once it takes nothing more.
@@ -520,12 +552,7 @@ fn reads_back_or_says_where(partition: &Partition, expected: u64, file: &str) ->
 #[test]
 fn files_follow_each_other_and_are_found_again_by_their_indexes() {
     let disk = SimDisk::new(1, 64 << 20);
-    let mut random = Random::new(1);
-    let mut known = [Known::default(); MODES.len()];
-    let mut driven = open(&disk).unwrap();
-    for _ in 0..60 {
-        assert!(work(&mut driven, &mut known, &mut random));
-    }
+    let (_, mut known, mut random) = worked(&disk, 1, 60);
     disk.kill();
     let found = recover(&disk, &IndexCache::new(1 << 20)).unwrap();
     assert!(found.files.len() > 3, "{} files", found.files.len());

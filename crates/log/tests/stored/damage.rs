@@ -1,47 +1,24 @@
 //! One damaged frame costs the records of that frame, and nothing before or behind it.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use thalweg_log::disk::Folder;
-use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{Durability, EmbeddedLog, LogError, LogOptions, LogStatus, PartitionId, Records, Unit};
+use thalweg_log::format::record::records;
+use thalweg_log::{Durability, EmbeddedLog, LogError, LogStatus, PartitionId};
+
+use crate::support::{append, damage, open_folder};
 
 const ID: PartitionId = PartitionId::new(3, 0);
 
-fn open(folder: &Path) -> EmbeddedLog {
-    let options = LogOptions {
-        file_bytes: 4 << 20,
-        first_file_bytes: 1 << 20,
-        min_free_bytes: Some(0),
-        ..LogOptions::default()
-    };
-    EmbeddedLog::open(Arc::new(Folder::open(folder).unwrap()), 7, &options).unwrap()
-}
-
 /// Twenty messages, each in a frame of its own, of which one is damaged.
 async fn damaged(folder: &Path, message: u32) {
-    let log = open(folder);
+    let log = open_folder(folder);
     log.create(ID, Durability::Fsync).await.unwrap();
     for n in 0..20 {
-        let mut stored = Records::new();
-        stored
-            .push(&RecordRef::of(1, format!("message-{n}.").as_bytes()))
-            .unwrap();
-        log.append(Unit::of(ID, stored), None).await.unwrap();
+        append(&log, ID, format!("message-{n}.").as_bytes()).await;
     }
     drop(log);
-    let (file, text) = (
-        folder.join("commit-0000000000000000.log"),
-        format!("message-{message}."),
-    );
-    let mut bytes = std::fs::read(&file).unwrap();
-    let at = bytes
-        .windows(text.len())
-        .position(|window| window == text.as_bytes())
-        .unwrap();
-    bytes[at] ^= 1;
-    std::fs::write(file, bytes).unwrap();
+    damage(&Folder::open(folder).unwrap(), &format!("message-{message}."));
 }
 
 /// The texts that one read from an offset on gives.
@@ -57,7 +34,7 @@ fn read(log: &EmbeddedLog, from: u64) -> Result<Vec<String>, LogError> {
 async fn only_a_read_that_begins_at_a_damaged_frame_fails() {
     let folder = tempfile::tempdir().unwrap();
     damaged(folder.path(), 12).await;
-    let log = open(folder.path());
+    let log = open_folder(folder.path());
     assert_eq!(log.status(), LogStatus::Healthy);
     assert_eq!(read(&log, 0).unwrap().len(), 12);
     assert_eq!(read(&log, 11).unwrap(), ["message-11."]);
@@ -70,7 +47,7 @@ async fn only_a_read_that_begins_at_a_damaged_frame_fails() {
 async fn a_damaged_frame_is_counted_once_however_often_it_is_read_and_degrades_the_log() {
     let folder = tempfile::tempdir().unwrap();
     damaged(folder.path(), 5).await;
-    let log = open(folder.path());
+    let log = open_folder(folder.path());
     for _ in 0..10 {
         assert!(matches!(read(&log, 5), Err(LogError::Corrupt { .. })));
     }

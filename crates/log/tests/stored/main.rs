@@ -4,3 +4,5 @@
 
 mod damage;
 mod rolls;
+#[path = "../support/mod.rs"]
+mod support;

@@ -4,19 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use thalweg_log::disk::Folder;
-use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions, PartitionId, Records, Unit};
+use thalweg_log::{Durability, EmbeddedLog, Log, PartitionId};
+
+use crate::support::{FILE, append, options};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_file_that_is_full_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let options = LogOptions {
-        file_bytes: 256 << 10,
-        first_file_bytes: 256 << 10,
-        min_free_bytes: Some(0),
-        ..LogOptions::default()
-    };
-    let log = EmbeddedLog::open(Arc::new(Folder::open(folder.path()).unwrap()), 7, &options).unwrap();
+    let disk = Folder::open(folder.path()).unwrap();
+    let log = EmbeddedLog::open(Arc::new(disk), 7, &options(FILE)).unwrap();
     let rolls = Arc::new(AtomicU64::new(0));
     let counted = rolls.clone();
     Log::on_roll(
@@ -28,9 +24,7 @@ async fn each_file_that_is_full_is_told() {
     let id = PartitionId::new(3, 0);
     log.create(id, Durability::Os).await.unwrap();
     for _ in 0..60 {
-        let mut stored = Records::new();
-        stored.push(&RecordRef::of(1, &[0; 16 << 10])).unwrap();
-        log.append(Unit::of(id, stored), None).await.unwrap();
+        append(&log, id, &[0; 16 << 10]).await;
     }
     let full = log.counters().full_files as u64;
     assert!(full > 2);

@@ -4,12 +4,10 @@
 
 mod calls;
 mod place;
-mod random;
 mod settings;
 mod views;
 
 pub use calls::*;
 pub use place::*;
-pub use random::*;
 pub use settings::*;
 pub use views::*;

@@ -1,55 +1,23 @@
 use super::*;
-use crate::disk::Disk as _;
 use crate::disk::sim::SimDisk;
 use crate::embedded::EmbeddedLog;
-use crate::options::LogOptions;
-use crate::records::{Records, Unit};
 use crate::status::LogStatus;
+use crate::test_support::{append, damage, open};
 use crate::writer::thread::now;
 
-const FILE: u64 = 256 << 10;
 const ID: PartitionId = PartitionId::new(1, 0);
 const DAY: Micros = 24 * 3600 * 1_000_000;
-
-fn open(disk: &SimDisk) -> EmbeddedLog {
-    let options = LogOptions {
-        file_bytes: FILE,
-        first_file_bytes: FILE,
-        spare: 2,
-        min_free_bytes: Some(0),
-        io_bytes_per_second: 0,
-        ..LogOptions::default()
-    };
-    EmbeddedLog::open(Arc::new(disk.clone()), 7, &options).unwrap()
-}
 
 /// Sixty messages in as many blocks, in several files.
 async fn filled(disk: &SimDisk) -> EmbeddedLog {
     let log = open(disk);
     log.create(ID, Durability::Os).await.unwrap();
     for n in 0..60 {
-        let mut stored = Records::new();
         let value = format!("message-{n}.{}", "x".repeat(16 << 10));
-        stored.push(&RecordRef::of(1, value.as_bytes())).unwrap();
-        log.append(Unit::of(ID, stored), None).await.unwrap();
+        append(&log, ID, value.as_bytes()).await;
     }
     assert!(log.counters().full_files > 3);
     log
-}
-
-/// Flips a bit of a message.
-fn damage(disk: &SimDisk, message: u32) {
-    let text = format!("message-{message}.");
-    for name in disk.names().unwrap() {
-        let file = disk.open(&name).unwrap();
-        let mut bytes = vec![0; file.len().unwrap() as usize];
-        file.read_at(&mut bytes, 0).unwrap();
-        if let Some(at) = bytes.windows(text.len()).position(|window| window == text.as_bytes()) {
-            file.write_at(&[bytes[at] ^ 1], at as u64).unwrap();
-            return;
-        }
-    }
-    panic!("message {message} is nowhere");
 }
 
 /// To the end of the round that is due then.
@@ -64,8 +32,8 @@ fn round(log: &EmbeddedLog, scrub: &mut Scrub<'_>, at: Micros) {
 async fn a_round_finds_all_damage_and_tells_each_place_once() {
     let disk = SimDisk::new(1, 64 << 20);
     let log = filled(&disk).await;
-    damage(&disk, 2);
-    damage(&disk, 33);
+    damage(&disk, "message-2.");
+    damage(&disk, "message-33.");
     let book = log.book();
     let mut scrub = Scrub::new(&book);
     round(&log, &mut scrub, now() + 8 * DAY);
@@ -124,8 +92,8 @@ async fn a_round_goes_on_in_the_next_process_behind_the_files_that_were_read() {
         scrub.piece(&log.upkeep, at);
     }
     drop((book, log));
-    damage(&disk, 2);
-    damage(&disk, 40);
+    damage(&disk, "message-2.");
+    damage(&disk, "message-40.");
     let log = open(&disk);
     let book = log.book();
     let mut scrub = Scrub::new(&book);

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::check::survey::Survey;
-use crate::check::{CheckReport, check};
 use crate::dump::{DumpOptions, Dumped, dump};
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
@@ -40,10 +39,6 @@ fn built(seed: u64) -> (SimDisk, Vec<Known>, Random) {
         }
         assert!(work(&mut driven, &mut known, &mut random));
     }
-}
-
-fn checked(disk: &SimDisk) -> CheckReport {
-    check(disk, &mut |_, _| {}).unwrap()
 }
 
 /// What can be read of a partition: each record has the number of its offset or is not there.
@@ -606,11 +601,8 @@ fn a_damaged_checkpoint_is_named_with_its_place_and_what_it_let_go_of_stays_gone
         };
         let base = checkpoint.header.base;
         assert!(checked(&disk).is_whole());
-        let bytes = disk.open(&file).unwrap();
-        let mut byte = [0];
-        bytes.read_at(&mut byte, checkpoint.body_at).unwrap();
-        bytes.write_at(&[!byte[0]], checkpoint.body_at).unwrap();
-        bytes.sync().unwrap();
+        let byte = bytes_of(&disk, &file)[checkpoint.body_at as usize];
+        overwrite(&disk, &file, checkpoint.body_at, &[!byte]);
         let report = checked(&disk);
         damaged += 1;
         let errors: Vec<_> = report.findings.iter().filter(|finding| finding.is_error).collect();

@@ -1,8 +1,6 @@
 //! Messages that look like blocks of this very log, where a block may begin: nothing takes them for blocks.
 
 use super::*;
-use crate::check::check as check_log;
-use crate::disk::Disk as _;
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::frame;
@@ -34,19 +32,9 @@ fn forged(sequence: u64) -> Vec<u8> {
     value
 }
 
-fn commit(driven: &mut Driven, value: &[u8]) -> Result<Offsets> {
-    let mut records = Records::new();
-    records.push(&RecordRef::of(1, value)).unwrap();
-    let (done, mut answer) = oneshot::channel();
-    let submission = Submission {
-        bytes: records.bytes(),
-        parts: [Part::of(&driven.partitions[0], Kind::Data, records)].into(),
-        durability: Durability::Fsync,
-        done: Some(done),
-        for_files: false,
-    };
-    driven.core.commit(&mut VecDeque::from([submission]), 5);
-    answer.try_recv().unwrap()
+fn store(driven: &mut Driven, value: &[u8]) -> Result<Offsets> {
+    let stored = submission(&driven.partitions[0], Kind::Data, one_record(value), Durability::Fsync);
+    commit(&mut driven.core, stored, 5)
 }
 
 fn values(partition: &Partition) -> Vec<Vec<u8>> {
@@ -62,9 +50,8 @@ fn values(partition: &Partition) -> Vec<Vec<u8>> {
 fn forged_pages(disk: &SimDisk, is: impl Fn(u64) -> bool) -> usize {
     let mut found = 0;
     for name in disk.names().unwrap() {
-        let (file, number) = (disk.open(&name).unwrap(), crate::file::parse_name(&name).unwrap().1);
-        let mut bytes = vec![0; file.len().unwrap() as usize];
-        file.read_at(&mut bytes, 0).unwrap();
+        let number = crate::file::parse_name(&name).unwrap().1;
+        let bytes = bytes_of(disk, &name);
         let headers = bytes.chunks(PAGE).filter_map(BlockHeader::decode);
         found += headers.filter(|header| header.sequence >= FORGED && is(number)).count();
     }
@@ -77,7 +64,7 @@ fn a_message_in_the_middle_of_the_log_that_looks_like_blocks_is_none() {
     let mut driven = open(&disk).unwrap();
     let all: Vec<Vec<u8>> = [FORGED, 7, 8, FORGED + 1, 9].map(forged).into();
     for value in &all {
-        commit(&mut driven, value).unwrap();
+        store(&mut driven, value).unwrap();
     }
     assert!(
         forged_pages(&disk, |_| true) >= 4,
@@ -86,7 +73,7 @@ fn a_message_in_the_middle_of_the_log_that_looks_like_blocks_is_none() {
     disk.kill();
     let driven = open(&disk).unwrap();
     assert_eq!(values(&driven.partitions[0]), all);
-    let report = check_log(&disk, &mut |_, _| {}).unwrap();
+    let report = checked(&disk);
     assert!(report.is_whole() && report.last < FORGED, "{:?}", report.findings);
 }
 
@@ -95,9 +82,9 @@ fn a_torn_message_that_looks_like_blocks_is_a_torn_message() {
     for seed in 0..600 {
         let disk = SimDisk::new(seed, 64 << 20);
         let mut driven = open(&disk).unwrap();
-        commit(&mut driven, b"stored").unwrap();
+        store(&mut driven, b"stored").unwrap();
         disk.cut_power_in(seed % 4);
-        let stored = commit(&mut driven, &forged(FORGED));
+        let stored = store(&mut driven, &forged(FORGED));
         disk.power_cut();
         let driven = open(&disk).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let found = values(&driven.partitions[0]);
@@ -112,7 +99,7 @@ fn a_file_with_messages_that_look_like_blocks_is_not_used_again() {
         let disk = SimDisk::new(3, 64 << 20);
         let mut driven = open(&disk).unwrap();
         for _ in 0..30 {
-            commit(&mut driven, &forged(FORGED)).unwrap();
+            store(&mut driven, &forged(FORGED)).unwrap();
         }
         if reopened {
             disk.kill();

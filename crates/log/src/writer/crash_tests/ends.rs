@@ -7,11 +7,7 @@ use crate::file::commit_name;
 /// A log of several files, with nothing ready behind the one that is written. Returns the number of that one.
 fn without_spares(seed: u64) -> (SimDisk, [Known; MODES.len()], u64) {
     let disk = SimDisk::new(seed, 64 << 20);
-    let (mut random, mut known) = (Random::new(seed), [Known::default(); MODES.len()]);
-    let mut driven = open(&disk).unwrap();
-    for _ in 0..20 {
-        assert!(work(&mut driven, &mut known, &mut random));
-    }
+    let (mut driven, known, _) = worked(&disk, seed, 20);
     driven.core.sync().unwrap();
     disk.kill();
     let found = recover(&disk, &IndexCache::new(1 << 20)).unwrap();
@@ -21,12 +17,6 @@ fn without_spares(seed: u64) -> (SimDisk, [Known; MODES.len()], u64) {
     (disk, known, found.files.last().unwrap().number)
 }
 
-fn put(disk: &SimDisk, name: &str, bytes: &[u8], at: u64) {
-    let file = disk.open(name).unwrap();
-    file.write_at(bytes, at).unwrap();
-    file.sync().unwrap();
-}
-
 #[test]
 fn an_empty_file_between_files_in_use_is_passed_if_nothing_is_missing_there() {
     for seed in 0..10 {
@@ -34,7 +24,7 @@ fn an_empty_file_between_files_in_use_is_passed_if_nothing_is_missing_there() {
         // As it is left when the name of a file that was made could not be synced, and the next number was used.
         disk.rename(&commit_name(last), &commit_name(last + 1)).unwrap();
         disk.create(&commit_name(last)).unwrap();
-        put(&disk, &commit_name(last), &vec![0; FILE_SIZE as usize], 0);
+        overwrite(&disk, &commit_name(last), 0, &vec![0; FILE_SIZE as usize]);
         for _ in 0..2 {
             let mut driven = open(&disk).unwrap();
             check(&driven, &mut known, false);
@@ -51,7 +41,7 @@ fn a_file_in_use_that_has_become_empty_is_not_passed() {
     let (disk, _, last) = without_spares(1);
     let name = commit_name(last - 1);
     let size = disk.open(&name).unwrap().len().unwrap();
-    put(&disk, &name, &vec![0; size as usize], 0);
+    overwrite(&disk, &name, 0, &vec![0; size as usize]);
     let error = open(&disk).err().unwrap();
     assert!(matches!(error, LogError::Corrupt { .. }), "{error}");
 }
@@ -64,15 +54,7 @@ fn what_stands_behind_a_block_that_is_not_there_is_cut_off_and_counted() {
     assert_eq!(partition.durability, Durability::Os);
     let before = driven.core.next_sequence();
     for n in 0..10u8 {
-        let mut stored = Records::new();
-        stored.push(&RecordRef::of(1, &[n; 100])).unwrap();
-        let submission = Submission {
-            bytes: stored.bytes(),
-            parts: [Part::of(&partition, Kind::Data, stored)].into(),
-            durability: Durability::Os,
-            done: None,
-            for_files: false,
-        };
+        let submission = submission(&partition, Kind::Data, one_record(&[n; 100]), Durability::Os);
         driven.core.commit(&mut VecDeque::from([submission]), 1);
     }
     disk.kill();
@@ -93,7 +75,7 @@ fn what_stands_behind_a_block_that_is_not_there_is_cut_off_and_counted() {
     .unwrap();
     let (file, at, sequence, bytes) = blocks.iter().find(|block| block.2 == before + 4).unwrap().clone();
     let (_, last_at, _, last_bytes) = blocks.last().unwrap().clone();
-    put(&disk, &file, &vec![0; bytes as usize], at);
+    overwrite(&disk, &file, at, &vec![0; bytes as usize]);
     let opened = open::open(Arc::new(disk.clone()), 42, &options()).unwrap();
     assert_eq!(opened.report.last_sequence, sequence - 1);
     assert_eq!(opened.report.torn_bytes, last_at + u64::from(last_bytes) - at);

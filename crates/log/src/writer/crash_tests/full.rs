@@ -7,11 +7,7 @@ fn a_move_without_room_leaves_nothing_behind_and_all_where_it_was() {
     let (mut by_space, mut by_write) = (0, 0);
     for seed in 0..40 {
         let disk = SimDisk::new(seed, 64 << 20);
-        let (mut random, mut known) = (Random::new(seed), [Known::default(); MODES.len()]);
-        let mut driven = open(&disk).unwrap();
-        for _ in 0..20 {
-            assert!(work(&mut driven, &mut known, &mut random));
-        }
+        let (driven, mut known, mut random) = worked(&disk, seed, 20);
         let sealed = driven.shelf.sealed();
         let files = &sealed[1..1 + random.below(sealed.len() as u64 - 1) as usize];
         let space = disk.space().unwrap();
@@ -49,11 +45,7 @@ fn a_move_without_room_leaves_nothing_behind_and_all_where_it_was() {
 #[test]
 fn a_move_leaves_free_what_the_log_is_to_leave() {
     let disk = SimDisk::new(1, 64 << 20);
-    let (mut random, mut known) = (Random::new(1), [Known::default(); MODES.len()]);
-    let mut driven = open(&disk).unwrap();
-    for _ in 0..20 {
-        assert!(work(&mut driven, &mut known, &mut random));
-    }
+    drop(worked(&disk, 1, 20));
     disk.kill();
     let least = 1 << 20;
     let options = LogOptions {

@@ -2,8 +2,6 @@
 //! byte of the log changes, whatever a start or a repair is told to give up.
 
 use super::*;
-use crate::check::CheckReport;
-use crate::disk::DiskFile;
 use crate::dump::{DumpOptions, Dumped, dump};
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
@@ -16,13 +14,8 @@ const LATER: u16 = 7;
 
 /// A log of several files, stopped in good order.
 fn stored(seed: u64) -> SimDisk {
-    let mut random = Random::new(seed);
     let disk = SimDisk::new(seed, 64 << 20);
-    let mut known = [Known::default(); MODES.len()];
-    let mut driven = open(&disk).unwrap();
-    for _ in 0..12 {
-        assert!(work(&mut driven, &mut known, &mut random));
-    }
+    let (mut driven, ..) = worked(&disk, seed, 12);
     driven.core.sync().unwrap();
     let sealed = driven.shelf.sealed();
     // The first file is small: there may be nothing of a partition in it.
@@ -38,21 +31,8 @@ fn files(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
     let names = disk.names().unwrap();
     names
         .into_iter()
-        .map(|name| (name.clone(), all_of(disk, &name)))
+        .map(|name| (name.clone(), bytes_of(disk, &name)))
         .collect()
-}
-
-fn all_of(disk: &SimDisk, name: &str) -> Vec<u8> {
-    let file = disk.open(name).unwrap();
-    let mut bytes = vec![0; file.len().unwrap() as usize];
-    file.read_at(&mut bytes, 0).unwrap();
-    bytes
-}
-
-fn put(disk: &SimDisk, name: &str, at: u64, bytes: &[u8]) {
-    let file: Arc<dyn DiskFile> = disk.open(name).unwrap();
-    file.write_at(bytes, at).unwrap();
-    file.sync().unwrap();
 }
 
 /// What a start would find, before anything was changed.
@@ -74,7 +54,7 @@ fn is_left_alone(disk: &SimDisk, file: &str, at: u64, newer: Newer, opens: bool)
     for accept_loss in [false, true] {
         refused(repair(disk, accept_loss, &mut |_, _| {}).err().unwrap());
     }
-    let report = check_files(disk, &mut |_, _| {}).unwrap();
+    let report = checked(disk);
     names_it_alone(&report, file, at, newer);
     let mut shown = Vec::new();
     let dumped = dump(disk, &DumpOptions::default(), &mut |line| {
@@ -160,7 +140,7 @@ fn make_newer(disk: &SimDisk, file: &LogFile, at: u64, newer: Newer) -> u64 {
     let mut bytes = Vec::new();
     header.encode(&frames, &mut bytes);
     bytes.extend_from_slice(&frames);
-    put(disk, &file.name, at, &bytes);
+    overwrite(disk, &file.name, at, &bytes);
     at + (block::LEN + last) as u64
 }
 
@@ -221,7 +201,7 @@ fn a_frame_of_a_newer_version_or_kind_in_a_full_file_is_refused_where_it_is_read
         let (entry_at, bytes) = latest.unwrap();
         let mut header = bytes[..frame::BARE_LEN].to_vec();
         header.extend([0; 4]);
-        put(
+        overwrite(
             &disk,
             &file.name,
             *entry_at,
@@ -230,9 +210,9 @@ fn a_frame_of_a_newer_version_or_kind_in_a_full_file_is_refused_where_it_is_read
         // The checksum of the entries, and that of the trailer.
         let trailer_at = file.size - TRAILER_LEN as u64;
         let crc = crc32c::crc32c(&file.read(footer, trailer.entries_len()).unwrap());
-        put(&disk, &file.name, trailer_at + 12, &crc.to_le_bytes());
+        overwrite(&disk, &file.name, trailer_at + 12, &crc.to_le_bytes());
         let crc = crc32c::crc32c(&file.read(trailer_at, TRAILER_LEN - 4).unwrap());
-        put(
+        overwrite(
             &disk,
             &file.name,
             trailer_at + TRAILER_LEN as u64 - 4,
@@ -256,10 +236,10 @@ fn a_frame_of_a_newer_version_or_kind_in_a_segment_is_refused_by_name() {
         }
         assert!(at > 0);
         let header = file.read(at, frame::LEN).unwrap();
-        put(&disk, &file.name, at, &newer_frame(&header, newer));
+        overwrite(&disk, &file.name, at, &newer_frame(&header, newer));
         // Even a whole index does not hide it from a check.
-        names_it_alone(&check_files(&disk, &mut |_, _| {}).unwrap(), &file.name, at, newer);
-        put(&disk, &file.name, file.size - 8, &[0; 8]);
+        names_it_alone(&checked(&disk), &file.name, at, newer);
+        overwrite(&disk, &file.name, file.size - 8, &[0; 8]);
         is_left_alone(&disk, &file.name, at, newer, false);
     }
 }
@@ -278,11 +258,11 @@ fn an_index_of_a_newer_version_or_of_an_unknown_kind_of_file_is_not_made_anew() 
         let mut trailer = old.clone();
         trailer[4..6].copy_from_slice(&LATER.to_le_bytes());
         // Another version with the checksum of this one is only damaged, and the index is made anew.
-        put(&disk, &file.name, at, &trailer);
-        let report = check_files(&disk, &mut |_, _| {}).unwrap();
+        overwrite(&disk, &file.name, at, &trailer);
+        let report = checked(&disk);
         assert!(report.is_whole() && !report.is_newer(), "{:?}", report.findings);
         trailer[TRAILER_LEN - 4] ^= 1;
-        put(&disk, &file.name, at, &trailer);
+        overwrite(&disk, &file.name, at, &trailer);
         let newer = Newer {
             what: Versioned::Index,
             found: LATER,
@@ -290,13 +270,13 @@ fn an_index_of_a_newer_version_or_of_an_unknown_kind_of_file_is_not_made_anew() 
         is_left_alone(&disk, &file.name, at, newer, false);
         // The number of another file: what it was used for before.
         trailer[24] ^= 1;
-        put(&disk, &file.name, at, &trailer);
-        assert!(!check_files(&disk, &mut |_, _| {}).unwrap().is_newer());
+        overwrite(&disk, &file.name, at, &trailer);
+        assert!(!checked(&disk).is_newer());
         let mut trailer = old;
         trailer[6..8].copy_from_slice(&LATER.to_le_bytes());
         let crc = crc32c::crc32c(&trailer[..TRAILER_LEN - 4]);
         trailer[TRAILER_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
-        put(&disk, &file.name, at, &trailer);
+        overwrite(&disk, &file.name, at, &trailer);
         let newer = Newer {
             what: Versioned::FileKind,
             found: LATER,
@@ -324,7 +304,7 @@ fn a_newer_file_behind_one_that_is_not_used_yet_is_seen() {
     let mut footer = footer::encode(&index, &[], &bounds);
     let at = made.size - footer.len() as u64;
     (footer[4], footer[TRAILER_LEN - 1]) = (LATER as u8, !footer[TRAILER_LEN - 1]);
-    put(&disk, &made.name, at, &footer);
+    overwrite(&disk, &made.name, at, &footer);
     let newer = Newer {
         what: Versioned::Index,
         found: LATER,
@@ -359,7 +339,7 @@ fn a_log_that_goes_on_with_a_newer_block_is_neither_cut_off_nor_repaired() {
         block[..6].copy_from_slice(b"TWB1\x02\x00");
         block[16..24].copy_from_slice(&found.next.to_le_bytes());
         block[32..40].copy_from_slice(&found.log_id.unwrap().to_le_bytes());
-        put(&disk, &file, at, &block);
+        overwrite(&disk, &file, at, &block);
         let newer = Newer {
             what: Versioned::Block,
             found: 2,

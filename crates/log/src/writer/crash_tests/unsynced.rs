@@ -49,32 +49,14 @@ impl Time {
     }
 }
 
-type Answer = oneshot::Receiver<Result<Offsets>>;
-
-fn submission(partition: &Partition, bytes: usize) -> (Submission, Answer) {
-    let mut stored = Records::new();
-    stored.push(&RecordRef::of(1, &vec![7; bytes])).unwrap();
-    let (done, answer) = oneshot::channel();
-    let submission = Submission {
-        bytes: stored.bytes(),
-        parts: [Part::of(partition, Kind::Data, stored)].into(),
-        durability: partition.durability,
-        done: Some(done),
-        for_files: false,
-    };
-    (submission, answer)
+/// A message, and somebody who waits for it.
+fn message(partition: &Partition, bytes: usize) -> (Submission, Answer) {
+    let records = one_record(&vec![7; bytes]);
+    awaited(submission(partition, Kind::Data, records, partition.durability))
 }
 
 fn journaled(partition: &Partition) -> Submission {
-    let mut stored = Records::new();
-    stored.push(&RecordRef::of(1, b"lease")).unwrap();
-    Submission {
-        bytes: stored.bytes(),
-        parts: [Part::of(partition, Kind::State, stored)].into(),
-        durability: partition.durability,
-        done: None,
-        for_files: false,
-    }
+    submission(partition, Kind::State, one_record(b"lease"), partition.durability)
 }
 
 #[test]
@@ -96,11 +78,11 @@ fn a_power_cut_takes_of_an_interval_what_was_acknowledged_in_two_of_them_at_most
             let mut waiting = VecDeque::new();
             let mut answers = Vec::new();
             for _ in 0..1 + random.below(8) {
-                let (one, answer) = submission(&dated, random.below(9000) as usize);
+                let (one, answer) = message(&dated, random.below(9000) as usize);
                 waiting.push_back(one);
                 answers.push(answer);
                 if random.one_in(10) {
-                    waiting.push_back(submission(&driven.partitions[1], 100).0);
+                    waiting.push_back(message(&driven.partitions[1], 100).0);
                 }
             }
             // The time of day is set back by an hour, and goes its way.
@@ -142,7 +124,7 @@ fn what_nobody_waits_for_has_no_sync_of_its_own_and_is_read_when_it_is_synced() 
     }
     assert_eq!((disk.syncs(), strict.bounds().next), (before, 0));
     // Somebody waits: one sync for all of it.
-    let (one, mut answer) = submission(&strict, 10);
+    let (one, mut answer) = message(&strict, 10);
     driven.core.commit(&mut VecDeque::from([journaled(&strict), one]), 1);
     assert_eq!(answer.try_recv().unwrap().unwrap()[0], 31);
     assert_eq!((disk.syncs(), strict.bounds().next), (before + 1, 32));
