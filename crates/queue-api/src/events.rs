@@ -115,7 +115,7 @@ struct Listener {
     max_in_flight: u32,
     /// Not sent yet.
     claimed: VecDeque<Delivery>,
-    /// Of a stream, by partition: what may not be committed yet, and the last offset.
+    /// Of a stream, by partition: what may not be committed yet, in the order of the log, and the last offset.
     sent: BTreeMap<u32, (VecDeque<Offset>, Offset)>,
     first: Option<String>,
     ended: bool,
@@ -195,11 +195,14 @@ impl Listener {
         };
         let max = self.max_in_flight as usize;
         if in_flight(&self.sent) >= max {
-            let committed = self.group.stats().positions;
             for (partition, (offsets, _)) in &mut self.sent {
-                let committed = committed.get(*partition as usize).copied().unwrap_or_default();
-                while offsets.front().is_some_and(|offset| *offset < committed) {
+                let read = self.group.in_flight(*partition);
+                while offsets.front().is_some_and(|offset| *offset < read.start) {
                     offsets.pop_front();
+                }
+                // Reading went back: what lies there is sent again.
+                while offsets.back().is_some_and(|offset| *offset >= read.end) {
+                    offsets.pop_back();
                 }
             }
         }
@@ -229,6 +232,10 @@ impl Listener {
     fn place_after(&mut self, delivery: &Delivery) -> String {
         let offset = delivery.message.offset;
         let sent = self.sent.entry(delivery.partition).or_default();
+        // What comes again counts once.
+        while sent.0.back().is_some_and(|last| *last >= offset) {
+            sent.0.pop_back();
+        }
         sent.0.push_back(offset);
         sent.1 = offset;
         let places: Vec<String> = self

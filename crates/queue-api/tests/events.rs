@@ -33,6 +33,7 @@ impl Events {
     }
 
     fn next(&mut self) -> Event {
+        let mut idle = 0;
         let mut event = Event {
             name: String::new(),
             id: String::new(),
@@ -46,8 +47,11 @@ impl Events {
                 Some(("event", name)) => event.name = name.to_owned(),
                 Some(("id", id)) => event.id = id.to_owned(),
                 Some(("data", data)) => event.data = serde_json::from_str(data).unwrap(),
-                // A comment.
-                Some(_) => {}
+                // A comment; one comes every 15 s in which nothing else does.
+                Some(_) => {
+                    idle += 1;
+                    assert!(idle < 4, "nothing comes");
+                }
                 None if !event.name.is_empty() => return event,
                 None => {}
             }
@@ -176,4 +180,42 @@ fn a_paused_group_has_no_events() {
     server
         .get("/queues/nowhere/groups/g/events")
         .is_problem(404, "queue_not_found", &[]);
+}
+
+#[test]
+fn what_a_client_of_a_stream_nacks_at_its_limit_comes_again_and_all_behind_it() {
+    let server = Server::start();
+    stream_of(&server, &["a", "b", "c", "d"]);
+    for limit in [1, 3] {
+        let path = format!("/queues/q/groups/s/events?consumer=c&max_in_flight={limit}");
+        let mut events = Events::listen(&server, &path, &[]);
+        let all = ["a", "b", "c"];
+        let sent = &all[..limit];
+        for _ in 0..3 {
+            assert_eq!(events.texts(limit), sent);
+            let nacked = server.post(
+                "/queues/q/groups/s/settle",
+                &json!({"nack": [{"r": "q:0:0:1", "delay": 0}]}),
+            );
+            assert_eq!(nacked.json["settled"], 1, "{nacked:?}");
+        }
+        assert_eq!(events.texts(limit), sent);
+    }
+}
+
+#[test]
+fn a_stream_at_its_limit_reads_on_from_where_somebody_set_it_back_to_and_counts_nothing_twice() {
+    let server = Server::start();
+    stream_of(&server, &["a", "b", "c", "d", "e"]);
+    let mut events = Events::listen(&server, "/queues/q/groups/s/events?max_in_flight=2", &[]);
+    assert_eq!(events.texts(2), ["a", "b"]);
+    server.post("/queues/q/groups/s/settle", &json!({"ack": ["q:0:0:1"]}));
+    assert_eq!(events.texts(1), ["c"]);
+    let seek = |to: &str| server.post("/queues/q/groups/s:seek", &json!({ "to": to }));
+    assert_eq!(seek("earliest").status, 200);
+    assert_eq!(events.texts(2), ["a", "b"]);
+    assert_eq!(seek("offset:1").status, 200);
+    assert_eq!(events.texts(2), ["b", "c"]);
+    server.post("/queues/q/groups/s/settle", &json!({"ack": ["q:0:1:1", "q:0:2:1"]}));
+    assert_eq!(events.texts(2), ["d", "e"]);
 }

@@ -59,6 +59,7 @@ impl Queue {
             .collect();
         self.wait_for(&states).await?;
         self.let_go();
+        self.has_room();
         self.grown();
         Ok(dropped)
     }
@@ -79,8 +80,10 @@ impl Queue {
         self.wait_for(&[self.state_id(partition)]).await
     }
 
-    /// Has a group go on elsewhere. A work group gets everything from there on again: what consumers have, with the next
-    /// delivery number, the rest with delivery 1; what lies before is settled. Durable when it returns.
+    /// Has a group go on elsewhere. Back, a work group gets everything from there on again: what consumers have, with the
+    /// next delivery number, the rest with delivery 1; what lies before stays with whoever has it, or waits, as it did.
+    /// Forward, or to where it is, everything before is dropped, what consumers have and what waits, too. Durable when it
+    /// returns.
     pub async fn seek(&self, group: &Arc<Group>, to: SeekTo) -> Result<()> {
         let only = match to {
             SeekTo::Offset { partition, .. } => partition,
@@ -103,10 +106,10 @@ impl Queue {
             let target = targets.get(partition as usize).copied().unwrap_or(next);
             match state {
                 State::Stream(machine) => machine.seek(target),
-                State::Work(machine) if target <= machine.cursor() => {
+                State::Work(machine) if target < machine.cursor() => {
                     machine.seek(target);
                 }
-                // Forward: what lies between is dropped.
+                // Also at the cursor: what becomes of a lease must not depend on whether anything is left to claim.
                 State::Work(machine) => return machine.purge(target),
             }
             0

@@ -18,6 +18,7 @@ use crate::members::{MemberKind, Share};
 use crate::message::Message;
 use crate::part::{Inner, Part, State};
 use crate::queue::Queue;
+use crate::queues::no_group;
 use crate::ranges::Ranges;
 use crate::settings::RetentionMode;
 use crate::store::{Cursor, Next, Store};
@@ -156,7 +157,10 @@ impl Queue {
             if let Some(error) = unreadable.take() {
                 return Err(error);
             }
-            if let Some(waited) = listed.take() {
+            // Called for what it may not take now, it calls the next by being dropped.
+            if let Some(waited) = listed.take()
+                && room > 0
+            {
                 waited.has_looked();
             }
             let Some(until) = until.filter(|until| Instant::now() < *until) else {
@@ -167,12 +171,14 @@ impl Queue {
                 };
             };
             // What comes from here on calls this claim, what was there before it finds.
-            let waiting = listed.insert(OnList::new(self, group, &seat.share, room == 0));
+            let full = room == 0;
+            let waiting = listed.insert(OnList::new(self, group, &seat.share, full));
             let version = seat.version;
             self.may_consume(group)?;
             (room, load) = self.try_claim(group, (consumer, seat), want, Looking::Closely, &mut out)?;
-            // With another share it is for others' messages that it would be called.
-            if out.is_empty() && load.is_none() && seat.version == version {
+            // With another share it is for others' messages that it would be called; and what calls those that may take no
+            // more calls nobody else.
+            if out.is_empty() && load.is_none() && seat.version == version && (room == 0) == full {
                 tokio::select! {
                     () = waiting.waiter.called() => {}
                     () = tokio::time::sleep_until(until) => {}
@@ -217,6 +223,8 @@ impl Queue {
             return Err(QueueError::QueueNotFound {
                 queue: self.name().clone(),
             });
+        } else if group.removed.load(Ordering::Relaxed) {
+            return Err(no_group(self, group.name()));
         } else if self.paused.consume.load(Ordering::Relaxed) {
             format!("consuming from queue {}", self.name())
         } else if group.is_paused() {
@@ -351,7 +359,7 @@ impl Queue {
         let taken = out.get(before..).unwrap_or_default();
         inner.waits.observe(&self.latency, wanted.now, taken);
         part.delivered.add(&mut inner, taken.len() as u64);
-        let needed = part.wants();
+        let was = (part.wants(), inner.counted());
         let stored = self.after(group, partition, part, &mut inner, wanted.now);
         if let Err(error) = stored {
             take_back(&mut inner, out.drain(before..), wanted.now);
@@ -359,12 +367,17 @@ impl Queue {
             let _ = self.after(group, partition, part, &mut inner, wanted.now);
             return Err(error);
         }
-        // A stream has passed messages over.
-        if !group.is_work() && part.wants() != needed {
+        self.passed_over(part, &inner, was);
+        look
+    }
+
+    /// What a look has settled by itself makes room as what consumers settle does: it was not for the group, has expired or
+    /// does not exist. `was` is what the group needed from, and what the part counted, before.
+    pub(crate) fn passed_over(&self, part: &Part, inner: &Inner, was: (Offset, i64)) {
+        if (part.wants(), inner.counted()) != was {
             self.has_room();
             self.trim_soon();
         }
-        look
     }
 
     /// After every change of a part, under its lock: what it means for others. That is so whether it can be stored or not.

@@ -101,9 +101,12 @@ impl Dedup {
         }
     }
 
-    /// A longer window holds for what is still known.
+    /// A longer window holds for what is still known; without one nothing is.
     pub fn set_window(&mut self, window: Duration) {
         self.window = micros(window);
+        while self.window == 0 && !self.entries.is_empty() {
+            self.pop();
+        }
     }
 
     /// Looks an id up, and takes it down if it is not known.

@@ -155,8 +155,10 @@ impl Queue {
             return Ok(Walked::Until(NEVER));
         };
         let walked = walk_on(group, store, machine, (cursor, head), now);
+        let was = (part.wants(), inner.counted());
         // What it has passed stays passed, also if what comes then cannot be read.
         self.after(group, partition, part, &mut inner, now)?;
+        self.passed_over(part, &inner, was);
         Ok(walked?)
     }
 

@@ -27,6 +27,8 @@ pub struct Group {
     /// Of that number, what is not in this group's backlog: it came before, or it is settled.
     settled: AtomicI64,
     pub(crate) paused: AtomicBool,
+    /// Whoever has it still gets nothing more.
+    pub(crate) removed: AtomicBool,
     pub(crate) waiting: Waiting,
     /// Where the next claim begins to look.
     pub(crate) turn: AtomicUsize,
@@ -63,6 +65,7 @@ impl Group {
             total,
             settled: AtomicI64::new(settled),
             paused: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             waiting: Waiting::default(),
             turn: AtomicUsize::new(0),
             counters: GroupCounters::default(),

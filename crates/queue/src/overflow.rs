@@ -1,9 +1,13 @@
 //! Overflow `drop-oldest`: room is made by what nobody has, the oldest first.
 //!
-//! A limit of number is lifted by what the groups that are over it settle: each drops its own oldest messages. A limit of
-//! bytes is lifted by what can be let go, and that is only the oldest of a partition, once no group needs it: where a
-//! consumer has it, or a stream has yet to read it, dropping would free nothing, so nothing is dropped. In a queue without
-//! work groups the oldest that is kept goes, also before a stream has read it: that is what its depth counts.
+//! A limit of number is lifted by the groups whose backlogs are the depth, the work groups or else the declared streams:
+//! each that is over it drops its own oldest messages. A stream passes over them: it is told of the gap when it comes there,
+//! and what else keeps them, such as an age in mode `policy`, goes on keeping them. Only where no backlog is the depth, but
+//! what is kept, the oldest that is kept goes.
+//!
+//! A limit of bytes is lifted by what can be let go, and that is only the oldest of a partition, once no group needs it:
+//! where a consumer has it, or a stream beside work groups has yet to read it, dropping would free nothing, so nothing is
+//! dropped. In a queue without work groups the oldest that is kept goes, also before a stream has read it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -51,7 +55,7 @@ impl Queue {
     }
 
     async fn make_room_in_depth(self: &Arc<Queue>, count: u64, most: u64) -> bool {
-        let groups = self.work_groups();
+        let groups = self.counted_groups();
         if groups.is_empty() {
             let over = (self.depth() + count).saturating_sub(most);
             let mut oldest = self.oldest_kept();
@@ -84,6 +88,17 @@ impl Queue {
             }
         }
         true
+    }
+
+    /// The groups of whose backlogs the largest is the depth, if one is; see [`crate::admission::Admission::depth`].
+    fn counted_groups(&self) -> Vec<Arc<Group>> {
+        let work = self.work_groups();
+        if !work.is_empty() {
+            return work;
+        }
+        let mut streams = self.groups();
+        streams.retain(|group| group.is_declared());
+        streams
     }
 
     fn work_groups(&self) -> Vec<Arc<Group>> {
@@ -145,7 +160,7 @@ impl Queue {
                 let at_cursor = Some(machine.cursor()).filter(|cursor| store.next().is_ok_and(|next| *cursor < next));
                 machine.oldest_unleased().into_iter().chain(at_cursor).min()?
             }
-            State::Stream(_) => return None,
+            State::Stream(machine) => Some(machine.needed()).filter(|at| store.next().is_ok_and(|next| *at < next))?,
         };
         // What has no time any more goes first.
         Some(Reverse((store.time_of(offset).unwrap_or_default(), partition)))
@@ -159,8 +174,18 @@ impl Queue {
         };
         let mut inner = part.inner.lock();
         let Inner { state, cursor, .. } = &mut *inner;
-        let State::Work(machine) = state else {
-            return Drop::Nothing;
+        let machine = match state {
+            State::Work(machine) => machine,
+            State::Stream(machine) => {
+                // It may have committed that meanwhile.
+                if !store.next().is_ok_and(|next| machine.needed() < next) {
+                    return Drop::Nothing;
+                }
+                machine.begins_at(machine.needed() + 1);
+                let _ = self.after(group, partition, part, &mut inner, now);
+                self.count_dropped(group, 1);
+                return Drop::Done;
+            }
         };
         if wanted.is_some_and(|offset| machine.is_settled(offset)) {
             return Drop::Done;

@@ -179,6 +179,11 @@ impl Inner {
         }
     }
 
+    /// Changes with what is settled as of the last [`Part::note`].
+    pub fn counted(&self) -> i64 {
+        self.counted
+    }
+
     pub fn backlog(&self, next: Offset) -> u64 {
         match &self.state {
             State::Work(machine) => machine.backlog(next),
@@ -205,7 +210,7 @@ impl Inner {
     fn update_needed(&mut self, now: Micros) -> Offset {
         let machine = match &mut self.state {
             State::Work(machine) => machine,
-            State::Stream(machine) => return machine.committed(),
+            State::Stream(machine) => return machine.needed(),
         };
         let lowest = machine.take_lowest_held();
         let floor = machine.first_asleep().unwrap_or(Offset::MAX).min(machine.floor());

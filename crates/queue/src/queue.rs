@@ -259,6 +259,7 @@ impl Queue {
         let mut groups = self.groups.load().to_vec();
         let at = groups.iter().position(|group| group.name() == name)?;
         let removed = groups.remove(at);
+        removed.removed.store(true, Ordering::Relaxed);
         self.set_groups(&mut admission, groups);
         drop(admission);
         self.join_waits(&removed);

@@ -123,9 +123,9 @@ impl Queues {
     pub async fn configure(&self, name: &str, settings: QueueSettings) -> Result<()> {
         let _changes = self.home.changes.lock().await;
         let queue = self.get(name)?;
-        self.home.check(name, &settings)?;
+        self.home.check(name, &settings, queue.durability())?;
         let old = queue.settings();
-        let may_become = || old.may_become(&settings, queue.depth(), self.home.options.durability);
+        let may_become = || old.may_become(&settings, queue.depth(), queue.durability());
         may_become()?;
         settings
             .groups
@@ -137,30 +137,28 @@ impl Queues {
             self.home.make_ids(&queue, settings.partitions).await?;
         }
         let grows = settings.partitions > queue.partition_count();
-        let mut still = None;
         if grows {
-            // Under an order a key moves only while the queue is empty: nobody may come between the look and the new number.
             let more = settings.partitions - queue.partition_count();
             self.home.count_partitions(more)?;
             self.home.make_partitions(&queue, settings.partitions).await?;
+        }
+        let mut still = None;
+        if grows || old.becomes_stricter(&settings) {
+            // Nobody may come between the look and the change: under an order a key moves only while the queue is empty, and
+            // what was handed out without an order is in nobody's way. Partitions that were made then stay for the next try.
             still = Some(queue.still().await);
-            if let Err(error) = may_become() {
-                drop(still);
-                self.home.unmake_partitions(&queue, settings.partitions).await;
-                return Err(error);
-            }
+            may_become()?;
         }
         self.home
             .catalog
             .put(self.home.log.as_ref(), queue.name(), entry, self.home.clock.now())
             .await?;
-        self.home.publish_partitions(&queue, settings.partitions);
+        self.home.publish_partitions(&queue, settings.partitions)?;
+        let kept_ids = queue.keeps_ids();
         queue.set_settings(settings.clone());
         drop(still);
-        if !queue.keeps_ids() {
-            for partition in 0..queue.partition_count() {
-                self.home.unmake(&queue, queue.ids_id(partition)).await;
-            }
+        if kept_ids && !queue.keeps_ids() {
+            queue.forget_ids();
         }
         self.home.declare_groups(&queue, &old.groups, &settings.groups).await
     }
@@ -348,24 +346,32 @@ impl Home {
     fn start(self: &Arc<Home>, queue: Arc<Queue>) -> Result<()> {
         queue.count_retained()?;
         for partition in 0..queue.partition_count() {
-            if !queue.is_in_memory() {
-                self.log.listen(queue.data_id(partition), queue.listener(partition))?;
-            }
+            self.listen(&queue, partition)?;
         }
         tokio::spawn(queue.clone().keep());
+        // What was settled before the process ended may not have been let go.
+        queue.trim_soon();
         self.queues.write().insert(queue.name().clone(), queue);
         Ok(())
     }
 
+    /// Hears when a partition grows. Once for each: there is no way to stop listening.
+    fn listen(&self, queue: &Arc<Queue>, partition: u32) -> Result<()> {
+        if !queue.is_in_memory() {
+            self.log.listen(queue.data_id(partition), queue.listener(partition))?;
+        }
+        Ok(())
+    }
+
     /// Better an error than a setting that does nothing.
-    fn check(&self, name: &str, settings: &QueueSettings) -> Result<()> {
+    fn check(&self, name: &str, settings: &QueueSettings, durability: Durability) -> Result<()> {
         settings.check_dead_letters(name)?;
         if let Some((key, why)) = settings.without_effect() {
             return Err(QueueError::invalid(format!("{key}: {why}")));
         }
         let (key, instead) = if settings.dlq.webhook.is_some() && self.listener.get().is_none() {
             ("dlq.webhook: not in this process", "calls nobody; ask for dead letters")
-        } else if settings.compaction.enabled && self.durability_of(settings) == Durability::Memory {
+        } else if settings.compaction.enabled && durability == Durability::Memory {
             (
                 "compaction.enabled: not with durability memory",
                 "has no files to rewrite; set retention.max_messages",
@@ -381,7 +387,7 @@ impl Home {
     }
 
     async fn create(self: &Arc<Home>, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
-        self.check(name, &settings)?;
+        self.check(name, &settings, self.durability_of(&settings))?;
         check_name(name).map_err(|error| QueueError::invalid(error.to_string()))?;
         if self.queues.read().contains_key(name) {
             return Err(QueueError::QueueExists {
@@ -469,7 +475,7 @@ impl Home {
 
     async fn make_one(&self, queue: &Queue, id: PartitionId) -> Result<()> {
         match self.log.create(id, queue.durability()).await {
-            // By an attempt that failed half-way.
+            // By an attempt that failed half-way or was refused, or before a dedup window ended: a number is never used again.
             Ok(()) | Err(LogError::PartitionExists(_)) => Ok(()),
             Err(LogError::DurabilityUnavailable { offered, .. }) => Err(QueueError::DurabilityUnavailable {
                 queue: queue.name().clone(),
@@ -481,35 +487,15 @@ impl Home {
     }
 
     /// Of the log; nobody uses them yet.
-    async fn make_partitions(&self, queue: &Arc<Queue>, count: u32) -> Result<()> {
+    async fn make_partitions(&self, queue: &Queue, count: u32) -> Result<()> {
         for partition in queue.partition_count()..count {
             self.make_partition(queue, partition).await?;
-            if !queue.is_in_memory() {
-                self.log.listen(queue.data_id(partition), queue.listener(partition))?;
-            }
         }
         Ok(())
     }
 
-    async fn unmake_partitions(&self, queue: &Queue, count: u32) {
-        for partition in queue.partition_count()..count {
-            self.unmake(queue, queue.data_id(partition)).await;
-            self.unmake(queue, queue.state_id(partition)).await;
-            self.unmake(queue, queue.ids_id(partition)).await;
-        }
-    }
-
-    async fn unmake(&self, queue: &Queue, id: PartitionId) {
-        // Another attempt finds what is left, and uses it.
-        if self.log.bounds(id).is_ok()
-            && let Err(error) = self.log.remove(id).await
-        {
-            tracing::warn!(queue = %queue.name(), %error, "a partition that is not needed is left behind");
-        }
-    }
-
     /// They are the queue's from now on.
-    fn publish_partitions(&self, queue: &Queue, count: u32) {
+    fn publish_partitions(&self, queue: &Arc<Queue>, count: u32) -> Result<()> {
         for partition in queue.partition_count()..count {
             let store = queue.new_store(partition);
             let start = store.first().unwrap_or_default();
@@ -518,7 +504,9 @@ impl Home {
                 group.members.lock().set_partitions(self.clock.now(), partition + 1);
             }
             queue.add_store(store);
+            self.listen(queue, partition)?;
         }
+        Ok(())
     }
 
     /// Groups of the list are declared, whoever made them; those that have left it are not any more, and may expire.

@@ -5,6 +5,7 @@
 //! coming back would hold the commit there, and with it everything behind for the next reader. A consumer that takes a
 //! partition over begins at the commit.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use thalweg_log::Offset;
@@ -14,7 +15,7 @@ use crate::error::Result;
 use crate::group::Group;
 use crate::machine::StreamMachine;
 use crate::message::Message;
-use crate::part::State;
+use crate::part::{Inner, State};
 use crate::ranges::Ranges;
 use crate::store::{Cursor, Next, Store};
 
@@ -68,7 +69,12 @@ impl Reading<'_> {
         mut from: Offset,
     ) -> Result<std::result::Result<Message, Look>> {
         loop {
-            match self.store.at(cursor, from)? {
+            // What was dropped for the group may be there still.
+            let next = match machine.gap_at(from) {
+                Some(to) => Next::Gap { to, lost: true },
+                None => self.store.at(cursor, from)?,
+            };
+            match next {
                 Next::Message(message, _) => return Ok(Ok(message)),
                 Next::Gap { to, lost } => {
                     let is_within = from >= self.store.first()?;
@@ -123,6 +129,19 @@ impl Reading<'_> {
             message,
         });
         true
+    }
+}
+
+impl Group {
+    /// Of a stream: from what is committed in a partition to what is read next. Nothing of a work group.
+    pub fn in_flight(&self, partition: u32) -> Range<Offset> {
+        match self.part(partition).map(|part| part.inner.lock()).as_deref() {
+            Some(Inner {
+                state: State::Stream(machine),
+                ..
+            }) => machine.committed()..machine.position(),
+            _ => 0..0,
+        }
     }
 }
 

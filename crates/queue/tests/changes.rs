@@ -224,3 +224,57 @@ async fn a_key_is_never_in_two_partitions_at_once_while_a_queue_grows_beside_its
 async fn the_same_in_memory() {
     key_stays_together(Durability::Memory).await;
 }
+
+#[tokio::test]
+async fn a_durability_that_the_queue_does_not_have_is_refused_and_none_keeps_what_it_has() {
+    let with = |durability| QueueSettings {
+        durability,
+        ..work_groups(&["g"])
+    };
+    let (folder, place, queue) = begin(with(Some(Durability::Os))).await;
+    for wanted in [Durability::Fsync, Durability::Interval, Durability::Memory] {
+        let refused = place.queues.configure("q", with(Some(wanted))).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.starts_with("durability: os cannot become") && refused.contains("create it anew"),
+            "{refused}"
+        );
+        assert_eq!(*queue.settings(), with(Some(Durability::Os)));
+    }
+    for wanted in [None, Some(Durability::Os)] {
+        place.queues.configure("q", with(wanted)).await.unwrap();
+        assert_eq!(queue.durability(), Durability::Os);
+    }
+    place.queues.configure("q", with(None)).await.unwrap();
+    let (_place, queue) = restarted(place, folder.path()).await;
+    assert_eq!(queue.durability(), Durability::Os);
+}
+
+#[tokio::test]
+async fn a_group_that_was_removed_hands_nothing_out_to_whoever_knows_it_and_ends_the_claims_that_wait() {
+    let (_folder, place, queue) = begin(work_groups(&["g", "other"])).await;
+    let group = queue.group("g").unwrap();
+    let want = ClaimWant {
+        wait: Duration::from_secs(3600),
+        ..ClaimWant::default()
+    };
+    let waiting = tokio::spawn({
+        let (queue, group) = (queue.clone(), group.clone());
+        async move { queue.claim(&group, "c", MemberKind::Pipeline, want).await }
+    });
+    let mut asking = queue.ask(&group, "d", MemberKind::Pipeline).unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    place.queues.remove_group(&queue, "g").await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+    assert_eq!(ended.unwrap().unwrap_err().code(), "group_not_found");
+    queue.produce(NewMessage::of("a")).await.unwrap();
+    let again = queue.claim(&group, "c", MemberKind::Pipeline, want).await;
+    assert_eq!(again.unwrap_err().code(), "group_not_found");
+    let now = asking.claim_now(want, &mut Vec::new());
+    assert_eq!(now.unwrap_err().code(), "group_not_found");
+    // One of that name made anew is another one.
+    let anew = joined(&place, &queue, "g").await;
+    queue.produce(NewMessage::of("b")).await.unwrap();
+    let taken = queue.claim(&anew, "c", MemberKind::Pipeline, want).await.unwrap();
+    assert_eq!(taken.len(), 1);
+}

@@ -4,15 +4,17 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use support::{
-    ack, begin, claim, dropped, kept, letters, open, put, put_keyed, reason, reopened, settings, text, texts, until,
+    Place, ack, begin, claim, dropped, kept, letters, open, put, put_keyed, reason, reopened, settings, text, texts,
+    until,
 };
 use thalweg_log::Durability;
 use thalweg_queue::members::MemberKind;
-use thalweg_queue::settings::{GroupMode, Ordering as Order, Overflow, QueueSettings};
-use thalweg_queue::{ClaimWant, NewMessage};
+use thalweg_queue::settings::{GroupMode, Ordering as Order, Overflow, QueueSettings, RetentionMode};
+use thalweg_queue::{ClaimWant, NewMessage, Queue, QueueError, SeekTo};
 
 const WORK: [(&str, GroupMode); 1] = [("g", GroupMode::Work)];
 
@@ -143,8 +145,10 @@ async fn without_a_work_group_the_oldest_that_is_kept_goes() {
         for n in 1..=5 {
             put(&queue, &[&n.to_string()]).await;
         }
-        assert_eq!(kept(&queue).await, ["3", "4", "5"]);
         assert_eq!((queue.depth(), dropped(&queue, "overflow")), (3, 2));
+        // What a stream has passed over is let go by and by.
+        until("what nobody needs goes", async || queue.stats().retained == 3).await;
+        assert_eq!(kept(&queue).await, ["3", "4", "5"]);
         if !groups.is_empty() {
             let (group, want) = (queue.group("s").unwrap(), ClaimWant::default());
             let told = queue.claim(&group, "c", MemberKind::Pipeline, want).await;
@@ -220,4 +224,58 @@ async fn a_producer_of_a_durable_queue_waits_for_room_and_is_refused_when_none_c
     ack(&queue, "g", &claim(&queue, "g", 1).await);
     waiting.await.unwrap().unwrap();
     assert_eq!(texts(&claim(&queue, "g", 10).await), ["3"]);
+}
+
+/// Committed messages, and behind them as many as a stream may have before it: what is kept by age alone is not in the way.
+async fn behind_a_history(streams: &[&str]) -> (tempfile::TempDir, Place, Arc<Queue>) {
+    let streams: Vec<_> = streams.iter().map(|name| (*name, GroupMode::Stream)).collect();
+    let mut settings = dropping(1, &streams);
+    settings.max_depth = 3;
+    settings.retention.mode = RetentionMode::Policy;
+    settings.retention.max_age = Duration::from_secs(30 * 24 * 3600);
+    let (folder, place, queue) = begin(settings).await;
+    put(&queue, &["1", "2", "3"]).await;
+    for (name, _) in &streams {
+        queue.commit(&queue.group(name).unwrap(), 0, 3).await.unwrap();
+    }
+    put(&queue, &["4", "5", "6"]).await;
+    (folder, place, queue)
+}
+
+#[tokio::test]
+async fn a_stream_at_the_limit_passes_over_its_oldest_and_what_is_kept_by_age_stays() {
+    let (folder, place, queue) = behind_a_history(&["slow", "quick"]).await;
+    queue.commit(&queue.group("quick").unwrap(), 0, 6).await.unwrap();
+    put(&queue, &["7", "8"]).await;
+    assert_eq!((queue.depth(), dropped(&queue, "overflow")), (3, 2));
+    assert_eq!(kept(&queue).await, ["1", "2", "3", "4", "5", "6", "7", "8"]);
+    assert_eq!(texts(&claim(&queue, "quick", 10).await), ["7", "8"]);
+    let (group, want) = (queue.group("slow").unwrap(), ClaimWant::default());
+    let told = queue.claim(&group, "c", MemberKind::Pipeline, want).await;
+    match told {
+        Err(QueueError::OffsetGap { from, to, .. }) => assert_eq!((from, to), (3, 5)),
+        told => panic!("{told:?}"),
+    }
+    assert_eq!(texts(&claim(&queue, "slow", 10).await), ["6", "7", "8"]);
+    // What it was told it has not, it does not get after a restart either.
+    let (_place, queue) = reopened(place, folder.path()).await;
+    assert_eq!(queue.depth(), 3);
+    assert_eq!(texts(&claim(&queue, "slow", 10).await), ["6", "7", "8"]);
+}
+
+#[tokio::test]
+async fn what_a_stream_has_in_hand_while_it_is_passed_over_may_still_be_acked() {
+    let (_folder, _place, queue) = behind_a_history(&["s"]).await;
+    let taken = claim(&queue, "s", 2).await;
+    assert_eq!(texts(&taken), ["4", "5"]);
+    put(&queue, &["7"]).await;
+    assert_eq!(queue.depth(), 3);
+    ack(&queue, "s", &taken);
+    assert_eq!(queue.depth(), 2);
+    assert_eq!(texts(&claim(&queue, "s", 10).await), ["6", "7"]);
+    queue.seek(&queue.group("s").unwrap(), SeekTo::Earliest).await.unwrap();
+    assert_eq!(
+        texts(&claim(&queue, "s", 10).await),
+        ["1", "2", "3", "4", "5", "6", "7"]
+    );
 }

@@ -270,13 +270,14 @@ async fn a_dedup_id_is_known_after_a_restart_whatever_became_of_its_message_unti
     assert!(!queue.produce(message(7)).await.unwrap().repeated);
     // Without a window nothing is left; with one again, it begins anew, also in partitions that are added then.
     place.queues.configure("q", with_window(Duration::ZERO)).await.unwrap();
-    assert!(kept(&place).is_empty());
+    assert_eq!(kept(&place).iter().sum::<u64>(), 0);
     let more = QueueSettings {
         partitions: 4,
         ..with_window(WINDOW)
     };
     place.queues.configure("q", more).await.unwrap();
     assert_eq!(kept(&place).len(), 4);
+    assert!(!queue.produce(message(7)).await.unwrap().repeated);
     assert!(!queue.produce(message(107)).await.unwrap().repeated);
     assert!(queue.produce(message(107)).await.unwrap().repeated);
 }
@@ -512,13 +513,14 @@ async fn a_claim_whose_leases_cannot_be_stored_has_taken_nothing() {
         let refused = queue.claim(&group, "c", MemberKind::Pipeline, want).await;
         assert!(refused.is_err(), "{refused:?}");
     }
-    place.log.create(state, Durability::Fsync).await.unwrap();
-    for name in ["g", "s"] {
-        let group = queue.group(name).unwrap();
-        let taken = queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap();
-        let taken: Vec<_> = taken.iter().map(|one| (one.message.offset, one.delivery)).collect();
-        assert_eq!(taken, [(0, 1), (1, 1), (2, 1)], "{name}");
-    }
+    let stats = group.stats();
+    assert_eq!(
+        (stats.counts.leased, stats.counts.ready, stats.counts.redelivered),
+        (0, 3, 0)
+    );
+    assert_eq!(stats.consumers[0].2, 0);
+    // What a stream reads is not stored.
+    assert_eq!(texts(&claim(&queue, "s", 10).await), ["a", "b", "c"]);
 }
 
 #[tokio::test]
@@ -539,4 +541,117 @@ async fn a_batch_is_acked_over_partitions_but_for_what_somebody_else_has() {
     queue.ack_all(&group, [receipt(&queue, &again[0])].iter()).unwrap();
     assert_eq!(group.backlog(), 0);
     drop(place);
+}
+
+fn partitions(place: &Place) -> std::collections::BTreeSet<thalweg_log::PartitionId> {
+    place.log.partitions().into_iter().collect()
+}
+
+#[tokio::test]
+async fn a_dedup_window_that_was_off_for_a_while_knows_what_came_since_and_nothing_of_before() {
+    let with_window = |seconds: u64| QueueSettings {
+        dedup_window: Duration::from_secs(seconds),
+        ..work(2)
+    };
+    let message = |id: &str| NewMessage {
+        dedup_id: Some(id.into()),
+        key: Some(id.as_bytes().to_vec().into()),
+        ..NewMessage::of("x")
+    };
+    let (folder, place, queue) = begin(with_window(3600)).await;
+    for id in ["a", "b"] {
+        queue.produce(message(id)).await.unwrap();
+    }
+    let there = partitions(&place);
+    place.queues.configure("q", with_window(0)).await.unwrap();
+    assert!(!queue.produce(message("a")).await.unwrap().repeated);
+    assert_eq!(partitions(&place), there, "a number of the log is never used again");
+    place.kill();
+    // A start reads the newest messages, too: those of before are not among them.
+    let later = Duration::from_secs(300);
+    let place = open_later(folder.path(), later).await;
+    place.queues.configure("q", with_window(3600)).await.unwrap();
+    let queue = place.queues.get("q").unwrap();
+    for id in ["a", "b", "c"] {
+        assert!(!queue.produce(message(id)).await.unwrap().repeated, "{id}");
+    }
+    settle(&queue, "g", &claim_http(&queue, "g", 10).await, Verdict::Ack).await;
+    place.kill();
+    let place = open_later(folder.path(), later).await;
+    let queue = place.queues.get("q").unwrap();
+    for id in ["a", "b", "c"] {
+        assert!(queue.produce(message(id)).await.unwrap().repeated, "{id}");
+    }
+    assert!(!queue.produce(message("d")).await.unwrap().repeated);
+}
+
+#[tokio::test]
+async fn partitions_of_a_growth_that_was_refused_are_used_by_the_next_one() {
+    let (folder, place, queue) = begin(work(1)).await;
+    let before = partitions(&place).len();
+    {
+        let mut growing = Box::pin(place.queues.configure("q", work(3)));
+        assert!(futures::poll!(growing.as_mut()).is_pending(), "it waits for the disk");
+        put(&queue, &["a"]).await;
+        let refused = growing.await.unwrap_err().to_string();
+        assert!(refused.contains("only while the queue is empty"), "{refused}");
+    }
+    let there = partitions(&place);
+    assert_eq!((queue.partition_count(), there.len()), (1, before + 4));
+    let (place, queue) = reopened(place, folder.path()).await;
+    assert_eq!(queue.partition_count(), 1);
+    settle(&queue, "g", &claim_http(&queue, "g", 1).await, Verdict::Ack).await;
+    place.queues.configure("q", work(3)).await.unwrap();
+    assert_eq!(partitions(&place), there);
+    let waiting = queue.clone();
+    let claimed =
+        tokio::spawn(async move { claim_http_as(&waiting, "g", "c", waiting_for(Duration::from_secs(60))).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // One of the three goes to the last partition.
+    put(&queue, &["b", "c", "d"]).await;
+    assert_eq!(claimed.await.unwrap().len(), 1);
+    place.queues.remove("q", true).await.unwrap();
+    assert!(partitions(&place).len() < before);
+}
+
+#[tokio::test]
+async fn a_work_group_that_goes_to_the_end_has_nothing_of_before_whether_all_of_it_was_claimed_or_not() {
+    for claimed in [2, 3] {
+        let (_folder, place, queue) = begin(work(1)).await;
+        put(&queue, &["a", "b", "c"]).await;
+        let group = queue.group("g").unwrap();
+        let taken = claim_http(&queue, "g", claimed).await;
+        settle(&queue, "g", &taken[..1], nack_in(Duration::from_secs(60))).await;
+        queue.seek(&group, SeekTo::Latest).await.unwrap();
+        assert_eq!(queue.depth(), 0);
+        place.later(Duration::from_secs(120));
+        assert!(claim_http(&queue, "g", 10).await.is_empty());
+        let late = vec![(receipt(&queue, &taken[1]), Verdict::Ack)];
+        let settled = queue.settle(&group, late, true).await.unwrap();
+        assert_eq!(settled.failed[0].1.code(), "gone");
+        put(&queue, &["d"]).await;
+        assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["d"]);
+    }
+}
+
+#[tokio::test]
+async fn a_work_group_that_goes_back_leaves_what_lies_before_with_whoever_has_it() {
+    let (_folder, _place, queue) = begin(work(1)).await;
+    put(&queue, &["a", "b", "c"]).await;
+    let taken = claim_http(&queue, "g", 3).await;
+    let group = queue.group("g").unwrap();
+    let back = SeekTo::Offset {
+        partition: None,
+        offset: 1,
+    };
+    queue.seek(&group, back).await.unwrap();
+    let again = claim_http(&queue, "g", 10).await;
+    let numbers: Vec<u32> = again.iter().map(|one| one.delivery).collect();
+    assert_eq!(
+        (texts(&again), numbers),
+        (vec!["b".to_owned(), "c".to_owned()], vec![2, 2])
+    );
+    settle(&queue, "g", &taken[..1], Verdict::Ack).await;
+    settle(&queue, "g", &again, Verdict::Ack).await;
+    assert_eq!(queue.depth(), 0);
 }

@@ -76,6 +76,17 @@ impl Queue {
         self.clock.now() - micros(self.settings_now().dedup_window)
     }
 
+    /// Lets go of all of them: there is no window any more. The partitions stay, for another window.
+    pub(crate) fn forget_ids(&self) {
+        for partition in 0..self.partition_count() {
+            let id = self.ids_id(partition);
+            let trimmed = self.log.bounds(id).and_then(|bounds| self.log.trim(id, bounds.next));
+            if let Err(error) = trimmed {
+                tracing::warn!(queue = %self.name(), partition, %error, "dedup-ids cannot be let go: a new window may know them");
+            }
+        }
+    }
+
     /// The ids whose window has not passed. Blocks.
     pub(crate) fn restore_ids(&self) -> Result<()> {
         let mut newest = Newest::default();

@@ -42,7 +42,7 @@ pub struct StreamMachine {
     /// This offset is not read before that time: after a nack with a delay, or since the message is delayed.
     pause: Option<(Offset, Micros)>,
     ahead_max: u64,
-    /// Nothing is there before it.
+    /// For the group nothing is there before it.
     first: Offset,
     /// The end of the last gap that was told of.
     lost_to: Offset,
@@ -85,10 +85,15 @@ impl StreamMachine {
 
     /// How many offsets below `next` are there and not committed.
     pub fn lag(&self, next: Offset) -> u64 {
-        next.saturating_sub(self.committed().max(self.first))
+        next.saturating_sub(self.needed())
     }
 
-    /// What stood before `first` is gone, read or not. Reading tells of it when it comes there.
+    /// The first offset that the group has use for.
+    pub fn needed(&self) -> Offset {
+        self.committed().max(self.first)
+    }
+
+    /// What stood before `first` is gone for the group, read or not. Reading tells of it when it comes there.
     pub fn begins_at(&mut self, first: Offset) {
         self.first = self.first.max(first);
     }
@@ -238,8 +243,15 @@ impl StreamMachine {
         self.acked.reset(to);
         self.position = to;
         self.delivered_to = to;
+        // What was dropped for the group alone is read after all.
+        self.first = self.first.min(to);
         self.pause = None;
         self.changed = true;
+    }
+
+    /// Where reading has to go on because what stood before is gone for the group.
+    pub fn gap_at(&self, from: Offset) -> Option<Offset> {
+        (from < self.first).then_some(self.first)
     }
 
     /// Tells the oldest offset that exists. The gap, once, if reading would have started below it.

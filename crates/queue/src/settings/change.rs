@@ -10,32 +10,28 @@ use crate::error::{QueueError, Result};
 use crate::names::dead_letter_name;
 
 impl QueueSettings {
-    /// Whether a queue with these settings and so many messages not settled may take the new ones. `log_durability` is what
-    /// a queue has that names none.
+    /// Whether a queue with these settings, of that durability and with so many messages not settled may take the new ones.
     ///
     /// - `partitions` only grows; under an order only when the queue is empty, since a key would move to another partition
     ///   and overtake its own messages.
     /// - A stricter `ordering` needs an empty queue: what is there may be leased out of order by now. A looser one is free.
-    /// - `durability` moves freely among `fsync`, `interval` and `os`: it says when the next acknowledgement is given, and
-    ///   those already given stay true. From or to `memory` is refused, at any depth: such a partition is not on disk, so
-    ///   taking the change would drop the queue or claim a safety that its messages do not have.
+    /// - `durability` stays as it is, since the partitions of the log were made with it; settings that name none keep it.
     /// - A declared group keeps its `mode`: leases and offsets are different states. Groups come and go freely.
-    pub fn may_become(&self, new: &QueueSettings, depth: u64, log_durability: Durability) -> Result<()> {
+    pub fn may_become(&self, new: &QueueSettings, depth: u64, durability: Durability) -> Result<()> {
         self.partitions_may_become(new, depth)?;
-        if new.ordering.strictness() > self.ordering.strictness() && depth > 0 {
+        if self.becomes_stricter(new) && depth > 0 {
             return Err(QueueError::invalid(format!(
                 "ordering: {} may become {} only while the queue is empty, it has {depth} messages; let it drain or purge it",
                 self.ordering.name(),
                 new.ordering.name(),
             )));
         }
-        let of = |settings: &QueueSettings| settings.durability.unwrap_or(log_durability);
-        let (old_mode, new_mode) = (of(self), of(new));
-        if old_mode != new_mode && (old_mode == Durability::Memory || new_mode == Durability::Memory) {
+        if let Some(wanted) = new.durability.filter(|wanted| *wanted != durability) {
             return Err(QueueError::invalid(format!(
-                "durability: {} cannot become {}, since only one of them is on disk; delete the queue and create it anew",
-                old_mode.name(),
-                new_mode.name(),
+                "durability: {} cannot become {}, since the queue is stored with it; leave it out, or delete the queue and \
+                 create it anew",
+                durability.name(),
+                wanted.name(),
             )));
         }
         let changed = |old: &&super::GroupSettings| {
@@ -99,6 +95,13 @@ impl QueueSettings {
             twice.name
         );
         Some(("groups", why))
+    }
+}
+
+impl QueueSettings {
+    /// Whether messages that are handed out under these settings may be out of the order of the new ones.
+    pub(crate) fn becomes_stricter(&self, new: &QueueSettings) -> bool {
+        new.ordering.strictness() > self.ordering.strictness()
     }
 }
 

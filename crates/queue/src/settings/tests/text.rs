@@ -179,7 +179,7 @@ proptest! {
 
     #[test]
     fn settings_may_become_themselves(settings in settings(), depth in any::<u64>()) {
-        prop_assert!(settings.may_become(&settings, depth, Durability::Fsync).is_ok());
+        prop_assert!(settings.may_become(&settings, depth, settings.durability.unwrap_or(Durability::Fsync)).is_ok());
     }
 
     #[test]
