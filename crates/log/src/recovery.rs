@@ -61,6 +61,10 @@ pub(crate) fn recover(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<Recove
     for name in names.iter().filter(|name| file::is_unfinished(name)) {
         disk.remove(name).map_err(LogError::io("cannot remove", name))?;
     }
+    // A process that was killed may have left names that a power cut would still take, and with them all that is to be
+    // written under them.
+    disk.sync_names()
+        .map_err(LogError::io("cannot sync the names in", "the log"))?;
     let mut walk = look(disk, &names, cache)?;
     for file in walk.empty.drain(..) {
         file.remove(disk)?;

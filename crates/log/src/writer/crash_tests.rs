@@ -468,7 +468,7 @@ fn life_and_death(seed: u64) {
 }
 
 /// Seeds that once found a fault which thousands of others did not.
-const FOUND: [u64; 2] = [57_623, 66_569];
+const FOUND: [u64; 3] = [7_592, 57_623, 66_569];
 
 #[test]
 fn no_moment_loses_what_was_acknowledged() {
