@@ -239,7 +239,10 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             known[slot].trimmed = known[slot].trimmed.max(known[slot].submitted);
         }
         for _ in 0..n {
-            let value = value(known[slot].submitted, random);
+            let mut value = value(known[slot].submitted, random);
+            // All of a submission has to fit into a file.
+            let room = (FILE_SIZE as usize / 2).saturating_sub(bytes + body.len());
+            value.truncate(room.max(8));
             known[slot].submitted += 1;
             RecordRef::of(1, &value).encode(&mut body);
         }
