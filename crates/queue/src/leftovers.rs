@@ -32,8 +32,8 @@ pub(crate) async fn remove_one(catalog: &Catalog, log: &dyn Log, id: u32, now: M
     catalog.finish(log, id, now).await
 }
 
-/// Makes a queue `found.<number>`, or `found.<number>.2` if somebody has called a queue so, of messages that are under a number which the catalogue does not know, without any
-/// limit that would let go of them; its groups and settings are lost.
+/// Makes a queue `found.<number>`, or `found.<number>.2` if somebody has called a queue so, of messages that are under a
+/// number which the catalogue does not know, without any limit that would let go of them; its groups and settings are lost.
 pub(crate) async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<()> {
     let entries = catalog.all().await;
     let known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
