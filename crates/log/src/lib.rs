@@ -36,7 +36,7 @@ mod shelf;
 mod status;
 mod table;
 #[cfg(test)]
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/suite/support/mod.rs"]
 mod test_support;
 mod upkeep;
 mod writer;

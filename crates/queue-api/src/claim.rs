@@ -81,10 +81,7 @@ pub struct Unsent {
 
 impl Unsent {
     pub fn new(queue: Arc<Queue>, group: Arc<Group>, deliveries: Vec<Delivery>) -> Unsent {
-        let receipts = deliveries
-            .iter()
-            .map(|delivery| payload::receipt(&queue, delivery))
-            .collect();
+        let receipts = deliveries.iter().map(|delivery| queue.receipt(delivery)).collect();
         Unsent { queue, group, receipts }
     }
 

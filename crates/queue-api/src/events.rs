@@ -216,7 +216,7 @@ impl Listener {
             && let Some(delivery) = self.claimed.pop_front()
         {
             let id = if self.group.is_work() {
-                payload::receipt(&self.queue, &delivery).to_string()
+                self.queue.receipt(&delivery).to_string()
             } else {
                 self.place_after(&delivery)
             };

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use thalweg_log::Micros;
 use thalweg_log::format::record::PropertiesRef;
-use thalweg_queue::{Delivery, Message, MessageId, Queue, Receipt};
+use thalweg_queue::{Delivery, Message, MessageId, Queue};
 
 use crate::json::Members;
 use crate::problem::{Problem, Result};
@@ -60,7 +60,7 @@ fn payload(members: &Members<'_>, form: &str) -> Result<(Bytes, Option<&'static 
 
 /// A message that was handed out, as a JSON object in one line.
 pub fn delivery(out: &mut String, queue: &Queue, delivery: &Delivery) {
-    let receipt = receipt(queue, delivery);
+    let receipt = queue.receipt(delivery);
     out.push_str("{\"receipt\":");
     text(out, &receipt.to_string());
     out.push(',');
@@ -84,17 +84,6 @@ pub fn stored(out: &mut String, queue: &Queue, partition: u32, message: &Message
     place(out, &id);
     content(out, message);
     out.push('}');
-}
-
-pub fn receipt(queue: &Queue, delivery: &Delivery) -> Receipt {
-    Receipt {
-        id: MessageId {
-            queue: queue.name().clone(),
-            partition: delivery.partition,
-            offset: delivery.message.offset,
-        },
-        delivery: delivery.delivery,
-    }
 }
 
 fn place(out: &mut String, id: &MessageId) {

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::admission::{Admission, Room};
 use crate::budget::{self, Budget};
+use crate::claim::Delivery;
 use crate::clock::Clock;
 use crate::compaction::Progress;
 use crate::dedup::Dedup;
@@ -297,7 +298,12 @@ impl Queue {
         }
     }
 
-    pub(crate) fn receipt(&self, partition: u32, offset: Offset, delivery: u32) -> Receipt {
+    /// With which whoever has got it settles it.
+    pub fn receipt(&self, delivery: &Delivery) -> Receipt {
+        self.receipt_at(delivery.partition, delivery.message.offset, delivery.delivery)
+    }
+
+    pub(crate) fn receipt_at(&self, partition: u32, offset: Offset, delivery: u32) -> Receipt {
         Receipt {
             id: self.message_id(partition, offset),
             delivery,

@@ -106,7 +106,7 @@ impl Queue {
                 self.settled_in(group, partition);
                 Ok(())
             }
-            Err(why) => Err(why.error(self.receipt(partition, offset, delivery))),
+            Err(why) => Err(why.error(self.receipt_at(partition, offset, delivery))),
         }
     }
 

@@ -207,7 +207,7 @@ impl QueueInput {
         open: &Open,
         deliveries: Vec<Delivery>,
     ) -> Result<(), thalweg_flow::SinkClosed> {
-        let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| receipt(queue, delivery)).collect();
+        let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| queue.receipt(delivery)).collect();
         let messages: Vec<Message> = deliveries.iter().map(|delivery| message(queue, delivery)).collect();
         open.lock().extend(receipts.iter().cloned());
         let taken = Arc::new(Taken {
@@ -305,17 +305,6 @@ impl Taken {
     }
 }
 
-fn receipt(queue: &Queue, delivery: &Delivery) -> Receipt {
-    Receipt {
-        id: MessageId {
-            queue: queue.name().clone(),
-            partition: delivery.partition,
-            offset: delivery.message.offset,
-        },
-        delivery: delivery.delivery,
-    }
-}
-
 /// The payload as it is; what else is known of the message becomes metadata.
 fn message(queue: &Queue, delivery: &Delivery) -> Message {
     let found = &delivery.message;
@@ -328,7 +317,7 @@ fn message(queue: &Queue, delivery: &Delivery) -> Message {
         meta.set("key", String::from_utf8_lossy(key).into_owned());
     }
     meta.set("queue", queue.name().as_str());
-    meta.set("message-id", receipt(queue, delivery).id.to_string());
+    meta.set("message-id", queue.receipt(delivery).id.to_string());
     meta.set("partition", delivery.partition.to_string());
     meta.set("offset", found.offset.to_string());
     meta.set("delivery", delivery.delivery.to_string());

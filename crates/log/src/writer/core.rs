@@ -379,7 +379,7 @@ impl Core {
         if !self.group.is_empty() {
             let (len, frames) = (self.group.block_len(), self.group.frames());
             let place = self.files.place_of_changes(len, frames);
-            let place = place.ok_or_else(|| self.files.too_large(len))?;
+            let place = place.ok_or_else(|| self.files.too_large(len, frames))?;
             let group = std::mem::take(&mut self.group);
             let block = self.write(group, &place, now, false)?;
             self.release(&block.frames, &place.file, |_| true);
@@ -533,7 +533,7 @@ impl Core {
             }
             // The very first file is smaller than those that follow.
             if rolled == 2 {
-                return Err(self.files.too_large(len));
+                return Err(self.files.too_large(len, frames));
             }
             rolled += 1;
             self.files.roll(purpose, self.next, &mut self.synced)?;
@@ -601,7 +601,7 @@ impl Core {
         let mut group = Group::default();
         group.add(Part::of(&meta.partition, Kind::Checkpoint, records), base, None);
         let place = self.files.place(group.block_len(), 1);
-        let place = place.ok_or_else(|| self.files.too_large(group.block_len()))?;
+        let place = place.ok_or_else(|| self.files.too_large(group.block_len(), 1))?;
         meta.next += 1;
         let block = self.write(group, &place, now, false)?;
         self.release(&block.frames, &place.file, |_| true);

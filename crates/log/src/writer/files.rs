@@ -57,8 +57,7 @@ impl Files {
 
     /// Where a block of so many bytes and frames goes; `None` if the file is full.
     pub fn place(&self, len: usize, frames: usize) -> Option<Place> {
-        let kept = (self.current.size / KEPT_PART).max(PAGE as u64);
-        self.place_within(len, frames, self.current.size.saturating_sub(kept))
+        self.place_within(len, frames, self.current.size.saturating_sub(self.kept()))
     }
 
     /// The same in what every file keeps for changes of partitions: they make other files free when no new one can be had.
@@ -69,13 +68,22 @@ impl Files {
     }
 
     fn place_within(&self, len: usize, frames: usize, size: u64) -> Option<Place> {
-        let (known, partitions) = self.current.counts();
-        let footer = footer::footer_len(known + frames, partitions + frames);
+        let footer = self.footer_with(frames);
         let at = self.end.filter(|end| end + len as u64 + footer <= size)?;
         Some(Place {
             file: self.current.clone(),
             at,
         })
+    }
+
+    fn kept(&self) -> u64 {
+        (self.current.size / KEPT_PART).max(PAGE as u64)
+    }
+
+    /// Bytes of the index at the end of the file if so many frames come to those that it has.
+    fn footer_with(&self, frames: usize) -> u64 {
+        let (known, partitions) = self.current.counts();
+        footer::footer_len(known + frames, partitions + frames)
     }
 
     /// Goes on to the next file. The full one is synced up to its last block and gets its index. `next` is the sequence
@@ -89,11 +97,13 @@ impl Files {
         Ok(())
     }
 
-    pub fn too_large(&self, len: usize) -> LogError {
+    /// Such a block finds no place in what the current file has left.
+    pub fn too_large(&self, len: usize, frames: usize) -> LogError {
+        let taken = self.kept() + self.footer_with(frames) + self.end.unwrap_or(0);
         LogError::TooLarge {
             what: "a block",
             size: len,
-            limit: self.current.size as usize,
+            limit: self.current.size.saturating_sub(taken) as usize,
         }
     }
 

@@ -15,7 +15,6 @@ use thalweg_queue::{ClaimWant, NewMessage, Queue, Verdict};
 use crate::durable::BYTES;
 use crate::harness::{Bench, Measured, Memory, OnDisk, Session, long_row, measure, percentiles};
 use crate::histogram::Histogram;
-use crate::reference::receipt;
 
 const DEPTH: u64 = 10_000_000;
 const BATCH: usize = 1000;
@@ -127,7 +126,7 @@ async fn consumer(queue: Arc<Queue>, group: &'static str, n: usize, settled: Arc
         if taken.is_empty() {
             continue;
         }
-        let acks: Vec<_> = taken.iter().map(|one| (receipt(&queue, one), Verdict::Ack)).collect();
+        let acks: Vec<_> = taken.iter().map(|one| (queue.receipt(one), Verdict::Ack)).collect();
         let outcome = queue.settle(&group, acks, true).await.unwrap();
         times.record(begun.elapsed());
         assert!(outcome.failed.is_empty(), "an ack of a lease that holds counts");

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use thalweg_log::format::record::Properties;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::Ordering;
-use thalweg_queue::{Asking, ClaimWant, Delivery, Group, MessageId, NewMessage, Queue, Receipt, Verdict};
+use thalweg_queue::{Asking, ClaimWant, Delivery, Group, NewMessage, Queue, Receipt, Verdict};
 
 use crate::harness::{Bench, Measured, Session, long_row, measure, percentiles, row};
 use crate::histogram::Histogram;
@@ -103,17 +103,6 @@ fn enqueue(session: &Session) {
     enqueue_row(session, "Allocs_Enqueue", 10, &message(15, false), 1);
 }
 
-pub fn receipt(queue: &Queue, delivery: &Delivery) -> Receipt {
-    Receipt {
-        id: MessageId {
-            queue: queue.name().clone(),
-            partition: delivery.partition,
-            offset: delivery.message.offset,
-        },
-        delivery: delivery.delivery,
-    }
-}
-
 /// Consumers that ask all the time.
 pub struct Consumers {
     pub queue: Arc<Queue>,
@@ -184,7 +173,7 @@ impl Consumers {
         let acks = self
             .taken
             .drain(..)
-            .map(|one| (receipt(&self.queue, &one), Verdict::Ack))
+            .map(|one| (self.queue.receipt(&one), Verdict::Ack))
             .collect();
         self.settle(bench, acks)
     }
@@ -199,7 +188,7 @@ impl Consumers {
         let chosen: Vec<_> = self
             .taken
             .extract_if(.., chosen)
-            .map(|one| (receipt(&self.queue, &one), nack.clone()))
+            .map(|one| (self.queue.receipt(&one), nack.clone()))
             .collect();
         if chosen.is_empty() {
             0

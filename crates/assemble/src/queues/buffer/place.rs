@@ -187,7 +187,7 @@ impl Place {
         );
         let kept = QueueSettings {
             partitions: there.partitions,
-            durability: there.durability,
+            durability: Some(queue.durability()),
             ..wanted
         };
         queues.configure(name, kept).await?;

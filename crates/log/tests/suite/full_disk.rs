@@ -1,0 +1,135 @@
+//! A log on a disk without room: what it refuses it goes on refusing, what it said is stored is, and space comes back by itself.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{FILE, PATIENCE, message, one_record, open_with, small_files, until, values};
+use thalweg_log::disk::Disk as _;
+use thalweg_log::disk::sim::SimDisk;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{Durability, EmbeddedLog, LogError, LogOptions, LogStatus, PartitionId, Unit};
+
+const DATA: PartitionId = PartitionId::new(1, 0);
+const STATE: PartitionId = PartitionId::new(1, 1);
+
+fn open(disk: &SimDisk) -> EmbeddedLog {
+    let options = LogOptions {
+        spare: 1,
+        ..small_files()
+    };
+    open_with(disk, &options)
+}
+
+fn note(log: &EmbeddedLog, kind: Kind, value: &[u8]) {
+    log.journal(STATE, kind, &RecordRef::of(1, value)).unwrap();
+}
+
+fn used(disk: &SimDisk) -> u64 {
+    let space = disk.space().unwrap();
+    space.total_bytes - space.free_bytes
+}
+
+/// A log that takes no message, and of state no large piece: the disk is full, and what was kept back is used up.
+async fn filled(disk: &SimDisk) -> EmbeddedLog {
+    let log = open(disk);
+    for id in [DATA, STATE] {
+        log.create(id, Durability::Fsync).await.unwrap();
+    }
+    until(&log, "two files are ready", || log.counters().spare_files >= 2).await;
+    disk.set_capacity(used(disk) + 4 * FILE);
+    let filling = message(DATA, &[1; 3000]);
+    while log.append(filling.clone(), None).await.is_ok() {}
+    loop {
+        let large = Unit::default().and_of(Kind::State, STATE, one_record(&[2; 3000]));
+        match log.append(large, None).await {
+            Ok(_) => {}
+            Err(LogError::DiskFull { .. }) => return log,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn until_flushed(log: &EmbeddedLog) {
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = log.flush(&[STATE]).await {
+        assert!(matches!(error, LogError::DiskFull { .. }), "{error}");
+        assert!(Instant::now() < until, "{:?}", log.counters());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() {
+    for seed in 0..8 {
+        let disk = SimDisk::new(seed, 64 << 20);
+        let log = filled(&disk).await;
+        let before = values(&log, STATE).len();
+        for n in 0..3u8 {
+            note(&log, Kind::State, &[&[n][..], &[7; 3000]].concat());
+            for _ in 0..2 {
+                let refused = log.flush(&[STATE]).await;
+                assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
+                let refused = log.sync().await;
+                assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
+            }
+            // What has room would be stored before what has not.
+            let small = Unit::default().and_of(Kind::State, STATE, one_record(b"small"));
+            let refused = log.append(small, None).await;
+            assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
+        }
+        disk.set_capacity(64 << 20);
+        until_flushed(&log).await;
+        disk.kill();
+        drop(log);
+        let found = values(&open(&disk), STATE).split_off(before);
+        let firsts: Vec<u8> = found.iter().map(|value| value[0]).collect();
+        assert_eq!(firsts, [0, 1, 2], "in the order in which they were journaled, once");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_that_was_refused_is_stored_later_in_the_place_of_all_before_it() {
+    let disk = SimDisk::new(1, 64 << 20);
+    let log = filled(&disk).await;
+    note(&log, Kind::State, &[1; 3000]);
+    assert!(log.flush(&[STATE]).await.is_err());
+    note(&log, Kind::Checkpoint, &[2; 3000]);
+    assert!(log.flush(&[STATE]).await.is_err());
+    note(&log, Kind::State, &[3; 3000]);
+    assert!(log.flush(&[STATE]).await.is_err());
+    disk.set_capacity(64 << 20);
+    until_flushed(&log).await;
+    disk.kill();
+    drop(log);
+    let log = open(&disk);
+    let checkpoint = log.last_checkpoint(STATE).unwrap().unwrap();
+    let kept: Vec<u8> = values(&log, STATE).iter().map(|value| value[0]).collect();
+    assert_eq!(kept[kept.len() - 2..], [2, 3]);
+    assert_eq!(log.bounds(STATE).unwrap().next, checkpoint + 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_all_that_was_kept_back_used_up_and_all_settled_space_comes_back_by_itself() {
+    for seed in 0..4 {
+        let disk = SimDisk::new(seed, 64 << 20);
+        let log = filled(&disk).await;
+        note(&log, Kind::State, &[7; 3000]);
+        assert!(log.flush(&[STATE]).await.is_err());
+        let next = log.bounds(DATA).unwrap().next;
+        log.trim(DATA, next).unwrap();
+        // No byte more than it had.
+        until_flushed(&log).await;
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = log.append(message(DATA, b"again"), None).await {
+            assert!(matches!(error, LogError::DiskFull { .. }), "{error}");
+            assert!(Instant::now() < until, "{:?}", log.counters());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(log.status(), LogStatus::Healthy);
+        disk.power_cut();
+        drop(log);
+        let log = open(&disk);
+        assert!(log.bounds(DATA).unwrap().first >= next);
+        assert_eq!(values(&log, STATE).last().map(|value| value[0]), Some(7));
+    }
+}

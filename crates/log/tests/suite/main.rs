@@ -1,0 +1,10 @@
+//! A log on a disk, through its public face. One program, because each one costs a link.
+
+#![allow(clippy::unwrap_used)]
+
+mod commits;
+mod damage;
+mod failing_disk;
+mod full_disk;
+mod rolls;
+mod support;

@@ -1,0 +1,8 @@
+//! The routes of queues over a real log, asked by a real client. One program, because each one costs a link.
+
+#![allow(clippy::unwrap_used)]
+
+mod events;
+mod http;
+mod rules;
+mod support;

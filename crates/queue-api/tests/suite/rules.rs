@@ -1,0 +1,181 @@
+//! Limits, names, codes and figures that the interface promises, on a real socket.
+
+use crate::support::{Server, json_lines};
+use serde_json::{Value, json};
+use thalweg_log::Durability;
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
+
+fn settings() -> QueueSettings {
+    QueueSettings {
+        partitions: 1,
+        durability: Some(Durability::Memory),
+        ..QueueSettings::default()
+    }
+}
+
+#[test]
+fn one_request_settles_thousands_of_messages_with_long_reasons() {
+    let server = Server::start();
+    let many = QueueSettings {
+        max_in_flight: 10_000,
+        ..settings()
+    };
+    server.create_with("q", many);
+    let lines = vec![json!({"text": "x"}); 9000];
+    let sent = server.send("POST", "/queues/q/messages:batch", &[], &json_lines(&lines));
+    assert_eq!(sent.status, 201);
+    let reason = "no such pump ".repeat(70);
+    let nack = |receipt: &Value| json!({"r": receipt, "reason": reason});
+    let nacks: Vec<Value> = server.claim_receipts("q", "g").iter().map(nack).collect();
+    let settled = server.post("/queues/q/groups/g/settle", &json!({"nack": nacks}));
+    assert_eq!((settled.status, &settled.json["settled"]), (200, &json!(9000)));
+}
+
+#[test]
+fn a_name_that_no_queue_can_have_is_a_mistake_and_not_a_missing_queue() {
+    let server = Server::with(true);
+    for path in [
+        "/queues/a%20b/messages",
+        "/queues/%2E%2E/messages",
+        "/queues/a%2Fb/groups/g/claim",
+    ] {
+        let answer = server.send("POST", path, &[], "{}");
+        answer.is_problem(400, "invalid_config", &[]);
+        assert!(answer.detail().starts_with("queue \""), "{}", answer.detail());
+    }
+}
+
+#[test]
+fn a_message_that_is_too_large_is_counted_wherever_it_is_refused() {
+    let server = Server::start();
+    let small = QueueSettings {
+        max_message_size: 1000,
+        ..settings()
+    };
+    server.create_with("q", small);
+    let large = "x".repeat(1001);
+    let line = json_lines(&[json!({"text": large})]);
+    for (path, body) in [
+        ("/queues/q/messages", &large),
+        ("/queues/q/messages:batch", &line),
+        ("/queues/q/messages:batch?atomic=false", &line),
+    ] {
+        server.send("POST", path, &[], body);
+    }
+    assert_eq!(server.get("/queues/q/stats").json["refused"], 3);
+}
+
+#[test]
+fn a_queue_is_made_by_its_first_consumer_only_if_that_is_allowed() {
+    let server = Server::with(true);
+    let claimed = server.post("/queues/new/groups/g/claim", &json!({}));
+    assert_eq!(claimed.status, 204, "{claimed:?}");
+    assert_eq!(server.get("/queues/new/groups/g").status, 200);
+    let closed = Server::start();
+    closed
+        .post("/queues/new/groups/g/claim", &json!({}))
+        .is_problem(404, "queue_not_found", &[]);
+}
+
+#[test]
+fn the_document_says_of_every_request_with_a_body_that_it_may_be_too_large() {
+    let server = Server::start();
+    let document = server.get("/openapi.json").json;
+    let paths = document["paths"].as_object().unwrap();
+    let operations = paths.values().flat_map(|path| path.as_object().unwrap().values());
+    let with_body: Vec<&Value> = operations
+        .filter(|operation| operation.get("requestBody").is_some())
+        .collect();
+    assert!(with_body.len() > 10);
+    for operation in with_body {
+        assert!(
+            operation["responses"].get("413").is_some(),
+            "{}",
+            operation["operationId"]
+        );
+    }
+}
+
+#[test]
+fn figures_of_a_group_cover_what_nobody_has_claimed_yet_and_what_streams_did() {
+    let server = Server::start();
+    let stream = GroupSettings::new("s", GroupMode::Stream);
+    let groups = vec![GroupSettings::new("g", GroupMode::Work), stream];
+    server.create_with("q", QueueSettings { groups, ..settings() });
+    for text in ["a", "b", "c", "d"] {
+        server.produce("q", text);
+    }
+    server.post("/queues/q/groups/g/claim", &json!({"max": 1}));
+    server.post("/queues/q/groups/s/claim", &json!({"max": 3}));
+    let first = server.first("q");
+    let verdicts = json!({"ack": [format!("q:0:{first}:1")], "reject": [format!("q:0:{}:1", first + 1)]});
+    server.post("/queues/q/groups/s/settle", &verdicts);
+    let work = server.get("/queues/q/groups/g").json;
+    assert_eq!(
+        (&work["ready"], &work["leased"], work.get("lag")),
+        (&json!(3), &json!(1), None)
+    );
+    let stream = server.get("/queues/q/groups/s").json;
+    let figures = ["lag", "acked", "rejected"].map(|name| stream[name].clone());
+    assert_eq!(figures, [json!(2), json!(1), json!(1)], "{stream}");
+}
+
+#[test]
+fn receipts_of_deliveries_that_never_were_settle_nothing() {
+    let server = Server::start();
+    server.create_with("q", settings());
+    let delayed = [("x-delay", "1h")];
+    server.produce("q", "a");
+    server.send("POST", "/queues/q/messages", &delayed, "b");
+    let codes = |receipts: &[&str]| -> Vec<Value> {
+        let settled = server.post("/queues/q/groups/g/settle", &json!({"ack": receipts}));
+        let failed = settled.json["failed"].as_array().unwrap();
+        failed.iter().map(|failed| failed["code"].clone()).collect()
+    };
+    // The group is there, and nobody has claimed.
+    server.send("PUT", "/queues/q/groups/g", &[], "{}").ok(201);
+    let first = server.first("q");
+    assert_eq!(codes(&[&format!("q:0:{}:1", first + 1)]), ["not_leased"]);
+    let [once, never] = [1, 9].map(|number| format!("q:0:{first}:{number}"));
+    assert_eq!(server.claim_receipts("q", "g"), [once.as_str()]);
+    assert_eq!(codes(&[&once, &never, &once]), ["gone"]);
+}
+
+#[test]
+fn a_group_that_a_consumer_made_is_declared_by_put() {
+    let server = Server::start();
+    server.create_with("q", settings());
+    server.claim_all("q", "g");
+    assert_eq!(server.get("/queues/q/groups/g").json["declared"], false);
+    let put = server.send("PUT", "/queues/q/groups/g", &[], "{}");
+    assert_eq!((put.status, &put.json["declared"]), (200, &json!(true)));
+    server
+        .send("PUT", "/queues/q/groups/g", &[], r#"{"mode": "stream"}"#)
+        .is_problem(409, "group_exists", &[]);
+}
+
+#[test]
+fn sending_again_that_stops_half_way_is_told_with_its_number() {
+    let server = Server::start();
+    let settings = QueueSettings {
+        max_depth: 3,
+        ..settings()
+    };
+    server.create_with("q", settings);
+    for text in ["a", "b", "c"] {
+        server.produce("q", text);
+    }
+    let receipts = server.claim_receipts("q", "g");
+    server.post("/queues/q/groups/g/settle", &json!({"reject": receipts}));
+    server.produce("q", "x");
+    let answer = server.post("/queues/q/dlq:resend", &json!({"filter": {}}));
+    answer.is_problem(429, "queue_full", &[]);
+    assert!(
+        answer.detail().starts_with("2 dead letters were sent again"),
+        "{}",
+        answer.detail()
+    );
+    server
+        .send("PATCH", "/queues/dlq.q", &[], r#"{"dlq": {"enabled": true}}"#)
+        .is_problem(400, "invalid_config", &[]);
+}

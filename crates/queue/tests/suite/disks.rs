@@ -1,0 +1,176 @@
+//! Queues whose dead letters are on another disk: a crash at any moment of a move leaves no message in both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::{REJECT, TestClock, claim_http, letters, log_options, queues_in, text, texts, work};
+use thalweg_log::disk::Disk;
+use thalweg_log::disk::sim::SimDisk;
+use thalweg_log::{Disks, LogOptions, PartitionId};
+use thalweg_queue::settings::RetentionMode;
+use thalweg_queue::{Delivery, NewMessage, Queue, Queues, Result, SeekTo, together};
+
+const MIB: u64 = 1 << 20;
+
+/// Two disks: queue `q`, of one partition, is on one of them, its dead letters are on the other.
+struct World {
+    disks: [SimDisk; 2],
+    /// That of `q`.
+    source: usize,
+}
+
+/// One that uses them.
+struct Process {
+    log: Arc<Disks>,
+    queues: Queues,
+    clock: Arc<TestClock>,
+}
+
+impl World {
+    async fn new(seed: u64) -> World {
+        let mut world = World {
+            disks: [SimDisk::new(seed, 64 * MIB), SimDisk::new(seed + 1000, 64 * MIB)],
+            source: 0,
+        };
+        let process = world.open().await;
+        let mut settings = work(1);
+        // Messages stay when they are settled, so that a seek finds them.
+        settings.retention.mode = RetentionMode::Policy;
+        let queue = process.queues.create("q", settings).await.unwrap();
+        // The first dead letter makes their queue, on the disk on which there is less.
+        queue.produce(NewMessage::of(vec![7; 200_000])).await.unwrap();
+        reject(&queue, &claim_http(&queue, "g", 1).await).await.unwrap();
+        let home = |id| {
+            let logs = process.log.logs().iter();
+            logs.clone()
+                .position(|log| log.partitions().contains(&PartitionId::new(id, 0)))
+        };
+        // Queues are numbered from 16 on.
+        world.source = home(16).unwrap();
+        assert_ne!(home(17), Some(world.source));
+        process.stop().await;
+        world
+    }
+
+    async fn open(&self) -> Process {
+        let disks = self.disks.iter().enumerate();
+        let disks = disks.map(|(n, disk)| {
+            let options = LogOptions {
+                folder: format!("disk{n}"),
+                ..log_options(MIB, MIB / 2)
+            };
+            (Arc::new(disk.clone()) as Arc<dyn Disk>, options)
+        });
+        let log = Arc::new(Disks::open(disks.collect(), 7, together).await.unwrap());
+        let clock = Arc::new(TestClock::default());
+        let queues = queues_in(log.clone().into_log(), clock.clone(), u64::MAX).await;
+        Process { log, queues, clock }
+    }
+}
+
+impl Process {
+    fn queue(&self) -> Arc<Queue> {
+        self.queues.get("q").unwrap()
+    }
+
+    /// As by `kill -9`.
+    fn kill(self) {
+        self.log.logs().iter().for_each(|log| log.close());
+    }
+
+    async fn stop(self) {
+        self.queues.close().await;
+        self.kill();
+    }
+
+    async fn later(&self, time: Duration) {
+        self.clock.later(time);
+        self.queue().look_after_now().await;
+    }
+}
+
+async fn reject(queue: &Arc<Queue>, deliveries: &[Delivery]) -> Result<()> {
+    let verdicts = deliveries.iter().map(|delivery| (queue.receipt(delivery), REJECT));
+    let group = queue.group("g").unwrap();
+    queue.settle(&group, verdicts.collect(), true).await?;
+    queue.look_after_now().await;
+    Ok(())
+}
+
+/// How often the message `bad` is among the dead letters.
+async fn bad_letters(queue: &Queue) -> usize {
+    let letters = letters(queue).await;
+    letters.iter().filter(|letter| text(letter) == "bad").count()
+}
+
+#[tokio::test]
+async fn a_message_that_dies_while_the_disk_of_its_queue_goes_away_is_among_the_dead_letters_once() {
+    let mut died = 0;
+    for seed in 0..24 {
+        let n = seed % 3;
+        let world = World::new(seed).await;
+        let process = world.open().await;
+        let queue = process.queue();
+        queue.produce(NewMessage::of("bad")).await.unwrap();
+        let taken = claim_http(&queue, "g", 1).await;
+        assert_eq!(taken.len(), 1);
+        world.disks[world.source].cut_power_in(n);
+        let _ = reject(&queue, &taken).await;
+        process.kill();
+        world.disks[world.source].power_cut();
+        world.disks[1 - world.source].kill();
+
+        let process = world.open().await;
+        let queue = process.queue();
+        // What was leased comes again.
+        process.later(Duration::from_secs(31)).await;
+        process.later(Duration::from_secs(600)).await;
+        let there = bad_letters(&queue).await;
+        died += there;
+        let taken = claim_http(&queue, "g", 1).await;
+        assert_eq!(taken.len(), 1 - there, "seed {seed}: it is in one of the two");
+        if there == 0 {
+            reject(&queue, &taken).await.unwrap();
+        }
+        process.kill();
+        world.disks.iter().for_each(SimDisk::kill);
+
+        let process = world.open().await;
+        let queue = process.queue();
+        process.later(Duration::from_secs(600)).await;
+        assert_eq!(
+            (
+                bad_letters(&queue).await,
+                claim_http(&queue, "g", 1).await.len(),
+                queue.depth()
+            ),
+            (1, 0, 0),
+            "seed {seed}"
+        );
+        process.stop().await;
+    }
+    assert!(died > 0, "it is told of before the disk is gone");
+}
+
+#[tokio::test]
+async fn a_dead_message_that_a_seek_has_brought_back_is_delivered_after_a_crash() {
+    let world = World::new(1).await;
+    let process = world.open().await;
+    let queue = process.queue();
+    queue.produce(NewMessage::of("bad")).await.unwrap();
+    reject(&queue, &claim_http(&queue, "g", 1).await).await.unwrap();
+    assert_eq!((bad_letters(&queue).await, queue.depth()), (1, 0));
+    let back = SeekTo::Offset {
+        partition: None,
+        offset: 1,
+    };
+    queue.seek(&queue.group("g").unwrap(), back).await.unwrap();
+    process.kill();
+    world.disks.iter().for_each(SimDisk::kill);
+
+    let process = world.open().await;
+    let queue = process.queue();
+    let taken = claim_http(&queue, "g", 1).await;
+    assert_eq!(texts(&taken), ["bad"]);
+    process.stop().await;
+}

@@ -1,0 +1,179 @@
+//! Dead letters: sent again, thrown away, looked at page by page.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::{REJECT, begin, claim_http, letters, put, restarted, settle, texts, work};
+use thalweg_log::Durability;
+use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings, RetentionMode};
+use thalweg_queue::{DeadFilter, DeadSelect, Queue, ResendTo, SeekTo, Verdict};
+
+/// Messages that die at once in group g.
+async fn die(queue: &Arc<Queue>, texts: &[&str]) {
+    put(queue, texts).await;
+    let taken = claim_http(queue, "g", 1000).await;
+    assert_eq!(taken.len(), texts.len());
+    settle(queue, "g", &taken, REJECT).await;
+}
+
+fn all() -> DeadSelect {
+    DeadSelect::Filter(DeadFilter::default())
+}
+
+fn ids(ids: &[&str]) -> DeadSelect {
+    DeadSelect::Ids(ids.iter().map(|id| id.parse().unwrap()).collect())
+}
+
+#[tokio::test]
+async fn a_letter_whose_group_is_gone_stays_and_its_sender_is_told() {
+    let (_folder, place, queue) = begin(work(1)).await;
+    die(&queue, &["a"]).await;
+    place.queues.remove_group(&queue, "g").await.unwrap();
+    let resent = queue.resend(&all(), ResendTo::Source, None).await.unwrap();
+    assert_eq!((resent.count, resent.stopped.unwrap().code()), (0, "group_not_found"));
+    assert_eq!(letters(&queue).await.len(), 1);
+    // Elsewhere it may go.
+    let other = place.queues.create("other", work(1)).await.unwrap();
+    let resent = queue
+        .resend(&all(), ResendTo::Queue("other".into()), None)
+        .await
+        .unwrap();
+    assert_eq!((resent.count, letters(&queue).await.len()), (1, 0));
+    assert_eq!(texts(&claim_http(&other, "g", 1000).await), ["a"]);
+}
+
+#[tokio::test]
+async fn an_id_that_is_no_letters_is_not_found_also_where_none_ever_died() {
+    let (_folder, _place, queue) = begin(work(1)).await;
+    let wanted = ids(&["dlq.q:0:0"]);
+    let error = queue.resend(&wanted, ResendTo::Source, None).await.unwrap_err();
+    assert_eq!(error.code(), "message_not_found");
+    assert_eq!(queue.purge_dead(&wanted).await.unwrap_err().code(), "message_not_found");
+    assert_eq!(queue.purge_dead(&all()).await.unwrap(), 0);
+    die(&queue, &["a"]).await;
+    let wanted = ids(&["dlq.q:0:0", "dlq.q:0:7"]);
+    let error = queue.resend(&wanted, ResendTo::Source, None).await.unwrap_err();
+    assert_eq!((error.code(), letters(&queue).await.len()), ("message_not_found", 1));
+}
+
+#[tokio::test]
+async fn sending_again_that_stops_half_way_says_how_many_it_has_sent() {
+    let (_folder, _place, queue) = begin(QueueSettings {
+        max_depth: 5,
+        ..work(1)
+    })
+    .await;
+    die(&queue, &["a", "b", "c", "d", "e"]).await;
+    put(&queue, &["x"; 2]).await;
+    let resent = queue.resend(&all(), ResendTo::Source, None).await.unwrap();
+    assert_eq!((resent.count, resent.stopped.unwrap().code()), (3, "queue_full"));
+    assert_eq!(letters(&queue).await.len(), 2);
+    assert_eq!(texts(&claim_http(&queue, "g", 1000).await), ["x", "x", "a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_letter_that_is_gone_is_neither_found_nor_handed_out() {
+    let (_folder, place, queue) = begin(work(1)).await;
+    die(&queue, &["a", "b", "c"]).await;
+    let dead = place.queues.get("dlq.q").unwrap();
+    for mode in [GroupMode::Work, GroupMode::Stream] {
+        let group = GroupSettings::new(mode.name(), mode);
+        place.queues.create_group(&dead, group).await.unwrap();
+    }
+    assert_eq!(queue.purge_dead(&ids(&["dlq.q:0:1"])).await.unwrap(), 1);
+    assert!(dead.find(0, 1).await.unwrap().is_none());
+    let browsed = dead.browse(None, None, 2).await.unwrap();
+    let offsets: Vec<u64> = browsed.iter().map(|(_, message)| message.offset).collect();
+    assert_eq!(offsets, [0, 2]);
+    assert_eq!(texts(&claim_http(&dead, "work", 1000).await), ["a", "c"]);
+    assert_eq!(texts(&claim_http(&dead, "stream", 1000).await), ["a", "c"]);
+}
+
+#[tokio::test]
+async fn a_letter_that_somebody_had_before_it_went_does_not_come_again() {
+    let (_folder, place, queue) = begin(work(1)).await;
+    die(&queue, &["a", "b"]).await;
+    let dead = place.queues.get("dlq.q").unwrap();
+    let group = GroupSettings::new("g", GroupMode::Work);
+    place.queues.create_group(&dead, group).await.unwrap();
+    assert_eq!(claim_http(&dead, "g", 1000).await.len(), 2);
+    assert_eq!(queue.purge_dead(&ids(&["dlq.q:0:1"])).await.unwrap(), 1);
+    place.later(Duration::from_secs(40));
+    dead.look_after_now().await;
+    place.later(Duration::from_secs(40));
+    assert_eq!(texts(&claim_http(&dead, "g", 1000).await), ["a"]);
+}
+
+#[tokio::test]
+async fn a_page_of_large_letters_ends_at_its_bytes_and_all_are_found_page_by_page() {
+    let (_folder, _place, queue) = begin(QueueSettings {
+        durability: Some(Durability::Memory),
+        ..work(1)
+    })
+    .await;
+    let large = "x".repeat(1 << 20);
+    die(&queue, &[large.as_str(); 30]).await;
+    let filter = DeadFilter::default();
+    let page = queue.dead_page(&filter, None, 1000).await.unwrap();
+    assert_eq!(page.letters.len(), 24);
+    let rest = queue.dead_page(&filter, page.next, 1000).await.unwrap();
+    assert_eq!((rest.letters.len(), rest.next), (6, None));
+    let resent = queue.resend(&all(), ResendTo::Source, None).await.unwrap();
+    assert_eq!(resent.count, 30);
+    assert_eq!(claim_http(&queue, "g", 1000).await.len(), 30);
+}
+
+#[tokio::test]
+async fn the_number_of_letters_is_right_whatever_order_they_go_in_and_after_a_restart() {
+    for durability in [Durability::Fsync, Durability::Memory] {
+        let (folder, mut place, mut queue) = begin(QueueSettings {
+            durability: Some(durability),
+            ..work(1)
+        })
+        .await;
+        die(&queue, &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]).await;
+        let first = letters(&queue).await[0].offset;
+        let some: Vec<String> = (3..8).map(|n| format!("dlq.q:0:{}", first + n)).collect();
+        let some: Vec<&str> = some.iter().map(String::as_str).collect();
+        assert_eq!(queue.purge_dead(&ids(&some)).await.unwrap(), 5);
+        if durability == Durability::Fsync {
+            (place, queue) = restarted(place, folder.path()).await;
+        }
+        let dead = place.queues.get("dlq.q").unwrap();
+        assert_eq!(dead.stats().retained, 5, "{durability:?}");
+        let mut few = dead.settings().as_ref().clone();
+        few.retention.mode = RetentionMode::Policy;
+        few.retention.max_messages = 3;
+        place.queues.configure("dlq.q", few).await.unwrap();
+        dead.look_after_now().await;
+        assert_eq!(
+            dead.stats().retained,
+            letters(&queue).await.len() as u64,
+            "{durability:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_was_said_of_a_rejected_message_goes_with_the_purge_and_with_no_later_death() {
+    let mut kept = work(1);
+    kept.retention.mode = RetentionMode::Policy;
+    let (_folder, _place, queue) = begin(kept).await;
+    put(&queue, &["a"]).await;
+    let group = queue.group("g").unwrap();
+    let taken = claim_http(&queue, "g", 1).await;
+    let reject = Verdict::Reject {
+        reason: Some("the first time".into()),
+    };
+    let verdict = (queue.receipt(&taken[0]), reject);
+    queue.settle(&group, vec![verdict], false).await.unwrap();
+    // Before it is among the dead letters.
+    queue.purge().await.unwrap();
+    assert!(letters(&queue).await.is_empty());
+    queue.seek(&group, SeekTo::Earliest).await.unwrap();
+    let taken = claim_http(&queue, "g", 1).await;
+    settle(&queue, "g", &taken, REJECT).await;
+    let letters = letters(&queue).await;
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].properties.as_ref().get("x-dlq-detail"), None);
+}

@@ -1,0 +1,25 @@
+//! Queues on a real log, through the public face: what a user sees, before and after a restart. One program, because each one
+//! costs a link.
+
+#![allow(clippy::unwrap_used)]
+
+mod changes;
+mod compaction;
+mod damage;
+mod disks;
+mod expiry;
+mod full_disk;
+mod leaving;
+mod leftovers;
+mod letters;
+mod meanwhile;
+mod memory;
+mod overflow;
+mod queue;
+mod retention;
+mod room;
+mod sleep;
+mod stored;
+mod streams;
+mod support;
+mod waiting;

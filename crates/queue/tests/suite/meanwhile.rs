@@ -1,0 +1,172 @@
+//! Calls in the middle of which something else happens: a claim sleeps only where something that helps it wakes it, hands on
+//! a call for what it may not take, and no message slips between the two rules of a queue that is changed.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::{begin, keyed, log_options, queues_in, up_to, waiting_for, work};
+use thalweg_log::disk::Folder;
+use thalweg_log::{Durability, EmbeddedLog, Micros};
+use thalweg_queue::members::MemberKind;
+use thalweg_queue::settings::{Ordering as Order, QueueSettings};
+use thalweg_queue::{Clock, Group, NewMessage, Queue, Queues, SystemClock};
+
+/// Whoever waits so long was never called.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+const GIVEN_UP: Duration = Duration::from_secs(20);
+
+fn settings() -> QueueSettings {
+    QueueSettings {
+        ordering: Order::None,
+        max_in_flight: 1,
+        durability: Some(Durability::Memory),
+        ..work(1)
+    }
+}
+
+type Then = Box<dyn FnOnce() + Send>;
+
+/// Does something in the middle of a call: when it is asked for the time once more than so often.
+#[derive(Default)]
+struct Interrupting(Mutex<Option<(u32, Then)>>);
+
+impl Clock for Interrupting {
+    fn now(&self) -> Micros {
+        let mut next = self.0.lock().unwrap();
+        let then = match next.take() {
+            Some((0, then)) => Some(then),
+            Some((more, then)) => {
+                *next = Some((more - 1, then));
+                None
+            }
+            None => None,
+        };
+        drop(next);
+        if let Some(then) = then {
+            then();
+        }
+        SystemClock.now()
+    }
+}
+
+async fn interrupted() -> (tempfile::TempDir, Arc<EmbeddedLog>, Arc<Interrupting>, Queues) {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Folder::open(folder.path()).unwrap());
+    let log = Arc::new(EmbeddedLog::open(disk, 7, &log_options(4 << 20, 1 << 20)).unwrap());
+    let clock = Arc::new(Interrupting::default());
+    let queues = queues_in(log.clone(), clock.clone(), u64::MAX).await;
+    (folder, log, clock, queues)
+}
+
+#[tokio::test]
+async fn a_claim_whose_consumer_settles_while_it_begins_to_wait_gets_the_next_message() {
+    for moment in 0..6 {
+        let (_folder, log, clock, queues) = interrupted().await;
+        let queue = queues.create("q", settings()).await.unwrap();
+        let group = queue.group("g").unwrap();
+        queue.produce(NewMessage::of("1")).await.unwrap();
+        let want = waiting_for(FOR_EVER);
+        let first = queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap();
+        // Shares are dealt, so that nothing else wakes it.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let (settling, of) = (queue.clone(), group.clone());
+        let ack: Then = Box::new(move || settling.ack(&of, 0, first[0].message.offset, 1).unwrap());
+        let waiting = async {
+            *clock.0.lock().unwrap() = Some((moment, ack));
+            queue.claim(&group, "c", MemberKind::Pipeline, want).await
+        };
+        let producing = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let not_yet = clock.0.lock().unwrap().take();
+            if let Some((_, ack)) = not_yet {
+                ack();
+            }
+            queue.produce(NewMessage::of("2")).await.unwrap();
+        };
+        let both = async { tokio::join!(waiting, producing).0 };
+        let second = tokio::time::timeout(GIVEN_UP, both).await;
+        let second = second.unwrap_or_else(|_| panic!("asked for the time {moment} times before"));
+        assert_eq!(second.unwrap().len(), 1);
+        queues.close().await;
+        log.close();
+    }
+}
+
+fn waiting_for_one(queue: &Arc<Queue>, group: &Arc<Group>, name: &'static str) -> tokio::task::JoinHandle<usize> {
+    let (queue, group) = (queue.clone(), group.clone());
+    tokio::spawn(async move {
+        let taken = queue
+            .claim(&group, name, MemberKind::Pipeline, waiting_for(FOR_EVER))
+            .await;
+        taken.unwrap().len()
+    })
+}
+
+#[tokio::test]
+async fn a_claim_that_is_called_but_may_take_no_more_calls_the_next() {
+    let (_folder, place, queue) = begin(settings()).await;
+    let group = queue.group("g").unwrap();
+    let mut tasks = Vec::new();
+    for name in ["c", "c", "d"] {
+        tasks.push(waiting_for_one(&queue, &group, name));
+    }
+    // Until shares are dealt and all of them wait.
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        place.later(Duration::from_secs(1));
+        queue.look_after_now().await;
+    }
+    for message in ["1", "2"] {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        queue.produce(NewMessage::of(message)).await.unwrap();
+    }
+    let idle = tasks.pop().unwrap();
+    let taken = tokio::time::timeout(GIVEN_UP, idle).await;
+    assert_eq!(taken.expect("the idle consumer is called").unwrap(), 1);
+    place.stop().await;
+}
+
+#[tokio::test]
+async fn what_comes_while_the_order_becomes_stricter_is_in_that_order() {
+    let keyed = |text: &'static str| keyed("k", text);
+    let want = up_to(10);
+    let mut changed = 0;
+    for moment in 0..6 {
+        let (_folder, log, clock, queues) = interrupted().await;
+        let mut settings = settings();
+        settings.max_in_flight = 10;
+        let queue = queues.create("q", settings.clone()).await.unwrap();
+        let group = queue.group("g").unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let taken = Arc::new(Mutex::new(0));
+        let mut asking = queue.ask(&group, "early", MemberKind::Pipeline).unwrap();
+        let then: Then = Box::new({
+            let (queue, taken) = (queue.clone(), taken.clone());
+            move || {
+                if queue.try_produce(keyed("1")).is_ok() {
+                    let mut out = Vec::new();
+                    asking.claim_now(want, &mut out).unwrap();
+                    *taken.lock().unwrap() += out.len();
+                }
+            }
+        });
+        *clock.0.lock().unwrap() = Some((moment, then));
+        settings.ordering = Order::Partition;
+        let configured = queues.configure("q", settings).await;
+        *clock.0.lock().unwrap() = None;
+        if configured.is_ok() {
+            changed += 1;
+            queue.produce(keyed("2")).await.unwrap();
+            queue.produce(keyed("3")).await.unwrap();
+            let late = queue.claim(&group, "late", MemberKind::Pipeline, want).await.unwrap();
+            let in_hand = *taken.lock().unwrap() + late.len();
+            assert!(
+                in_hand <= 1,
+                "{in_hand} of one key; asked for the time {moment} times before"
+            );
+        }
+        queues.close().await;
+        log.close();
+    }
+    assert!(changed > 0);
+}

@@ -1,0 +1,11 @@
+//! What the tests share: queues on a log in a folder, and short names for what users do and look at.
+
+mod calls;
+mod place;
+mod settings;
+mod views;
+
+pub use calls::*;
+pub use place::*;
+pub use settings::*;
+pub use views::*;
