@@ -323,6 +323,19 @@ async fn a_queue_in_memory_does_the_same_and_is_empty_after_a_restart() {
     assert_eq!(texts(&claim_http(&queue, "g", 10).await), ["new"]);
 }
 
+/// A claim in memory reads a clock that is a tick behind.
+#[tokio::test]
+async fn what_came_due_within_the_last_tick_is_found_at_once() {
+    let mut settings = work(1);
+    settings.durability = Some(Durability::Memory);
+    let (_folder, place, queue) = begin(settings).await;
+    put(&queue, &["a"]).await;
+    let delay = Duration::from_millis(100);
+    settle(&queue, "g", &claim_http(&queue, "g", 1).await, nack_in(delay)).await;
+    place.clock.later(delay + Duration::from_millis(3));
+    assert_eq!(texts(&claim_http(&queue, "g", 1).await), ["a"]);
+}
+
 #[tokio::test]
 async fn what_was_settled_is_let_go() {
     let (_folder, _place, queue) = begin(work(1)).await;

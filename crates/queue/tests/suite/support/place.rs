@@ -30,6 +30,11 @@ impl Clock for TestClock {
             .unwrap();
         since.as_micros() as Micros + self.ahead.load(Ordering::SeqCst)
     }
+
+    /// As far behind as a slow kernel's tick.
+    fn roughly_now(&self) -> Micros {
+        self.now() - 10_000
+    }
 }
 
 /// A process that has a log open, and the queues in it.
