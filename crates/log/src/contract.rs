@@ -8,6 +8,7 @@
 //! 6. A stale fence gets `Fenced`, and nothing is stored.
 //! 7. What was journaled is stored in its order, before what is appended or flushed later; nobody is told when.
 //! 8. `rewrite` removes records between the first and the next offset and changes no offset of those it keeps.
+//! 9. Records that expect an offset are stored there or, with the rest of their unit, not at all.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -75,6 +75,13 @@ pub enum LogError {
     },
     #[error("another owner holds partition {partition} since epoch {epoch}")]
     Fenced { partition: PartitionId, epoch: u32 },
+    /// Nothing of the unit was stored.
+    #[error("what was to be stored at offset {expected} of partition {partition} is not: {next} comes next there")]
+    OffsetTaken {
+        partition: PartitionId,
+        expected: Offset,
+        next: Offset,
+    },
     #[error("this log cannot give durability `{wanted}`; it has {offered}")]
     DurabilityUnavailable {
         wanted: &'static str,

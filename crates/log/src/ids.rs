@@ -19,6 +19,10 @@ pub struct PartitionId {
 }
 
 impl PartitionId {
+    /// From here on numbers of queues are those of other faces, each of which finds its own partitions by them: namespaces
+    /// of events.
+    pub const EVENTS: u32 = 3 << 30;
+
     pub const fn new(queue: u32, partition: u32) -> PartitionId {
         PartitionId { queue, partition }
     }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::error::{LogError, Result};
 use crate::format::frame::{BODY_MAX, Flags, Kind};
 use crate::format::record::{KEY_MAX, PROPERTIES_MAX, RecordRef};
-use crate::ids::{Micros, PartitionId};
+use crate::ids::{Micros, Offset, PartitionId};
 
 /// Records and bytes of one submission.
 pub const SUBMISSION_RECORDS_MAX: usize = 10_000;
@@ -22,6 +22,7 @@ pub struct Records {
     pub(crate) flags: Flags,
     pub(crate) base_time: Micros,
     pub(crate) max_time: Micros,
+    pub(crate) expected: Option<Offset>,
 }
 
 impl Records {
@@ -70,6 +71,15 @@ impl Records {
             (self.base_time, self.max_time) = times;
         }
         pushed
+    }
+
+    /// Only if the first of them gets this offset are they stored; else the append is refused with
+    /// [`LogError::OffsetTaken`]. So whoever numbers what is stored may submit the next before it knows what became of the
+    /// last: if that was refused, so is all that was numbered behind it.
+    #[must_use]
+    pub fn expecting(mut self, first: Offset) -> Records {
+        self.expected = Some(first);
+        self
     }
 
     /// Number of records.

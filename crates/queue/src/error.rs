@@ -170,7 +170,7 @@ fn log_code(error: &LogError) -> &'static str {
         LogError::DiskFull { .. } => "disk_full",
         LogError::Poisoned { .. } => "log_poisoned",
         LogError::Gap { .. } => "offset_gap",
-        LogError::Fenced { .. } => "fenced",
+        LogError::Fenced { .. } | LogError::OffsetTaken { .. } => "fenced",
         LogError::TooLarge { .. } => "message_too_large",
         // The queue was deleted or made while the request was on its way.
         LogError::NoPartition(_) => "queue_not_found",

@@ -8,7 +8,7 @@ use thalweg_log::{Durability, Log, Micros, PartitionId};
 
 use crate::catalog::{Catalog, Entry, FIRST_ID};
 use crate::error::Result;
-use crate::queue::{STATE, number_of};
+use crate::queue::{STATE, is_foreign, number_of};
 use crate::settings::QueueSettings;
 
 /// What is promised of a queue that is found again: with what it was made is lost, too.
@@ -39,7 +39,7 @@ pub(crate) async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Resu
     let known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
     let names: BTreeSet<SmolStr> = entries.into_iter().map(|(name, _)| name).collect();
     let mut found: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for id in log.partitions() {
+    for id in log.partitions().into_iter().filter(|id| !is_foreign(*id)) {
         let number = number_of(id);
         if number < FIRST_ID || known.contains(&number) {
             continue;

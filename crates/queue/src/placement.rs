@@ -22,6 +22,8 @@ mod tests {
             assert_eq!(together(PartitionId::new(20 | kind, 3)), together(data));
         }
         assert_ne!(together(data), together(PartitionId::new(20, 4)));
+        let foreign = PartitionId::new(PartitionId::EVENTS + 20, 3);
+        assert_eq!(together(foreign), foreign);
         assert_ne!(together(data), together(PartitionId::new(21, 3)));
     }
 }

@@ -479,9 +479,17 @@ impl Queue {
     }
 }
 
-/// The number of the queue that a partition of the log belongs to.
+/// The number of the queue that a partition of the log belongs to; that of a partition of somebody else is none of a queue.
 pub(crate) fn number_of(id: PartitionId) -> u32 {
-    id.queue & !(STATE | IDS)
+    match is_foreign(id) {
+        true => id.queue,
+        false => id.queue & !(STATE | IDS),
+    }
+}
+
+/// Whether it belongs to another face.
+pub(crate) fn is_foreign(id: PartitionId) -> bool {
+    id.queue >= PartitionId::EVENTS
 }
 
 /// Hears of what is stored in one partition.

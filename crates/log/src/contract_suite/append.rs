@@ -18,6 +18,7 @@ pub async fn run(suite: &Suite) {
     units(suite).await;
     sizes(suite).await;
     owners(suite).await;
+    expectations(suite).await;
     names(suite).await;
 }
 
@@ -151,6 +152,36 @@ async fn owners(suite: &Suite) {
             [&b"first"[..], b"owner", b"owner"],
             "L7: {durability:?}"
         );
+    }
+}
+
+/// Records that expect an offset get it or are refused, with all of their unit where units are atomic, also when they were
+/// submitted at once.
+async fn expectations(suite: &Suite) {
+    let log = suite.open().await;
+    for durability in lasting(&log) {
+        let id = suite.partition(&log, durability).await;
+        let other = suite.partition(&log, durability).await;
+        let first = log.bounds(id).unwrap().next;
+        let expecting = |text: &'static str, n| Unit::of(id, of([text], 1).expecting(first + n));
+        let late = match log.caps().atomic_units {
+            true => expecting("late", 0).and(other, of(["beside"], 1)),
+            false => expecting("late", 0),
+        };
+        let (a, late, b) = tokio::join!(
+            log.append(expecting("a", 0), None),
+            log.append(late, None),
+            log.append(expecting("b", 1), None),
+        );
+        assert_eq!(a.unwrap().offsets[..], [first]);
+        assert_eq!(b.unwrap().offsets[..], [first + 1]);
+        let told = (first, first + 1);
+        let refused = matches!(late, Err(LogError::OffsetTaken { expected, next, .. }) if (expected, next) == told);
+        assert!(refused, "{late:?}");
+        let early = log.append(expecting("early", 3), None).await;
+        assert!(matches!(early, Err(LogError::OffsetTaken { .. })), "{early:?}");
+        assert_eq!(values(&log, id), [b"a", b"b"], "{durability:?}");
+        assert_eq!(values(&log, other).len(), 0, "nothing of the unit");
     }
 }
 

@@ -2,12 +2,14 @@
 //! real folder and a simulated one, whose power can be cut, are the same to everything above.
 
 mod folder;
+mod ram;
 pub mod sim;
 
 use std::io;
 use std::sync::Arc;
 
 pub use folder::Folder;
+pub use ram::Ram;
 
 /// A folder on one disk. Every call blocks.
 pub trait Disk: Send + Sync + 'static {

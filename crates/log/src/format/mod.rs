@@ -17,7 +17,7 @@ pub const fn pages(bytes: usize) -> usize {
 }
 
 /// Fixed-width fields, written one after the other.
-pub(crate) struct Put<'a>(pub &'a mut Vec<u8>);
+pub struct Put<'a>(pub &'a mut Vec<u8>);
 
 impl Put<'_> {
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
@@ -47,7 +47,7 @@ impl Put<'_> {
 }
 
 /// Fixed-width fields, read one after the other; `None` where the bytes end.
-pub(crate) struct Take<'a>(pub &'a [u8]);
+pub struct Take<'a>(pub &'a [u8]);
 
 impl<'a> Take<'a> {
     pub fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {

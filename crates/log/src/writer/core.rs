@@ -267,7 +267,7 @@ impl Core {
             let Some(submission) = waiting.pop_front() else {
                 break;
             };
-            if let Some(error) = self.fenced(&submission.parts) {
+            if let Some(error) = self.fenced(&submission.parts).or_else(|| self.taken(&submission.parts)) {
                 if let Some(done) = submission.done {
                     let _ = done.send(Err(error));
                 }
@@ -454,6 +454,19 @@ impl Core {
         Some(LogError::Fenced {
             partition: stale.partition,
             epoch: epoch(stale),
+        })
+    }
+
+    /// Of parts that have to begin at an offset which is not the next of their partition, what that means.
+    fn taken(&self, parts: &[Part]) -> Option<LogError> {
+        let mut own = parts.iter().filter_map(|part| Some((part, part.expected?)));
+        own.find_map(|(part, expected)| {
+            let next = self.table.get(part.slot).map_or(0, |row| row.next);
+            (next != expected).then_some(LogError::OffsetTaken {
+                partition: part.partition,
+                expected,
+                next,
+            })
         })
     }
 

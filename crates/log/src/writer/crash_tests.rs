@@ -261,6 +261,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             base_time: 1,
             max_time: 1,
             epoch: 0,
+            expected: None,
         });
     }
     let (submission, answer) = awaited(Submission {

@@ -28,6 +28,8 @@ pub(crate) struct Part {
     pub base_time: Micros,
     pub max_time: Micros,
     pub epoch: u32,
+    /// The offset that the first of its records has to get.
+    pub expected: Option<Offset>,
 }
 
 /// What identifies a block beside its frames.
@@ -260,6 +262,7 @@ impl Part {
             base_time: records.base_time,
             max_time: records.max_time,
             epoch: partition.epoch(),
+            expected: records.expected,
             body: records.body,
         }
     }
@@ -279,6 +282,7 @@ impl Part {
             flags: self.flags,
             base_time: self.base_time,
             max_time: self.max_time,
+            expected: self.expected,
         }
     }
 }
@@ -356,6 +360,7 @@ mod tests {
             base_time: 7,
             max_time: 7,
             epoch: 1,
+            expected: None,
         }
     }
 
