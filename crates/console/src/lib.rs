@@ -23,9 +23,13 @@ mod status;
 mod tls;
 mod transport;
 
+use std::io;
 use std::sync::Arc;
 
+use axum::Router;
 use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard};
+
+use tokio::net::TcpListener;
 
 pub use error::StartError;
 pub use options::{ConfigText, ConsoleOptions, Limits};
@@ -57,7 +61,20 @@ impl Console {
             router,
             limits: options.limits,
             meters,
-            state,
+            state: Some(state),
+        }))
+    }
+
+    /// Serves paths that answer for themselves, without a console: who may do what is theirs to say. `listener` is bound.
+    pub fn serve(listener: TcpListener, router: Router, limits: Limits, metrics: &Metrics) -> io::Result<Running> {
+        Ok(Running::begin(serve::Listener {
+            address: listener.local_addr()?,
+            listener,
+            tls: None,
+            router,
+            limits,
+            meters: serve::Meters::register(metrics),
+            state: None,
         }))
     }
 }

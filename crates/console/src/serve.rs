@@ -56,7 +56,8 @@ pub struct Listener {
     pub router: Router,
     pub limits: Limits,
     pub meters: Meters,
-    pub state: Arc<State>,
+    /// Whose past is recorded while it serves.
+    pub state: Option<Arc<State>>,
 }
 
 impl Running {
@@ -76,14 +77,16 @@ impl Running {
             tasks: tasks.clone(),
         });
         tasks.spawn(server.accept(listener.listener));
-        let (state, stopped, cut_off) = (listener.state, stop.clone(), cut.clone());
-        tasks.spawn(async move {
-            tokio::select! {
-                () = history::record(&state) => {}
-                () = stopped.cancelled() => {}
-                () = cut_off.cancelled() => {}
-            }
-        });
+        if let Some(state) = listener.state {
+            let (stopped, cut_off) = (stop.clone(), cut.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = history::record(&state) => {}
+                    () = stopped.cancelled() => {}
+                    () = cut_off.cancelled() => {}
+                }
+            });
+        }
         Running {
             address,
             tls,
