@@ -7,6 +7,7 @@ mod command_line;
 mod console;
 mod demo;
 mod disk;
+mod events;
 mod flows;
 mod lake;
 mod log;

@@ -1,4 +1,4 @@
-//! A client of the HTTP interface of queues that sees what any client sees: status, headers, text.
+//! A client of the HTTP interfaces that sees what any client sees: status, headers, text.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -14,6 +14,8 @@ const TIMEOUT: Duration = Duration::from_secs(80);
 
 pub struct Api {
     address: String,
+    /// Before every path.
+    base: &'static str,
     token: Option<String>,
     agent: ureq::Agent,
 }
@@ -36,14 +38,24 @@ impl Api {
             .timeout_global(Some(TIMEOUT));
         Api {
             address: address.to_owned(),
+            base: "/api/v1",
             token: None,
             agent: config.build().into(),
+        }
+    }
+
+    /// Of a server whose paths are below no other.
+    pub fn at_root(address: &str) -> Api {
+        Api {
+            base: "",
+            ..Api::new(address)
         }
     }
 
     pub fn with_token(&self, token: &str) -> Api {
         Api {
             address: self.address.clone(),
+            base: self.base,
             token: Some(token.to_owned()),
             agent: self.agent.clone(),
         }
@@ -58,7 +70,7 @@ impl Api {
         self.send("POST", path, &json, &body.to_string())
     }
 
-    /// A request below `/api/v1`, its answer read to the end.
+    /// A request, its answer read to the end.
     pub fn send(
         &self,
         method: &str,
@@ -66,17 +78,28 @@ impl Api {
         headers: &[(&str, &str)],
         body: &(impl AsRef<[u8]> + ?Sized),
     ) -> Answer {
-        let mut response = self.open(method, path, headers, body).unwrap();
+        self.try_send(method, path, headers, body).unwrap()
+    }
+
+    /// The same of a server that may be gone before it has answered.
+    pub fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &(impl AsRef<[u8]> + ?Sized),
+    ) -> Result<Answer> {
+        let mut response = self.open(method, path, headers, body)?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let limit = response.body_mut().with_config().limit(1 << 30);
-        let text = limit.read_to_string().unwrap();
+        let text = limit.read_to_string()?;
         let json = serde_json::from_str(&text).unwrap_or_default();
-        Answer {
+        Ok(Answer {
             status,
             headers,
             text,
             json,
-        }
+        })
     }
 
     /// The answer with a body that still comes.
@@ -89,7 +112,7 @@ impl Api {
     ) -> Result<ureq::http::Response<ureq::Body>> {
         let mut request = ureq::http::Request::builder()
             .method(method)
-            .uri(format!("http://{}/api/v1{path}", self.address));
+            .uri(format!("http://{}{}{path}", self.address, self.base));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

@@ -7,6 +7,7 @@
 mod checked;
 mod components;
 mod data_dir;
+mod events;
 mod lake;
 mod log;
 mod log_memory;
@@ -22,6 +23,7 @@ mod tls_client;
 pub use checked::Checked;
 pub use components::Components;
 pub use data_dir::{DataDir, Holder};
+pub use events::{EventsServer, ServeEvents};
 pub use log::exit_code;
 pub use process::{Process, Reloaded, Stopped};
 pub use tls_client::tls_client;

@@ -33,6 +33,7 @@ pub use describe::{FieldDoc, describe};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};
 pub use fields::Fields;
 pub use load::{LoadOptions, Loaded, load, load_path, process_environment};
+pub use machine::memory_bytes;
 pub use names::nearest;
 pub use node::{Key, Kind, Mapping, Node};
 pub use source::{Pos, Source};

@@ -6,7 +6,7 @@ use std::fs;
 const UNKNOWN_BYTES: u64 = 4 << 30;
 
 /// Bytes of memory: those of the machine, or of the control group if that allows less.
-pub(crate) fn memory_bytes() -> u64 {
+pub fn memory_bytes() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let group = [
         "/sys/fs/cgroup/memory.max",

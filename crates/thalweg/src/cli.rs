@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::events::args::EventsOptions;
 use crate::queue::args::QueueOptions;
 
 /// Carries telemetry from machines to a lake.
@@ -47,6 +48,8 @@ pub enum Command {
     Log(LogCommand),
     /// Make, show, fill and empty queues of a running process
     Queue(Box<QueueOptions>),
+    /// Run the event store alone
+    Events(Box<EventsOptions>),
 }
 
 /// Which configuration, and how it is read.

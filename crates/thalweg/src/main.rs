@@ -8,6 +8,7 @@ mod check;
 mod cli;
 mod demo;
 mod echo;
+mod events;
 mod list;
 mod log;
 mod out;
@@ -36,7 +37,7 @@ pub static MALLOC_CONF: &[u8] = b"prof:true,prof_active:true,lg_prof_sample:19\0
 const BUILT: &str = env!("THALWEG_BUILT");
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(events::long_flags(std::env::args_os()));
     let result = match cli.command {
         Command::Run(options) => run::main(&options),
         Command::Check(options) => check::main(&options),
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Sql(options) => sql::main(&options),
         Command::Log(command) => log::main(&command),
         Command::Queue(options) => queue::main(&options),
+        Command::Events(options) => events::main(&options),
     };
     match result {
         Ok(code) => code,

@@ -1,0 +1,250 @@
+//! The arguments of a call, looked at in the order in which mistakes are told.
+
+use std::borrow::Cow;
+
+use thalweg_events::json::{Json, Kind};
+use thalweg_events::names::Member;
+use thalweg_events::{Direction, Expected, MessageId, NewEvent, Uuid};
+
+use crate::problem::{Problem, Result};
+
+/// Messages of a page, if it is not said how many.
+const BATCH: usize = 1000;
+const BATCH_MAX: i64 = 10_000;
+const STREAM_BYTES_MAX: usize = 1024;
+const TYPE_BYTES_MAX: usize = 255;
+
+/// Behind the name of the method.
+#[derive(Clone, Copy)]
+pub(crate) struct Args<'a>(pub &'a [Json<'a>]);
+
+/// An object with options, or none.
+#[derive(Clone, Copy)]
+pub(crate) struct Options<'a>(Option<Json<'a>>);
+
+impl<'a> Args<'a> {
+    pub fn at_least(self, count: usize, message: &str) -> Result<()> {
+        match self.0.len() >= count {
+            true => Ok(()),
+            false => Err(Problem::invalid(message)),
+        }
+    }
+
+    fn get(self, n: usize) -> Option<Json<'a>> {
+        self.0.get(n).copied()
+    }
+
+    pub fn string(self, n: usize, message: &str) -> Result<Cow<'a, str>> {
+        let found = self.get(n).and_then(Json::string);
+        found.ok_or_else(|| Problem::invalid(message))
+    }
+
+    pub fn non_empty(self, n: usize, message: &str) -> Result<Cow<'a, str>> {
+        let text = self.string(n, message)?;
+        match text.is_empty() {
+            true => Err(Problem::invalid(message)),
+            false => Ok(text),
+        }
+    }
+
+    pub fn stream(self, n: usize) -> Result<Cow<'a, str>> {
+        self.non_empty(n, "streamName must be a non-empty string")
+    }
+
+    pub fn namespace(self, n: usize) -> Result<Cow<'a, str>> {
+        self.non_empty(n, "namespace ID must be a non-empty string")
+    }
+
+    pub fn object(self, n: usize, message: &str) -> Result<Json<'a>> {
+        let found = self.get(n).filter(|json| json.kind() == Kind::Object);
+        found.ok_or_else(|| Problem::invalid(message))
+    }
+
+    /// `null` is no object either.
+    pub fn options(self, n: usize) -> Result<Options<'a>> {
+        match self.get(n) {
+            None => Ok(Options(None)),
+            Some(_) => Ok(Options(Some(self.object(n, "options must be an object")?))),
+        }
+    }
+}
+
+impl<'a> Options<'a> {
+    pub fn get(self, name: &str) -> Option<Json<'a>> {
+        self.0?.get(name)
+    }
+
+    /// `name` as it is told.
+    pub fn number(self, name: &str) -> Result<Option<i64>> {
+        self.number_named(name, &format!("options.{name}"))
+    }
+
+    pub fn number_named(self, name: &str, told: &str) -> Result<Option<i64>> {
+        let Some(json) = self.get(name) else { return Ok(None) };
+        let number = json.integer();
+        number
+            .map(Some)
+            .ok_or_else(|| Problem::invalid(format!("{told} must be a number")))
+    }
+
+    pub fn string(self, name: &str) -> Result<Option<Cow<'a, str>>> {
+        self.string_named(name, &format!("options.{name}"))
+    }
+
+    pub fn string_named(self, name: &str, told: &str) -> Result<Option<Cow<'a, str>>> {
+        let Some(json) = self.get(name) else { return Ok(None) };
+        let text = json.string();
+        text.map(Some)
+            .ok_or_else(|| Problem::invalid(format!("{told} must be a string")))
+    }
+
+    pub fn object(self, name: &str) -> Result<Option<Json<'a>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(json) if json.kind() == Kind::Object => Ok(Some(json)),
+            Some(_) => Err(Problem::invalid(format!("options.{name} must be an object"))),
+        }
+    }
+
+    /// How many messages; the most there are for -1.
+    pub fn batch_size(self) -> Result<usize> {
+        match self.number("batchSize")? {
+            Some(size) if size > BATCH_MAX => Err(Problem::invalid(
+                "options.batchSize must be <= 10000 or -1 for unlimited",
+            )),
+            Some(-1) => Ok(usize::MAX),
+            Some(size) if size > 0 => Ok(size as usize),
+            _ => Ok(BATCH),
+        }
+    }
+
+    pub fn direction(self) -> Result<Direction> {
+        match self.string("direction")?.as_deref() {
+            None | Some("forward") => Ok(Direction::Forward),
+            Some("backward") => Ok(Direction::Backward),
+            Some(_) => Err(Problem::invalid("options.direction must be forward or backward")),
+        }
+    }
+
+    pub fn types(self) -> Result<Vec<String>> {
+        let Some(json) = self.get("types") else {
+            return Ok(Vec::new());
+        };
+        let wrong = || Problem::invalid("options.types must be an array of strings");
+        let types = json.array().ok_or_else(wrong)?;
+        types
+            .map(|kind| kind.string().map(Cow::into_owned).ok_or_else(wrong))
+            .collect()
+    }
+
+    pub fn member(self) -> Result<Option<Member>> {
+        let wrong = |what: &str| Err(Problem::invalid(format!("options.consumerGroup{what}")));
+        let Some(group) = self.object("consumerGroup")? else {
+            return Ok(None);
+        };
+        let group = Options(Some(group));
+        let number = group.number_named("member", "options.consumerGroup.member")?;
+        let size = group.number_named("size", "options.consumerGroup.size")?;
+        if number.is_some_and(|number| number < 0) {
+            return wrong(".member must be non-negative");
+        }
+        if size.is_some_and(|size| size <= 0) {
+            return wrong(".size must be positive");
+        }
+        match (number, size) {
+            (None, None) => Ok(None),
+            (Some(number), Some(size)) if number >= size => wrong(".member must be < size"),
+            (Some(number), Some(size)) => Ok(Some(Member {
+                number: number.unsigned_abs(),
+                of: size.unsigned_abs(),
+            })),
+            _ => wrong(" requires both member and size"),
+        }
+    }
+
+    pub fn id(self) -> Result<Option<MessageId>> {
+        match self.string("id")?.filter(|id| !id.is_empty()) {
+            None => Ok(None),
+            Some(id) => uuid(&id, "options.id").map(Some),
+        }
+    }
+
+    pub fn expected(self) -> Result<Expected> {
+        expected(self.get("expectedVersion"))
+    }
+}
+
+fn uuid(id: &str, told: &str) -> Result<MessageId> {
+    let uuid = Uuid::parse(id).map(MessageId::Uuid);
+    uuid.ok_or_else(|| Problem::invalid(format!("{told} must be a valid UUID")))
+}
+
+fn expected(json: Option<Json<'_>>) -> Result<Expected> {
+    let Some(json) = json else { return Ok(Expected::Any) };
+    match (json.integer(), json.string().as_deref()) {
+        (Some(version), _) => Ok(Expected::Version(version)),
+        (None, Some("any")) => Ok(Expected::Any),
+        (None, Some("exists")) => Ok(Expected::Exists),
+        (None, Some("noStream")) => Ok(Expected::NoStream),
+        _ => Err(Problem::invalid("options.expectedVersion must be a number")),
+    }
+}
+
+/// A message as it is to be stored, with its type, which may not be a part of the request.
+pub(crate) struct Message<'a> {
+    kind: Cow<'a, str>,
+    data: &'a str,
+    metadata: Option<&'a str>,
+}
+
+impl<'a> Message<'a> {
+    /// `told` is what mistakes call it.
+    pub fn read(json: Json<'a>, told: &str) -> Result<Message<'a>> {
+        let wrong = |what: &str| Problem::invalid(format!("{told}{what}"));
+        let kind = json.get("type").and_then(Json::string).filter(|kind| !kind.is_empty());
+        let kind = kind.ok_or_else(|| wrong(".type must be a non-empty string"))?;
+        let data = json.get("data").filter(|data| data.kind() == Kind::Object);
+        let data = data.ok_or_else(|| wrong(".data must be an object"))?.text();
+        let metadata = match json.get("metadata") {
+            None => None,
+            Some(metadata) if metadata.is_null() => None,
+            Some(metadata) if metadata.kind() == Kind::Object => Some(metadata.text()),
+            Some(_) => return Err(wrong(".metadata must be an object")),
+        };
+        Ok(Message { kind, data, metadata })
+    }
+
+    pub fn within(&self, bytes_max: usize, told: &str) -> Result<()> {
+        name_within(&self.kind, TYPE_BYTES_MAX, &format!("{told}.type"))?;
+        let size = self.kind.len() + self.data.len() + self.metadata.map_or(0, str::len);
+        match size > bytes_max {
+            true => Err(Problem::invalid(format!(
+                "message size {size} exceeds the limit of {bytes_max} bytes"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    pub fn new_event(&self, id: Option<MessageId>) -> NewEvent<'_> {
+        NewEvent {
+            id,
+            kind: &self.kind,
+            data: self.data,
+            metadata: self.metadata,
+        }
+    }
+}
+
+pub(crate) fn stream_within(stream: &str) -> Result<()> {
+    name_within(stream, STREAM_BYTES_MAX, "streamName")
+}
+
+fn name_within(name: &str, bytes_max: usize, told: &str) -> Result<()> {
+    if name.len() > bytes_max {
+        return Err(Problem::invalid(format!("{told} exceeds {bytes_max} bytes")));
+    }
+    match name.contains('\0') {
+        true => Err(Problem::invalid(format!("{told} must not contain U+0000"))),
+        false => Ok(()),
+    }
+}

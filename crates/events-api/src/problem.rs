@@ -1,0 +1,127 @@
+//! What a client gets instead of a result.
+
+use std::fmt::Write as _;
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, Response, StatusCode};
+use thalweg_events::{EventsError, Expected};
+
+use crate::write::text;
+
+/// `{"error":{"code":…,"message":…,"details":…}}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub status: StatusCode,
+    pub code: &'static str,
+    pub message: String,
+    /// The members of an object.
+    pub details: Option<String>,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Problem>;
+
+impl Problem {
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Problem {
+        Problem {
+            status,
+            code,
+            message: message.into(),
+            details: None,
+        }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST", message)
+    }
+
+    /// One text that says more.
+    pub fn with(mut self, name: &str, value: &str) -> Problem {
+        let details = self.details.get_or_insert_with(String::new);
+        if !details.is_empty() {
+            details.push(',');
+        }
+        text(details, name);
+        details.push(':');
+        text(details, value);
+        self
+    }
+
+    pub fn malformed(reason: &str) -> Problem {
+        Problem::invalid("Malformed JSON request").with("error", reason)
+    }
+
+    pub fn no_namespace(name: &str) -> Problem {
+        EventsError::NamespaceNotFound(name.to_owned()).into()
+    }
+
+    /// Of what the store says while it does something, for which an error that is no one else's fault is named.
+    pub fn of(action: &'static str) -> impl Fn(EventsError) -> Problem {
+        move |error| {
+            let mut problem = Problem::from(error);
+            if problem.code == "BACKEND_ERROR" {
+                problem.message = format!("Failed to {action}: {}", problem.message);
+            }
+            problem
+        }
+    }
+
+    pub fn text(&self) -> String {
+        let mut out = String::from("{\"error\":{\"code\":");
+        text(&mut out, self.code);
+        out.push_str(",\"message\":");
+        text(&mut out, &self.message);
+        if let Some(details) = &self.details {
+            let _ = write!(out, ",\"details\":{{{details}}}");
+        }
+        out.push_str("}}\n");
+        out
+    }
+
+    pub fn answer(&self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.text()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl From<EventsError> for Problem {
+    fn from(error: EventsError) -> Problem {
+        let message = error.to_string();
+        let of = |status, code| Problem::new(status, code, message.clone());
+        match error {
+            EventsError::NamespaceNotFound(_) => of(StatusCode::NOT_FOUND, "NAMESPACE_NOT_FOUND"),
+            EventsError::NamespaceExists(_) => of(StatusCode::CONFLICT, "NAMESPACE_EXISTS"),
+            EventsError::NamespaceKept | EventsError::TooLarge(_) => Problem::invalid(message),
+            EventsError::VersionConflict { expected, actual, .. } => {
+                let mut details = format!("\"actual\":{actual},\"expected\":");
+                match expected {
+                    Expected::Version(version) => {
+                        let _ = write!(details, "{version}");
+                    }
+                    named => text(&mut details, &named.to_string()),
+                }
+                Problem {
+                    details: Some(details),
+                    ..of(StatusCode::CONFLICT, "STREAM_VERSION_CONFLICT")
+                }
+            }
+            EventsError::IdConflict { stream, position, .. } => {
+                let mut details = String::from("\"stream\":");
+                text(&mut details, &stream);
+                let _ = write!(details, ",\"position\":{position}");
+                Problem {
+                    details: Some(details),
+                    ..of(StatusCode::CONFLICT, "MESSAGE_ID_CONFLICT")
+                }
+            }
+            EventsError::Unavailable(_) => of(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
+            EventsError::Storage(_) | EventsError::Damaged(_) => of(StatusCode::INTERNAL_SERVER_ERROR, "BACKEND_ERROR"),
+        }
+    }
+}

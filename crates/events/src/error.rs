@@ -1,0 +1,51 @@
+//! What can go wrong with a request to the store. Whoever answers clients gives each its code and status.
+
+use std::sync::Arc;
+
+use thalweg_log::LogError;
+
+use crate::store::Expected;
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EventsError {
+    #[error("Namespace '{0}' not found")]
+    NamespaceNotFound(String),
+    #[error("Namespace '{0}' already exists")]
+    NamespaceExists(String),
+    #[error("Namespace 'default' cannot be deleted")]
+    NamespaceKept,
+    #[error("Expected version {expected}, stream is at version {actual}")]
+    VersionConflict {
+        stream: String,
+        expected: Expected,
+        /// -1 for a stream without messages.
+        actual: i64,
+    },
+    #[error("Message id '{id}' already exists")]
+    IdConflict { id: String, stream: String, position: u64 },
+    #[error("append exceeds {0}")]
+    TooLarge(&'static str),
+    /// Nothing was stored, or nobody knows; the same again may be done.
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("{0}")]
+    Storage(Arc<LogError>),
+    #[error("{0}")]
+    Damaged(String),
+}
+
+pub type Result<T> = std::result::Result<T, EventsError>;
+
+impl From<LogError> for EventsError {
+    fn from(error: LogError) -> EventsError {
+        match error {
+            LogError::DiskFull { .. }
+            | LogError::Poisoned { .. }
+            | LogError::Closed
+            | LogError::OffsetTaken { .. }
+            | LogError::Fenced { .. }
+            | LogError::TooManyPartitions { .. } => EventsError::Unavailable(error.to_string()),
+            _ => EventsError::Storage(Arc::new(error)),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Ids of messages: UUIDs, stored as their sixteen bytes, or, from an import, any text.
+
+use std::fmt;
+
+/// As it is stored and compared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum MessageId {
+    Uuid(Uuid),
+    /// From an import, and no UUID.
+    Text(Box<str>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+/// Where the hyphens are in the form of 36 characters.
+const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+
+impl MessageId {
+    /// A UUID in any of its forms becomes one; everything else is kept as it is.
+    pub fn of(text: &str) -> MessageId {
+        match Uuid::parse(text) {
+            Some(uuid) => MessageId::Uuid(uuid),
+            None => MessageId::Text(text.into()),
+        }
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MessageId::Uuid(uuid) => uuid.fmt(f),
+            MessageId::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Uuid {
+    /// 36 characters, 32 hexadecimal digits, the first in braces, or the first behind `urn:uuid:`; either case.
+    pub fn parse(text: &str) -> Option<Uuid> {
+        let bytes = text.as_bytes();
+        let digits = match bytes.len() {
+            32 => bytes,
+            36 => bytes,
+            38 => bytes.strip_prefix(b"{")?.strip_suffix(b"}")?,
+            45 if bytes.get(..9)?.eq_ignore_ascii_case(b"urn:uuid:") => bytes.get(9..)?,
+            _ => return None,
+        };
+        let hyphenated = digits.len() == 36;
+        let mut out = [0; 16];
+        let mut nibbles = 0;
+        for (at, byte) in digits.iter().enumerate() {
+            if hyphenated && HYPHENS.contains(&at) {
+                if *byte != b'-' {
+                    return None;
+                }
+                continue;
+            }
+            let digit = char::from(*byte).to_digit(16)? as u8;
+            let place = out.get_mut(nibbles / 2)?;
+            *place = *place << 4 | digit;
+            nibbles += 1;
+        }
+        (nibbles == 32).then_some(Uuid(out))
+    }
+
+    /// Version 7: the time in milliseconds, then chance, so that ids made later sort behind.
+    pub fn new_at(unix_ms: u64, chance: [u8; 10]) -> Uuid {
+        let mut out = [0; 16];
+        let (time, rest) = out.split_at_mut(6);
+        time.copy_from_slice(&unix_ms.to_be_bytes()[2..]);
+        rest.copy_from_slice(&chance);
+        out[6] = 0x70 | out[6] & 0x0f;
+        out[8] = 0x80 | out[8] & 0x3f;
+        Uuid(out)
+    }
+
+    /// Lower-case with hyphens.
+    pub fn text(&self) -> [u8; 36] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut out = [b'-'; 36];
+        let mut at = 0;
+        for byte in self.0 {
+            if HYPHENS.contains(&at) {
+                at += 1;
+            }
+            out[at] = DIGITS[usize::from(byte >> 4)];
+            out[at + 1] = DIGITS[usize::from(byte & 15)];
+            at += 2;
+        }
+        out
+    }
+}
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.text();
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819";
+
+    #[test]
+    fn every_form_of_a_uuid_is_the_same_id() {
+        let plain = TEXT.replace('-', "");
+        for form in [
+            TEXT.to_owned(),
+            TEXT.to_uppercase(),
+            plain.clone(),
+            format!("{{{TEXT}}}"),
+            format!("urn:uuid:{TEXT}"),
+            format!("URN:UUID:{TEXT}"),
+        ] {
+            assert_eq!(MessageId::of(&form).to_string(), TEXT, "{form}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_uuid_is_a_text() {
+        for text in [
+            "",
+            "a",
+            "0190b5c2_7a00_7c1f_a2b3_c4d5e6f70819",
+            "0190b5c27-a00-7c1f-a2b3-c4d5e6f70819",
+            "{0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819",
+            "{0190b5c27a007c1fa2b3c4d5e6f70819}",
+            "0190b5c2-7a00-7c1f-a2b3-c4d5e6f7081g",
+            "+190b5c27a007c1fa2b3c4d5e6f70819",
+            "0190b5c2-7a00-7c1f-a2b3-c4d5e6f708é",
+        ] {
+            assert_eq!(Uuid::parse(text), None, "{text}");
+            assert_eq!(MessageId::of(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn ids_made_later_sort_behind_and_say_version_7() {
+        let early = Uuid::new_at(1_700_000_000_000, [0xff; 10]);
+        let late = Uuid::new_at(1_700_000_000_001, [0; 10]);
+        assert!(early < late);
+        let text = early.to_string();
+        assert_eq!((text.get(14..15), text.get(19..20)), (Some("7"), Some("b")), "{text}");
+        assert_eq!(Uuid::parse(&text), Some(early));
+    }
+}

@@ -1,0 +1,486 @@
+//! JSON that stays text: it is checked and freed of white space in one pass, and looked into without building anything. So
+//! digits, escapes, the order of keys and repeated keys are kept as a client wrote them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Arrays and objects within each other.
+pub const NESTING_MAX: usize = 10_000;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonError {
+    what: What,
+    /// Byte of the text.
+    at: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Utf8,
+    End,
+    Unexpected(u8),
+    Trailing,
+    Nesting,
+}
+
+impl fmt::Display for JsonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            What::Utf8 => f.write_str("invalid UTF-8")?,
+            What::End => f.write_str("unexpected end")?,
+            What::Unexpected(byte) if byte.is_ascii_graphic() => write!(f, "unexpected {:?}", char::from(byte))?,
+            What::Unexpected(byte) => write!(f, "unexpected byte 0x{byte:02x}")?,
+            What::Trailing => f.write_str("unexpected text behind the value")?,
+            What::Nesting => write!(f, "more than {NESTING_MAX} levels")?,
+        }
+        write!(f, " at byte {}", self.at)
+    }
+}
+
+/// Checks that `text` is one JSON value, and appends it to `out` without white space between its parts.
+pub fn compact(text: &[u8], out: &mut String) -> Result<(), JsonError> {
+    let checked = std::str::from_utf8(text).map_err(|error| JsonError {
+        what: What::Utf8,
+        at: error.valid_up_to(),
+    })?;
+    let mut reader = Reader {
+        text: checked,
+        bytes: text,
+        at: 0,
+        copied: 0,
+        out,
+        objects: Vec::new(),
+    };
+    reader.value()
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    /// Up to here it is in `out`.
+    copied: usize,
+    out: &'a mut String,
+    /// What the reader is in, outermost first: whether it is an object.
+    objects: Vec<bool>,
+}
+
+impl Reader<'_> {
+    /// Without recursion, however deep it goes.
+    fn value(&mut self) -> Result<(), JsonError> {
+        loop {
+            if self.begin()? {
+                continue;
+            }
+            // A value has ended; so may what it is in.
+            loop {
+                self.space();
+                let Some(in_object) = self.objects.last().copied() else {
+                    self.copy(self.at);
+                    return match self.at == self.bytes.len() {
+                        true => Ok(()),
+                        false => Err(self.error(What::Trailing)),
+                    };
+                };
+                match (self.peek()?, in_object) {
+                    (b',', _) => {
+                        self.at += 1;
+                        if in_object {
+                            self.key()?;
+                        }
+                        break;
+                    }
+                    (b'}', true) | (b']', false) => {
+                        self.at += 1;
+                        self.objects.pop();
+                    }
+                    _ => return Err(self.unexpected()),
+                }
+            }
+        }
+    }
+
+    /// Reads a value, or the beginning of one that has others in it: then the first of those comes next.
+    fn begin(&mut self) -> Result<bool, JsonError> {
+        self.space();
+        match self.peek()? {
+            open @ (b'{' | b'[') => {
+                if self.objects.len() == NESTING_MAX {
+                    return Err(self.error(What::Nesting));
+                }
+                self.at += 1;
+                self.space();
+                let is_object = open == b'{';
+                if self.peek()? == open + 2 {
+                    self.at += 1;
+                    return Ok(false);
+                }
+                self.objects.push(is_object);
+                if is_object {
+                    self.key()?;
+                }
+                return Ok(true);
+            }
+            b'"' => self.string()?,
+            b't' => self.word(b"true")?,
+            b'f' => self.word(b"false")?,
+            b'n' => self.word(b"null")?,
+            b'-' | b'0'..=b'9' => self.number()?,
+            _ => return Err(self.unexpected()),
+        }
+        Ok(false)
+    }
+
+    fn key(&mut self) -> Result<(), JsonError> {
+        self.space();
+        self.string()?;
+        self.space();
+        self.byte(b':')
+    }
+
+    fn string(&mut self) -> Result<(), JsonError> {
+        self.byte(b'"')?;
+        loop {
+            let rest = self.rest();
+            let Some(len) = memchr::memchr2(b'"', b'\\', rest) else {
+                self.at = self.bytes.len();
+                return Err(self.error(What::End));
+            };
+            let plain = rest.get(..len).unwrap_or_default();
+            let is_end = rest.get(len) == Some(&b'"');
+            // Looked for in one go where there is none, which is nearly always.
+            if plain.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+                let within = plain.iter().position(|byte| *byte < 0x20);
+                self.at += within.unwrap_or_default();
+                return Err(self.unexpected());
+            }
+            self.at += len + 1;
+            if is_end {
+                return Ok(());
+            }
+            match self.peek()? {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
+                b'u' => {
+                    self.at += 1;
+                    for _ in 0..4 {
+                        match self.peek()? {
+                            digit if digit.is_ascii_hexdigit() => self.at += 1,
+                            _ => return Err(self.unexpected()),
+                        }
+                    }
+                }
+                _ => return Err(self.unexpected()),
+            }
+        }
+    }
+
+    fn number(&mut self) -> Result<(), JsonError> {
+        if self.peek()? == b'-' {
+            self.at += 1;
+        }
+        // No zero leads but alone.
+        match self.peek()? {
+            b'0' => self.at += 1,
+            _ => self.digits()?,
+        }
+        if self.rest().first() == Some(&b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.rest().first(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.rest().first(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    /// At least one.
+    fn digits(&mut self) -> Result<(), JsonError> {
+        let count = self.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if count == 0 {
+            self.peek()?;
+            return Err(self.unexpected());
+        }
+        self.at += count;
+        Ok(())
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), JsonError> {
+        word.iter().try_for_each(|byte| self.byte(*byte))
+    }
+
+    fn byte(&mut self, byte: u8) -> Result<(), JsonError> {
+        match self.peek()? == byte {
+            true => {
+                self.at += 1;
+                Ok(())
+            }
+            false => Err(self.unexpected()),
+        }
+    }
+
+    /// What is skipped here is not copied.
+    fn space(&mut self) {
+        let count = self
+            .rest()
+            .iter()
+            .take_while(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r'))
+            .count();
+        if count > 0 {
+            self.copy(self.at);
+            self.at += count;
+            self.copied = self.at;
+        }
+    }
+
+    fn copy(&mut self, to: usize) {
+        self.out.push_str(self.text.get(self.copied..to).unwrap_or_default());
+        self.copied = to;
+    }
+
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    fn peek(&self) -> Result<u8, JsonError> {
+        self.bytes.get(self.at).copied().ok_or_else(|| self.error(What::End))
+    }
+
+    fn unexpected(&self) -> JsonError {
+        match self.bytes.get(self.at) {
+            Some(byte) => self.error(What::Unexpected(*byte)),
+            None => self.error(What::End),
+        }
+    }
+
+    fn error(&self, what: What) -> JsonError {
+        JsonError { what, at: self.at }
+    }
+}
+
+/// A value in a text that [`compact`] made. What is asked of a text of another kind has no answer, but harms nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Json<'a>(&'a str);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Object,
+    Array,
+    String,
+    Number,
+    Bool,
+    Null,
+}
+
+impl<'a> Json<'a> {
+    /// Of a text that [`compact`] made.
+    pub fn new(compacted: &'a str) -> Json<'a> {
+        Json(compacted)
+    }
+
+    pub fn text(self) -> &'a str {
+        self.0
+    }
+
+    pub fn kind(self) -> Kind {
+        match self.0.as_bytes().first() {
+            Some(b'{') => Kind::Object,
+            Some(b'[') => Kind::Array,
+            Some(b'"') => Kind::String,
+            Some(b't' | b'f') => Kind::Bool,
+            Some(b'n') | None => Kind::Null,
+            Some(_) => Kind::Number,
+        }
+    }
+
+    pub fn is_null(self) -> bool {
+        self.kind() == Kind::Null
+    }
+
+    pub fn object(self) -> Option<Members<'a>> {
+        (self.kind() == Kind::Object).then(|| Members(self.0.get(1..).unwrap_or_default()))
+    }
+
+    pub fn array(self) -> Option<Elements<'a>> {
+        (self.kind() == Kind::Array).then(|| Elements(self.0.get(1..).unwrap_or_default()))
+    }
+
+    /// The last member of this name, as with most readers.
+    pub fn get(self, name: &str) -> Option<Json<'a>> {
+        let named = self.object()?.filter(|(key, _)| unescape(key) == name);
+        named.last().map(|(_, value)| value)
+    }
+
+    /// A surrogate without its other half becomes U+FFFD.
+    pub fn string(self) -> Option<Cow<'a, str>> {
+        let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
+        Some(unescape(inner))
+    }
+
+    /// Any number: truncated toward zero, and clamped.
+    pub fn integer(self) -> Option<i64> {
+        (self.kind() == Kind::Number).then(|| integer(self.0))
+    }
+
+    pub fn bool(self) -> Option<bool> {
+        (self.kind() == Kind::Bool).then(|| self.0.starts_with('t'))
+    }
+}
+
+/// Behind the opening bracket.
+#[derive(Clone, Debug)]
+pub struct Elements<'a>(&'a str);
+
+/// Names as they are written, without their quotes.
+#[derive(Clone, Debug)]
+pub struct Members<'a>(&'a str);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Json<'a>;
+
+    fn next(&mut self) -> Option<Json<'a>> {
+        let (value, rest) = split(self.0)?;
+        self.0 = rest.strip_prefix(',').unwrap_or_default();
+        Some(Json(value))
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a str, Json<'a>);
+
+    fn next(&mut self) -> Option<(&'a str, Json<'a>)> {
+        let (key, rest) = split(self.0)?;
+        let (value, rest) = split(rest.strip_prefix(':')?)?;
+        self.0 = rest.strip_prefix(',').unwrap_or_default();
+        Some((key.get(1..key.len().checked_sub(1)?)?, Json(value)))
+    }
+}
+
+/// The value that a text begins with, and what follows it.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let bytes = text.as_bytes();
+    let end = match bytes.first()? {
+        b'"' => string_end(bytes)?,
+        b'{' | b'[' => {
+            let (mut at, mut depth) = (0, 0_usize);
+            loop {
+                at += memchr_structure(bytes.get(at..)?)?;
+                match bytes.get(at)? {
+                    b'"' => at += string_end(bytes.get(at..)?)?,
+                    b'{' | b'[' => (at, depth) = (at + 1, depth + 1),
+                    _ => (at, depth) = (at + 1, depth.checked_sub(1)?),
+                }
+                if depth == 0 {
+                    break at;
+                }
+            }
+        }
+        b'}' | b']' => return None,
+        _ => bytes
+            .iter()
+            .position(|byte| matches!(byte, b',' | b'}' | b']' | b':'))
+            .unwrap_or(bytes.len()),
+    };
+    text.split_at_checked(end)
+}
+
+fn memchr_structure(bytes: &[u8]) -> Option<usize> {
+    bytes
+        .iter()
+        .position(|byte| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']'))
+}
+
+/// Behind the closing quote of the string that `bytes` begins with.
+fn string_end(bytes: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        match bytes.get(at)? {
+            b'"' => return Some(at + 1),
+            _ => at += 2,
+        }
+    }
+}
+
+/// The inside of a string as the text that it means.
+fn unescape(inner: &str) -> Cow<'_, str> {
+    let Some(first) = memchr::memchr(b'\\', inner.as_bytes()) else {
+        return Cow::Borrowed(inner);
+    };
+    let (plain, mut rest) = inner.split_at(first);
+    let mut out = String::with_capacity(inner.len());
+    out.push_str(plain);
+    while let Some(escape) = rest.strip_prefix('\\') {
+        let mut chars = escape.chars();
+        let (character, after) = match chars.next() {
+            Some('n') => ('\n', chars.as_str()),
+            Some('t') => ('\t', chars.as_str()),
+            Some('r') => ('\r', chars.as_str()),
+            Some('b') => ('\u{8}', chars.as_str()),
+            Some('f') => ('\u{c}', chars.as_str()),
+            Some('u') => code_point(chars.as_str()),
+            Some(other) => (other, chars.as_str()),
+            None => break,
+        };
+        out.push(character);
+        let plain = memchr::memchr(b'\\', after.as_bytes()).unwrap_or(after.len());
+        let (text, next) = after.split_at(plain);
+        out.push_str(text);
+        rest = next;
+    }
+    Cow::Owned(out)
+}
+
+/// What stands behind `\u`, with the other half of a pair, and what follows it.
+fn code_point(text: &str) -> (char, &str) {
+    let unit = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
+    let Some(first) = unit(text) else {
+        return (char::REPLACEMENT_CHARACTER, "");
+    };
+    let rest = text.get(4..).unwrap_or_default();
+    if (0xd800..0xdc00).contains(&first)
+        && let Some(second) = rest.strip_prefix("\\u").and_then(unit)
+        && (0xdc00..0xe000).contains(&second)
+    {
+        let code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+        let rest = rest.get(6..).unwrap_or_default();
+        return (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), rest);
+    }
+    (char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), rest)
+}
+
+/// Without a detour through floating point, in which large numbers would change.
+fn integer(text: &str) -> i64 {
+    let (negative, text) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let far = if exponent.starts_with('-') { i64::MIN } else { i64::MAX };
+    let exponent = exponent.strip_prefix('+').unwrap_or(exponent).parse().unwrap_or(far);
+    // Digits before the point once the exponent has moved it.
+    let count = (whole.len() as i64).saturating_add(exponent);
+    let mut digits = whole.bytes().chain(fraction.bytes());
+    let mut value = 0_i128;
+    let limit = i128::from(i64::MAX) + 1;
+    let mut taken = 0;
+    while taken < count {
+        let Some(digit) = digits.next() else {
+            // Zeros from here on: a zero stays one, all else grows out of range within so many.
+            let zeros = (count - taken).min(20);
+            value = (0..zeros).fold(value, |value, _| (value * 10).min(limit));
+            break;
+        };
+        value = (value * 10 + i128::from(digit - b'0')).min(limit);
+        taken += 1;
+    }
+    let value = if negative { -value } else { value };
+    value.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,21 @@
+//! The event store: streams of messages with versions, categories of streams, and one order over all of a namespace. It
+//! stands on the durable log and keeps nothing else that could be lost.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod embedded;
+mod error;
+pub mod event;
+mod id;
+pub mod json;
+pub mod names;
+mod store;
+pub mod time;
+mod token;
+
+pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions};
+pub use error::{EventsError, Result};
+pub use event::Stored;
+pub use id::{MessageId, Uuid};
+pub use store::*;
+pub use token::{Token, TokenDigest, TokenError, new_token, token_text};

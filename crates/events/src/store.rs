@@ -1,0 +1,278 @@
+//! What is asked of an event store, whatever it keeps its messages in.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use thalweg_log::Micros;
+use tokio::sync::watch;
+
+use crate::error::Result;
+use crate::event::Stored;
+use crate::id::MessageId;
+use crate::names::Member;
+use crate::token::{Token, TokenDigest};
+
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Messages of one append, streams of one append, and bytes of both.
+pub const APPEND_MESSAGES_MAX: usize = 10_000;
+pub const APPEND_STREAMS_MAX: usize = 1000;
+pub const APPEND_BYTES_MAX: usize = 24 << 20;
+
+/// Which version a stream must have for an append to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expected {
+    #[default]
+    Any,
+    /// -1 for no message yet; less is never so.
+    Version(i64),
+    Exists,
+    NoStream,
+}
+
+impl Expected {
+    /// `version` is -1 for a stream without messages.
+    pub fn allows(self, version: i64) -> bool {
+        match self {
+            Expected::Any => true,
+            Expected::Version(expected) => version == expected,
+            Expected::Exists => version >= 0,
+            Expected::NoStream => version < 0,
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expected::Any => f.write_str("any"),
+            Expected::Version(version) => version.fmt(f),
+            Expected::Exists => f.write_str("exists"),
+            Expected::NoStream => f.write_str("noStream"),
+        }
+    }
+}
+
+/// A message to be appended.
+#[derive(Clone, Debug)]
+pub struct NewEvent<'a> {
+    /// The server makes one if there is none.
+    pub id: Option<MessageId>,
+    pub kind: &'a str,
+    /// JSON, without white space between its parts, as is the metadata.
+    pub data: &'a str,
+    pub metadata: Option<&'a str>,
+}
+
+/// Messages for one stream.
+#[derive(Clone, Debug)]
+pub struct Append<'a> {
+    pub stream: &'a str,
+    pub expected: Expected,
+    pub events: Vec<NewEvent<'a>>,
+}
+
+/// Where the messages of an [`Append`] are: one behind the other, in their stream and in the namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Appended {
+    pub count: u64,
+    pub first_position: u64,
+    pub first_global: u64,
+    /// They were there already.
+    pub duplicate: bool,
+}
+
+impl Appended {
+    pub fn last_position(&self) -> u64 {
+        (self.first_position + self.count).saturating_sub(1)
+    }
+
+    pub fn last_global(&self) -> u64 {
+        (self.first_global + self.count).saturating_sub(1)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    #[default]
+    Forward,
+    Backward,
+}
+
+/// A part of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamRead<'a> {
+    pub stream: &'a str,
+    /// Inclusive; `None`: the start, or the end for going backward.
+    pub from: Option<From>,
+    pub direction: Direction,
+    /// Messages.
+    pub max: usize,
+    /// Only these types, if any is named.
+    pub types: &'a [String],
+}
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    Position(u64),
+    Global(u64),
+}
+
+/// A part of a category, or of a whole namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct CategoryRead<'a> {
+    /// `None`: the whole namespace.
+    pub category: Option<&'a str>,
+    /// Global position, inclusive; `None`: the start, or the end for going backward.
+    pub from: Option<u64>,
+    pub direction: Direction,
+    /// Messages that pass all filters.
+    pub max: usize,
+    /// The category of `correlationStreamName` in the metadata.
+    pub correlation: Option<&'a str>,
+    pub member: Option<Member>,
+    pub types: &'a [String],
+}
+
+/// What was read, and where to go on.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    pub events: Vec<Stored>,
+    /// Where the next page begins, for a category a global position; `None`: this was the last.
+    pub next: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceInfo {
+    pub name: String,
+    pub description: String,
+    /// JSON, an object.
+    pub metadata: Option<String>,
+    pub created_at: Micros,
+    pub messages: u64,
+    pub streams: u64,
+    pub last_activity: Option<Micros>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    pub stream: String,
+    pub version: u64,
+    pub last_activity: Micros,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CategoryInfo {
+    pub category: String,
+    pub messages: u64,
+    pub streams: u64,
+}
+
+/// One namespace: its messages, in streams, and in one order over all of them.
+pub trait Namespace: Send + Sync + 'static {
+    fn name(&self) -> &str;
+
+    /// Stores all of it or nothing; each stream comes once. When it returns the messages are as durable as the store
+    /// promises, and every read has them.
+    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>>;
+
+    /// Without messages: -1.
+    fn version<'a>(&'a self, stream: &'a str) -> BoxFuture<'a, Result<i64>>;
+
+    fn read_stream<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<Page>>;
+
+    fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>>;
+
+    /// The newest message, of a type if one is named.
+    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>>;
+
+    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<Stored>>>;
+
+    fn info(&self) -> BoxFuture<'_, Result<NamespaceInfo>>;
+
+    /// In byte order, those with the prefix and behind the cursor.
+    fn streams<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<StreamInfo>>>;
+
+    /// In byte order.
+    fn categories(&self) -> BoxFuture<'_, Result<Vec<CategoryInfo>>>;
+
+    /// The last global position that can be read, 0 at first; ends when the namespace is deleted.
+    fn watch(&self) -> watch::Receiver<u64>;
+}
+
+/// A namespace to be made.
+#[derive(Clone, Debug)]
+pub struct NewNamespace {
+    pub name: String,
+    pub description: String,
+    /// JSON, an object.
+    pub metadata: Option<String>,
+    /// That of its first token.
+    pub digest: TokenDigest,
+    pub scopes: Scopes,
+}
+
+/// What a token allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Scopes {
+    pub read: bool,
+    pub write: bool,
+    pub admin: bool,
+}
+
+impl Scopes {
+    pub const ALL: Scopes = Scopes {
+        read: true,
+        write: true,
+        admin: true,
+    };
+    pub const READ_WRITE: Scopes = Scopes {
+        admin: false,
+        ..Scopes::ALL
+    };
+}
+
+/// What a client gets with a valid token.
+#[derive(Clone)]
+pub struct Grant {
+    pub namespace: Arc<dyn Namespace>,
+    pub scopes: Scopes,
+}
+
+/// Whether writes are taken, and if not, why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    Healthy,
+    ReadOnly(String),
+}
+
+/// All namespaces of a server.
+pub trait Store: Send + Sync + 'static {
+    /// `log`, `postgres` or `memory`.
+    fn backend(&self) -> &'static str;
+
+    /// Of an answered write.
+    fn durability(&self) -> &'static str;
+
+    fn health(&self) -> Health;
+
+    /// Durable when it returns.
+    fn create(&self, new: NewNamespace) -> BoxFuture<'_, Result<NamespaceInfo>>;
+
+    /// It goes with all its messages, whose number is returned; durable when it returns.
+    fn delete<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<u64>>;
+
+    fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<dyn Namespace>>>;
+
+    /// In no order.
+    fn namespaces(&self) -> BoxFuture<'_, Result<Vec<Arc<dyn Namespace>>>>;
+
+    /// What the token allows; `None` if it is not valid. Takes as long whatever is wrong with it.
+    fn authorize<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<Grant>>>;
+
+    /// Has a token valid from now on.
+    fn admit<'a>(&'a self, token: &'a Token, scopes: Scopes) -> BoxFuture<'a, Result<()>>;
+}
