@@ -551,3 +551,95 @@ fn a_taken_port_and_a_folder_in_use_are_told_and_a_signal_ends_it_at_once() {
     events.process.signal("TERM").unwrap();
     assert!(events.process.wait().unwrap().success());
 }
+
+fn record(stream: &str, position: u64, global: u64) -> String {
+    json!({"stream": stream, "type": "t", "pos": position, "gpos": global, "data": {"n": global},
+        "meta": null, "time": "2026-01-15T10:00:00.5Z"})
+    .to_string()
+        + "\n"
+}
+
+#[test]
+fn an_import_keeps_places_and_tells_how_far_it_is() {
+    let events = Events::on_disk();
+    let import = |query: &str, lines: &str| {
+        let answer = events
+            .api
+            .send("POST", &format!("/import?token={TOKEN}{query}"), &[], lines);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert_eq!(answer.headers["content-type"], "text/event-stream");
+        let last = answer.text.trim_end().rsplit("data: ").next().unwrap_or_default();
+        serde_json::from_str::<Value>(last).unwrap()
+    };
+    let done = |answer: &Value| (answer["done"] == true).then(|| answer["imported"].as_u64().unwrap());
+    assert_eq!(done(&import("", "")), Some(0));
+    // From the end to the start, every third, in two streams.
+    let lines: String = (0..2500u64)
+        .rev()
+        .map(|n| record(&format!("i-{}", n % 2), n / 2 * 2, 3 * n + 1))
+        .collect();
+    assert_eq!(done(&import("", &lines)), Some(2500));
+    let globals = |call: Value| -> Vec<u64> {
+        let rows = events.call(call);
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row[4].as_u64().unwrap())
+            .collect()
+    };
+    let all: Vec<u64> = (0..2500).map(|n| 3 * n + 1).collect();
+    assert_eq!(globals(json!(["category.get", "i", {"batchSize": -1}])), all);
+    assert_eq!(
+        globals(json!(["category.get", "", {"position": 7000, "batchSize": 3}])),
+        [7000, 7003, 7006]
+    );
+    assert_eq!(events.call(json!(["stream.version", "i-1"])), 2498);
+    let row = events.call(json!(["stream.last", "i-1"]));
+    assert_eq!(
+        (&row[4], &row[6]),
+        (&json!({"n": 7498}), &json!("2026-01-15T10:00:00.5Z"))
+    );
+    let next = events.call(json!(["stream.write", "i-1", {"type": "t", "data": {}}]));
+    assert_eq!(next, json!({"globalPosition": 7499, "position": 2499}));
+
+    // What is taken is told with its line, and nothing of its batch is stored.
+    let lines = record("j-1", 0, 9000) + "\n" + &record("j-1", 1, 4);
+    let error = json!({"error": "POSITION_EXISTS", "message": "global position already exists: 4", "line": 3});
+    assert_eq!(import("", &lines), error);
+    assert_eq!(events.call(json!(["stream.get", "j-1"])), json!([]));
+    for (lines, code, start) in [
+        ("{\"a\":}\n", "INVALID_JSON", "malformed JSON at line 1: "),
+        ("[]\n", "INVALID_RECORD", "invalid record at line 1: "),
+        (
+            "\n{\"stream\":\"s\",\"type\":\"t\",\"pos\":0,\"gpos\":9}\n",
+            "INVALID_RECORD",
+            "invalid record at line 2: time",
+        ),
+    ] {
+        let answer = import("", lines);
+        let message = answer["message"].as_str().unwrap();
+        assert!(answer["error"] == code && message.starts_with(start), "{answer}");
+    }
+    let free = record("j-1", 0, 5);
+    assert_eq!(done(&import("", &free)), Some(1), "a free place below the end");
+    assert_eq!(globals(json!(["category.get", "", {"batchSize": 4}])), [1, 4, 5, 7]);
+
+    // Over a restart, and anew.
+    let events = events.again();
+    assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 2502);
+    let next = events.call(json!(["stream.write", "k", {"type": "t", "data": {}}]));
+    assert_eq!(next["globalPosition"], 7500);
+    let answer = events.api.send(
+        "POST",
+        &format!("/import?force=true&token={TOKEN}"),
+        &[],
+        &record("z", 0, 1),
+    );
+    assert!(answer.text.contains("\"done\":true,\"imported\":1,"), "{}", answer.text);
+    let events = events.again();
+    assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 1);
+    assert_eq!(
+        events.call(json!(["stream.write", "z", {"type": "t", "data": {}}]))["globalPosition"],
+        2
+    );
+}

@@ -24,7 +24,7 @@ usage: cargo xtask <task>
                       with FILTER: only the Rust tests whose name contains it
   tools               installs what the tests need (Python and Node packages, chromium, openssl) and nothing else
   bench NAME [--quick] [--json FILE]
-                      NAME: collect, tags, queue
+                      NAME: collect, tags, queue, events
 ";
 
 fn main() -> ExitCode {

@@ -14,7 +14,7 @@ use thalweg_events_api::{EventsApiOptions, Server};
 use thalweg_log::disk::Ram;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
-use thalweg_telemetry::Metrics;
+use thalweg_telemetry::{Metrics, register_process_metrics};
 use tokio::net::TcpListener;
 
 use crate::data_dir::DataDir;
@@ -102,15 +102,16 @@ impl EventsServer {
             open_admin: options.open_admin,
             message_bytes_max: options.message_bytes_max,
         };
-        let (server, metrics) = (Server::new(store, api), Metrics::new(false));
+        let metrics = Arc::new(Metrics::new(false));
+        let server = Server::new(store, api, metrics.clone());
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
             header_timeout: Duration::from_secs(120),
             stop_grace: STOP_GRACE,
             ..Limits::default()
         };
-        let begin = |listener| Console::serve(listener, server.router(), limits, &metrics);
-        let listeners = listeners.into_iter().map(begin).collect::<std::io::Result<_>>()?;
+        register_process_metrics(&metrics);
+        let listeners = Console::serve(listeners, &server.router(), limits, &metrics)?;
         Ok(EventsServer {
             listeners,
             log: kept,

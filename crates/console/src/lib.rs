@@ -65,16 +65,26 @@ impl Console {
         }))
     }
 
-    /// Serves paths that answer for themselves, without a console: who may do what is theirs to say. `listener` is bound.
-    pub fn serve(listener: TcpListener, router: Router, limits: Limits, metrics: &Metrics) -> io::Result<Running> {
-        Ok(Running::begin(serve::Listener {
-            address: listener.local_addr()?,
-            listener,
-            tls: None,
-            router,
-            limits,
-            meters: serve::Meters::register(metrics),
-            state: None,
-        }))
+    /// Serves paths that answer for themselves, without a console: who may do what is theirs to say. The listeners are
+    /// bound; each has the limits.
+    pub fn serve(
+        listeners: Vec<TcpListener>,
+        router: &Router,
+        limits: Limits,
+        metrics: &Metrics,
+    ) -> io::Result<Vec<Running>> {
+        let meters = serve::Meters::register(metrics);
+        let begin = |listener: TcpListener| {
+            Ok(Running::begin(serve::Listener {
+                address: listener.local_addr()?,
+                listener,
+                tls: None,
+                router: router.clone(),
+                limits,
+                meters: meters.clone(),
+                state: None,
+            }))
+        };
+        listeners.into_iter().map(begin).collect()
     }
 }

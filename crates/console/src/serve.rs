@@ -119,6 +119,7 @@ impl Running {
 }
 
 /// Counts of the listener.
+#[derive(Clone)]
 pub struct Meters {
     connections: IntGauge,
     refused: IntCounter,

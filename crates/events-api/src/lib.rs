@@ -4,6 +4,7 @@
 
 mod args;
 mod auth;
+mod import;
 mod problem;
 mod rpc;
 mod subscribe;
@@ -19,6 +20,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::routing::any;
 use thalweg_events::{Health, Store};
+use thalweg_telemetry::Metrics;
 
 use auth::Need;
 use problem::Problem;
@@ -38,15 +40,17 @@ pub struct EventsApiOptions {
 pub struct Server {
     store: Arc<dyn Store>,
     options: EventsApiOptions,
+    metrics: Arc<Metrics>,
     /// Open ones, as `sys.health` tells them.
     pub connections: AtomicU64,
 }
 
 impl Server {
-    pub fn new(store: Arc<dyn Store>, options: EventsApiOptions) -> Arc<Server> {
+    pub fn new(store: Arc<dyn Store>, options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<Server> {
         Arc::new(Server {
             store,
             options,
+            metrics,
             connections: AtomicU64::new(0),
         })
     }
@@ -61,7 +65,8 @@ impl Server {
 
     /// All paths of a server of its own.
     pub fn router(self: &Arc<Server>) -> Router {
-        let (rpc, subscribe, ready) = (self.clone(), self.clone(), self.clone());
+        let (rpc, subscribe, import) = (self.clone(), self.clone(), self.clone());
+        let (ready, metrics) = (self.clone(), self.clone());
         let version = format!("{{\"version\":\"{}\"}}\n", self.options.version);
         Router::new()
             .route("/rpc", any(move |request: Request| rpc::answer(rpc.clone(), request)))
@@ -69,10 +74,19 @@ impl Server {
                 "/subscribe",
                 any(move |request: Request| subscribe::answer(subscribe.clone(), request)),
             )
+            .route(
+                "/import",
+                any(move |request: Request| import::answer(import.clone(), request)),
+            )
             .route("/health", any(|| async { json("{\"status\":\"ok\"}\n".to_owned()) }))
             .route("/version", any(move || async move { json(version.clone()) }))
             .route("/ready", any(move || async move { ready.ready() }))
+            .route("/metrics", any(move || async move { metrics.of_metrics() }))
             .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Endpoint not found").answer() })
+    }
+
+    fn of_metrics(&self) -> Response<Body> {
+        of_type("text/plain; version=0.0.4; charset=utf-8", self.metrics.text())
     }
 
     fn ready(&self) -> Response<Body> {
@@ -84,9 +98,14 @@ impl Server {
 }
 
 fn json(text: String) -> Response<Body> {
+    of_type("application/json", text)
+}
+
+fn of_type(kind: &'static str, text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 

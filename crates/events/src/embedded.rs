@@ -1,6 +1,7 @@
 //! The store on the durable log: a partition for each namespace, and one for the catalogue of them.
 
 mod catalog;
+mod import;
 mod index;
 mod namespace;
 mod reader;

@@ -25,6 +25,13 @@ pub enum EventsError {
     IdConflict { id: String, stream: String, position: u64 },
     #[error("append exceeds {0}")]
     TooLarge(&'static str),
+    /// A place or an id that a message to be imported has is another's. Nothing of its batch is stored.
+    #[error("{what}")]
+    Taken {
+        what: String,
+        /// Which of the batch.
+        record: usize,
+    },
     /// Nothing was stored, or nobody knows; the same again may be done.
     #[error("{0}")]
     Unavailable(String),

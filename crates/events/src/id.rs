@@ -10,7 +10,7 @@ pub enum MessageId {
     Text(Box<str>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
 /// Where the hyphens are in the form of 36 characters.

@@ -74,6 +74,21 @@ pub struct Append<'a> {
     pub events: Vec<NewEvent<'a>>,
 }
 
+/// A message that has its place already.
+#[derive(Clone, Debug)]
+pub struct Import {
+    /// The server makes one if there is none.
+    pub id: Option<MessageId>,
+    pub stream: String,
+    pub kind: String,
+    pub position: u64,
+    pub global: u64,
+    /// JSON, without white space between its parts, as is the metadata.
+    pub data: String,
+    pub metadata: Option<String>,
+    pub time: Micros,
+}
+
 /// Where the messages of an [`Append`] are: one behind the other, in their stream and in the namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
@@ -178,6 +193,12 @@ pub trait Namespace: Send + Sync + 'static {
     /// Stores all of it or nothing; each stream comes once. When it returns the messages are as durable as the store
     /// promises, and every read has them.
     fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>>;
+
+    /// Stores messages in the places that they say, all of them or none. Durable when it returns, as with `append`.
+    fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>>;
+
+    /// Removes all messages; the next has the first global position.
+    fn clear(&self) -> BoxFuture<'_, Result<()>>;
 
     /// Without messages: -1.
     fn version<'a>(&'a self, stream: &'a str) -> BoxFuture<'a, Result<i64>>;

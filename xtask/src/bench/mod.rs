@@ -6,6 +6,7 @@
 mod collect;
 #[path = "../../../crates/log/benches/support/environment.rs"]
 mod environment;
+mod events;
 mod queue;
 mod report;
 mod tags;
@@ -49,7 +50,7 @@ const FULL: Effort = Effort {
 pub fn run(arguments: &[&str]) -> Result<()> {
     let mut words = arguments.iter().copied();
     let Some(name) = words.next() else {
-        bail!("which benchmark? valid: collect, tags, queue")
+        bail!("which benchmark? valid: collect, tags, queue, events")
     };
     let (mut effort, mut json, mut only) = (FULL, None, None);
     while let Some(word) = words.next() {
@@ -59,11 +60,11 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                 Some(file) => json = Some(file),
                 None => bail!("--json takes a file"),
             },
-            "--only" if name == "queue" => match words.next() {
+            "--only" if matches!(name, "queue" | "events") => match words.next() {
                 Some(word) => only = Some(word),
                 None => bail!("--only takes a word that the names of the rows have"),
             },
-            other => bail!("unknown option {other}; valid: --quick, --json FILE, and of queue --only WORD"),
+            other => bail!("unknown option {other}; valid: --quick, --json FILE, and of queue and events --only WORD"),
         }
     }
     // Where the binary under test has its data.
@@ -75,7 +76,11 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             folder = environment::bench_folder();
             queue::run(effort, only)?
         }
-        other => bail!("unknown benchmark {other}; valid: collect, tags, queue"),
+        "events" => {
+            folder = environment::bench_folder();
+            events::run(effort, only)?
+        }
+        other => bail!("unknown benchmark {other}; valid: collect, tags, queue, events"),
     };
     if let Some(file) = json {
         report::write_json(name, &rows, &folder, file)?;

@@ -114,6 +114,14 @@ impl Entry {
 }
 
 impl Index {
+    /// Of a partition whose next offset this is, and that has no messages.
+    pub fn from_offset(next_offset: Offset) -> Index {
+        Index {
+            next_offset,
+            ..Index::default()
+        }
+    }
+
     pub fn add(&mut self, entry: Entry) {
         let category = names::category(&entry.stream);
         if !self.categories.contains_key(category) {
@@ -239,6 +247,22 @@ impl Index {
         self.categories
             .values_mut()
             .for_each(|category| category.messages.sort());
+    }
+
+    /// Whether some message has this global position. In order, as after [`Index::sort`].
+    pub fn has_global(&self, global: u64) -> bool {
+        let all = &self.all.messages;
+        all.binary_search_by_key(&global, |message| message.global).is_ok()
+    }
+
+    pub fn has_position(&self, stream: &str, position: u64) -> bool {
+        let stream = self.streams.get(stream);
+        stream.is_some_and(|stream| {
+            let messages = &stream.messages;
+            messages
+                .binary_search_by_key(&position, |message| message.position)
+                .is_ok()
+        })
     }
 
     pub fn counts(&self) -> (u64, u64, Option<Micros>) {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, Records, Unit};
 use tokio::sync::{Notify, watch};
@@ -18,7 +18,7 @@ use crate::event::{EventRef, IdRef, Stored};
 use crate::id::MessageId;
 use crate::store::{
     APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, BoxFuture, CategoryInfo, CategoryRead,
-    Direction, From, Namespace, NamespaceInfo, Page, StreamInfo, StreamRead,
+    Direction, From, Import, Namespace, NamespaceInfo, Page, StreamInfo, StreamRead,
 };
 
 /// Messages looked up at once.
@@ -46,17 +46,19 @@ pub(crate) struct About {
 
 pub(crate) struct EmbeddedNamespace {
     about: About,
-    partition: PartitionId,
-    log: Arc<dyn Log>,
+    pub(super) partition: PartitionId,
+    pub(super) log: Arc<dyn Log>,
     /// The log is.
     in_memory: bool,
-    clock: Clock,
-    sequencer: Mutex<Sequencer>,
+    pub(super) clock: Clock,
+    pub(super) sequencer: Mutex<Sequencer>,
     /// Taken while the sequencer is held, never the other way round.
-    index: RwLock<Index>,
+    pub(super) index: RwLock<Index>,
     /// It is known of another submission what became of it.
-    ended: Notify,
-    visible: watch::Sender<u64>,
+    pub(super) ended: Notify,
+    /// Held by the one import that is done at a time.
+    pub(super) importing: tokio::sync::Mutex<()>,
+    pub(super) visible: watch::Sender<u64>,
 }
 
 /// What came of looking whether an append may be done.
@@ -82,6 +84,7 @@ impl EmbeddedNamespace {
             sequencer: Mutex::new(Sequencer::new(&index)),
             index: RwLock::new(index),
             ended: Notify::new(),
+            importing: tokio::sync::Mutex::default(),
             visible,
         }
     }
@@ -194,12 +197,16 @@ impl EmbeddedNamespace {
         drop(index);
         let unit = Unit::of(self.partition, records.expecting(first_offset));
         sequencer.submitted(entries, streams, ids);
+        Ok(Looked::Submitted(self.begin(sequencer, unit), places))
+    }
+
+    /// Hands to the log what was just numbered, before anything else is: what is submitted first is stored first.
+    pub(super) fn begin(self: &Arc<Self>, sequencer: MutexGuard<'_, Sequencer>, unit: Unit) -> Submitted {
         let log = self.log.clone();
         let mut submitted = Submitted {
             namespace: Some(self.clone()),
             stored: Box::pin(async move { log.append(unit, None).await.map(drop) }),
         };
-        // Before the next is numbered: what is submitted first is stored first.
         let early = submitted.begin();
         drop(sequencer);
         if let Some(early) = early {
@@ -207,7 +214,7 @@ impl EmbeddedNamespace {
             submitted.namespace = None;
             submitted.stored = Box::pin(std::future::ready(early));
         }
-        Ok(Looked::Submitted(submitted, places))
+        submitted
     }
 
     /// It is known what became of a submission.
@@ -418,7 +425,7 @@ fn within_limits(appends: &[Append<'_>]) -> Result<()> {
 }
 
 /// On its way to the log. If nobody waits for it any more, it is brought to its end all the same.
-struct Submitted {
+pub(super) struct Submitted {
     /// `None` once its end is known.
     namespace: Option<Arc<EmbeddedNamespace>>,
     stored: Pin<Box<dyn Future<Output = std::result::Result<(), LogError>> + Send>>,
@@ -468,6 +475,14 @@ impl Namespace for Arc<EmbeddedNamespace> {
 
     fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>> {
         Box::pin(self.append_all(appends))
+    }
+
+    fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.import_batch(batch))
+    }
+
+    fn clear(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.remove_all())
     }
 
     fn version<'a>(&'a self, stream: &'a str) -> BoxFuture<'a, Result<i64>> {

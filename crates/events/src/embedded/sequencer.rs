@@ -26,6 +26,8 @@ pub(crate) struct Sequencer {
     outstanding: usize,
     /// One was refused: nothing is numbered before it is known of all.
     refused: bool,
+    /// Somebody waits for what is on its way, and wants nothing to follow it.
+    holds: usize,
     chance: Chance,
 }
 
@@ -58,7 +60,35 @@ impl Sequencer {
 
     /// Whether messages may be numbered now.
     pub fn is_open(&self) -> bool {
-        !self.refused
+        !self.refused && self.holds == 0
+    }
+
+    /// Nothing is numbered until that is released.
+    pub fn hold(&mut self) {
+        self.holds += 1;
+    }
+
+    pub fn release(&mut self) {
+        self.holds -= 1;
+    }
+
+    /// Whether it is known of all what became of it, and all that is stored is indexed.
+    pub fn is_settled(&self) -> bool {
+        self.outstanding == 0 && self.pending.is_empty()
+    }
+
+    /// Messages with places of their own are on their way, while nothing else is.
+    pub fn submitted_import(&mut self, entries: Vec<Entry>) {
+        let last = entries.iter().map(|entry| entry.global).max().unwrap_or(0);
+        self.next_offset += entries.len() as u64;
+        self.next_global = self.next_global.max(last + 1);
+        self.pending.push_back(Pending { entries });
+        self.outstanding += 1;
+    }
+
+    /// Nothing is left, and what comes begins anew.
+    pub fn cleared(&mut self) {
+        self.next_global = 1;
     }
 
     /// The version with what is pending, and whether something is.

@@ -1,0 +1,288 @@
+//! `bench events`: the event store as a server of its own, under the load of the reference system's profile and under writers
+//! alone. The load is in this process, through real sockets with keep-alive, one request at a time on each.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tempfile::TempDir;
+
+use super::Effort;
+use super::environment;
+use super::report::{self, Row};
+use super::under_test::Costs;
+use crate::shell::build_binary;
+
+const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
+/// As in the reference system's profile: streams of one category, shared by all connections; so many writes for a read;
+/// bytes of a write; messages of a read.
+const STREAMS: u64 = 100;
+const WRITES_PER_READ: u64 = 10;
+const BODY: usize = 299;
+const READ: usize = 10;
+const BATCH: usize = 1000;
+
+/// What a connection does.
+#[derive(Clone, Copy)]
+enum Load {
+    Mix,
+    Write,
+    Batch,
+}
+
+/// Name, durability, connections, load.
+const ROWS: [(&str, &str, usize, Load); 8] = [
+    ("load_mix_memory", "memory", 10, Load::Mix),
+    ("load_mix_os", "os", 10, Load::Mix),
+    ("load_mix_fsync", "fsync", 10, Load::Mix),
+    ("write_fsync_1", "fsync", 1, Load::Write),
+    ("write_fsync_10", "fsync", 10, Load::Write),
+    ("write_fsync_100", "fsync", 100, Load::Write),
+    ("write_fsync_1000", "fsync", 1000, Load::Write),
+    ("batch_append_fsync", "fsync", 4, Load::Batch),
+];
+
+pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
+    let binary = build_binary()?;
+    let wanted = |name: &str| only.is_none_or(|word| name.contains(word));
+    let mut rows = Vec::new();
+    for (name, durability, connections, load) in ROWS.into_iter().filter(|(name, ..)| wanted(name)) {
+        println!("measuring {name}");
+        rows.push(measure(&binary, name, durability, connections, load, effort)?);
+    }
+    println!(
+        "\nload_mix: {WRITES_PER_READ} writes of {BODY} bytes for a read of {READ} messages, {STREAMS} streams; batch_append: \
+         one op is one of {BATCH} messages; {:.0} s each; CPU, bytes and allocs are the server's",
+        effort.seconds()
+    );
+    report::print("events", &rows, &environment::bench_folder());
+    Ok(rows)
+}
+
+/// `thalweg events serve`, in a folder of its own.
+struct Server {
+    child: Child,
+    port: u16,
+    _folder: TempDir,
+}
+
+impl Server {
+    fn start(binary: &Path, durability: &str) -> Result<Server> {
+        let below = environment::bench_folder();
+        if let Some(refused) = environment::refused(&below) {
+            bail!(refused);
+        }
+        std::fs::create_dir_all(&below)?;
+        let folder = tempfile::tempdir_in(&below)?;
+        let mut command = Command::new(binary);
+        command.args(["events", "serve", "--port=0", "--token", TOKEN, "--min-free=0"]);
+        match durability {
+            "memory" => command.arg("--test-mode"),
+            mode => command.args(["--data-dir=data", "--durability", mode]),
+        };
+        let mut child = command.current_dir(folder.path()).stderr(Stdio::piped()).spawn()?;
+        let mut log = BufReader::new(child.stderr.take().context("no log")?);
+        let (mut line, mut all) = (String::new(), String::new());
+        let port = loop {
+            line.clear();
+            ensure!(log.read_line(&mut line)? > 0, "the server did not start:\n{all}");
+            all.push_str(&line);
+            let address = line
+                .split("address=")
+                .nth(1)
+                .and_then(|rest| rest.split_whitespace().next());
+            if let Some(port) = address.and_then(|address| address.rsplit(':').next()) {
+                break port.parse()?;
+            }
+        };
+        // Nobody reads on: what it says would stop it.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Ok(Server {
+            child,
+            port,
+            _folder: folder,
+        })
+    }
+
+    fn costs(&self) -> Result<Costs> {
+        let url = format!("http://127.0.0.1:{}/metrics", self.port);
+        let text = ureq::get(url).call()?.body_mut().read_to_string()?;
+        let value = |name: &str| -> f64 {
+            let line = text
+                .lines()
+                .find(|line| line.starts_with(name) && line.as_bytes().get(name.len()) == Some(&b' '));
+            line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+                .unwrap_or(f64::NAN)
+        };
+        Ok(Costs {
+            cpu_seconds: value("process_cpu_seconds_total"),
+            bytes: value("thalweg_process_allocated_bytes_total"),
+            allocations: value("thalweg_process_allocations_total"),
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection that is kept, with as little of its own as may be: the machine is the server's.
+struct Connection {
+    stream: BufReader<TcpStream>,
+    line: String,
+    body: Vec<u8>,
+}
+
+impl Connection {
+    fn open(port: u16) -> Result<Connection> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        Ok(Connection {
+            stream: BufReader::new(stream),
+            line: String::new(),
+            body: Vec::new(),
+        })
+    }
+
+    fn call(&mut self, request: &[u8]) -> Result<()> {
+        self.stream.get_mut().write_all(request)?;
+        let (mut len, mut is_ok) = (0, false);
+        loop {
+            self.line.clear();
+            ensure!(
+                self.stream.read_line(&mut self.line)? > 0,
+                "the server has closed a connection"
+            );
+            is_ok |= self.line.starts_with("HTTP/1.1 200 ");
+            if let Some(value) = self.line.strip_prefix("content-length: ") {
+                len = value.trim().parse()?;
+            }
+            if self.line == "\r\n" {
+                break;
+            }
+        }
+        self.body.resize(len, 0);
+        self.stream.read_exact(&mut self.body)?;
+        ensure!(is_ok, "refused: {}", String::from_utf8_lossy(&self.body));
+        Ok(())
+    }
+}
+
+fn request(body: &str) -> Vec<u8> {
+    let head = format!(
+        "POST /rpc HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body.as_bytes()].concat()
+}
+
+/// Requests for each stream, made before the time runs.
+struct Requests {
+    writes: Vec<Vec<u8>>,
+    reads: Vec<Vec<u8>>,
+    batches: Vec<Vec<u8>>,
+}
+
+impl Requests {
+    fn new() -> Requests {
+        let names = || (0..STREAMS).map(|n| format!("account-{n}"));
+        let message = |len: usize| {
+            let text = "x".repeat(len.saturating_sub(46));
+            format!(r#"{{"type":"Deposited","data":{{"amount":12345,"text":"{text}"}}}}"#)
+        };
+        let write = |name: String| {
+            let frame = format!(r#"["stream.write","{name}",]"#).len();
+            request(&format!(r#"["stream.write","{name}",{}]"#, message(BODY - frame)))
+        };
+        let batch = |name: String| {
+            let messages = vec![message(256); BATCH].join(",");
+            request(&format!(r#"["stream.append","{name}",[{messages}]]"#))
+        };
+        let read = |name: String| request(&format!(r#"["stream.get","{name}",{{"batchSize":{READ}}}]"#));
+        Requests {
+            writes: names().map(write).collect(),
+            reads: names().map(read).collect(),
+            batches: names().take(4).map(batch).collect(),
+        }
+    }
+}
+
+fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load: Load, effort: Effort) -> Result<Row> {
+    let server = Server::start(binary, durability)?;
+    let requests = Requests::new();
+    let (stop, counting, done) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+    let worker = |number: usize| -> Result<Vec<u32>> {
+        let (mut connection, mut times) = (Connection::open(server.port)?, Vec::new());
+        let mut n = number as u64;
+        while !stop.load(Relaxed) {
+            n += 1;
+            let pick = |all: &'_ Vec<Vec<u8>>| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize % all.len();
+            let (request, ops) = match load {
+                Load::Mix if n.is_multiple_of(WRITES_PER_READ + 1) => (requests.reads.get(pick(&requests.reads)), 1),
+                Load::Mix | Load::Write => (requests.writes.get(pick(&requests.writes)), 1),
+                Load::Batch => (requests.batches.get(pick(&requests.batches)), BATCH as u64),
+            };
+            let began = Instant::now();
+            connection.call(request.context("no request")?)?;
+            done.fetch_add(ops, Relaxed);
+            if counting.load(Relaxed) {
+                times.push(u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX));
+            }
+        }
+        Ok(times)
+    };
+    std::thread::scope(|scope| -> Result<Row> {
+        let worker = &worker;
+        let workers: Vec<_> = (0..connections)
+            .map(|number| {
+                let thread = std::thread::Builder::new().stack_size(128 << 10);
+                thread.spawn_scoped(scope, move || worker(number))
+            })
+            .collect::<std::io::Result<_>>()?;
+        std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
+        let begun = (server.costs()?, done.load(Relaxed), Instant::now());
+        counting.store(true, Relaxed);
+        std::thread::sleep(Duration::from_secs_f64(effort.seconds()));
+        let (seconds, ops) = (begun.2.elapsed().as_secs_f64(), (done.load(Relaxed) - begun.1) as f64);
+        let (after, before) = (server.costs()?, begun.0);
+        stop.store(true, Relaxed);
+        let mut times: Vec<u32> = Vec::new();
+        for worker in workers {
+            let ended = worker
+                .join()
+                .map_err(|_| anyhow::anyhow!("a connection's thread has died"))?;
+            times.extend(ended?);
+        }
+        times.sort_unstable();
+        ensure!(ops > 0.0 && !times.is_empty(), "{name}: nothing was done in the time");
+        let at = |part: f64| {
+            times
+                .get((times.len() as f64 * part) as usize)
+                .map(|nanos| f64::from(*nanos))
+        };
+        let more = [
+            ("p999_ns", at(0.999)),
+            ("seconds", Some(seconds)),
+            ("connections", Some(connections as f64)),
+        ];
+        let more = more.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        Ok(Row {
+            name: name.to_owned(),
+            ops_per_second: ops / seconds,
+            wall_ns_per_op: seconds * 1e9 / ops,
+            cpu_ns_per_op: (after.cpu_seconds - before.cpu_seconds) * 1e9 / ops,
+            bytes_per_op: (after.bytes - before.bytes) / ops,
+            allocs_per_op: (after.allocations - before.allocations) / ops,
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            more: more.chain([("durability".to_owned(), durability.into())]).collect(),
+        })
+    })
+}
