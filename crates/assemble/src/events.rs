@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use thalweg_console::{Console, Limits, Running};
 use thalweg_events::{
-    DEFAULT, EmbeddedStore, EventsError, EventsOptions, NewNamespace, Scopes, Store, Token, new_token,
+    DEFAULT, EmbeddedStore, EventsError, EventsOptions, NewNamespace, NewToken, Scopes, Store, Token, new_token,
 };
 use thalweg_events_api::{EventsApiOptions, Server};
 use thalweg_log::disk::Ram;
@@ -209,7 +209,13 @@ async fn make_default(store: &dyn Store, given: Option<Token>) -> Result<Option<
     match store.namespace(DEFAULT).await {
         Ok(_) => {
             if let Some(token) = given {
-                store.admit(&token, Scopes::ALL).await?;
+                let token = NewToken {
+                    digest: *token.digest(),
+                    scopes: Scopes::ALL,
+                    description: "Given at the start".to_owned(),
+                    expires_at: None,
+                };
+                store.create_token(DEFAULT, token).await?;
             }
             Ok(None)
         }

@@ -120,6 +120,7 @@ impl From<EventsError> for Problem {
                     ..of(StatusCode::CONFLICT, "MESSAGE_ID_CONFLICT")
                 }
             }
+            EventsError::StreamDeleted(_) => of(StatusCode::CONFLICT, "STREAM_DELETED"),
             EventsError::Taken { .. } => of(StatusCode::CONFLICT, "POSITION_EXISTS"),
             EventsError::Unavailable(_) => of(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
             EventsError::Storage(_) | EventsError::Damaged(_) => of(StatusCode::INTERNAL_SERVER_ERROR, "BACKEND_ERROR"),

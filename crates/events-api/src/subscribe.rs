@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCod
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::names::Member;
-use thalweg_events::{CategoryRead, Direction, From, Namespace, Page, Stored, StreamRead};
+use thalweg_events::{CategoryRead, Direction, From, Namespace, Page, Stored, StreamRead, Visible};
 use tokio::sync::watch;
 
 use crate::auth::{Need, authenticate};
@@ -40,7 +40,7 @@ struct Subscription {
     correlation: Option<String>,
     /// Whole messages, not pokes.
     data: bool,
-    visible: watch::Receiver<u64>,
+    visible: watch::Receiver<Visible>,
     /// Read and not told yet.
     read: VecDeque<Stored>,
     /// There is more to read behind that.
@@ -141,7 +141,7 @@ async fn subscribe(server: &Arc<Server>, request: &Parts) -> std::result::Result
     caller.may(Need::Read)?;
     let namespace = caller.namespace()?.clone();
     let mut visible = namespace.watch();
-    let last = *visible.borrow_and_update();
+    let last = visible.borrow_and_update().last;
     let resumed = last_event_id(&request.headers, value("lastEventId"));
     let of = match (stream, category) {
         (Some(stream), _) => Of::Stream(stream),
@@ -195,7 +195,7 @@ impl Subscription {
             }
             if self.more {
                 // What is stored from here on is seen as a change.
-                let seen = *self.visible.borrow_and_update();
+                let seen = self.visible.borrow_and_update().last;
                 if let Err(problem) = self.read_on(seen).await {
                     tracing::warn!(
                         namespace = self.namespace.name(),

@@ -23,6 +23,8 @@ pub enum EventsError {
     },
     #[error("Message id '{id}' already exists")]
     IdConflict { id: String, stream: String, position: u64 },
+    #[error("Stream '{0}' is deleted")]
+    StreamDeleted(String),
     #[error("append exceeds {0}")]
     TooLarge(&'static str),
     /// A place or an id that a message to be imported has is another's. Nothing of its batch is stored.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use thalweg_log::Micros;
 use tokio::sync::watch;
 
@@ -197,10 +198,10 @@ pub trait Namespace: Send + Sync + 'static {
     /// Stores messages in the places that they say, all of them or none. Durable when it returns, as with `append`.
     fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>>;
 
-    /// Removes all messages; the next has the first global position.
+    /// Removes all messages, but no document; the next has the first global position. Durable when it returns.
     fn clear(&self) -> BoxFuture<'_, Result<()>>;
 
-    /// Without messages: -1.
+    /// Of the last message that was ever stored in it, hidden or not; -1 if there was none, or the stream is deleted for good.
     fn version<'a>(&'a self, stream: &'a str) -> BoxFuture<'a, Result<i64>>;
 
     fn read_stream<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<Page>>;
@@ -220,8 +221,75 @@ pub trait Namespace: Send + Sync + 'static {
     /// In byte order.
     fn categories(&self) -> BoxFuture<'_, Result<Vec<CategoryInfo>>>;
 
-    /// The last global position that can be read, 0 at first; ends when the namespace is deleted.
-    fn watch(&self) -> watch::Receiver<u64>;
+    /// Hides all messages of a stream, whose next message follows the last one all the same. `tombstone`: no message is ever
+    /// stored in it again. Durable when it returns.
+    fn delete_stream<'a>(&'a self, stream: &'a str, expected: Expected, tombstone: bool) -> BoxFuture<'a, Result<()>>;
+
+    /// `None`: all is kept. Durable when it returns; from then on every read and count obeys it.
+    fn set_retention<'a>(&'a self, of: RetentionOf<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>>;
+
+    fn retention<'a>(&'a self, of: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>>;
+
+    fn document<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Document>>>;
+
+    /// Stores a document, or with `None` removes it, if its revision is the expected one: 0 where there is none. Durable when
+    /// it returns; returns the new revision, or `None` if somebody was faster.
+    fn put_document<'a>(
+        &'a self,
+        name: &'a str,
+        content: Option<&'a [u8]>,
+        expected: u64,
+    ) -> BoxFuture<'a, Result<Option<u64>>>;
+
+    /// Names of documents in byte order, those with the prefix and behind the cursor.
+    fn documents<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<String>>>;
+
+    /// What can be read; ends when the namespace is deleted.
+    fn watch(&self) -> watch::Receiver<Visible>;
+}
+
+/// Something small that a namespace keeps beside its messages: a snapshot, how far a subscription is. Its name says whose it
+/// is: `snapshot/order-42`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    pub content: Bytes,
+    /// From 1, and larger with each change of this document.
+    pub revision: u64,
+}
+
+/// Bytes of a document, and of its name.
+pub const DOCUMENT_BYTES_MAX: usize = 24 << 20;
+pub const DOCUMENT_NAME_BYTES_MAX: usize = 1100;
+
+/// How far a namespace can be read. Every change of it is told, also one that leaves the last position where it is, as when a
+/// message is imported below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visible {
+    /// The last global position, 0 at first.
+    pub last: u64,
+    /// Larger with each change.
+    pub change: u64,
+    /// How often all messages were removed, after which positions begin anew.
+    pub cleared: u64,
+}
+
+/// Which messages of a stream can be read. What several parts of it would hide is hidden.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Retention {
+    /// Those that are older are hidden, in microseconds.
+    pub max_age: Option<Micros>,
+    /// The newest ones.
+    pub max_count: Option<u64>,
+    /// Those from this position on.
+    pub truncate_before: Option<u64>,
+}
+
+/// What a rule is of. That of a stream stands in place of its category's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetentionOf<'a> {
+    Stream(&'a str),
+    /// Of each stream of the category.
+    Category(&'a str),
 }
 
 /// A namespace to be made.
@@ -261,6 +329,9 @@ impl Scopes {
 pub struct Grant {
     pub namespace: Arc<dyn Namespace>,
     pub scopes: Scopes,
+    pub expires_at: Option<Micros>,
+    /// Ends when the token is revoked, or its namespace deleted.
+    pub valid: watch::Receiver<()>,
 }
 
 /// Whether writes are taken, and if not, why.
@@ -294,6 +365,62 @@ pub trait Store: Send + Sync + 'static {
     /// What the token allows; `None` if it is not valid. Takes as long whatever is wrong with it.
     fn authorize<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<Grant>>>;
 
-    /// Has a token valid from now on.
-    fn admit<'a>(&'a self, token: &'a Token, scopes: Scopes) -> BoxFuture<'a, Result<()>>;
+    /// Has one more token valid from now on, or, if its digest is known already, with these scopes. Durable when it returns.
+    fn create_token<'a>(&'a self, namespace: &'a str, token: NewToken) -> BoxFuture<'a, Result<TokenInfo>>;
+
+    /// The valid ones of a namespace, oldest first.
+    fn tokens<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<TokenInfo>>>;
+
+    /// From when it returns nothing is granted for the token. `false` if there is none with this id.
+    fn revoke_token<'a>(&'a self, namespace: &'a str, id: &'a str) -> BoxFuture<'a, Result<bool>>;
+
+    /// Frees the space of what no reader sees any more.
+    fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>>;
+
+    /// Reads everything and compares it with what its indexes and checksums say.
+    fn verify(&self) -> BoxFuture<'_, Result<Verified>>;
+}
+
+/// A token to be made valid.
+#[derive(Clone, Debug)]
+pub struct NewToken {
+    pub digest: TokenDigest,
+    pub scopes: Scopes,
+    pub description: String,
+    pub expires_at: Option<Micros>,
+}
+
+/// What is told of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenInfo {
+    /// By which it is revoked; says nothing of its text.
+    pub id: String,
+    pub scopes: Scopes,
+    pub description: String,
+    pub created_at: Micros,
+    pub expires_at: Option<Micros>,
+}
+
+/// What was freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scavenged {
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+/// What was found when everything was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    pub messages: u64,
+    pub bytes: u64,
+    /// The first of each kind in each namespace.
+    pub faults: Vec<Fault>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub namespace: String,
+    /// Of the log, or the global position where there is none.
+    pub offset: u64,
+    pub what: String,
 }

@@ -93,7 +93,9 @@ impl EmbeddedNamespace {
         let mut sequencer = self.sequencer.lock();
         sequencer.cleared();
         *self.index.write() = Index::from_offset(next);
-        self.visible.send_replace(0);
+        self.visible.send_modify(|visible| {
+            (visible.last, visible.change, visible.cleared) = (0, visible.change + 1, visible.cleared + 1);
+        });
         Ok(())
     }
 }

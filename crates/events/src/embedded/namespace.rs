@@ -18,7 +18,8 @@ use crate::event::{EventRef, IdRef, Stored};
 use crate::id::MessageId;
 use crate::store::{
     APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, BoxFuture, CategoryInfo, CategoryRead,
-    Direction, From, Import, Namespace, NamespaceInfo, Page, StreamInfo, StreamRead,
+    Direction, Document, Expected, From, Import, Namespace, NamespaceInfo, Page, Retention, RetentionOf, StreamInfo,
+    StreamRead, Visible,
 };
 
 /// Messages looked up at once.
@@ -58,7 +59,7 @@ pub(crate) struct EmbeddedNamespace {
     pub(super) ended: Notify,
     /// Held by the one import that is done at a time.
     pub(super) importing: tokio::sync::Mutex<()>,
-    pub(super) visible: watch::Sender<u64>,
+    pub(super) visible: watch::Sender<Visible>,
 }
 
 /// What came of looking whether an append may be done.
@@ -74,7 +75,10 @@ enum Looked {
 impl EmbeddedNamespace {
     /// With an index of all that is in the partition.
     pub fn new(about: About, partition: PartitionId, place: &Place, index: Index) -> Self {
-        let (visible, _) = watch::channel(index.last_global);
+        let (visible, _) = watch::channel(Visible {
+            last: index.last_global,
+            ..Visible::default()
+        });
         EmbeddedNamespace {
             about,
             partition,
@@ -230,7 +234,7 @@ impl EmbeddedNamespace {
         let last = index.last_global;
         drop((index, sequencer));
         self.visible
-            .send_if_modified(|visible| std::mem::replace(visible, last) != last);
+            .send_modify(|visible| (visible.last, visible.change) = (last, visible.change + 1));
         self.ended.notify_waiters();
     }
 
@@ -468,6 +472,10 @@ impl Drop for Submitted {
     }
 }
 
+pub(crate) fn not_yet<T: Send + 'static>() -> BoxFuture<'static, Result<T>> {
+    Box::pin(std::future::ready(Err(EventsError::Unavailable("not yet".to_owned()))))
+}
+
 impl Namespace for Arc<EmbeddedNamespace> {
     fn name(&self) -> &str {
         &self.about.name
@@ -540,7 +548,31 @@ impl Namespace for Arc<EmbeddedNamespace> {
         Box::pin(std::future::ready(Ok(found)))
     }
 
-    fn watch(&self) -> watch::Receiver<u64> {
+    fn delete_stream<'a>(&'a self, _: &'a str, _: Expected, _: bool) -> BoxFuture<'a, Result<()>> {
+        not_yet()
+    }
+
+    fn set_retention<'a>(&'a self, _: RetentionOf<'a>, _: Option<Retention>) -> BoxFuture<'a, Result<()>> {
+        not_yet()
+    }
+
+    fn retention<'a>(&'a self, _: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
+        not_yet()
+    }
+
+    fn document<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<Document>>> {
+        not_yet()
+    }
+
+    fn put_document<'a>(&'a self, _: &'a str, _: Option<&'a [u8]>, _: u64) -> BoxFuture<'a, Result<Option<u64>>> {
+        not_yet()
+    }
+
+    fn documents<'a>(&'a self, _: &'a str, _: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<String>>> {
+        not_yet()
+    }
+
+    fn watch(&self) -> watch::Receiver<Visible> {
         self.visible.subscribe()
     }
 }
