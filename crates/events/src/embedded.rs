@@ -1,26 +1,36 @@
-//! The store on the durable log: a partition for each namespace, and one for the catalogue of them.
+//! The store on the durable log: a partition for each namespace, and one for the catalogue of them. What is derived from the
+//! log lies in a folder of its own.
 
+mod append;
 mod catalog;
+mod hidden;
 mod import;
 mod index;
 mod namespace;
+mod pages;
 mod reader;
+mod record;
+mod replay;
 mod sequencer;
+#[cfg(test)]
+mod tests;
+mod upkeep;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use thalweg_log::format::frame::Kind;
-use thalweg_log::format::record::records;
-use thalweg_log::{Durability, Log, LogStatus, PartitionId, ReadWant};
+use thalweg_log::disk::Disk;
+use thalweg_log::{Durability, Log, LogStatus};
+use tokio::sync::watch;
 
 use catalog::{Admitted, Catalog, Change, Named};
-use index::{Entry, Index};
-use namespace::{About, EmbeddedNamespace, Place, not_yet};
+use index::{Index, Shelf};
+use namespace::{About, EmbeddedNamespace, Place};
+
+pub use index::Sizes as IndexSizes;
 
 use crate::error::{EventsError, Result};
-use crate::event::EventRef;
 use crate::store::{
     BoxFuture, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged, Scopes, Store, TokenInfo,
     Verified,
@@ -28,10 +38,14 @@ use crate::store::{
 use crate::time;
 use crate::token::Token;
 
-/// Bytes read at once while an index is built.
-const READ: usize = 4 << 20;
+/// The namespace that always exists.
+pub const DEFAULT: &str = "default";
 
 pub struct EmbeddedStore {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
     place: Place,
     durability: Durability,
     namespaces: RwLock<HashMap<String, Opened>>,
@@ -41,117 +55,218 @@ pub struct EmbeddedStore {
 
 #[derive(Clone)]
 struct Opened {
-    number: u32,
     namespace: Arc<EmbeddedNamespace>,
     /// The same.
     shown: Arc<dyn Namespace>,
-    tokens: Arc<Vec<Admitted>>,
+    tokens: Arc<Vec<Live>>,
+}
+
+/// A token, and who is told when it is valid no more.
+#[derive(Clone)]
+struct Live {
+    admitted: Admitted,
+    valid: Arc<watch::Sender<()>>,
 }
 
 pub struct EventsOptions {
     pub durability: Durability,
     /// The log is in memory.
     pub in_memory: bool,
+    /// For what is derived from the log; `None`: that stays in memory.
+    pub indexes: Option<Arc<dyn Disk>>,
+    /// Bytes of memory for the indexes.
+    pub index_memory: usize,
 }
 
 impl EmbeddedStore {
-    /// With all namespaces that the log has.
+    /// With all namespaces that the log has. Must be called on a runtime.
     pub async fn open(log: Arc<dyn Log>, options: EventsOptions) -> Result<EmbeddedStore> {
+        let shelf = Shelf::open(options.indexes, log.id(), options.index_memory);
+        let shelf = shelf.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
         let place = Place {
             log: log.clone(),
             in_memory: options.in_memory,
             clock: Arc::new(time::now),
+            shelf: Arc::new(shelf),
         };
-        let durability = options.durability;
-        let (catalog, known) = Catalog::open(log.clone(), durability).await?;
-        catalog.settle(&known, durability).await?;
-        let mut namespaces = HashMap::new();
-        for named in known {
-            let (own, id) = (log.clone(), catalog::partition(named.number));
-            let index = tokio::task::spawn_blocking(move || read_index(own.as_ref(), id)).await;
-            let index = index.map_err(|_| EventsError::Unavailable("the index was not built".to_owned()))??;
-            let opened = Opened::new(named, &place, index);
-            namespaces.insert(opened.namespace.about().name.clone(), opened);
-        }
-        Ok(EmbeddedStore {
+        let (catalog, known) = Catalog::open(log, options.durability).await?;
+        let opened = {
+            let place = place.clone();
+            let replayed = tokio::task::spawn_blocking(move || replay::all(&place, known)).await;
+            replayed.unwrap_or_else(|_| Err(EventsError::Unavailable("the indexes were not built".to_owned())))?
+        };
+        let namespaces = opened.into_iter().map(|opened| (opened.namespace.about().name.clone(), opened));
+        let inner = Arc::new(Inner {
             place,
-            durability,
-            namespaces: RwLock::new(namespaces),
+            durability: options.durability,
+            namespaces: RwLock::new(namespaces.collect()),
             catalog: tokio::sync::Mutex::new(catalog),
-        })
+        });
+        upkeep::start(&inner);
+        Ok(EmbeddedStore { inner })
     }
 
+    pub fn index_sizes(&self) -> IndexSizes {
+        self.inner.place.shelf.sizes()
+    }
+
+    /// Writes what is in memory of the indexes as a table, which is done by itself when there is enough of it. Returns
+    /// when it is written.
+    pub async fn flush_indexes(&self) -> Result<()> {
+        let inner = self.inner.clone();
+        let flushed = tokio::task::spawn_blocking(move || upkeep::flush_all(&inner)).await;
+        flushed.unwrap_or_else(|_| Err(EventsError::Unavailable("it was given up".to_owned())))
+    }
+}
+
+impl Inner {
     fn opened(&self, name: &str) -> Result<Opened> {
         let found = self.namespaces.read().get(name).cloned();
         found.ok_or_else(|| EventsError::NamespaceNotFound(name.to_owned()))
     }
 
-    async fn create_namespace(&self, new: NewNamespace) -> Result<NamespaceInfo> {
+    fn now(&self) -> i64 {
+        (self.place.clock)()
+    }
+
+    async fn create(self: Arc<Self>, new: NewNamespace) -> Result<NamespaceInfo> {
         let mut catalog = self.catalog.lock().await;
         if self.namespaces.read().contains_key(&new.name) {
             return Err(EventsError::NamespaceExists(new.name));
         }
-        let now = (self.place.clock)();
+        let now = self.now();
+        let number = catalog.new_partition().await?;
+        let first = NewToken {
+            digest: new.digest,
+            scopes: new.scopes,
+            description: "Made with the namespace".to_owned(),
+            expires_at: None,
+        };
         let named = Named {
-            number: catalog.last + 1,
+            number,
             name: new.name,
             description: new.description,
             metadata: new.metadata,
             created_at: now,
-            tokens: vec![Admitted::new(&new.digest, new.scopes)],
+            tokens: vec![Admitted::new(first, now)],
         };
-        catalog.store(&Change::Created(named.clone()), now).await?;
-        self.place
-            .log
-            .create(catalog::partition(named.number), self.durability)
-            .await?;
-        let opened = Opened::new(named, &self.place, Index::default());
+        if let Err(error) = catalog.store(&Change::Created(named.clone()), now).await {
+            let _ = catalog.remove_partition(number).await;
+            return Err(error);
+        }
+        let opened = Opened::new(named, &self.place, Index::new(&self.place.shelf, number));
         let info = opened.namespace.info().await;
         let name = opened.namespace.about().name.clone();
         self.namespaces.write().insert(name, opened);
         info
     }
 
-    async fn delete_namespace(&self, name: &str) -> Result<u64> {
+    async fn delete(self: Arc<Self>, name: String) -> Result<u64> {
         let mut catalog = self.catalog.lock().await;
-        let opened = self.opened(name)?;
+        let opened = self.opened(&name)?;
         if name == DEFAULT {
             return Err(EventsError::NamespaceKept);
         }
-        let number = opened.number;
-        catalog.store(&Change::Removed { number }, (self.place.clock)()).await?;
-        self.namespaces.write().remove(name);
+        // What is being stored is counted, and nothing comes behind it.
+        let held = opened.namespace.hold().await;
         let messages = opened.namespace.info().await?.messages;
-        self.place.log.remove(opened.namespace.partition()).await?;
+        let number = opened.namespace.number;
+        catalog.store(&Change::Removed { number }, self.now()).await?;
+        self.namespaces.write().remove(&name);
+        opened.namespace.gone();
+        drop(held);
+        catalog.remove_partition(number).await?;
         Ok(messages)
     }
 
-    #[allow(dead_code)]
-    async fn admit_token(&self, token: &Token, scopes: Scopes) -> Result<()> {
+    async fn create_token(self: Arc<Self>, namespace: String, token: NewToken) -> Result<TokenInfo> {
         let mut catalog = self.catalog.lock().await;
-        let opened = self.opened(token.namespace())?;
-        if opened
-            .tokens
-            .iter()
-            .any(|known| known.matches(token.digest()) && known.scopes == scopes)
-        {
-            return Ok(());
+        let opened = self.opened(&namespace)?;
+        let number = opened.namespace.number;
+        let same = opened.tokens.iter().find(|live| live.admitted.matches(&token.digest));
+        if let Some(same) = same.filter(|live| {
+            live.admitted.scopes == token.scopes && live.admitted.expires_at == token.expires_at
+        }) {
+            return Ok(same.admitted.info());
         }
-        let admitted = Admitted::new(token.digest(), scopes);
+        let admitted = Admitted::new(token, self.now());
         let change = Change::Admitted {
-            number: opened.number,
+            number,
             token: admitted.clone(),
         };
-        catalog.store(&change, (self.place.clock)()).await?;
-        if let Some(opened) = self.namespaces.write().get_mut(token.namespace()) {
-            Arc::make_mut(&mut opened.tokens).push(admitted);
+        catalog.store(&change, self.now()).await?;
+        let info = admitted.info();
+        self.change_tokens(&namespace, |tokens| {
+            tokens.retain(|live| live.admitted.id != admitted.id);
+            tokens.push(Live::new(admitted));
+        });
+        Ok(info)
+    }
+
+    async fn revoke_token(self: Arc<Self>, namespace: String, id: String) -> Result<bool> {
+        let mut catalog = self.catalog.lock().await;
+        let opened = self.opened(&namespace)?;
+        if !opened.tokens.iter().any(|live| live.admitted.id == id) {
+            return Ok(false);
         }
-        Ok(())
+        let change = Change::Revoked {
+            number: opened.namespace.number,
+            token: id.clone(),
+        };
+        catalog.store(&change, self.now()).await?;
+        drop(opened);
+        self.change_tokens(&namespace, |tokens| tokens.retain(|live| live.admitted.id != id));
+        Ok(true)
+    }
+
+    fn change_tokens(&self, namespace: &str, change: impl FnOnce(&mut Vec<Live>)) {
+        if let Some(opened) = self.namespaces.write().get_mut(namespace) {
+            let mut tokens = Vec::clone(&opened.tokens);
+            change(&mut tokens);
+            opened.tokens = Arc::new(tokens);
+        }
+    }
+
+    fn authorize(&self, token: &Token) -> Option<Grant> {
+        let opened = self.opened(token.namespace()).ok();
+        // Without the namespace as much is compared.
+        let nobody = [Live::new(Admitted::new(
+            NewToken {
+                digest: *token.digest(),
+                scopes: Scopes::default(),
+                description: String::new(),
+                expires_at: None,
+            },
+            0,
+        ))];
+        let tokens = opened.as_ref().map_or(&nobody[..], |opened| &opened.tokens);
+        let mut found = None;
+        for live in tokens {
+            if live.admitted.matches(token.digest()) {
+                found = Some(live);
+            }
+        }
+        let (opened, live) = (opened.as_ref()?, found?);
+        if live.admitted.has_expired(self.now()) {
+            return None;
+        }
+        Some(Grant {
+            namespace: opened.shown.clone(),
+            scopes: live.admitted.scopes,
+            expires_at: live.admitted.expires_at,
+            valid: live.valid.subscribe(),
+        })
     }
 }
 
-/// The namespace that always exists.
-pub const DEFAULT: &str = "default";
+impl Live {
+    fn new(admitted: Admitted) -> Live {
+        Live {
+            admitted,
+            valid: Arc::new(watch::channel(()).0),
+        }
+    }
+}
 
 impl Opened {
     fn new(named: Named, place: &Place, index: Index) -> Opened {
@@ -161,128 +276,92 @@ impl Opened {
             metadata: named.metadata,
             created_at: named.created_at,
         };
-        let partition = catalog::partition(named.number);
-        let namespace = EmbeddedNamespace::new(about, partition, place, index);
-        let namespace = Arc::new(namespace);
+        let namespace = Arc::new(EmbeddedNamespace::new(about, named.number, place, index));
         Opened {
-            number: named.number,
             shown: Arc::new(namespace.clone()),
             namespace,
-            tokens: Arc::new(named.tokens),
+            tokens: Arc::new(named.tokens.into_iter().map(Live::new).collect()),
         }
     }
 }
 
-/// Of all that is in a partition. Blocks.
-fn read_index(log: &dyn Log, id: PartitionId) -> Result<Index> {
-    let mut index = Index::default();
-    let bounds = log.bounds(id)?;
-    let mut from = bounds.first;
-    while from < bounds.next {
-        let want = ReadWant {
-            bytes: READ,
-            synced: false,
-        };
-        let frames = log.read(id, from, want)?;
-        let Some(last) = frames.last() else { break };
-        from = last.header.next();
-        for frame in frames.iter().filter(|frame| frame.header.kind == Kind::Data) {
-            for (record, n) in records(&frame.body).zip(0_u64..) {
-                let damaged =
-                    || EventsError::Damaged(format!("what is at offset {} is no message", frame.header.base + n));
-                let record = record.map_err(|_| damaged())?;
-                let event = EventRef::decode(record.value, record.time).ok_or_else(damaged)?;
-                let offset = frame.header.base + record.delta.map_or(n, u64::from);
-                let stream = index.name(event.stream).unwrap_or_else(|| event.stream.into());
-                index.add(Entry::of(&event, stream, offset));
-            }
-        }
-    }
-    index.next_offset = bounds.next;
-    Ok(index)
+/// Done to its end, whoever waits for it: a client that goes away leaves nothing half done.
+async fn to_its_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|_| Err(EventsError::Unavailable("it was given up".to_owned())))
 }
 
 impl Store for EmbeddedStore {
     fn backend(&self) -> &'static str {
-        if self.place.in_memory { "memory" } else { "log" }
+        if self.inner.place.in_memory { "memory" } else { "log" }
     }
 
     fn durability(&self) -> &'static str {
-        if self.place.in_memory {
+        if self.inner.place.in_memory {
             "memory"
         } else {
-            self.durability.name()
+            self.inner.durability.name()
         }
     }
 
     fn health(&self) -> Health {
-        match self.place.log.status() {
+        match self.inner.place.log.status() {
             LogStatus::Healthy | LogStatus::Degraded(_) => Health::Healthy,
             LogStatus::DiskFull(why) | LogStatus::Poisoned(why) => Health::ReadOnly(why),
         }
     }
 
     fn create(&self, new: NewNamespace) -> BoxFuture<'_, Result<NamespaceInfo>> {
-        Box::pin(self.create_namespace(new))
+        Box::pin(to_its_end(self.inner.clone().create(new)))
     }
 
     fn delete<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<u64>> {
-        Box::pin(self.delete_namespace(name))
+        Box::pin(to_its_end(self.inner.clone().delete(name.to_owned())))
     }
 
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<dyn Namespace>>> {
-        Box::pin(std::future::ready(self.opened(name).map(|opened| opened.shown)))
+        let opened = self.inner.opened(name);
+        Box::pin(std::future::ready(opened.map(|opened| opened.shown)))
     }
 
     fn namespaces(&self) -> BoxFuture<'_, Result<Vec<Arc<dyn Namespace>>>> {
-        let all = self
-            .namespaces
-            .read()
-            .values()
-            .map(|opened| opened.shown.clone())
-            .collect();
+        let namespaces = self.inner.namespaces.read();
+        let all = namespaces.values().map(|opened| opened.shown.clone()).collect();
         Box::pin(std::future::ready(Ok(all)))
     }
 
     fn authorize<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<Grant>>> {
-        let opened = self.opened(token.namespace()).ok();
-        // Without the namespace as much is compared.
-        let nobody = [Admitted::new(token.digest(), Scopes::default())];
-        let tokens = opened.as_ref().map_or(&nobody[..], |opened| &opened.tokens);
-        let mut scopes = Scopes::default();
-        for known in tokens {
-            let matches = known.matches(token.digest());
-            scopes.read |= matches && known.scopes.read;
-            scopes.write |= matches && known.scopes.write;
-            scopes.admin |= matches && known.scopes.admin;
-        }
-        let valid = opened.filter(|_| scopes != Scopes::default());
-        let grant = valid.map(|opened| Grant {
-            namespace: opened.shown,
-            scopes,
-            expires_at: None,
-            valid: tokio::sync::watch::channel(()).1,
+        Box::pin(std::future::ready(Ok(self.inner.authorize(token))))
+    }
+
+    fn create_token<'a>(&'a self, namespace: &'a str, token: NewToken) -> BoxFuture<'a, Result<TokenInfo>> {
+        Box::pin(to_its_end(self.inner.clone().create_token(namespace.to_owned(), token)))
+    }
+
+    fn tokens<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<TokenInfo>>> {
+        let now = self.inner.now();
+        let tokens = self.inner.opened(namespace).map(|opened| {
+            let mut tokens: Vec<TokenInfo> = opened
+                .tokens
+                .iter()
+                .filter(|live| !live.admitted.has_expired(now))
+                .map(|live| live.admitted.info())
+                .collect();
+            tokens.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
+            tokens
         });
-        Box::pin(std::future::ready(Ok(grant)))
+        Box::pin(std::future::ready(tokens))
     }
 
-    fn create_token<'a>(&'a self, _: &'a str, _: NewToken) -> BoxFuture<'a, Result<TokenInfo>> {
-        not_yet()
-    }
-
-    fn tokens<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<TokenInfo>>> {
-        not_yet()
-    }
-
-    fn revoke_token<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<bool>> {
-        not_yet()
+    fn revoke_token<'a>(&'a self, namespace: &'a str, id: &'a str) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(to_its_end(self.inner.clone().revoke_token(namespace.to_owned(), id.to_owned())))
     }
 
     fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
-        not_yet()
+        Box::pin(to_its_end(upkeep::scavenge(self.inner.clone())))
     }
 
     fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
-        not_yet()
+        Box::pin(to_its_end(upkeep::verify(self.inner.clone())))
     }
 }

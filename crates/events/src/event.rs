@@ -15,7 +15,9 @@ const TEXT_ID: u8 = 1;
 const HAS_METADATA: u8 = 2;
 /// The server made the id, so that no other message has it.
 const OWN_ID: u8 = 4;
-const KNOWN: u8 = TEXT_ID | HAS_METADATA | OWN_ID;
+const IS_FIRST: u8 = 8;
+const IS_IMPORTED: u8 = 16;
+const KNOWN: u8 = TEXT_ID | HAS_METADATA | OWN_ID | IS_FIRST | IS_IMPORTED;
 
 /// As parts of the bytes it lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,10 @@ pub struct EventRef<'a> {
     pub data: &'a str,
     pub metadata: Option<&'a str>,
     pub time: Micros,
+    /// Its stream had no message before, whatever its position.
+    pub is_first: bool,
+    /// It came with its place.
+    pub is_imported: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +62,8 @@ impl<'a> EventRef<'a> {
             (matches!(self.id, IdRef::Text(_)), TEXT_ID),
             (self.metadata.is_some(), HAS_METADATA),
             (self.own_id, OWN_ID),
+            (self.is_first, IS_FIRST),
+            (self.is_imported, IS_IMPORTED),
         ] {
             flags |= if set { flag } else { 0 };
         }
@@ -99,16 +107,18 @@ impl<'a> EventRef<'a> {
             data,
             metadata,
             time,
+            is_first: flags & IS_FIRST != 0,
+            is_imported: flags & IS_IMPORTED != 0,
         })
     }
 }
 
-fn put(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put(out: &mut Vec<u8>, text: &str) {
     varint::put(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
-fn text<'a>(take: &mut Take<'a>) -> Option<&'a str> {
+pub(crate) fn text<'a>(take: &mut Take<'a>) -> Option<&'a str> {
     let (len, rest) = varint::take(take.0)?;
     let (text, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
     *take = Take(rest);
@@ -156,6 +166,8 @@ impl Stored {
             data: "{}",
             metadata: None,
             time: self.time,
+            is_first: false,
+            is_imported: false,
         })
     }
 }
@@ -175,7 +187,8 @@ mod tests {
             ],
             (stream, kind, data) in (".{0,40}", ".{0,20}", ".{0,200}"),
             metadata in proptest::option::of(".{0,50}"),
-            (position, global, time, own_id) in any::<(u64, u64, i64, bool)>(),
+            (position, global, time) in any::<(u64, u64, i64)>(),
+            (own_id, is_first, is_imported) in any::<(bool, bool, bool)>(),
         ) {
             let event = EventRef {
                 id: (&id).into(),
@@ -187,6 +200,8 @@ mod tests {
                 data: &data,
                 metadata: metadata.as_deref(),
                 time,
+                is_first,
+                is_imported,
             };
             let mut out = Vec::new();
             event.encode(&mut out);

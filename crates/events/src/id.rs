@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use thalweg_log::Offset;
+
 /// As it is stored and compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MessageId {
@@ -12,6 +14,11 @@ pub enum MessageId {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
+
+/// Of the offset in an id that a server made, so many in all, and so many behind the variant's two.
+const OFFSET_BITS: u32 = 48;
+const BELOW_BITS: u32 = 36;
+const CHANCE_BITS: u32 = 26;
 
 /// Where the hyphens are in the form of 36 characters.
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
@@ -64,15 +71,27 @@ impl Uuid {
         (nibbles == 32).then_some(Uuid(out))
     }
 
-    /// Version 7: the time in milliseconds, then chance, so that ids made later sort behind.
-    pub fn new_at(unix_ms: u64, chance: [u8; 10]) -> Uuid {
-        let mut out = [0; 16];
-        let (time, rest) = out.split_at_mut(6);
-        time.copy_from_slice(&unix_ms.to_be_bytes()[2..]);
-        rest.copy_from_slice(&chance);
-        out[6] = 0x70 | out[6] & 0x0f;
-        out[8] = 0x80 | out[8] & 0x3f;
-        Uuid(out)
+    /// Version 7: the time in milliseconds, then where the message is to be stored, then chance. So ids made later sort behind,
+    /// none is made twice, and a message is found by its id without an index of ids. `None` for an offset that has no room.
+    pub fn made(unix_ms: u64, offset: Offset, chance: u32) -> Option<Uuid> {
+        if offset >> OFFSET_BITS != 0 {
+            return None;
+        }
+        let chance = u128::from(chance) & ((1 << CHANCE_BITS) - 1);
+        let high = u128::from(offset >> BELOW_BITS);
+        let low = u128::from(offset) & ((1 << BELOW_BITS) - 1);
+        let time = u128::from(unix_ms) & ((1 << 48) - 1);
+        let bits = time << 80 | 7 << 76 | high << 64 | 0b10 << 62 | low << CHANCE_BITS | chance;
+        Some(Uuid(bits.to_be_bytes()))
+    }
+
+    /// The offset, if it is an id that a server may have made.
+    pub fn made_for(&self) -> Option<Offset> {
+        let bits = u128::from_be_bytes(self.0);
+        let is_version_7 = bits >> 76 & 0xf == 7 && bits >> 62 & 3 == 0b10;
+        let high = (bits >> 64) as u64 & 0xfff;
+        let low = (bits >> CHANCE_BITS) as u64 & ((1 << BELOW_BITS) - 1);
+        is_version_7.then_some(high << BELOW_BITS | low)
     }
 
     /// Lower-case with hyphens.
@@ -140,11 +159,24 @@ mod tests {
 
     #[test]
     fn ids_made_later_sort_behind_and_say_version_7() {
-        let early = Uuid::new_at(1_700_000_000_000, [0xff; 10]);
-        let late = Uuid::new_at(1_700_000_000_001, [0; 10]);
-        assert!(early < late);
+        let early = Uuid::made(1_700_000_000_000, 9, u32::MAX).unwrap();
+        let later = Uuid::made(1_700_000_000_000, 10, 0).unwrap();
+        let late = Uuid::made(1_700_000_000_001, 0, 0).unwrap();
+        assert!(early < later && later < late);
         let text = early.to_string();
-        assert_eq!((text.get(14..15), text.get(19..20)), (Some("7"), Some("b")), "{text}");
+        assert_eq!((text.get(14..15), text.get(19..20)), (Some("7"), Some("8")), "{text}");
         assert_eq!(Uuid::parse(&text), Some(early));
+    }
+
+    #[test]
+    fn an_id_says_where_its_message_is() {
+        for offset in [0, 1, 12_345_678_901, (1 << 36) - 1, 1 << 36, (1 << 48) - 1] {
+            let id = Uuid::made(1_700_000_000_000, offset, 0x1234_5678).unwrap();
+            assert_eq!(id.made_for(), Some(offset), "{id}");
+        }
+        assert_eq!(Uuid::made(0, 1 << 48, 0), None);
+        assert_eq!(Uuid([0xff; 16]).made_for(), None);
+        let random = Uuid::parse("6f1b0f9e-6d0c-4c39-a9a3-0a8f0a1c3a11").unwrap();
+        assert_eq!(random.made_for(), None);
     }
 }

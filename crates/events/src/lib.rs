@@ -13,7 +13,7 @@ mod store;
 pub mod time;
 mod token;
 
-pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions};
+pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes};
 pub use error::{EventsError, Result};
 pub use event::Stored;
 pub use id::{MessageId, Uuid};

@@ -1,15 +1,15 @@
 //! Which namespaces and tokens there are: changes in a partition of the log, read at the start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::{RecordRef, records};
-use thalweg_log::{Durability, Log, LogError, Micros, PartitionId, ReadWant, Records, Unit};
+use thalweg_log::{Durability, Log, LogError, Micros, Offset, PartitionId, ReadWant, Records, Unit};
 
 use crate::error::{EventsError, Result};
-use crate::store::Scopes;
+use crate::store::{NewToken, Scopes, TokenInfo};
 use crate::token::TokenDigest;
 
 const FIRST: u32 = PartitionId::EVENTS;
@@ -27,6 +27,7 @@ pub(crate) enum Change {
     Created(Named),
     Removed { number: u32 },
     Admitted { number: u32, token: Admitted },
+    Revoked { number: u32, token: String },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,46 +41,84 @@ pub(crate) struct Named {
     pub tokens: Vec<Admitted>,
 }
 
+/// A token that is valid.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Admitted {
+    pub id: String,
     digest: [u8; 32],
     pub scopes: Scopes,
+    pub description: String,
+    pub created_at: Micros,
+    pub expires_at: Option<Micros>,
 }
 
 impl Admitted {
-    pub fn new(digest: &TokenDigest, scopes: Scopes) -> Admitted {
+    pub fn new(token: NewToken, created_at: Micros) -> Admitted {
+        let digest = *token.digest.as_bytes();
         Admitted {
-            digest: *digest.as_bytes(),
-            scopes,
+            // Chance, as the digest is of it, and not enough of that to find the token.
+            id: digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect(),
+            digest,
+            scopes: token.scopes,
+            description: token.description,
+            created_at,
+            expires_at: token.expires_at,
         }
     }
 
     pub fn matches(&self, digest: &TokenDigest) -> bool {
         TokenDigest::from_bytes(self.digest).matches(digest)
     }
+
+    pub fn has_expired(&self, now: Micros) -> bool {
+        self.expires_at.is_some_and(|expires_at| expires_at <= now)
+    }
+
+    pub fn info(&self) -> TokenInfo {
+        TokenInfo {
+            id: self.id.clone(),
+            scopes: self.scopes,
+            description: self.description.clone(),
+            created_at: self.created_at,
+            expires_at: self.expires_at,
+        }
+    }
 }
 
 pub(crate) struct Catalog {
     log: Arc<dyn Log>,
+    durability: Durability,
     /// The largest number that was ever given.
-    pub last: u32,
+    last: u32,
 }
+
+/// So many changes that stand for nothing any more are left out at a start.
+const CHANGES_MAX: usize = 10_000;
 
 impl Catalog {
     /// With the namespaces that there are. Blocks.
     pub async fn open(log: Arc<dyn Log>, durability: Durability) -> Result<(Catalog, Vec<Named>)> {
-        let mut known: BTreeMap<u32, Named> = BTreeMap::new();
-        let mut last = 0;
         if !log.partitions().contains(&CATALOG) {
+            // What stands in it is never less durable.
             log.create(CATALOG, durability).await?;
         }
+        let (mut known, mut changes) = (BTreeMap::new(), 0);
+        let mut last = 0;
         let mut from = log.bounds(CATALOG)?.first;
         loop {
             let want = ReadWant {
                 bytes: READ,
                 synced: false,
             };
-            let frames = log.read(CATALOG, from, want)?;
+            let frames = match log.read(CATALOG, from, want) {
+                // Given up by a recovery that was told to skip what is damaged.
+                Err(LogError::Gap { to, .. }) => {
+                    tracing::error!(from, to, "changes of namespaces were lost with damage that was skipped");
+                    from = to;
+                    continue;
+                }
+                frames => frames?,
+            };
             let Some(newest) = frames.last() else { break };
             from = newest.header.next();
             for frame in &frames {
@@ -92,10 +131,25 @@ impl Catalog {
                         ))
                     })?;
                     last = last.max(apply(&mut known, change));
+                    changes += 1;
                 }
             }
         }
-        Ok((Catalog { log, last }, known.into_values().collect()))
+        let mut catalog = Catalog { log, durability, last };
+        if changes > CHANGES_MAX + 2 * known.len() {
+            catalog.rewrite(&known, from).await?;
+        }
+        let known: Vec<Named> = known.into_values().collect();
+        catalog.remove_orphans(&known).await?;
+        Ok((catalog, known))
+    }
+
+    /// What stands before `end` is said again, shorter. A crash in between leaves the same said twice.
+    async fn rewrite(&mut self, known: &BTreeMap<u32, Named>, end: Offset) -> Result<()> {
+        for named in known.values() {
+            self.store(&Change::Created(named.clone()), named.created_at).await?;
+        }
+        Ok(self.log.trim(CATALOG, end)?)
     }
 
     /// Durable when it returns.
@@ -106,23 +160,44 @@ impl Catalog {
         // Also while the disk is full: what removes a namespace frees space.
         let unit = Unit::default().and_of(Kind::State, CATALOG, records);
         self.log.append(unit, None).await?;
-        if let Change::Created(named) = change {
-            self.last = self.last.max(named.number);
-        }
         Ok(())
     }
 
-    /// Of the log, what a crash has left between two steps is put right.
-    pub async fn settle(&self, known: &[Named], durability: Durability) -> Result<()> {
-        for named in known {
-            match self.log.create(partition(named.number), durability).await {
-                Ok(()) | Err(LogError::PartitionExists(_)) => {}
+    /// A partition for a namespace that is to be made. Until that is stored it is nobody's.
+    pub async fn new_partition(&mut self) -> Result<u32> {
+        loop {
+            let number = self.last + 1;
+            let created = self.log.create(partition(number), self.durability).await;
+            match created {
+                Ok(()) => {
+                    self.last = number;
+                    return Ok(number);
+                }
+                // Of a namespace that a crash has ended before it was made.
+                Err(LogError::PartitionExists(_)) => self.last = number,
                 Err(error) => return Err(error.into()),
             }
         }
-        for id in self.log.partitions() {
-            let is_known = |named: &Named| partition(named.number) == id;
-            if id.queue > FIRST && !known.iter().any(is_known) {
+    }
+
+    pub async fn remove_partition(&self, number: u32) -> Result<()> {
+        Ok(self.log.remove(partition(number)).await?)
+    }
+
+    /// What a crash has left between two steps.
+    async fn remove_orphans(&mut self, known: &[Named]) -> Result<()> {
+        let own: HashSet<PartitionId> = known.iter().map(|named| partition(named.number)).collect();
+        let partitions = self.log.partitions();
+        for named in known {
+            let id = partition(named.number);
+            if !partitions.contains(&id) {
+                let name = &named.name;
+                return Err(EventsError::Damaged(format!("the log has no partition {id}, that of namespace '{name}'")));
+            }
+        }
+        for id in partitions {
+            if id.queue > FIRST && !own.contains(&id) {
+                self.last = self.last.max(id.queue - FIRST);
                 self.log.remove(id).await?;
             }
         }
@@ -144,7 +219,14 @@ fn apply(known: &mut BTreeMap<u32, Named>, change: Change) -> u32 {
         }
         Change::Admitted { number, token } => {
             if let Some(named) = known.get_mut(&number) {
+                named.tokens.retain(|other| other.id != token.id);
                 named.tokens.push(token);
+            }
+            number
+        }
+        Change::Revoked { number, token } => {
+            if let Some(named) = known.get_mut(&number) {
+                named.tokens.retain(|other| other.id != token);
             }
             number
         }

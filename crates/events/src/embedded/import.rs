@@ -3,31 +3,46 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
+use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{LogError, Records, Unit};
+use thalweg_log::{LogError, Offset, Records, Unit};
 
-use super::index::{Entry, Index};
-use super::namespace::EmbeddedNamespace;
+use super::append::new_id;
+use super::index::{Entry, Io, List, Listed, Read};
+use super::namespace::{EmbeddedNamespace, or_gone};
+use super::sequencer::Pending;
 use crate::error::{EventsError, Result};
 use crate::event::{EventRef, IdRef};
 use crate::id::MessageId;
-use crate::store::Import;
+use crate::store::{Direction, Import};
 
-/// Lets go of the sequencer however the import ends.
-struct Held<'a>(&'a EmbeddedNamespace);
+/// Nothing is numbered until it is dropped.
+pub(super) struct Held(Arc<EmbeddedNamespace>);
 
-impl Drop for Held<'_> {
+impl Drop for Held {
     fn drop(&mut self) {
         self.0.sequencer.lock().release();
         self.0.ended.notify_waiters();
     }
 }
 
+/// What is asked of the index about a message to be imported.
+struct Asked {
+    stream: Arc<str>,
+    position: u64,
+    global: u64,
+    id: Option<MessageId>,
+}
+
+/// Which streams have no message yet, or the first place or id that is taken, and why.
+type Free = std::result::Result<HashSet<Arc<str>>, (String, usize)>;
+
 impl EmbeddedNamespace {
     /// Returns when nothing is on its way, and sees that nothing is until it is dropped.
-    async fn hold(&self) -> Held<'_> {
+    pub(super) async fn hold(self: &Arc<Self>) -> Held {
         self.sequencer.lock().hold();
-        let held = Held(self);
+        let held = Held(self.clone());
         loop {
             let mut ended = std::pin::pin!(self.ended.notified());
             ended.as_mut().enable();
@@ -40,26 +55,40 @@ impl EmbeddedNamespace {
 
     pub(super) async fn import_batch(self: &Arc<Self>, batch: &[Import]) -> Result<()> {
         let _alone = self.importing.lock().await;
-        let _held = self.hold().await;
-        self.index.write().sort();
+        let held = self.hold().await;
+        let mut names: HashMap<&str, Arc<str>> = HashMap::new();
+        let asked: Vec<Asked> = batch
+            .iter()
+            .map(|import| Asked {
+                stream: names.entry(&import.stream).or_insert_with(|| import.stream.as_str().into()).clone(),
+                position: import.position,
+                global: import.global,
+                id: import.id.clone(),
+            })
+            .collect();
+        let (empty, asked) = self
+            .ask_owned(asked, |namespace, asked, io| namespace.all_free(asked, io))
+            .await?;
+        let mut empty = empty.map_err(|(what, record)| EventsError::Taken { what, record })?;
         let submitted = {
             let mut sequencer = self.sequencer.lock();
-            let index = self.index.read();
-            all_free(batch, &index)?;
-            let (mut records, mut value) = (Records::new(), Vec::new());
-            let mut entries = Vec::with_capacity(batch.len());
-            let now_ms = ((self.clock)() / 1000).unsigned_abs();
-            for (import, offset) in batch.iter().zip(sequencer.next_offset..) {
-                let own = match import.id {
+            if self.is_gone() {
+                return Err(EventsError::NamespaceNotFound(self.about().name.clone()));
+            }
+            let (mut unit, mut records, mut value) = (Unit::default(), Records::new(), Vec::new());
+            let mut pending = Pending::default();
+            let first = sequencer.next_offset;
+            for ((import, asked), offset) in batch.iter().zip(&asked).zip(first..) {
+                let made = match import.id {
                     Some(_) => None,
-                    None => Some(sequencer.new_id(now_ms)?),
+                    None => Some(new_id((self.place.clock)(), offset, &mut sequencer)?),
                 };
                 let event = EventRef {
-                    id: match (&import.id, own) {
+                    id: match (&import.id, &made) {
                         (Some(id), _) => IdRef::from(id),
-                        (None, own) => IdRef::Uuid(own.unwrap_or_default()),
+                        (None, made) => IdRef::Uuid(made.unwrap_or_default().0),
                     },
-                    own_id: own.is_some(),
+                    own_id: made.is_some_and(|(_, says_where)| says_where),
                     stream: &import.stream,
                     position: import.position,
                     global: import.global,
@@ -67,56 +96,112 @@ impl EmbeddedNamespace {
                     data: &import.data,
                     metadata: import.metadata.as_deref(),
                     time: import.time,
+                    is_first: empty.remove(&asked.stream),
+                    is_imported: true,
                 };
                 value.clear();
                 event.encode(&mut value);
                 records.push(&RecordRef::of(import.time, &value))?;
-                entries.push(Entry::of(&event, sequencer.name(&import.stream, &index), offset));
+                pending.entries.push(Entry::of(&event, asked.stream.clone(), offset));
+                if records.bytes() >= PART_BYTES {
+                    unit = self.with_part(unit, &mut records, first, &mut pending);
+                }
             }
-            drop(index);
-            let unit = Unit::of(self.partition, records.expecting(sequencer.next_offset));
-            sequencer.submitted_import(entries);
-            self.begin(sequencer, unit)
+            if !records.is_empty() {
+                unit = self.with_part(unit, &mut records, first, &mut pending);
+            }
+            sequencer.submitted(pending);
+            self.begin(sequencer, unit, Some(held))
         };
         submitted.await.map_err(|error| match error {
             LogError::OffsetTaken { .. } => EventsError::Damaged(error.to_string()),
-            other => other.into(),
+            other => or_gone(other, &self.about().name),
         })
     }
 
+    fn with_part(&self, unit: Unit, records: &mut Records, first: Offset, pending: &mut Pending) -> Unit {
+        let part = std::mem::take(records);
+        let is_first = pending.bytes == 0;
+        pending.bytes += part.bytes() as u64;
+        // The rest follows the first, or nothing of it is stored.
+        unit.and(self.partition, if is_first { part.expecting(first) } else { part })
+    }
+
+    /// Whether nobody has the places and ids, in the namespace or in the batch.
+    fn all_free(&self, batch: &[Asked], io: Io) -> Read<Free> {
+        let (mut globals, mut positions, mut ids) = (HashSet::new(), HashSet::new(), HashSet::<&MessageId>::new());
+        let mut versions: HashMap<&Arc<str>, i64> = HashMap::new();
+        let last_global = self.index.read().state.last_global;
+        for (asked, record) in batch.iter().zip(0..) {
+            let Asked { stream, position, global, .. } = asked;
+            let taken = |what: String| Ok(Err((what, record)));
+            let is_stored = *global <= last_global && self.has_row(&Listed::All, *global, io)?;
+            if is_stored || !globals.insert(*global) {
+                return taken(format!("global position already exists: {global}"));
+            }
+            if !versions.contains_key(stream) {
+                let version = self.version_stored(stream, io)?;
+                versions.insert(stream, version);
+            }
+            let version = versions.get(stream).copied().unwrap_or(-1);
+            let list = || Listed::Of(List::Stream, stream.to_string());
+            let is_stored = *position as i64 <= version && self.has_row(&list(), *position, io)?;
+            if is_stored || !positions.insert((stream, *position)) {
+                return taken(format!("position {position} of stream {stream} already exists"));
+            }
+            if let Some(id) = &asked.id
+                && (self.stored_with_id(id, io)?.is_some() || !ids.insert(id))
+            {
+                return taken(format!("message id already exists: {id}"));
+            }
+        }
+        let empty = versions.into_iter().filter(|(_, version)| *version < 0);
+        Ok(Ok(empty.map(|(stream, _)| stream.clone()).collect()))
+    }
+
+    fn has_row(&self, of: &Listed, ordinal: u64, io: Io) -> Read<bool> {
+        let mut found = false;
+        self.walk(of, Some(ordinal), Direction::Forward, io, &mut |row| {
+            found = row.ordinal == ordinal;
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+
+    /// Of a namespace that may be given up by whoever asked: it is done all the same.
     pub(super) async fn remove_all(self: &Arc<Self>) -> Result<()> {
+        let namespace = self.clone();
+        let removed = tokio::spawn(async move { namespace.remove_all_now().await });
+        removed
+            .await
+            .unwrap_or_else(|_| Err(EventsError::Unavailable("the removal was given up".to_owned())))
+    }
+
+    async fn remove_all_now(self: &Arc<Self>) -> Result<()> {
         let _alone = self.importing.lock().await;
-        let _held = self.hold().await;
-        let next = self.log.bounds(self.partition)?.next;
-        self.log.trim(self.partition, next)?;
-        self.log.flush(&[self.partition]).await?;
-        let mut sequencer = self.sequencer.lock();
-        sequencer.cleared();
-        *self.index.write() = Index::from_offset(next);
-        self.visible.send_modify(|visible| {
-            (visible.last, visible.change, visible.cleared) = (0, visible.change + 1, visible.cleared + 1);
-        });
+        let held = self.hold().await;
+        let documents = self.in_background(|namespace| namespace.documents_stored("", "", 1));
+        let has_documents = !documents.await?.is_empty();
+        let (submitted, offset) = {
+            let mut sequencer = self.sequencer.lock();
+            let offset = sequencer.next_offset;
+            let mut records = Records::new();
+            records.push(&RecordRef::of((self.place.clock)(), &super::record::cleared()))?;
+            // It frees space, and is taken while the disk is full.
+            let unit = Unit::default().and_of(Kind::State, self.partition, records.expecting(offset));
+            sequencer.submitted(Pending {
+                entries: vec![Entry::Cleared { offset }],
+                ..Pending::default()
+            });
+            (self.begin(sequencer, unit, Some(held)), offset)
+        };
+        submitted.await.map_err(|error| or_gone(error, &self.about().name))?;
+        // Documents lie between the messages: with some of them the space is freed when it is scavenged.
+        if !has_documents {
+            self.place.log.trim(self.partition, offset)?;
+        }
         Ok(())
     }
 }
 
-/// Whether nobody has the places and ids, in the namespace or in the batch.
-fn all_free(batch: &[Import], index: &Index) -> Result<()> {
-    let (mut globals, mut positions, mut ids) = (HashSet::new(), HashSet::new(), HashSet::<&MessageId>::new());
-    for (import, record) in batch.iter().zip(0..) {
-        let (stream, position, global) = (import.stream.as_str(), import.position, import.global);
-        let taken = |what: String| Err(EventsError::Taken { what, record });
-        if index.has_global(global) || !globals.insert(global) {
-            return taken(format!("global position already exists: {global}"));
-        }
-        if index.has_position(stream, position) || !positions.insert((stream, position)) {
-            return taken(format!("position {position} of stream {stream} already exists"));
-        }
-        if let Some(id) = &import.id
-            && (index.id(id).is_some() || !ids.insert(id))
-        {
-            return taken(format!("message id already exists: {id}"));
-        }
-    }
-    Ok(())
-}
+const PART_BYTES: usize = 64 << 10;

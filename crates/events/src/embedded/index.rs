@@ -1,323 +1,334 @@
-//! Where messages are in the log: by stream, by category, by global position and by id. Derived from the log, and filled in
-//! the order of the log.
+//! Where messages and documents of a namespace are in the log: by stream, by category, by global position and by id. Derived
+//! from the log, and filled in its order: what is new is in memory, what is older in tables.
 
-use std::collections::BTreeSet;
+mod block;
+mod bloom;
+mod keys;
+mod mem;
+mod merge;
+mod rows;
+mod shelf;
+mod table;
+mod view;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use thalweg_log::{Micros, Offset};
+use thalweg_log::Offset;
 
-use crate::event::EventRef;
+use crate::event::{EventRef, IdRef};
 use crate::id::MessageId;
 use crate::json::Json;
 use crate::names;
-use crate::store::{CategoryInfo, Direction, StreamInfo};
+use crate::store::Direction;
 
-/// What the index says of a message, made before it is stored.
+use keys::CategoryValue;
+use mem::Mem;
+use view::{Origin, Source};
+
+pub(crate) use keys::{DocumentAt, Space};
+pub(crate) use mem::Event;
+pub(crate) use rows::{List, NO_GROUP, Row};
+pub use shelf::Sizes;
+pub(crate) use shelf::{Frozen, Shelf, State};
+pub(crate) use table::{Io, Read, Unread};
+pub(crate) use view::{Listed, Streams, View};
+
+/// What is to be indexed, made before it is stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub offset: Offset,
-    pub stream: Arc<str>,
-    pub position: u64,
-    pub global: u64,
-    pub id: MessageId,
-    pub time: Micros,
-    /// Hash of the category of `correlationStreamName`; 0: none.
-    pub correlation: u32,
-    /// Hash of the type.
-    pub kind: u32,
+pub(crate) enum Entry {
+    Event(Event),
+    Document { name: Arc<str>, at: DocumentAt },
+    /// Nothing of before lives but the documents.
+    Cleared { offset: Offset },
 }
 
-/// A message of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InStream {
-    pub position: u64,
-    pub global: u64,
-    pub offset: Offset,
-    pub kind: u32,
+impl Entry {
+    pub fn of(event: &EventRef<'_>, stream: Arc<str>, offset: Offset) -> Entry {
+        Entry::Event(Event {
+            offset,
+            stream,
+            position: event.position,
+            global: event.global,
+            id: (!event.own_id).then(|| id_hash(&event.id.into())),
+            time: event.time,
+            correlation: correlation(event.metadata).map_or(0, |category| short_hash(&category)),
+            kind: short_hash(event.kind),
+            is_first: event.is_first,
+            is_imported: event.is_imported,
+        })
+    }
+
+    pub fn offset(&self) -> Offset {
+        match self {
+            Entry::Event(event) => event.offset,
+            Entry::Document { at, .. } => at.offset,
+            Entry::Cleared { offset } => *offset,
+        }
+    }
 }
 
-/// A message of a category, or of all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InCategory {
-    pub global: u64,
-    pub offset: Offset,
-    /// What distributes streams among members; `None` for those that belong to none.
-    pub group: Option<u64>,
-    pub correlation: u32,
-    pub kind: u32,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Index {
-    streams: HashMap<Arc<str>, Stream>,
-    /// In their order.
-    names: BTreeSet<Arc<str>>,
-    categories: HashMap<Box<str>, Category>,
-    all: Sorted,
-    ids: HashMap<MessageId, Offset>,
-    last_activity: Option<Micros>,
-    /// Behind the last message that is indexed.
-    pub next_offset: Offset,
-    /// The largest that was ever given.
-    pub last_global: u64,
-}
-
-#[derive(Debug)]
-struct Stream {
-    /// By position.
-    messages: Vec<InStream>,
-    group: Option<u64>,
-    last_activity: Micros,
-}
-
-#[derive(Debug, Default)]
-struct Category {
-    messages: Sorted,
-    streams: u64,
-}
-
-/// By global position. What comes in another order, as from an import, is put in its place when somebody looks.
-#[derive(Debug, Default)]
-struct Sorted {
-    messages: Vec<InCategory>,
-    disordered: bool,
-}
-
-/// As the index keeps names by which it filters: it says no for good, and yes for the message to be looked at.
-pub(crate) fn hash(text: &str) -> u32 {
-    let hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+/// As the index keeps texts by which it filters: it says no for good, and yes for the message to be looked at.
+pub(super) fn short_hash(text: &str) -> u16 {
     // Zero says that there is none.
-    (hash as u32).max(1)
+    (keys::hash(text.as_bytes()) as u16).max(1)
+}
+
+pub(super) fn id_hash(id: &MessageId) -> u64 {
+    match IdRef::from(id) {
+        IdRef::Uuid(uuid) => keys::hash(&uuid.0),
+        IdRef::Text(text) => keys::hash(text.as_bytes()),
+    }
 }
 
 /// The category of `correlationStreamName` in the metadata.
-pub(crate) fn correlation(metadata: Option<&str>) -> Option<String> {
+pub(super) fn correlation(metadata: Option<&str>) -> Option<String> {
     let metadata = metadata.filter(|text| text.contains("correlationStreamName") || text.contains('\\'))?;
     let name = Json::new(metadata).get("correlationStreamName")?.string()?;
     Some(names::category(&name).to_owned())
 }
 
-impl Entry {
-    pub fn of(event: &EventRef<'_>, stream: Arc<str>, offset: Offset) -> Entry {
-        Entry {
-            offset,
-            stream,
-            position: event.position,
-            global: event.global,
-            id: event.id.into(),
-            time: event.time,
-            correlation: correlation(event.metadata).map_or(0, |category| hash(&category)),
-            kind: hash(event.kind),
-        }
-    }
+/// Of one namespace.
+pub(crate) struct Index {
+    shelf: Arc<Shelf>,
+    active: Mem,
+    frozen: Option<Arc<Frozen>>,
+    pub state: State,
+    /// Of the log, what is in memory and not frozen.
+    log_bytes: u64,
+    /// How often it was frozen or cleared: who has seen another number begins anew.
+    moves: u64,
 }
 
 impl Index {
-    /// Of a partition whose next offset this is, and that has no messages.
-    pub fn from_offset(next_offset: Offset) -> Index {
+    /// With what the tables have of it.
+    pub fn new(shelf: &Arc<Shelf>, namespace: u32) -> Index {
+        let mut state = shelf.state(namespace).unwrap_or_default();
+        state.cleared = state.cleared.max(1);
         Index {
-            next_offset,
-            ..Index::default()
+            shelf: shelf.clone(),
+            active: Mem::new(space_of(namespace, &state)),
+            frozen: None,
+            state,
+            log_bytes: 0,
+            moves: 0,
         }
     }
 
-    pub fn add(&mut self, entry: Entry) {
-        let category = names::category(&entry.stream);
-        if !self.categories.contains_key(category) {
-            self.categories.insert(category.into(), Category::default());
+    pub fn space(&self) -> Space {
+        self.active.space
+    }
+
+    /// In the order of the log. `log_bytes`: that it takes there.
+    pub fn add(&mut self, entry: &Entry, log_bytes: u64) {
+        let before = self.active.bytes();
+        match entry {
+            Entry::Event(event) => {
+                self.active.add(event);
+                self.state.messages += 1;
+                self.state.has_imports |= event.is_imported;
+                self.state.streams += u64::from(event.is_first);
+                self.state.last_activity = self.state.last_activity.max(Some(event.time));
+                self.state.last_global = self.state.last_global.max(event.global);
+            }
+            Entry::Document { name, at } => self.active.add_document(name, *at),
+            Entry::Cleared { offset } => {
+                self.state = State {
+                    cleared: self.state.cleared + 1,
+                    cleared_at: *offset,
+                    ..State::default()
+                };
+                self.active.clear(space_of(self.active.space.namespace, &self.state));
+                self.moves += 1;
+            }
         }
-        let stream = self.streams.entry(entry.stream.clone()).or_insert_with(|| {
-            self.names.insert(entry.stream.clone());
-            if let Some(category) = self.categories.get_mut(category) {
-                category.streams += 1;
-            }
-            Stream {
-                messages: Vec::new(),
-                group: names::group_hash(&entry.stream),
-                last_activity: entry.time,
-            }
+        self.state.next_offset = self.state.next_offset.max(entry.offset() + 1);
+        self.log_bytes += log_bytes;
+        self.shelf.grown(self.active.bytes() - before, log_bytes);
+    }
+
+    /// What is in memory is to be written with a table; new things go beside it.
+    pub fn freeze(&mut self, flush: u64) -> Option<Arc<Frozen>> {
+        // Of an attempt that failed: what came since waits for the next one.
+        if self.frozen.is_some() {
+            return self.frozen.clone();
+        }
+        if self.active.is_empty() {
+            return None;
+        }
+        self.active.sort();
+        let next = Mem::new(self.active.space);
+        let frozen = Arc::new(Frozen {
+            mem: std::mem::replace(&mut self.active, next),
+            state: self.state,
+            flush,
+            log_bytes: std::mem::take(&mut self.log_bytes),
         });
-        let place = InStream {
-            position: entry.position,
-            global: entry.global,
-            offset: entry.offset,
-            kind: entry.kind,
-        };
-        match stream.messages.last().is_none_or(|last| last.position < entry.position) {
-            true => stream.messages.push(place),
-            false => {
-                let at = stream.messages.partition_point(|other| other.position < entry.position);
-                stream.messages.insert(at, place);
-            }
+        self.frozen = Some(frozen.clone());
+        self.moves += 1;
+        Some(frozen)
+    }
+
+    /// What was frozen is in a table.
+    pub fn thaw(&mut self) {
+        let flushed = self.shelf.tables().flushed;
+        self.frozen.take_if(|frozen| frozen.flush <= flushed);
+    }
+
+    /// What is not in memory, or does not change there any more.
+    pub fn view(&self) -> View {
+        // Before the tables: what is in none of them then is in what was frozen.
+        let frozen = self.frozen.clone();
+        let tables = self.shelf.tables();
+        View {
+            space: self.active.space,
+            frozen: frozen.filter(|frozen| frozen.flush > tables.flushed),
+            tables,
         }
-        stream.last_activity = stream.last_activity.max(entry.time);
-        let place = InCategory {
-            global: entry.global,
-            offset: entry.offset,
-            group: stream.group,
-            correlation: entry.correlation,
-            kind: entry.kind,
-        };
-        if let Some(category) = self.categories.get_mut(category) {
-            category.messages.push(place);
+    }
+
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Of what is in memory, -1 without, and whether no table knows a larger one.
+    pub fn version_here(&self, stream: &str) -> (i64, bool) {
+        let own = self.active.stream(stream).map(|(_, value)| value);
+        if let Some(own) = own.filter(|own| own.is_newest) {
+            return (own.version as i64, true);
         }
-        self.all.push(place);
-        self.ids.insert(entry.id, entry.offset);
-        self.last_activity = self.last_activity.max(Some(entry.time));
-        self.next_offset = self.next_offset.max(entry.offset + 1);
-        self.last_global = self.last_global.max(entry.global);
+        let frozen = self.view().frozen().and_then(|mem| mem.stream(stream)).map(|(_, value)| value);
+        let is_newest = frozen.is_some_and(|frozen| frozen.is_newest);
+        let versions = [own, frozen].into_iter().flatten().map(|value| value.version as i64);
+        (versions.max().unwrap_or(-1), is_newest)
     }
 
     /// -1 without messages.
-    pub fn version(&self, stream: &str) -> i64 {
-        let last = self.streams.get(stream).and_then(|stream| stream.messages.last());
-        last.map_or(-1, |last| last.position as i64)
+    pub fn version(&self, stream: &str, io: Io) -> Read<i64> {
+        match self.version_here(stream) {
+            (here, true) => Ok(here),
+            (here, false) => Ok(here.max(self.view().version_in_tables(stream, io)?)),
+        }
     }
 
-    /// The name of a stream that has messages.
+    /// The name of a stream that has messages in memory.
     pub fn name(&self, stream: &str) -> Option<Arc<str>> {
-        self.streams.get_key_value(stream).map(|(name, _)| name.clone())
+        self.active.stream(stream).map(|(name, _)| name.clone())
     }
 
-    pub fn id(&self, id: &MessageId) -> Option<Offset> {
-        self.ids.get(id).copied()
-    }
-
-    /// Messages of a stream that pass the filter, from a position on in a direction.
-    pub fn stream(
-        &self,
-        stream: &str,
-        from: Option<u64>,
-        direction: Direction,
-        wanted: impl Fn(&InStream) -> bool,
-        max: usize,
-    ) -> Vec<InStream> {
-        let all = self.streams.get(stream).map_or(&[][..], |stream| &stream.messages);
-        let wanted = |message: &&InStream| wanted(message);
-        match direction {
-            Direction::Forward => {
-                let start = from.map_or(0, |from| all.partition_point(|message| message.position < from));
-                all.iter().skip(start).filter(wanted).take(max).copied().collect()
-            }
-            Direction::Backward => {
-                let end = from.map_or(all.len(), |from| {
-                    all.partition_point(|message| message.position <= from)
-                });
-                all.iter().take(end).rev().filter(wanted).take(max).copied().collect()
-            }
+    /// Offsets at which messages with an id may be, as far as it is in memory or said by the id itself.
+    pub fn id_here(&self, id: &MessageId) -> Vec<Offset> {
+        let hash = id_hash(id);
+        let mut found = self.active.id(hash).to_vec();
+        found.extend(self.view().frozen().map_or(&[][..], |mem| mem.id(hash)));
+        if let MessageId::Uuid(uuid) = id
+            && let Some(offset) = uuid.made_for().filter(|offset| *offset < self.state.next_offset)
+        {
+            found.push(offset);
         }
+        found
     }
 
-    /// Messages of a category, or of all, that pass the filter. `None` if they have to be brought into order first.
-    pub fn category(
-        &self,
-        category: Option<&str>,
-        from: Option<u64>,
-        direction: Direction,
-        wanted: impl Fn(&InCategory) -> bool,
-        max: usize,
-    ) -> Option<Vec<InCategory>> {
-        let sorted = match category {
-            Some(category) => match self.categories.get(category) {
-                Some(category) => &category.messages,
-                None => return Some(Vec::new()),
-            },
-            None => &self.all,
-        };
-        if sorted.disordered {
-            return None;
+    pub fn document_here(&self, name: &str) -> Option<DocumentAt> {
+        let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.mem.document(name));
+        self.active.document(name).or_else(frozen)
+    }
+
+    /// Whether a document has changed at an offset or behind it, and is still in memory.
+    pub fn document_since(&self, name: &str, offset: Offset) -> bool {
+        self.document_here(name).is_some_and(|at| at.offset >= offset)
+    }
+
+    /// Whether a list is to be brought into order before it is read, for which it has to be changed.
+    pub fn is_disordered(&self, of: &Listed) -> bool {
+        match of {
+            Listed::Of(list, name) => self.active.is_disordered(*list, name),
+            Listed::All => self.active.are_segments_disordered(),
         }
-        let all = &sorted.messages;
-        let wanted = |message: &&InCategory| wanted(message);
-        Some(match direction {
-            Direction::Forward => {
-                let start = from.map_or(0, |from| all.partition_point(|message| message.global < from));
-                all.iter().skip(start).filter(wanted).take(max).copied().collect()
-            }
-            Direction::Backward => {
-                let end = from.map_or(all.len(), |from| all.partition_point(|message| message.global <= from));
-                all.iter().take(end).rev().filter(wanted).take(max).copied().collect()
-            }
-        })
     }
 
     pub fn sort(&mut self) {
-        self.all.sort();
-        self.categories
-            .values_mut()
-            .for_each(|category| category.messages.sort());
+        self.active.sort();
     }
 
-    /// Whether some message has this global position. In order, as after [`Index::sort`].
-    pub fn has_global(&self, global: u64) -> bool {
-        let all = &self.all.messages;
-        all.binary_search_by_key(&global, |message| message.global).is_ok()
+    /// Rows of what is in memory.
+    pub fn copy(&self, of: &Listed, from: Option<u64>, direction: Direction, max: usize, out: &mut Vec<Row>) {
+        of.copy(&self.active, from, direction, max, out);
     }
 
-    pub fn has_position(&self, stream: &str, position: u64) -> bool {
-        let stream = self.streams.get(stream);
-        stream.is_some_and(|stream| {
-            let messages = &stream.messages;
-            messages
-                .binary_search_by_key(&position, |message| message.position)
-                .is_ok()
-        })
+    /// Of what is in memory and not frozen: streams whose names have a prefix, from one on.
+    pub fn streams_here(&self, from: &str, prefix: &str, max: usize) -> Streams {
+        let mut found = Streams::default();
+        found.take_from(&self.active, from, prefix, max);
+        found
     }
 
-    pub fn counts(&self) -> (u64, u64, Option<Micros>) {
-        (
-            self.all.messages.len() as u64,
-            self.streams.len() as u64,
-            self.last_activity,
-        )
+    pub fn categories_here(&self) -> BTreeMap<String, CategoryValue> {
+        self.active.categories().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    pub fn streams(&self, prefix: &str, cursor: &str, max: usize) -> Vec<StreamInfo> {
-        use std::ops::Bound::{Excluded, Included, Unbounded};
-        let from = match cursor >= prefix && !cursor.is_empty() {
-            true => Excluded(cursor),
-            false => Included(prefix),
-        };
-        let named = self.names.range::<str, _>((from, Unbounded));
-        named
-            .take_while(|name| name.starts_with(prefix))
-            .filter_map(|name| {
-                let stream = self.streams.get(name)?;
-                Some(StreamInfo {
-                    stream: name.to_string(),
-                    version: stream.messages.last()?.position,
-                    last_activity: stream.last_activity,
-                })
-            })
-            .take(max)
-            .collect()
-    }
-
-    pub fn categories(&self) -> Vec<CategoryInfo> {
-        let mut all: Vec<CategoryInfo> = self
-            .categories
-            .iter()
-            .map(|(name, category)| CategoryInfo {
-                category: name.to_string(),
-                messages: category.messages.messages.len() as u64,
-                streams: category.streams,
-            })
-            .collect();
-        all.sort_by(|one, other| one.category.cmp(&other.category));
-        all
+    pub fn documents_here(&self, from: &str, prefix: &str) -> BTreeMap<String, DocumentAt> {
+        let own = self.active.documents_from(from).take_while(|(name, _)| name.starts_with(prefix));
+        own.map(|(name, at)| (name.to_owned(), at)).collect()
     }
 }
 
-impl Sorted {
-    fn push(&mut self, message: InCategory) {
-        self.disordered |= self.messages.last().is_some_and(|last| last.global > message.global);
-        self.messages.push(message);
+fn space_of(namespace: u32, state: &State) -> Space {
+    Space {
+        namespace,
+        cleared: state.cleared.max(1),
+    }
+}
+
+/// A list over all places where parts of it are, in one direction.
+pub(super) struct Walk<'a> {
+    of: &'a Listed,
+    space: Space,
+    direction: Direction,
+    sources: Vec<Source>,
+    active: view::Active<'a>,
+}
+
+impl<'a> Walk<'a> {
+    /// `active` copies rows of what is in memory, and tells when that was moved.
+    pub fn new(
+        view: &View,
+        of: &'a Listed,
+        from: Option<u64>,
+        direction: Direction,
+        io: Io,
+        active: view::Active<'a>,
+    ) -> Walk<'a> {
+        let mut sources = view.sources(of, from, direction, io);
+        sources.push(Source::new(Origin::Active, from, direction));
+        Walk {
+            of,
+            space: view.space,
+            direction,
+            sources,
+            active,
+        }
     }
 
-    fn sort(&mut self) {
-        if std::mem::take(&mut self.disordered) {
-            self.messages.sort_by_key(|message| message.global);
+    pub fn next(&mut self) -> Read<Option<Row>> {
+        let mut best: Option<(usize, Row)> = None;
+        for (n, source) in self.sources.iter_mut().enumerate() {
+            let Some(row) = source.peek(self.of, self.space, self.active)? else {
+                continue;
+            };
+            let is_nearer = best.is_none_or(|(_, best)| match self.direction {
+                Direction::Forward => row.ordinal < best.ordinal,
+                Direction::Backward => row.ordinal > best.ordinal,
+            });
+            if is_nearer {
+                best = Some((n, row));
+            }
         }
+        Ok(best.map(|(n, row)| {
+            if let Some(source) = self.sources.get_mut(n) {
+                source.advance();
+            }
+            row
+        }))
     }
 }

@@ -1,29 +1,23 @@
 //! A namespace is a partition of the log and an index of it.
 
-use std::collections::HashSet;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, Records, Unit};
+use parking_lot::{Mutex, RwLock};
+use thalweg_log::{Log, LogError, Micros, PartitionId};
 use tokio::sync::{Notify, watch};
 
-use super::index::{Entry, InCategory, InStream, Index, correlation, hash};
-use super::reader::fetch;
+use super::catalog;
+use super::hidden::Rules;
+use super::index::{DocumentAt, Frozen, Index, Io, Listed, Read, Row, Shelf, Unread, View, Walk};
+use super::reader::Reading;
 use super::sequencer::Sequencer;
 use crate::error::{EventsError, Result};
-use crate::event::{EventRef, IdRef, Stored};
+use crate::event::Stored;
 use crate::id::MessageId;
 use crate::store::{
-    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, BoxFuture, CategoryInfo, CategoryRead,
-    Direction, Document, Expected, From, Import, Namespace, NamespaceInfo, Page, Retention, RetentionOf, StreamInfo,
-    StreamRead, Visible,
+    Append, Appended, BoxFuture, CategoryInfo, CategoryRead, Direction, Document, Expected, From, Import, Namespace,
+    NamespaceInfo, Page, Retention, RetentionOf, StreamInfo, StreamRead, Visible,
 };
-
-/// Messages looked up at once.
-const PAGE: usize = 1000;
 
 pub(crate) type Clock = Arc<dyn Fn() -> Micros + Send + Sync>;
 
@@ -34,6 +28,7 @@ pub(crate) struct Place {
     /// The log is: no disk is ever waited for.
     pub in_memory: bool,
     pub clock: Clock,
+    pub shelf: Arc<Shelf>,
 }
 
 /// What is known of a namespace beside its messages.
@@ -47,433 +42,275 @@ pub(crate) struct About {
 
 pub(crate) struct EmbeddedNamespace {
     about: About,
+    pub(super) number: u32,
     pub(super) partition: PartitionId,
-    pub(super) log: Arc<dyn Log>,
-    /// The log is.
-    in_memory: bool,
-    pub(super) clock: Clock,
+    pub(super) place: Place,
     pub(super) sequencer: Mutex<Sequencer>,
     /// Taken while the sequencer is held, never the other way round.
     pub(super) index: RwLock<Index>,
+    /// What hides messages. Held only while it is copied or changed.
+    pub(super) rules: RwLock<Arc<Rules>>,
     /// It is known of another submission what became of it.
     pub(super) ended: Notify,
     /// Held by the one import that is done at a time.
     pub(super) importing: tokio::sync::Mutex<()>,
-    pub(super) visible: watch::Sender<Visible>,
-}
-
-/// What came of looking whether an append may be done.
-enum Looked {
-    /// It is on its way.
-    Submitted(Submitted, Vec<Appended>),
-    /// It depends on what is on its way already.
-    Wait,
-    /// With ids that are there: what was asked for may have been done before.
-    Known,
+    /// `None` once the namespace is deleted.
+    visible: Mutex<Option<watch::Sender<Visible>>>,
 }
 
 impl EmbeddedNamespace {
     /// With an index of all that is in the partition.
-    pub fn new(about: About, partition: PartitionId, place: &Place, index: Index) -> Self {
-        let (visible, _) = watch::channel(Visible {
-            last: index.last_global,
-            ..Visible::default()
-        });
+    pub fn new(about: About, number: u32, place: &Place, index: Index) -> Self {
+        let visible = Visible {
+            last: index.state.last_global,
+            change: 0,
+            cleared: u64::from(index.state.cleared.saturating_sub(1)),
+        };
         EmbeddedNamespace {
             about,
-            partition,
-            log: place.log.clone(),
-            in_memory: place.in_memory,
-            clock: place.clock.clone(),
+            number,
+            partition: catalog::partition(number),
+            place: place.clone(),
             sequencer: Mutex::new(Sequencer::new(&index)),
             index: RwLock::new(index),
+            rules: RwLock::default(),
             ended: Notify::new(),
             importing: tokio::sync::Mutex::default(),
-            visible,
+            visible: Mutex::new(Some(watch::channel(visible).0)),
         }
+    }
+
+    /// Goes on behind what the index has by now.
+    pub fn settle(&self) {
+        let mut sequencer = self.sequencer.lock();
+        let index = self.index.write();
+        *sequencer = Sequencer::new(&index);
+        self.tell(&index);
     }
 
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    pub fn partition(&self) -> PartitionId {
-        self.partition
-    }
-
-    async fn append_all(self: &Arc<Self>, appends: &[Append<'_>]) -> Result<Vec<Appended>> {
-        within_limits(appends)?;
-        loop {
-            // What ends from here on is heard.
-            let mut ended = std::pin::pin!(self.ended.notified());
-            ended.as_mut().enable();
-            match self.submit(appends)? {
-                Looked::Wait => ended.await,
-                Looked::Known => {
-                    if let Some(known) = self.known(appends).await? {
-                        return Ok(known);
-                    }
-                }
-                Looked::Submitted(submitted, places) => match submitted.await {
-                    Ok(()) => return Ok(places),
-                    // Numbered behind something that was refused.
-                    Err(LogError::OffsetTaken { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                },
-            }
-        }
-    }
-
-    /// Numbers the messages and hands them to the log, if the versions of their streams are as expected.
-    fn submit(self: &Arc<Self>, appends: &[Append<'_>]) -> Result<Looked> {
-        let mut sequencer = self.sequencer.lock();
-        if !sequencer.is_open() {
-            return Ok(Looked::Wait);
-        }
-        let index = self.index.read();
-        let mut known = false;
-        for id in given_ids(appends) {
-            if sequencer.has_pending_id(id) {
-                return Ok(Looked::Wait);
-            }
-            known |= index.id(id).is_some();
-        }
-        if known {
-            return Ok(Looked::Known);
-        }
-        let mut versions = Vec::with_capacity(appends.len());
-        for append in appends {
-            let (version, is_pending) = sequencer.version(append.stream, &index);
-            match append.expected.allows(version) {
-                true => versions.push(version),
-                // What is not stored yet is nothing to tell of.
-                false if is_pending => return Ok(Looked::Wait),
-                false => {
-                    return Err(EventsError::VersionConflict {
-                        stream: append.stream.to_owned(),
-                        expected: append.expected,
-                        actual: version,
-                    });
-                }
-            }
-        }
-        let now = (self.clock)();
-        let count = appends.iter().map(|append| append.events.len()).sum();
-        let mut records = Records::with_capacity(bytes_of(appends) + 100 * count);
-        let mut entries = Vec::with_capacity(count);
-        let (mut streams, mut ids) = (Vec::with_capacity(appends.len()), Vec::new());
-        let (mut places, mut value) = (Vec::with_capacity(appends.len()), Vec::new());
-        let (first_offset, first_global) = (sequencer.next_offset, sequencer.next_global);
-        for (append, version) in appends.iter().zip(versions) {
-            let stream = sequencer.name(append.stream, &index);
-            places.push(Appended {
-                count: append.events.len() as u64,
-                first_position: (version + 1) as u64,
-                first_global: first_global + entries.len() as u64,
-                duplicate: false,
-            });
-            for (event, position) in append.events.iter().zip((version + 1) as u64..) {
-                let id = match &event.id {
-                    Some(id) => {
-                        ids.push(id.clone());
-                        IdRef::from(id)
-                    }
-                    None => IdRef::Uuid(sequencer.new_id((now / 1000) as u64)?),
-                };
-                let event = EventRef {
-                    id,
-                    own_id: event.id.is_none(),
-                    stream: append.stream,
-                    position,
-                    global: first_global + entries.len() as u64,
-                    kind: event.kind,
-                    data: event.data,
-                    metadata: event.metadata,
-                    time: now,
-                };
-                value.clear();
-                event.encode(&mut value);
-                records.push(&RecordRef::of(now, &value))?;
-                entries.push(Entry::of(&event, stream.clone(), first_offset + entries.len() as u64));
-            }
-            streams.push((stream, version + append.events.len() as i64));
-        }
-        drop(index);
-        let unit = Unit::of(self.partition, records.expecting(first_offset));
-        sequencer.submitted(entries, streams, ids);
-        Ok(Looked::Submitted(self.begin(sequencer, unit), places))
-    }
-
-    /// Hands to the log what was just numbered, before anything else is: what is submitted first is stored first.
-    pub(super) fn begin(self: &Arc<Self>, sequencer: MutexGuard<'_, Sequencer>, unit: Unit) -> Submitted {
-        let log = self.log.clone();
-        let mut submitted = Submitted {
-            namespace: Some(self.clone()),
-            stored: Box::pin(async move { log.append(unit, None).await.map(drop) }),
-        };
-        let early = submitted.begin();
-        drop(sequencer);
-        if let Some(early) = early {
-            self.ended(early.is_ok());
-            submitted.namespace = None;
-            submitted.stored = Box::pin(std::future::ready(early));
-        }
-        submitted
-    }
-
-    /// It is known what became of a submission.
-    fn ended(&self, is_stored: bool) {
-        let mut sequencer = self.sequencer.lock();
-        let mut index = self.index.write();
-        // A partition that is gone takes nothing more.
-        let next = self
-            .log
-            .bounds(self.partition)
-            .map_or(index.next_offset, |bounds| bounds.next);
-        sequencer.ended(is_stored, next, &mut index);
-        let last = index.last_global;
-        drop((index, sequencer));
-        self.visible
-            .send_modify(|visible| (visible.last, visible.change) = (last, visible.change + 1));
+    /// Readers that wait are told that nothing comes any more.
+    pub fn gone(&self) {
+        self.visible.lock().take();
         self.ended.notify_waiters();
     }
 
-    /// Where messages are that were appended before, if they are those of this append; the first that is not is told.
-    async fn known(&self, appends: &[Append<'_>]) -> Result<Option<Vec<Appended>>> {
-        let mut places = Vec::with_capacity(appends.len());
-        let (mut all, mut conflict) = (true, None);
-        for append in appends {
-            let mut first: Option<(u64, u64)> = None;
-            for (event, n) in append.events.iter().zip(0..) {
-                let offset = event.id.as_ref().and_then(|id| self.index.read().id(id));
-                let Some(offset) = offset else {
-                    all = false;
-                    continue;
-                };
-                let found = fetch(&self.log, self.in_memory, self.partition, vec![offset]).await?;
-                let Some(found) = found.first().map(Stored::event) else {
-                    return Ok(None);
-                };
-                let (position, global) = *first.get_or_insert((found.position, found.global));
-                let same = found.stream == append.stream
-                    && (found.kind, found.data, found.metadata) == (event.kind, event.data, event.metadata)
-                    && (found.position, found.global) == (position + n, global + n);
-                if !same {
-                    all = false;
-                }
-                conflict.get_or_insert_with(|| EventsError::IdConflict {
-                    id: MessageId::from(found.id).to_string(),
-                    stream: found.stream.to_owned(),
-                    position: found.position,
-                });
-            }
-            let (first_position, first_global) = first.unwrap_or_default();
-            places.push(Appended {
-                count: append.events.len() as u64,
-                first_position,
-                first_global,
-                duplicate: true,
+    pub fn is_gone(&self) -> bool {
+        self.visible.lock().is_none()
+    }
+
+    pub fn freeze(&self, flush: u64) -> Option<Arc<Frozen>> {
+        self.index.write().freeze(flush)
+    }
+
+    /// It is known what became of a submission.
+    pub(super) fn ended(&self, is_stored: bool) {
+        let mut sequencer = self.sequencer.lock();
+        let mut index = self.index.write();
+        // A partition that is gone takes nothing more.
+        let next = self.place.log.bounds(self.partition);
+        let next = next.map_or(index.state.next_offset, |bounds| bounds.next);
+        let before = index.state.next_offset;
+        sequencer.ended(is_stored, next, &mut index);
+        if index.state.next_offset != before {
+            self.tell(&index);
+        }
+        drop((index, sequencer));
+        self.ended.notify_waiters();
+    }
+
+    /// In the order of the changes: whoever calls holds the index.
+    pub(super) fn tell(&self, index: &Index) {
+        if let Some(visible) = &*self.visible.lock() {
+            visible.send_modify(|visible| {
+                visible.last = index.state.last_global;
+                visible.cleared = u64::from(index.state.cleared.saturating_sub(1));
+                visible.change += 1;
             });
         }
-        match conflict {
-            Some(conflict) if !all => Err(conflict),
-            Some(_) => Ok(Some(places)),
-            // They are gone by now.
-            None => Ok(None),
-        }
     }
 
-    async fn page_of_stream(&self, read: StreamRead<'_>) -> Result<Page> {
-        let types: Vec<u32> = read.types.iter().map(|kind| hash(kind)).collect();
-        let wanted = |message: &InStream| {
-            (types.is_empty() || types.contains(&message.kind))
-                && match (read.from, read.direction) {
-                    (Some(From::Global(from)), Direction::Forward) => message.global >= from,
-                    (Some(From::Global(from)), Direction::Backward) => message.global <= from,
-                    _ => true,
-                }
-        };
-        let mut from = match read.from {
-            Some(From::Position(position)) => Some(position),
-            _ => None,
-        };
-        let mut page = Page::default();
-        loop {
-            let max = (read.max - page.events.len()).min(PAGE);
-            let found = self.index.read().stream(read.stream, from, read.direction, wanted, max);
-            let offsets = found.iter().map(|message| message.offset).collect();
-            let events = fetch(&self.log, self.in_memory, self.partition, offsets).await?;
-            let last = events.len().checked_sub(1).and_then(|last| found.get(last));
-            page.next = last.and_then(|last| after(last.position, read.direction));
-            // A page that is shorter than what was found was cut by its bytes.
-            let over = found.len() < max && events.len() == found.len();
-            let cut = events.len() < found.len();
-            let of_type =
-                |stored: &Stored| read.types.is_empty() || read.types.iter().any(|kind| kind == stored.event().kind);
-            page.events.extend(events.into_iter().filter(of_type));
-            if over || page.next.is_none() {
-                page.next = None;
-                return Ok(page);
-            }
-            if cut || page.events.len() >= read.max.min(PAGE) {
-                return Ok(page);
-            }
-            from = page.next;
-        }
+    /// What can be told from memory is told at once, the rest by a thread that may wait for a disk.
+    pub(super) async fn ask<T, W>(self: &Arc<Self>, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: Fn(&EmbeddedNamespace, Io) -> Read<T> + Send + 'static,
+    {
+        let (found, ()) = self.ask_owned((), move |namespace, (), io| work(namespace, io)).await?;
+        Ok(found)
     }
 
-    async fn page_of_category(&self, read: CategoryRead<'_>) -> Result<Page> {
-        let types: Vec<u32> = read.types.iter().map(|kind| hash(kind)).collect();
-        let correlated = read.correlation.map(hash);
-        let wanted = |message: &InCategory| {
-            (types.is_empty() || types.contains(&message.kind))
-                && correlated.is_none_or(|correlation| message.correlation == correlation)
-                && read
-                    .member
-                    .is_none_or(|member| message.group.is_some_and(|group| member.owns_hash(group)))
+    /// The same for what owns much, which comes back with what was told.
+    pub(super) async fn ask_owned<T, O, W>(self: &Arc<Self>, owned: O, work: W) -> Result<(T, O)>
+    where
+        T: Send + 'static,
+        O: Send + 'static,
+        W: Fn(&EmbeddedNamespace, &O, Io) -> Read<T> + Send + 'static,
+    {
+        match again_if_moved(|| work(self, &owned, self.now())) {
+            Ok(found) => return Ok((found, owned)),
+            Err(Unread::Failed(error)) => return Err(error),
+            Err(Unread::OnDisk | Unread::Moved) => {}
+        }
+        self.in_background(move |namespace| {
+            let found = again_if_moved(|| work(namespace, &owned, Io::MayBlock))?;
+            Ok((found, owned))
+        })
+        .await
+    }
+
+    pub(super) fn reading(&self, io: Io) -> Reading<'_> {
+        Reading::new(self.place.log.as_ref(), self.partition, io)
+    }
+
+    /// Shows rows of a list one after the other until `show` says false.
+    pub(super) fn walk(
+        &self,
+        of: &Listed,
+        from: Option<u64>,
+        direction: Direction,
+        io: Io,
+        show: &mut dyn FnMut(Row) -> Read<bool>,
+    ) -> Read<()> {
+        let (view, moves) = self.view(of);
+        let active = |of: &Listed, from, direction, max, out: &mut Vec<Row>| {
+            let index = self.index.read();
+            match index.moves() == moves && !index.is_disordered(of) {
+                true => index.copy(of, from, direction, max, out),
+                false => return Err(Unread::Moved),
+            }
+            Ok(())
         };
-        let mut from = read.from;
-        let mut page = Page::default();
-        loop {
-            let max = (read.max - page.events.len()).min(PAGE);
-            let found = self
-                .index
-                .read()
-                .category(read.category, from, read.direction, wanted, max);
-            let Some(found) = found else {
-                self.index.write().sort();
-                continue;
+        let mut walk = Walk::new(&view, of, from, direction, io, &active);
+        while let Some(row) = walk.next()? {
+            if !show(row)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// At one moment, at which the list is in its order.
+    fn view(&self, of: &Listed) -> (View, u64) {
+        let index = self.index.read();
+        if !index.is_disordered(of) {
+            return (index.view(), index.moves());
+        }
+        drop(index);
+        let mut index = self.index.write();
+        index.sort();
+        (index.view(), index.moves())
+    }
+
+    async fn document_named(self: &Arc<Self>, name: &str) -> Result<Option<Document>> {
+        let name = name.to_owned();
+        self.ask(move |namespace, io| {
+            let at = namespace.document_at(&name, io)?;
+            let Some(at) = at.filter(|at| !at.removed) else {
+                return Ok(None);
             };
-            let offsets = found.iter().map(|message| message.offset).collect();
-            let events = fetch(&self.log, self.in_memory, self.partition, offsets).await?;
-            let last = events.len().checked_sub(1).and_then(|last| found.get(last));
-            page.next = last.and_then(|last| after(last.global, read.direction));
-            let over = found.len() < max && events.len() == found.len();
-            let cut = events.len() < found.len();
-            let passes = |stored: &Stored| {
-                let event = stored.event();
-                (read.types.is_empty() || read.types.iter().any(|kind| kind == event.kind))
-                    && read
-                        .correlation
-                        .is_none_or(|wanted| correlation(event.metadata).is_some_and(|found| found == wanted))
-            };
-            page.events.extend(events.into_iter().filter(passes));
-            if over || page.next.is_none() {
-                page.next = None;
-                return Ok(page);
+            let record = namespace.reading(io).record(at.offset)?;
+            let content = record.and_then(|(value, _)| super::record::content(&value));
+            Ok(content.map(|(content, revision)| Document { content, revision }))
+        })
+        .await
+    }
+
+    async fn document_names(self: &Arc<Self>, prefix: &str, cursor: &str, max: usize) -> Result<Vec<String>> {
+        let (prefix, cursor) = (prefix.to_owned(), cursor.to_owned());
+        self.in_background(move |namespace| namespace.documents_stored(&prefix, &cursor, max)).await
+    }
+
+    pub(super) fn rules(&self) -> Arc<Rules> {
+        self.rules.read().clone()
+    }
+
+    /// -1 without messages. The index is not held while a disk is waited for, here and in what follows.
+    pub(super) fn version_stored(&self, stream: &str, io: Io) -> Read<i64> {
+        let (here, view) = {
+            let index = self.index.read();
+            match index.version_here(stream) {
+                (here, true) => return Ok(here),
+                (here, false) => (here, index.view()),
             }
-            if cut || page.events.len() >= read.max.min(PAGE) {
-                return Ok(page);
+        };
+        Ok(here.max(view.version_in_tables(stream, io)?))
+    }
+
+    pub(super) fn document_at(&self, name: &str, io: Io) -> Read<Option<DocumentAt>> {
+        let view = {
+            let index = self.index.read();
+            match index.document_here(name) {
+                Some(at) => return Ok(Some(at)),
+                None => index.view(),
             }
-            from = page.next;
-        }
+        };
+        view.document_in_tables(name, io)
     }
 
-    async fn stored_at(&self, offset: Option<Offset>) -> Result<Option<Stored>> {
-        let Some(offset) = offset else { return Ok(None) };
-        Ok(fetch(&self.log, self.in_memory, self.partition, vec![offset])
-            .await?
-            .pop())
+    pub(super) fn documents_stored(&self, prefix: &str, cursor: &str, max: usize) -> Read<Vec<String>> {
+        let (found, view) = {
+            let index = self.index.read();
+            (index.documents_here(cursor.max(prefix), prefix), index.view())
+        };
+        view.documents(found, prefix, cursor, max)
     }
-}
 
-/// Where to go on behind a place; `None` before the first.
-fn after(place: u64, direction: Direction) -> Option<u64> {
-    match direction {
-        Direction::Forward => Some(place + 1),
-        Direction::Backward => place.checked_sub(1),
+    pub(super) fn streams_stored(&self, prefix: &str, cursor: &str, max: usize) -> Read<Vec<StreamInfo>> {
+        let (found, view) = {
+            let index = self.index.read();
+            (index.streams_here(cursor.max(prefix), prefix, max + 1), index.view())
+        };
+        view.streams(found, prefix, cursor, max)
     }
-}
 
-fn given_ids<'a>(appends: &'a [Append<'_>]) -> impl Iterator<Item = &'a MessageId> {
-    appends
-        .iter()
-        .flat_map(|append| append.events.iter().filter_map(|event| event.id.as_ref()))
-}
-
-fn bytes_of(appends: &[Append<'_>]) -> usize {
-    let of = |append: &Append<'_>| -> usize {
-        let events = append.events.iter();
-        events
-            .map(|event| append.stream.len() + event.kind.len() + event.data.len() + event.metadata.map_or(0, str::len))
-            .sum()
-    };
-    appends.iter().map(of).sum()
-}
-
-fn within_limits(appends: &[Append<'_>]) -> Result<()> {
-    if appends.len() > APPEND_STREAMS_MAX {
-        return Err(EventsError::TooLarge("1000 streams"));
+    pub(super) fn categories_stored(&self) -> Read<Vec<CategoryInfo>> {
+        let (found, view) = {
+            let index = self.index.read();
+            (index.categories_here(), index.view())
+        };
+        view.categories(found)
     }
-    if appends.iter().map(|append| append.events.len()).sum::<usize>() > APPEND_MESSAGES_MAX {
-        return Err(EventsError::TooLarge("10000 messages"));
-    }
-    if bytes_of(appends) > APPEND_BYTES_MAX {
-        return Err(EventsError::TooLarge("24 MiB"));
-    }
-    let mut ids = HashSet::new();
-    for append in appends {
-        for (event, n) in append.events.iter().zip(0..) {
-            if let Some(id) = &event.id
-                && !ids.insert(id)
-            {
-                return Err(EventsError::IdConflict {
-                    id: id.to_string(),
-                    stream: append.stream.to_owned(),
-                    position: n,
-                });
-            }
-        }
-    }
-    Ok(())
-}
 
-/// On its way to the log. If nobody waits for it any more, it is brought to its end all the same.
-pub(super) struct Submitted {
-    /// `None` once its end is known.
-    namespace: Option<Arc<EmbeddedNamespace>>,
-    stored: Pin<Box<dyn Future<Output = std::result::Result<(), LogError>> + Send>>,
-}
-
-impl Submitted {
-    /// Hands it to the log. Its answer, if that is known at once.
-    fn begin(&mut self) -> Option<std::result::Result<(), LogError>> {
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        match self.stored.as_mut().poll(&mut context) {
-            Poll::Ready(answer) => Some(answer),
-            Poll::Pending => None,
-        }
-    }
-}
-
-impl Future for Submitted {
-    type Output = std::result::Result<(), LogError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = self.stored.as_mut().poll(context);
-        if let Poll::Ready(answer) = &polled
-            && let Some(namespace) = self.namespace.take()
-        {
-            namespace.ended(answer.is_ok());
-        }
-        polled
-    }
-}
-
-impl Drop for Submitted {
-    fn drop(&mut self) {
-        if let Some(namespace) = self.namespace.take() {
-            let stored = std::mem::replace(&mut self.stored, Box::pin(std::future::ready(Ok(()))));
-            // Where no runtime is left, the process ends.
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn(async move { namespace.ended(stored.await.is_ok()) });
+    /// By a thread that may wait for a disk.
+    pub(super) async fn in_background<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&EmbeddedNamespace) -> Read<T> + Send + 'static,
+    ) -> Result<T> {
+        let namespace = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&namespace)).await;
+        match done {
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(Unread::Failed(error))) => Err(error),
+            Ok(Err(Unread::OnDisk | Unread::Moved)) | Err(_) => {
+                Err(EventsError::Unavailable("the index could not be read".to_owned()))
             }
         }
     }
 }
 
-pub(crate) fn not_yet<T: Send + 'static>() -> BoxFuture<'static, Result<T>> {
-    Box::pin(std::future::ready(Err(EventsError::Unavailable("not yet".to_owned()))))
+/// As often as a list may be moved while somebody reads it.
+const TRIES: usize = 100;
+
+fn again_if_moved<T>(work: impl Fn() -> Read<T>) -> Read<T> {
+    for _ in 0..TRIES {
+        match work() {
+            Err(Unread::Moved) => {}
+            done => return done,
+        }
+    }
+    Err(Unread::Moved)
+}
+
+/// A partition that is gone is a namespace that is.
+pub(super) fn or_gone(error: LogError, name: &str) -> EventsError {
+    match error {
+        LogError::NoPartition(_) => EventsError::NamespaceNotFound(name.to_owned()),
+        other => other.into(),
+    }
 }
 
 impl Namespace for Arc<EmbeddedNamespace> {
@@ -494,7 +331,7 @@ impl Namespace for Arc<EmbeddedNamespace> {
     }
 
     fn version<'a>(&'a self, stream: &'a str) -> BoxFuture<'a, Result<i64>> {
-        Box::pin(std::future::ready(Ok(self.index.read().version(stream))))
+        Box::pin(self.version_of(stream))
     }
 
     fn read_stream<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<Page>> {
@@ -508,71 +345,86 @@ impl Namespace for Arc<EmbeddedNamespace> {
     fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {
         Box::pin(async move {
             let types: Vec<String> = kind.map(str::to_owned).into_iter().collect();
-            let read = StreamRead {
-                stream,
-                from: None,
-                direction: Direction::Backward,
-                max: 1,
-                types: &types,
-            };
-            Ok(self.page_of_stream(read).await?.events.pop())
+            let mut from = None;
+            // A page may end before it has found one.
+            loop {
+                let read = StreamRead {
+                    stream,
+                    from,
+                    direction: Direction::Backward,
+                    max: 1,
+                    types: &types,
+                };
+                let mut page = self.page_of_stream(read).await?;
+                match (page.events.pop(), page.next) {
+                    (None, Some(next)) => from = Some(From::Position(next)),
+                    (found, _) => return Ok(found),
+                }
+            }
         })
     }
 
     fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<Stored>>> {
-        let offset = self.index.read().id(id);
-        Box::pin(self.stored_at(offset))
+        Box::pin(self.message_with_id(id))
     }
 
     fn info(&self) -> BoxFuture<'_, Result<NamespaceInfo>> {
-        let (messages, streams, last_activity) = self.index.read().counts();
-        let about = self.about.clone();
-        Box::pin(std::future::ready(Ok(NamespaceInfo {
-            name: about.name,
-            description: about.description,
-            metadata: about.metadata,
-            created_at: about.created_at,
-            messages,
-            streams,
-            last_activity,
-        })))
+        Box::pin(async {
+            let (messages, streams, last_activity) = self.counts().await?;
+            let about = self.about.clone();
+            Ok(NamespaceInfo {
+                name: about.name,
+                description: about.description,
+                metadata: about.metadata,
+                created_at: about.created_at,
+                messages,
+                streams,
+                last_activity,
+            })
+        })
     }
 
     fn streams<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<StreamInfo>>> {
-        let found = self.index.read().streams(prefix, cursor, max);
-        Box::pin(std::future::ready(Ok(found)))
+        Box::pin(self.visible_streams(prefix, cursor, max))
     }
 
     fn categories(&self) -> BoxFuture<'_, Result<Vec<CategoryInfo>>> {
-        let found = self.index.read().categories();
-        Box::pin(std::future::ready(Ok(found)))
+        Box::pin(self.visible_categories())
     }
 
-    fn delete_stream<'a>(&'a self, _: &'a str, _: Expected, _: bool) -> BoxFuture<'a, Result<()>> {
-        not_yet()
+    fn delete_stream<'a>(&'a self, stream: &'a str, expected: Expected, tombstone: bool) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.hide_stream(stream, expected, tombstone))
     }
 
-    fn set_retention<'a>(&'a self, _: RetentionOf<'a>, _: Option<Retention>) -> BoxFuture<'a, Result<()>> {
-        not_yet()
+    fn set_retention<'a>(&'a self, of: RetentionOf<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.set_rule(of, rule))
     }
 
-    fn retention<'a>(&'a self, _: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
-        not_yet()
+    fn retention<'a>(&'a self, of: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
+        Box::pin(std::future::ready(Ok(self.rules().of(of))))
     }
 
-    fn document<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<Document>>> {
-        not_yet()
+    fn document<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Document>>> {
+        Box::pin(self.document_named(name))
     }
 
-    fn put_document<'a>(&'a self, _: &'a str, _: Option<&'a [u8]>, _: u64) -> BoxFuture<'a, Result<Option<u64>>> {
-        not_yet()
+    fn put_document<'a>(
+        &'a self,
+        name: &'a str,
+        content: Option<&'a [u8]>,
+        expected: u64,
+    ) -> BoxFuture<'a, Result<Option<u64>>> {
+        Box::pin(self.store_document(name, content, expected))
     }
 
-    fn documents<'a>(&'a self, _: &'a str, _: &'a str, _: usize) -> BoxFuture<'a, Result<Vec<String>>> {
-        not_yet()
+    fn documents<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<String>>> {
+        Box::pin(self.document_names(prefix, cursor, max))
     }
 
     fn watch(&self) -> watch::Receiver<Visible> {
-        self.visible.subscribe()
+        match &*self.visible.lock() {
+            Some(visible) => visible.subscribe(),
+            None => watch::channel(Visible::default()).1,
+        }
     }
 }

@@ -1,128 +1,106 @@
-//! Messages by their offsets in the log.
+//! Records by their offsets in the log. The frames that were read last are kept for as long as somebody reads.
 
-use std::sync::Arc;
-
-use thalweg_log::format::frame::Kind;
+use bytes::Bytes;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{Frame, Log, LogError, Offset, PartitionId, ReadWant};
+use thalweg_log::{Frame, Log, LogError, Micros, Offset, PartitionId, ReadWant};
 
-use crate::error::{EventsError, Result};
+use super::index::{Io, Read, Unread};
+use crate::error::EventsError;
 use crate::event::Stored;
 
-/// Bytes of messages that one page takes, beyond its first.
-const PAGE_BYTES: usize = 4 << 20;
+/// Frames that a reader keeps: messages of a stream are spread among few at a time, or in order.
+const FRAMES: usize = 8;
 
-/// Of what was asked for, what fits into a page, in that order.
-/// `in_memory`: no disk is ever waited for.
-pub(crate) async fn fetch(
-    log: &Arc<dyn Log>,
-    in_memory: bool,
-    id: PartitionId,
-    offsets: Vec<Offset>,
-) -> Result<Vec<Stored>> {
-    if let Some(found) = Reading::new(log.as_ref(), id, in_memory).all(&offsets)? {
-        return Ok(found);
-    }
-    let log = log.clone();
-    let read = move || Reading::new(log.as_ref(), id, true).all(&offsets);
-    let read = tokio::task::spawn_blocking(read).await;
-    let found = read.unwrap_or_else(|_| Err(LogError::Closed.into()))?;
-    Ok(found.unwrap_or_default())
-}
-
-struct Reading<'a> {
+pub(super) struct Reading<'a> {
     log: &'a dyn Log,
     id: PartitionId,
-    may_block: bool,
-    /// The frame that was read last: the next message is often in it.
-    walk: Option<Walk>,
+    io: Io,
+    /// The one that was used last at the end.
+    frames: Vec<Parsed>,
 }
 
-/// A way through the records of a frame.
-struct Walk {
+/// A frame, and where its records are.
+struct Parsed {
     frame: Frame,
-    /// Byte of the body at which the next record begins, and which of the frame's it is.
-    at: usize,
-    ordinal: u64,
+    /// Offset from the frame's first, time, and the value in the body, in their order.
+    records: Vec<(u32, Micros, Bytes)>,
 }
 
 impl<'a> Reading<'a> {
-    fn new(log: &'a dyn Log, id: PartitionId, may_block: bool) -> Reading<'a> {
+    pub fn new(log: &'a dyn Log, id: PartitionId, io: Io) -> Reading<'a> {
         Reading {
             log,
             id,
-            may_block,
-            walk: None,
+            io,
+            frames: Vec::new(),
         }
     }
 
-    /// `None` if a disk has to be read and may not be.
-    fn all(&mut self, offsets: &[Offset]) -> Result<Option<Vec<Stored>>> {
-        let mut out = Vec::with_capacity(offsets.len());
-        let mut bytes = 0;
-        for offset in offsets {
-            let Some(stored) = self.one(*offset)? else {
-                return Ok(None);
-            };
-            bytes += stored.bytes();
-            if bytes > PAGE_BYTES && !out.is_empty() {
-                break;
+    /// The message at an offset; `None` if what was there is gone, or is no message.
+    pub fn message(&mut self, offset: Offset) -> Read<Option<Stored>> {
+        let record = self.record(offset)?;
+        Ok(record.and_then(|(value, time)| Stored::new(value, time)))
+    }
+
+    /// The value at an offset and its time; `None` if it is gone.
+    pub fn record(&mut self, offset: Offset) -> Read<Option<(Bytes, Micros)>> {
+        let own = |parsed: &Parsed| (parsed.frame.header.base..parsed.frame.header.next()).contains(&offset);
+        match self.frames.iter().position(own) {
+            Some(at) => {
+                let parsed = self.frames.remove(at);
+                self.frames.push(parsed);
             }
-            out.push(stored);
+            None => {
+                let Some(frame) = self.frame(offset)? else { return Ok(None) };
+                if self.frames.len() == FRAMES {
+                    self.frames.remove(0);
+                }
+                self.frames.push(Parsed::of(frame)?);
+            }
         }
-        Ok(Some(out))
+        let Some(parsed) = self.frames.last().filter(|parsed| own(parsed)) else {
+            return Ok(None);
+        };
+        let delta = (offset - parsed.frame.header.base) as u32;
+        let found = parsed.records.binary_search_by_key(&delta, |(delta, ..)| *delta);
+        let record = found.ok().and_then(|at| parsed.records.get(at));
+        Ok(record.map(|(_, time, value)| (value.clone(), *time)))
     }
 
-    fn one(&mut self, offset: Offset) -> Result<Option<Stored>> {
-        let here = |walk: &Walk| walk.frame.header.base + walk.ordinal <= offset && offset < walk.frame.header.next();
-        if !self.walk.as_ref().is_some_and(here) {
-            let frames = match self.log.newest(self.id, offset, 1)? {
-                Some(frames) => frames,
-                None if !self.may_block => return Ok(None),
-                None => self.log.read(
-                    self.id,
-                    offset,
-                    ReadWant {
-                        bytes: 1,
-                        synced: false,
-                    },
-                )?,
-            };
-            self.walk = frames.into_iter().next().map(|frame| Walk {
-                frame,
-                at: 0,
-                ordinal: 0,
-            });
+    fn frame(&self, offset: Offset) -> Read<Option<Frame>> {
+        let frames = match self.log.newest(self.id, offset, 1) {
+            Ok(Some(frames)) => Ok(frames),
+            Ok(None) if self.io == Io::MemoryOnly => return Err(Unread::OnDisk),
+            Ok(None) => {
+                let want = ReadWant {
+                    bytes: 1,
+                    synced: false,
+                };
+                self.log.read(self.id, offset, want)
+            }
+            Err(error) => Err(error),
+        };
+        match frames {
+            Ok(frames) => Ok(frames.into_iter().next()),
+            Err(LogError::Gap { .. }) => Ok(None),
+            Err(error) => Err(Unread::Failed(error.into())),
         }
-        let found = self.walk.as_mut().and_then(|walk| walk.to(offset));
-        found.map(Some).ok_or_else(|| self.missing(offset))
-    }
-
-    fn missing(&self, offset: Offset) -> EventsError {
-        EventsError::Damaged(format!("no message is at offset {offset} of partition {}", self.id))
     }
 }
 
-impl Walk {
-    /// Goes on to an offset that is in this frame, not before the last one.
-    fn to(&mut self, offset: Offset) -> Option<Stored> {
-        if self.frame.header.kind != Kind::Data {
-            return None;
+impl Parsed {
+    fn of(frame: Frame) -> Read<Parsed> {
+        let mut records = Vec::with_capacity(frame.header.records as usize);
+        let (mut rest, mut next) = (&frame.body[..], 0);
+        while !rest.is_empty() {
+            let (record, after) = RecordRef::take(rest).ok_or_else(|| {
+                let base = frame.header.base;
+                EventsError::Damaged(format!("what is behind offset {base} is no record"))
+            })?;
+            let delta = record.delta.unwrap_or(next);
+            records.push((delta, record.time, frame.body.slice_ref(record.value)));
+            (rest, next) = (after, delta + 1);
         }
-        let base = self.frame.header.base;
-        loop {
-            let rest = self.frame.body.get(self.at..)?;
-            let (record, after) = RecordRef::take(rest)?;
-            let own = base + record.delta.map_or(self.ordinal, u64::from);
-            let found = (own == offset).then(|| Stored::new(self.frame.body.slice_ref(record.value), record.time));
-            if own > offset {
-                return None;
-            }
-            self.at = self.frame.body.len() - after.len();
-            self.ordinal = own - base + 1;
-            if let Some(found) = found {
-                return found;
-            }
-        }
+        Ok(Parsed { frame, records })
     }
 }

@@ -10,7 +10,7 @@ use thalweg_log::Offset;
 
 use super::index::{Entry, Index};
 use crate::error::{EventsError, Result};
-use crate::id::{MessageId, Uuid};
+use crate::id::MessageId;
 
 #[derive(Debug, Default)]
 pub(crate) struct Sequencer {
@@ -22,6 +22,8 @@ pub(crate) struct Sequencer {
     heads: HashMap<Arc<str>, Head>,
     /// That clients gave to pending messages.
     ids: HashSet<MessageId>,
+    /// Names of pending documents.
+    documents: HashSet<Arc<str>>,
     /// Submissions of which it is not known yet what became of them.
     outstanding: usize,
     /// One was refused: nothing is numbered before it is known of all.
@@ -31,9 +33,16 @@ pub(crate) struct Sequencer {
     chance: Chance,
 }
 
-#[derive(Debug)]
-struct Pending {
-    entries: Vec<Entry>,
+/// What is numbered and on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub entries: Vec<Entry>,
+    /// Streams, and the versions that they have then.
+    pub streams: Vec<(Arc<str>, i64)>,
+    /// That clients gave.
+    pub ids: Vec<MessageId>,
+    /// It takes in the log.
+    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -46,19 +55,23 @@ struct Head {
 /// Random bytes, taken from the system many at a time.
 #[derive(Debug, Default)]
 struct Chance {
-    left: Vec<[u8; 10]>,
+    left: Vec<[u8; 4]>,
 }
 
 impl Sequencer {
     pub fn new(index: &Index) -> Sequencer {
         Sequencer {
-            next_offset: index.next_offset,
-            next_global: index.last_global + 1,
+            next_offset: index.state.next_offset,
+            next_global: index.state.last_global + 1,
             ..Sequencer::default()
         }
     }
 
     /// Whether messages may be numbered now.
+    pub fn chance(&mut self) -> Result<u32> {
+        self.chance.take()
+    }
+
     pub fn is_open(&self) -> bool {
         !self.refused && self.holds == 0
     }
@@ -77,26 +90,13 @@ impl Sequencer {
         self.outstanding == 0 && self.pending.is_empty()
     }
 
-    /// Messages with places of their own are on their way, while nothing else is.
-    pub fn submitted_import(&mut self, entries: Vec<Entry>) {
-        let last = entries.iter().map(|entry| entry.global).max().unwrap_or(0);
-        self.next_offset += entries.len() as u64;
-        self.next_global = self.next_global.max(last + 1);
-        self.pending.push_back(Pending { entries });
-        self.outstanding += 1;
+    /// The version with what is pending of a stream, if something is.
+    pub fn pending_version(&self, stream: &str) -> Option<i64> {
+        self.heads.get(stream).map(|head| head.version)
     }
 
-    /// Nothing is left, and what comes begins anew.
-    pub fn cleared(&mut self) {
-        self.next_global = 1;
-    }
-
-    /// The version with what is pending, and whether something is.
-    pub fn version(&self, stream: &str, index: &Index) -> (i64, bool) {
-        match self.heads.get(stream) {
-            Some(head) => (head.version, true),
-            None => (index.version(stream), false),
-        }
+    pub fn has_pending_document(&self, name: &str) -> bool {
+        self.documents.contains(name)
     }
 
     pub fn has_pending_id(&self, id: &MessageId) -> bool {
@@ -108,51 +108,61 @@ impl Sequencer {
         known.or_else(|| index.name(stream)).unwrap_or_else(|| stream.into())
     }
 
-    pub fn new_id(&mut self, unix_ms: u64) -> Result<Uuid> {
-        Ok(Uuid::new_at(unix_ms, self.chance.take()?))
-    }
-
-    /// What was numbered is on its way. `streams` have these versions then.
-    pub fn submitted(&mut self, entries: Vec<Entry>, streams: Vec<(Arc<str>, i64)>, ids: Vec<MessageId>) {
-        for (stream, version) in streams {
-            let head = self.heads.entry(stream).or_insert(Head { version, pending: 0 });
+    /// What was numbered is on its way.
+    pub fn submitted(&mut self, pending: Pending) {
+        for (stream, version) in &pending.streams {
+            let version = *version;
+            let head = match self.heads.get_mut(stream) {
+                Some(head) => head,
+                None => self.heads.entry(stream.clone()).or_insert(Head { version, pending: 0 }),
+            };
             head.version = version;
             head.pending += 1;
         }
-        self.ids.extend(ids);
-        self.next_offset += entries.len() as u64;
-        self.next_global += entries.len() as u64;
-        self.pending.push_back(Pending { entries });
+        self.ids.extend(pending.ids.iter().cloned());
+        self.next_offset += pending.entries.len() as u64;
+        for entry in &pending.entries {
+            match entry {
+                Entry::Event(event) => self.next_global = self.next_global.max(event.global + 1),
+                Entry::Document { name, .. } => {
+                    self.documents.insert(name.clone());
+                }
+                Entry::Cleared { .. } => self.next_global = 1,
+            }
+        }
+        self.pending.push_back(pending);
         self.outstanding += 1;
     }
 
     /// Indexes what is stored by now: everything before `next`.
     pub fn stored(&mut self, next: Offset, index: &mut Index) {
         while let Some(pending) = self.pending.pop_front() {
-            if pending.entries.last().is_some_and(|last| last.offset >= next) {
+            if pending.entries.last().is_some_and(|last| last.offset() >= next) {
                 self.pending.push_front(pending);
                 return;
             }
             self.forget(&pending);
-            pending.entries.into_iter().for_each(|entry| index.add(entry));
+            let bytes = pending.bytes / (pending.entries.len() as u64).max(1);
+            pending.entries.iter().for_each(|entry| index.add(entry, bytes));
         }
     }
 
     fn forget(&mut self, pending: &Pending) {
-        let mut last: Option<&Arc<str>> = None;
-        for entry in &pending.entries {
-            if !self.ids.is_empty() {
-                self.ids.remove(&entry.id);
-            }
-            // Messages of one stream follow each other.
-            if last.is_some_and(|last| Arc::ptr_eq(last, &entry.stream)) {
-                continue;
-            }
-            last = Some(&entry.stream);
-            if let Some(head) = self.heads.get_mut(&entry.stream) {
+        for id in &pending.ids {
+            self.ids.remove(id);
+        }
+        for (stream, _) in &pending.streams {
+            if let Some(head) = self.heads.get_mut(stream) {
                 head.pending -= 1;
                 if head.pending == 0 {
-                    self.heads.remove(&entry.stream);
+                    self.heads.remove(stream);
+                }
+            }
+        }
+        if !self.documents.is_empty() {
+            for entry in &pending.entries {
+                if let Entry::Document { name, .. } = entry {
+                    self.documents.remove(name);
                 }
             }
         }
@@ -167,21 +177,22 @@ impl Sequencer {
             self.pending.clear();
             self.heads.clear();
             self.ids.clear();
+            self.documents.clear();
             self.refused = false;
             self.next_offset = next;
-            self.next_global = index.last_global + 1;
+            self.next_global = index.state.last_global + 1;
         }
     }
 }
 
 impl Chance {
-    fn take(&mut self) -> Result<[u8; 10]> {
+    fn take(&mut self) -> Result<u32> {
         if self.left.is_empty() {
-            let mut bytes = [0; 1000];
+            let mut bytes = [0; 1024];
             getrandom::fill(&mut bytes)
                 .map_err(|error| EventsError::Unavailable(format!("no random numbers for ids: {error}")))?;
             self.left.extend(bytes.as_chunks().0);
         }
-        Ok(self.left.pop().unwrap_or_default())
+        Ok(self.left.pop().map_or(0, u32::from_le_bytes))
     }
 }

@@ -1,0 +1,599 @@
+//! Messages and documents on their way into the log: looked at, numbered, handed over, and told of when they are stored.
+
+use std::collections::HashSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hashbrown::HashMap;
+use parking_lot::MutexGuard;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{LogError, Micros, Offset, Records, Unit};
+
+use super::import::Held;
+use super::index::{DocumentAt, Entry, Index, Io, Unread};
+use super::namespace::{EmbeddedNamespace, or_gone};
+use super::record::DocumentRef;
+use super::sequencer::{Pending, Sequencer};
+use crate::error::{EventsError, Result};
+use crate::event::{EventRef, IdRef, Stored};
+use crate::id::{MessageId, Uuid};
+use crate::store::{APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, Expected};
+
+/// A part of a submission that is so large is ended: a message is read with the frame that it lies in.
+const PART_BYTES: usize = 64 << 10;
+/// Of a record beside what the client wrote.
+const RECORD_BYTES: usize = 64;
+
+/// What came of looking whether an append may be done.
+enum Looked {
+    /// It is on its way.
+    Submitted(Submitted, Vec<Appended>),
+    /// It depends on what is on its way already.
+    Wait,
+    /// It depends on what is on a disk.
+    Ask,
+    /// With ids that may be there, at these offsets: what was asked for may have been done before.
+    Known(Vec<Offset>),
+}
+
+/// What was found on disk for an append. It holds as long as no more tables are written.
+#[derive(Default)]
+struct Asked {
+    flushed: u64,
+    versions: HashMap<String, i64>,
+    ids: HashMap<MessageId, Vec<Offset>>,
+    /// Of messages with other ids than those that were looked for.
+    others: HashSet<Offset>,
+}
+
+impl EmbeddedNamespace {
+    pub(super) async fn append_all(self: &Arc<Self>, appends: &[Append<'_>]) -> Result<Vec<Appended>> {
+        within_limits(appends)?;
+        self.until_indexed().await;
+        let mut asked = Asked::default();
+        loop {
+            // What ends from here on is heard.
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            match self.submit(appends, &asked)? {
+                Looked::Wait => ended.await,
+                Looked::Ask => self.ask_for(appends, &mut asked).await?,
+                Looked::Known(offsets) => {
+                    let found = self.messages_at(offsets.clone()).await?;
+                    let wanted: HashSet<MessageId> = given_ids(appends).cloned().collect();
+                    asked.others.extend(offsets.into_iter().zip(&found).filter_map(|(offset, found)| {
+                        let is_wanted = found.as_ref().is_some_and(|found| wanted.contains(&found.event().id.into()));
+                        (!is_wanted).then_some(offset)
+                    }));
+                    let found = found.into_iter().flatten().map(|found| (MessageId::from(found.event().id), found));
+                    let found = found.filter(|(id, _)| wanted.contains(id)).collect();
+                    if let Some(places) = known(appends, &found)? {
+                        return Ok(places);
+                    }
+                }
+                Looked::Submitted(submitted, places) => match submitted.await {
+                    Ok(()) => return Ok(places),
+                    // Numbered behind something that was refused.
+                    Err(LogError::OffsetTaken { .. }) => {}
+                    Err(error) => return Err(or_gone(error, &self.about().name)),
+                },
+            }
+        }
+    }
+
+    /// Waits while so much is in no table that a start would take long.
+    async fn until_indexed(&self) {
+        while self.place.shelf.is_behind() {
+            let caught_up = self.place.shelf.caught_up.notified();
+            if self.place.shelf.is_behind() {
+                caught_up.await;
+            }
+        }
+    }
+
+    /// Numbers the messages and hands them to the log, if the versions of their streams are as expected.
+    fn submit(self: &Arc<Self>, appends: &[Append<'_>], asked: &Asked) -> Result<Looked> {
+        let mut sequencer = self.sequencer.lock();
+        if !sequencer.is_open() {
+            return match self.is_gone() {
+                true => Err(EventsError::NamespaceNotFound(self.about().name.clone())),
+                false => Ok(Looked::Wait),
+            };
+        }
+        let index = self.index.read();
+        let others = &asked.others;
+        let asked = Some(asked).filter(|asked| asked.flushed == self.place.shelf.tables().flushed);
+        match self.ids_of(appends, &sequencer, &index, asked, others)? {
+            None => {}
+            Some(looked) => return Ok(looked),
+        }
+        let mut versions = Vec::with_capacity(appends.len());
+        for append in appends {
+            match self.version_for(append, &sequencer, &index, asked)? {
+                Ok(version) => versions.push(version),
+                Err(looked) => return Ok(looked),
+            }
+        }
+        let mut numbering = Numbering::new((self.place.clock)(), &mut sequencer);
+        let mut places = Vec::with_capacity(appends.len());
+        for (append, version) in appends.iter().zip(versions) {
+            places.push(Appended {
+                count: append.events.len() as u64,
+                first_position: (version + 1) as u64,
+                first_global: numbering.global,
+                duplicate: false,
+            });
+            numbering.number(append, version, &index)?;
+        }
+        drop(index);
+        let (unit, pending) = numbering.finish(self);
+        sequencer.submitted(pending);
+        Ok(Looked::Submitted(self.begin(sequencer, unit, None), places))
+    }
+
+    /// What has to be known of given ids first; `None` if they are new.
+    fn ids_of(
+        &self,
+        appends: &[Append<'_>],
+        sequencer: &Sequencer,
+        index: &Index,
+        asked: Option<&Asked>,
+        others: &HashSet<Offset>,
+    ) -> Result<Option<Looked>> {
+        let mut known = Vec::new();
+        for id in given_ids(appends) {
+            if sequencer.has_pending_id(id) {
+                return Ok(Some(Looked::Wait));
+            }
+            let older = match asked.and_then(|asked| asked.ids.get(id)) {
+                Some(older) => older.clone(),
+                None => match index.view().id_in_tables(id, self.now()) {
+                    Ok(found) => found,
+                    Err(Unread::Failed(error)) => return Err(error),
+                    Err(Unread::OnDisk | Unread::Moved) => return Ok(Some(Looked::Ask)),
+                },
+            };
+            let found = index.id_here(id).into_iter().chain(older);
+            known.extend(found.filter(|offset| !others.contains(offset)));
+        }
+        known.sort_unstable();
+        known.dedup();
+        Ok((!known.is_empty()).then_some(Looked::Known(known)))
+    }
+
+    /// The version behind which an append is numbered, if it is the expected one.
+    fn version_for(
+        &self,
+        append: &Append<'_>,
+        sequencer: &Sequencer,
+        index: &Index,
+        asked: Option<&Asked>,
+    ) -> Result<std::result::Result<i64, Looked>> {
+        if self.rules().is_tombstoned(append.stream) {
+            return Err(EventsError::StreamDeleted(append.stream.to_owned()));
+        }
+        let older = asked.and_then(|asked| asked.versions.get(append.stream).copied());
+        let stored = match older {
+            Some(older) => match index.version_here(append.stream) {
+                (here, true) => here,
+                (here, false) => here.max(older),
+            },
+            None => match index.version(append.stream, self.now()) {
+                Ok(version) => version,
+                Err(Unread::Failed(error)) => return Err(error),
+                Err(Unread::OnDisk | Unread::Moved) => return Ok(Err(Looked::Ask)),
+            },
+        };
+        let version = sequencer.pending_version(append.stream).unwrap_or(stored);
+        if append.expected.allows(version) {
+            return Ok(Ok(version));
+        }
+        // What is not stored yet is nothing to tell of, as long as it decides.
+        let may_fit = |version| append.expected.allows(version);
+        if (stored..version).any(may_fit) {
+            return Ok(Err(Looked::Wait));
+        }
+        Err(EventsError::VersionConflict {
+            stream: append.stream.to_owned(),
+            expected: append.expected,
+            actual: stored,
+        })
+    }
+
+    pub(super) fn now(&self) -> Io {
+        if self.place.in_memory { Io::MayBlock } else { Io::MemoryOnly }
+    }
+
+    /// Looks up on disk what an append depends on.
+    async fn ask_for(self: &Arc<Self>, appends: &[Append<'_>], asked: &mut Asked) -> Result<()> {
+        let streams: Vec<String> = appends.iter().map(|append| append.stream.to_owned()).collect();
+        let ids: Vec<MessageId> = given_ids(appends).cloned().collect();
+        let found = self.in_background(move |namespace| {
+            // Only what stands in tables, which do not change.
+            let view = namespace.index.read().view();
+            let mut found = Asked {
+                flushed: view.flushed(),
+                ..Asked::default()
+            };
+            for stream in streams {
+                let version = view.version_in_tables(&stream, Io::MayBlock)?;
+                found.versions.insert(stream, version);
+            }
+            for id in ids {
+                let offsets = view.id_in_tables(&id, Io::MayBlock)?;
+                found.ids.insert(id, offsets);
+            }
+            Ok(found)
+        });
+        let found = found.await?;
+        asked.flushed = found.flushed;
+        (asked.versions, asked.ids) = (found.versions, found.ids);
+        Ok(())
+    }
+
+    async fn messages_at(self: &Arc<Self>, offsets: Vec<Offset>) -> Result<Vec<Option<Stored>>> {
+        self.ask(move |namespace, io| {
+            let mut reading = namespace.reading(io);
+            offsets.iter().map(|offset| reading.message(*offset)).collect()
+        })
+        .await
+    }
+
+    /// Hands to the log what was just numbered, before anything else is: what is submitted first is stored first.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        sequencer: MutexGuard<'_, Sequencer>,
+        unit: Unit,
+        held: Option<Held>,
+    ) -> Submitted {
+        let log = self.place.log.clone();
+        let mut submitted = Submitted {
+            namespace: Some(self.clone()),
+            held,
+            stored: Box::pin(async move { log.append(unit, None).await.map(drop) }),
+        };
+        let early = submitted.begin();
+        drop(sequencer);
+        if let Some(early) = early {
+            submitted.finish(early.is_ok());
+            submitted.stored = Box::pin(std::future::ready(early));
+        }
+        submitted
+    }
+
+    pub(super) async fn store_document(
+        self: &Arc<Self>,
+        name: &str,
+        content: Option<&[u8]>,
+        expected: u64,
+    ) -> Result<Option<u64>> {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            // It is in memory from here on, unless it is forgotten at once; then it is looked up again.
+            let own = name.to_owned();
+            let known = self.ask(move |namespace, io| {
+                let seen = namespace.index.read().state.next_offset;
+                Ok((namespace.document_at(&own, io)?, seen))
+            });
+            let (at, seen) = known.await?;
+            let submitted = {
+                let mut sequencer = self.sequencer.lock();
+                if self.is_gone() {
+                    return Err(EventsError::NamespaceNotFound(self.about().name.clone()));
+                }
+                let index = self.index.read();
+                let waits = !sequencer.is_open() || sequencer.has_pending_document(name);
+                if waits || index.document_since(name, seen) {
+                    None
+                } else {
+                    let current = at.filter(|at| !at.removed).map_or(0, |at| at.revision);
+                    if current != expected {
+                        return Ok(None);
+                    }
+                    drop(index);
+                    let document = DocumentRef {
+                        name,
+                        revision: at.map_or(0, |at| at.revision) + 1,
+                        content,
+                    };
+                    let (unit, pending) = self.unit_of(&document, sequencer.next_offset)?;
+                    sequencer.submitted(pending);
+                    Some((self.begin(sequencer, unit, None), document.revision))
+                }
+            };
+            match submitted {
+                // Something of it was or is being changed; if it is indexed already, nothing is waited for.
+                None if self.has_pending_document(name) => ended.await,
+                None => tokio::task::yield_now().await,
+                Some((submitted, revision)) => match submitted.await {
+                    Ok(()) => return Ok(Some(revision)),
+                    Err(LogError::OffsetTaken { .. }) => {}
+                    Err(error) => return Err(or_gone(error, &self.about().name)),
+                },
+            }
+        }
+    }
+
+    fn has_pending_document(&self, name: &str) -> bool {
+        let sequencer = self.sequencer.lock();
+        !sequencer.is_open() || sequencer.has_pending_document(name)
+    }
+
+    fn unit_of(&self, document: &DocumentRef<'_>, offset: Offset) -> Result<(Unit, Pending)> {
+        let mut value = Vec::with_capacity(document.content.map_or(0, <[u8]>::len) + document.name.len() + 16);
+        document.encode(&mut value);
+        let mut records = Records::with_capacity(value.len() + RECORD_BYTES);
+        records.push(&RecordRef::of((self.place.clock)(), &value))?;
+        let pending = Pending {
+            bytes: records.bytes() as u64,
+            entries: vec![Entry::Document {
+                name: document.name.into(),
+                at: DocumentAt {
+                    offset,
+                    revision: document.revision,
+                    removed: document.content.is_none(),
+                },
+            }],
+            ..Pending::default()
+        };
+        // What hides messages frees space, and is taken while the disk is full.
+        let kind = match document.name.starts_with(super::hidden::OWN) {
+            true => Kind::State,
+            false => Kind::Data,
+        };
+        Ok((Unit::default().and_of(kind, self.partition, records.expecting(offset)), pending))
+    }
+}
+
+/// Messages that get their places, in parts for the log.
+struct Numbering<'a> {
+    now: Micros,
+    sequencer: &'a mut Sequencer,
+    first_offset: Offset,
+    offset: Offset,
+    global: u64,
+    parts: Vec<Records>,
+    records: Records,
+    pending: Pending,
+    value: Vec<u8>,
+}
+
+impl<'a> Numbering<'a> {
+    fn new(now: Micros, sequencer: &'a mut Sequencer) -> Numbering<'a> {
+        Numbering {
+            now,
+            first_offset: sequencer.next_offset,
+            offset: sequencer.next_offset,
+            global: sequencer.next_global,
+            sequencer,
+            parts: Vec::new(),
+            records: Records::new(),
+            pending: Pending::default(),
+            value: Vec::new(),
+        }
+    }
+
+    fn number(&mut self, append: &Append<'_>, version: i64, index: &Index) -> Result<()> {
+        let stream = self.sequencer.name(append.stream, index);
+        if self.parts.is_empty() && self.records.is_empty() {
+            let bytes = bytes_of(append) + append.events.len() * (RECORD_BYTES + append.stream.len());
+            self.records = Records::with_capacity(bytes.min(PART_BYTES + (PART_BYTES >> 2)));
+        }
+        for (event, position) in append.events.iter().zip((version + 1) as u64..) {
+            let made = match &event.id {
+                Some(_) => None,
+                None => Some(new_id(self.now, self.offset, self.sequencer)?),
+            };
+            let event = EventRef {
+                id: match (&event.id, &made) {
+                    (Some(id), _) => IdRef::from(id),
+                    (None, made) => IdRef::Uuid(made.unwrap_or_default().0),
+                },
+                own_id: made.is_some_and(|(_, says_where)| says_where),
+                stream: append.stream,
+                position,
+                global: self.global,
+                kind: event.kind,
+                data: event.data,
+                metadata: event.metadata,
+                time: self.now,
+                is_first: position == 0,
+                is_imported: false,
+            };
+            self.value.clear();
+            event.encode(&mut self.value);
+            self.records.push(&RecordRef::of(self.now, &self.value))?;
+            self.pending.entries.push(Entry::of(&event, stream.clone(), self.offset));
+            self.offset += 1;
+            self.global += 1;
+            if self.records.bytes() >= PART_BYTES {
+                self.end_part();
+            }
+        }
+        self.pending.ids.extend(append.events.iter().filter_map(|event| event.id.clone()));
+        self.pending.streams.push((stream, version + append.events.len() as i64));
+        Ok(())
+    }
+
+    fn end_part(&mut self) {
+        let records = std::mem::take(&mut self.records);
+        self.pending.bytes += records.bytes() as u64;
+        self.parts.push(records);
+    }
+
+    fn finish(mut self, namespace: &EmbeddedNamespace) -> (Unit, Pending) {
+        if !self.records.is_empty() {
+            self.end_part();
+        }
+        let mut unit = Unit::default();
+        let mut expected = self.first_offset;
+        for (records, n) in self.parts.into_iter().zip(0..) {
+            let next = expected + records.len() as u64;
+            // The rest follows the first, or nothing of it is stored.
+            let records = if n == 0 { records.expecting(expected) } else { records };
+            unit = unit.and(namespace.partition, records);
+            expected = next;
+        }
+        (unit, self.pending)
+    }
+}
+
+/// An id, and whether it says where its message is.
+pub(super) fn new_id(now: Micros, offset: Offset, sequencer: &mut Sequencer) -> Result<(Uuid, bool)> {
+    let (unix_ms, chance) = ((now / 1000).unsigned_abs(), sequencer.chance()?);
+    match Uuid::made(unix_ms, offset, chance) {
+        Some(id) => Ok((id, true)),
+        None => {
+            let other = Uuid::made(unix_ms, offset & ((1 << 48) - 1), chance);
+            Ok((other.unwrap_or_default(), false))
+        }
+    }
+}
+
+fn given_ids<'a>(appends: &'a [Append<'_>]) -> impl Iterator<Item = &'a MessageId> {
+    appends
+        .iter()
+        .flat_map(|append| append.events.iter().filter_map(|event| event.id.as_ref()))
+}
+
+/// Types, data and metadata.
+fn bytes_of(append: &Append<'_>) -> usize {
+    let events = append.events.iter();
+    events
+        .map(|event| event.kind.len() + event.data.len() + event.metadata.map_or(0, str::len))
+        .sum()
+}
+
+fn within_limits(appends: &[Append<'_>]) -> Result<()> {
+    if appends.len() > APPEND_STREAMS_MAX {
+        return Err(EventsError::TooLarge("1000 streams"));
+    }
+    if appends.iter().map(|append| append.events.len()).sum::<usize>() > APPEND_MESSAGES_MAX {
+        return Err(EventsError::TooLarge("10000 messages"));
+    }
+    if appends.iter().map(bytes_of).sum::<usize>() > APPEND_BYTES_MAX {
+        return Err(EventsError::TooLarge("24 MiB"));
+    }
+    let mut ids = HashSet::new();
+    for append in appends {
+        for (event, n) in append.events.iter().zip(0..) {
+            if let Some(id) = &event.id
+                && !ids.insert(id)
+            {
+                return Err(EventsError::IdConflict {
+                    id: id.to_string(),
+                    stream: append.stream.to_owned(),
+                    position: n,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where messages are that were appended before, if they are those of this append; the first that is not is told. `None` if
+/// none of the ids is there.
+fn known(appends: &[Append<'_>], found: &HashMap<MessageId, Stored>) -> Result<Option<Vec<Appended>>> {
+    let mut places = Vec::with_capacity(appends.len());
+    let (mut all, mut conflict) = (true, None);
+    for append in appends {
+        let mut first: Option<(u64, u64)> = None;
+        for (event, n) in append.events.iter().zip(0..) {
+            let Some(found) = event.id.as_ref().and_then(|id| found.get(id)) else {
+                all = false;
+                continue;
+            };
+            let found = found.event();
+            let (position, global) = *first.get_or_insert((found.position, found.global));
+            all &= found.stream == append.stream
+                && (found.kind, found.data, found.metadata) == (event.kind, event.data, event.metadata)
+                && (found.position, found.global) == (position + n, global + n);
+            conflict.get_or_insert_with(|| EventsError::IdConflict {
+                id: MessageId::from(found.id).to_string(),
+                stream: found.stream.to_owned(),
+                position: found.position,
+            });
+        }
+        let (first_position, first_global) = first.unwrap_or_default();
+        places.push(Appended {
+            count: append.events.len() as u64,
+            first_position,
+            first_global,
+            duplicate: true,
+        });
+    }
+    match conflict {
+        Some(conflict) if !all => Err(conflict),
+        Some(_) => Ok(Some(places)),
+        None => Ok(None),
+    }
+}
+
+/// On its way to the log. If nobody waits for it any more, it is brought to its end all the same.
+pub(super) struct Submitted {
+    /// `None` once its end is known.
+    namespace: Option<Arc<EmbeddedNamespace>>,
+    /// Nothing else is numbered before it is known.
+    held: Option<Held>,
+    stored: Pin<Box<dyn Future<Output = std::result::Result<(), LogError>> + Send>>,
+}
+
+impl Submitted {
+    /// Hands it to the log. Its answer, if that is known at once.
+    fn begin(&mut self) -> Option<std::result::Result<(), LogError>> {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        match self.stored.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        }
+    }
+
+    fn finish(&mut self, is_stored: bool) {
+        if let Some(namespace) = self.namespace.take() {
+            namespace.ended(is_stored);
+        }
+        self.held = None;
+    }
+}
+
+impl Future for Submitted {
+    type Output = std::result::Result<(), LogError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = self.stored.as_mut().poll(context);
+        if let Poll::Ready(answer) = &polled {
+            self.finish(answer.is_ok());
+        }
+        polled
+    }
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        let Some(namespace) = self.namespace.take() else { return };
+        let stored = std::mem::replace(&mut self.stored, Box::pin(std::future::ready(Ok(()))));
+        let held = self.held.take();
+        // Where no runtime is left, the process ends.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                namespace.ended(stored.await.is_ok());
+                drop(held);
+            });
+        }
+    }
+}
+
+/// Which version a stream must have for what is to be done with it.
+pub(super) fn as_expected(stream: &str, expected: Expected, version: i64) -> Result<()> {
+    match expected.allows(version) {
+        true => Ok(()),
+        false => Err(EventsError::VersionConflict {
+            stream: stream.to_owned(),
+            expected,
+            actual: version,
+        }),
+    }
+}

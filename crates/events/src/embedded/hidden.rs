@@ -1,0 +1,389 @@
+//! What is stored and not shown any more: messages that a rule of retention hides, and those of deleted streams. The rules are
+//! documents, and all in memory; what they hide is looked at when it is read or counted, until scavenging removes it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+use thalweg_log::{Micros, Offset};
+
+use super::append::as_expected;
+use super::index::{Io, List, Listed, Read};
+use super::namespace::EmbeddedNamespace;
+use crate::error::{EventsError, Result};
+use crate::event::EventRef;
+use crate::names;
+use crate::store::{CategoryInfo, Direction, Expected, Retention, RetentionOf, StreamInfo};
+
+/// How the names of documents begin that are the engine's own.
+pub(super) const OWN: &str = "~";
+const OF_STREAM: &str = "~stream/";
+const OF_CATEGORY: &str = "~category/";
+const DELETED: &str = "~deleted/";
+
+/// Of a stream that was deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Deleted {
+    /// Messages at lower positions are hidden.
+    pub before: u64,
+    /// Nothing is stored in it any more.
+    pub tombstone: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    streams: HashMap<String, Retention>,
+    categories: HashMap<String, Retention>,
+    deleted: HashMap<String, Deleted>,
+}
+
+impl Rules {
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty() && self.categories.is_empty() && self.deleted.is_empty()
+    }
+
+    pub fn is_tombstoned(&self, stream: &str) -> bool {
+        !self.deleted.is_empty() && self.deleted.get(stream).is_some_and(|deleted| deleted.tombstone)
+    }
+
+    pub fn of(&self, of: RetentionOf<'_>) -> Option<Retention> {
+        match of {
+            RetentionOf::Stream(stream) => self.streams.get(stream).copied(),
+            RetentionOf::Category(category) => self.categories.get(category).copied(),
+        }
+    }
+
+    /// That of the stream, else that of its category.
+    fn for_stream(&self, stream: &str) -> Option<Retention> {
+        let own = self.streams.get(stream);
+        own.or_else(|| self.categories.get(names::category(stream))).copied()
+    }
+
+    fn concerns(&self, stream: &str) -> bool {
+        self.deleted.contains_key(stream) || self.for_stream(stream).is_some()
+    }
+
+    /// As a document of this name says it; `false` for one that is none of these.
+    fn apply(&mut self, name: &str, content: Option<&[u8]>) -> Result<()> {
+        if let Some(stream) = name.strip_prefix(OF_STREAM) {
+            put(&mut self.streams, stream, content)
+        } else if let Some(category) = name.strip_prefix(OF_CATEGORY) {
+            put(&mut self.categories, category, content)
+        } else if let Some(stream) = name.strip_prefix(DELETED) {
+            put(&mut self.deleted, stream, content)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn put<T: for<'a> Deserialize<'a>>(map: &mut HashMap<String, T>, name: &str, content: Option<&[u8]>) -> Result<()> {
+    match content {
+        Some(content) => {
+            let value = serde_json::from_slice(content).map_err(|error| {
+                EventsError::Damaged(format!("the rule of {name} is in no form that this version knows: {error}"))
+            })?;
+            map.insert(name.to_owned(), value);
+        }
+        None => {
+            map.remove(name);
+        }
+    }
+    Ok(())
+}
+
+/// What is hidden, as somebody who reads asks again and again.
+pub(super) struct Hidden {
+    /// `None`: nothing is.
+    rules: Option<Arc<Rules>>,
+    now: Micros,
+    floors: HashMap<String, u64>,
+}
+
+impl Hidden {
+    /// The position before which a stream's messages are hidden.
+    pub fn floor(&mut self, namespace: &EmbeddedNamespace, stream: &str, io: Io) -> Read<u64> {
+        let Some(rules) = &self.rules else { return Ok(0) };
+        if let Some(floor) = self.floors.get(stream) {
+            return Ok(*floor);
+        }
+        let deleted = rules.deleted.get(stream).map_or(0, |deleted| deleted.before);
+        let rule = rules.for_stream(stream).unwrap_or_default();
+        let of_count = match rule.max_count {
+            // Counted by position, so that nothing has to be counted.
+            Some(count) => {
+                let version = namespace.version_stored(stream, io)?;
+                ((version + 1) as u64).saturating_sub(count)
+            }
+            None => 0,
+        };
+        let floor = deleted.max(rule.truncate_before.unwrap_or(0)).max(of_count);
+        self.floors.insert(stream.to_owned(), floor);
+        Ok(floor)
+    }
+
+    /// Messages of a stream that are older are hidden.
+    fn oldest(&self, stream: &str) -> Option<Micros> {
+        let age = self.rules.as_ref()?.for_stream(stream)?.max_age?;
+        Some(self.now.saturating_sub(age))
+    }
+
+    pub fn hides(&mut self, namespace: &EmbeddedNamespace, event: &EventRef<'_>, io: Io) -> Read<bool> {
+        if self.rules.is_none() {
+            return Ok(false);
+        }
+        let is_old = self.oldest(event.stream).is_some_and(|oldest| event.time < oldest);
+        Ok(is_old || event.position < self.floor(namespace, event.stream, io)?)
+    }
+
+    /// Messages of a stream that are stored and hidden, and whether those are all. May block.
+    fn count(&mut self, namespace: &EmbeddedNamespace, stream: &str) -> Read<(u64, bool)> {
+        let floor = self.floor(namespace, stream, Io::MayBlock)?;
+        let oldest = self.oldest(stream);
+        // Everything before it is older.
+        let young: Offset = match oldest {
+            Some(oldest) => namespace.place.log.offset_at(namespace.partition, oldest).unwrap_or(0),
+            None => 0,
+        };
+        let mixed = namespace.index.read().state.has_imports;
+        let (mut hidden, mut shown) = (0, false);
+        let list = Listed::Of(List::Stream, stream.to_owned());
+        namespace.walk(&list, None, Direction::Forward, Io::MayBlock, &mut |row| {
+            let is_old = match oldest {
+                Some(_) if row.offset < young => true,
+                Some(oldest) => namespace.time_at(row.offset, Io::MayBlock)?.is_some_and(|time| time < oldest),
+                None => false,
+            };
+            if is_old || row.ordinal < floor {
+                hidden += 1;
+                return Ok(true);
+            }
+            shown = true;
+            // What comes later is younger, unless it was imported.
+            Ok(oldest.is_some() && mixed)
+        })?;
+        Ok((hidden, !shown))
+    }
+}
+
+/// What is hidden of a category.
+#[derive(Clone, Copy, Debug, Default)]
+struct Less {
+    messages: u64,
+    streams: u64,
+}
+
+/// Streams looked at together.
+const STREAMS: usize = 1000;
+
+impl EmbeddedNamespace {
+    pub(super) fn hidden(&self) -> Hidden {
+        let rules = self.rules();
+        Hidden {
+            rules: (!rules.is_empty()).then_some(rules),
+            now: (self.place.clock)(),
+            floors: HashMap::new(),
+        }
+    }
+
+    /// The rules that are stored. Blocks.
+    pub(super) fn load_rules(&self) -> Read<()> {
+        let (mut rules, mut cursor) = (Rules::default(), String::new());
+        loop {
+            let names = self.documents_stored(OWN, &cursor, STREAMS)?;
+            let Some(last) = names.last() else { break };
+            cursor.clone_from(last);
+            for name in names {
+                let record = match self.document_at(&name, Io::MayBlock)? {
+                    Some(at) => self.reading(Io::MayBlock).record(at.offset)?,
+                    None => None,
+                };
+                let content = record.and_then(|(value, _)| super::record::content(&value));
+                rules.apply(&name, content.as_ref().map(|(content, _)| &content[..]))?;
+            }
+        }
+        *self.rules.write() = Arc::new(rules);
+        Ok(())
+    }
+
+    /// What is hidden, by category. May block.
+    fn less(&self) -> Read<BTreeMap<String, Less>> {
+        let mut less: BTreeMap<String, Less> = BTreeMap::new();
+        let mut hidden = self.hidden();
+        let Some(rules) = hidden.rules.clone() else {
+            return Ok(less);
+        };
+        let mut look = |stream: &str, less: &mut BTreeMap<String, Less>| {
+            let (messages, all) = hidden.count(self, stream)?;
+            let own = less.entry(names::category(stream).to_owned()).or_default();
+            own.messages += messages;
+            own.streams += u64::from(all);
+            Read::Ok(())
+        };
+        let mut named: Vec<&String> = rules.streams.keys().chain(rules.deleted.keys()).collect();
+        named.sort();
+        named.dedup();
+        for stream in named {
+            // Those of categories with rules are met below.
+            if !rules.categories.contains_key(names::category(stream)) && self.has_messages(stream)? {
+                look(stream, &mut less)?;
+            }
+        }
+        for category in rules.categories.keys() {
+            if self.has_messages(category)? {
+                look(category, &mut less)?;
+            }
+            let (prefix, mut cursor) = (format!("{category}-"), String::new());
+            loop {
+                let streams = self.streams_stored(&prefix, &cursor, STREAMS)?;
+                let Some(last) = streams.last() else { break };
+                cursor.clone_from(&last.stream);
+                for stream in &streams {
+                    look(&stream.stream, &mut less)?;
+                }
+            }
+        }
+        Ok(less)
+    }
+
+    fn has_messages(&self, stream: &str) -> Read<bool> {
+        Ok(self.version_stored(stream, Io::MayBlock)? >= 0)
+    }
+
+    pub(super) async fn counts(self: &Arc<Self>) -> Result<(u64, u64, Option<Micros>)> {
+        if self.rules().is_empty() {
+            let state = self.index.read().state;
+            return Ok((state.messages, state.streams, state.last_activity));
+        }
+        self.in_background(|namespace| {
+            let state = namespace.index.read().state;
+            let less = namespace.less()?;
+            let (messages, streams) = less.values().fold((0, 0), |(messages, streams), less| {
+                (messages + less.messages, streams + less.streams)
+            });
+            let (messages, streams) = (state.messages.saturating_sub(messages), state.streams.saturating_sub(streams));
+            Ok((messages, streams, state.last_activity.filter(|_| messages > 0)))
+        })
+        .await
+    }
+
+    pub(super) async fn visible_streams(
+        self: &Arc<Self>,
+        prefix: &str,
+        cursor: &str,
+        max: usize,
+    ) -> Result<Vec<StreamInfo>> {
+        let (prefix, mut cursor) = (prefix.to_owned(), cursor.to_owned());
+        self.in_background(move |namespace| {
+            let mut found = Vec::new();
+            loop {
+                let streams = namespace.streams_stored(&prefix, &cursor, max)?;
+                let is_last = streams.len() < max;
+                if let Some(last) = streams.last() {
+                    cursor.clone_from(&last.stream);
+                }
+                let mut hidden = namespace.hidden();
+                for stream in streams {
+                    let concerned = hidden.rules.as_ref().is_some_and(|rules| rules.concerns(&stream.stream));
+                    if found.len() < max && !(concerned && hidden.count(namespace, &stream.stream)?.1) {
+                        found.push(stream);
+                    }
+                }
+                if is_last || found.len() == max {
+                    return Ok(found);
+                }
+            }
+        })
+        .await
+    }
+
+    pub(super) async fn visible_categories(self: &Arc<Self>) -> Result<Vec<CategoryInfo>> {
+        self.in_background(|namespace| {
+            let mut all = namespace.categories_stored()?;
+            let less = namespace.less()?;
+            for category in &mut all {
+                if let Some(less) = less.get(&category.category) {
+                    category.messages = category.messages.saturating_sub(less.messages);
+                    category.streams = category.streams.saturating_sub(less.streams);
+                }
+            }
+            all.retain(|category| category.messages > 0);
+            Ok(all)
+        })
+        .await
+    }
+
+    pub(super) async fn hide_stream(self: &Arc<Self>, stream: &str, expected: Expected, tombstone: bool) -> Result<()> {
+        if self.rules().is_tombstoned(stream) {
+            return Err(EventsError::StreamDeleted(stream.to_owned()));
+        }
+        let (namespace, stream) = (self.clone(), stream.to_owned());
+        // It is brought to its end, whoever waits.
+        let hidden = tokio::spawn(async move {
+            let _alone = namespace.importing.lock().await;
+            let held = namespace.hold().await;
+            let version = namespace.version_of(&stream).await?;
+            as_expected(&stream, expected, version)?;
+            if version < 0 && !tombstone {
+                return Ok(());
+            }
+            let deleted = Deleted {
+                before: if tombstone { u64::MAX } else { (version + 1) as u64 },
+                tombstone,
+            };
+            let before = namespace.rules();
+            if tombstone {
+                // Nothing comes in between.
+                namespace.change_rules(|rules| {
+                    rules.deleted.insert(stream.clone(), deleted);
+                    Ok(())
+                })?;
+            }
+            drop(held);
+            let stored = namespace.store_rule(&format!("{DELETED}{stream}"), Some(&deleted)).await;
+            if stored.is_err() {
+                *namespace.rules.write() = before;
+            }
+            stored
+        });
+        ended(hidden.await)
+    }
+
+    pub(super) async fn set_rule(self: &Arc<Self>, of: RetentionOf<'_>, rule: Option<Retention>) -> Result<()> {
+        let name = match of {
+            RetentionOf::Stream(stream) => format!("{OF_STREAM}{stream}"),
+            RetentionOf::Category(category) => format!("{OF_CATEGORY}{category}"),
+        };
+        let namespace = self.clone();
+        let set = tokio::spawn(async move {
+            let _alone = namespace.importing.lock().await;
+            namespace.store_rule(&name, rule.as_ref()).await
+        });
+        ended(set.await)
+    }
+
+    /// Nobody else changes rules meanwhile.
+    async fn store_rule<T: Serialize>(self: &Arc<Self>, name: &str, rule: Option<&T>) -> Result<()> {
+        let content = rule.map(serde_json::to_vec).transpose();
+        let content = content.map_err(|error| EventsError::Damaged(error.to_string()))?;
+        let own = name.to_owned();
+        let at = self.ask(move |namespace, io| namespace.document_at(&own, io)).await?;
+        let revision = at.filter(|at| !at.removed).map_or(0, |at| at.revision);
+        if content.is_none() && revision == 0 {
+            return Ok(());
+        }
+        self.store_document(name, content.as_deref(), revision).await?;
+        self.change_rules(|rules| rules.apply(name, content.as_deref()))?;
+        self.tell(&self.index.write());
+        Ok(())
+    }
+
+    fn change_rules(&self, change: impl FnOnce(&mut Rules) -> Result<()>) -> Result<()> {
+        change(Arc::make_mut(&mut self.rules.write()))
+    }
+}
+
+fn ended<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+    done.unwrap_or_else(|_| Err(EventsError::Unavailable("it was given up".to_owned())))
+}

@@ -1,0 +1,280 @@
+//! Keys of tables: namespace, how often it was cleared, what kind of thing it is, and its own part. Sorted as bytes they are
+//! sorted as what they stand for.
+
+use thalweg_log::Micros;
+use thalweg_log::Offset;
+use thalweg_log::format::varint;
+
+use super::rows::List;
+
+/// Messages of a namespace since it was cleared; those of before are dead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Space {
+    pub namespace: u32,
+    /// From 1 on; 0 has what outlives it.
+    pub cleared: u32,
+}
+
+impl Space {
+    pub fn of_documents(self) -> Space {
+        Space { cleared: 0, ..self }
+    }
+}
+
+/// What a key is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Family {
+    Stream = 1,
+    Category,
+    StreamRows,
+    CategoryRows,
+    Segment,
+    Id,
+    Document,
+}
+
+impl Family {
+    fn of(byte: u8) -> Option<Family> {
+        use Family::{Category, CategoryRows, Document, Id, Segment, Stream, StreamRows};
+        let all = [Stream, Category, StreamRows, CategoryRows, Segment, Id, Document];
+        all.into_iter().find(|family| *family as u8 == byte)
+    }
+}
+
+/// Namespace, clearing and family.
+pub(super) const HEAD: usize = 9;
+/// With the hash of a list, or of an id.
+pub(super) const HASHED: usize = HEAD + 8;
+
+fn head(space: Space, family: Family) -> Vec<u8> {
+    let mut key = Vec::with_capacity(HASHED + 8);
+    key.extend_from_slice(&space.namespace.to_be_bytes());
+    key.extend_from_slice(&space.cleared.to_be_bytes());
+    key.push(family as u8);
+    key
+}
+
+/// `None` for bytes that are no key.
+pub(super) fn parse(key: &[u8]) -> Option<(Space, Family, &[u8])> {
+    let (namespace, rest) = key.split_first_chunk()?;
+    let (cleared, rest) = rest.split_first_chunk()?;
+    let (family, rest) = rest.split_first()?;
+    let space = Space {
+        namespace: u32::from_be_bytes(*namespace),
+        cleared: u32::from_be_bytes(*cleared),
+    };
+    Some((space, Family::of(*family)?, rest))
+}
+
+pub(super) fn named(space: Space, family: Family, name: &str) -> Vec<u8> {
+    let mut key = head(space, family);
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+pub(super) fn hashed(space: Space, family: Family, hash: u64, rest: u64) -> Vec<u8> {
+    let mut key = head(space, family);
+    key.extend_from_slice(&hash.to_be_bytes());
+    key.extend_from_slice(&rest.to_be_bytes());
+    key
+}
+
+pub(super) fn numbered(space: Space, family: Family, number: u64) -> Vec<u8> {
+    let mut key = head(space, family);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The number at the end of such a key.
+pub(super) fn number(key: &[u8]) -> u64 {
+    key.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+pub(super) fn rows_of(list: List) -> Family {
+    match list {
+        List::Stream => Family::StreamRows,
+        List::Category => Family::CategoryRows,
+    }
+}
+
+/// By which a filter knows that a table has nothing of a key: all of it, or the list or id that it is of.
+pub(super) fn filter_hash(key: &[u8]) -> Option<u64> {
+    let (_, family, _) = parse(key)?;
+    let part = match family {
+        Family::Stream | Family::Category | Family::Document => key,
+        Family::StreamRows | Family::CategoryRows | Family::Id => key.get(..HASHED)?,
+        Family::Segment => return None,
+    };
+    Some(xxhash_rust::xxh3::xxh3_64(part))
+}
+
+/// By which lists and ids are told apart. Two may have the same hash: who reads a message looks whose it is.
+pub(crate) fn hash(text: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(text)
+}
+
+/// What a table says of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StreamValue {
+    /// Messages that came, or went.
+    pub messages: i64,
+    pub version: u64,
+    /// No older table knows a larger version.
+    pub is_newest: bool,
+    pub last_activity: Micros,
+}
+
+impl StreamValue {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        varint::put(out, zigzag(self.messages));
+        varint::put(out, self.version);
+        varint::put(out, zigzag(self.last_activity));
+        out.push(u8::from(self.is_newest));
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<StreamValue> {
+        let (messages, rest) = varint::take(bytes)?;
+        let (version, rest) = varint::take(rest)?;
+        let (last_activity, rest) = varint::take(rest)?;
+        let &[is_newest] = rest else { return None };
+        Some(StreamValue {
+            messages: unzigzag(messages),
+            version,
+            is_newest: is_newest != 0,
+            last_activity: unzigzag(last_activity),
+        })
+    }
+
+    /// With what an older table says.
+    pub fn over(&mut self, older: StreamValue) {
+        self.messages += older.messages;
+        self.version = self.version.max(older.version);
+        self.is_newest |= older.is_newest;
+        self.last_activity = self.last_activity.max(older.last_activity);
+    }
+}
+
+/// What a table says of a category: what came, or went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CategoryValue {
+    pub messages: i64,
+    pub streams: i64,
+}
+
+impl CategoryValue {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        varint::put(out, zigzag(self.messages));
+        varint::put(out, zigzag(self.streams));
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<CategoryValue> {
+        let (messages, rest) = varint::take(bytes)?;
+        let (streams, rest) = varint::take(rest)?;
+        rest.is_empty().then_some(CategoryValue {
+            messages: unzigzag(messages),
+            streams: unzigzag(streams),
+        })
+    }
+
+    pub fn add(&mut self, other: CategoryValue) {
+        self.messages += other.messages;
+        self.streams += other.streams;
+    }
+}
+
+/// Where a document is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DocumentAt {
+    pub offset: Offset,
+    pub revision: u64,
+    pub removed: bool,
+}
+
+impl DocumentAt {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        varint::put(out, self.offset);
+        varint::put(out, self.revision);
+        out.push(u8::from(self.removed));
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<DocumentAt> {
+        let (offset, rest) = varint::take(bytes)?;
+        let (revision, rest) = varint::take(rest)?;
+        let &[removed] = rest else { return None };
+        Some(DocumentAt {
+            offset,
+            revision,
+            removed: removed != 0,
+        })
+    }
+}
+
+/// Messages that follow each other in the log and in the namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub global: u64,
+    pub offset: Offset,
+    pub len: u64,
+}
+
+impl Segment {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        varint::put(out, self.offset);
+        varint::put(out, self.len);
+    }
+
+    pub(super) fn decode(key: &[u8], value: &[u8]) -> Option<Segment> {
+        let (offset, rest) = varint::take(value)?;
+        let (len, rest) = varint::take(rest)?;
+        (rest.is_empty() && len > 0).then_some(Segment {
+            global: number(key),
+            offset,
+            len,
+        })
+    }
+}
+
+fn zigzag(value: i64) -> u64 {
+    (value << 1 ^ value >> 63) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn values_are_read_as_they_were_written(
+            (messages, version, last_activity, flag) in any::<(i64, u64, i64, bool)>(),
+            (offset, len) in (any::<u64>(), 1_u64..),
+        ) {
+            let stream = StreamValue { messages, version, is_newest: flag, last_activity };
+            let category = CategoryValue { messages, streams: last_activity };
+            let document = DocumentAt { offset, revision: version, removed: flag };
+            let segment = Segment { global: version, offset, len };
+            let mut out = [const { Vec::new() }; 4];
+            stream.encode(&mut out[0]);
+            category.encode(&mut out[1]);
+            document.encode(&mut out[2]);
+            segment.encode(&mut out[3]);
+            let key = numbered(Space::default(), Family::Segment, version);
+            prop_assert_eq!(StreamValue::decode(&out[0]), Some(stream));
+            prop_assert_eq!(CategoryValue::decode(&out[1]), Some(category));
+            prop_assert_eq!(DocumentAt::decode(&out[2]), Some(document));
+            prop_assert_eq!(Segment::decode(&key, &out[3]), Some(segment));
+        }
+
+        #[test]
+        fn no_bytes_break_them(bytes in any::<Vec<u8>>()) {
+            let _ = (parse(&bytes), filter_hash(&bytes), Segment::decode(&bytes, &bytes));
+            let _ = (StreamValue::decode(&bytes), CategoryValue::decode(&bytes), DocumentAt::decode(&bytes));
+        }
+    }
+}

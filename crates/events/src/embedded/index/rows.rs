@@ -1,0 +1,205 @@
+//! Lists of places: of each stream its messages by position, of each category its messages by global position. A list lies in
+//! tables in chunks, column by column: most columns of most chunks are one number, or numbers that follow each other.
+
+use thalweg_log::Offset;
+use thalweg_log::format::varint;
+
+/// Rows of a chunk at most.
+pub(crate) const CHUNK: usize = 512;
+
+/// What a list says of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// By which the list is sorted: the position in the stream, or the global position.
+    pub ordinal: u64,
+    pub global: u64,
+    pub offset: Offset,
+    /// Of the type's hash.
+    pub kind: u16,
+    /// Of the hash of the category of `correlationStreamName`; 0: none. Lists of streams do not have it, nor what follows.
+    pub correlation: u16,
+    /// What distributes streams among members, or [`NO_GROUP`].
+    pub group: u64,
+}
+
+/// Of those that belong to no member; no hash is so large.
+pub(crate) const NO_GROUP: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum List {
+    Stream,
+    Category,
+}
+
+const CONSTANT: u8 = 0;
+const FOLLOWING: u8 = 1;
+const STEPS: u8 = 2;
+const PLAIN: u8 = 3;
+
+/// Rows in their order.
+pub(super) fn encode(list: List, rows: &[Row], out: &mut Vec<u8>) {
+    varint::put(out, rows.len() as u64);
+    if list == List::Stream {
+        column(out, rows, |row| row.ordinal);
+    }
+    column(out, rows, |row| row.global);
+    column(out, rows, |row| row.global.wrapping_sub(row.offset));
+    column(out, rows, |row| u64::from(row.kind));
+    if list == List::Category {
+        column(out, rows, |row| u64::from(row.correlation));
+        column(out, rows, |row| row.group);
+    }
+}
+
+/// `None` for bytes that are no chunk.
+pub(super) fn decode(list: List, bytes: &[u8], out: &mut Vec<Row>) -> Option<()> {
+    let (count, mut rest) = varint::take(bytes)?;
+    let count = usize::try_from(count).ok().filter(|count| *count <= CHUNK)?;
+    out.clear();
+    out.resize(count, Row::default());
+    if list == List::Stream {
+        read(&mut rest, out, |row, value| row.ordinal = value)?;
+    }
+    read(&mut rest, out, |row, value| row.global = value)?;
+    read(&mut rest, out, |row, value| row.offset = row.global.wrapping_sub(value))?;
+    read(&mut rest, out, |row, value| row.kind = value as u16)?;
+    match list {
+        List::Stream => {}
+        List::Category => {
+            read(&mut rest, out, |row, value| row.correlation = value as u16)?;
+            read(&mut rest, out, |row, value| row.group = value)?;
+            out.iter_mut().for_each(|row| row.ordinal = row.global);
+        }
+    }
+    rest.is_empty().then_some(())
+}
+
+fn column(out: &mut Vec<u8>, rows: &[Row], of: impl Fn(&Row) -> u64) {
+    let first = rows.first().map_or(0, &of);
+    let (mut constant, mut following, mut widest) = (true, true, 0);
+    let mut before = first;
+    for (row, n) in rows.iter().zip(0_u64..) {
+        let value = of(row);
+        constant &= value == first;
+        following &= value == first.wrapping_add(n);
+        widest = widest.max(zigzag(value.wrapping_sub(before)));
+        before = value;
+    }
+    let form = match (constant, following) {
+        (true, _) => CONSTANT,
+        (_, true) => FOLLOWING,
+        // As a difference it would take more than it takes as it is.
+        _ if widest >= 1 << 56 => PLAIN,
+        _ => STEPS,
+    };
+    out.push(form);
+    if form == PLAIN {
+        rows.iter().for_each(|row| out.extend_from_slice(&of(row).to_le_bytes()));
+        return;
+    }
+    varint::put(out, first);
+    if form == STEPS {
+        let mut before = first;
+        for row in rows.iter().skip(1) {
+            let value = of(row);
+            varint::put(out, zigzag(value.wrapping_sub(before)));
+            before = value;
+        }
+    }
+}
+
+fn read(rest: &mut &[u8], rows: &mut [Row], set: impl Fn(&mut Row, u64)) -> Option<()> {
+    let (form, after) = rest.split_first()?;
+    if *form == PLAIN {
+        let (own, after) = after.split_at_checked(8 * rows.len())?;
+        let values = own.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        rows.iter_mut().zip(values).for_each(|(row, value)| set(row, value));
+        *rest = after;
+        return Some(());
+    }
+    let (first, mut after) = varint::take(after)?;
+    let mut value = first;
+    for (n, row) in rows.iter_mut().enumerate() {
+        match *form {
+            CONSTANT => {}
+            FOLLOWING => value = first.wrapping_add(n as u64),
+            STEPS if n == 0 => {}
+            STEPS => {
+                let (step, behind) = varint::take(after)?;
+                value = value.wrapping_add(unzigzag(step));
+                after = behind;
+            }
+            _ => return None,
+        }
+        set(row, value);
+    }
+    *rest = after;
+    Some(())
+}
+
+/// Small differences, up or down, are small numbers.
+fn zigzag(difference: u64) -> u64 {
+    let signed = difference as i64;
+    (signed << 1 ^ signed >> 63) as u64
+}
+
+fn unzigzag(value: u64) -> u64 {
+    value >> 1 ^ (value & 1).wrapping_neg()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![0_u64..4, any::<u64>(), Just(u64::MAX)]
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_read_as_they_were_written(
+            rows in proptest::collection::vec((number(), number(), number(), 0_u16..3, any::<u16>(), number()), 1..60),
+            follows in any::<bool>(),
+        ) {
+            let rows: Vec<Row> = rows.into_iter().enumerate().map(|(n, (ordinal, global, offset, kind, correlation, group))| {
+                let n = n as u64;
+                match follows {
+                    true => Row { ordinal: 7 + n, global: 100 + 3 * n, offset: 90 + 3 * n, kind: 5, correlation, group },
+                    false => Row { ordinal, global, offset, kind, correlation, group },
+                }
+            }).collect();
+            for list in [List::Stream, List::Category] {
+                let expected: Vec<Row> = rows.iter().map(|row| match list {
+                    List::Stream => Row { correlation: 0, group: 0, ..*row },
+                    List::Category => Row { ordinal: row.global, ..*row },
+                }).collect();
+                let (mut bytes, mut found) = (Vec::new(), Vec::new());
+                encode(list, &rows, &mut bytes);
+                prop_assert_eq!(decode(list, &bytes, &mut found), Some(()));
+                prop_assert_eq!(&found, &expected);
+                for cut in 0..bytes.len() {
+                    prop_assert_eq!(decode(list, &bytes[..cut], &mut found), None);
+                }
+            }
+        }
+
+        #[test]
+        fn no_bytes_break_it(bytes in any::<Vec<u8>>()) {
+            let mut found = Vec::new();
+            let _ = decode(List::Stream, &bytes, &mut found);
+            let _ = decode(List::Category, &bytes, &mut found);
+        }
+    }
+
+    #[test]
+    fn a_stream_written_one_message_after_the_other_takes_a_few_bytes() {
+        let rows: Vec<Row> = (0..500)
+            .map(|n| Row { ordinal: n, global: 1000 + n, offset: 999 + n, kind: 7, ..Row::default() })
+            .collect();
+        let mut bytes = Vec::new();
+        encode(List::Stream, &rows, &mut bytes);
+        assert!(bytes.len() < 16, "{} bytes", bytes.len());
+    }
+}

@@ -1,0 +1,349 @@
+//! The tables of all namespaces, and which there are. What is in memory is written as a table when there is enough of it; tables
+//! of about the same size are merged. A file names the tables and, for each namespace, up to where in the log they have
+//! everything: a start goes on from there. Nothing here is the only copy of anything.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hashbrown::HashMap;
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+use thalweg_log::disk::Disk;
+use thalweg_log::{Micros, Offset};
+use tokio::sync::Notify;
+
+use super::keys::Space;
+use super::mem::Mem;
+use super::merge;
+use super::table::{Blocks, Table, TableWriter, blocks};
+
+/// So many tables of one level become one of the next.
+const TABLES_OF_LEVEL: usize = 4;
+const MANIFEST: &str = "manifest";
+const MANIFEST_NEW: &str = "manifest.new";
+const VERSION: u32 = 1;
+/// Appends wait while more of the log than this is in no table.
+const BEHIND_MAX: u64 = 256 << 20;
+
+/// What is known of a namespace beside its lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// Everything before it is indexed.
+    pub next_offset: Offset,
+    /// The largest that was ever given since it was cleared.
+    pub last_global: u64,
+    pub messages: u64,
+    pub streams: u64,
+    pub last_activity: Option<Micros>,
+    /// Some messages came with their places.
+    pub has_imports: bool,
+    /// Counts from 1.
+    pub cleared: u32,
+    /// Offset of the newest clearing: no message before it lives.
+    pub cleared_at: Offset,
+}
+
+/// What is in memory and being written.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub mem: Mem,
+    pub state: State,
+    /// With which table it is written.
+    pub flush: u64,
+    pub log_bytes: u64,
+}
+
+/// The newest first.
+#[derive(Clone, Default)]
+pub(crate) struct Tables {
+    pub list: Vec<Arc<Table>>,
+    levels: Vec<u32>,
+    /// What was frozen up to it is in the tables.
+    pub flushed: u64,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Manifest {
+    version: u32,
+    /// Whose positions they are.
+    log: u64,
+    next_table: u64,
+    /// Number and level, the newest first.
+    tables: Vec<(u64, u32)>,
+    namespaces: Vec<(u32, State)>,
+}
+
+pub(crate) struct Shelf {
+    /// `None`: nothing is ever written.
+    disk: Option<Arc<dyn Disk>>,
+    log: u64,
+    cache: Arc<Blocks>,
+    tables: RwLock<Arc<Tables>>,
+    /// Held while it changes which tables there are.
+    writing: Mutex<Writing>,
+    /// Held by the one merge that is done at a time, beside which tables are written.
+    merging: Mutex<()>,
+    /// In memory, of all namespaces: what the index takes, and how much of the log is in no table.
+    mem_bytes: AtomicU64,
+    behind: AtomicU64,
+    mem_bytes_max: u64,
+    /// There is enough to be written.
+    pub enough: Notify,
+    /// Less is behind than before.
+    pub caught_up: Notify,
+}
+
+struct Writing {
+    next_table: u64,
+    states: HashMap<u32, State>,
+}
+
+impl Shelf {
+    /// With what is known of namespaces. What is missing or damaged is gone: it is made again from the log.
+    pub fn open(disk: Option<Arc<dyn Disk>>, log: u64, memory: usize) -> io::Result<Shelf> {
+        let cache = blocks(memory / 2);
+        let (mut tables, mut writing) = (Tables::default(), Writing { next_table: 1, states: HashMap::new() });
+        if let Some(disk) = &disk {
+            match read(disk.as_ref(), log, &cache) {
+                Ok((found, manifest)) => {
+                    tables = found;
+                    writing.next_table = manifest.next_table;
+                    writing.states = manifest.namespaces.into_iter().collect();
+                }
+                Err(reason) => {
+                    if disk.names()?.iter().any(|name| name == MANIFEST) {
+                        tracing::warn!(reason, "the indexes of events are made again from the log");
+                    }
+                }
+            }
+            remove_others(disk.as_ref(), &tables)?;
+        }
+        Ok(Shelf {
+            disk,
+            log,
+            cache,
+            tables: RwLock::new(Arc::new(tables)),
+            writing: Mutex::new(writing),
+            merging: Mutex::new(()),
+            mem_bytes: AtomicU64::new(0),
+            behind: AtomicU64::new(0),
+            // As much again is being written.
+            mem_bytes_max: (memory as u64 / 4).max(1 << 20),
+            enough: Notify::new(),
+            caught_up: Notify::new(),
+        })
+    }
+
+    pub fn tables(&self) -> Arc<Tables> {
+        self.tables.read().clone()
+    }
+
+    /// What the tables have of a namespace; from the start of the log if there are none.
+    pub fn state(&self, namespace: u32) -> Option<State> {
+        self.writing.lock().states.get(&namespace).copied()
+    }
+
+    /// Nothing of what the tables say is believed any more.
+    pub fn forget_all(&self) -> io::Result<()> {
+        let Some(disk) = &self.disk else { return Ok(()) };
+        let mut writing = self.writing.lock();
+        if disk.names()?.iter().any(|name| name == MANIFEST) {
+            disk.remove(MANIFEST)?;
+            disk.sync_names()?;
+        }
+        writing.states.clear();
+        *self.tables.write() = Arc::default();
+        remove_others(disk.as_ref(), &Tables::default())
+    }
+
+    /// So much more is in memory.
+    pub fn grown(&self, mem_bytes: usize, log_bytes: u64) {
+        let mem = self.mem_bytes.fetch_add(mem_bytes as u64, Ordering::Relaxed) + mem_bytes as u64;
+        let behind = self.behind.fetch_add(log_bytes, Ordering::Relaxed) + log_bytes;
+        if self.disk.is_some() && (mem >= self.mem_bytes_max || behind >= BEHIND_MAX / 2) {
+            self.enough.notify_one();
+        }
+    }
+
+    fn shrunk(&self, mem_bytes: usize, log_bytes: u64) {
+        self.mem_bytes.fetch_sub(mem_bytes as u64, Ordering::Relaxed);
+        self.behind.fetch_sub(log_bytes, Ordering::Relaxed);
+        self.caught_up.notify_waiters();
+    }
+
+    pub fn has_enough(&self) -> bool {
+        let (mem, behind) = (self.mem_bytes.load(Ordering::Relaxed), self.behind.load(Ordering::Relaxed));
+        self.disk.is_some() && (mem >= self.mem_bytes_max || behind >= BEHIND_MAX / 2)
+    }
+
+    /// Whether whoever stores more has to wait.
+    pub fn is_behind(&self) -> bool {
+        self.disk.is_some() && self.behind.load(Ordering::Relaxed) > BEHIND_MAX
+    }
+
+    /// In files, in memory, and of the log not yet in a table.
+    pub fn sizes(&self) -> Sizes {
+        let tables = self.tables();
+        Sizes {
+            tables: tables.list.len(),
+            file_bytes: tables.list.iter().map(|table| table.bytes).sum(),
+            memory_bytes: self.mem_bytes.load(Ordering::Relaxed)
+                + self.cache.weight()
+                + tables.list.iter().map(|table| table.resident_bytes() as u64).sum::<u64>(),
+            behind_bytes: self.behind.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Writes what `freeze` gives, which is frozen with the number that it is called with, as a table. Blocks for as long as
+    /// that takes.
+    pub fn flush(
+        &self,
+        freeze: impl FnOnce(u64) -> Vec<Arc<Frozen>>,
+        lives: &dyn Fn(Space) -> bool,
+    ) -> io::Result<()> {
+        let Some(disk) = &self.disk else { return Ok(()) };
+        let mut writing = self.writing.lock();
+        let flush = self.tables().flushed + 1;
+        let mut frozen = freeze(flush);
+        if frozen.is_empty() {
+            return Ok(());
+        }
+        frozen.sort_by_key(|frozen| frozen.mem.space);
+        let mut writer = TableWriter::new(disk.as_ref(), writing.number())?;
+        for frozen in &frozen {
+            frozen.mem.write(&mut writer)?;
+        }
+        let table = Arc::new(writer.finish(&self.cache)?);
+        for frozen in &frozen {
+            writing.states.insert(frozen.mem.space.namespace, frozen.state);
+        }
+        writing.states.retain(|namespace, _| lives(Space { namespace: *namespace, cleared: 0 }));
+        let mut tables = Tables::clone(&self.tables());
+        tables.list.insert(0, table);
+        tables.levels.insert(0, 0);
+        tables.flushed = flush;
+        self.publish(disk.as_ref(), &mut writing, tables, &[])?;
+        let (mem, log) = frozen.iter().fold((0, 0), |(mem, log), frozen| (mem + frozen.mem.bytes(), log + frozen.log_bytes));
+        self.shrunk(mem, log);
+        Ok(())
+    }
+
+    /// Merges tables, if there are enough of one level. Returns whether there were.
+    pub fn merge(&self, lives: &dyn Fn(Space) -> bool) -> io::Result<bool> {
+        let Some(disk) = &self.disk else { return Ok(false) };
+        let _alone = self.merging.lock();
+        let Some((old, level)) = self.tables().full_level() else {
+            return Ok(false);
+        };
+        let number = self.writing.lock().number();
+        let mut writer = TableWriter::new(disk.as_ref(), number)?;
+        merge::merge(&old, lives, &mut writer)?;
+        let table = Arc::new(writer.finish(&self.cache)?);
+        // Newer ones may have come to stand before them.
+        let mut writing = self.writing.lock();
+        let mut tables = Tables::clone(&self.tables());
+        let first = old.first().and_then(|first| tables.list.iter().position(|table| Arc::ptr_eq(table, first)));
+        let range = first.map_or(0..0, |first| first..first + old.len());
+        tables.list.splice(range.clone(), [table]);
+        tables.levels.splice(range, [level + 1]);
+        self.publish(disk.as_ref(), &mut writing, tables, &old)?;
+        Ok(true)
+    }
+
+    /// From now on these are the tables, also after a crash.
+    fn publish(&self, disk: &dyn Disk, writing: &mut Writing, tables: Tables, old: &[Arc<Table>]) -> io::Result<()> {
+        let manifest = Manifest {
+            version: VERSION,
+            log: self.log,
+            next_table: writing.next_table,
+            tables: tables.list.iter().map(|table| table.number).zip(tables.levels.iter().copied()).collect(),
+            namespaces: writing.states.iter().map(|(namespace, state)| (*namespace, *state)).collect(),
+        };
+        write(disk, &manifest)?;
+        *self.tables.write() = Arc::new(tables);
+        // Whoever reads them still has them open.
+        old.iter().try_for_each(|table| disk.remove(&super::table::file_name(table.number)))
+    }
+}
+
+impl Writing {
+    /// Of the next table.
+    fn number(&mut self) -> u64 {
+        self.next_table += 1;
+        self.next_table - 1
+    }
+}
+
+/// What indexes take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    pub tables: usize,
+    pub file_bytes: u64,
+    pub memory_bytes: u64,
+    pub behind_bytes: u64,
+}
+
+impl Tables {
+    /// The tables that are to be merged, and their level.
+    fn full_level(&self) -> Option<(Vec<Arc<Table>>, u32)> {
+        let mut from = 0;
+        while let Some(level) = self.levels.get(from) {
+            let same = self.levels.iter().skip(from).take_while(|other| *other == level).count();
+            if same >= TABLES_OF_LEVEL {
+                // The oldest of them.
+                let range = from + same - TABLES_OF_LEVEL..from + same;
+                return Some((self.list.get(range)?.to_vec(), *level));
+            }
+            from += same;
+        }
+        None
+    }
+}
+
+fn read(disk: &dyn Disk, log: u64, cache: &Arc<Blocks>) -> Result<(Tables, Manifest), String> {
+    let failed = |error: io::Error| format!("{MANIFEST}: {error}");
+    let file = disk.open(MANIFEST).map_err(failed)?;
+    let mut bytes = vec![0; usize::try_from(file.len().map_err(failed)?).unwrap_or(usize::MAX)];
+    let read = file.read_at(&mut bytes, 0).map_err(failed)?;
+    let body = bytes.get(..read).and_then(super::block::checked).ok_or("manifest: its checksum is wrong")?;
+    let manifest: Manifest = serde_json::from_slice(body).map_err(|error| format!("{MANIFEST}: {error}"))?;
+    if manifest.version != VERSION {
+        return Err(format!("{MANIFEST}: format {} is not this version's", manifest.version));
+    }
+    if manifest.log != log {
+        return Err(format!("{MANIFEST}: it is of another log"));
+    }
+    let mut tables = Tables::default();
+    for (number, level) in &manifest.tables {
+        tables.list.push(Arc::new(Table::open(disk, *number, cache)?));
+        tables.levels.push(*level);
+    }
+    Ok((tables, manifest))
+}
+
+fn write(disk: &dyn Disk, manifest: &Manifest) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(manifest)?;
+    let sum = xxhash_rust::xxh3::xxh3_64(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    if disk.names()?.iter().any(|name| name == MANIFEST_NEW) {
+        disk.remove(MANIFEST_NEW)?;
+    }
+    let file = disk.create(MANIFEST_NEW)?;
+    file.write_at(&bytes, 0)?;
+    file.sync()?;
+    disk.sync_names()?;
+    disk.rename(MANIFEST_NEW, MANIFEST)?;
+    disk.sync_names()
+}
+
+/// Of attempts that a crash has ended, and of merges before one.
+fn remove_others(disk: &dyn Disk, tables: &Tables) -> io::Result<()> {
+    let own: Vec<String> = tables.list.iter().map(|table| super::table::file_name(table.number)).collect();
+    for name in disk.names()? {
+        if name.ends_with(".index") && !own.contains(&name) {
+            disk.remove(&name)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,494 @@
+//! A look at what is frozen and in tables, at one moment, and the ways through lists over all of it and what is in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use thalweg_log::Offset;
+
+use super::keys::{self, CategoryValue, DocumentAt, Family, HASHED, Segment, Space, StreamValue};
+use super::mem::Mem;
+use super::rows::{self, List, Row};
+use super::shelf::{Frozen, Tables};
+use super::table::{Cursor, Io, Read, Table, Unread};
+use crate::error::EventsError;
+use crate::id::MessageId;
+use crate::store::{CategoryInfo, Direction, StreamInfo};
+
+/// Of one namespace.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub(super) space: Space,
+    pub(super) frozen: Option<Arc<Frozen>>,
+    pub(super) tables: Arc<Tables>,
+}
+
+fn damaged(what: &str) -> Unread {
+    Unread::Failed(EventsError::Damaged(format!("{what} of an index is damaged")))
+}
+
+impl View {
+    /// What was frozen of messages that live.
+    pub(super) fn frozen(&self) -> Option<&Mem> {
+        let frozen = self.frozen.as_ref().filter(|frozen| frozen.mem.space == self.space);
+        frozen.map(|frozen| &frozen.mem)
+    }
+
+    /// What was written up to this number is in tables.
+    pub fn flushed(&self) -> u64 {
+        self.tables.flushed
+    }
+
+    /// -1 without messages.
+    pub fn version_in_tables(&self, name: &str, io: Io) -> Read<i64> {
+        let key = keys::named(self.space, Family::Stream, name);
+        let hash = keys::filter_hash(&key).unwrap_or_default();
+        let mut version = -1;
+        for table in self.tables.list.iter().filter(|table| table.may_have(hash)) {
+            let cursor = table.seek(&key, io)?;
+            let Some((_, value)) = cursor.entry().filter(|(own, _)| *own == key) else {
+                continue;
+            };
+            let value = StreamValue::decode(value).ok_or_else(|| damaged("a stream"))?;
+            version = version.max(value.version as i64);
+            if value.is_newest {
+                break;
+            }
+        }
+        Ok(version)
+    }
+
+    pub fn document_in_tables(&self, name: &str, io: Io) -> Read<Option<DocumentAt>> {
+        let key = keys::named(self.space.of_documents(), Family::Document, name);
+        let hash = keys::filter_hash(&key).unwrap_or_default();
+        for table in self.tables.list.iter().filter(|table| table.may_have(hash)) {
+            let cursor = table.seek(&key, io)?;
+            if let Some((_, value)) = cursor.entry().filter(|(own, _)| *own == key) {
+                return DocumentAt::decode(value).map(Some).ok_or_else(|| damaged("a document"));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Offsets of messages that may have an id.
+    pub fn id_in_tables(&self, id: &MessageId, io: Io) -> Read<Vec<Offset>> {
+        let key = keys::hashed(self.space, Family::Id, super::id_hash(id), 0);
+        let prefix = key.get(..HASHED).unwrap_or_default();
+        let filter = keys::filter_hash(&key).unwrap_or_default();
+        let mut found = Vec::new();
+        for table in self.tables.list.iter().filter(|table| table.may_have(filter)) {
+            let mut cursor = table.seek(&key, io)?;
+            while let Some((own, _)) = cursor.entry().filter(|(own, _)| own.starts_with(prefix)) {
+                found.push(keys::number(own));
+                cursor.next()?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Names of a family from one on with what is said of each, the same name coming once for each that says something: the
+    /// newest first. `take` is given them in their order until it says false.
+    fn names(
+        &self,
+        space: Space,
+        family: Family,
+        from: &str,
+        take: &mut dyn FnMut(&str, &[u8]) -> Read<bool>,
+    ) -> Read<()> {
+        let start = keys::named(space, family, from);
+        let head = keys::named(space, family, "");
+        let mut cursors = Vec::with_capacity(self.tables.list.len());
+        for table in &self.tables.list {
+            cursors.push(table.seek(&start, Io::MayBlock)?);
+        }
+        loop {
+            let own = cursors.iter().filter_map(|cursor| cursor.entry().map(|(key, _)| key));
+            let Some(key) = own.filter(|key| key.starts_with(&head)).min().map(<[u8]>::to_vec) else {
+                return Ok(());
+            };
+            let name = key.get(head.len()..).and_then(|name| std::str::from_utf8(name).ok());
+            let name = name.ok_or_else(|| damaged("a name"))?;
+            for cursor in &mut cursors {
+                if let Some((_, value)) = cursor.entry().filter(|(own, _)| *own == key) {
+                    if !take(name, value)? {
+                        return Ok(());
+                    }
+                    cursor.next()?;
+                }
+            }
+        }
+    }
+
+    /// Adds what is not in memory to `found`, in byte order. May block.
+    pub fn streams(&self, mut found: Streams, prefix: &str, cursor: &str, max: usize) -> Read<Vec<StreamInfo>> {
+        let from = if cursor > prefix { cursor } else { prefix };
+        if let Some(mem) = self.frozen() {
+            found.take_from(mem, from, prefix, max + 1);
+        }
+        let mut names = 0;
+        let mut last = String::new();
+        self.names(self.space, Family::Stream, from, &mut |name, value| {
+            if name != last {
+                names += 1;
+                name.clone_into(&mut last);
+            }
+            // One more than is wanted, since the cursor itself may be among them.
+            if names > max + 1 || !name.starts_with(prefix) {
+                return Ok(false);
+            }
+            found.add(name.into(), StreamValue::decode(value).ok_or_else(|| damaged("a stream"))?);
+            Ok(true)
+        })?;
+        let wanted = found.found.into_iter().filter(|(name, _)| cursor.is_empty() || **name != *cursor);
+        let infos = wanted.take(max).map(|(name, value)| StreamInfo {
+            stream: name.to_string(),
+            version: value.version,
+            last_activity: value.last_activity,
+        });
+        Ok(infos.collect())
+    }
+
+    /// The same for categories, of which all are wanted.
+    pub fn categories(&self, mut found: BTreeMap<String, CategoryValue>) -> Read<Vec<CategoryInfo>> {
+        let mut add = |name: &str, value| found.entry(name.to_owned()).or_default().add(value);
+        if let Some(mem) = self.frozen() {
+            mem.categories().for_each(|(name, value)| add(name, value));
+        }
+        self.names(self.space, Family::Category, "", &mut |name, value| {
+            add(name, CategoryValue::decode(value).ok_or_else(|| damaged("a category"))?);
+            Ok(true)
+        })?;
+        let infos = found.into_iter().map(|(category, value)| CategoryInfo {
+            category,
+            messages: value.messages.unsigned_abs(),
+            streams: value.streams.unsigned_abs(),
+        });
+        Ok(infos.collect())
+    }
+
+    /// Names of documents that there are, behind the cursor. `found` has all that are in memory.
+    pub fn documents(
+        &self,
+        mut found: BTreeMap<String, DocumentAt>,
+        prefix: &str,
+        cursor: &str,
+        max: usize,
+    ) -> Read<Vec<String>> {
+        let from = if cursor > prefix { cursor } else { prefix };
+        // The newest place of each name: what was found first stands.
+        if let Some(frozen) = &self.frozen {
+            for (name, at) in frozen.mem.documents_from(from).take_while(|(name, _)| name.starts_with(prefix)) {
+                found.entry(name.to_owned()).or_insert(at);
+            }
+        }
+        let is_behind = |name: &str| cursor.is_empty() || name > cursor;
+        let mut names = 0;
+        let mut last = String::new();
+        self.names(self.space.of_documents(), Family::Document, from, &mut |name, value| {
+            if names > max || !name.starts_with(prefix) {
+                return Ok(false);
+            }
+            let at = DocumentAt::decode(value).ok_or_else(|| damaged("a document"))?;
+            let at = *found.entry(name.to_owned()).or_insert(at);
+            if name != last {
+                names += usize::from(!at.removed && is_behind(name));
+                name.clone_into(&mut last);
+            }
+            Ok(true)
+        })?;
+        let names = found.into_iter().filter(|(name, at)| !at.removed && is_behind(name));
+        Ok(names.map(|(name, _)| name).take(max).collect())
+    }
+
+    /// Ways through a list, one for each that has something of it.
+    pub(super) fn sources(&self, of: &Listed, from: Option<u64>, direction: Direction, io: Io) -> Vec<Source> {
+        let mut sources = Vec::new();
+        let source = |origin| Source::new(origin, from, direction);
+        if let Some(frozen) = self.frozen.as_ref().filter(|frozen| frozen.mem.space == self.space) {
+            sources.push(source(Origin::Frozen(frozen.clone())));
+        }
+        let key = of.key(self.space, 0);
+        let filter = keys::filter_hash(&key);
+        for table in &self.tables.list {
+            if filter.is_none_or(|hash| table.may_have(hash)) {
+                sources.push(source(Origin::Table(InTable {
+                    table: table.clone(),
+                    io,
+                    cursor: None,
+                    segment: None,
+                })));
+            }
+        }
+        sources
+    }
+}
+
+/// What is known of streams, by their names.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    found: BTreeMap<Arc<str>, StreamValue>,
+}
+
+impl Streams {
+    pub(super) fn take_from(&mut self, mem: &Mem, from: &str, prefix: &str, max: usize) {
+        let own = mem.streams_from(from).take_while(|(name, _)| name.starts_with(prefix));
+        own.take(max).for_each(|(name, value)| self.add(name.clone(), value));
+    }
+
+    fn add(&mut self, name: Arc<str>, value: StreamValue) {
+        self.found.entry(name).or_default().over(value);
+    }
+}
+
+/// A list of messages.
+#[derive(Clone, Debug)]
+pub(crate) enum Listed {
+    Of(List, String),
+    /// All of the namespace, by global position.
+    All,
+}
+
+impl Listed {
+    fn key(&self, space: Space, ordinal: u64) -> Vec<u8> {
+        match self {
+            Listed::Of(list, name) => {
+                keys::hashed(space, keys::rows_of(*list), keys::hash(name.as_bytes()), ordinal)
+            }
+            Listed::All => keys::numbered(space, Family::Segment, ordinal),
+        }
+    }
+
+    /// Bytes of a key before the ordinal.
+    fn prefix(&self) -> usize {
+        match self {
+            Listed::Of(..) => HASHED,
+            Listed::All => keys::HEAD,
+        }
+    }
+
+    /// The next rows from an ordinal on, if there is one, at most so many.
+    pub(super) fn copy(&self, mem: &Mem, from: Option<u64>, direction: Direction, max: usize, out: &mut Vec<Row>) {
+        match self {
+            Listed::Of(list, name) => {
+                let all = mem.rows(*list, name);
+                let ordinal = |row: &Row| row.ordinal;
+                match direction {
+                    Direction::Forward => {
+                        let start = from.map_or(0, |from| all.partition_point(|row| ordinal(row) < from));
+                        out.extend(all.iter().skip(start).take(max));
+                    }
+                    Direction::Backward => {
+                        let end = from.map_or(all.len(), |from| all.partition_point(|row| ordinal(row) <= from));
+                        out.extend(all.iter().take(end).rev().take(max));
+                    }
+                }
+            }
+            Listed::All => {
+                let all = mem.segments();
+                match direction {
+                    Direction::Forward => {
+                        let from = from.unwrap_or(0);
+                        let start = all.partition_point(|segment| segment.global + segment.len <= from);
+                        let rows = all.iter().skip(start).flat_map(|segment| rows_from(segment, from));
+                        out.extend(rows.take(max));
+                    }
+                    Direction::Backward => {
+                        let from = from.unwrap_or(u64::MAX);
+                        let end = all.partition_point(|segment| segment.global <= from);
+                        let rows = all.iter().take(end).rev().flat_map(|segment| rows_to(segment, from));
+                        out.extend(rows.take(max));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn row_of(segment: &Segment, n: u64) -> Row {
+    Row {
+        ordinal: segment.global + n,
+        global: segment.global + n,
+        offset: segment.offset + n,
+        ..Row::default()
+    }
+}
+
+fn rows_from(segment: &Segment, from: u64) -> impl Iterator<Item = Row> {
+    let segment = *segment;
+    (from.saturating_sub(segment.global)..segment.len).map(move |n| row_of(&segment, n))
+}
+
+/// Backward.
+fn rows_to(segment: &Segment, to: u64) -> impl Iterator<Item = Row> {
+    let segment = *segment;
+    let len = segment.len.min(to.saturating_sub(segment.global).saturating_add(1));
+    (0..len).rev().map(move |n| row_of(&segment, n))
+}
+
+/// Rows copied at once: few at first, since most readers want few.
+const COPIED_FIRST: usize = 16;
+const COPIED: usize = 256;
+
+/// A way through a list in one of the places where parts of it are.
+pub(super) struct Source {
+    origin: Origin,
+    direction: Direction,
+    /// From where on rows have to be fetched; inclusive. `None`: from the beginning of the direction.
+    from: Option<u64>,
+    rows: Vec<Row>,
+    at: usize,
+    /// Rows of the next copy.
+    copied: usize,
+    ended: bool,
+}
+
+pub(super) enum Origin {
+    /// What is in memory changes: it is asked through a function.
+    Active,
+    Frozen(Arc<Frozen>),
+    Table(InTable),
+}
+
+/// A way through a list in a table.
+pub(super) struct InTable {
+    table: Arc<Table>,
+    io: Io,
+    cursor: Option<Cursor>,
+    /// Of which not all was told.
+    segment: Option<Segment>,
+}
+
+/// Copies rows of what is in memory.
+pub(super) type Active<'a> = &'a dyn Fn(&Listed, Option<u64>, Direction, usize, &mut Vec<Row>) -> Read<()>;
+
+impl Source {
+    pub fn new(origin: Origin, from: Option<u64>, direction: Direction) -> Source {
+        Source {
+            origin,
+            direction,
+            from,
+            rows: Vec::new(),
+            at: 0,
+            copied: COPIED_FIRST,
+            ended: false,
+        }
+    }
+
+    pub fn peek(&mut self, of: &Listed, space: Space, active: Active<'_>) -> Read<Option<Row>> {
+        while self.at >= self.rows.len() {
+            if self.ended {
+                return Ok(None);
+            }
+            self.fill(of, space, active)?;
+        }
+        Ok(self.rows.get(self.at).copied())
+    }
+
+    pub fn advance(&mut self) {
+        self.at += 1;
+    }
+
+    fn fill(&mut self, of: &Listed, space: Space, active: Active<'_>) -> Read<()> {
+        self.rows.clear();
+        self.at = 0;
+        let copied = std::mem::replace(&mut self.copied, COPIED);
+        match &mut self.origin {
+            Origin::Active => {
+                active(of, self.from, self.direction, copied, &mut self.rows)?;
+                self.ended = self.rows.len() < copied;
+            }
+            Origin::Frozen(frozen) => {
+                of.copy(&frozen.mem, self.from, self.direction, copied, &mut self.rows);
+                self.ended = self.rows.len() < copied;
+            }
+            Origin::Table(table) => {
+                self.ended = !table.part(of, space, self.from, self.direction, &mut self.rows)?;
+            }
+        }
+        if let Some(last) = self.rows.last() {
+            match (self.direction, last.ordinal.checked_sub(1)) {
+                (Direction::Forward, _) => self.from = Some(last.ordinal + 1),
+                (Direction::Backward, Some(before)) => self.from = Some(before),
+                (Direction::Backward, None) => self.ended = true,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl InTable {
+    /// Rows of the next part that has some. `false` behind the last.
+    fn part(
+        &mut self,
+        of: &Listed,
+        space: Space,
+        from: Option<u64>,
+        direction: Direction,
+        out: &mut Vec<Row>,
+    ) -> Read<bool> {
+        if self.segment.is_none() {
+            self.go_on(of, space, from, direction)?;
+            let own = of.key(space, 0);
+            let prefix = own.get(..of.prefix()).unwrap_or_default();
+            let entry = self.cursor.as_ref().and_then(Cursor::entry);
+            let Some((key, value)) = entry.filter(|(key, _)| key.starts_with(prefix)) else {
+                return Ok(false);
+            };
+            match of {
+                Listed::Of(list, _) => rows::decode(*list, value, out).ok_or_else(|| damaged("a list"))?,
+                Listed::All => {
+                    let segment = Segment::decode(key, value).ok_or_else(|| damaged("a segment"))?;
+                    self.segment = Some(segment);
+                }
+            }
+        }
+        if let Some(segment) = self.segment {
+            match direction {
+                Direction::Forward => out.extend(rows_from(&segment, from.unwrap_or(0)).take(COPIED)),
+                Direction::Backward => out.extend(rows_to(&segment, from.unwrap_or(u64::MAX)).take(COPIED)),
+            }
+            if out.len() < COPIED {
+                self.segment = None;
+            }
+            return Ok(true);
+        }
+        match direction {
+            Direction::Forward => out.retain(|row| from.is_none_or(|from| row.ordinal >= from)),
+            Direction::Backward => {
+                out.retain(|row| from.is_none_or(|from| row.ordinal <= from));
+                out.reverse();
+            }
+        }
+        Ok(true)
+    }
+
+    /// To the next part, or the first that may have rows from an ordinal on.
+    fn go_on(&mut self, of: &Listed, space: Space, from: Option<u64>, direction: Direction) -> Read<()> {
+        let forward = direction == Direction::Forward;
+        if let Some(cursor) = &mut self.cursor {
+            return match forward {
+                true => cursor.next(),
+                false => cursor.back().map(|moved| {
+                    if !moved {
+                        cursor.leave();
+                    }
+                }),
+            };
+        }
+        let ordinal = from.unwrap_or(if forward { 0 } else { u64::MAX });
+        let key = of.key(space, ordinal);
+        let cursor = self.cursor.insert(self.table.seek(&key, self.io)?);
+        if cursor.entry().is_some_and(|(own, _)| own == key) || forward && from.is_none() {
+            return Ok(());
+        }
+        // The part before begins before the ordinal, and may reach it.
+        let moved = cursor.back()?;
+        if !moved && !forward {
+            cursor.leave();
+        }
+        let prefix = key.get(..of.prefix()).unwrap_or_default();
+        if moved && forward && cursor.entry().is_none_or(|(own, _)| !own.starts_with(prefix)) {
+            cursor.next()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! Messages out: by stream, by category, by id.
+
+use std::sync::Arc;
+
+use thalweg_log::{Micros, Offset};
+
+use super::hidden::Hidden;
+use super::index::{Io, List, Listed, NO_GROUP, Read, Row, Unread, correlation, short_hash};
+use super::namespace::EmbeddedNamespace;
+use crate::error::Result;
+use crate::event::{EventRef, Stored};
+use crate::id::MessageId;
+use crate::names::{self, Member};
+use crate::store::{CategoryRead, Direction, From, Page, StreamRead};
+
+/// Messages and bytes of messages that one page takes, beyond its first.
+const PAGE: usize = 1000;
+const PAGE_BYTES: usize = 4 << 20;
+/// Rows that are passed over before the rest is left to a thread of its own.
+const PASSED_MAX: usize = 4096;
+
+/// What a page is made of.
+struct Wanted {
+    of: Listed,
+    from: Option<u64>,
+    direction: Direction,
+    max: usize,
+    types: Vec<String>,
+    /// Their hashes.
+    kinds: Vec<u16>,
+    /// Of a stream: globally not before, or backward not behind.
+    global: Option<u64>,
+    correlation: Option<String>,
+    member: Option<Member>,
+}
+
+impl Wanted {
+    fn types(types: &[String]) -> (Vec<String>, Vec<u16>) {
+        (types.to_vec(), types.iter().map(|kind| short_hash(kind)).collect())
+    }
+
+    /// As far as a row says it.
+    fn may_be(&self, row: &Row) -> bool {
+        if let Some(global) = self.global {
+            let before = match self.direction {
+                Direction::Forward => row.global < global,
+                Direction::Backward => row.global > global,
+            };
+            if before {
+                return false;
+            }
+        }
+        // Rows of all messages say nothing more.
+        if matches!(self.of, Listed::All) {
+            return true;
+        }
+        (self.kinds.is_empty() || self.kinds.contains(&row.kind))
+            && self.correlation.as_ref().is_none_or(|correlation| row.correlation == short_hash(correlation))
+            && self.member.is_none_or(|member| row.group != NO_GROUP && member.owns_hash(row.group))
+    }
+
+    fn is(&self, event: &EventRef<'_>) -> bool {
+        // Two names may have the same hash.
+        let is_of = match &self.of {
+            Listed::Of(List::Stream, name) => event.stream == name,
+            Listed::Of(List::Category, name) => names::category(event.stream) == name,
+            Listed::All => self.member.is_none_or(|member| member.owns(event.stream)),
+        };
+        is_of
+            && (self.types.is_empty() || self.types.iter().any(|kind| kind == event.kind))
+            && self.correlation.as_ref().is_none_or(|wanted| {
+                correlation(event.metadata).is_some_and(|found| found == *wanted)
+            })
+    }
+}
+
+impl EmbeddedNamespace {
+    pub(super) async fn page_of_stream(self: &Arc<Self>, read: StreamRead<'_>) -> Result<Page> {
+        let (types, kinds) = Wanted::types(read.types);
+        let (from, global) = match read.from {
+            Some(From::Position(position)) => (Some(position), None),
+            Some(From::Global(global)) => (None, Some(global)),
+            None => (None, None),
+        };
+        let wanted = Wanted {
+            of: Listed::Of(List::Stream, read.stream.to_owned()),
+            from,
+            direction: read.direction,
+            max: read.max.min(PAGE),
+            types,
+            kinds,
+            global,
+            correlation: None,
+            member: None,
+        };
+        self.ask(move |namespace, io| namespace.page(&wanted, io)).await
+    }
+
+    pub(super) async fn page_of_category(self: &Arc<Self>, read: CategoryRead<'_>) -> Result<Page> {
+        let (types, kinds) = Wanted::types(read.types);
+        let wanted = Wanted {
+            of: match read.category {
+                Some(category) => Listed::Of(List::Category, category.to_owned()),
+                None => Listed::All,
+            },
+            from: read.from,
+            direction: read.direction,
+            max: read.max.min(PAGE),
+            types,
+            kinds,
+            global: None,
+            correlation: read.correlation.map(str::to_owned),
+            member: read.member,
+        };
+        self.ask(move |namespace, io| namespace.page(&wanted, io)).await
+    }
+
+    fn page(&self, wanted: &Wanted, io: Io) -> Read<Page> {
+        let mut page = Page::default();
+        if wanted.max == 0 {
+            return Ok(page);
+        }
+        let mut hidden = self.hidden();
+        let from = self.start(wanted, &mut hidden, io)?;
+        let mut reading = self.reading(io);
+        let (mut bytes, mut passed) = (0, 0);
+        self.walk(&wanted.of, from, wanted.direction, io, &mut |row| {
+            if page.events.len() >= wanted.max || bytes > PAGE_BYTES {
+                page.next = Some(row.ordinal);
+                return Ok(false);
+            }
+            passed += 1;
+            if passed > PASSED_MAX && io == Io::MemoryOnly {
+                return Err(Unread::OnDisk);
+            }
+            if !wanted.may_be(&row) {
+                return Ok(true);
+            }
+            // What was lost, or scavenged a moment ago, is passed over.
+            let Some(stored) = reading.message(row.offset)? else {
+                return Ok(true);
+            };
+            if wanted.is(&stored.event()) && !hidden.hides(self, &stored.event(), io)? {
+                bytes += stored.bytes();
+                page.events.push(stored);
+            }
+            Ok(true)
+        })?;
+        Ok(page)
+    }
+
+    /// Where a page begins, past what is hidden of a stream and what is globally before.
+    fn start(&self, wanted: &Wanted, hidden: &mut Hidden, io: Io) -> Read<Option<u64>> {
+        let (Listed::Of(List::Stream, stream), Direction::Forward) = (&wanted.of, wanted.direction) else {
+            return Ok(wanted.from);
+        };
+        let floor = hidden.floor(self, stream, io)?;
+        let from = match wanted.global {
+            Some(global) => Some(self.first_behind(stream, global, io)?),
+            None => wanted.from,
+        };
+        Ok(from.max(Some(floor).filter(|floor| *floor > 0)))
+    }
+
+    /// The position from which on a stream's messages are globally not before a place: found by halves, since both rise
+    /// together. Where an import has mixed them all are looked at.
+    fn first_behind(&self, stream: &str, global: u64, io: Io) -> Read<u64> {
+        let version = self.version_stored(stream, io)?;
+        let mixed = self.index.read().state.has_imports;
+        if mixed || version < 0 {
+            return Ok(0);
+        }
+        let list = Listed::Of(List::Stream, stream.to_owned());
+        let (mut low, mut high) = (0, version as u64 + 1);
+        while low < high {
+            let middle = low.midpoint(high);
+            let mut found = None;
+            self.walk(&list, Some(middle), Direction::Forward, io, &mut |row| {
+                found = Some(row);
+                Ok(false)
+            })?;
+            match found {
+                Some(row) if row.global < global => low = row.ordinal + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
+    pub(super) async fn message_with_id(self: &Arc<Self>, id: &MessageId) -> Result<Option<Stored>> {
+        let id = id.clone();
+        self.ask(move |namespace, io| {
+            let Some(stored) = namespace.stored_with_id(&id, io)? else {
+                return Ok(None);
+            };
+            let hides = namespace.hidden().hides(namespace, &stored.event(), io)?;
+            Ok((!hides).then_some(stored))
+        })
+        .await
+    }
+
+    pub(super) fn stored_with_id(&self, id: &MessageId, io: Io) -> Read<Option<Stored>> {
+        let (mut offsets, cleared_at, view) = {
+            let index = self.index.read();
+            (index.id_here(id), index.state.cleared_at, index.view())
+        };
+        offsets.extend(view.id_in_tables(id, io)?);
+        let mut reading = self.reading(io);
+        for offset in offsets.into_iter().filter(|offset| *offset >= cleared_at) {
+            let found = reading.message(offset)?;
+            if let Some(found) = found.filter(|found| MessageId::from(found.event().id) == *id) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn version_of(self: &Arc<Self>, stream: &str) -> Result<i64> {
+        if self.rules().is_tombstoned(stream) {
+            return Ok(-1);
+        }
+        let stream = stream.to_owned();
+        self.ask(move |namespace, io| namespace.version_stored(&stream, io)).await
+    }
+
+    /// When a message was stored.
+    pub(super) fn time_at(&self, offset: Offset, io: Io) -> Read<Option<Micros>> {
+        Ok(self.reading(io).record(offset)?.map(|(_, time)| time))
+    }
+}

@@ -1,0 +1,105 @@
+//! What lies in the partition of a namespace: messages, documents, and the marks of its clearings.
+//!
+//! A document is `0x80`, or `0x81` if it was removed · name (varint length and bytes) · revision (varint) · content up to the
+//! end. A clearing is `0x40`. Everything else is a message.
+
+use bytes::Bytes;
+use thalweg_log::Micros;
+use thalweg_log::format::{Take, varint};
+
+use crate::event::{EventRef, put, text};
+
+const DOCUMENT: u8 = 0x80;
+const REMOVED: u8 = 1;
+const CLEARED: u8 = 0x40;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lies<'a> {
+    Event(EventRef<'a>),
+    Document(DocumentRef<'a>),
+    Cleared,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DocumentRef<'a> {
+    pub name: &'a str,
+    pub revision: u64,
+    /// `None`: it was removed.
+    pub content: Option<&'a [u8]>,
+}
+
+impl<'a> Lies<'a> {
+    /// `None` for bytes that are nothing of these.
+    pub fn decode(value: &'a [u8], time: Micros) -> Option<Lies<'a>> {
+        let flags = *value.first()?;
+        if flags == CLEARED {
+            return (value.len() == 1).then_some(Lies::Cleared);
+        }
+        if flags & DOCUMENT == 0 {
+            return EventRef::decode(value, time).map(Lies::Event);
+        }
+        if flags & !(DOCUMENT | REMOVED) != 0 {
+            return None;
+        }
+        let mut take = Take(value.get(1..)?);
+        let name = text(&mut take)?;
+        let (revision, content) = varint::take(take.0)?;
+        Some(Lies::Document(DocumentRef {
+            name,
+            revision,
+            content: (flags & REMOVED == 0).then_some(content),
+        }))
+    }
+}
+
+impl DocumentRef<'_> {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let removed = if self.content.is_none() { REMOVED } else { 0 };
+        out.push(DOCUMENT | removed);
+        put(out, self.name);
+        varint::put(out, self.revision);
+        out.extend_from_slice(self.content.unwrap_or_default());
+    }
+}
+
+pub(super) fn cleared() -> [u8; 1] {
+    [CLEARED]
+}
+
+/// The content of a document in the bytes of its record.
+pub(super) fn content(value: &Bytes) -> Option<(Bytes, u64)> {
+    match Lies::decode(value, 0)? {
+        Lies::Document(document) => Some((value.slice_ref(document.content?), document.revision)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_document_is_read_as_it_was_written(
+            name in ".{0,40}", revision in any::<u64>(), content in proptest::option::of(any::<Vec<u8>>()),
+        ) {
+            let document = DocumentRef { name: &name, revision, content: content.as_deref() };
+            let mut out = Vec::new();
+            document.encode(&mut out);
+            prop_assert_eq!(Lies::decode(&out, 0), Some(Lies::Document(document)));
+        }
+
+        #[test]
+        fn no_bytes_break_the_decoder(bytes in any::<Vec<u8>>()) {
+            let _ = Lies::decode(&bytes, 0);
+        }
+    }
+
+    #[test]
+    fn a_clearing_is_no_message() {
+        assert_eq!(Lies::decode(&cleared(), 0), Some(Lies::Cleared));
+        assert_eq!(EventRef::decode(&cleared(), 0), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! What the log has and the tables do not is indexed when the store is opened: of each namespace what was stored since the
+//! last table was written, or, where there are no tables, everything.
+
+use std::time::{Duration, Instant};
+
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::records;
+use thalweg_log::{Log, LogError, Offset, PartitionId, ReadWant};
+
+use super::catalog::{self, Named};
+use super::index::{DocumentAt, Entry, Index, Space, Unread};
+use super::namespace::Place;
+use super::record::Lies;
+use super::{Opened, upkeep};
+use crate::error::{EventsError, Result};
+
+/// Bytes read at once.
+const READ: usize = 4 << 20;
+/// How often it is told how far it is.
+const TOLD: Duration = Duration::from_secs(5);
+
+/// Blocks for as long as it takes.
+pub(super) fn all(place: &Place, known: Vec<Named>) -> Result<Vec<Opened>> {
+    let began = Instant::now();
+    let ahead = known.iter().any(|named| is_ahead(place, named.number));
+    if ahead {
+        tracing::warn!("the log ends before its indexes: these are made again from the log");
+        let forgotten = place.shelf.forget_all();
+        forgotten.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
+    }
+    let mut progress = Progress {
+        began,
+        told: began,
+        bytes: 0,
+    };
+    let mut all = Vec::with_capacity(known.len());
+    for named in known {
+        let number = named.number;
+        let opened = Opened::new(named, place, Index::new(&place.shelf, number));
+        one(place, &opened, &all, &mut progress)?;
+        opened.namespace.settle();
+        opened.namespace.load_rules().map_err(|unread| match unread {
+            Unread::Failed(error) => error,
+            Unread::OnDisk | Unread::Moved => EventsError::Unavailable("the rules could not be read".to_owned()),
+        })?;
+        all.push(opened);
+    }
+    if progress.bytes > 0 {
+        tracing::debug!(bytes = progress.bytes, took = ?began.elapsed(), "the indexes of events are up to date");
+    }
+    Ok(all)
+}
+
+/// The log ends before what the tables have: without syncs a power cut may take from its end.
+fn is_ahead(place: &Place, number: u32) -> bool {
+    let next = place.log.bounds(catalog::partition(number)).map_or(0, |bounds| bounds.next);
+    place.shelf.state(number).is_some_and(|state| state.next_offset > next)
+}
+
+struct Progress {
+    began: Instant,
+    told: Instant,
+    bytes: u64,
+}
+
+impl Progress {
+    fn tell(&mut self, namespace: &str, at: Offset, end: Offset) {
+        if self.told.elapsed() < TOLD {
+            return;
+        }
+        self.told = Instant::now();
+        let took = self.began.elapsed().as_secs();
+        let mib = self.bytes >> 20;
+        tracing::info!(namespace, at, end, mib, seconds = took, "indexing what is stored");
+    }
+}
+
+fn one(place: &Place, opened: &Opened, others: &[Opened], progress: &mut Progress) -> Result<()> {
+    let (namespace, log) = (&opened.namespace, place.log.as_ref());
+    let id = namespace.partition;
+    let bounds = log.bounds(id)?;
+    let mut from = namespace.index.read().state.next_offset.max(bounds.first);
+    while from < bounds.next {
+        from = frames(log, id, from, &mut |entry, bytes| {
+            namespace.index.write().add(entry, bytes);
+            progress.bytes += bytes;
+        })?;
+        progress.tell(&namespace.about().name, from, bounds.next);
+        if place.shelf.has_enough() {
+            // All that were opened, and this one.
+            let namespaces = || others.iter().chain([opened]).map(|opened| opened.namespace.clone()).collect();
+            upkeep::flush(place, namespaces, &|_: Space| true)?;
+        }
+    }
+    namespace.index.write().state.next_offset = bounds.next;
+    Ok(())
+}
+
+/// Shows what is in some frames, and what it takes. Returns where the next ones begin.
+pub(super) fn frames(
+    log: &dyn Log,
+    id: PartitionId,
+    from: Offset,
+    show: &mut dyn FnMut(&Entry, u64),
+) -> Result<Offset> {
+    let want = ReadWant {
+        bytes: READ,
+        synced: false,
+    };
+    let frames = match log.read(id, from, want) {
+        // Given up by a recovery that was told to skip what is damaged, or scavenged.
+        Err(LogError::Gap { to, .. }) => return Ok(to.max(from + 1)),
+        frames => frames?,
+    };
+    let mut next = from;
+    for frame in &frames {
+        let base = frame.header.base;
+        next = frame.header.next();
+        if !matches!(frame.header.kind, Kind::Data | Kind::State) {
+            continue;
+        }
+        let mut ordinal = 0;
+        for record in records(&frame.body) {
+            let damaged = || EventsError::Damaged(format!("what is behind offset {base} of partition {id} is no message"));
+            let record = record.map_err(|_| damaged())?;
+            let offset = base + record.delta.map_or(ordinal, u64::from);
+            ordinal = offset - base + 1;
+            if offset < from {
+                continue;
+            }
+            let entry = match Lies::decode(record.value, record.time).ok_or_else(damaged)? {
+                Lies::Event(event) => Entry::of(&event, event.stream.into(), offset),
+                Lies::Document(document) => Entry::Document {
+                    name: document.name.into(),
+                    at: DocumentAt {
+                        offset,
+                        revision: document.revision,
+                        removed: document.content.is_none(),
+                    },
+                },
+                Lies::Cleared => Entry::Cleared { offset },
+            };
+            show(&entry, record.value.len() as u64);
+        }
+    }
+    Ok(next.max(from + 1))
+}
