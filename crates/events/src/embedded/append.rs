@@ -296,7 +296,8 @@ impl EmbeddedNamespace {
                     drop(index);
                     let document = DocumentRef {
                         name,
-                        revision: at.map_or(0, |at| at.revision) + 1,
+                        // Larger than any before, also of one that was removed and forgotten.
+                        revision: sequencer.next_offset + 1,
                         content,
                     };
                     let (unit, pending) = self.unit_of(&document, sequencer.next_offset)?;

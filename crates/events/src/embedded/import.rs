@@ -197,10 +197,17 @@ impl EmbeddedNamespace {
         };
         submitted.await.map_err(|error| or_gone(error, &self.about().name))?;
         // Documents lie between the messages: with some of them the space is freed when it is scavenged.
-        if !has_documents {
-            self.place.log.trim(self.partition, offset)?;
+        if has_documents {
+            return Ok(());
         }
-        Ok(())
+        let namespace = self.clone();
+        let trimmed = tokio::task::spawn_blocking(move || {
+            // That documents were removed is said in what goes, and has to be known without it.
+            let place = &namespace.place;
+            super::upkeep::flush(place, || vec![namespace.clone()], &|_| true)?;
+            Ok(place.log.trim(namespace.partition, offset)?)
+        });
+        trimmed.await.unwrap_or(Ok(()))
     }
 }
 

@@ -59,7 +59,7 @@ impl Told {
 struct Model {
     all: BTreeMap<u64, Told>,
     documents: BTreeMap<String, (u64, Vec<u8>)>,
-    /// How often each document was changed.
+    /// The last one of each, also of those that were removed.
     revisions: BTreeMap<String, u64>,
 }
 
@@ -83,6 +83,7 @@ impl Model {
 struct Disks {
     log: Arc<Ram>,
     indexes: Arc<Ram>,
+    open: parking_lot::Mutex<Option<Arc<EmbeddedLog>>>,
 }
 
 impl Disks {
@@ -90,10 +91,15 @@ impl Disks {
         Disks {
             log: Arc::new(Ram::new(512 << 20)),
             indexes: Arc::new(Ram::new(512 << 20)),
+            open: parking_lot::Mutex::default(),
         }
     }
 
+    /// What was opened before is closed.
     async fn open(&self) -> EmbeddedStore {
+        if let Some(log) = self.open.lock().take() {
+            log.close();
+        }
         let options = LogOptions {
             folder: "memory".to_owned(),
             file_bytes: 16 << 20,
@@ -105,6 +111,7 @@ impl Disks {
             ..LogOptions::default()
         };
         let log = Arc::new(EmbeddedLog::open(self.log.clone(), 1, &options).unwrap());
+        *self.open.lock() = Some(log.clone());
         let options = EventsOptions {
             durability: Durability::Fsync,
             in_memory: false,
@@ -274,11 +281,11 @@ async fn document(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mu
         assert_eq!(done, None);
         return;
     }
-    let changes = model.revisions.entry(name.clone()).or_default();
-    *changes += 1;
-    assert_eq!(done, Some(*changes), "{name}");
+    let revision = done.unwrap();
+    let last = model.revisions.insert(name.clone(), revision);
+    assert!(last < Some(revision), "{name}: {revision} behind {last:?}");
     match content {
-        Some(content) => model.documents.insert(name, (*changes, content)),
+        Some(content) => model.documents.insert(name, (revision, content)),
         None => model.documents.remove(&name),
     };
 }

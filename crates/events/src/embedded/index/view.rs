@@ -320,7 +320,7 @@ fn rows_from(segment: &Segment, from: u64) -> impl Iterator<Item = Row> {
 /// Backward.
 fn rows_to(segment: &Segment, to: u64) -> impl Iterator<Item = Row> {
     let segment = *segment;
-    let len = segment.len.min(to.saturating_sub(segment.global).saturating_add(1));
+    let len = to.checked_sub(segment.global).map_or(0, |last| segment.len.min(last.saturating_add(1)));
     (0..len).rev().map(move |n| row_of(&segment, n))
 }
 
