@@ -73,14 +73,15 @@ fn digits(out: &mut Vec<u8>, number: u64, count: usize) {
 
 /// Year, month and day of a day counted from 1970, by counting from a first of March in eras of 400 years.
 fn date(days: i64) -> (u64, u64, u64) {
-    let days = (days + 719_468) as u64;
+    // From the first of March four hundred years before the year 0, so that nothing is negative.
+    let days = (days + 719_468 + 146_097) as u64;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let of_year = day - (365 * year + year / 4 - year / 100);
     let month = (5 * of_year + 2) / 153;
     let of_month = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, of_month)
+    (era * 400 + year + u64::from(month <= 2) - 400, month, of_month)
 }
 
 #[cfg(test)]
@@ -93,6 +94,8 @@ mod tests {
     fn the_fraction_has_no_zeros_at_its_end() {
         for (time, expected) in [
             (0, "1970-01-01T00:00:00Z"),
+            (FIRST, "0000-01-01T00:00:00Z"),
+            (LAST, "9999-12-31T23:59:59.999999Z"),
             (1_768_473_000_250_000, "2026-01-15T10:30:00.25Z"),
             (1_768_473_000_000_001, "2026-01-15T10:30:00.000001Z"),
             (951_782_400_000_000, "2000-02-29T00:00:00Z"),

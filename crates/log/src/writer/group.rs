@@ -16,6 +16,10 @@ pub(crate) type Slot = usize;
 /// Lists that are kept for the next block.
 const SPARE_MAX: usize = 64;
 
+/// A frame that is so large takes no more submissions: a record is read together with its frame, and should not cost
+/// whoever wants nothing else all that was stored beside it.
+const FRAME_FULL: usize = 64 << 10;
+
 /// Records for one partition, as part of a submission.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
@@ -324,6 +328,7 @@ impl GroupFrame {
             && !self.header.flags.has_any(whole)
             && !part.flags.has_any(whole)
             && joined <= BODY_MAX
+            && (self.header.body_len as usize) < FRAME_FULL
             && self.header.records.checked_add(part.records).is_some()
     }
 
