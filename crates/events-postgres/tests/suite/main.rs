@@ -1,0 +1,8 @@
+//! The store against a real PostgreSQL, which each test starts for itself.
+
+#![allow(clippy::unwrap_used)]
+
+mod contract;
+mod crashes;
+mod server;
+mod servers;
