@@ -47,7 +47,12 @@ pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<Wanted>> {
     let mut ids = HashSet::new();
     for append in appends {
         for (event, n) in append.events.iter().zip(0..) {
-            text::storable(append.stream, event.kind, event.id.as_ref(), [Some(event.data), event.metadata])?;
+            text::storable(
+                append.stream,
+                event.kind,
+                event.id.as_ref(),
+                [Some(event.data), event.metadata],
+            )?;
             messages += 1;
             bytes += append.stream.len() + event.kind.len() + event.data.len() + event.metadata.map_or(0, str::len);
             if let Some(id) = &event.id
@@ -332,8 +337,14 @@ async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<
     for sql in statements {
         prepared.push(link.prepare(sql).await?);
     }
-    let [insert_categories, upsert_streams, insert_messages, count_categories, count_namespace, trim] =
-        prepared.as_slice()
+    let [
+        insert_categories,
+        upsert_streams,
+        insert_messages,
+        count_categories,
+        count_namespace,
+        trim,
+    ] = prepared.as_slice()
     else {
         return Err(EventsError::Unavailable("a statement was not prepared".to_owned()));
     };
@@ -342,7 +353,12 @@ async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<
     let stream_names: Vec<&str> = rows.streams.values().map(|changed| changed.name).collect();
     let versions: Vec<i64> = rows.streams.values().map(|changed| changed.version).collect();
     let stream_messages: Vec<i64> = rows.streams.values().map(|changed| changed.messages).collect();
-    let ruled: Vec<i64> = rows.streams.iter().filter(|(_, one)| one.has_rule).map(|(n, _)| *n).collect();
+    let ruled: Vec<i64> = rows
+        .streams
+        .iter()
+        .filter(|(_, one)| one.has_rule)
+        .map(|(n, _)| *n)
+        .collect();
     let categories: Vec<i64> = rows.categories.keys().copied().collect();
     let category_messages: Vec<i64> = rows.categories.values().map(|counted| counted.messages).collect();
     let category_streams: Vec<i64> = rows.categories.values().map(|counted| counted.streams).collect();
@@ -351,7 +367,11 @@ async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<
     let insert_new = async {
         match new_numbers.is_empty() {
             true => Ok(0),
-            false => client.execute(insert_categories, &[&space, &new_numbers, &new_names]).await,
+            false => {
+                client
+                    .execute(insert_categories, &[&space, &new_numbers, &new_names])
+                    .await
+            }
         }
     };
     let trim_ruled = async {
@@ -360,8 +380,15 @@ async fn store(link: &mut Lent, identity: &Identity, plan: &Plan<'_>) -> Result<
             false => client.query(trim, &[&space, &ruled, &plan.now]).await,
         }
     };
-    let stream_columns: [crate::links::Param<'_>; 7] =
-        [&space, &streams, &of_streams, &stream_names, &versions, &stream_messages, &plan.now];
+    let stream_columns: [crate::links::Param<'_>; 7] = [
+        &space,
+        &streams,
+        &of_streams,
+        &stream_names,
+        &versions,
+        &stream_messages,
+        &plan.now,
+    ];
     let message_columns = columns.parameters(&space, &plan.now);
     let category_columns: [crate::links::Param<'_>; 4] = [&space, &categories, &category_messages, &category_streams];
     let namespace_columns: [crate::links::Param<'_>; 6] = [

@@ -58,7 +58,10 @@ fn wrong(what: &str) -> EventsError {
 
 /// The driver knows fewer modes of TLS, and no file of authorities.
 fn without_tls(url: &str) -> Result<(String, Tls)> {
-    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+    if !["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+    {
         return Err(wrong("it must begin with postgres://"));
     }
     let mut tls = Tls::default();
@@ -80,7 +83,14 @@ fn without_tls(url: &str) -> Result<(String, Tls)> {
     }
     // The driver decodes percent signs, but no plus.
     let kept = kept.finish().replace('+', "%20");
-    Ok((if kept.is_empty() { rest.to_owned() } else { format!("{rest}?{kept}") }, tls))
+    Ok((
+        if kept.is_empty() {
+            rest.to_owned()
+        } else {
+            format!("{rest}?{kept}")
+        },
+        tls,
+    ))
 }
 
 fn place(config: &Config) -> Option<String> {
@@ -105,7 +115,8 @@ mod tests {
         let database = Database::parse("postgres://me:secret@db.example:5433/events?sslmode=require").unwrap();
         assert_eq!(database.place, "db.example:5433");
         assert_eq!(database.config.get_dbname(), Some("events"));
-        let (rest, tls) = without_tls("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fa%20b&options=-c%20x").unwrap();
+        let (rest, tls) =
+            without_tls("postgres://h/d?sslmode=verify-full&sslrootcert=%2Fa%20b&options=-c%20x").unwrap();
         assert_eq!(rest, "postgres://h/d?options=-c%20x");
         assert_eq!((tls.mode, tls.root_file.as_deref()), (Mode::Verify, Some("/a b")));
         let several = Database::parse("postgres://me@one,two:5433/events").unwrap();
@@ -116,7 +127,10 @@ mod tests {
     fn a_wrong_url_is_told_what_is_wrong_and_its_password_is_not_told() {
         for (url, part) in [
             ("mysql://me:secret@host/d", "must begin with postgres://"),
-            ("postgres://me:secret@host:port/d", "postgres://user:password@host:port/database"),
+            (
+                "postgres://me:secret@host:port/d",
+                "postgres://user:password@host:port/database",
+            ),
             ("postgres://me:secret@host/d?sslmode=maybe", "sslmode is one of"),
             ("postgres://host/d", "names no user"),
         ] {

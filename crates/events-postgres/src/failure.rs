@@ -17,8 +17,13 @@ pub(crate) fn failed(place: &str, error: &Error) -> EventsError {
     };
     let code = answer.code().code();
     // Connections, resources, an operator's stop, rollbacks for others' sake, a server that only reads, waiting for locks.
-    let passes = ["08", "53", "57", "40", "25", "55", "58"].iter().any(|class| code.starts_with(class));
-    let text = format!("the database at {place} answers: {} (SQLSTATE {code})", answer.message());
+    let passes = ["08", "53", "57", "40", "25", "55", "58"]
+        .iter()
+        .any(|class| code.starts_with(class));
+    let text = format!(
+        "the database at {place} answers: {} (SQLSTATE {code})",
+        answer.message()
+    );
     match passes {
         true => EventsError::Unavailable(text),
         false => EventsError::Damaged(text),

@@ -75,7 +75,9 @@ impl PostgresNamespace {
         let mut after = before;
         let mut targets = self.targets(link, batch, &mut after).await?;
         for import in batch {
-            let Some(target) = targets.get_mut(import.stream.as_str()) else { continue };
+            let Some(target) = targets.get_mut(import.stream.as_str()) else {
+                continue;
+            };
             if target.known.is_tombstone {
                 return Err(EventsError::StreamDeleted(import.stream.clone()));
             }
@@ -88,14 +90,22 @@ impl PostgresNamespace {
         for target in targets.values() {
             let (version, time) = target.last;
             let messages = target.known.messages + target.added;
-            let parameters: [Param<'_>; 7] =
-                [&before.space, &target.number, &target.category, &target.name, &version, &messages, &time];
+            let parameters: [Param<'_>; 7] = [
+                &before.space,
+                &target.number,
+                &target.category,
+                &target.name,
+                &version,
+                &messages,
+                &time,
+            ];
             link.execute(STREAM, &parameters).await?;
         }
         let numbers: Vec<i64> = categories.keys().copied().collect();
         let messages: Vec<i64> = categories.values().map(|(messages, _)| *messages).collect();
         let streams: Vec<i64> = categories.values().map(|(_, streams)| *streams).collect();
-        link.execute(COUNT_CATEGORIES, &[&before.space, &numbers, &messages, &streams]).await?;
+        link.execute(COUNT_CATEGORIES, &[&before.space, &numbers, &messages, &streams])
+            .await?;
         let (added, appeared) = (batch.len() as i64, streams.iter().sum::<i64>());
         let parameters: [Param<'_>; 6] = [
             &self.identity.id,
@@ -134,7 +144,9 @@ impl PostgresNamespace {
         let mut new: BTreeMap<&str, i64> = BTreeMap::new();
         let mut targets = HashMap::new();
         for name in streams {
-            let Some((known, time)) = found.remove(name) else { continue };
+            let Some((known, time)) = found.remove(name) else {
+                continue;
+            };
             let category = known.category.unwrap_or_else(|| {
                 *new.entry(names::category(name)).or_insert_with(|| {
                     after.last_category += 1;
@@ -157,7 +169,8 @@ impl PostgresNamespace {
         }
         if !new.is_empty() {
             let (names, numbers): (Vec<&str>, Vec<i64>) = new.into_iter().unzip();
-            link.execute(INSERT_CATEGORIES, &[&after.space, &numbers, &names]).await?;
+            link.execute(INSERT_CATEGORIES, &[&after.space, &numbers, &names])
+                .await?;
         }
         Ok(targets)
     }
@@ -208,7 +221,8 @@ impl PostgresNamespace {
     pub(crate) async fn clear_all(&self) -> Result<()> {
         let mut link = self.links.lend().await?;
         let before = self.lock(&mut link).await?;
-        link.execute("INSERT INTO retired_spaces (space) VALUES ($1)", &[&before.space]).await?;
+        link.execute("INSERT INTO retired_spaces (space) VALUES ($1)", &[&before.space])
+            .await?;
         let sql = "UPDATE namespaces SET space = nextval('spaces'), last_global = 0, last_stream = 0, last_category = 0, \
              messages = 0, streams = 0, change = change + 1, cleared = cleared + 1 WHERE id = $1 \
              RETURNING pg_notify('thalweg_events', 'm ' || id || ' 0 ' || change || ' ' || cleared)";

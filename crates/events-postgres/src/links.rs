@@ -117,7 +117,9 @@ impl Links {
 
     pub fn unreachable(&self, error: EventsError) {
         let mut outage = self.outage.lock();
-        let pause = outage.as_ref().map_or(PAUSE_FIRST, |outage| (outage.pause * 2).min(PAUSE_MAX));
+        let pause = outage
+            .as_ref()
+            .map_or(PAUSE_FIRST, |outage| (outage.pause * 2).min(PAUSE_MAX));
         *outage = Some(Outage {
             error,
             pause,
@@ -128,7 +130,11 @@ impl Links {
     async fn try_connect(&self) -> Result<Client> {
         let database = &self.database;
         let cannot = |error: &tokio_postgres::Error| {
-            EventsError::Unavailable(format!("cannot reach the database at {}: {}", database.place, reason(error)))
+            EventsError::Unavailable(format!(
+                "cannot reach the database at {}: {}",
+                database.place,
+                reason(error)
+            ))
         };
         let connected = database.config.connect(database.tls.clone()).await;
         let (client, connection) = connected.map_err(|error| cannot(&error))?;

@@ -35,9 +35,15 @@ pub(crate) async fn listen(core: Weak<Core>) {
                 }
                 follow(&core, &client, told).await
             }
-            Err(error) => Some(format!("cannot reach the database at {}: {}", database.place, reason(&error))),
+            Err(error) => Some(format!(
+                "cannot reach the database at {}: {}",
+                database.place,
+                reason(&error)
+            )),
         };
-        let (Some(strong), Some(why)) = (core.upgrade(), why) else { return };
+        let (Some(strong), Some(why)) = (core.upgrade(), why) else {
+            return;
+        };
         if !was_lost || pause == PAUSE_FIRST {
             tracing::warn!("{why}; writes are refused until it answers");
         }
@@ -62,16 +68,14 @@ async fn connect(
             }
         }
     });
-    client.batch_execute("SET search_path = thalweg_events, pg_catalog; LISTEN thalweg_events").await?;
+    client
+        .batch_execute("SET search_path = thalweg_events, pg_catalog; LISTEN thalweg_events")
+        .await?;
     Ok((client, told))
 }
 
 /// Why it ended; `None` if the store is dropped.
-async fn follow(
-    core: &Weak<Core>,
-    client: &Client,
-    mut told: mpsc::UnboundedReceiver<AsyncMessage>,
-) -> Option<String> {
+async fn follow(core: &Weak<Core>, client: &Client, mut told: mpsc::UnboundedReceiver<AsyncMessage>) -> Option<String> {
     // What was told before nobody heard.
     core.upgrade()?.forget_all_tokens();
     let mut tick = tokio::time::interval(POLL);
@@ -117,7 +121,9 @@ async fn look(core: &Core, client: &Client) -> Result<(), Failure> {
     if granted.is_empty() {
         return Ok(());
     }
-    let rows = client.query("SELECT number FROM tokens WHERE number = ANY($1)", &[&granted]).await?;
+    let rows = client
+        .query("SELECT number FROM tokens WHERE number = ANY($1)", &[&granted])
+        .await?;
     let mut valid = std::collections::HashSet::new();
     for row in &rows {
         valid.insert(row.try_get::<_, i64>(0)?);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    Append, Appended, BoxFuture, CategoryInfo, CategoryRead, Document, EventsError, Expected, Import, MessageId, Namespace,
-    NamespaceInfo, Page, Result, Retention, RetentionOf, Stored, StreamInfo, StreamRead, Visible,
+    Append, Appended, BoxFuture, CategoryInfo, CategoryRead, Document, EventsError, Expected, Import, MessageId,
+    Namespace, NamespaceInfo, Page, Result, Retention, RetentionOf, Stored, StreamInfo, StreamRead, Visible,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -96,7 +96,12 @@ impl PostgresNamespace {
     pub fn new(identity: Identity, links: &Arc<Links>, seen: Seen) -> Arc<PostgresNamespace> {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (identity, seen) = (Arc::new(identity), Arc::new(seen));
-        tokio::spawn(append::commit_all(links.clone(), identity.clone(), seen.clone(), waiting));
+        tokio::spawn(append::commit_all(
+            links.clone(),
+            identity.clone(),
+            seen.clone(),
+            waiting,
+        ));
         Arc::new(PostgresNamespace {
             identity,
             links: links.clone(),

@@ -331,16 +331,25 @@ mod tests {
         };
         assert_eq!(place(done.next()), (0, 1));
         let refused = done.next().unwrap();
-        assert!(matches!(refused, Err(EventsError::VersionConflict { actual: 1, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(EventsError::VersionConflict { actual: 1, .. })),
+            "{refused:?}"
+        );
         assert_eq!(place(done.next()), (2, 3));
         let refused = done.next().unwrap();
         assert!(refused.is_ok_and(|places| places[0].duplicate && places[0].first_global == 1));
         assert_eq!(place(done.next()), (0, 4));
         let refused = done.next().unwrap();
-        assert!(matches!(refused, Err(EventsError::IdConflict { position: 0, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(EventsError::IdConflict { position: 0, .. })),
+            "{refused:?}"
+        );
         drop(done);
         assert_eq!(plan.rows.messages.len(), 4);
-        assert_eq!((plan.rows.streams.len(), plan.rows.categories.len(), plan.rows.appeared), (2, 2, 2));
+        assert_eq!(
+            (plan.rows.streams.len(), plan.rows.categories.len(), plan.rows.appeared),
+            (2, 2, 2)
+        );
         assert_eq!(plan.rows.counters.last_global, 4);
     }
 }

@@ -78,8 +78,10 @@ impl PostgresNamespace {
                 let now = time::now();
                 let client = link.client()?;
                 let state_parameters: [Param<'_>; 2] = [&self.identity.id, &now];
-                let (state, rows) =
-                    futures::join!(client.query(&state, &state_parameters), client.query(&question, parameters));
+                let (state, rows) = futures::join!(
+                    client.query(&state, &state_parameters),
+                    client.query(&question, parameters)
+                );
                 let wrong = |error| crate::failure::failed(link.place(), &error);
                 Ok((state.map_err(wrong)?, rows.map_err(wrong)?))
             };
@@ -142,7 +144,9 @@ impl PostgresNamespace {
              AND m.stream = (SELECT stream FROM streams WHERE space = {SPACE} AND name = $2){filter} \
              ORDER BY m.space {order}, m.stream {order}, m.position {order} LIMIT {limit}"
         );
-        let rows = self.ask(&page_sql(&picked, "position", order), &asked.parameters).await?;
+        let rows = self
+            .ask(&page_sql(&picked, "position", order), &asked.parameters)
+            .await?;
         page(&rows, max, read.direction, |stored| stored.event().position)
     }
 
@@ -187,7 +191,11 @@ impl PostgresNamespace {
             asked.and("m.kind = ANY(?)", &types);
         }
         let (limit, filter) = (asked.next(&limit), &asked.filter);
-        let index = if index.is_empty() { String::new() } else { format!("{index} {order}, ") };
+        let index = if index.is_empty() {
+            String::new()
+        } else {
+            format!("{index} {order}, ")
+        };
         let picked = format!(
             "SELECT m.global FROM messages m WHERE m.space = {SPACE}{filter} AND {OWNED} \
              ORDER BY m.space {order}, {index}m.global {order} LIMIT {limit}"
@@ -240,7 +248,9 @@ impl PostgresNamespace {
              AND name <= $4 AND messages > 0 ORDER BY space, name LIMIT $5"
         );
         let max = max.min(i32::MAX as usize) as i64;
-        let rows = self.ask(&sql, &[&self.identity.id, &cursor, &prefix, &end, &max]).await?;
+        let rows = self
+            .ask(&sql, &[&self.identity.id, &cursor, &prefix, &end, &max])
+            .await?;
         let stream = |row: &Row| {
             Ok(StreamInfo {
                 stream: get(row, 0)?,

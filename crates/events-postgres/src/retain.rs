@@ -61,7 +61,9 @@ impl PostgresNamespace {
         let before = self.lock(&mut link).await?;
         let category = thalweg_events::names::category(stream);
         let (streams, categories) = (vec![stream], vec![category]);
-        let row = link.first(crate::append::STREAMS, &[&self.identity.id, &streams, &categories]).await?;
+        let row = link
+            .first(crate::append::STREAMS, &[&self.identity.id, &streams, &categories])
+            .await?;
         let (_, known) = known(&row.ok_or_else(|| self.not_found())?)?;
         let refused = match expected.allows(known.version) {
             _ if known.is_tombstone => Some(EventsError::StreamDeleted(stream.to_owned())),
@@ -105,11 +107,13 @@ impl PostgresNamespace {
         let found = category.unwrap_or(before.last_category + 1);
         if category.is_none() {
             let (numbers, names) = (vec![found], vec![thalweg_events::names::category(stream)]);
-            link.execute(crate::append::INSERT_CATEGORIES, &[&space, &numbers, &names]).await?;
+            link.execute(crate::append::INSERT_CATEGORIES, &[&space, &numbers, &names])
+                .await?;
         }
         let sql = "INSERT INTO streams (space, stream, category, name, version, messages, last_time, tombstone) \
              VALUES ($1, $2, $3, $4, -1, 0, $5, true)";
-        link.execute(sql, &[&space, &number, &found, &stream, &time::now()]).await?;
+        link.execute(sql, &[&space, &number, &found, &stream, &time::now()])
+            .await?;
         let sql = "UPDATE namespaces SET last_stream = $2, last_category = greatest(last_category, $3) WHERE id = $1";
         link.execute(sql, &[&self.identity.id, &number, &found]).await?;
         Ok(())
@@ -173,7 +177,12 @@ impl PostgresNamespace {
         rows.first().map(rule).transpose()
     }
 
-    pub(crate) async fn change_document(&self, name: &str, content: Option<&[u8]>, expected: u64) -> Result<Option<u64>> {
+    pub(crate) async fn change_document(
+        &self,
+        name: &str,
+        content: Option<&[u8]>,
+        expected: u64,
+    ) -> Result<Option<u64>> {
         if name.len() > DOCUMENT_NAME_BYTES_MAX {
             return Err(EventsError::TooLarge("1100 bytes of a document's name"));
         }
@@ -202,11 +211,13 @@ impl PostgresNamespace {
                 link.first(sql, &[id, &name, &revision, &content]).await?
             }
             (None, 0) => {
-                let sql = "SELECT 0::bigint WHERE NOT EXISTS (SELECT FROM documents WHERE namespace = $1 AND name = $2)";
+                let sql =
+                    "SELECT 0::bigint WHERE NOT EXISTS (SELECT FROM documents WHERE namespace = $1 AND name = $2)";
                 link.first(sql, &[id, &name]).await?
             }
             (None, _) => {
-                let sql = "DELETE FROM documents WHERE namespace = $1 AND name = $2 AND revision = $3 RETURNING 0::bigint";
+                let sql =
+                    "DELETE FROM documents WHERE namespace = $1 AND name = $2 AND revision = $3 RETURNING 0::bigint";
                 link.first(sql, &[id, &name, &revision]).await?
             }
         };

@@ -24,7 +24,9 @@ pub(crate) async fn migrate(link: &mut Lent) -> Result<()> {
     link.begin().await?;
     link.simple("SET LOCAL lock_timeout = '60s'").await?;
     link.simple(&format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
-    let exists = link.first("SELECT to_regclass('thalweg_events.version') IS NOT NULL", &[]).await?;
+    let exists = link
+        .first("SELECT to_regclass('thalweg_events.version') IS NOT NULL", &[])
+        .await?;
     let exists: bool = exists.as_ref().map_or(Ok(false), |row| get(row, 0))?;
     if !exists {
         link.simple(
@@ -48,7 +50,8 @@ pub(crate) async fn migrate(link: &mut Lent) -> Result<()> {
     for migration in missing {
         link.simple(migration).await?;
     }
-    link.simple(&format!("UPDATE thalweg_events.version SET version = {known}")).await?;
+    link.simple(&format!("UPDATE thalweg_events.version SET version = {known}"))
+        .await?;
     link.commit().await
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    BoxFuture, DEFAULT, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Result, Scavenged,
-    Store, Token, TokenInfo, Verified, time,
+    BoxFuture, DEFAULT, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Result,
+    Scavenged, Store, Token, TokenInfo, Verified, time,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -254,7 +254,8 @@ impl Core {
         // What is too old by now is not there any more.
         let sql = "SELECT trim_stream($1, stream, $2) FROM streams WHERE space = $1 AND expires_at < $2";
         link.query(sql, &[&before.space, &time::now()]).await?;
-        link.execute("INSERT INTO retired_spaces (space) VALUES ($1)", &[&before.space]).await?;
+        link.execute("INSERT INTO retired_spaces (space) VALUES ($1)", &[&before.space])
+            .await?;
         let sql = "DELETE FROM namespaces WHERE id = $1 RETURNING messages, pg_notify('thalweg_events', 'd ' || id)";
         let row = link.first(sql, &[&id]).await?;
         link.commit().await?;
@@ -331,4 +332,3 @@ impl Store for PostgresStore {
         Box::pin(sweep::verify(&self.core))
     }
 }
-

@@ -65,8 +65,10 @@ async fn sweep(core: &Core) -> Result<Scavenged> {
         let space: i64 = get(row, 0)?;
         remove(&mut link, space, None, &mut swept).await?;
         link.execute("DELETE FROM streams WHERE space = $1", &[&space]).await?;
-        link.execute("DELETE FROM categories WHERE space = $1", &[&space]).await?;
-        link.execute("DELETE FROM retired_spaces WHERE space = $1", &[&space]).await?;
+        link.execute("DELETE FROM categories WHERE space = $1", &[&space])
+            .await?;
+        link.execute("DELETE FROM retired_spaces WHERE space = $1", &[&space])
+            .await?;
     }
     Ok(swept)
 }
@@ -116,7 +118,9 @@ pub(crate) async fn verify(core: &Core) -> Result<Verified> {
         let (id, name): (i64, String) = (get(row, 0)?, get(row, 1)?);
         link.set_in_transaction(true);
         link.simple("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        let counters = link.first("SELECT space, messages FROM namespaces WHERE id = $1", &[&id]).await?;
+        let counters = link
+            .first("SELECT space, messages FROM namespaces WHERE id = $1", &[&id])
+            .await?;
         if let Some(counters) = counters {
             verify_one(&mut link, &name, &counters, &mut verified).await?;
         }

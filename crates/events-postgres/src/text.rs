@@ -124,7 +124,9 @@ pub(crate) fn storable(stream: &str, kind: &str, id: Option<&MessageId>, json: [
 }
 
 pub(crate) fn null(what: &str) -> EventsError {
-    EventsError::Damaged(format!("PostgreSQL stores no text with U+0000, which {what} has; remove it"))
+    EventsError::Damaged(format!(
+        "PostgreSQL stores no text with U+0000, which {what} has; remove it"
+    ))
 }
 
 #[cfg(test)]

@@ -186,7 +186,10 @@ impl Core {
             &now,
             &token.expires_at,
         ];
-        let row = link.first(INSERT, &parameters).await?.ok_or_else(|| namespace.not_found())?;
+        let row = link
+            .first(INSERT, &parameters)
+            .await?
+            .ok_or_else(|| namespace.not_found())?;
         link.commit().await?;
         namespace.forget_tokens();
         info(&row)
@@ -229,7 +232,11 @@ impl Core {
     ) -> Result<()> {
         let sql = "UPDATE namespaces SET tokens_change = tokens_change + 1 WHERE id = $1 \
              RETURNING pg_notify('thalweg_events', $2 || ' ' || id || ' ' || $3::bigint)";
-        if link.first(sql, &[&namespace.identity.id, &what, &number]).await?.is_none() {
+        if link
+            .first(sql, &[&namespace.identity.id, &what, &number])
+            .await?
+            .is_none()
+        {
             link.rollback().await?;
             namespace.seen.end();
             return Err(namespace.not_found());

@@ -170,7 +170,11 @@ async fn create(store: &Arc<dyn Store>, name: &str) -> String {
         scopes: Scopes::READ_WRITE,
     };
     let info = store.create(new).await.unwrap();
-    assert_eq!((info.messages, info.streams, info.last_activity), (0, 0, None), "10: it is empty");
+    assert_eq!(
+        (info.messages, info.streams, info.last_activity),
+        (0, 0, None),
+        "10: it is empty"
+    );
     text
 }
 
@@ -192,7 +196,9 @@ fn append<'a>(stream: &'a str, expected: Expected, events: Vec<NewEvent<'a>>) ->
 }
 
 async fn write(namespace: &Arc<dyn Namespace>, stream: &str, kind: &str, data: &str) -> Appended {
-    let done = namespace.append(&[append(stream, Expected::Any, vec![event(kind, data)])]).await;
+    let done = namespace
+        .append(&[append(stream, Expected::Any, vec![event(kind, data)])])
+        .await;
     done.unwrap()[0]
 }
 
@@ -224,7 +230,10 @@ async fn stream_pages(namespace: &Arc<dyn Namespace>, mut read: StreamRead<'_>) 
     loop {
         let page = namespace.read_stream(read).await.unwrap();
         assert!(page.events.len() <= read.max, "6: a page has more than was asked for");
-        assert!(page.next.is_none() || !page.events.is_empty(), "6: a page that goes on has messages");
+        assert!(
+            page.next.is_none() || !page.events.is_empty(),
+            "6: a page that goes on has messages"
+        );
         found.extend(page.events);
         let Some(next) = page.next else { return found };
         read.from = Some(crate::store::From::Position(next));

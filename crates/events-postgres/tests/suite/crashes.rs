@@ -56,7 +56,11 @@ async fn nothing_is_lost_by(harm: impl Fn(&mut Server)) {
     }
     let found = read(&namespace, 1).await;
     let globals: Vec<u64> = found.iter().map(|(global, _)| *global).collect();
-    assert_eq!(globals, (1..=found.len() as u64).collect::<Vec<_>>(), "positions have no gap");
+    assert_eq!(
+        globals,
+        (1..=found.len() as u64).collect::<Vec<_>>(),
+        "positions have no gap"
+    );
     for (global, data) in answered.lock().iter() {
         assert_eq!(&found[*global as usize - 1].1, data, "what was answered is at {global}");
     }

@@ -18,7 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl Server {
     pub fn start() -> Server {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let mut server = Server {
             folder,
             port,
@@ -28,13 +32,25 @@ impl Server {
             run(Command::new("chown").arg("postgres").arg(server.folder.path()));
         }
         let data = server.data();
-        run(server.command("initdb").args(["--username=thalweg", "--auth=trust", "--encoding=UTF8", "--locale=C", "-D"]).arg(&data));
+        run(server
+            .command("initdb")
+            .args([
+                "--username=thalweg",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
+                "-D",
+            ])
+            .arg(&data));
         server.run_postgres();
         server
     }
 
     pub fn url(&self) -> String {
-        format!("postgres://thalweg:hidden-word@127.0.0.1:{}/postgres?sslmode=prefer", self.port)
+        format!(
+            "postgres://thalweg:hidden-word@127.0.0.1:{}/postgres?sslmode=prefer",
+            self.port
+        )
     }
 
     fn data(&self) -> PathBuf {
@@ -47,12 +63,17 @@ impl Server {
         let mut command = match is_root() {
             true => {
                 let mut command = Command::new("setpriv");
-                command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(path);
+                command
+                    .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
+                    .arg(path);
                 command
             }
             false => Command::new(path),
         };
-        command.current_dir(self.folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .current_dir(self.folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command
     }
 
@@ -60,11 +81,20 @@ impl Server {
     pub fn run_postgres(&mut self) {
         let (data, port) = (self.data(), self.port.to_string());
         let mut command = self.command("postgres");
-        command.arg("-D").arg(data).args(["-p", &port, "-k", "", "-c", "listen_addresses=127.0.0.1"]);
+        command
+            .arg("-D")
+            .arg(data)
+            .args(["-p", &port, "-k", "", "-c", "listen_addresses=127.0.0.1"]);
         command.args(["-c", "max_connections=60", "-c", "shared_buffers=32MB"]);
         let mut postgres = command.spawn().unwrap();
         let until = Instant::now() + PATIENCE;
-        while !self.command("pg_isready").args(["-h", "127.0.0.1", "-p", &port]).status().unwrap().success() {
+        while !self
+            .command("pg_isready")
+            .args(["-h", "127.0.0.1", "-p", &port])
+            .status()
+            .unwrap()
+            .success()
+        {
             assert!(Instant::now() < until, "PostgreSQL did not start");
             std::thread::sleep(Duration::from_millis(50));
             // It does not start beside the processes of one that was killed, which end soon.
@@ -86,10 +116,25 @@ impl Server {
     /// Runs SQL as an operator would, and returns what it prints.
     pub fn sql(&self, sql: &str) -> String {
         let output = Command::new(bin().join("psql"))
-            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "thalweg", "-d", "postgres", "-Atc", sql])
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &self.port.to_string(),
+                "-U",
+                "thalweg",
+                "-d",
+                "postgres",
+                "-Atc",
+                sql,
+            ])
             .output()
             .unwrap();
-        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{sql}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 }
@@ -116,7 +161,9 @@ fn bin() -> PathBuf {
         return PathBuf::from(named);
     }
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let found = versions.map(|version| version.path().join("bin")).filter(|path| path.join("postgres").exists());
+    let found = versions
+        .map(|version| version.path().join("bin"))
+        .filter(|path| path.join("postgres").exists());
     let number = |path: &PathBuf| path.parent().and_then(Path::file_name)?.to_str()?.parse::<u32>().ok();
     found
         .max_by_key(number)

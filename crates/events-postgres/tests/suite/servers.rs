@@ -12,7 +12,9 @@ use thalweg_events_postgres::{PostgresOptions, PostgresStore};
 use crate::server::Server;
 
 pub async fn open(server: &Server) -> PostgresStore {
-    PostgresStore::open(&server.url(), PostgresOptions::default()).await.unwrap()
+    PostgresStore::open(&server.url(), PostgresOptions::default())
+        .await
+        .unwrap()
 }
 
 pub async fn create(store: &PostgresStore, name: &str) -> String {
@@ -55,7 +57,11 @@ pub async fn read(namespace: &Arc<dyn Namespace>, from: u64) -> Vec<(u64, String
             types: &[],
         };
         let page = namespace.read_category(page).await.unwrap();
-        found.extend(page.events.iter().map(|stored| (stored.event().global, stored.event().data.to_owned())));
+        found.extend(
+            page.events
+                .iter()
+                .map(|stored| (stored.event().global, stored.event().data.to_owned())),
+        );
         at = page.next;
     }
     found
@@ -115,12 +121,18 @@ async fn a_token_revoked_and_a_namespace_deleted_on_one_server_end_on_the_other(
     let mut valid = grant.valid.clone();
     let id = other.tokens("shared").await.unwrap()[0].id.clone();
     assert!(one.revoke_token("shared", &id).await.unwrap());
-    let ended = tokio::time::timeout(Duration::from_secs(20), valid.changed()).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(20), valid.changed())
+        .await
+        .unwrap();
     assert!(ended.is_err(), "a revoked token ends what was granted by it");
     assert!(other.authorize(&token).await.unwrap().is_none());
     let mut watch = other.namespace("shared").await.unwrap().watch();
     one.delete("shared").await.unwrap();
-    tokio::time::timeout(Duration::from_secs(20), async { while watch.changed().await.is_ok() {} }).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while watch.changed().await.is_ok() {}
+    })
+    .await
+    .unwrap();
     let gone = other.namespace("shared").await;
     assert!(matches!(gone, Err(EventsError::NamespaceNotFound(_))));
 }
@@ -129,8 +141,15 @@ async fn a_token_revoked_and_a_namespace_deleted_on_one_server_end_on_the_other(
 async fn errors_name_the_place_and_never_the_password_and_a_newer_schema_is_refused() {
     let server = Server::start();
     let nobody = "postgres://thalweg:hidden-word@127.0.0.1:1/postgres";
-    let error = PostgresStore::open(nobody, PostgresOptions::default()).await.err().unwrap().to_string();
-    assert!(error.starts_with("cannot reach the database at 127.0.0.1:1: "), "{error}");
+    let error = PostgresStore::open(nobody, PostgresOptions::default())
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.starts_with("cannot reach the database at 127.0.0.1:1: "),
+        "{error}"
+    );
     assert!(!error.contains("hidden-word"), "{error}");
     let store = open(&server).await;
     assert_eq!((store.backend(), store.durability()), ("postgres", "fsync"));
@@ -138,6 +157,10 @@ async fn errors_name_the_place_and_never_the_password_and_a_newer_schema_is_refu
     server.sql("ALTER ROLE thalweg SET synchronous_commit = off");
     assert_eq!(open(&server).await.durability(), "relaxed");
     server.sql("UPDATE thalweg_events.version SET version = 99");
-    let error = PostgresStore::open(&server.url(), PostgresOptions::default()).await.err().unwrap().to_string();
+    let error = PostgresStore::open(&server.url(), PostgresOptions::default())
+        .await
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("has version 99"), "{error}");
 }

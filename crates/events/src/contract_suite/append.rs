@@ -28,12 +28,24 @@ async fn places(suite: &Suite) {
             let events = vec![event("T", "[1]"), event("T", "[2]")];
             let done = namespace.append(&[append("a-1", Expected::Any, events)]).await.unwrap()[0];
             let before = round * 30 + n * 3;
-            assert_eq!((done.first_position, done.first_global), (before - before / 3, before + 1), "1");
+            assert_eq!(
+                (done.first_position, done.first_global),
+                (before - before / 3, before + 1),
+                "1"
+            );
             assert_eq!((done.count, done.duplicate), (2, false), "2: what was stored is told");
             assert_eq!(done.last_global(), before + 2);
             let single = write(&namespace, "b", "T", "{}").await;
-            assert_eq!((single.first_position, single.first_global), (before / 3, before + 3), "1");
-            assert_eq!(namespace.version("a-1").await.unwrap(), done.last_position() as i64, "5");
+            assert_eq!(
+                (single.first_position, single.first_global),
+                (before / 3, before + 3),
+                "1"
+            );
+            assert_eq!(
+                namespace.version("a-1").await.unwrap(),
+                done.last_position() as i64,
+                "5"
+            );
         }
         drop(namespace);
         store = suite.again(store).await;
@@ -71,12 +83,19 @@ async fn expectations(suite: &Suite) {
             assert_eq!(done.unwrap()[0].first_position as i64, version, "3: {expected}");
             continue;
         }
-        let EventsError::VersionConflict { stream, expected: told, actual } = refused(done) else {
+        let EventsError::VersionConflict {
+            stream,
+            expected: told,
+            actual,
+        } = refused(done)
+        else {
             panic!("3: a wrong version is a conflict");
         };
         assert_eq!((stream.as_str(), told, actual), ("s", expected, version), "3");
     }
-    let done = namespace.append(&[append("t", Expected::NoStream, vec![event("T", "{}")])]).await;
+    let done = namespace
+        .append(&[append("t", Expected::NoStream, vec![event("T", "{}")])])
+        .await;
     assert_eq!(done.unwrap()[0].first_global, 6, "2: what is refused takes no place");
 }
 
@@ -96,11 +115,26 @@ async fn several_streams(suite: &Suite) {
         matches!(&conflict, EventsError::VersionConflict { stream, actual: 0, .. } if stream == "a-1"),
         "2: {conflict}"
     );
-    assert_eq!(namespace.version("a-2").await.unwrap(), -1, "2: nothing of it is stored");
-    assert_eq!(namespace.info().await.unwrap().streams, 1, "9: nothing of it is counted");
+    assert_eq!(
+        namespace.version("a-2").await.unwrap(),
+        -1,
+        "2: nothing of it is stored"
+    );
+    assert_eq!(
+        namespace.info().await.unwrap().streams,
+        1,
+        "9: nothing of it is counted"
+    );
     let done = namespace.append(&both(Expected::Version(0))).await.unwrap();
-    let places: Vec<_> = done.iter().map(|one| (one.count, one.first_position, one.first_global)).collect();
-    assert_eq!(places, [(2, 0, 2), (1, 1, 4)], "2: one range, in the order of the request");
+    let places: Vec<_> = done
+        .iter()
+        .map(|one| (one.count, one.first_position, one.first_global))
+        .collect();
+    assert_eq!(
+        places,
+        [(2, 0, 2), (1, 1, 4)],
+        "2: one range, in the order of the request"
+    );
     assert_eq!(data(&all(&namespace).await), ["{}", "[1]", "[2]", "[3]"], "2");
 }
 
@@ -115,7 +149,9 @@ async fn one_winner(suite: &Suite) {
             let namespace = namespace.clone();
             writers.push(tokio::spawn(async move {
                 let data = format!("[{n}]");
-                let done = namespace.append(&[append("s", Expected::Version(version), vec![event("T", &data)])]).await;
+                let done = namespace
+                    .append(&[append("s", Expected::Version(version), vec![event("T", &data)])])
+                    .await;
                 done.map(|done| done[0].first_position)
             }));
         }
@@ -149,13 +185,23 @@ async fn ids(suite: &Suite) {
     let name = namespace.name().to_owned();
     let ids: Vec<MessageId> = (0..4).map(|n| MessageId::of(&format!("{n:032x}"))).collect();
     write(&namespace, "a-1", "T", "{}").await;
-    let batch = |expected| vec![append("a-1", expected, vec![with_id(&ids[0], "[0]"), with_id(&ids[1], "[1]")])];
+    let batch = |expected| {
+        vec![append(
+            "a-1",
+            expected,
+            vec![with_id(&ids[0], "[0]"), with_id(&ids[1], "[1]")],
+        )]
+    };
     let first = namespace.append(&batch(Expected::Version(0))).await.unwrap()[0];
     for _ in 0..2 {
         // The version is not what is expected any more.
         let again = namespace.append(&batch(Expected::Version(0))).await.unwrap()[0];
         assert!(again.duplicate, "4: it was there");
-        assert_eq!((again.first_position, again.first_global, again.count), (1, first.first_global, 2), "4");
+        assert_eq!(
+            (again.first_position, again.first_global, again.count),
+            (1, first.first_global, 2),
+            "4"
+        );
         drop(namespace);
         store = suite.again(store).await;
         namespace = store.namespace(&name).await.unwrap();
@@ -165,18 +211,43 @@ async fn ids(suite: &Suite) {
         vec![append("a-1", Expected::Any, vec![with_id(&ids[0], "[9]")])],
         vec![append("a-2", Expected::Any, vec![with_id(&ids[0], "[0]")])],
         vec![append("a-1", Expected::Any, vec![with_id(&ids[0], "[0]"), other()])],
-        vec![append("a-1", Expected::Any, vec![NewEvent { kind: "U", ..with_id(&ids[0], "[0]") }])],
-        vec![append("a-1", Expected::Any, vec![NewEvent { metadata: Some("{}"), ..with_id(&ids[0], "[0]") }])],
+        vec![append(
+            "a-1",
+            Expected::Any,
+            vec![NewEvent {
+                kind: "U",
+                ..with_id(&ids[0], "[0]")
+            }],
+        )],
+        vec![append(
+            "a-1",
+            Expected::Any,
+            vec![NewEvent {
+                metadata: Some("{}"),
+                ..with_id(&ids[0], "[0]")
+            }],
+        )],
     ];
     for reuse in &reuses {
         conflicts(&namespace, reuse, &ids[0], ("a-1", 1)).await;
     }
-    let swapped = [append("a-1", Expected::Any, vec![with_id(&ids[1], "[1]"), with_id(&ids[0], "[0]")])];
+    let swapped = [append(
+        "a-1",
+        Expected::Any,
+        vec![with_id(&ids[1], "[1]"), with_id(&ids[0], "[0]")],
+    )];
     conflicts(&namespace, &swapped, &ids[1], ("a-1", 2)).await;
     let twice = [append("a-1", Expected::Any, vec![other(), other()])];
-    assert!(matches!(namespace.append(&twice).await, Err(EventsError::IdConflict { .. })), "4: twice in one batch");
+    assert!(
+        matches!(namespace.append(&twice).await, Err(EventsError::IdConflict { .. })),
+        "4: twice in one batch"
+    );
     let part = [append("a-1", Expected::Any, vec![with_id(&ids[1], "[1]")])];
-    assert_eq!(namespace.append(&part).await.unwrap()[0].first_position, 2, "4: a part of it is a whole of its own");
+    assert_eq!(
+        namespace.append(&part).await.unwrap()[0].first_position,
+        2,
+        "4: a part of it is a whole of its own"
+    );
     assert_eq!(all(&namespace).await.len(), 3, "4: nothing was stored twice");
     let found = namespace.by_id(&ids[1]).await.unwrap().unwrap();
     assert_eq!((found.event().position, found.event().data), (2, "[1]"), "5");
@@ -185,10 +256,19 @@ async fn ids(suite: &Suite) {
 }
 
 async fn conflicts(namespace: &Arc<dyn Namespace>, reuse: &[Append<'_>], id: &MessageId, place: (&str, u64)) {
-    let EventsError::IdConflict { id: told, stream, position } = refused(namespace.append(reuse).await) else {
+    let EventsError::IdConflict {
+        id: told,
+        stream,
+        position,
+    } = refused(namespace.append(reuse).await)
+    else {
         panic!("4: another use of an id is a conflict");
     };
-    assert_eq!((told, stream.as_str(), position), (id.to_string(), place.0, place.1), "4");
+    assert_eq!(
+        (told, stream.as_str(), position),
+        (id.to_string(), place.0, place.1),
+        "4"
+    );
 }
 
 /// 4: retries that meet each other.
@@ -197,7 +277,9 @@ async fn same_at_once(namespace: &Arc<dyn Namespace>, id: &MessageId) {
     for _ in 0..8 {
         let (namespace, id) = (namespace.clone(), id.clone());
         tasks.push(tokio::spawn(async move {
-            let done = namespace.append(&[append("c", Expected::NoStream, vec![with_id(&id, "[7]")])]).await;
+            let done = namespace
+                .append(&[append("c", Expected::NoStream, vec![with_id(&id, "[7]")])])
+                .await;
             done.unwrap()[0]
         }));
     }
@@ -216,15 +298,30 @@ async fn content(suite: &Suite) {
     let namespace = suite.namespace(&store).await;
     let long = format!("{{\"t\":\"{}\"}}", "ä".repeat(100_000));
     for (stream, kind, data, metadata) in [
-        ("é-ü+x", "Tüp", r#"{"b":1,"a":1.10,"a":9007199254740993}"#, Some(r#"{"x":null}"#)),
+        (
+            "é-ü+x",
+            "Tüp",
+            r#"{"b":1,"a":1.10,"a":9007199254740993}"#,
+            Some(r#"{"x":null}"#),
+        ),
         ("-x", "with ' and \"", r#"{"zero":"\u0000","slash":"\\"}"#, None),
         ("%_\\", "T", long.as_str(), Some("{}")),
     ] {
-        let given = NewEvent { metadata, ..event(kind, data) };
-        namespace.append(&[append(stream, Expected::NoStream, vec![given])]).await.unwrap();
+        let given = NewEvent {
+            metadata,
+            ..event(kind, data)
+        };
+        namespace
+            .append(&[append(stream, Expected::NoStream, vec![given])])
+            .await
+            .unwrap();
         let found = stream_pages(&namespace, of_stream(stream)).await;
         let found = found[0].event();
-        assert_eq!((found.stream, found.kind, found.data, found.metadata), (stream, kind, data, metadata), "5");
+        assert_eq!(
+            (found.stream, found.kind, found.data, found.metadata),
+            (stream, kind, data, metadata),
+            "5"
+        );
     }
 }
 
@@ -233,15 +330,27 @@ async fn limits(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
     let many = vec![event("T", "{}"); crate::store::APPEND_MESSAGES_MAX + 1];
-    let names: Vec<String> = (0..=crate::store::APPEND_STREAMS_MAX).map(|n| format!("s-{n}")).collect();
-    let streams: Vec<_> = names.iter().map(|name| append(name, Expected::Any, vec![event("T", "{}")])).collect();
+    let names: Vec<String> = (0..=crate::store::APPEND_STREAMS_MAX)
+        .map(|n| format!("s-{n}"))
+        .collect();
+    let streams: Vec<_> = names
+        .iter()
+        .map(|name| append(name, Expected::Any, vec![event("T", "{}")]))
+        .collect();
     for appends in [vec![append("s", Expected::Any, many.clone())], streams.clone()] {
         let error = refused(namespace.append(&appends).await);
         assert!(matches!(error, EventsError::TooLarge(_)), "2: {error}");
     }
     assert_eq!(namespace.info().await.unwrap().messages, 0, "2");
-    namespace.append(&[append("s", Expected::Any, many[1..].to_vec())]).await.unwrap();
+    namespace
+        .append(&[append("s", Expected::Any, many[1..].to_vec())])
+        .await
+        .unwrap();
     namespace.append(&streams[1..]).await.unwrap();
     assert_eq!(namespace.info().await.unwrap().messages, 11_000, "9");
-    assert_eq!(globals(&all(&namespace).await), (1..=11_000).collect::<Vec<_>>(), "1, 6");
+    assert_eq!(
+        globals(&all(&namespace).await),
+        (1..=11_000).collect::<Vec<_>>(),
+        "1, 6"
+    );
 }

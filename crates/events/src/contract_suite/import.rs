@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Suite, all, event, globals, append, of_stream, positions, refused, soon, stream_pages, write};
+use super::{Suite, all, append, event, globals, of_stream, positions, refused, soon, stream_pages, write};
 use crate::error::EventsError;
 use crate::id::MessageId;
 use crate::store::{Expected, Import, Namespace};
@@ -31,7 +31,10 @@ async fn places(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
     let name = namespace.name().to_owned();
-    namespace.import(&[import("a-1", 7, 40), import("a-2", 0, 10), import("a-1", 3, 20)]).await.unwrap();
+    namespace
+        .import(&[import("a-1", 7, 40), import("a-2", 0, 10), import("a-1", 3, 20)])
+        .await
+        .unwrap();
     let mut watch = namespace.watch();
     let before = *watch.borrow_and_update();
     assert_eq!(before.last, 40, "14");
@@ -44,18 +47,30 @@ async fn places(suite: &Suite) {
     soon("14: what is imported below the end is told", is_told).await;
     for _ in 0..2 {
         assert_eq!(globals(&all(&namespace).await), [10, 20, 30, 40], "8: in global order");
-        assert_eq!(positions(&stream_pages(&namespace, of_stream("a-1")).await), [3, 5, 7], "8");
+        assert_eq!(
+            positions(&stream_pages(&namespace, of_stream("a-1")).await),
+            [3, 5, 7],
+            "8"
+        );
         assert_eq!(namespace.version("a-1").await.unwrap(), 7, "8");
         let info = namespace.info().await.unwrap();
         assert_eq!((info.messages, info.streams), (4, 2), "9");
         let last = namespace.last("a-1", None).await.unwrap().unwrap();
-        assert_eq!((last.event().time, last.event().kind), (1_700_000_000_000_040, "Imported"), "8");
+        assert_eq!(
+            (last.event().time, last.event().kind),
+            (1_700_000_000_000_040, "Imported"),
+            "8"
+        );
         drop(namespace);
         store = suite.again(store).await;
         namespace = store.namespace(&name).await.unwrap();
     }
     let done = write(&namespace, "a-1", "T", "{}").await;
-    assert_eq!((done.first_position, done.first_global), (8, 41), "8: the next follows the largest");
+    assert_eq!(
+        (done.first_position, done.first_global),
+        (8, 41),
+        "8: the next follows the largest"
+    );
     let done = write(&namespace, "a-3", "T", "{}").await;
     assert_eq!((done.first_position, done.first_global), (0, 42), "8");
 }
@@ -86,7 +101,11 @@ async fn taken(suite: &Suite) {
     }
     let error = refused(namespace.import(&[import("a-2", 0, 5)]).await);
     assert_eq!(error.to_string(), "global position already exists: 5", "8");
-    assert_eq!(globals(&all(&namespace).await), [5], "8: nothing of a refused batch is stored");
+    assert_eq!(
+        globals(&all(&namespace).await),
+        [5],
+        "8: nothing of a refused batch is stored"
+    );
     let found = namespace.by_id(&MessageId::of("some id")).await.unwrap().unwrap();
     assert_eq!(found.event().global, 5, "8: an id may be any text");
     namespace.import(&[free()]).await.unwrap();
@@ -105,14 +124,23 @@ async fn cleared(suite: &Suite) {
     let before = *namespace.watch().borrow();
     namespace.clear().await.unwrap();
     let after = *namespace.watch().borrow();
-    assert!(after.last == 0 && after.cleared > before.cleared && after.change > before.change, "14: {after:?}");
+    assert!(
+        after.last == 0 && after.cleared > before.cleared && after.change > before.change,
+        "14: {after:?}"
+    );
     is_empty(&namespace).await;
     drop(namespace);
     store = suite.again(store).await;
     namespace = store.namespace(&name).await.unwrap();
     is_empty(&namespace).await;
-    assert!(!has_documents || namespace.document("kept").await.unwrap().is_some(), "documents stay");
-    let done = namespace.append(&[append("a-1", Expected::NoStream, vec![event("T", "{}")])]).await.unwrap()[0];
+    assert!(
+        !has_documents || namespace.document("kept").await.unwrap().is_some(),
+        "documents stay"
+    );
+    let done = namespace
+        .append(&[append("a-1", Expected::NoStream, vec![event("T", "{}")])])
+        .await
+        .unwrap()[0];
     assert_eq!((done.first_position, done.first_global), (0, 1), "positions begin anew");
 }
 

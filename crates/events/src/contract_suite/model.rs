@@ -69,7 +69,11 @@ async fn work(namespace: Arc<dyn Namespace>, name: String, mut chance: Chance) -
         let mut expectations = Vec::new();
         for stream in &streams {
             let count = 1 + chance.below(3);
-            contents.push((0..count).map(|n| format!("\"{name} {step} {stream} {n}\"")).collect::<Vec<_>>());
+            contents.push(
+                (0..count)
+                    .map(|n| format!("\"{name} {step} {stream} {n}\""))
+                    .collect::<Vec<_>>(),
+            );
             let version = namespace.version(stream).await.unwrap();
             expectations.push(match chance.below(5) {
                 0 => Expected::Version(version),
@@ -90,7 +94,11 @@ async fn work(namespace: Arc<dyn Namespace>, name: String, mut chance: Chance) -
                 for (n, place) in places.iter().enumerate() {
                     assert_eq!(place.count as usize, contents[n].len(), "2: all of it is stored");
                     if let Expected::Version(version) = expectations[n] {
-                        assert_eq!(place.first_position as i64, version + 1, "3: it follows what was expected");
+                        assert_eq!(
+                            place.first_position as i64,
+                            version + 1,
+                            "3: it follows what was expected"
+                        );
                     }
                     for (content, at) in contents[n].iter().zip(0..) {
                         let (position, global) = (place.first_position + at, place.first_global + at);
@@ -99,7 +107,10 @@ async fn work(namespace: Arc<dyn Namespace>, name: String, mut chance: Chance) -
                 }
             }
             Err(EventsError::VersionConflict { expected, actual, .. }) => {
-                assert!(!expected.allows(actual), "3: {expected} was refused at version {actual}");
+                assert!(
+                    !expected.allows(actual),
+                    "3: {expected} was refused at version {actual}"
+                );
             }
             Err(other) => panic!("2: {other}"),
         }
@@ -109,12 +120,21 @@ async fn work(namespace: Arc<dyn Namespace>, name: String, mut chance: Chance) -
 
 async fn compare(namespace: &Arc<dyn Namespace>, answered: &Answered) {
     let globals: Vec<u64> = answered.keys().copied().collect();
-    assert_eq!(globals, (1..=answered.len() as u64).collect::<Vec<_>>(), "1: no gap, and nothing that was refused");
+    assert_eq!(
+        globals,
+        (1..=answered.len() as u64).collect::<Vec<_>>(),
+        "1: no gap, and nothing that was refused"
+    );
     let found: Answered = all(namespace)
         .await
         .iter()
         .map(|stored| stored.event())
-        .map(|event| (event.global, (event.stream.to_owned(), event.position, event.data.to_owned())))
+        .map(|event| {
+            (
+                event.global,
+                (event.stream.to_owned(), event.position, event.data.to_owned()),
+            )
+        })
         .collect();
     assert_eq!(&found, answered, "5: what is read is what was answered");
     let mut streams: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -124,9 +144,17 @@ async fn compare(namespace: &Arc<dyn Namespace>, answered: &Answered) {
         contents.push(content);
     }
     for (stream, contents) in &streams {
-        assert_eq!(super::data(&stream_pages(namespace, of_stream(stream)).await), *contents, "6: {stream}");
+        assert_eq!(
+            super::data(&stream_pages(namespace, of_stream(stream)).await),
+            *contents,
+            "6: {stream}"
+        );
         assert_eq!(namespace.version(stream).await.unwrap(), contents.len() as i64 - 1, "5");
     }
     let info = namespace.info().await.unwrap();
-    assert_eq!((info.messages, info.streams), (answered.len() as u64, streams.len() as u64), "9");
+    assert_eq!(
+        (info.messages, info.streams),
+        (answered.len() as u64, streams.len() as u64),
+        "9"
+    );
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    PATIENCE, Suite, append, category_pages, data, event, globals, of_category, of_stream, positions, soon, stream_pages,
-    write,
+    PATIENCE, Suite, append, category_pages, data, event, globals, of_category, of_stream, positions, soon,
+    stream_pages, write,
 };
 use crate::names::Member;
 use crate::store::{CategoryRead, Direction, Expected, From, Namespace, NewEvent, StreamRead};
@@ -29,18 +29,58 @@ async fn streams(suite: &Suite) {
         write(&namespace, "other", kind, "{}").await;
     }
     let read = of_stream("s-1");
-    let backward = StreamRead { direction: Direction::Backward, ..read };
+    let backward = StreamRead {
+        direction: Direction::Backward,
+        ..read
+    };
     let odd = ["Odd".to_owned()];
     let cases: [(StreamRead<'_>, Vec<u64>); 9] = [
         (read, (0..10).collect()),
-        (StreamRead { from: Some(From::Position(7)), ..read }, vec![7, 8, 9]),
-        (StreamRead { from: Some(From::Position(10)), ..read }, vec![]),
-        (StreamRead { from: Some(From::Global(15)), ..read }, vec![7, 8, 9]),
-        (StreamRead { from: Some(From::Global(16)), ..read }, vec![8, 9]),
+        (
+            StreamRead {
+                from: Some(From::Position(7)),
+                ..read
+            },
+            vec![7, 8, 9],
+        ),
+        (
+            StreamRead {
+                from: Some(From::Position(10)),
+                ..read
+            },
+            vec![],
+        ),
+        (
+            StreamRead {
+                from: Some(From::Global(15)),
+                ..read
+            },
+            vec![7, 8, 9],
+        ),
+        (
+            StreamRead {
+                from: Some(From::Global(16)),
+                ..read
+            },
+            vec![8, 9],
+        ),
         (backward, (0..10).rev().collect()),
-        (StreamRead { from: Some(From::Position(2)), ..backward }, vec![2, 1, 0]),
+        (
+            StreamRead {
+                from: Some(From::Position(2)),
+                ..backward
+            },
+            vec![2, 1, 0],
+        ),
         (StreamRead { types: &odd, ..read }, vec![1, 3, 5, 7, 9]),
-        (StreamRead { types: &odd, from: Some(From::Position(5)), ..backward }, vec![5, 3, 1]),
+        (
+            StreamRead {
+                types: &odd,
+                from: Some(From::Position(5)),
+                ..backward
+            },
+            vec![5, 3, 1],
+        ),
     ];
     for (read, wanted) in cases {
         assert_eq!(positions(&stream_pages(&namespace, read).await), wanted, "6: {read:?}");
@@ -68,13 +108,28 @@ async fn pages(suite: &Suite) {
     for _ in 0..12 {
         write(&namespace, "a-2", "T", &large).await;
     }
-    assert_eq!(positions(&stream_pages(&namespace, of_stream("a-1")).await), (0..2500).collect::<Vec<_>>(), "6");
+    assert_eq!(
+        positions(&stream_pages(&namespace, of_stream("a-1")).await),
+        (0..2500).collect::<Vec<_>>(),
+        "6"
+    );
     assert_eq!(stream_pages(&namespace, of_stream("a-2")).await.len(), 12, "6");
     for category in [None, Some("a")] {
         let read = of_category(category);
-        assert_eq!(globals(&category_pages(&namespace, read).await), (1..=2512).collect::<Vec<_>>(), "6");
-        let read = CategoryRead { direction: Direction::Backward, ..read };
-        assert_eq!(globals(&category_pages(&namespace, read).await), (1..=2512).rev().collect::<Vec<_>>(), "6");
+        assert_eq!(
+            globals(&category_pages(&namespace, read).await),
+            (1..=2512).collect::<Vec<_>>(),
+            "6"
+        );
+        let read = CategoryRead {
+            direction: Direction::Backward,
+            ..read
+        };
+        assert_eq!(
+            globals(&category_pages(&namespace, read).await),
+            (1..=2512).rev().collect::<Vec<_>>(),
+            "6"
+        );
     }
 }
 
@@ -92,17 +147,35 @@ async fn categories(suite: &Suite) {
         (CategoryRead { from: Some(3), ..read }, vec![3, 4, 7]),
         (CategoryRead { from: Some(8), ..read }, vec![]),
         (CategoryRead { types: &two, ..read }, vec![4, 7]),
-        (CategoryRead { direction: Direction::Backward, from: Some(4), ..read }, vec![4, 3, 1]),
+        (
+            CategoryRead {
+                direction: Direction::Backward,
+                from: Some(4),
+                ..read
+            },
+            vec![4, 3, 1],
+        ),
         (of_category(Some("")), vec![6]),
         (of_category(Some("a-1")), vec![]),
         (of_category(Some("unknown")), vec![]),
         (of_category(None), (1..=7).collect()),
-        (CategoryRead { types: &two, from: Some(6), ..of_category(None) }, vec![6, 7]),
+        (
+            CategoryRead {
+                types: &two,
+                from: Some(6),
+                ..of_category(None)
+            },
+            vec![6, 7],
+        ),
     ];
     for (read, wanted) in cases {
         assert_eq!(globals(&category_pages(&namespace, read).await), wanted, "7: {read:?}");
         let one = CategoryRead { max: 1, ..read };
-        assert_eq!(globals(&category_pages(&namespace, one).await), wanted, "6: {read:?} one by one");
+        assert_eq!(
+            globals(&category_pages(&namespace, one).await),
+            wanted,
+            "6: {read:?} one by one"
+        );
     }
 }
 
@@ -128,15 +201,33 @@ async fn groups(suite: &Suite) {
     }
     for (column, of) in (2..5).enumerate() {
         for number in 0..of {
-            let wanted: Vec<u64> = (1..).zip(table).filter(|(_, row)| row.1[column] == number).map(|(n, _)| n).collect();
+            let wanted: Vec<u64> = (1..)
+                .zip(table)
+                .filter(|(_, row)| row.1[column] == number)
+                .map(|(n, _)| n)
+                .collect();
             for category in [Some("c"), None] {
-                let read = CategoryRead { member: Some(Member { number, of }), ..of_category(category) };
-                assert_eq!(globals(&category_pages(&namespace, read).await), wanted, "7: member {number} of {of}");
+                let read = CategoryRead {
+                    member: Some(Member { number, of }),
+                    ..of_category(category)
+                };
+                assert_eq!(
+                    globals(&category_pages(&namespace, read).await),
+                    wanted,
+                    "7: member {number} of {of}"
+                );
             }
         }
     }
-    let read = CategoryRead { member: Some(Member { number: 0, of: 1 }), ..of_category(Some("c")) };
-    assert_eq!(category_pages(&namespace, read).await.len(), table.len(), "7: without an id nobody has it");
+    let read = CategoryRead {
+        member: Some(Member { number: 0, of: 1 }),
+        ..of_category(Some("c"))
+    };
+    assert_eq!(
+        category_pages(&namespace, read).await.len(),
+        table.len(),
+        "7: without an id nobody has it"
+    );
 }
 
 /// 7.
@@ -151,8 +242,14 @@ async fn correlations(suite: &Suite) {
         None,
         Some(r#"{"correlationStreamName":"order-2-3","x":1}"#),
     ] {
-        let given = NewEvent { metadata, ..event("T", "{}") };
-        namespace.append(&[append("a-1", Expected::Any, vec![given])]).await.unwrap();
+        let given = NewEvent {
+            metadata,
+            ..event("T", "{}")
+        };
+        namespace
+            .append(&[append("a-1", Expected::Any, vec![given])])
+            .await
+            .unwrap();
     }
     for (category, correlation, wanted) in [
         (Some("a"), "order", vec![1, 2, 6]),
@@ -162,8 +259,15 @@ async fn correlations(suite: &Suite) {
         (Some("a"), "ord%", vec![]),
         (Some("b"), "order", vec![]),
     ] {
-        let read = CategoryRead { correlation: Some(correlation), ..of_category(category) };
-        assert_eq!(globals(&category_pages(&namespace, read).await), wanted, "7: {correlation}");
+        let read = CategoryRead {
+            correlation: Some(correlation),
+            ..of_category(category)
+        };
+        assert_eq!(
+            globals(&category_pages(&namespace, read).await),
+            wanted,
+            "7: {correlation}"
+        );
     }
 }
 
@@ -178,25 +282,59 @@ async fn counts(suite: &Suite) {
     }
     for _ in 0..2 {
         let info = namespace.info().await.unwrap();
-        assert_eq!((info.name.as_str(), info.messages, info.streams), (name.as_str(), 8, 7), "9");
+        assert_eq!(
+            (info.name.as_str(), info.messages, info.streams),
+            (name.as_str(), 8, 7),
+            "9"
+        );
         assert_eq!(info.metadata.as_deref(), Some(r#"{"b":1,"a":2}"#), "10: kept as it is");
         let last = namespace.last("a-2", None).await.unwrap().unwrap();
         assert_eq!(info.last_activity, Some(last.event().time), "9");
         let list = async |prefix, cursor, max| {
             let found = namespace.streams(prefix, cursor, max).await.unwrap();
-            found.into_iter().map(|info| (info.stream, info.version)).collect::<Vec<_>>()
+            found
+                .into_iter()
+                .map(|info| (info.stream, info.version))
+                .collect::<Vec<_>>()
         };
-        let of = |names: &[(&str, u64)]| names.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect::<Vec<_>>();
-        let in_order = [("A-1", 0), ("a%1", 0), ("a-10", 0), ("a-2", 1), ("a_1", 0), ("b", 0), ("ä-1", 0)];
+        let of = |names: &[(&str, u64)]| {
+            names
+                .iter()
+                .map(|(name, n)| ((*name).to_owned(), *n))
+                .collect::<Vec<_>>()
+        };
+        let in_order = [
+            ("A-1", 0),
+            ("a%1", 0),
+            ("a-10", 0),
+            ("a-2", 1),
+            ("a_1", 0),
+            ("b", 0),
+            ("ä-1", 0),
+        ];
         assert_eq!(list("", "", 100).await, of(&in_order), "9: byte order");
         assert_eq!(list("a", "", 100).await, of(&in_order[1..5]), "9: a prefix is literal");
         assert_eq!(list("a_", "", 100).await, of(&in_order[4..5]), "9: a prefix is literal");
         assert_eq!(list("a%", "", 100).await, of(&in_order[1..2]), "9: a prefix is literal");
-        assert_eq!(list("", "a-10", 2).await, of(&in_order[3..5]), "9: a cursor is exclusive");
+        assert_eq!(
+            list("", "a-10", 2).await,
+            of(&in_order[3..5]),
+            "9: a cursor is exclusive"
+        );
         assert_eq!(list("a", "a_1", 2).await, of(&[]), "9");
         let found = namespace.categories().await.unwrap();
-        let found: Vec<_> = found.iter().map(|one| (one.category.as_str(), one.messages, one.streams)).collect();
-        let wanted = [("A", 1, 1), ("a", 3, 2), ("a%1", 1, 1), ("a_1", 1, 1), ("b", 1, 1), ("ä", 1, 1)];
+        let found: Vec<_> = found
+            .iter()
+            .map(|one| (one.category.as_str(), one.messages, one.streams))
+            .collect();
+        let wanted = [
+            ("A", 1, 1),
+            ("a", 3, 2),
+            ("a%1", 1, 1),
+            ("a_1", 1, 1),
+            ("b", 1, 1),
+            ("ä", 1, 1),
+        ];
         assert_eq!(found, wanted, "9");
         drop(namespace);
         store = suite.again(store).await;
@@ -242,7 +380,10 @@ async fn reader_beside_writers(namespace: &Arc<dyn Namespace>) {
                     tokio::time::timeout(PATIENCE, watch.changed()).await.unwrap().unwrap();
                     continue;
                 }
-                let read = CategoryRead { from: Some(from), ..of_category(None) };
+                let read = CategoryRead {
+                    from: Some(from),
+                    ..of_category(None)
+                };
                 found.extend(globals(&category_pages(&namespace, read).await));
                 assert!(found.last() >= Some(&upto), "14: what is told can be read");
                 from = found.last().unwrap() + 1;
@@ -263,7 +404,11 @@ async fn reader_beside_writers(namespace: &Arc<dyn Namespace>) {
         writer.await.unwrap();
     }
     let found = soon("14: all is told", reader).await.unwrap();
-    assert_eq!(found, (first..first + 4 * EACH).collect::<Vec<_>>(), "1: each once, in order");
+    assert_eq!(
+        found,
+        (first..first + 4 * EACH).collect::<Vec<_>>(),
+        "1: each once, in order"
+    );
     let page = category_pages(namespace, of_category(Some("w"))).await;
     assert_eq!(data(&page).len(), 4 * EACH as usize);
 }
