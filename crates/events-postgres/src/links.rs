@@ -66,11 +66,6 @@ impl Links {
         &self.database.place
     }
 
-    /// Why the database cannot be reached, if it cannot.
-    pub fn outage(&self) -> Option<EventsError> {
-        self.outage.lock().as_ref().map(|outage| outage.error.clone())
-    }
-
     pub async fn lend(self: &Arc<Self>) -> Result<Lent> {
         let permit = self.permits.clone().acquire_owned().await;
         let permit = permit.map_err(|_| EventsError::Unavailable("the store is closed".to_owned()))?;
@@ -115,7 +110,7 @@ impl Links {
         }
     }
 
-    pub fn unreachable(&self, error: EventsError) {
+    fn unreachable(&self, error: EventsError) {
         let mut outage = self.outage.lock();
         let pause = outage
             .as_ref()
