@@ -6,3 +6,5 @@ mod contract;
 mod crashes;
 mod server;
 mod servers;
+mod text;
+mod tls;

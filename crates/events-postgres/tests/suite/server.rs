@@ -46,6 +46,49 @@ impl Server {
         server
     }
 
+    /// With a certificate of its own, which is its authority too.
+    pub fn start_with_tls() -> Server {
+        let mut server = Server::start();
+        let (key, certificate) = (server.data().join("server.key"), server.certificate());
+        let mut openssl = Command::new("openssl");
+        openssl
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-days",
+                "2",
+            ])
+            .args([
+                "-subj",
+                "/CN=localhost",
+                "-addext",
+                "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            ])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+            .arg("-keyout")
+            .arg(&key)
+            .arg("-out")
+            .arg(&certificate)
+            .stderr(Stdio::null());
+        run(&mut openssl);
+        if is_root() {
+            run(Command::new("chown").arg("postgres").arg(&key).arg(&certificate));
+        }
+        server.sql("ALTER SYSTEM SET ssl = on");
+        server.kill();
+        server.run_postgres();
+        server
+    }
+
+    pub fn certificate(&self) -> PathBuf {
+        self.data().join("server.crt")
+    }
+
     pub fn url(&self) -> String {
         format!(
             "postgres://thalweg:hidden-word@127.0.0.1:{}/postgres?sslmode=prefer",
