@@ -25,6 +25,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("lake", 3),
     ("queue", 3),
     ("tags", 3),
+    ("events-postgres", 4),
     ("query", 4),
     ("opcua", 5),
     ("events-api", 5),

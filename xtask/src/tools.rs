@@ -1,5 +1,5 @@
-//! Installs what the tests need beyond Rust: real OPC UA servers, readers of our tables, a browser. Everything goes to a
-//! cache folder outside the work tree; a second run finds it there.
+//! Installs what the tests need beyond Rust: real OPC UA servers, readers of our tables, a browser, a
+//! database. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,6 +24,8 @@ pub struct Tools {
     pub python: PathBuf,
     pub node_modules: PathBuf,
     pub chromium: PathBuf,
+    /// The folder of PostgreSQL's programs.
+    pub postgres: PathBuf,
 }
 
 impl Tools {
@@ -32,7 +34,8 @@ impl Tools {
         command
             .env("THALWEG_TEST_PYTHON", &self.python)
             .env("THALWEG_TEST_NODE_MODULES", &self.node_modules)
-            .env("THALWEG_TEST_CHROMIUM", &self.chromium);
+            .env("THALWEG_TEST_CHROMIUM", &self.chromium)
+            .env("THALWEG_TEST_POSTGRES", &self.postgres);
     }
 }
 
@@ -56,6 +59,7 @@ pub fn install() -> Result<Tools> {
         python: python(&cache)?,
         node_modules: node(&cache)?,
         chromium: debian("/usr/bin/chromium", "chromium")?,
+        postgres: postgres()?,
     })
 }
 
@@ -100,12 +104,31 @@ fn node(cache: &std::path::Path) -> Result<PathBuf> {
     Ok(modules)
 }
 
+/// The newest that is installed. Tests start clusters of their own; that of the package stays as it is.
+fn postgres() -> Result<PathBuf> {
+    if newest_postgres().is_none() {
+        install_package("postgresql")?;
+    }
+    newest_postgres().context("postgresql is installed, but not in /usr/lib/postgresql; put it there")
+}
+
+fn newest_postgres() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+    let found = versions.filter(|version| version.path().join("bin/postgres").exists());
+    let number = |version: &std::fs::DirEntry| version.file_name().to_str()?.parse::<u32>().ok();
+    found.max_by_key(number).map(|version| version.path().join("bin"))
+}
+
 /// Installs a program of Debian's.
 fn debian(path: &str, package: &str) -> Result<PathBuf> {
     let path = PathBuf::from(path);
-    if path.exists() {
-        return Ok(path);
+    if !path.exists() {
+        install_package(package)?;
     }
+    Ok(path)
+}
+
+fn install_package(package: &str) -> Result<()> {
     let sudo = if exists("sudo") { vec!["sudo"] } else { vec![] };
     for words in [
         vec!["apt-get", "update", "-qq"],
@@ -120,5 +143,5 @@ fn debian(path: &str, package: &str) -> Result<PathBuf> {
             .env("DEBIAN_FRONTEND", "noninteractive"))
         .with_context(|| format!("{package} could not be installed; install it yourself: apt-get install {package}"))?;
     }
-    Ok(path)
+    Ok(())
 }

@@ -3,6 +3,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[cfg(any(test, feature = "contract-suite"))]
+pub mod contract_suite;
 mod embedded;
 mod error;
 pub mod event;

@@ -1,0 +1,216 @@
+//! One namespace of the database, as this server has it: what is known of it without asking, and its calls.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use thalweg_events::{
+    Append, Appended, BoxFuture, CategoryInfo, CategoryRead, Document, EventsError, Expected, Import, MessageId,
+    Namespace, NamespaceInfo, Page, Result, Retention, RetentionOf, Stored, StreamInfo, StreamRead, Visible,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::append::{self, QUEUE, Waiting};
+use crate::links::Links;
+use crate::text;
+use crate::tokens::Admitted;
+
+pub(crate) struct Identity {
+    /// Of its row; never used again.
+    pub id: i64,
+    pub name: String,
+}
+
+pub(crate) struct PostgresNamespace {
+    pub identity: Arc<Identity>,
+    pub links: Arc<Links>,
+    pub seen: Arc<Seen>,
+    pub tokens: Mutex<Cached>,
+    queue: mpsc::Sender<Waiting>,
+}
+
+/// The tokens of a namespace as they were when they were read last.
+#[derive(Default)]
+pub(crate) struct Cached {
+    pub tokens: Option<Arc<Vec<Admitted>>>,
+    /// Larger each time that somebody says that they changed.
+    pub change: u64,
+}
+
+/// How far this server knows that the namespace can be read.
+pub(crate) struct Seen(Mutex<State>);
+
+struct State {
+    visible: Visible,
+    /// `None` once the namespace is deleted.
+    sender: Option<watch::Sender<Visible>>,
+}
+
+impl Seen {
+    pub fn new(last: i64, change: i64, cleared: i64) -> Seen {
+        let visible = visible(last, change, cleared);
+        Seen(Mutex::new(State {
+            visible,
+            sender: Some(watch::Sender::new(visible)),
+        }))
+    }
+
+    /// What a commit made. Told in any order; the newest stays.
+    pub fn tell(&self, last: i64, change: i64, cleared: i64) {
+        let mut state = self.0.lock();
+        let visible = visible(last, change, cleared);
+        if visible.change <= state.visible.change {
+            return;
+        }
+        state.visible = visible;
+        if let Some(sender) = &state.sender {
+            sender.send_replace(visible);
+        }
+    }
+
+    pub fn end(&self) {
+        self.0.lock().sender = None;
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.0.lock().sender.is_none()
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Visible> {
+        let state = self.0.lock();
+        match &state.sender {
+            Some(sender) => sender.subscribe(),
+            None => watch::channel(state.visible).1,
+        }
+    }
+}
+
+fn visible(last: i64, change: i64, cleared: i64) -> Visible {
+    Visible {
+        last: text::unsigned(last),
+        change: text::unsigned(change),
+        cleared: text::unsigned(cleared),
+    }
+}
+
+impl PostgresNamespace {
+    pub fn new(identity: Identity, links: &Arc<Links>, seen: Seen) -> Arc<PostgresNamespace> {
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        let (identity, seen) = (Arc::new(identity), Arc::new(seen));
+        tokio::spawn(append::commit_all(
+            links.clone(),
+            identity.clone(),
+            seen.clone(),
+            waiting,
+        ));
+        Arc::new(PostgresNamespace {
+            identity,
+            links: links.clone(),
+            seen,
+            tokens: Mutex::default(),
+            queue,
+        })
+    }
+
+    pub fn not_found(&self) -> EventsError {
+        EventsError::NamespaceNotFound(self.identity.name.clone())
+    }
+
+    async fn append_all(&self, appends: &[Append<'_>]) -> Result<Vec<Appended>> {
+        let appends = append::wanted(appends)?;
+        let (answer, answered) = oneshot::channel();
+        let closed = || EventsError::Unavailable("the store is closed".to_owned());
+        let sent = self.queue.send(Waiting { appends, answer }).await;
+        sent.map_err(|_| closed())?;
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Its tokens have to be read again.
+    pub fn forget_tokens(&self) {
+        let mut cached = self.tokens.lock();
+        cached.tokens = None;
+        cached.change += 1;
+    }
+}
+
+impl Namespace for PostgresNamespace {
+    fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<Appended>>> {
+        Box::pin(self.append_all(appends))
+    }
+
+    fn import<'a>(&'a self, batch: &'a [Import]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.import_batch(batch))
+    }
+
+    fn clear(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.clear_all())
+    }
+
+    fn version<'a>(&'a self, stream: &'a str) -> BoxFuture<'a, Result<i64>> {
+        Box::pin(self.version_of(stream))
+    }
+
+    fn read_stream<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<Page>> {
+        Box::pin(self.page_of_stream(read))
+    }
+
+    fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>> {
+        Box::pin(self.page_of_category(read))
+    }
+
+    fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {
+        Box::pin(self.last_of(stream, kind))
+    }
+
+    fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<Stored>>> {
+        Box::pin(self.message(id))
+    }
+
+    fn info(&self) -> BoxFuture<'_, Result<NamespaceInfo>> {
+        Box::pin(self.info_now())
+    }
+
+    fn streams<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<StreamInfo>>> {
+        Box::pin(self.list_streams(prefix, cursor, max))
+    }
+
+    fn categories(&self) -> BoxFuture<'_, Result<Vec<CategoryInfo>>> {
+        Box::pin(self.list_categories())
+    }
+
+    fn delete_stream<'a>(&'a self, stream: &'a str, expected: Expected, tombstone: bool) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.remove_stream(stream, expected, tombstone))
+    }
+
+    fn set_retention<'a>(&'a self, of: RetentionOf<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.put_rule(of, rule))
+    }
+
+    fn retention<'a>(&'a self, of: RetentionOf<'a>) -> BoxFuture<'a, Result<Option<Retention>>> {
+        Box::pin(self.rule(of))
+    }
+
+    fn document<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Document>>> {
+        Box::pin(self.get_document(name))
+    }
+
+    fn put_document<'a>(
+        &'a self,
+        name: &'a str,
+        content: Option<&'a [u8]>,
+        expected: u64,
+    ) -> BoxFuture<'a, Result<Option<u64>>> {
+        Box::pin(self.change_document(name, content, expected))
+    }
+
+    fn documents<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<String>>> {
+        Box::pin(self.list_documents(prefix, cursor, max))
+    }
+
+    fn watch(&self) -> watch::Receiver<Visible> {
+        self.seen.subscribe()
+    }
+}

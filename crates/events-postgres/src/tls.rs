@@ -1,0 +1,130 @@
+//! TLS to the database, as `sslmode` wants it: `disable`, `prefer` and `require` mean what they mean to PostgreSQL's own
+//! clients, and `verify-ca` is as strict as `verify-full`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use thalweg_events::{EventsError, Result};
+use tokio_postgres::config::SslMode;
+use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+/// What the URL says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tls {
+    pub mode: Mode,
+    /// Authorities in PEM, instead of the system's.
+    pub root_file: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Disable,
+    #[default]
+    Prefer,
+    Require,
+    Verify,
+}
+
+impl Mode {
+    pub fn parse(text: &str) -> Option<Mode> {
+        match text {
+            "disable" => Some(Mode::Disable),
+            "allow" | "prefer" => Some(Mode::Prefer),
+            "require" => Some(Mode::Require),
+            "verify-ca" | "verify-full" => Some(Mode::Verify),
+            _ => None,
+        }
+    }
+
+    pub fn of_driver(self) -> SslMode {
+        match self {
+            Mode::Disable => SslMode::Disable,
+            Mode::Prefer => SslMode::Prefer,
+            Mode::Require | Mode::Verify => SslMode::Require,
+        }
+    }
+}
+
+impl Tls {
+    pub fn connector(&self) -> Result<MakeRustlsConnect> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let wrong = |what: String| EventsError::Unavailable(format!("TLS to the database: {what}"));
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| wrong(error.to_string()))?;
+        // With authorities of its own `require` verifies too, as PostgreSQL's clients do.
+        let verifies = self.mode == Mode::Verify || self.mode == Mode::Require && self.root_file.is_some();
+        let config = match verifies {
+            true => builder.with_root_certificates(self.roots().map_err(wrong)?),
+            false => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Anyone(provider))),
+        };
+        Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
+    }
+
+    fn roots(&self) -> std::result::Result<RootCertStore, String> {
+        let mut roots = RootCertStore::empty();
+        let Some(file) = &self.root_file else {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            return match roots.is_empty() {
+                true => Err("the system has no certificate authorities; name some with sslrootcert=FILE".to_owned()),
+                false => Ok(roots),
+            };
+        };
+        let unreadable = |error: String| format!("cannot read sslrootcert {file}: {error}");
+        let found = CertificateDer::pem_file_iter(Path::new(file)).map_err(|error| unreadable(error.to_string()))?;
+        for certificate in found {
+            let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
+            roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
+        }
+        match roots.is_empty() {
+            true => Err(unreadable("it has no certificate in PEM".to_owned())),
+            false => Ok(roots),
+        }
+    }
+}
+
+/// Encryption without asking who is at the other end.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,10 @@
+//! The store against a real PostgreSQL, which each test starts for itself.
+
+#![allow(clippy::unwrap_used)]
+
+mod contract;
+mod crashes;
+mod server;
+mod servers;
+mod text;
+mod tls;

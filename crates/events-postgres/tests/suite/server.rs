@@ -1,0 +1,214 @@
+//! A PostgreSQL of a test's own: its folder, its port, and a process that ends with it. It needs Debian's `postgresql`, and
+//! fails without.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub struct Server {
+    folder: TempDir,
+    port: u16,
+    postgres: Option<Child>,
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Server {
+    pub fn start() -> Server {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let mut server = Server {
+            folder,
+            port,
+            postgres: None,
+        };
+        if is_root() {
+            run(Command::new("chown").arg("postgres").arg(server.folder.path()));
+        }
+        let data = server.data();
+        run(server
+            .command("initdb")
+            .args([
+                "--username=thalweg",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
+                "-D",
+            ])
+            .arg(&data));
+        server.run_postgres();
+        server
+    }
+
+    /// With a certificate of its own, which is its authority too.
+    pub fn start_with_tls() -> Server {
+        let mut server = Server::start();
+        let (key, certificate) = (server.data().join("server.key"), server.certificate());
+        let mut openssl = Command::new("openssl");
+        openssl
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-days",
+                "2",
+            ])
+            .args([
+                "-subj",
+                "/CN=localhost",
+                "-addext",
+                "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            ])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+            .arg("-keyout")
+            .arg(&key)
+            .arg("-out")
+            .arg(&certificate)
+            .stderr(Stdio::null());
+        run(&mut openssl);
+        if is_root() {
+            run(Command::new("chown").arg("postgres").arg(&key).arg(&certificate));
+        }
+        server.sql("ALTER SYSTEM SET ssl = on");
+        server.kill();
+        server.run_postgres();
+        server
+    }
+
+    pub fn certificate(&self) -> PathBuf {
+        self.data().join("server.crt")
+    }
+
+    pub fn url(&self) -> String {
+        format!(
+            "postgres://thalweg:hidden-word@127.0.0.1:{}/postgres?sslmode=prefer",
+            self.port
+        )
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// PostgreSQL refuses to run as root.
+    fn command(&self, program: &str) -> Command {
+        let path = bin().join(program);
+        let mut command = match is_root() {
+            true => {
+                let mut command = Command::new("setpriv");
+                command
+                    .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
+                    .arg(path);
+                command
+            }
+            false => Command::new(path),
+        };
+        command
+            .current_dir(self.folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// Returns when it answers.
+    pub fn run_postgres(&mut self) {
+        let (data, port) = (self.data(), self.port.to_string());
+        let mut command = self.command("postgres");
+        command
+            .arg("-D")
+            .arg(data)
+            .args(["-p", &port, "-k", "", "-c", "listen_addresses=127.0.0.1"]);
+        command.args(["-c", "max_connections=60", "-c", "shared_buffers=32MB"]);
+        let mut postgres = command.spawn().unwrap();
+        let until = Instant::now() + PATIENCE;
+        while !self
+            .command("pg_isready")
+            .args(["-h", "127.0.0.1", "-p", &port])
+            .status()
+            .unwrap()
+            .success()
+        {
+            assert!(Instant::now() < until, "PostgreSQL did not start");
+            std::thread::sleep(Duration::from_millis(50));
+            // It does not start beside the processes of one that was killed, which end soon.
+            if postgres.try_wait().unwrap().is_some() {
+                postgres = command.spawn().unwrap();
+            }
+        }
+        self.postgres = Some(postgres);
+    }
+
+    /// As `kill -9` does: nothing is written any more. Its own processes end when they see that it is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut postgres) = self.postgres.take() {
+            postgres.kill().unwrap();
+            postgres.wait().unwrap();
+        }
+    }
+
+    /// Runs SQL as an operator would, and returns what it prints.
+    pub fn sql(&self, sql: &str) -> String {
+        let output = Command::new(bin().join("psql"))
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-p",
+                &self.port.to_string(),
+                "-U",
+                "thalweg",
+                "-d",
+                "postgres",
+                "-Atc",
+                sql,
+            ])
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{sql}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// Where the newest version lies.
+fn bin() -> PathBuf {
+    if let Some(named) = std::env::var_os("THALWEG_TEST_POSTGRES") {
+        return PathBuf::from(named);
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let found = versions
+        .map(|version| version.path().join("bin"))
+        .filter(|path| path.join("postgres").exists());
+    let number = |path: &PathBuf| path.parent().and_then(Path::file_name)?.to_str()?.parse::<u32>().ok();
+    found
+        .max_by_key(number)
+        .expect("the test needs PostgreSQL; install it with: cargo xtask tools")
+}

@@ -1,0 +1,166 @@
+//! Several servers with one database.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_events::{
+    Append, CategoryRead, Direction, EventsError, Expected, Namespace, NewEvent, NewNamespace, Scopes, Store, new_token,
+};
+use thalweg_events_postgres::{PostgresOptions, PostgresStore};
+
+use crate::server::Server;
+
+pub async fn open(server: &Server) -> PostgresStore {
+    PostgresStore::open(&server.url(), PostgresOptions::default())
+        .await
+        .unwrap()
+}
+
+pub async fn create(store: &PostgresStore, name: &str) -> String {
+    let (token, text) = new_token(name).unwrap();
+    let new = NewNamespace {
+        name: name.to_owned(),
+        description: String::new(),
+        metadata: None,
+        digest: *token.digest(),
+        scopes: Scopes::READ_WRITE,
+    };
+    store.create(new).await.unwrap();
+    text
+}
+
+pub async fn write(namespace: &Arc<dyn Namespace>, stream: &str, data: &str) -> Result<u64, EventsError> {
+    let append = Append {
+        stream,
+        expected: Expected::Any,
+        events: vec![NewEvent {
+            id: None,
+            kind: "T",
+            data,
+            metadata: None,
+        }],
+    };
+    Ok(namespace.append(&[append]).await?[0].first_global)
+}
+
+pub async fn read(namespace: &Arc<dyn Namespace>, from: u64) -> Vec<(u64, String)> {
+    let (mut found, mut at) = (Vec::new(), Some(from));
+    while let Some(from) = at {
+        let page = CategoryRead {
+            category: None,
+            from: Some(from),
+            direction: Direction::Forward,
+            max: 1000,
+            correlation: None,
+            member: None,
+            types: &[],
+        };
+        let page = namespace.read_category(page).await.unwrap();
+        found.extend(
+            page.events
+                .iter()
+                .map(|stored| (stored.event().global, stored.event().data.to_owned())),
+        );
+        at = page.next;
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_on_each_server_see_what_all_servers_write_once_and_in_order() {
+    const WRITERS: usize = 4;
+    const EACH: usize = 100;
+    let server = Server::start();
+    let stores = [Arc::new(open(&server).await), Arc::new(open(&server).await)];
+    create(&stores[0], "both").await;
+    let mut readers = Vec::new();
+    for store in &stores {
+        let namespace = store.namespace("both").await.unwrap();
+        readers.push(tokio::spawn(async move {
+            let mut watch = namespace.watch();
+            let mut found: Vec<(u64, String)> = Vec::new();
+            while found.len() < 2 * WRITERS * EACH {
+                let _ = tokio::time::timeout(Duration::from_secs(5), watch.changed()).await;
+                found.extend(read(&namespace, found.len() as u64 + 1).await);
+            }
+            found
+        }));
+    }
+    let mut writers = Vec::new();
+    for (s, store) in stores.iter().enumerate() {
+        for w in 0..WRITERS {
+            let namespace = store.namespace("both").await.unwrap();
+            writers.push(tokio::spawn(async move {
+                for n in 0..EACH {
+                    let stream = format!("a-{}", n % 3);
+                    write(&namespace, &stream, &format!("[{s},{w},{n}]")).await.unwrap();
+                }
+            }));
+        }
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    for reader in readers {
+        let found = reader.await.unwrap();
+        let globals: Vec<u64> = found.iter().map(|(global, _)| *global).collect();
+        assert_eq!(globals, (1..=(2 * WRITERS * EACH) as u64).collect::<Vec<_>>());
+        let data: HashSet<&String> = found.iter().map(|(_, data)| data).collect();
+        assert_eq!(data.len(), found.len(), "each message once");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_revoked_and_a_namespace_deleted_on_one_server_end_on_the_other() {
+    let server = Server::start();
+    let (one, other) = (open(&server).await, open(&server).await);
+    let text = create(&one, "shared").await;
+    let token = thalweg_events::Token::parse(&text).unwrap();
+    let grant = other.authorize(&token).await.unwrap().unwrap();
+    let mut valid = grant.valid.clone();
+    let id = other.tokens("shared").await.unwrap()[0].id.clone();
+    assert!(one.revoke_token("shared", &id).await.unwrap());
+    let ended = tokio::time::timeout(Duration::from_secs(20), valid.changed())
+        .await
+        .unwrap();
+    assert!(ended.is_err(), "a revoked token ends what was granted by it");
+    assert!(other.authorize(&token).await.unwrap().is_none());
+    let mut watch = other.namespace("shared").await.unwrap().watch();
+    one.delete("shared").await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while watch.changed().await.is_ok() {}
+    })
+    .await
+    .unwrap();
+    let gone = other.namespace("shared").await;
+    assert!(matches!(gone, Err(EventsError::NamespaceNotFound(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_name_the_place_and_never_the_password_and_a_newer_schema_is_refused() {
+    let server = Server::start();
+    let nobody = "postgres://thalweg:hidden-word@127.0.0.1:1/postgres";
+    let error = PostgresStore::open(nobody, PostgresOptions::default())
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.starts_with("cannot reach the database at 127.0.0.1:1: "),
+        "{error}"
+    );
+    assert!(!error.contains("hidden-word"), "{error}");
+    let store = open(&server).await;
+    assert_eq!((store.backend(), store.durability()), ("postgres", "fsync"));
+    drop(store);
+    server.sql("ALTER ROLE thalweg SET synchronous_commit = off");
+    assert_eq!(open(&server).await.durability(), "relaxed");
+    server.sql("UPDATE thalweg_events.version SET version = 99");
+    let error = PostgresStore::open(&server.url(), PostgresOptions::default())
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(error.contains("has version 99"), "{error}");
+}

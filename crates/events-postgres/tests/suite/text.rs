@@ -1,0 +1,71 @@
+//! What the database cannot hold as text is refused, or held all the same.
+
+use thalweg_events::{
+    Append, EventsError, Expected, Import, MessageId, NewEvent, NewNamespace, Scopes, Store, new_token,
+};
+
+use crate::server::Server;
+use crate::servers::{open, read, write};
+
+fn import(id: &str) -> Import {
+    Import {
+        id: Some(MessageId::of(id)),
+        stream: "a-1".to_owned(),
+        kind: "T".to_owned(),
+        position: 0,
+        global: 1,
+        data: r#"{"null":"\u0000"}"#.to_owned(),
+        metadata: None,
+        time: 0,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn null_characters_are_kept_in_ids_and_descriptions_and_refused_in_names_before_anything_is_stored() {
+    let server = Server::start();
+    let store = open(&server).await;
+    let (token, _) = new_token("null").unwrap();
+    let new = NewNamespace {
+        name: "null".to_owned(),
+        description: "with \0 in it".to_owned(),
+        metadata: None,
+        digest: *token.digest(),
+        scopes: Scopes::ALL,
+    };
+    store.create(new.clone()).await.unwrap();
+    let namespace = store.namespace("null").await.unwrap();
+    assert_eq!(namespace.info().await.unwrap().description, "with \0 in it");
+    namespace.import(&[import("id \0")]).await.unwrap();
+    assert!(namespace.by_id(&MessageId::of("id \0")).await.unwrap().is_some());
+    namespace.put_document("d\0", Some(b"\0"), 0).await.unwrap().unwrap();
+    assert_eq!(namespace.documents("d", "", 9).await.unwrap(), ["d\0"]);
+    for (stream, kind) in [("a\0", "T"), ("a", "T\0")] {
+        let events = vec![NewEvent {
+            id: None,
+            kind,
+            data: "{}",
+            metadata: None,
+        }];
+        let append = Append {
+            stream,
+            expected: Expected::Any,
+            events,
+        };
+        // Beside others, which are committed together with it.
+        let appends = [append];
+        let (refused, others) = tokio::join!(namespace.append(&appends), write(&namespace, "b", "[]"));
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains("no text with U+0000"), "{error}");
+        others.unwrap();
+    }
+    assert_eq!(read(&namespace, 1).await.len(), 3);
+    assert_eq!(namespace.version("a\0").await.unwrap(), -1);
+    assert!(namespace.streams("a\0", "", 9).await.unwrap().is_empty());
+    let gone = store.namespace("no\0").await;
+    assert!(matches!(gone, Err(EventsError::NamespaceNotFound(_))));
+    let named = NewNamespace {
+        name: "no\0".to_owned(),
+        ..new
+    };
+    assert!(store.create(named).await.is_err());
+}

@@ -1,0 +1,285 @@
+//! What every [`Store`] and [`Namespace`] has to do, as scenarios that any implementation must pass unchanged.
+//!
+//! 1. Positions of a stream begin at 0, global positions of a namespace at 1; both have no gap but those that an import makes.
+//! 2. An append is done as a whole or not at all, over all of its streams, and one that is refused takes no place.
+//! 3. Of several writers that expect one version exactly one succeeds; the others are told the version there is.
+//! 4. An append whose ids are there already, with equal content and in that order, stores nothing and gives the old places;
+//!    any other reuse of an id is a conflict that names where it is.
+//! 5. What was answered is in every read and count from then on.
+//! 6. Pages follow each other by [`Page::next`] without gap and repeat; only the last has none.
+//! 7. A category's read gives the messages of its streams in global order, filtered by member, correlation and type.
+//! 8. An import keeps its places, in any order; a taken one refuses the whole batch and names the record.
+//! 9. Counts are exact, lists are in byte order, prefixes literal, cursors exclusive.
+//! 10. Namespaces share nothing, and one that is created again is empty.
+//! 11. A token allows what its scopes say until it expires, is revoked, or its namespace is deleted; grants end with it.
+//! 12. Hidden messages are in no read and no count at once; no position is used again, and a tombstone is for good.
+//! 13. A document changes only from the revision that is expected; of several writers one succeeds.
+//! 14. A watch is told of every change, and ends with the namespace.
+//! 15. All of this survives that a store is closed and opened, unless it is in memory.
+//!
+//! ```ignore
+//! let suite = Suite::new(|| Box::pin(async { Arc::new(open_my_store().await) as Arc<dyn Store> }));
+//! suite.run().await;
+//! ```
+//!
+//! A suite opens the same storage again and again; a store is closed when its last `Arc` is dropped. It panics with the rule
+//! that does not hold. Its parts can be run alone.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a contract that does not hold ends the test"
+)]
+
+mod append;
+mod import;
+mod keep;
+mod model;
+mod namespaces;
+mod read;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::event::Stored;
+use crate::store::{
+    Append, Appended, BoxFuture, CategoryRead, Direction, Expected, Namespace, NewEvent, NewNamespace, Scopes, Store,
+    StreamRead,
+};
+use crate::token::new_token;
+
+/// Longer than anything that is waited for takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Open = Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Store>> + Send + Sync>;
+
+/// One kind of store, on a storage that is empty at first.
+pub struct Suite {
+    open: Open,
+    in_memory: bool,
+    /// Namespaces have names that were never used before.
+    number: AtomicU32,
+}
+
+impl Suite {
+    /// `open` opens the store of this storage, which is not open at that moment.
+    pub fn new(open: impl Fn() -> BoxFuture<'static, Arc<dyn Store>> + Send + Sync + 'static) -> Suite {
+        Suite {
+            open: Box::new(open),
+            in_memory: false,
+            number: AtomicU32::new(1),
+        }
+    }
+
+    /// Nothing survives that the store is closed.
+    pub fn in_memory(mut self) -> Suite {
+        self.in_memory = true;
+        self
+    }
+
+    /// All scenarios, one after the other.
+    pub async fn run(&self) {
+        self.appends().await;
+        self.reads().await;
+        self.imports().await;
+        self.namespaces().await;
+        self.retention().await;
+        self.documents().await;
+        self.random().await;
+    }
+
+    /// Rules 1 to 5.
+    pub async fn appends(&self) {
+        append::run(self).await;
+    }
+
+    /// Rules 6, 7, 9 and 14.
+    pub async fn reads(&self) {
+        read::run(self).await;
+    }
+
+    /// Rule 8, and clearing.
+    pub async fn imports(&self) {
+        import::run(self).await;
+    }
+
+    /// Rules 10 and 11.
+    pub async fn namespaces(&self) {
+        namespaces::run(self).await;
+    }
+
+    /// Rule 12.
+    pub async fn retention(&self) {
+        keep::retention(self).await;
+    }
+
+    /// Rule 13.
+    pub async fn documents(&self) {
+        keep::documents(self).await;
+    }
+
+    /// Random work of several writers, beside a model of the rules.
+    pub async fn random(&self) {
+        model::run(self).await;
+    }
+
+    async fn open(&self) -> Arc<dyn Store> {
+        (self.open)().await
+    }
+
+    /// Closed and opened again, unless all were lost by that.
+    async fn again(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        if self.in_memory {
+            return store;
+        }
+        drop(store);
+        self.open().await
+    }
+
+    fn new_name(&self) -> String {
+        format!("suite {}", self.number.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn namespace(&self, store: &Arc<dyn Store>) -> Arc<dyn Namespace> {
+        let name = self.unused_name(store).await;
+        create(store, &name).await;
+        store.namespace(&name).await.unwrap()
+    }
+
+    /// Suites may follow each other on one storage.
+    async fn unused_name(&self, store: &Arc<dyn Store>) -> String {
+        loop {
+            let name = self.new_name();
+            if store.namespace(&name).await.is_err() {
+                return name;
+            }
+        }
+    }
+}
+
+/// Returns the text of its token.
+async fn create(store: &Arc<dyn Store>, name: &str) -> String {
+    let (token, text) = new_token(name).unwrap();
+    let new = NewNamespace {
+        name: name.to_owned(),
+        description: format!("of {name}"),
+        metadata: Some(r#"{"b":1,"a":2}"#.to_owned()),
+        digest: *token.digest(),
+        scopes: Scopes::READ_WRITE,
+    };
+    let info = store.create(new).await.unwrap();
+    assert_eq!(
+        (info.messages, info.streams, info.last_activity),
+        (0, 0, None),
+        "10: it is empty"
+    );
+    text
+}
+
+fn event<'a>(kind: &'a str, data: &'a str) -> NewEvent<'a> {
+    NewEvent {
+        id: None,
+        kind,
+        data,
+        metadata: None,
+    }
+}
+
+fn append<'a>(stream: &'a str, expected: Expected, events: Vec<NewEvent<'a>>) -> Append<'a> {
+    Append {
+        stream,
+        expected,
+        events,
+    }
+}
+
+async fn write(namespace: &Arc<dyn Namespace>, stream: &str, kind: &str, data: &str) -> Appended {
+    let done = namespace
+        .append(&[append(stream, Expected::Any, vec![event(kind, data)])])
+        .await;
+    done.unwrap()[0]
+}
+
+fn of_stream(stream: &str) -> StreamRead<'_> {
+    StreamRead {
+        stream,
+        from: None,
+        direction: Direction::Forward,
+        max: usize::MAX,
+        types: &[],
+    }
+}
+
+fn of_category(category: Option<&str>) -> CategoryRead<'_> {
+    CategoryRead {
+        category,
+        from: None,
+        direction: Direction::Forward,
+        max: usize::MAX,
+        correlation: None,
+        member: None,
+        types: &[],
+    }
+}
+
+/// All pages of it, each of at most `max`.
+async fn stream_pages(namespace: &Arc<dyn Namespace>, mut read: StreamRead<'_>) -> Vec<Stored> {
+    let mut found = Vec::new();
+    loop {
+        let page = namespace.read_stream(read).await.unwrap();
+        assert!(page.events.len() <= read.max, "6: a page has more than was asked for");
+        assert!(
+            page.next.is_none() || !page.events.is_empty(),
+            "6: a page that goes on has messages"
+        );
+        found.extend(page.events);
+        let Some(next) = page.next else { return found };
+        read.from = Some(crate::store::From::Position(next));
+    }
+}
+
+async fn category_pages(namespace: &Arc<dyn Namespace>, mut read: CategoryRead<'_>) -> Vec<Stored> {
+    let mut found = Vec::new();
+    loop {
+        let page = namespace.read_category(read).await.unwrap();
+        assert!(page.events.len() <= read.max, "6: a page has more than was asked for");
+        found.extend(page.events);
+        let Some(next) = page.next else { return found };
+        read.from = Some(next);
+    }
+}
+
+async fn all(namespace: &Arc<dyn Namespace>) -> Vec<Stored> {
+    category_pages(namespace, of_category(None)).await
+}
+
+fn data(found: &[Stored]) -> Vec<&str> {
+    found.iter().map(|stored| stored.event().data).collect()
+}
+
+fn positions(found: &[Stored]) -> Vec<u64> {
+    found.iter().map(|stored| stored.event().position).collect()
+}
+
+fn globals(found: &[Stored]) -> Vec<u64> {
+    found.iter().map(|stored| stored.event().global).collect()
+}
+
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what}"),
+    }
+}
+
+fn refused<T: std::fmt::Debug>(done: Result<T>) -> crate::error::EventsError {
+    match done {
+        Ok(done) => panic!("what has to be refused gave {done:?}"),
+        Err(error) => error,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Messages that come with their places, and removing all of them.
+
+use std::sync::Arc;
+
+use super::{Suite, all, append, event, globals, of_stream, positions, refused, soon, stream_pages, write};
+use crate::error::EventsError;
+use crate::id::MessageId;
+use crate::store::{Expected, Import, Namespace};
+
+pub async fn run(suite: &Suite) {
+    places(suite).await;
+    taken(suite).await;
+    cleared(suite).await;
+}
+
+fn import(stream: &str, position: u64, global: u64) -> Import {
+    Import {
+        id: None,
+        stream: stream.to_owned(),
+        kind: "Imported".to_owned(),
+        position,
+        global,
+        data: format!("[{global}]"),
+        metadata: None,
+        time: 1_700_000_000_000_000 + global as i64,
+    }
+}
+
+/// 8, 14, 15: any order, gaps, free places below the end.
+async fn places(suite: &Suite) {
+    let mut store = suite.open().await;
+    let mut namespace = suite.namespace(&store).await;
+    let name = namespace.name().to_owned();
+    namespace
+        .import(&[import("a-1", 7, 40), import("a-2", 0, 10), import("a-1", 3, 20)])
+        .await
+        .unwrap();
+    let mut watch = namespace.watch();
+    let before = *watch.borrow_and_update();
+    assert_eq!(before.last, 40, "14");
+    namespace.import(&[import("a-1", 5, 30)]).await.unwrap();
+    let is_told = async {
+        while watch.borrow_and_update().change == before.change {
+            watch.changed().await.unwrap();
+        }
+    };
+    soon("14: what is imported below the end is told", is_told).await;
+    for _ in 0..2 {
+        assert_eq!(globals(&all(&namespace).await), [10, 20, 30, 40], "8: in global order");
+        assert_eq!(
+            positions(&stream_pages(&namespace, of_stream("a-1")).await),
+            [3, 5, 7],
+            "8"
+        );
+        assert_eq!(namespace.version("a-1").await.unwrap(), 7, "8");
+        let info = namespace.info().await.unwrap();
+        assert_eq!((info.messages, info.streams), (4, 2), "9");
+        let last = namespace.last("a-1", None).await.unwrap().unwrap();
+        assert_eq!(
+            (last.event().time, last.event().kind),
+            (1_700_000_000_000_040, "Imported"),
+            "8"
+        );
+        drop(namespace);
+        store = suite.again(store).await;
+        namespace = store.namespace(&name).await.unwrap();
+    }
+    let done = write(&namespace, "a-1", "T", "{}").await;
+    assert_eq!(
+        (done.first_position, done.first_global),
+        (8, 41),
+        "8: the next follows the largest"
+    );
+    let done = write(&namespace, "a-3", "T", "{}").await;
+    assert_eq!((done.first_position, done.first_global), (0, 42), "8");
+}
+
+/// 8: one place that is taken refuses the batch.
+async fn taken(suite: &Suite) {
+    let store = suite.open().await;
+    let namespace = suite.namespace(&store).await;
+    let named = |id: &str, stream: &str, position, global| Import {
+        id: Some(MessageId::of(id)),
+        ..import(stream, position, global)
+    };
+    namespace.import(&[named("some id", "a-1", 0, 5)]).await.unwrap();
+    let free = || import("b", 0, 1);
+    for (batch, record) in [
+        (vec![free(), import("a-2", 0, 5)], 1),
+        (vec![free(), import("c", 0, 2), import("a-1", 0, 6)], 2),
+        (vec![named("some id", "a-3", 0, 7), free()], 0),
+        (vec![free(), import("c", 0, 1)], 1),
+        (vec![free(), import("b", 0, 2)], 1),
+        (vec![named("x", "c", 0, 8), named("x", "c", 1, 9)], 1),
+    ] {
+        let EventsError::Taken { record: told, what } = refused(namespace.import(&batch).await) else {
+            panic!("8: a place that is taken is told");
+        };
+        assert_eq!(told, record, "8: {what}");
+        assert!(!what.is_empty());
+    }
+    let error = refused(namespace.import(&[import("a-2", 0, 5)]).await);
+    assert_eq!(error.to_string(), "global position already exists: 5", "8");
+    assert_eq!(
+        globals(&all(&namespace).await),
+        [5],
+        "8: nothing of a refused batch is stored"
+    );
+    let found = namespace.by_id(&MessageId::of("some id")).await.unwrap().unwrap();
+    assert_eq!(found.event().global, 5, "8: an id may be any text");
+    namespace.import(&[free()]).await.unwrap();
+    assert_eq!(globals(&all(&namespace).await), [1, 5]);
+}
+
+/// Clearing removes messages and no document; positions begin anew.
+async fn cleared(suite: &Suite) {
+    let mut store = suite.open().await;
+    let mut namespace = suite.namespace(&store).await;
+    let name = namespace.name().to_owned();
+    for _ in 0..5 {
+        write(&namespace, "a-1", "T", "{}").await;
+    }
+    let has_documents = namespace.put_document("kept", Some(b"x"), 0).await.is_ok();
+    let before = *namespace.watch().borrow();
+    namespace.clear().await.unwrap();
+    let after = *namespace.watch().borrow();
+    assert!(
+        after.last == 0 && after.cleared > before.cleared && after.change > before.change,
+        "14: {after:?}"
+    );
+    is_empty(&namespace).await;
+    drop(namespace);
+    store = suite.again(store).await;
+    namespace = store.namespace(&name).await.unwrap();
+    is_empty(&namespace).await;
+    assert!(
+        !has_documents || namespace.document("kept").await.unwrap().is_some(),
+        "documents stay"
+    );
+    let done = namespace
+        .append(&[append("a-1", Expected::NoStream, vec![event("T", "{}")])])
+        .await
+        .unwrap()[0];
+    assert_eq!((done.first_position, done.first_global), (0, 1), "positions begin anew");
+}
+
+async fn is_empty(namespace: &Arc<dyn Namespace>) {
+    assert!(all(namespace).await.is_empty());
+    assert_eq!(namespace.version("a-1").await.unwrap(), -1);
+    let info = namespace.info().await.unwrap();
+    assert_eq!((info.messages, info.streams, info.last_activity), (0, 0, None), "9");
+    assert!(namespace.streams("", "", 10).await.unwrap().is_empty(), "9");
+    assert!(namespace.categories().await.unwrap().is_empty(), "9");
+}
