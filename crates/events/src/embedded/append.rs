@@ -233,10 +233,16 @@ impl EmbeddedNamespace {
         Ok(())
     }
 
+    /// An id is free again once its message is hidden.
     async fn messages_at(self: &Arc<Self>, offsets: Vec<Offset>) -> Result<Vec<Option<Stored>>> {
         self.ask(move |namespace, io| {
-            let mut reading = namespace.reading(io);
-            offsets.iter().map(|offset| reading.message(*offset)).collect()
+            let (mut reading, mut hidden) = (namespace.reading(io), namespace.hidden());
+            let shown = |offset: &Offset| {
+                let Some(found) = reading.message(*offset)? else { return Ok(None) };
+                let hides = hidden.hides(namespace, &found.event(), io)?;
+                Ok((!hides).then_some(found))
+            };
+            offsets.iter().map(shown).collect()
         })
         .await
     }

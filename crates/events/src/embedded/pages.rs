@@ -189,26 +189,23 @@ impl EmbeddedNamespace {
 
     pub(super) async fn message_with_id(self: &Arc<Self>, id: &MessageId) -> Result<Option<Stored>> {
         let id = id.clone();
-        self.ask(move |namespace, io| {
-            let Some(stored) = namespace.stored_with_id(&id, io)? else {
-                return Ok(None);
-            };
-            let hides = namespace.hidden().hides(namespace, &stored.event(), io)?;
-            Ok((!hides).then_some(stored))
-        })
-        .await
+        self.ask(move |namespace, io| namespace.stored_with_id(&id, io)).await
     }
 
+    /// A message that is not hidden.
     pub(super) fn stored_with_id(&self, id: &MessageId, io: Io) -> Read<Option<Stored>> {
         let (mut offsets, cleared_at, view) = {
             let index = self.index.read();
             (index.id_here(id), index.state.cleared_at, index.view())
         };
         offsets.extend(view.id_in_tables(id, io)?);
-        let mut reading = self.reading(io);
+        let (mut reading, mut hidden) = (self.reading(io), self.hidden());
         for offset in offsets.into_iter().filter(|offset| *offset >= cleared_at) {
             let found = reading.message(offset)?;
-            if let Some(found) = found.filter(|found| MessageId::from(found.event().id) == *id) {
+            let found = found.filter(|found| MessageId::from(found.event().id) == *id);
+            if let Some(found) = found
+                && !hidden.hides(self, &found.event(), io)?
+            {
                 return Ok(Some(found));
             }
         }
