@@ -20,7 +20,7 @@ const SMALL_MAX: usize = 64 << 10;
 const UNIT: usize = 4096;
 /// So long a body that is refused is read on, because a client that is still sending when its connection closes may never
 /// see the answer.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
+const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// What an import has in memory: a batch, a line, what is made of it, and what was read with it, in largest messages.
 const IMPORT_MESSAGES: usize = 4;
 

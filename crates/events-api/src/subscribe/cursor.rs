@@ -106,7 +106,11 @@ impl Subscription {
             next: if is_stream && wanted.resumed.is_none() { wanted.position } else { 0 },
             after: wanted.resumed.unwrap_or(0),
             of: wanted.of,
-            page: if wanted.data { MESSAGES } else { POKES },
+            page: match (wanted.data, wanted.coalesce) {
+                (true, _) => MESSAGES,
+                (false, true) => COALESCED,
+                (false, false) => POKES,
+            },
             ready: VecDeque::new(),
             rest: Bytes::new(),
             begun: false,
@@ -189,8 +193,7 @@ impl Subscription {
             (self.covered, self.next, self.after) = (0, 0, 0);
             self.cleared = seen.cleared;
         }
-        let max = if self.coalesce { COALESCED } else { self.page };
-        match seat.find(self.covered, self.cleared, max) {
+        match seat.find(self.covered, self.cleared, self.page) {
             Found::Items(items) => {
                 self.listening.is_behind(0);
                 self.take(&items);
