@@ -82,7 +82,10 @@ impl<B: HttpBody + Unpin> HttpBody for Incoming<B> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(context);
         if matches!(polled, Poll::Ready(None)) || self.inner.is_end_stream() {
             self.exchange.received();

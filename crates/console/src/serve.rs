@@ -70,7 +70,10 @@ impl Running {
         let (address, tls) = (listener.address, listener.tls.is_some());
         let stop_grace = listener.limits.stop_grace;
         let connections = listener.meters.connections.clone();
-        let refuse = listener.manners.refusal.map(|refusal| refuser(refusal, &listener.manners));
+        let refuse = listener
+            .manners
+            .refusal
+            .map(|refusal| refuser(refusal, &listener.manners));
         let server = Arc::new(Server {
             tls: listener.tls,
             router: listener.router,

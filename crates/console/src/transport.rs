@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::exchange::Exchange;
 
@@ -120,9 +120,7 @@ impl<S> Transport<S> {
             self.silent = None;
             return Poll::Pending;
         }
-        let silent = self
-            .silent
-            .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + stall_max)));
+        let silent = self.silent.get_or_insert_with(|| Box::pin(sleep(stall_max)));
         ready!(silent.as_mut().poll(context));
         self.silent = None;
         Poll::Ready(Err(io::Error::new(
@@ -291,6 +289,25 @@ mod tests {
         let mut transport = Transport::new(server, Bytes::new(), patience, Arc::default());
         let error = transport.write_all(&[0; 1024]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_events_may_be_left_alone_for_longer() {
+        for (kind, given_up) in [("text/event-stream", false), ("application/json", true)] {
+            let exchange = Arc::new(Exchange::default());
+            let response = axum::http::Response::builder().header("content-type", kind);
+            let _response = exchange
+                .clone()
+                .answer(response.body(axum::body::Body::empty()).unwrap());
+            let (server, _client) = tokio::io::duplex(16);
+            let patience = Patience {
+                push_stall_max: Duration::MAX,
+                ..patience(Duration::from_millis(1))
+            };
+            let mut transport = Transport::new(server, Bytes::new(), patience, exchange);
+            let written = tokio::time::timeout(Duration::from_millis(100), transport.write_all(&[0; 1024])).await;
+            assert_eq!(written.is_ok(), given_up, "{kind}");
+        }
     }
 
     #[tokio::test]

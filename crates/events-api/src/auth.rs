@@ -151,7 +151,13 @@ fn from_header(headers: &HeaderMap) -> Result<&str> {
     };
     let bearer = header.to_str().ok().and_then(|header| header.strip_prefix("Bearer"));
     // The space behind the scheme is not sent, or is taken away, where there is no token.
-    match bearer.and_then(|rest| if rest.is_empty() { Some("") } else { rest.strip_prefix(' ') }) {
+    match bearer.and_then(|rest| {
+        if rest.is_empty() {
+            Some("")
+        } else {
+            rest.strip_prefix(' ')
+        }
+    }) {
         None => Err(required("Authorization header must use Bearer scheme")),
         Some("") => Err(required("Token required")),
         Some(token) => Ok(token),

@@ -177,9 +177,15 @@ mod tests {
         let first = read(&memory, body(400 << 10)).await.unwrap();
         let mut second = std::pin::pin!(read(&memory, body(400 << 10)));
         assert!(futures::poll!(second.as_mut()).is_pending(), "the first has most of it");
-        assert!(read(&memory, body(100)).await.is_ok(), "a small one waits for none of them");
+        assert!(
+            read(&memory, body(100)).await.is_ok(),
+            "a small one waits for none of them"
+        );
         drop(first);
         assert_eq!(second.await.unwrap().text, "[]");
-        assert!(read(&memory, body(2 << 20)).await.is_ok(), "one larger than all goes alone");
+        assert!(
+            read(&memory, body(2 << 20)).await.is_ok(),
+            "one larger than all goes alone"
+        );
     }
 }

@@ -81,7 +81,7 @@ pub struct Server {
     stopping: CancellationToken,
     /// Calls and imports that the store is doing something for.
     running: TaskTracker,
-    connections: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
+    connections: OnceLock<Arc<dyn Fn() -> u64 + Send + Sync>>,
 }
 
 impl Server {
@@ -97,7 +97,7 @@ impl Server {
         let meters = Meters::register(&metrics);
         Arc::new(Server {
             store: OnceLock::new(),
-            feeds: Feeds::new(&options, meters.clone()),
+            feeds: Feeds::new(&options),
             memory: Memory::new(options.memory_bytes, options.message_bytes_max),
             options,
             metrics,
@@ -114,8 +114,13 @@ impl Server {
     }
 
     /// Who knows how many connections are open, as `sys.health` tells it.
-    pub fn count_connections(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
-        let _ = self.connections.set(Box::new(count));
+    pub fn count_connections(self: &Arc<Server>, count: impl Fn() -> u64 + Send + Sync + 'static) {
+        let count: Arc<dyn Fn() -> u64 + Send + Sync> = Arc::new(count);
+        if self.connections.set(count.clone()).is_ok() {
+            self.metrics.tell("thalweg_events_connections", move |to| {
+                to.gauge("thalweg_events_connections", "Open connections.", &[], count() as f64);
+            });
+        }
     }
 
     /// Ends all subscriptions, their bodies properly, and refuses from now on what the store has not begun to do.

@@ -11,7 +11,8 @@ use thalweg_telemetry::{Distribution, Families, Metrics};
 
 /// Upper bounds in microseconds.
 const SECONDS: [u64; 16] = [
-    50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 10_000_000,
+    50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    10_000_000,
 ];
 /// Upper bounds of messages of an append.
 const MESSAGES: [u64; 8] = [1, 2, 5, 10, 50, 100, 1000, 10_000];
@@ -143,10 +144,26 @@ impl Meters {
     fn tell(&self, to: &mut Families) {
         for (name, help, value) in [
             ("thalweg_events_requests_total", "Calls of /rpc.", &self.requests),
-            ("thalweg_events_reads_total", "Pages of messages read for calls.", &self.reads),
-            ("thalweg_events_read_messages_total", "Messages in those pages.", &self.read_messages),
-            ("thalweg_events_imported_total", "Messages stored by imports.", &self.imported),
-            ("thalweg_events_told_total", "Pokes and messages handed to subscribers.", &self.told),
+            (
+                "thalweg_events_reads_total",
+                "Pages of messages read for calls.",
+                &self.reads,
+            ),
+            (
+                "thalweg_events_read_messages_total",
+                "Messages in those pages.",
+                &self.read_messages,
+            ),
+            (
+                "thalweg_events_imported_total",
+                "Messages stored by imports.",
+                &self.imported,
+            ),
+            (
+                "thalweg_events_told_total",
+                "Pokes and messages handed to subscribers.",
+                &self.told,
+            ),
         ] {
             to.counter(name, help, &[], value.load(Relaxed));
         }
@@ -162,7 +179,12 @@ impl Meters {
             &append,
         );
         let messages = self.append_messages.distribution(&MESSAGES, 1.0);
-        to.histogram("thalweg_events_append_messages", "Messages of an append.", &[], &messages);
+        to.histogram(
+            "thalweg_events_append_messages",
+            "Messages of an append.",
+            &[],
+            &messages,
+        );
         let cursors = self.cursors.lock();
         let lags = cursors.all.values().map(|lag| lag.load(Relaxed));
         let (behind, farthest) = lags.fold((0, 0), |(behind, farthest), lag| {

@@ -38,7 +38,10 @@ impl Lines {
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failed> {
         loop {
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();
-            let end = fresh.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at);
+            let end = fresh
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .map(|at| self.searched + at);
             let len = end.unwrap_or(self.buffer.len());
             if len > self.line_max {
                 self.buffer = BytesMut::new();
@@ -86,7 +89,10 @@ mod tests {
     use super::*;
 
     fn read(pieces: &[&[u8]], line_max: usize) -> Result<Vec<Vec<u8>>, Failed> {
-        let pieces: Vec<_> = pieces.iter().map(|piece| Ok::<_, Infallible>(Bytes::from(piece.to_vec()))).collect();
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|piece| Ok::<_, Infallible>(Bytes::from(piece.to_vec())))
+            .collect();
         let mut lines = Lines::new(Body::from_stream(stream::iter(pieces)).into_data_stream(), line_max);
         futures::executor::block_on(async {
             let mut all = Vec::new();

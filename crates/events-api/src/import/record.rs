@@ -53,7 +53,10 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<Import, String> {
         Some(id) if id.is_null() => None,
         Some(id) => Some(id.string().ok_or("id must be a string")?.into_owned()),
     };
-    let id = id.filter(|id| !id.is_empty()).map(|id| within("id", id, ID_BYTES_MAX)).transpose()?;
+    let id = id
+        .filter(|id| !id.is_empty())
+        .map(|id| within("id", id, ID_BYTES_MAX))
+        .transpose()?;
     let moment = required("time")?;
     let import = Import {
         id: id.map(|id| MessageId::of(&id)),
@@ -67,7 +70,9 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<Import, String> {
     };
     let size = import.kind.len() + import.data.len() + import.metadata.as_ref().map_or(0, String::len);
     match size > message_bytes_max {
-        true => Err(format!("message size {size} exceeds the limit of {message_bytes_max} bytes")),
+        true => Err(format!(
+            "message size {size} exceeds the limit of {message_bytes_max} bytes"
+        )),
         false => Ok(import),
     }
 }
@@ -106,10 +111,26 @@ mod tests {
             ("2026-01-15T10:00:00Z", "yesterday", "time must be RFC 3339"),
             ("\"s-1\"", "7", "stream is required"),
             ("\"t\"", "\"\"", "type is required"),
-            ("\"pos\":0", "\"pos\":-1", "pos must be a number from 0 to 9007199254740991"),
-            ("\"pos\":0", "\"pos\":9007199254740992", "pos must be a number from 0 to 9007199254740991"),
-            ("\"gpos\":1", "\"gpos\":0", "gpos must be a number from 1 to 9007199254740991"),
-            ("\"gpos\":1", "\"gpos\":\"1\"", "gpos must be a number from 1 to 9007199254740991"),
+            (
+                "\"pos\":0",
+                "\"pos\":-1",
+                "pos must be a number from 0 to 9007199254740991",
+            ),
+            (
+                "\"pos\":0",
+                "\"pos\":9007199254740992",
+                "pos must be a number from 0 to 9007199254740991",
+            ),
+            (
+                "\"gpos\":1",
+                "\"gpos\":0",
+                "gpos must be a number from 1 to 9007199254740991",
+            ),
+            (
+                "\"gpos\":1",
+                "\"gpos\":\"1\"",
+                "gpos must be a number from 1 to 9007199254740991",
+            ),
             ("{\"a\":1}", "[]", "data must be an object"),
             ("\"meta\":null", "\"meta\":1", "meta must be an object"),
             ("\"x\"", "1", "id must be a string"),
@@ -117,7 +138,11 @@ mod tests {
             ("s-1", &name, "stream exceeds 1024 bytes"),
             ("s-1", "s\\u0000", "stream must not contain U+0000"),
             ("\"t\"", &format!("\"{kind}\""), "type exceeds 255 bytes"),
-            ("{\"a\":1}", "{\"abcdefghijklmnop\":123}", "message size 25 exceeds the limit of 24 bytes"),
+            (
+                "{\"a\":1}",
+                "{\"abcdefghijklmnop\":123}",
+                "message size 25 exceeds the limit of 24 bytes",
+            ),
         ] {
             let line = GOOD.replacen(from, to, 1);
             let failed = record(line.as_bytes(), 7, 24).unwrap_err();
@@ -126,7 +151,14 @@ mod tests {
         }
         let failed = record(b"{\"a\":}", 3, 24).unwrap_err();
         assert_eq!((failed.code, failed.line), ("INVALID_JSON", 3));
-        assert!(failed.message.starts_with("malformed JSON at line 3: "), "{}", failed.message);
-        assert_eq!(record(b"[]", 3, 24).unwrap_err().message, "invalid record at line 3: it is no object");
+        assert!(
+            failed.message.starts_with("malformed JSON at line 3: "),
+            "{}",
+            failed.message
+        );
+        assert_eq!(
+            record(b"[]", 3, 24).unwrap_err().message,
+            "invalid record at line 3: it is no object"
+        );
     }
 }

@@ -44,7 +44,9 @@ async fn create(call: Call<'_>) -> Result<Answer> {
         ("metadata", metadata.as_ref().map_or(0, String::len)),
     ] {
         if len > ABOUT_BYTES_MAX {
-            return Err(Problem::invalid(format!("options.{told} exceeds {ABOUT_BYTES_MAX} bytes")));
+            return Err(Problem::invalid(format!(
+                "options.{told} exceeds {ABOUT_BYTES_MAX} bytes"
+            )));
         }
     }
     call.caller.may(call.server.admin())?;
@@ -79,7 +81,9 @@ pub(super) fn given_token(options: Options<'_>, id: &str) -> Result<Option<(Toke
     let wrong = |error| Problem::invalid(format!("Invalid token format: {error}"));
     let token = Token::parse(&given).map_err(wrong)?;
     match token.namespace() {
-        other if other != id => Err(Problem::invalid(format!("Token is for namespace '{other}', not '{id}'"))),
+        other if other != id => Err(Problem::invalid(format!(
+            "Token is for namespace '{other}', not '{id}'"
+        ))),
         _ => Ok(Some((token, given.into_owned()))),
     }
 }

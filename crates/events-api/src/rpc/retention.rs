@@ -144,13 +144,17 @@ fn age(json: Json<'_>) -> Result<Option<i64>> {
                 _ => None,
             };
             let number = digits.parse::<i64>().ok();
-            number.zip(seconds).map(|(number, seconds)| number.saturating_mul(seconds))
+            number
+                .zip(seconds)
+                .map(|(number, seconds)| number.saturating_mul(seconds))
         }
         None => json.integer(),
     };
     let seconds = seconds.filter(|seconds| *seconds > 0);
     let wrong = || Problem::invalid("options.maxAge must be a positive number of seconds or a text like \"7d\"");
-    seconds.map(|seconds| Some(seconds.saturating_mul(SECOND))).ok_or_else(wrong)
+    seconds
+        .map(|seconds| Some(seconds.saturating_mul(SECOND)))
+        .ok_or_else(wrong)
 }
 
 fn told(rule: Option<Retention>) -> String {
@@ -198,7 +202,11 @@ mod tests {
             let found = age(Json::new(json)).ok().map(|age| age.map(|micros| micros / SECOND));
             assert_eq!(found, expected, "{json}");
         }
-        assert_eq!(age(Json::new("\"9223372036854775807w\"")), Ok(Some(i64::MAX)), "for ever");
+        assert_eq!(
+            age(Json::new("\"9223372036854775807w\"")),
+            Ok(Some(i64::MAX)),
+            "for ever"
+        );
     }
 
     #[test]

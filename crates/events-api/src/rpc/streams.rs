@@ -301,6 +301,10 @@ async fn delete(call: Call<'_>) -> Result<Answer> {
     deleted.map_err(Problem::of("delete stream"))?;
     let mut out = String::from("{\"stream\":");
     text(&mut out, &stream);
-    out.push_str(if tombstone { ",\"tombstone\":true}" } else { ",\"tombstone\":false}" });
+    out.push_str(if tombstone {
+        ",\"tombstone\":true}"
+    } else {
+        ",\"tombstone\":false}"
+    });
     Ok(Answer::Text(out))
 }

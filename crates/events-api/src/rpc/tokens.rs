@@ -22,7 +22,10 @@ pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
 
 async fn create(call: Call<'_>) -> Result<Answer> {
     let args = call.args;
-    args.at_least(2, "token.create requires at least 2 arguments: namespace ID and options")?;
+    args.at_least(
+        2,
+        "token.create requires at least 2 arguments: namespace ID and options",
+    )?;
     let id = args.namespace(0)?;
     let options = args.options(1)?;
     let scopes = scopes(options)?;
@@ -105,7 +108,11 @@ async fn revoke(call: Call<'_>) -> Result<Answer> {
     let revoked = revoked.map_err(Problem::of("revoke token"))?;
     let mut out = String::from("{\"id\":");
     text(&mut out, &token);
-    out.push_str(if revoked { ",\"revoked\":true}" } else { ",\"revoked\":false}" });
+    out.push_str(if revoked {
+        ",\"revoked\":true}"
+    } else {
+        ",\"revoked\":false}"
+    });
     Ok(Answer::Text(out))
 }
 

@@ -103,7 +103,11 @@ impl Subscription {
             coalesce: wanted.coalesce && !wanted.data,
             cleared: now.cleared,
             covered,
-            next: if is_stream && wanted.resumed.is_none() { wanted.position } else { 0 },
+            next: if is_stream && wanted.resumed.is_none() {
+                wanted.position
+            } else {
+                0
+            },
             after: wanted.resumed.unwrap_or(0),
             of: wanted.of,
             page: match (wanted.data, wanted.coalesce) {
@@ -180,7 +184,11 @@ impl Subscription {
             self.rest = event;
         }
         // Some clients forget half a poke between reads, so it is never divided.
-        let len = if self.data { self.rest.len().min(CHUNK_MAX) } else { self.rest.len() };
+        let len = if self.data {
+            self.rest.len().min(CHUNK_MAX)
+        } else {
+            self.rest.len()
+        };
         Some(self.rest.split_to(len))
     }
 

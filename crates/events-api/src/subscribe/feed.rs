@@ -17,7 +17,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::frame;
 use crate::EventsApiOptions;
-use crate::meters::Meters;
 
 /// Messages read at once.
 const PAGE: usize = 256;
@@ -381,16 +380,14 @@ impl Drop for Seat {
 pub(crate) struct Feeds {
     recent_messages: usize,
     recent_bytes: usize,
-    pub(super) meters: Arc<Meters>,
     feeds: Mutex<HashMap<String, Weak<Feed>>>,
 }
 
 impl Feeds {
-    pub fn new(options: &EventsApiOptions, meters: Arc<Meters>) -> Feeds {
+    pub fn new(options: &EventsApiOptions) -> Feeds {
         Feeds {
             recent_messages: options.recent_messages,
             recent_bytes: options.recent_bytes,
-            meters,
             feeds: Mutex::default(),
         }
     }

@@ -70,7 +70,9 @@ impl Wanted {
             return Err("Cannot specify both 'stream' and 'category'");
         }
         let position = value("position").map(|value| position(&value));
-        let position = position.map_or(Some(0), |parsed| parsed).ok_or("Invalid position parameter")?;
+        let position = position
+            .map_or(Some(0), |parsed| parsed)
+            .ok_or("Invalid position parameter")?;
         let consumer = natural(value("consumer"), "Invalid consumer parameter")?;
         let size = natural(value("size"), "Invalid size parameter")?;
         let member = match (consumer, size) {
@@ -141,14 +143,23 @@ mod tests {
             ("", required),
             ("all=1", required),
             ("stream=&category=", required),
-            ("all=true&stream=s&position=x", "Cannot combine 'all' with 'stream' or 'category'"),
-            ("stream=s&category=c&position=x", "Cannot specify both 'stream' and 'category'"),
+            (
+                "all=true&stream=s&position=x",
+                "Cannot combine 'all' with 'stream' or 'category'",
+            ),
+            (
+                "stream=s&category=c&position=x",
+                "Cannot specify both 'stream' and 'category'",
+            ),
             ("stream=s&position=x&consumer=x", "Invalid position parameter"),
             ("stream=s&position=1.5", "Invalid position parameter"),
             ("category=c&consumer=x&size=x", "Invalid consumer parameter"),
             ("category=c&consumer=-1&size=2", "Invalid consumer parameter"),
             ("category=c&consumer=3&size=-2", "Invalid size parameter"),
-            ("category=c&consumer=2&size=2", "Invalid consumer group: member must be < size"),
+            (
+                "category=c&consumer=2&size=2",
+                "Invalid consumer group: member must be < size",
+            ),
             ("category=c&consumer=1", "Invalid consumer group: member must be < size"),
         ] {
             assert_eq!(read(query, None).unwrap_err(), message, "{query}");
@@ -172,7 +183,10 @@ mod tests {
     #[test]
     fn any_position_is_taken_and_a_bad_header_hides_no_parameter() {
         for (query, expected) in [("-7", 0), ("0", 0), ("18446744073709551615", u64::MAX)] {
-            assert_eq!(read(&format!("all=true&position={query}"), None).unwrap().position, expected);
+            assert_eq!(
+                read(&format!("all=true&position={query}"), None).unwrap().position,
+                expected
+            );
         }
         for (query, header, expected) in [
             ("all=true", None, None),

@@ -28,7 +28,11 @@ async fn every_answer_names_the_server_and_every_refusal_of_a_call_is_json() {
         ("GET", "/import", header.as_str(), 405),
     ] {
         let answer = face.send(method, path, headers, b"").await;
-        assert_eq!((answer.status, answer.headers["server"].as_str()), (status, "Thalweg/1.2.3"), "{method} {path}");
+        assert_eq!(
+            (answer.status, answer.headers["server"].as_str()),
+            (status, "Thalweg/1.2.3"),
+            "{method} {path}"
+        );
         if status != 200 {
             assert_eq!(answer.headers["content-type"], "application/json");
             let json: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
@@ -37,7 +41,11 @@ async fn every_answer_names_the_server_and_every_refusal_of_a_call_is_json() {
     }
     let mut client = face.client().await;
     for _ in 0..3 {
-        assert_eq!(client.send("GET", "/version", "", b"").await.status, 200, "the connection is kept");
+        assert_eq!(
+            client.send("GET", "/version", "", b"").await.status,
+            200,
+            "the connection is kept"
+        );
     }
 }
 
@@ -73,7 +81,9 @@ async fn a_head_over_the_limit_is_told_in_json() {
 async fn without_tls_there_is_no_http_2() {
     let face = Face::start().await;
     let mut client = face.client().await;
-    client.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+    client
+        .write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await;
     let mut answer = Vec::new();
     let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.0, &mut answer).await;
     let settings = answer.get(3) == Some(&4);
@@ -105,7 +115,11 @@ async fn a_request_that_is_left_unfinished_costs_its_connection_and_a_wait_does_
     let header = format!("authorization: Bearer {TOKEN}\r\n");
     for _ in 0..2 {
         let answer = client.send("POST", "/rpc", &header, call).await;
-        assert_eq!((answer.status, answer.text.as_str()), (200, "[]\n"), "idle and waiting clients are left alone");
+        assert_eq!(
+            (answer.status, answer.text.as_str()),
+            (200, "[]\n"),
+            "idle and waiting clients are left alone"
+        );
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     let mut pokes = face.subscribe("all=true").await;
@@ -157,7 +171,10 @@ async fn while_the_store_is_recovering_the_server_says_that_it_lives_and_is_not_
         assert_eq!(answer.status, if works { 200 } else { 503 }, "{path}");
         if !works {
             let expected = "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"The store is recovering\"}}\n";
-            assert_eq!((answer.text.as_str(), answer.headers["retry-after"].as_str()), (expected, "1"));
+            assert_eq!(
+                (answer.text.as_str(), answer.headers["retry-after"].as_str()),
+                (expected, "1")
+            );
         }
     }
     server.open(Double::open().await);

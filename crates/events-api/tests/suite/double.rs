@@ -215,7 +215,13 @@ impl Store for Double {
 
     fn tokens<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<TokenInfo>>> {
         let of = |known: &&Known| known.namespace == namespace;
-        let all = self.tokens.lock().iter().filter(of).map(|known| known.info.clone()).collect();
+        let all = self
+            .tokens
+            .lock()
+            .iter()
+            .filter(of)
+            .map(|known| known.info.clone())
+            .collect();
         Box::pin(std::future::ready(self.watched(namespace).map(|_| all)))
     }
 
@@ -227,7 +233,10 @@ impl Store for Double {
     }
 
     fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
-        Box::pin(std::future::ready(Ok(Scavenged { messages: 2, bytes: 300 })))
+        Box::pin(std::future::ready(Ok(Scavenged {
+            messages: 2,
+            bytes: 300,
+        })))
     }
 
     fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
@@ -380,6 +389,8 @@ impl Namespace for Watched {
 
     fn watch(&self) -> watch::Receiver<Visible> {
         let visible = self.visible.lock();
-        visible.as_ref().map_or_else(|| self.ended.clone(), watch::Sender::subscribe)
+        visible
+            .as_ref()
+            .map_or_else(|| self.ended.clone(), watch::Sender::subscribe)
     }
 }

@@ -92,7 +92,9 @@ impl Face {
     }
 
     pub async fn write(&self, stream: &str) -> u64 {
-        let place = self.call(json!(["stream.write", stream, {"type": "t", "data": {}}])).await;
+        let place = self
+            .call(json!(["stream.write", stream, {"type": "t", "data": {}}]))
+            .await;
         place["globalPosition"].as_u64().unwrap()
     }
 
@@ -101,7 +103,12 @@ impl Face {
     }
 
     pub async fn subscribe_as(&self, token: &str, query: &str, headers: &str) -> Pokes {
-        Pokes::open(&self.address, query, &format!("authorization: Bearer {token}\r\n{headers}")).await
+        Pokes::open(
+            &self.address,
+            query,
+            &format!("authorization: Bearer {token}\r\n{headers}"),
+        )
+        .await
     }
 }
 

@@ -36,7 +36,12 @@ async fn a_stop_ends_subscriptions_properly_answers_what_is_stored_and_refuses_t
     stores.write(&[head(write.len()).as_bytes(), write].concat()).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
 
-    let Face { server, running, address, .. } = face;
+    let Face {
+        server,
+        running,
+        address,
+        ..
+    } = face;
     let stopped = tokio::spawn(async move {
         server.stop();
         running.iter().for_each(Running::close);
@@ -47,17 +52,29 @@ async fn a_stop_ends_subscriptions_properly_answers_what_is_stored_and_refuses_t
         pokes.end().await;
     }
     let stored = stores.answer().await;
-    assert_eq!((stored.status, stored.text.as_str()), (200, "{\"globalPosition\":1,\"position\":0}\n"));
+    assert_eq!(
+        (stored.status, stored.text.as_str()),
+        (200, "{\"globalPosition\":1,\"position\":0}\n")
+    );
     for client in [&mut waits, &mut sends] {
         let refused = client.answer().await;
         let json: Value = serde_json::from_str(&refused.text).unwrap();
-        assert_eq!((refused.status, &json["error"]["code"]), (503, &Value::from("UNAVAILABLE")));
+        assert_eq!(
+            (refused.status, &json["error"]["code"]),
+            (503, &Value::from("UNAVAILABLE"))
+        );
         assert_eq!(refused.headers["content-type"], "application/json");
     }
     let told = imports.chunk().await.unwrap();
-    assert!(told.starts_with("data: {\"error\":\"IMPORT_FAILED\",\"message\":\"the server is shutting down\"}"), "{told}");
+    assert!(
+        told.starts_with("data: {\"error\":\"IMPORT_FAILED\",\"message\":\"the server is shutting down\"}"),
+        "{told}"
+    );
     stopped.await.unwrap();
-    assert!(tokio::net::TcpStream::connect(&address).await.is_err(), "the port is free");
+    assert!(
+        tokio::net::TcpStream::connect(&address).await.is_err(),
+        "the port is free"
+    );
     tokio::net::TcpListener::bind(&address).await.unwrap();
     assert!(waits.is_closed().await);
 }
@@ -68,7 +85,12 @@ async fn a_call_that_comes_while_it_stops_is_refused() {
     let mut client = Client::connect(&face.address).await;
     face.server.stop();
     let header = format!("authorization: Bearer {TOKEN}\r\n");
-    for (method, path) in [("POST", "/rpc"), ("GET", "/subscribe?all=true"), ("POST", "/import"), ("GET", "/ready")] {
+    for (method, path) in [
+        ("POST", "/rpc"),
+        ("GET", "/subscribe?all=true"),
+        ("POST", "/import"),
+        ("GET", "/ready"),
+    ] {
         let answer = client.send(method, path, &header, b"").await;
         let expected = "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"The server is shutting down\"}}\n";
         assert_eq!((answer.status, answer.text.as_str()), (503, expected), "{path}");

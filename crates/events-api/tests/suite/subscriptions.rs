@@ -13,7 +13,11 @@ use crate::face::{Face, TOKEN};
 async fn stored(face: &Face, call: Value) -> Vec<u64> {
     let at = if call[0] == "stream.get" { 3 } else { 4 };
     let rows = face.call(call).await;
-    rows.as_array().unwrap().iter().map(|row| row[at].as_u64().unwrap()).collect()
+    rows.as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row[at].as_u64().unwrap())
+        .collect()
 }
 
 fn tiny() -> EventsApiOptions {
@@ -50,7 +54,8 @@ async fn no_subscriber_misses_or_repeats_anything_while_many_write_and_little_is
             let face = face.clone();
             tokio::spawn(async move {
                 for n in 0..EACH {
-                    face.write(&format!("{}-{}", ["c", "d"][(n % 2) as usize], (n + writer) % 3)).await;
+                    face.write(&format!("{}-{}", ["c", "d"][(n % 2) as usize], (n + writer) % 3))
+                        .await;
                 }
             })
         });
@@ -137,7 +142,12 @@ async fn after_everything_was_removed_what_comes_is_new_to_all() {
             face.write("c-1").await;
         }
         let mut subscribers = Vec::new();
-        for query in ["stream=c-1&position=10", "category=c&position=11", "all=true", "stream=c-1&lastEventId=10"] {
+        for query in [
+            "stream=c-1&position=10",
+            "category=c&position=11",
+            "all=true",
+            "stream=c-1&lastEventId=10",
+        ] {
             subscribers.push(face.subscribe(query).await);
         }
         let waiting = {
@@ -178,7 +188,9 @@ async fn a_body_ends_properly_with_the_token_the_namespace_or_the_server() {
     face.call(json!(["ns.delete", "other"])).await;
     deleted.end().await;
 
-    let made = face.call(json!(["token.create", "default", {"scopes": ["read"]}])).await;
+    let made = face
+        .call(json!(["token.create", "default", {"scopes": ["read"]}]))
+        .await;
     let (token, id) = (made["token"].as_str().unwrap().to_owned(), made["id"].as_str().unwrap());
     let mut revoked = face.subscribe_as(&token, "category=c", "").await;
     let mut stays = face.subscribe("category=c").await;
@@ -203,7 +215,9 @@ async fn a_body_ends_properly_with_the_token_the_namespace_or_the_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscriber_that_has_always_more_to_hear_ends_with_its_token_too() {
     let face = Arc::new(Face::with(tiny()).await);
-    let made = face.call(json!(["token.create", "default", {"scopes": ["read"]}])).await;
+    let made = face
+        .call(json!(["token.create", "default", {"scopes": ["read"]}]))
+        .await;
     let (token, id) = (made["token"].as_str().unwrap().to_owned(), made["id"].as_str().unwrap());
     let busy = face.clone();
     let writer = tokio::spawn(async move {
@@ -238,7 +252,11 @@ async fn options_choose_what_is_told_of_history_and_of_what_comes_alike() {
         expected[2].push(write("c-1", "D", correlated()).await);
         write("d-1", "A", correlated()).await;
         if round == 0 {
-            for query in ["category=c&types=A", "stream=c-1&types=C,E", "stream=c-1&correlation=order&types=D"] {
+            for query in [
+                "category=c&types=A",
+                "stream=c-1&types=C,E",
+                "stream=c-1&correlation=order&types=D",
+            ] {
                 subscribers.push(face.subscribe(query).await);
             }
         }
@@ -248,7 +266,11 @@ async fn options_choose_what_is_told_of_history_and_of_what_comes_alike() {
     }
     // Of a stream and a category alike: the second message counts, too, since `order` is its own category.
     for query in ["stream=c-1&correlation=order", "category=c&correlation=order"] {
-        assert_eq!(face.subscribe(query).await.globals(6).await, [1, 2, 4, 6, 7, 9], "{query}");
+        assert_eq!(
+            face.subscribe(query).await.globals(6).await,
+            [1, 2, 4, 6, 7, 9],
+            "{query}"
+        );
     }
     let mut coalesced = face.subscribe("all=true&catchup=true&coalesce=true").await;
     assert_eq!(coalesced.globals(2).await, [9, 10], "the newest of each stream");
@@ -263,7 +285,8 @@ async fn a_large_message_comes_in_several_chunks_and_a_poke_always_in_one() {
     let long = "ä".repeat(500);
     let texts = ["x".repeat(10), "x".repeat(40_000), "x".repeat(300_000)];
     for text in &texts {
-        face.call(json!(["stream.write", format!("{long}-1"), {"type": "t", "data": {"text": text}}])).await;
+        face.call(json!(["stream.write", format!("{long}-1"), {"type": "t", "data": {"text": text}}]))
+            .await;
     }
     let mut pokes = face.subscribe("all=true&catchup=true").await;
     for (global, position) in (1..=3).zip(0..) {
@@ -282,7 +305,10 @@ async fn a_large_message_comes_in_several_chunks_and_a_poke_always_in_one() {
             assert_eq!(chunks, event.len().div_ceil(16 << 10));
             let start = format!("event: message\nid: {global}\ndata: ");
             let row: Value = serde_json::from_str(event.strip_prefix(&start).unwrap().trim_end()).unwrap();
-            assert_eq!((row.as_array().unwrap().len(), row[5]["text"].as_str()), (8, Some(text.as_str())));
+            assert_eq!(
+                (row.as_array().unwrap().len(), row[5]["text"].as_str()),
+                (8, Some(text.as_str()))
+            );
         }
     }
 }
@@ -341,7 +367,8 @@ async fn what_is_imported_is_told_like_what_is_written() {
     let header = format!("authorization: Bearer {TOKEN}\r\n");
     face.send("POST", "/import", &header, lines.as_bytes()).await;
     assert_eq!(pokes.globals(3).await, [100, 200, 300]);
-    face.send("POST", "/import", &header, record("i-1", 15, 150).as_bytes()).await;
+    face.send("POST", "/import", &header, record("i-1", 15, 150).as_bytes())
+        .await;
     let global = face.write("i-1").await;
     assert_eq!(pokes.global().await, global, "nothing below its place");
 }
@@ -354,7 +381,10 @@ async fn a_wrong_address_is_told_as_plain_text_and_a_wrong_token_as_json() {
     assert_eq!((answer.status, answer.text.as_str()), (400, "Invalid size parameter"));
     assert_eq!(answer.headers["content-type"], "text/plain; charset=utf-8");
     let answer = face.send("GET", "/subscribe", "", b"").await;
-    assert_eq!((answer.status, answer.headers["content-type"].as_str()), (401, "application/json"));
+    assert_eq!(
+        (answer.status, answer.headers["content-type"].as_str()),
+        (401, "application/json")
+    );
     let answer = face.send("POST", "/subscribe?all=true", &header, b"").await;
     assert_eq!(answer.status, 405);
 }
@@ -385,9 +415,15 @@ async fn in_test_mode_a_namespace_that_is_not_there_is_told() {
     let nobody = format!("/subscribe?all=true&token=ns_eA_{}", "0".repeat(64));
     let answer = face.send("GET", &nobody, "", b"").await;
     assert_eq!(answer.status, 404, "{answer:?}");
-    assert!(answer.text.contains("\"NAMESPACE_NOT_FOUND\",\"message\":\"Namespace 'x' not found\""));
+    assert!(
+        answer
+            .text
+            .contains("\"NAMESPACE_NOT_FOUND\",\"message\":\"Namespace 'x' not found\"")
+    );
     // Everybody else is `default`, and stays for as long as it is there.
     let mut client = Client::connect(&face.address).await;
-    client.write(b"GET /subscribe?all=true&token=nonsense HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    client
+        .write(b"GET /subscribe?all=true&token=nonsense HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await;
     assert_eq!(client.head().await.0, 200);
 }
