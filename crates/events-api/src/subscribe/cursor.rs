@@ -29,7 +29,7 @@ const POKES: usize = 100;
 /// Where only the newest of each stream goes out, more are looked at.
 const COALESCED: usize = 1000;
 /// Whole messages read at once: at first, and at most while they are small.
-const MESSAGES: usize = 4;
+const MESSAGES: usize = 1;
 const MESSAGES_MAX: usize = 64;
 const MESSAGES_BYTES: usize = 64 << 10;
 /// A longer event goes out in several chunks.
@@ -342,4 +342,23 @@ fn newest<T: Copy>(items: &mut Vec<T>, stream: impl Fn(&T) -> &str) {
     drop(seen);
     // From the front again.
     items.retain(|_| keep.pop().unwrap_or(true));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_newest_of_each_stream_stays_in_its_place(streams in proptest::collection::vec("[a-d]", 0..40)) {
+            let all: Vec<(usize, &str)> = streams.iter().map(String::as_str).enumerate().collect();
+            let mut kept = all.clone();
+            newest(&mut kept, |(_, stream)| stream);
+            let is_last = |(at, stream): &(usize, &str)| !all[at + 1..].iter().any(|(_, later)| later == stream);
+            let expected: Vec<_> = all.iter().copied().filter(is_last).collect();
+            prop_assert_eq!(kept, expected);
+        }
+    }
 }

@@ -350,12 +350,19 @@ impl Seat {
             return Found::Stored;
         }
         let first = topic.items.partition_point(|item| item.global <= covered);
-        let items = topic.items.range(first..).take(max);
-        // Of a message that is not here as a whole the store has it.
-        let there: Vec<_> = items
-            .take_while(|item| !self.whole || item.message.is_some())
-            .cloned()
-            .collect();
+        let (mut there, mut bytes) = (Vec::new(), 0);
+        for item in topic.items.range(first..).take(max) {
+            if self.whole {
+                // Of a message that is not here as a whole the store has it; and what waits for a slow client stays small,
+                // whatever is kept for all.
+                let Some(message) = &item.message else { break };
+                bytes += message.len();
+                if bytes > KEPT_MESSAGE_MAX && !there.is_empty() {
+                    break;
+                }
+            }
+            there.push(item.clone());
+        }
         match (there.is_empty(), first < topic.items.len()) {
             (false, _) => Found::Items(there),
             (true, true) => Found::Stored,
