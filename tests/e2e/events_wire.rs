@@ -392,7 +392,7 @@ fn the_envelope_is_checked_in_its_order() {
     let nested = format!("{}{}", "[".repeat(10_001), "]".repeat(10_001));
     let table: [(&str, bool, &[u8], u16, &str, &str); 14] = [
         ("GET", false, b"", 401, "AUTH_REQUIRED", "Authorization header required"),
-        ("GET", true, b"{", 405, "INVALID_REQUEST", "Only POST method allowed"),
+        ("GET", true, b"", 405, "INVALID_REQUEST", "Only POST method allowed"),
         ("POST", true, b"", 400, "INVALID_REQUEST", "Malformed JSON request"),
         ("POST", true, b"[", 400, "INVALID_REQUEST", "Malformed JSON request"),
         ("POST", true, b"{}", 400, "INVALID_REQUEST", "Malformed JSON request"),

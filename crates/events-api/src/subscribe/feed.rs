@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use thalweg_events::event::EventRef;
 use thalweg_events::{CategoryRead, Direction, Namespace, Result, Stored, Visible, names};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -40,17 +41,17 @@ pub(super) struct Item {
 }
 
 impl Item {
-    pub fn new(stored: &Stored, with_message: bool) -> Item {
-        let event = stored.event();
+    /// `event` is what is stored, looked at once.
+    pub fn new(stored: &Stored, event: &EventRef<'_>, with_message: bool) -> Item {
         let small = with_message && stored.bytes() <= KEPT_MESSAGE_MAX;
         Item {
             global: event.global,
             position: event.position,
             stream: event.stream.into(),
             kind: event.kind.into(),
-            correlation: frame::correlation(&event),
+            correlation: frame::correlation(event),
             group: names::group_hash(event.stream),
-            poke: frame::poke(&event),
+            poke: frame::poke(event),
             message: small.then(|| frame::message(stored)),
         }
     }
@@ -284,9 +285,9 @@ impl Feed {
         state.pages += 1;
         let page = state.pages;
         for stored in events {
-            let mut item = None;
-            for topic in state.of_stream(stored.event().stream) {
-                let item = item.get_or_insert_with(|| Arc::new(Item::new(stored, whole)));
+            let (event, mut item) = (stored.event(), None);
+            for topic in state.of_stream(event.stream) {
+                let item = item.get_or_insert_with(|| Arc::new(Item::new(stored, &event, whole)));
                 topic.items.push_back(item.clone());
                 if topic.page != page {
                     topic.page = page;
