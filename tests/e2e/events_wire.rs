@@ -481,7 +481,7 @@ fn the_envelope_is_checked_in_its_order() {
 
 #[test]
 fn every_limit_is_told_with_its_number() {
-    let events = Events::in_memory();
+    let events = Events::on_disk();
     let message = json!({"type": "t", "data": {}});
     let many: Vec<Value> = (0..1001)
         .map(|n| json!({"stream": format!("s-{n}"), "messages": [message]}))
@@ -531,7 +531,7 @@ fn every_limit_is_told_with_its_number() {
 
     let mut stream = TcpStream::connect(&events.address).unwrap();
     let head = format!(
-        "POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        "POST /rpc HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n",
         (100 << 20) + 1
     );
     stream.write_all(head.as_bytes()).unwrap();

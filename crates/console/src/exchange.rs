@@ -25,6 +25,9 @@ const ANSWERING: u8 = 2;
 #[derive(Debug, Default)]
 pub struct Exchange {
     stage: AtomicU8,
+    /// Bytes came since the service answered last, so what is written now it has not said. The stage does not tell: a short
+    /// answer ends when it is encoded, before it is written.
+    unanswered: AtomicBool,
     /// The answer is a stream of events, which a client may leave alone for longer.
     pushing: AtomicBool,
 }
@@ -32,6 +35,7 @@ pub struct Exchange {
 impl Exchange {
     /// Bytes came.
     pub fn came(&self) {
+        self.unanswered.store(true, Relaxed);
         let _ = self.stage.compare_exchange(WAITING, RECEIVING, Relaxed, Relaxed);
     }
 
@@ -40,9 +44,9 @@ impl Exchange {
         self.stage.load(Relaxed) == RECEIVING
     }
 
-    /// What is written now comes from the service.
-    pub fn is_answering(&self) -> bool {
-        self.stage.load(Relaxed) == ANSWERING
+    /// What is written now does not come from the service.
+    pub fn is_unanswered(&self) -> bool {
+        self.unanswered.load(Relaxed)
     }
 
     pub fn is_pushing(&self) -> bool {
@@ -58,6 +62,7 @@ impl Exchange {
         let kind = response.headers().get(header::CONTENT_TYPE);
         let is_push = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         self.stage.store(ANSWERING, Relaxed);
+        self.unanswered.store(false, Relaxed);
         self.pushing.store(is_push, Relaxed);
         response.map(|inner| Body::new(Answer { inner, exchange: self }))
     }
@@ -154,13 +159,15 @@ mod tests {
         let body = Incoming::new(Body::from("x"), exchange.clone());
         assert!(exchange.is_receiving(), "the body is missing");
         drop(body);
-        assert!(!exchange.is_receiving() && exchange.is_answering());
+        assert!(!exchange.is_receiving() && exchange.is_unanswered());
         let response = exchange.clone().answer(Response::new(Body::empty()));
         exchange.came();
         assert!(!exchange.is_receiving(), "the answer is first");
+        let response = exchange.clone().answer(response);
         drop(response);
+        assert!(!exchange.is_unanswered(), "it may not have been written yet");
         exchange.came();
-        assert!(exchange.is_receiving(), "the next one");
+        assert!(exchange.is_receiving() && exchange.is_unanswered(), "the next one");
     }
 
     #[test]
@@ -168,7 +175,7 @@ mod tests {
         let exchange = Arc::new(Exchange::default());
         exchange.came();
         let _body = Incoming::new(Body::empty(), exchange.clone());
-        assert!(exchange.is_answering());
+        assert!(!exchange.is_receiving());
     }
 
     #[test]

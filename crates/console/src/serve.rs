@@ -293,14 +293,26 @@ impl Server {
         let io = TokioIo::new(Transport::new(stream, first, patience, exchange.clone()).refusing(refuse));
         let router = TowerToHyperService::new(self.router.clone());
         let server = self.manners.server.clone();
+        // What is read at once with the end of a head is not looked at for its size, so that of the whole is.
+        let (refusal, head_bytes_max) = (self.manners.refusal, self.limits.header_bytes_max);
         match protocol {
             Protocol::Http1 => {
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (exchange, server) = (exchange.clone(), server.clone());
+                    let refused = refusal.filter(|_| head_bytes(&request) > head_bytes_max);
                     let mut request = request.map(|body| exchange::Incoming::new(body, exchange.clone()));
                     request.extensions_mut().insert(Peer(peer));
-                    let answer = router.call(request);
-                    async move { Ok::<_, Infallible>(exchange.answer(signed(answer.await?, server))) }
+                    let answer = match refused {
+                        Some(refusal) => Err(head_too_large(refusal)),
+                        None => Ok(router.call(request)),
+                    };
+                    async move {
+                        let response = match answer {
+                            Ok(answer) => answer.await?,
+                            Err(refused) => refused,
+                        };
+                        Ok::<_, Infallible>(exchange.answer(signed(response, server)))
+                    }
                 });
                 self.http1(io, service).await
             }
@@ -361,6 +373,26 @@ impl Server {
             }
         }
     }
+}
+
+/// As they came, but for white space.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let headers = request.headers().iter();
+    let headers: usize = headers
+        .map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len())
+        .sum();
+    let uri = request.uri().path_and_query().map_or(1, |path| path.as_str().len());
+    request.method().as_str().len() + uri + "  HTTP/1.1\r\n\r\n".len() + headers
+}
+
+fn head_too_large(refusal: fn(StatusCode) -> String) -> Response<Body> {
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let mut response = Response::new(Body::from(refusal(status)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn signed(mut response: Response<Body>, server: Option<HeaderValue>) -> Response<Body> {

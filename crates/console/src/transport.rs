@@ -134,7 +134,7 @@ impl<S> Transport<S> {
         if self.refusal.is_some() {
             return true;
         }
-        if self.exchange.is_answering() {
+        if !self.exchange.is_unanswered() {
             return false;
         }
         let (Some(refuse), Some(status)) = (&self.refuse, bytes.strip_prefix(b"HTTP/1.1 ")) else {
@@ -330,9 +330,13 @@ mod tests {
         let own: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n";
         for answering in [false, true] {
             let exchange = Arc::new(Exchange::default());
+            exchange.came();
             if answering {
-                let response = axum::http::Response::new(axum::body::Body::empty());
-                std::mem::forget(exchange.clone().answer(response));
+                drop(
+                    exchange
+                        .clone()
+                        .answer(axum::http::Response::new(axum::body::Body::empty())),
+                );
             }
             let (server, mut client) = tokio::io::duplex(8);
             let transport = Transport::new(server, Bytes::new(), patience(Duration::MAX), exchange);

@@ -59,8 +59,8 @@ struct Watched {
 fn in_memory() -> EmbeddedLog {
     let settings = LogOptions {
         folder: "memory".to_owned(),
-        file_bytes: 16 << 20,
-        first_file_bytes: 16 << 20,
+        file_bytes: 64 << 20,
+        first_file_bytes: 64 << 20,
         spare: 1,
         files_max: usize::MAX,
         min_free_bytes: Some(0),
