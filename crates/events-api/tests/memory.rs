@@ -84,7 +84,6 @@ async fn ten_thousand_idle_subscribers_take_little_each() {
         open.push(body);
     }
     let each = (HELD.load(Relaxed) - before) / SUBSCRIBERS;
-    println!("{each} bytes each");
     assert!(
         each < 8 << 10,
         "{each} bytes each; half of what a connection may take is for its buffers"
