@@ -390,7 +390,9 @@ fn the_envelope_is_checked_in_its_order() {
     let events = Events::on_disk();
     let bearer = format!("Bearer {TOKEN}");
     let nested = format!("{}{}", "[".repeat(10_001), "]".repeat(10_001));
-    let table: [(&str, bool, &[u8], u16, &str, &str); 14] = [
+    /// Method, whether with a token, body; status, code, message.
+    type Row<'a> = (&'a str, bool, &'a [u8], u16, &'a str, &'a str);
+    let table: [Row<'_>; 14] = [
         ("GET", false, b"", 401, "AUTH_REQUIRED", "Authorization header required"),
         ("GET", true, b"", 405, "INVALID_REQUEST", "Only POST method allowed"),
         ("POST", true, b"", 400, "INVALID_REQUEST", "Malformed JSON request"),
