@@ -12,29 +12,29 @@ use tempfile::TempDir;
 use thalweg_tests::{Api, Process, eventually, thalweg};
 
 /// Of `default`, for servers that ask for one.
-const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
+pub(crate) const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
 
-struct Events {
-    process: Process,
-    address: String,
-    api: Api,
-    folder: TempDir,
+pub(crate) struct Events {
+    pub process: Process,
+    pub address: String,
+    pub api: Api,
+    pub folder: TempDir,
 }
 
 impl Events {
     /// Keeps nothing, and lets everybody do everything.
-    fn in_memory() -> Events {
+    pub fn in_memory() -> Events {
         Events::start_in(tempfile::tempdir().unwrap(), &["--test-mode"])
     }
 
-    fn on_disk() -> Events {
+    pub fn on_disk() -> Events {
         Events::start_in(
             tempfile::tempdir().unwrap(),
             &["--data-dir", "data", "--token", TOKEN, "--min-free", "0"],
         )
     }
 
-    fn start_in(folder: TempDir, flags: &[&str]) -> Events {
+    pub fn start_in(folder: TempDir, flags: &[&str]) -> Events {
         let mut command = Command::new(thalweg::binary());
         command
             .args(["events", "serve", "--port", "0"])
@@ -60,14 +60,14 @@ impl Events {
         }
     }
 
-    fn again(mut self) -> Events {
+    pub fn again(mut self) -> Events {
         self.process.kill().unwrap();
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
         Events::start_in(folder, &["--data-dir", "data", "--token", TOKEN, "--min-free", "0"])
     }
 
     /// Status and text, without the newline at its end.
-    fn rpc(&self, call: &str) -> (u16, String) {
+    pub fn rpc(&self, call: &str) -> (u16, String) {
         let answer = self
             .api
             .send("POST", "/rpc", &[("authorization", &format!("Bearer {TOKEN}"))], call);
@@ -79,14 +79,14 @@ impl Events {
         (answer.status, text)
     }
 
-    fn call(&self, call: Value) -> Value {
+    pub fn call(&self, call: Value) -> Value {
         let (status, text) = self.rpc(&call.to_string());
         assert_eq!(status, 200, "{call}: {text}");
         serde_json::from_str(&text).unwrap()
     }
 
     /// The code of what is wrong, and the message.
-    fn refusal(&self, call: &str) -> (u16, String, String) {
+    pub fn refusal(&self, call: &str) -> (u16, String, String) {
         let (status, text) = self.rpc(call);
         let json: Value = serde_json::from_str(&text).unwrap();
         let of = |name: &str| json["error"][name].as_str().unwrap_or_default().to_owned();
@@ -95,10 +95,10 @@ impl Events {
 }
 
 /// What `/subscribe` sends, piece by piece.
-struct Pokes(BufReader<TcpStream>);
+pub(crate) struct Pokes(pub BufReader<TcpStream>);
 
 impl Pokes {
-    fn open(events: &Events, query: &str) -> Pokes {
+    pub fn open(events: &Events, query: &str) -> Pokes {
         let mut stream = TcpStream::connect(&events.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         write!(
@@ -117,7 +117,7 @@ impl Pokes {
         pokes
     }
 
-    fn chunk(&mut self) -> String {
+    pub fn chunk(&mut self) -> String {
         let mut size = String::new();
         self.0.read_line(&mut size).unwrap();
         let len = usize::from_str_radix(size.trim(), 16).unwrap();
@@ -128,7 +128,7 @@ impl Pokes {
     }
 }
 
-fn poke(stream: &str, position: u64, global: u64) -> String {
+pub(crate) fn poke(stream: &str, position: u64, global: u64) -> String {
     format!(
         "event: poke\nid: {global}\ndata: {{\"stream\":\"{stream}\",\"position\":{position},\"globalPosition\":{global}}}\n\n"
     )

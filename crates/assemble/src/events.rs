@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use thalweg_console::{Console, Limits, Running};
+use thalweg_console::{Console, Limits, Manners, Running};
 use thalweg_events::{
     DEFAULT, EmbeddedStore, EventsError, EventsOptions, NewNamespace, NewToken, Scopes, Store, Token, new_token,
 };
-use thalweg_events_api::{EventsApiOptions, Server};
+use thalweg_events_api::{EventsApiOptions, Server, refusal};
 use thalweg_log::disk::Ram;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
@@ -43,6 +43,7 @@ pub struct ServeEvents {
 
 /// While it runs.
 pub struct EventsServer {
+    server: Arc<Server>,
     listeners: Vec<Running>,
     log: Kept,
     /// Of the namespace `default`, if it was made now.
@@ -57,8 +58,13 @@ enum Kept {
 
 /// Connections at most, if the system allows so many files.
 const CONNECTIONS_MAX: usize = 65_536;
-/// What running requests may take when the server stops.
+/// What running requests may take when the server stops, once all that was being stored is.
 const STOP_GRACE: Duration = Duration::from_millis(50);
+/// So long what is being stored is waited for.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+/// A client that sends nothing of what it has begun, or takes nothing of what it gets, or asks for nothing.
+const REQUEST_STALL: Duration = Duration::from_secs(30);
+const IDLE_MAX: Duration = Duration::from_secs(120);
 /// In memory: small files, because none of them is ever recycled while its messages are there.
 const RAM_FILE: u64 = 16 << 20;
 
@@ -69,6 +75,18 @@ impl EventsServer {
         let test_mode = options.data_dir.is_none();
         let listeners = bind(options.port, test_mode && !options.insecure).await?;
         let address = listeners.first().context("no listener")?.local_addr()?;
+        // It answers from here on that it lives, and that the store is being recovered.
+        let metrics = Arc::new(Metrics::new(false));
+        register_process_metrics(&metrics);
+        let server = Server::starting(api_options(options, test_mode), metrics.clone());
+        let manners = Manners {
+            server: format!("Thalweg/{}", env!("CARGO_PKG_VERSION")).parse().ok(),
+            refusal: Some(refusal),
+        };
+        let listeners = Console::serve(listeners, &server.router(), limits(), &manners, &metrics)?;
+        if let Some(first) = listeners.first() {
+            server.count_connections(first.connections());
+        }
         let (log, kept) = match &options.data_dir {
             None => {
                 let log = Arc::new(in_memory(options)?);
@@ -96,23 +114,9 @@ impl EventsServer {
             %address,
             "the event store is open"
         );
-        let api = EventsApiOptions {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            test_mode,
-            open_admin: options.open_admin,
-            message_bytes_max: options.message_bytes_max,
-        };
-        let metrics = Arc::new(Metrics::new(false));
-        let server = Server::new(store, api, metrics.clone());
-        let limits = Limits {
-            connections_max: CONNECTIONS_MAX,
-            header_timeout: Duration::from_secs(120),
-            stop_grace: STOP_GRACE,
-            ..Limits::default()
-        };
-        register_process_metrics(&metrics);
-        let listeners = Console::serve(listeners, &server.router(), limits, &metrics)?;
+        server.open(store);
         Ok(EventsServer {
+            server,
             listeners,
             log: kept,
             new_token,
@@ -120,16 +124,40 @@ impl EventsServer {
         })
     }
 
-    /// Answers what is being committed, and closes.
+    /// Ends subscriptions, answers what is being committed, refuses the rest, and closes. All listeners at the same time.
     pub async fn stop(self) {
-        for listener in self.listeners {
-            listener.stop().await;
-        }
+        self.server.stop();
+        self.listeners.iter().for_each(Running::close);
+        let _ = tokio::time::timeout(SETTLE_MAX, self.server.settled()).await;
+        futures::future::join_all(self.listeners.into_iter().map(Running::stop)).await;
         let close = move || match self.log {
             Kept::InMemory(log) => log.close(),
             Kept::OnDisk(log, _held) => log.close(),
         };
         let _ = tokio::task::spawn_blocking(close).await;
+    }
+}
+
+fn api_options(options: &ServeEvents, test_mode: bool) -> EventsApiOptions {
+    EventsApiOptions {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        test_mode,
+        open_admin: options.open_admin,
+        message_bytes_max: options.message_bytes_max,
+        memory_bytes: usize::try_from(options.memory / 4).unwrap_or(usize::MAX),
+        ..EventsApiOptions::default()
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        connections_max: CONNECTIONS_MAX,
+        header_timeout: IDLE_MAX,
+        request_stall_max: Some(REQUEST_STALL),
+        write_stall_max: IDLE_MAX,
+        http2_in_clear: false,
+        stop_grace: STOP_GRACE,
+        ..Limits::default()
     }
 }
 

@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod debug;
 mod error;
+mod exchange;
 mod guard;
 mod health;
 mod history;
@@ -32,7 +33,7 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard};
 use tokio::net::TcpListener;
 
 pub use error::StartError;
-pub use options::{ConfigText, ConsoleOptions, Limits};
+pub use options::{ConfigText, ConsoleOptions, Limits, Manners};
 pub use serve::Running;
 
 /// The HTTP side of a process.
@@ -60,6 +61,7 @@ impl Console {
             tls,
             router,
             limits: options.limits,
+            manners: Manners::default(),
             meters,
             state: Some(state),
         }))
@@ -71,6 +73,7 @@ impl Console {
         listeners: Vec<TcpListener>,
         router: &Router,
         limits: Limits,
+        manners: &Manners,
         metrics: &Metrics,
     ) -> io::Result<Vec<Running>> {
         let meters = serve::Meters::register(metrics);
@@ -81,6 +84,7 @@ impl Console {
                 tls: None,
                 router: router.clone(),
                 limits,
+                manners: manners.clone(),
                 meters: meters.clone(),
                 state: None,
             }))

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::http::{HeaderValue, StatusCode};
 use thalweg_config::{AuthConfig, HttpConfig};
 
 /// Filled by whoever starts the console.
@@ -52,8 +53,15 @@ pub struct Limits {
     pub body_grace: Duration,
     /// … but as many bytes give it a second back, up to `body_grace`; slower, or silent for longer, is status 408.
     pub body_bytes_per_second_min: u64,
+    /// How long a client may send nothing of a request that it has begun, head or body, before its connection is closed;
+    /// `None`: only the other limits hold. Of HTTP/1.1.
+    pub request_stall_max: Option<Duration>,
     /// How long a client may take nothing of a response that is ready for it.
     pub write_stall_max: Duration,
+    /// The same of a stream of events. Of HTTP/1.1.
+    pub push_stall_max: Duration,
+    /// Whether HTTP/2 is spoken without TLS, too.
+    pub http2_in_clear: bool,
     pub tls_handshake_timeout: Duration,
     /// Requests at the same time on one HTTP/2 connection.
     pub http2_streams_max: u32,
@@ -70,10 +78,22 @@ impl Default for Limits {
             body_bytes_max: 32 << 20,
             body_grace: Duration::from_secs(20),
             body_bytes_per_second_min: 8 << 10,
+            request_stall_max: None,
             write_stall_max: Duration::from_secs(60),
+            push_stall_max: Duration::from_secs(5 * 60),
+            http2_in_clear: true,
             tls_handshake_timeout: Duration::from_secs(10),
             http2_streams_max: 128,
             stop_grace: Duration::from_secs(5),
         }
     }
+}
+
+/// What a listener says by itself, where a component answers for all paths.
+#[derive(Clone, Debug, Default)]
+pub struct Manners {
+    /// The header `Server` of every answer.
+    pub server: Option<HeaderValue>,
+    /// JSON in place of a sentence for what is refused before any path sees it.
+    pub refusal: Option<fn(StatusCode) -> String>,
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::Response;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
@@ -27,11 +28,12 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::exchange::{self, Exchange};
 use crate::guard::Peer;
 use crate::status::State;
 use crate::tls::Tls;
-use crate::transport::{Protocol, Transport, detect};
-use crate::{Limits, history, listen};
+use crate::transport::{Patience, Protocol, Refuse, Transport, detect};
+use crate::{Limits, Manners, history, listen};
 
 /// Clients beyond the limit that are told so; more than these are closed without a word.
 const REFUSALS_MAX: usize = 64;
@@ -46,6 +48,7 @@ pub struct Running {
     cut: DropGuard,
     tasks: TaskTracker,
     stop_grace: Duration,
+    connections: IntGauge,
 }
 
 /// Everything that accepting needs.
@@ -55,6 +58,7 @@ pub struct Listener {
     pub tls: Option<Tls>,
     pub router: Router,
     pub limits: Limits,
+    pub manners: Manners,
     pub meters: Meters,
     /// Whose past is recorded while it serves.
     pub state: Option<Arc<State>>,
@@ -65,10 +69,17 @@ impl Running {
         let (stop, cut, tasks) = (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
         let (address, tls) = (listener.address, listener.tls.is_some());
         let stop_grace = listener.limits.stop_grace;
+        let connections = listener.meters.connections.clone();
+        let refuse = listener
+            .manners
+            .refusal
+            .map(|refusal| refuser(refusal, &listener.manners));
         let server = Arc::new(Server {
             tls: listener.tls,
             router: listener.router,
             limits: listener.limits,
+            manners: listener.manners,
+            refuse,
             meters: listener.meters,
             stop: stop.clone(),
             cut: cut.clone(),
@@ -94,6 +105,7 @@ impl Running {
             cut: cut.drop_guard(),
             tasks,
             stop_grace,
+            connections,
         }
     }
 
@@ -105,6 +117,17 @@ impl Running {
     /// Where a browser on this machine finds the status page.
     pub fn url(&self) -> String {
         listen::local_url(self.address, self.tls)
+    }
+
+    /// Open connections of all listeners that were begun together.
+    pub fn connections(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let connections = self.connections.clone();
+        move || u64::try_from(connections.get()).unwrap_or(0)
+    }
+
+    /// Accepts nothing more and closes connections when their request is answered; returns at once.
+    pub fn close(&self) {
+        self.stop.cancel();
     }
 
     /// Accepts nothing more, lets running requests finish within `stop_grace`, and returns when nothing runs.
@@ -147,6 +170,9 @@ struct Server {
     tls: Option<Tls>,
     router: Router,
     limits: Limits,
+    manners: Manners,
+    /// Makes the answers that the protocol would give by itself.
+    refuse: Option<Refuse>,
     meters: Meters,
     stop: CancellationToken,
     /// Ends connections that did not end by themselves.
@@ -207,11 +233,14 @@ impl Server {
         }
         if let Ok(permit) = self.refusals.clone().try_acquire_owned() {
             let text = format!("{connections_max} connections are open already, which is the limit; try again later\n");
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            let own = self.refuse.as_ref().map(|refuse| refuse(status));
+            let answer = own.unwrap_or_else(|| plain(status, &text));
             let encrypted = self.tls.is_some();
             self.tasks.spawn(async move {
                 // Without a handshake, a client of TLS could not read it.
                 if !encrypted {
-                    let _ = timeout(REFUSAL_TIME, refuse(stream, "503 Service Unavailable", &text)).await;
+                    let _ = timeout(REFUSAL_TIME, refuse(stream, &answer)).await;
                 }
                 drop(permit);
             });
@@ -228,7 +257,7 @@ impl Server {
             stream.peek(&mut first).await?;
             if first[0].is_ascii_uppercase() {
                 let text = "this port speaks HTTPS only; begin the address with https://\n";
-                refuse(stream, "400 Bad Request", text).await?;
+                refuse(stream, &plain(StatusCode::BAD_REQUEST, text)).await?;
                 return Ok(None);
             }
             tls.acceptor().accept(stream).await.map(Some)
@@ -243,22 +272,59 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let detected = tokio::select! {
-            detected = timeout(self.limits.header_timeout, detect(&mut stream)) => detected??,
-            () = self.stop.cancelled() => None,
+        let is_http1 = self.tls.is_none() && !self.limits.http2_in_clear;
+        let detected = match is_http1 {
+            true => Some((Protocol::Http1, Bytes::new())),
+            false => tokio::select! {
+                detected = timeout(self.limits.header_timeout, detect(&mut stream)) => detected??,
+                () = self.stop.cancelled() => None,
+            },
         };
         let Some((protocol, first)) = detected else {
             return Ok(());
         };
-        let io = TokioIo::new(Transport::new(stream, first, self.limits.write_stall_max));
+        let patience = Patience {
+            write_stall_max: self.limits.write_stall_max,
+            push_stall_max: self.limits.push_stall_max,
+            request_stall_max: self.limits.request_stall_max.filter(|_| protocol == Protocol::Http1),
+        };
+        let exchange = Arc::new(Exchange::default());
+        let refuse = self.refuse.clone().filter(|_| protocol == Protocol::Http1);
+        let io = TokioIo::new(Transport::new(stream, first, patience, exchange.clone()).refusing(refuse));
         let router = TowerToHyperService::new(self.router.clone());
-        let service = service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(Peer(peer));
-            router.call(request)
-        });
+        let server = self.manners.server.clone();
+        // What is read at once with the end of a head is not looked at for its size, so that of the whole is.
+        let (refusal, head_bytes_max) = (self.manners.refusal, self.limits.header_bytes_max);
         match protocol {
-            Protocol::Http1 => self.http1(io, service).await,
-            Protocol::Http2 => self.http2(io, service).await,
+            Protocol::Http1 => {
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (exchange, server) = (exchange.clone(), server.clone());
+                    let refused = refusal.filter(|_| head_bytes(&request) > head_bytes_max);
+                    let mut request = request.map(|body| exchange::Incoming::new(body, exchange.clone()));
+                    request.extensions_mut().insert(Peer(peer));
+                    let answer = match refused {
+                        Some(refusal) => Err(head_too_large(refusal)),
+                        None => Ok(router.call(request)),
+                    };
+                    async move {
+                        let response = match answer {
+                            Ok(answer) => answer.await?,
+                            Err(refused) => refused,
+                        };
+                        Ok::<_, Infallible>(exchange.answer(signed(response, server)))
+                    }
+                });
+                self.http1(io, service).await
+            }
+            Protocol::Http2 => {
+                let service = service_fn(move |mut request: Request<Incoming>| {
+                    let server = server.clone();
+                    request.extensions_mut().insert(Peer(peer));
+                    let answer = router.call(request);
+                    async move { Ok::<_, Infallible>(signed(answer.await?, server)) }
+                });
+                self.http2(io, service).await
+            }
         }
         .map_err(io::Error::other)
     }
@@ -309,15 +375,67 @@ impl Server {
     }
 }
 
+/// As they came, but for white space.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let headers = request.headers().iter();
+    let headers: usize = headers
+        .map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len())
+        .sum();
+    let uri = request.uri().path_and_query().map_or(1, |path| path.as_str().len());
+    request.method().as_str().len() + uri + "  HTTP/1.1\r\n\r\n".len() + headers
+}
+
+fn head_too_large(refusal: fn(StatusCode) -> String) -> Response<Body> {
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let mut response = Response::new(Body::from(refusal(status)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+fn signed(mut response: Response<Body>, server: Option<HeaderValue>) -> Response<Body> {
+    if let Some(server) = server {
+        response.headers_mut().insert(header::SERVER, server);
+    }
+    response
+}
+
+/// Makes whole answers of the JSON that a component has for what nobody but the listener sees.
+fn refuser(refusal: fn(StatusCode) -> String, manners: &Manners) -> Refuse {
+    let server = manners.server.as_ref().and_then(|server| server.to_str().ok());
+    let server = server.map_or_else(String::new, |server| format!("server: {server}\r\n"));
+    Arc::new(move |status| {
+        // A long address is a part of the head as any other.
+        let status = match status {
+            StatusCode::URI_TOO_LONG => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            other => other,
+        };
+        let more = match status {
+            StatusCode::SERVICE_UNAVAILABLE => format!("{server}retry-after: 1\r\n"),
+            _ => server.clone(),
+        };
+        whole(status, "application/json", &more, &refusal(status))
+    })
+}
+
+fn plain(status: StatusCode, text: &str) -> Bytes {
+    whole(status, "text/plain; charset=utf-8", "retry-after: 5\r\n", text)
+}
+
+/// An answer as its bytes, after which the connection is closed.
+fn whole(status: StatusCode, kind: &str, headers: &str, text: &str) -> Bytes {
+    let len = text.len();
+    Bytes::from(format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len}\r\nconnection: close\r\n{headers}\r\n{text}"
+    ))
+}
+
 /// Answers without looking at the request. Reads on until the client has closed, because closing with bytes unread would
 /// take the answer away from it.
-async fn refuse(mut stream: TcpStream, status: &str, text: &str) -> io::Result<()> {
-    let head = format!(
-        "HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\nretry-after: 5\r\n\r\n",
-        text.len()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(text.as_bytes()).await?;
+async fn refuse(mut stream: TcpStream, answer: &[u8]) -> io::Result<()> {
+    stream.write_all(answer).await?;
     stream.shutdown().await?;
     let mut ignored = [0; 1024];
     while stream.read(&mut ignored).await? > 0 {}

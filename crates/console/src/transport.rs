@@ -1,17 +1,24 @@
-//! The bytes below HTTP: which protocol a connection speaks, and a limit on how long a client may take nothing.
+//! The bytes below HTTP: which protocol a connection speaks, limits on how long a client may take or send nothing, and the
+//! words of what is refused before there is a request.
 //!
 //! A protocol is told by its first bytes, which are then given to it as if they had not been read.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::exchange::Exchange;
+
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// So long a refused client is read on, because closing with bytes unread would take the answer away from it.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -34,22 +41,58 @@ pub async fn detect<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<(
     Ok(Some((Protocol::Http1, first.freeze())))
 }
 
-/// A stream with bytes put back in front, whose writes fail after the client took nothing for `stall_max`.
+/// How long a client may do nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Take nothing of an answer.
+    pub write_stall_max: Duration,
+    /// The same of a stream of events.
+    pub push_stall_max: Duration,
+    /// Send nothing of a begun request.
+    pub request_stall_max: Option<Duration>,
+}
+
+/// A whole answer with this status, for a request whose head cannot be taken.
+pub type Refuse = Arc<dyn Fn(StatusCode) -> Bytes + Send + Sync>;
+
+/// A stream with bytes put back in front, whose writes fail after the client took nothing for too long, and whose reads
+/// do after it left a request unfinished for too long.
 pub struct Transport<S> {
     stream: S,
     first: Bytes,
-    stall_max: Duration,
+    patience: Patience,
+    exchange: Arc<Exchange>,
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Since when nothing came of a begun request, with what wakes when it is too long.
+    silent: Option<Pin<Box<Sleep>>>,
+    refuse: Option<Refuse>,
+    /// What is not written yet of a refusal that goes out in place of the protocol's own.
+    refusal: Option<Bytes>,
+    drained_by: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Transport<S> {
-    pub fn new(stream: S, first: Bytes, stall_max: Duration) -> Transport<S> {
+    pub fn new(stream: S, first: Bytes, patience: Patience, exchange: Arc<Exchange>) -> Transport<S> {
+        if !first.is_empty() {
+            exchange.came();
+        }
         Transport {
             stream,
             first,
-            stall_max,
+            patience,
+            exchange,
             stalled: None,
+            silent: None,
+            refuse: None,
+            refusal: None,
+            drained_by: None,
         }
+    }
+
+    /// What the protocol refuses by itself is told in other words.
+    pub fn refusing(mut self, refuse: Option<Refuse>) -> Transport<S> {
+        self.refuse = refuse;
+        self
     }
 
     /// Passes the outcome of a write on, unless it has been pending for too long.
@@ -58,11 +101,86 @@ impl<S> Transport<S> {
             self.stalled = None;
             return outcome;
         }
-        let stall_max = self.stall_max;
+        let stall_max = match self.exchange.is_pushing() {
+            true => self.patience.push_stall_max,
+            false => self.patience.write_stall_max,
+        };
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(stall_max)));
         ready!(stalled.as_mut().poll(context));
         stalled.as_mut().reset(Instant::now() + stall_max);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
+    }
+
+    /// Nothing is there to be read: an error if that has been so for too long within a request.
+    fn watch_silence(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(stall_max) = self.patience.request_stall_max else {
+            return Poll::Pending;
+        };
+        if !self.exchange.is_receiving() {
+            self.silent = None;
+            return Poll::Pending;
+        }
+        let silent = self.silent.get_or_insert_with(|| Box::pin(sleep(stall_max)));
+        ready!(silent.as_mut().poll(context));
+        self.silent = None;
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client sends nothing of a request that it has begun",
+        )))
+    }
+
+    /// Whether what is about to be written is a refusal of the protocol's own, for which another stands in.
+    fn stands_in(&mut self, bytes: &[u8]) -> bool {
+        if self.refusal.is_some() {
+            return true;
+        }
+        if !self.exchange.is_unanswered() {
+            return false;
+        }
+        let (Some(refuse), Some(status)) = (&self.refuse, bytes.strip_prefix(b"HTTP/1.1 ")) else {
+            return false;
+        };
+        let status = status.get(..3).and_then(|digits| StatusCode::from_bytes(digits).ok());
+        let Some(status) = status.filter(StatusCode::is_client_error) else {
+            return false;
+        };
+        self.refusal = Some(refuse(status));
+        true
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Transport<S> {
+    /// Writes all of the refusal; then `whole` bytes, which it stands for, have been written.
+    fn write_refusal(&mut self, whole: usize, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        while let Some(rest) = self.refusal.as_mut().filter(|rest| rest.has_remaining()) {
+            let outcome = Pin::new(&mut self.stream).poll_write(context, rest);
+            if let Poll::Ready(Ok(written)) = &outcome {
+                rest.advance((*written).min(rest.len()));
+                if *written == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+            }
+            ready!(self.watch(outcome, context))?;
+        }
+        Poll::Ready(Ok(whole))
+    }
+}
+
+impl<S: AsyncRead + Unpin> Transport<S> {
+    /// Reads on until the client has closed, or for long enough.
+    fn drain(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let until = self.drained_by.get_or_insert_with(|| Box::pin(sleep(DRAIN_MAX)));
+        if until.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut ignored = [0; 4096];
+        loop {
+            let mut into = ReadBuf::new(&mut ignored);
+            match ready!(Pin::new(&mut self.stream).poll_read(context, &mut into)) {
+                Ok(()) if !into.filled().is_empty() => {}
+                _ => return Poll::Ready(()),
+            }
+        }
     }
 }
 
@@ -73,12 +191,24 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
             into.put_slice(&self.first.split_to(n));
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.stream).poll_read(context, into)
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, into);
+        if polled.is_pending() {
+            return self.watch_silence(context);
+        }
+        self.silent = None;
+        if into.filled().len() > before {
+            self.exchange.came();
+        }
+        polled
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Transport<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.stands_in(bytes) {
+            return self.write_refusal(bytes.len(), context);
+        }
         let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.watch(outcome, context)
     }
@@ -88,6 +218,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        let first = bytes.iter().find(|slice| !slice.is_empty());
+        if first.is_some_and(|first| self.stands_in(first)) {
+            let whole = bytes.iter().map(|slice| slice.len()).sum();
+            return self.write_refusal(whole, context);
+        }
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
         self.watch(outcome, context)
     }
@@ -103,7 +238,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.watch(outcome, context)
+        let outcome = ready!(self.watch(outcome, context));
+        if self.refusal.is_some() && outcome.is_ok() {
+            ready!(self.drain(context));
+        }
+        Poll::Ready(outcome)
     }
 }
 
@@ -111,6 +250,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
 mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
+
+    fn patience(stall_max: Duration) -> Patience {
+        Patience {
+            write_stall_max: stall_max,
+            push_stall_max: stall_max,
+            request_stall_max: Some(stall_max),
+        }
+    }
 
     #[tokio::test]
     async fn the_protocol_is_told_by_the_first_bytes_and_they_are_not_lost() {
@@ -127,7 +274,7 @@ mod tests {
             assert_eq!(found.as_ref().map(|(protocol, _)| *protocol), expected, "{sent:?}");
             let Some((_, first)) = found else { continue };
             let mut all = Vec::new();
-            Transport::new(stream, first, Duration::MAX)
+            Transport::new(stream, first, patience(Duration::MAX), Arc::default())
                 .read_to_end(&mut all)
                 .await
                 .unwrap();
@@ -138,8 +285,75 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_takes_nothing_is_given_up() {
         let (server, _client) = tokio::io::duplex(16);
-        let mut transport = Transport::new(server, Bytes::new(), Duration::from_millis(1));
+        let patience = patience(Duration::from_millis(1));
+        let mut transport = Transport::new(server, Bytes::new(), patience, Arc::default());
         let error = transport.write_all(&[0; 1024]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_events_may_be_left_alone_for_longer() {
+        for (kind, given_up) in [("text/event-stream", false), ("application/json", true)] {
+            let exchange = Arc::new(Exchange::default());
+            let response = axum::http::Response::builder().header("content-type", kind);
+            let _response = exchange
+                .clone()
+                .answer(response.body(axum::body::Body::empty()).unwrap());
+            let (server, _client) = tokio::io::duplex(16);
+            let patience = Patience {
+                push_stall_max: Duration::MAX,
+                ..patience(Duration::from_millis(1))
+            };
+            let mut transport = Transport::new(server, Bytes::new(), patience, exchange);
+            let written = tokio::time::timeout(Duration::from_millis(100), transport.write_all(&[0; 1024])).await;
+            assert_eq!(written.is_ok(), given_up, "{kind}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_a_request_unfinished_is_given_up_and_an_idle_one_is_not() {
+        let (server, mut client) = tokio::io::duplex(1024);
+        let patience = patience(Duration::from_millis(20));
+        let mut transport = Transport::new(server, Bytes::new(), patience, Arc::default());
+        let mut read = [0; 64];
+        let idle = tokio::time::timeout(Duration::from_millis(100), transport.read(&mut read)).await;
+        assert!(idle.is_err(), "nothing has begun");
+        client.write_all(b"POST /rpc HT").await.unwrap();
+        assert_eq!(transport.read(&mut read).await.unwrap(), 12);
+        let error = transport.read(&mut read).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn what_the_protocol_refuses_is_told_in_other_words_and_what_the_service_says_is_not() {
+        let refuse: Refuse = Arc::new(|status| Bytes::from(format!("instead of {status}")));
+        let own: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n\r\n";
+        for answering in [false, true] {
+            let exchange = Arc::new(Exchange::default());
+            exchange.came();
+            if answering {
+                drop(
+                    exchange
+                        .clone()
+                        .answer(axum::http::Response::new(axum::body::Body::empty())),
+                );
+            }
+            let (server, mut client) = tokio::io::duplex(8);
+            let transport = Transport::new(server, Bytes::new(), patience(Duration::MAX), exchange);
+            let mut transport = transport.refusing(Some(refuse.clone()));
+            let written = tokio::spawn(async move {
+                transport.write_all(own).await.unwrap();
+                transport.shutdown().await.unwrap();
+            });
+            let mut told = Vec::new();
+            client.read_to_end(&mut told).await.unwrap();
+            drop(client);
+            written.await.unwrap();
+            let expected: &[u8] = match answering {
+                true => own,
+                false => b"instead of 431 Request Header Fields Too Large",
+            };
+            assert_eq!(String::from_utf8_lossy(&told), String::from_utf8_lossy(expected));
+        }
     }
 }

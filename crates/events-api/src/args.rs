@@ -11,8 +11,9 @@ use crate::problem::{Problem, Result};
 /// Messages of a page, if it is not said how many.
 const BATCH: usize = 1000;
 const BATCH_MAX: i64 = 10_000;
-const STREAM_BYTES_MAX: usize = 1024;
-const TYPE_BYTES_MAX: usize = 255;
+pub(crate) const STREAM_BYTES_MAX: usize = 1024;
+pub(crate) const TYPE_BYTES_MAX: usize = 255;
+const TYPES_MAX: usize = 255;
 
 /// Behind the name of the method.
 #[derive(Clone, Copy)]
@@ -30,7 +31,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    fn get(self, n: usize) -> Option<Json<'a>> {
+    pub fn get(self, n: usize) -> Option<Json<'a>> {
         self.0.get(n).copied()
     }
 
@@ -70,6 +71,11 @@ impl<'a> Args<'a> {
 }
 
 impl<'a> Options<'a> {
+    /// Of an object.
+    pub fn of(object: Json<'a>) -> Options<'a> {
+        Options(Some(object))
+    }
+
     pub fn get(self, name: &str) -> Option<Json<'a>> {
         self.0?.get(name)
     }
@@ -126,15 +132,26 @@ impl<'a> Options<'a> {
         }
     }
 
+    pub fn bool(self, name: &str) -> Result<bool> {
+        let Some(json) = self.get(name) else { return Ok(false) };
+        let wrong = || Problem::invalid(format!("options.{name} must be a boolean"));
+        json.bool().ok_or_else(wrong)
+    }
+
     pub fn types(self) -> Result<Vec<String>> {
         let Some(json) = self.get("types") else {
             return Ok(Vec::new());
         };
         let wrong = || Problem::invalid("options.types must be an array of strings");
-        let types = json.array().ok_or_else(wrong)?;
-        types
-            .map(|kind| kind.string().map(Cow::into_owned).ok_or_else(wrong))
-            .collect()
+        let mut types = Vec::new();
+        for kind in json.array().ok_or_else(wrong)? {
+            if types.len() == TYPES_MAX {
+                let message = format!("options.types must have at most {TYPES_MAX} entries");
+                return Err(Problem::invalid(message));
+            }
+            types.push(kind.string().ok_or_else(wrong)?.into_owned());
+        }
+        Ok(types)
     }
 
     pub fn member(self) -> Result<Option<Member>> {
@@ -142,7 +159,7 @@ impl<'a> Options<'a> {
         let Some(group) = self.object("consumerGroup")? else {
             return Ok(None);
         };
-        let group = Options(Some(group));
+        let group = Options::of(group);
         let number = group.number_named("member", "options.consumerGroup.member")?;
         let size = group.number_named("size", "options.consumerGroup.size")?;
         if number.is_some_and(|number| number < 0) {
@@ -216,13 +233,18 @@ impl<'a> Message<'a> {
 
     pub fn within(&self, bytes_max: usize, told: &str) -> Result<()> {
         name_within(&self.kind, TYPE_BYTES_MAX, &format!("{told}.type"))?;
-        let size = self.kind.len() + self.data.len() + self.metadata.map_or(0, str::len);
+        let size = self.bytes();
         match size > bytes_max {
             true => Err(Problem::invalid(format!(
                 "message size {size} exceeds the limit of {bytes_max} bytes"
             ))),
             false => Ok(()),
         }
+    }
+
+    /// Of type, data and metadata together.
+    pub fn bytes(&self) -> usize {
+        self.kind.len() + self.data.len() + self.metadata.map_or(0, str::len)
     }
 
     pub fn new_event(&self, id: Option<MessageId>) -> NewEvent<'_> {
@@ -240,11 +262,16 @@ pub(crate) fn stream_within(stream: &str) -> Result<()> {
 }
 
 fn name_within(name: &str, bytes_max: usize, told: &str) -> Result<()> {
+    match name_fault(name, bytes_max) {
+        Some(fault) => Err(Problem::invalid(format!("{told} {fault}"))),
+        None => Ok(()),
+    }
+}
+
+/// What no name may be.
+pub(crate) fn name_fault(name: &str, bytes_max: usize) -> Option<String> {
     if name.len() > bytes_max {
-        return Err(Problem::invalid(format!("{told} exceeds {bytes_max} bytes")));
+        return Some(format!("exceeds {bytes_max} bytes"));
     }
-    match name.contains('\0') {
-        true => Err(Problem::invalid(format!("{told} must not contain U+0000"))),
-        false => Ok(()),
-    }
+    name.contains('\0').then(|| "must not contain U+0000".to_owned())
 }

@@ -1,12 +1,18 @@
-//! Who asks: a token in the address or in a header names its namespace and opens it.
+//! Who asks: a token in the address or in a header names its namespace and opens it, for as long as it is valid.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, StatusCode};
-use thalweg_events::{DEFAULT, EventsError, Namespace, Scopes, Store, Token};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode};
+use thalweg_events::{DEFAULT, EventsError, Namespace, Scopes, Store, Token, time};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::problem::{Problem, Result};
+use crate::{Server, query_value};
 
 /// Whoever asks, and what for.
 pub(crate) struct Caller {
@@ -14,6 +20,10 @@ pub(crate) struct Caller {
     /// In test mode a token may name one that does not exist.
     namespace: Option<Arc<dyn Namespace>>,
     scopes: Scopes,
+    /// Ends when the token is revoked; in test mode there is none that could be.
+    valid: Option<watch::Receiver<()>>,
+    /// When the token ends by itself.
+    expires: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +40,11 @@ impl Caller {
             Need::Write => (self.scopes.write, "write"),
             Need::Admin => (self.scopes.admin, "admin"),
         };
-        match has {
-            true => Ok(()),
-            false => Err(unauthorized(format!("Token lacks scope '{name}'")).with("required", name)),
+        if has {
+            return Ok(());
         }
+        let message = format!("Token lacks scope '{name}'");
+        Err(Problem::new(StatusCode::FORBIDDEN, "AUTH_UNAUTHORIZED", message).with("required", name))
     }
 
     pub fn is_admin(&self) -> bool {
@@ -43,19 +54,47 @@ impl Caller {
     pub fn namespace(&self) -> Result<&Arc<dyn Namespace>> {
         self.namespace.as_ref().ok_or_else(|| Problem::no_namespace(&self.name))
     }
+
+    /// Returns when the token is not valid any more.
+    pub fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (valid, expires) = (self.valid.clone(), self.expires);
+        Box::pin(async move {
+            tokio::select! {
+                () = revoked(valid) => {}
+                () = expired(expires) => {}
+            }
+        })
+    }
 }
 
-fn unauthorized(message: String) -> Problem {
-    Problem::new(StatusCode::FORBIDDEN, "AUTH_UNAUTHORIZED", message)
+async fn revoked(valid: Option<watch::Receiver<()>>) {
+    match valid {
+        Some(mut valid) => while valid.changed().await.is_ok() {},
+        None => std::future::pending().await,
+    }
+}
+
+async fn expired(expires: Option<Instant>) {
+    match expires {
+        Some(expires) => tokio::time::sleep_until(expires).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Who sends this, if it is somebody, and if the path takes the method.
+pub(crate) async fn admit(server: &Server, request: &Parts, method: &Method) -> Result<Caller> {
+    server.must_go_on()?;
+    let token = query_value(request.uri.query(), "token");
+    let store = server.store()?.as_ref();
+    let caller = authenticate(store, server.options.test_mode, &request.headers, token.as_deref()).await?;
+    match request.method == *method {
+        true => Ok(caller),
+        false => Err(Problem::method(method)),
+    }
 }
 
 /// `query` is the token in the address, which wins if it is not empty.
-pub(crate) async fn authenticate(
-    store: &dyn Store,
-    test_mode: bool,
-    headers: &HeaderMap,
-    query: Option<&str>,
-) -> Result<Caller> {
+async fn authenticate(store: &dyn Store, test_mode: bool, headers: &HeaderMap, query: Option<&str>) -> Result<Caller> {
     let token = match query.filter(|token| !token.is_empty()) {
         Some(token) => parse(token),
         None => from_header(headers).and_then(parse),
@@ -65,17 +104,22 @@ pub(crate) async fn authenticate(
     }
     let token = token?;
     let grant = store.authorize(&token).await.map_err(Problem::of("get namespace"))?;
-    match grant {
-        Some(grant) => Ok(Caller {
-            name: token.namespace().to_owned(),
-            namespace: Some(grant.namespace),
-            scopes: grant.scopes,
-        }),
-        None => {
-            let problem = unauthorized("Token not authorized for namespace".to_owned());
-            Err(problem.with("namespace", token.namespace()))
-        }
-    }
+    let Some(grant) = grant else {
+        return Err(Problem::unauthorized(token.namespace()));
+    };
+    Ok(Caller {
+        name: token.namespace().to_owned(),
+        namespace: Some(grant.namespace),
+        scopes: grant.scopes,
+        valid: Some(grant.valid),
+        expires: grant.expires_at.and_then(instant),
+    })
+}
+
+/// `None` for a time that is too far away to be waited for.
+fn instant(time: i64) -> Option<Instant> {
+    let left = time.saturating_sub(time::now()).max(0).unsigned_abs();
+    Instant::now().checked_add(Duration::from_micros(left))
 }
 
 async fn as_anyone(store: &dyn Store, name: &str) -> Result<Caller> {
@@ -88,6 +132,8 @@ async fn as_anyone(store: &dyn Store, name: &str) -> Result<Caller> {
         name: name.to_owned(),
         namespace,
         scopes: Scopes::ALL,
+        valid: None,
+        expires: None,
     })
 }
 
@@ -103,10 +149,67 @@ fn from_header(headers: &HeaderMap) -> Result<&str> {
     let Some(header) = headers.get(AUTHORIZATION) else {
         return Err(required("Authorization header required"));
     };
-    let bearer = header.to_str().ok().and_then(|header| header.strip_prefix("Bearer "));
-    match bearer {
+    let bearer = header.to_str().ok().and_then(|header| header.strip_prefix("Bearer"));
+    // The space behind the scheme is not sent, or is taken away, where there is no token.
+    match bearer.and_then(|rest| {
+        if rest.is_empty() {
+            Some("")
+        } else {
+            rest.strip_prefix(' ')
+        }
+    }) {
         None => Err(required("Authorization header must use Bearer scheme")),
         Some("") => Err(required("Token required")),
         Some(token) => Ok(token),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_header_without_a_token_is_told_what_it_lacks() {
+        for (value, message) in [
+            (None, Err("Authorization header required")),
+            (Some("Basic x"), Err("Authorization header must use Bearer scheme")),
+            (Some("bearer x"), Err("Authorization header must use Bearer scheme")),
+            (Some("Bearerx"), Err("Authorization header must use Bearer scheme")),
+            (Some(""), Err("Authorization header must use Bearer scheme")),
+            (Some("Bearer"), Err("Token required")),
+            (Some("Bearer "), Err("Token required")),
+            (Some("Bearer x"), Ok("x")),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(value) = value {
+                headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
+            }
+            let found = from_header(&headers).map_err(|problem| problem.message);
+            assert_eq!(found, message.map_err(str::to_owned), "{value:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_ends_when_it_is_revoked_or_when_its_time_is_over() {
+        let caller = |valid, expires| Caller {
+            name: String::new(),
+            namespace: None,
+            scopes: Scopes::ALL,
+            valid,
+            expires,
+        };
+        let (sender, valid) = watch::channel(());
+        let mut ended = caller(Some(valid), None).ended();
+        assert!(futures::poll!(ended.as_mut()).is_pending());
+        sender.send_replace(());
+        assert!(futures::poll!(ended.as_mut()).is_pending(), "a change is no end");
+        drop(sender);
+        ended.await;
+        caller(None, instant(time::now() + 1000)).ended().await;
+        caller(None, instant(0)).ended().await;
+        assert!(futures::poll!(caller(None, instant(i64::MAX)).ended()).is_pending());
+        assert!(futures::poll!(caller(None, None).ended()).is_pending());
     }
 }

@@ -1,32 +1,39 @@
-//! `POST /import`: messages with their places, a line each, and how far it is while they still come.
+//! `POST /import`: messages with their places, a line each, and how far it is while they still come. Batches are stored as
+//! they are full, so an import takes the same memory however long it is; only the newest progress is told, so a client that
+//! does not read holds nothing up.
+
+mod lines;
+mod record;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::{Body, BodyDataStream};
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode};
-use bytes::{Bytes, BytesMut};
-use futures::{StreamExt as _, stream};
-use thalweg_events::json::{self, Json, Kind};
-use thalweg_events::{EventsError, Import, MessageId, Namespace, time};
+use bytes::Bytes;
+use futures::stream;
+use thalweg_events::{EventsError, Import, Namespace};
 use tokio::sync::watch;
 
-use crate::auth::{Need, authenticate};
+use crate::auth::{Need, admit};
+use crate::body::drain;
 use crate::problem::{Problem, Result};
 use crate::write::{number, text};
 use crate::{Server, query_value};
+use lines::Lines;
+use record::{bytes_of, record};
 
 /// A batch ends at each multiple of so many records, or with so many bytes.
 const BATCH: u64 = 1000;
 const BATCH_BYTES: usize = 24 << 20;
 /// A line may have this beyond the largest message.
 const LINE_MORE: usize = 1 << 20;
-const ID_BYTES_MAX: usize = 255;
 
 /// What ends an import before its end.
+#[derive(Debug, PartialEq, Eq)]
 struct Failed {
     code: &'static str,
     message: String,
@@ -46,56 +53,35 @@ struct Progress {
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
     match begin(&server, request).await {
         Ok(response) => response,
-        Err(problem) => problem.answer(),
+        Err(problem) => server.refuse(&problem),
     }
 }
 
 async fn begin(server: &Arc<Server>, request: Request) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
-    let token = query_value(parts.uri.query(), "token");
-    let store = server.store.as_ref();
-    let caller = authenticate(store, server.options.test_mode, &parts.headers, token.as_deref()).await?;
-    if parts.method != Method::POST {
-        return Err(Problem {
-            status: StatusCode::METHOD_NOT_ALLOWED,
-            ..Problem::invalid("Only POST method allowed")
-        });
-    }
+    let caller = admit(server, &parts, &Method::POST).await?;
     caller.may(Need::Write)?;
     let namespace = caller.namespace()?.clone();
+    let memory = tokio::select! {
+        memory = server.memory.for_import() => memory?,
+        () = server.stopping.cancelled() => return Err(Problem::stopping()),
+    };
     if query_value(parts.uri.query(), "force").as_deref() == Some("true") {
-        namespace
-            .clear()
-            .await
-            .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "CLEAR_FAILED", error.to_string()))?;
+        clear(server, &namespace).await?;
     }
     let (tell, told) = watch::channel(Progress::default());
-    let line_max = server.options.message_bytes_max + LINE_MORE;
+    let lines = Lines::new(body.into_data_stream(), server.options.message_bytes_max + LINE_MORE);
+    let (own, ended) = (server.clone(), caller.ended());
     // As long as the client sends, whether it reads or not.
-    tokio::spawn(run(namespace, body.into_data_stream(), line_max, tell));
-    let events = stream::unfold(Some(told), |told| async move {
-        let mut told = told?;
-        let progress = match told.changed().await {
-            Ok(()) => told.borrow_and_update().clone(),
-            Err(_) => return None,
-        };
-        let mut out = String::from("data: ");
-        let next = match progress.end {
-            Some(end) => {
-                out.push_str(&end);
-                None
-            }
-            None => {
-                out.push_str("{\"imported\":");
-                number(&mut out, progress.imported);
-                out.push_str(",\"gpos\":");
-                number(&mut out, progress.global);
-                out.push('}');
-                Some(told)
-            }
-        };
-        out.push_str("\n\n");
-        Some((Ok::<_, Infallible>(Bytes::from(out)), next))
+    tokio::spawn(async move {
+        run(own, namespace, lines, ended, tell).await;
+        drop(memory);
+    });
+    let events = stream::unfold(told, |mut told| async move {
+        // Closed only when the body has been read to its end, so the last event comes to whoever sends all before reading.
+        told.changed().await.ok()?;
+        let event = event(&told.borrow_and_update());
+        Some((Ok::<_, Infallible>(event), told))
     });
     let mut response = Response::new(Body::from_stream(events));
     for (name, value) in [
@@ -108,184 +94,174 @@ async fn begin(server: &Arc<Server>, request: Request) -> Result<Response<Body>>
     Ok(response)
 }
 
-async fn run(namespace: Arc<dyn Namespace>, body: BodyDataStream, line_max: usize, tell: watch::Sender<Progress>) {
+/// To its end, also when the client leaves meanwhile.
+async fn clear(server: &Server, namespace: &Arc<dyn Namespace>) -> Result<()> {
+    let (namespace, running) = (namespace.clone(), server.running.token());
+    let cleared = tokio::spawn(async move {
+        let cleared = namespace.clear().await;
+        drop(running);
+        cleared
+    });
+    let failed = |why: String| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "CLEAR_FAILED", why);
+    match cleared.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+fn event(progress: &Progress) -> Bytes {
+    let mut out = String::from("data: ");
+    match &progress.end {
+        Some(end) => out.push_str(end),
+        None => {
+            out.push_str("{\"imported\":");
+            number(&mut out, progress.imported);
+            out.push_str(",\"gpos\":");
+            number(&mut out, progress.global);
+            out.push('}');
+        }
+    }
+    out.push_str("\n\n");
+    Bytes::from(out)
+}
+
+async fn run(
+    server: Arc<Server>,
+    namespace: Arc<dyn Namespace>,
+    mut lines: Lines,
+    ended: impl Future<Output = ()>,
+    tell: watch::Sender<Progress>,
+) {
     let began = Instant::now();
-    let mut lines = Lines {
-        body,
-        buffer: BytesMut::new(),
-        searched: 0,
-        line_max,
-        number: 0,
-        ended: false,
+    let mut importing = Importing {
+        server: &server,
+        namespace: namespace.as_ref(),
+        tell: &tell,
+        batch: Vec::new(),
+        places: Vec::new(),
+        bytes: 0,
+        imported: 0,
     };
-    let end = match import(namespace.as_ref(), &mut lines, &tell).await {
+    let stopped = |message: &str| Failed {
+        code: "IMPORT_FAILED",
+        message: message.to_owned(),
+        line: 0,
+    };
+    let mut ended = std::pin::pin!(ended);
+    let outcome = loop {
+        // A batch that is being stored is stored; only reading is given up.
+        let line = tokio::select! {
+            line = lines.next() => line,
+            () = server.stopping.cancelled() => Err(stopped("the server is shutting down")),
+            () = &mut ended => Err(stopped("the token is not valid any more")),
+        };
+        let done = match line {
+            Ok(line) => importing.take(line.as_deref(), lines.number()).await,
+            Err(failed) => Err(failed),
+        };
+        match done {
+            Ok(false) => {}
+            Ok(true) => break Ok(importing.imported),
+            Err(failed) => break Err(failed),
+        }
+    };
+    let end = match outcome {
         Ok(imported) => format!(
             "{{\"done\":true,\"imported\":{imported},\"elapsed\":\"{:.1}s\"}}",
             began.elapsed().as_secs_f64()
         ),
         Err(failed) => {
-            let mut out = String::from("{\"error\":");
-            text(&mut out, failed.code);
-            out.push_str(",\"message\":");
-            text(&mut out, &failed.message);
-            if failed.line > 0 {
-                out.push_str(",\"line\":");
-                number(&mut out, failed.line);
-            }
-            out.push('}');
-            out
+            server.meters.refused(failed.code);
+            failed.text()
         }
     };
     tell.send_modify(|progress| progress.end = Some(end));
-    // A client that reads only at the end has to get there.
-    while let Some(Ok(_)) = lines.body.next().await {}
-}
-
-async fn import(
-    namespace: &dyn Namespace,
-    lines: &mut Lines,
-    tell: &watch::Sender<Progress>,
-) -> std::result::Result<u64, Failed> {
-    let (mut batch, mut places, mut bytes, mut imported) = (Vec::new(), Vec::new(), 0, 0);
-    loop {
-        let line = lines.next().await?;
-        if let Some(line) = &line {
-            if line.iter().all(u8::is_ascii_whitespace) {
-                continue;
-            }
-            batch.push(record(line, lines.number)?);
-            places.push(lines.number);
-            bytes += line.len();
-        }
-        let count = imported + batch.len() as u64;
-        let is_full = count.is_multiple_of(BATCH) || bytes + lines.line_max > BATCH_BYTES;
-        if !batch.is_empty() && (is_full || line.is_none()) {
-            store(namespace, &batch, &places).await?;
-            imported = count;
-            let global = batch.last().map_or(0, |last: &Import| last.global);
-            (batch, bytes) = (Vec::new(), 0);
-            places.clear();
-            if imported.is_multiple_of(BATCH) {
-                tell.send_modify(|progress| (progress.imported, progress.global) = (imported, global));
-            }
-        }
-        if line.is_none() {
-            return Ok(imported);
-        }
+    tokio::select! {
+        () = drain(&mut lines.body) => {}
+        () = server.stopping.cancelled() => {}
     }
 }
 
-async fn store(namespace: &dyn Namespace, batch: &[Import], places: &[u64]) -> std::result::Result<(), Failed> {
-    namespace.import(batch).await.map_err(|error| match error {
-        EventsError::Taken { what, record } => Failed {
-            code: "POSITION_EXISTS",
-            message: what,
-            line: places.get(record).copied().unwrap_or(0),
-        },
-        other => Failed {
-            code: "IMPORT_FAILED",
-            message: other.to_string(),
-            line: 0,
-        },
-    })
-}
-
-/// A line as a message.
-fn record(line: &[u8], n: u64) -> std::result::Result<Import, Failed> {
-    let mut compacted = String::with_capacity(line.len());
-    json::compact(line, &mut compacted).map_err(|error| Failed {
-        code: "INVALID_JSON",
-        message: format!("malformed JSON at line {n}: {error}"),
-        line: n,
-    })?;
-    let json = Json::new(&compacted);
-    let wrong = |what: &str| Failed {
-        code: "INVALID_RECORD",
-        message: format!("invalid record at line {n}: {what}"),
-        line: n,
-    };
-    if json.kind() != Kind::Object {
-        return Err(wrong("it is no object"));
+impl Failed {
+    fn text(&self) -> String {
+        let mut out = String::from("{\"error\":");
+        text(&mut out, self.code);
+        out.push_str(",\"message\":");
+        text(&mut out, &self.message);
+        if self.line > 0 {
+            out.push_str(",\"line\":");
+            number(&mut out, self.line);
+        }
+        out.push('}');
+        out
     }
-    let required = |name: &str| {
-        let value = json.get(name).and_then(Json::string).filter(|value| !value.is_empty());
-        value.ok_or_else(|| wrong(&format!("{name} is required")))
-    };
-    let whole = |name: &str, least: i64| {
-        let value = json.get(name).and_then(Json::integer).filter(|value| *value >= least);
-        value
-            .map(i64::unsigned_abs)
-            .ok_or_else(|| wrong(&format!("{name} must be a number from {least} on")))
-    };
-    let object = |name: &str| match json.get(name) {
-        None => Ok(None),
-        Some(value) if value.is_null() => Ok(None),
-        Some(value) if value.kind() == Kind::Object => Ok(Some(value.text().to_owned())),
-        Some(_) => Err(wrong(&format!("{name} must be an object"))),
-    };
-    let id = match json.get("id") {
-        None => None,
-        Some(id) => Some(id.string().ok_or_else(|| wrong("id must be a string"))?),
-    };
-    if id.as_ref().is_some_and(|id| id.len() > ID_BYTES_MAX) {
-        return Err(wrong("id exceeds 255 bytes"));
-    }
-    let moment = required("time")?;
-    Ok(Import {
-        id: id.filter(|id| !id.is_empty()).map(|id| MessageId::of(&id)),
-        stream: required("stream")?.into_owned(),
-        kind: required("type")?.into_owned(),
-        position: whole("pos", 0)?,
-        global: whole("gpos", 1)?,
-        data: object("data")?.unwrap_or_else(|| "{}".to_owned()),
-        metadata: object("meta")?,
-        time: time::parse(&moment).ok_or_else(|| wrong("time must be RFC 3339"))?,
-    })
 }
 
-/// Of a body, as it comes.
-struct Lines {
-    body: BodyDataStream,
-    buffer: BytesMut,
-    /// So much of the buffer has no end of a line.
-    searched: usize,
-    line_max: usize,
-    /// Of the line that was given last, from 1.
-    number: u64,
-    ended: bool,
+struct Importing<'a> {
+    server: &'a Server,
+    namespace: &'a dyn Namespace,
+    tell: &'a watch::Sender<Progress>,
+    batch: Vec<Import>,
+    /// The line of each.
+    places: Vec<u64>,
+    bytes: usize,
+    imported: u64,
 }
 
-impl Lines {
-    async fn next(&mut self) -> std::result::Result<Option<Bytes>, Failed> {
-        let failed = |message: &str, line| Failed {
-            code: "READ_ERROR",
-            message: message.to_owned(),
-            line,
+impl Importing<'_> {
+    /// The next line, or the end: then all is stored.
+    async fn take(&mut self, line: Option<&[u8]>, number: u64) -> std::result::Result<bool, Failed> {
+        let Some(line) = line else {
+            self.store().await?;
+            return Ok(true);
         };
-        loop {
-            let fresh = self.buffer.get(self.searched..).unwrap_or_default();
-            if let Some(len) = fresh.iter().position(|byte| *byte == b'\n') {
-                let line = self.buffer.split_to(self.searched + len + 1).freeze();
-                self.searched = 0;
-                self.number += 1;
-                return Ok(Some(line));
-            }
-            self.searched = self.buffer.len();
-            if self.searched > self.line_max {
-                let message = format!("a line exceeds {} bytes", self.line_max);
-                return Err(failed(&message, self.number + 1));
-            }
-            if self.ended {
-                let rest = std::mem::take(&mut self.buffer).freeze();
-                self.searched = 0;
-                self.number += 1;
-                return Ok((!rest.is_empty()).then_some(rest));
-            }
-            match self.body.next().await {
-                Some(Ok(more)) => self.buffer.extend_from_slice(&more),
-                Some(Err(_)) => return Err(failed("the request ended early", 0)),
-                None => self.ended = true,
-            }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return Ok(false);
         }
+        let record = record(line, number, self.server.options.message_bytes_max)?;
+        let bytes = bytes_of(&record);
+        if self.bytes + bytes > BATCH_BYTES {
+            self.store().await?;
+        }
+        self.batch.push(record);
+        self.places.push(number);
+        self.bytes += bytes;
+        if (self.imported + self.batch.len() as u64).is_multiple_of(BATCH) {
+            self.store().await?;
+        }
+        Ok(false)
+    }
+
+    async fn store(&mut self) -> std::result::Result<(), Failed> {
+        let Some(global) = self.batch.last().map(|last| last.global) else {
+            return Ok(());
+        };
+        let running = self.server.running.token();
+        let stored = self.namespace.import(&self.batch).await;
+        drop(running);
+        stored.map_err(|error| match error {
+            EventsError::Taken { what, record } => Failed {
+                code: "POSITION_EXISTS",
+                message: what,
+                line: self.places.get(record).copied().unwrap_or(0),
+            },
+            other => Failed {
+                code: "IMPORT_FAILED",
+                message: other.to_string(),
+                line: 0,
+            },
+        })?;
+        self.imported += self.batch.len() as u64;
+        self.server.meters.imported(self.batch.len() as u64);
+        self.batch.clear();
+        self.places.clear();
+        self.bytes = 0;
+        if self.imported.is_multiple_of(BATCH) {
+            let imported = self.imported;
+            self.tell
+                .send_modify(|progress| (progress.imported, progress.global) = (imported, global));
+        }
+        Ok(())
     }
 }

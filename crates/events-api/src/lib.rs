@@ -1,17 +1,20 @@
-//! The event store over HTTP, as clients of EventoDB speak to it.
+//! The event store over HTTP, as clients of EventoDB speak to it. Requests come in, and answers or streams of events go
+//! out; what is stored, and in which order, is the store's alone.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod auth;
+mod body;
 mod import;
+mod meters;
 mod problem;
 mod rpc;
 mod subscribe;
 mod write;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -21,9 +24,14 @@ use axum::http::{HeaderValue, Response, StatusCode};
 use axum::routing::any;
 use thalweg_events::{Health, Store};
 use thalweg_telemetry::Metrics;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use auth::Need;
-use problem::Problem;
+use body::Memory;
+use meters::Meters;
+use problem::{Problem, Result};
+use subscribe::Feeds;
 
 /// How a server answers.
 #[derive(Clone, Debug)]
@@ -35,24 +43,107 @@ pub struct EventsApiOptions {
     /// Any valid token administers all namespaces.
     pub open_admin: bool,
     pub message_bytes_max: usize,
+    /// Bytes that all requests together may take while they are read and done; reading waits for a share of them. The
+    /// largest request goes through alone, whatever this is.
+    pub memory_bytes: usize,
+    /// So long nothing is told to a subscriber before it is told that the connection stands.
+    pub heartbeat: Duration,
+    /// Newest messages of a namespace that are kept for all of its subscribers, and their bytes. Whoever is farther behind
+    /// reads from the store.
+    pub recent_messages: usize,
+    pub recent_bytes: usize,
 }
 
+impl Default for EventsApiOptions {
+    fn default() -> EventsApiOptions {
+        EventsApiOptions {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            test_mode: false,
+            open_admin: false,
+            message_bytes_max: 16 << 20,
+            memory_bytes: 512 << 20,
+            heartbeat: Duration::from_secs(15),
+            recent_messages: 4096,
+            recent_bytes: 4 << 20,
+        }
+    }
+}
+
+/// What all requests share.
 pub struct Server {
-    store: Arc<dyn Store>,
+    /// Empty until it is recovered.
+    store: OnceLock<Arc<dyn Store>>,
     options: EventsApiOptions,
     metrics: Arc<Metrics>,
-    /// Open ones, as `sys.health` tells them.
-    pub connections: AtomicU64,
+    meters: Arc<Meters>,
+    feeds: Feeds,
+    memory: Memory,
+    stopping: CancellationToken,
+    /// Calls and imports that the store is doing something for.
+    running: TaskTracker,
+    connections: OnceLock<Arc<dyn Fn() -> u64 + Send + Sync>>,
 }
 
 impl Server {
+    /// Of a store that is open.
     pub fn new(store: Arc<dyn Store>, options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<Server> {
+        let server = Server::starting(options, metrics);
+        server.open(store);
+        server
+    }
+
+    /// Until [`Server::open`] it answers that the store is recovering.
+    pub fn starting(options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<Server> {
+        let meters = Meters::register(&metrics);
         Arc::new(Server {
-            store,
+            store: OnceLock::new(),
+            feeds: Feeds::new(&options),
+            memory: Memory::new(options.memory_bytes, options.message_bytes_max),
             options,
             metrics,
-            connections: AtomicU64::new(0),
+            meters,
+            stopping: CancellationToken::new(),
+            running: TaskTracker::new(),
+            connections: OnceLock::new(),
         })
+    }
+
+    /// From now on calls are done. A second store is ignored.
+    pub fn open(&self, store: Arc<dyn Store>) {
+        let _ = self.store.set(store);
+    }
+
+    /// Who knows how many connections are open, as `sys.health` tells it.
+    pub fn count_connections(self: &Arc<Server>, count: impl Fn() -> u64 + Send + Sync + 'static) {
+        let count: Arc<dyn Fn() -> u64 + Send + Sync> = Arc::new(count);
+        if self.connections.set(count.clone()).is_ok() {
+            self.metrics.tell("thalweg_events_connections", move |to| {
+                to.gauge("thalweg_events_connections", "Open connections.", &[], count() as f64);
+            });
+        }
+    }
+
+    /// Ends all subscriptions, their bodies properly, and refuses from now on what the store has not begun to do.
+    pub fn stop(&self) {
+        self.stopping.cancel();
+        self.running.close();
+    }
+
+    /// After [`Server::stop`]: returns when everything that was being stored is, and can be answered.
+    pub async fn settled(&self) {
+        self.running.wait().await;
+    }
+
+    fn store(&self) -> Result<&Arc<dyn Store>> {
+        let recovering = || Problem::unavailable("The store is recovering");
+        self.store.get().ok_or_else(recovering)
+    }
+
+    fn must_go_on(&self) -> Result<()> {
+        match self.stopping.is_cancelled() {
+            true => Err(Problem::stopping()),
+            false => Ok(()),
+        }
     }
 
     /// What it takes to administer namespaces.
@@ -63,10 +154,15 @@ impl Server {
         }
     }
 
+    fn refuse(&self, problem: &Problem) -> Response<Body> {
+        self.meters.refused(problem.code);
+        problem.answer()
+    }
+
     /// All paths of a server of its own.
     pub fn router(self: &Arc<Server>) -> Router {
         let (rpc, subscribe, import) = (self.clone(), self.clone(), self.clone());
-        let (ready, metrics) = (self.clone(), self.clone());
+        let (ready, metrics, unknown) = (self.clone(), self.clone(), self.clone());
         let version = format!("{{\"version\":\"{}\"}}\n", self.options.version);
         Router::new()
             .route("/rpc", any(move |request: Request| rpc::answer(rpc.clone(), request)))
@@ -82,7 +178,10 @@ impl Server {
             .route("/version", any(move || async move { json(version.clone()) }))
             .route("/ready", any(move || async move { ready.ready() }))
             .route("/metrics", any(move || async move { metrics.of_metrics() }))
-            .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Endpoint not found").answer() })
+            .fallback(move || async move {
+                let problem = Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Endpoint not found");
+                unknown.refuse(&problem)
+            })
     }
 
     fn of_metrics(&self) -> Response<Body> {
@@ -90,11 +189,23 @@ impl Server {
     }
 
     fn ready(&self) -> Response<Body> {
-        match self.store.health() {
-            Health::Healthy => json("{\"status\":\"ready\"}\n".to_owned()),
-            Health::ReadOnly(why) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", why).answer(),
+        let health = self.must_go_on().and_then(|()| Ok(self.store()?.health()));
+        match health {
+            Ok(Health::Healthy) => json("{\"status\":\"ready\"}\n".to_owned()),
+            Ok(Health::ReadOnly(why)) => Problem::unavailable(why).answer(),
+            Err(problem) => problem.answer(),
         }
     }
+}
+
+/// What a listener says in place of a path, when it refuses a request by itself.
+pub fn refusal(status: StatusCode) -> String {
+    let problem = match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Problem::invalid("Request header too large"),
+        StatusCode::SERVICE_UNAVAILABLE => Problem::unavailable("Too many connections"),
+        _ => Problem::invalid("Malformed HTTP request"),
+    };
+    Problem { status, ..problem }.text()
 }
 
 fn json(text: String) -> Response<Body> {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, Response, StatusCode};
+use axum::http::{HeaderValue, Method, Response, StatusCode};
 use thalweg_events::{EventsError, Expected};
 
 use crate::write::text;
@@ -33,6 +33,28 @@ impl Problem {
 
     pub fn invalid(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST", message)
+    }
+
+    /// For now; `why` is for people.
+    pub fn unavailable(why: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", why)
+    }
+
+    pub fn stopping() -> Problem {
+        Problem::unavailable("The server is shutting down")
+    }
+
+    /// Somebody's token ended while the request was waiting.
+    pub fn unauthorized(namespace: &str) -> Problem {
+        let message = "Token not authorized for namespace";
+        Problem::new(StatusCode::FORBIDDEN, "AUTH_UNAUTHORIZED", message).with("namespace", namespace)
+    }
+
+    pub fn method(allowed: &Method) -> Problem {
+        Problem {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            ..Problem::invalid(format!("Only {allowed} method allowed"))
+        }
     }
 
     /// One text that says more.

@@ -1,8 +1,12 @@
-//! `POST /rpc`: an array of a method and its arguments, and its result or what is wrong.
+//! `POST /rpc`: an array of a method and its arguments, and its result or what is wrong. Which file has a method is told by
+//! what stands before the dot of its name.
 
+mod append;
 mod namespaces;
+mod retention;
 mod streams;
 mod system;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -10,16 +14,16 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, Response, StatusCode};
-use futures::TryStreamExt as _;
-use thalweg_events::json::{self, Json};
+use thalweg_events::EventsError;
+use thalweg_events::json::Json;
 
 use crate::args::Args;
-use crate::auth::{Caller, authenticate};
+use crate::auth::{Caller, admit};
 use crate::problem::{Problem, Result};
-use crate::{Server, query_value};
+use crate::{Server, body};
 
-/// Bytes of a request.
-const BODY_MAX: usize = 100 << 20;
+/// No method looks at more; what else there is of an array is left alone.
+const ELEMENTS_MAX: usize = 8;
 
 /// What a method answers with.
 pub(crate) enum Answer {
@@ -30,6 +34,7 @@ pub(crate) enum Answer {
 }
 
 /// The caller and what it asks, as all methods get it.
+#[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub server: &'a Arc<Server>,
     pub caller: &'a Caller,
@@ -37,13 +42,14 @@ pub(crate) struct Call<'a> {
 }
 
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
+    server.meters.request();
     match respond(&server, request).await {
         Ok(Answer::Text(mut text)) => {
             text.push('\n');
             json_body(Body::from(text))
         }
         Ok(Answer::Stream(body)) => json_body(body),
-        Err(problem) => problem.answer(),
+        Err(problem) => server.refuse(&problem),
     }
 }
 
@@ -56,21 +62,20 @@ fn json_body(body: Body) -> Response<Body> {
 
 async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
     let (parts, body) = request.into_parts();
-    let token = query_value(parts.uri.query(), "token");
-    let store = server.store.as_ref();
-    let caller = authenticate(store, server.options.test_mode, &parts.headers, token.as_deref()).await?;
-    if parts.method != Method::POST {
-        return Err(Problem {
-            status: StatusCode::METHOD_NOT_ALLOWED,
-            ..Problem::invalid("Only POST method allowed")
-        });
-    }
-    let text = read(body).await?;
-    let elements: Vec<Json<'_>> = match Json::new(&text) {
+    let caller = admit(server, &parts, &Method::POST).await?;
+    let read = tokio::select! {
+        read = body::read(&server.memory, body) => read?,
+        () = server.stopping.cancelled() => return Err(Problem::stopping()),
+    };
+    // What is begun from here on is brought to its end when the server stops.
+    let _running = server.running.token();
+    server.must_go_on()?;
+    let elements: Vec<Json<'_>> = match Json::new(&read.text) {
         null if null.is_null() => Vec::new(),
         array => array
             .array()
             .ok_or_else(|| Problem::malformed("expected an array"))?
+            .take(ELEMENTS_MAX)
             .collect(),
     };
     let Some((method, args)) = elements.split_first() else {
@@ -84,62 +89,35 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
         caller: &caller,
         args: Args(args),
     };
-    match method.as_ref() {
-        "stream.write" => streams::write(call).await,
-        "stream.append" => streams::append(call).await,
-        "stream.appendMany" => streams::append_many(call).await,
-        "stream.get" => streams::get(call).await,
-        "stream.last" => streams::last(call).await,
-        "stream.version" => streams::version(call).await,
-        "category.get" => streams::category(call).await,
-        "message.get" => streams::message(call).await,
-        "ns.create" => namespaces::create(call).await,
-        "ns.delete" => namespaces::delete(call).await,
-        "ns.list" => namespaces::list(call).await,
-        "ns.info" => namespaces::info(call).await,
-        "ns.streams" => namespaces::streams(call).await,
-        "ns.categories" => namespaces::categories(call).await,
-        "sys.version" => system::version(call),
-        "sys.health" => system::health(call),
-        other => {
-            let message = format!("Unknown method: {other}");
+    let (family, name) = method.split_once('.').unwrap_or((&method, ""));
+    let done = match family {
+        "stream" | "category" | "message" => streams::call(&method, call).await,
+        "ns" => namespaces::call(name, call).await,
+        "token" => tokens::call(name, call).await,
+        "retention" => retention::call(name, call).await,
+        "sys" => system::call(name, call).await,
+        _ => None,
+    };
+    match done {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(problem)) => Err(told(&call, problem).await),
+        None => {
+            let message = format!("Unknown method: {method}");
             Err(Problem::new(StatusCode::NOT_FOUND, "METHOD_NOT_FOUND", message))
         }
     }
 }
 
-/// The body, without white space.
-async fn read(body: Body) -> Result<String> {
-    let mut stream = body.into_data_stream();
-    let gone = |_| Problem::malformed("the request ended early");
-    let Some(first) = stream.try_next().await.map_err(gone)? else {
-        return Err(Problem::malformed("empty body"));
-    };
-    let mut text = String::new();
-    let Some(second) = stream.try_next().await.map_err(gone)? else {
-        compact(&first, &mut text)?;
-        return Ok(text);
-    };
-    let mut whole = [first, second].concat();
-    loop {
-        if whole.len() > BODY_MAX {
-            let message = format!("Request body exceeds {BODY_MAX} bytes");
-            return Err(Problem::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "PAYLOAD_TOO_LARGE",
-                message,
-            ));
-        }
-        match stream.try_next().await.map_err(gone)? {
-            Some(more) => whole.extend_from_slice(&more),
-            None => break,
-        }
+/// What the storage makes of a namespace that was deleted meanwhile is nobody's failure: it is not there any more.
+async fn told(call: &Call<'_>, problem: Problem) -> Problem {
+    if !problem.status.is_server_error() {
+        return problem;
     }
-    compact(&whole, &mut text)?;
-    Ok(text)
-}
-
-fn compact(bytes: &[u8], text: &mut String) -> Result<()> {
-    text.reserve(bytes.len());
-    json::compact(bytes, text).map_err(|error| Problem::malformed(&error.to_string()))
+    let Ok(store) = call.server.store() else {
+        return problem;
+    };
+    match store.namespace(&call.caller.name).await {
+        Err(gone @ EventsError::NamespaceNotFound(_)) => gone.into(),
+        _ => problem,
+    }
 }

@@ -78,3 +78,15 @@ fn id(out: &mut String, event: &EventRef<'_>) {
         IdRef::Text(id) => text(out, id),
     }
 }
+
+pub(crate) fn array<T>(items: &[T], write: impl Fn(&mut String, &T)) -> String {
+    let mut out = String::from("[");
+    for (n, item) in items.iter().enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        write(&mut out, item);
+    }
+    out.push(']');
+    out
+}

@@ -2,18 +2,33 @@
 
 use std::cmp::Reverse;
 
-use thalweg_events::{NamespaceInfo, NewNamespace, Scopes, Token, new_token, time};
+use thalweg_events::{EventsError, NamespaceInfo, NewNamespace, Scopes, Token, new_token, time};
 
 use super::{Answer, Call};
+use crate::args::Options;
 use crate::auth::Need;
 use crate::problem::{Problem, Result};
-use crate::write::{instant, number, text};
+use crate::write::{array, instant, number, text};
 
 const ID_BYTES_MAX: usize = 255;
 const STREAMS: i64 = 100;
 const STREAMS_MAX: i64 = 1000;
+/// Of a description, and of metadata: they stand in the list of all namespaces, which is in memory.
+const ABOUT_BYTES_MAX: usize = 1 << 20;
 
-pub(super) async fn create(call: Call<'_>) -> Result<Answer> {
+pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+    Some(match name {
+        "create" => create(call).await,
+        "delete" => delete(call).await,
+        "list" => list(call).await,
+        "info" => info(call).await,
+        "streams" => streams(call).await,
+        "categories" => categories(call).await,
+        _ => return None,
+    })
+}
+
+async fn create(call: Call<'_>) -> Result<Answer> {
     let args = call.args;
     args.at_least(1, "ns.create requires at least 1 argument: namespace ID")?;
     let id = args.namespace(0)?;
@@ -22,20 +37,18 @@ pub(super) async fn create(call: Call<'_>) -> Result<Answer> {
     }
     let options = args.options(1)?;
     let description = options.string("description")?.unwrap_or_default().into_owned();
-    let given = options.string("token")?;
-    let given = given.map(|token| Token::parse(&token).map(|parsed| (parsed, token.into_owned())));
-    let given = given
-        .transpose()
-        .map_err(|error| Problem::invalid(format!("Invalid token format: {error}")))?;
-    if let Some((token, _)) = &given
-        && token.namespace() != id
-    {
-        let other = token.namespace();
-        return Err(Problem::invalid(format!(
-            "Token is for namespace '{other}', not '{id}'"
-        )));
-    }
+    let given = given_token(options, &id)?;
     let metadata = options.object("metadata")?.map(|json| json.text().to_owned());
+    for (told, len) in [
+        ("description", description.len()),
+        ("metadata", metadata.as_ref().map_or(0, String::len)),
+    ] {
+        if len > ABOUT_BYTES_MAX {
+            return Err(Problem::invalid(format!(
+                "options.{told} exceeds {ABOUT_BYTES_MAX} bytes"
+            )));
+        }
+    }
     call.caller.may(call.server.admin())?;
     let (token, shown) = match given {
         Some(given) => given,
@@ -48,12 +61,8 @@ pub(super) async fn create(call: Call<'_>) -> Result<Answer> {
         digest: *token.digest(),
         scopes: Scopes::READ_WRITE,
     };
-    let info = call
-        .server
-        .store
-        .create(new)
-        .await
-        .map_err(Problem::of("create namespace"))?;
+    let made = call.server.store()?.create(new).await;
+    let info = made.map_err(Problem::of("create namespace"))?;
     let mut out = String::from("{\"createdAt\":");
     instant(&mut out, Some(info.created_at));
     out.push_str(",\"namespace\":");
@@ -64,22 +73,33 @@ pub(super) async fn create(call: Call<'_>) -> Result<Answer> {
     Ok(Answer::Text(out))
 }
 
+/// A token that is to be one of this namespace.
+pub(super) fn given_token(options: Options<'_>, id: &str) -> Result<Option<(Token, String)>> {
+    let Some(given) = options.string("token")? else {
+        return Ok(None);
+    };
+    let wrong = |error| Problem::invalid(format!("Invalid token format: {error}"));
+    let token = Token::parse(&given).map_err(wrong)?;
+    match token.namespace() {
+        other if other != id => Err(Problem::invalid(format!(
+            "Token is for namespace '{other}', not '{id}'"
+        ))),
+        _ => Ok(Some((token, given.into_owned()))),
+    }
+}
+
 fn is_valid(id: &str) -> bool {
     id.len() <= ID_BYTES_MAX
         && !matches!(id, "." | "..")
         && !id.contains(|c: char| c.is_control() || matches!(c, '/' | '\\'))
 }
 
-pub(super) async fn delete(call: Call<'_>) -> Result<Answer> {
+async fn delete(call: Call<'_>) -> Result<Answer> {
     call.args.at_least(1, "ns.delete requires 1 argument: namespace ID")?;
     let id = call.args.namespace(0)?;
     call.caller.may(call.server.admin())?;
-    let messages = call
-        .server
-        .store
-        .delete(&id)
-        .await
-        .map_err(Problem::of("delete namespace"))?;
+    let deleted = call.server.store()?.delete(&id).await;
+    let messages = deleted.map_err(Problem::of("delete namespace"))?;
     let mut out = String::from("{\"deletedAt\":");
     text(&mut out, &time::text(time::now()));
     out.push_str(",\"messagesDeleted\":");
@@ -91,13 +111,19 @@ pub(super) async fn delete(call: Call<'_>) -> Result<Answer> {
 }
 
 /// Without `admin`, the caller's own.
-pub(super) async fn list(call: Call<'_>) -> Result<Answer> {
+async fn list(call: Call<'_>) -> Result<Answer> {
     call.caller.may(Need::Read)?;
     let action = Problem::of("list namespaces");
     let mut infos = Vec::new();
-    for namespace in call.server.store.namespaces().await.map_err(&action)? {
-        if call.sees_all() || namespace.name() == call.caller.name {
-            infos.push(namespace.info().await.map_err(&action)?);
+    for namespace in call.server.store()?.namespaces().await.map_err(&action)? {
+        if !call.sees_all() && namespace.name() != call.caller.name {
+            continue;
+        }
+        match namespace.info().await {
+            Ok(info) => infos.push(info),
+            // It was deleted meanwhile.
+            Err(EventsError::NamespaceNotFound(_)) => {}
+            Err(error) => return Err(action(error)),
         }
     }
     infos.sort_by(|one, other| (Reverse(one.created_at), &one.name).cmp(&(Reverse(other.created_at), &other.name)));
@@ -114,14 +140,14 @@ pub(super) async fn list(call: Call<'_>) -> Result<Answer> {
     })))
 }
 
-pub(super) async fn info(call: Call<'_>) -> Result<Answer> {
+async fn info(call: Call<'_>) -> Result<Answer> {
     call.args.at_least(1, "ns.info requires 1 argument: namespace ID")?;
     let id = call.args.namespace(0)?;
     if id != call.caller.name {
         call.caller.may(call.server.admin())?;
     }
     let action = Problem::of("get namespace");
-    let namespace = call.server.store.namespace(&id).await.map_err(&action)?;
+    let namespace = call.server.store()?.namespace(&id).await.map_err(&action)?;
     let info: NamespaceInfo = namespace.info().await.map_err(&action)?;
     let mut out = String::from("{\"createdAt\":");
     instant(&mut out, Some(info.created_at));
@@ -141,7 +167,7 @@ pub(super) async fn info(call: Call<'_>) -> Result<Answer> {
     Ok(Answer::Text(out))
 }
 
-pub(super) async fn streams(call: Call<'_>) -> Result<Answer> {
+async fn streams(call: Call<'_>) -> Result<Answer> {
     let options = call.args.options(0)?;
     let prefix = options.string_named("prefix", "prefix")?.unwrap_or_default();
     let cursor = options.string_named("cursor", "cursor")?.unwrap_or_default();
@@ -163,7 +189,7 @@ pub(super) async fn streams(call: Call<'_>) -> Result<Answer> {
     })))
 }
 
-pub(super) async fn categories(call: Call<'_>) -> Result<Answer> {
+async fn categories(call: Call<'_>) -> Result<Answer> {
     call.caller.may(Need::Read)?;
     let found = call.caller.namespace()?.categories().await;
     let found = found.map_err(Problem::of("list categories"))?;
@@ -176,18 +202,6 @@ pub(super) async fn categories(call: Call<'_>) -> Result<Answer> {
         number(out, category.streams);
         out.push('}');
     })))
-}
-
-fn array<T>(items: &[T], write: impl Fn(&mut String, &T)) -> String {
-    let mut out = String::from("[");
-    for (n, item) in items.iter().enumerate() {
-        if n > 0 {
-            out.push(',');
-        }
-        write(&mut out, item);
-    }
-    out.push(']');
-    out
 }
 
 impl Call<'_> {

@@ -1,4 +1,4 @@
-//! `stream.*`, `category.get`, `message.get`: messages in and out.
+//! `stream.*`, `category.get`, `message.get`: messages out, and streams that go.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,194 +7,36 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
-use thalweg_events::json::{Json, Kind};
-use thalweg_events::{
-    Append, Appended, CategoryRead, Direction, Expected, From, MessageId, Namespace, Page, Stored, StreamRead,
-};
+use thalweg_events::{CategoryRead, Direction, From, MessageId, Namespace, Page, Stored, StreamRead};
+use tokio::time::Instant;
 
-use super::{Answer, Call};
-use crate::args::{Args, Message, Options, stream_within};
+use super::{Answer, Call, append};
+use crate::args::Options;
 use crate::auth::Need;
 use crate::problem::{Problem, Result};
-use crate::write::{number, row};
+use crate::write::{row, text};
 
 const WAIT_MS_MAX: i64 = 30_000;
-/// Of a message in a batch, as its mistakes are told.
-const MESSAGE: &str = "message";
+/// Who waits for what never comes, in a namespace where much does, reads for one part in so many of the time.
+const READING_PART: u32 = 4;
+const REST_MIN: Duration = Duration::from_millis(1);
 
-pub(super) async fn write(call: Call<'_>) -> Result<Answer> {
-    let args = call.args;
-    args.at_least(2, "stream.write requires at least 2 arguments: streamName and message")?;
-    let stream = args.stream(0)?;
-    let message = Message::read(args.object(1, "message must be an object")?, MESSAGE)?;
-    let options = args.options(2)?;
-    let id = options.id()?;
-    let expected = options.expected()?;
-    stream_within(&stream)?;
-    message.within(call.server.options.message_bytes_max, MESSAGE)?;
-    call.caller.may(Need::Write)?;
-    let appends = [Append {
-        stream: &stream,
-        expected,
-        events: vec![message.new_event(id)],
-    }];
-    let places = call.caller.namespace()?.append(&appends).await;
-    let place = places
-        .map_err(Problem::of("write message"))?
-        .first()
-        .copied()
-        .unwrap_or_default();
-    let mut out = String::with_capacity(64);
-    out.push_str("{\"globalPosition\":");
-    number(&mut out, place.first_global);
-    out.push_str(",\"position\":");
-    number(&mut out, place.first_position);
-    if place.duplicate {
-        out.push_str(",\"duplicate\":true");
-    }
-    out.push('}');
-    Ok(Answer::Text(out))
-}
-
-/// Messages for one stream, with their ids.
-struct Batch<'a> {
-    stream: std::borrow::Cow<'a, str>,
-    expected: Expected,
-    messages: Vec<(Message<'a>, Option<MessageId>)>,
-}
-
-impl<'a> Batch<'a> {
-    fn append(&self) -> Append<'_> {
-        let events = self.messages.iter();
-        Append {
-            stream: &self.stream,
-            expected: self.expected,
-            events: events.map(|(message, id)| message.new_event(id.clone())).collect(),
-        }
-    }
-
-    fn within(&self, bytes_max: usize) -> Result<()> {
-        stream_within(&self.stream)?;
-        self.messages
-            .iter()
-            .try_for_each(|(message, _)| message.within(bytes_max, MESSAGE))
-    }
-}
-
-fn messages(json: Option<Json<'_>>) -> Result<Vec<(Message<'_>, Option<MessageId>)>> {
-    let all = json.and_then(Json::array);
-    let all = all.ok_or_else(|| Problem::invalid("messages must be an array"))?;
-    let read = all.map(|json| {
-        if json.kind() != Kind::Object {
-            return Err(Problem::invalid("message must be an object"));
-        }
-        let message = Message::read(json, MESSAGE)?;
-        let id = Args(&[json]).options(0)?.id().map_err(|problem| Problem {
-            message: problem.message.replacen("options.", "message.", 1),
-            ..problem
-        })?;
-        Ok((message, id))
-    });
-    let read: Vec<_> = read.collect::<Result<_>>()?;
-    match read.is_empty() {
-        true => Err(Problem::invalid("messages must not be empty")),
-        false => Ok(read),
-    }
-}
-
-pub(super) async fn append(call: Call<'_>) -> Result<Answer> {
-    let args = call.args;
-    args.at_least(
-        2,
-        "stream.append requires at least 2 arguments: streamName and messages",
-    )?;
-    let batch = Batch {
-        stream: args.stream(0)?,
-        messages: messages(args.0.get(1).copied())?,
-        expected: args.options(2)?.expected()?,
-    };
-    let places = append_batches(&call, &[batch]).await?;
-    let mut out = String::new();
-    range(&mut out, places.first().copied().unwrap_or_default());
-    Ok(Answer::Text(out))
-}
-
-pub(super) async fn append_many(call: Call<'_>) -> Result<Answer> {
-    let args = call.args;
-    args.at_least(1, "stream.appendMany requires 1 argument: appends")?;
-    let all = args.0.first().copied().and_then(Json::array);
-    let all = all.ok_or_else(|| Problem::invalid("appends must be an array"))?;
-    let mut batches: Vec<Batch<'_>> = Vec::new();
-    for json in all {
-        if json.kind() != Kind::Object {
-            return Err(Problem::invalid("append must be an object"));
-        }
-        let stream = json
-            .get("stream")
-            .and_then(Json::string)
-            .filter(|stream| !stream.is_empty());
-        let stream = stream.ok_or_else(|| Problem::invalid("append.stream must be a non-empty string"))?;
-        if batches.iter().any(|batch| batch.stream == stream) {
-            return Err(Problem::invalid(format!(
-                "append.stream '{stream}' comes more than once"
-            )));
-        }
-        let object = [json];
-        batches.push(Batch {
-            stream,
-            messages: messages(json.get("messages"))?,
-            expected: Args(&object).options(0)?.expected()?,
-        });
-    }
-    if batches.is_empty() {
-        return Err(Problem::invalid("appends must not be empty"));
-    }
-    let places = append_batches(&call, &batches).await?;
-    let mut out = String::from("[");
-    for (n, place) in places.into_iter().enumerate() {
-        if n > 0 {
-            out.push(',');
-        }
-        range(&mut out, place);
-    }
-    out.push(']');
-    Ok(Answer::Text(out))
-}
-
-async fn append_batches(call: &Call<'_>, batches: &[Batch<'_>]) -> Result<Vec<Appended>> {
-    let bytes_max = call.server.options.message_bytes_max;
-    batches.iter().try_for_each(|batch| batch.within(bytes_max))?;
-    call.caller.may(Need::Write)?;
-    let appends: Vec<Append<'_>> = batches.iter().map(Batch::append).collect();
-    let places = call.caller.namespace()?.append(&appends).await;
-    places.map_err(|error| {
-        let stream = match &error {
-            thalweg_events::EventsError::VersionConflict { stream, .. } if appends.len() > 1 => Some(stream.clone()),
-            _ => None,
-        };
-        let problem = Problem::of("write message")(error);
-        match stream {
-            Some(stream) => problem.with("stream", &stream),
-            None => problem,
-        }
+pub(super) async fn call(method: &str, call: Call<'_>) -> Option<Result<Answer>> {
+    Some(match method {
+        "stream.write" => append::write(call).await,
+        "stream.append" => append::append(call).await,
+        "stream.appendMany" => append::append_many(call).await,
+        "stream.get" => get(call).await,
+        "stream.last" => last(call).await,
+        "stream.version" => version(call).await,
+        "stream.delete" => delete(call).await,
+        "category.get" => category(call).await,
+        "message.get" => message(call).await,
+        _ => return None,
     })
 }
 
-fn range(out: &mut String, place: Appended) {
-    for (name, value) in [
-        ("{\"count\":", place.count),
-        (",\"firstPosition\":", place.first_position),
-        (",\"lastPosition\":", place.last_position()),
-        (",\"firstGlobalPosition\":", place.first_global),
-        (",\"lastGlobalPosition\":", place.last_global()),
-    ] {
-        out.push_str(name);
-        number(out, value);
-    }
-    out.push_str(if place.duplicate { ",\"duplicate\":true}" } else { "}" });
-}
-
-pub(super) async fn get(call: Call<'_>) -> Result<Answer> {
+async fn get(call: Call<'_>) -> Result<Answer> {
     let args = call.args;
     args.at_least(1, "stream.get requires at least 1 argument: streamName")?;
     let stream: Arc<str> = args.stream(0)?.into();
@@ -212,12 +54,16 @@ pub(super) async fn get(call: Call<'_>) -> Result<Answer> {
         (None, None) => None,
     };
     let namespace = call.caller.namespace()?.clone();
-    let read = move |next: Option<u64>, max: usize| {
+    let read = move |place: Place, max: usize| {
         let (namespace, stream, types) = (namespace.clone(), stream.clone(), types.clone());
         async move {
             let read = StreamRead {
                 stream: &stream,
-                from: next.map(From::Position).or(from),
+                from: match place {
+                    Place::Asked => from,
+                    Place::Next(next) => Some(From::Position(next)),
+                    Place::First => None,
+                },
                 direction,
                 max,
                 types: &types,
@@ -228,7 +74,7 @@ pub(super) async fn get(call: Call<'_>) -> Result<Answer> {
     pages(&call, read, max, wait, false).await
 }
 
-pub(super) async fn category(call: Call<'_>) -> Result<Answer> {
+async fn category(call: Call<'_>) -> Result<Answer> {
     let args = call.args;
     args.at_least(1, "category.get requires at least 1 argument: categoryName")?;
     let category: Arc<str> = args.string(0, "categoryName must be a string")?.into();
@@ -252,7 +98,7 @@ pub(super) async fn category(call: Call<'_>) -> Result<Answer> {
     let namespace = call.caller.namespace()?.clone();
     // No category and no correlation has a `-` in its name.
     let nothing = category.contains('-') || correlation.as_ref().is_some_and(|text| text.contains('-'));
-    let read = move |next: Option<u64>, max: usize| {
+    let read = move |place: Place, max: usize| {
         let (namespace, category, types) = (namespace.clone(), category.clone(), types.clone());
         let correlation = correlation.clone();
         async move {
@@ -261,7 +107,11 @@ pub(super) async fn category(call: Call<'_>) -> Result<Answer> {
             }
             let read = CategoryRead {
                 category: Some(&*category).filter(|category| !category.is_empty()),
-                from: next.or(from),
+                from: match place {
+                    Place::Asked => from,
+                    Place::Next(next) => Some(next),
+                    Place::First => None,
+                },
                 direction,
                 max,
                 correlation: correlation.as_deref(),
@@ -288,62 +138,101 @@ fn wait(options: Options<'_>) -> Result<Duration> {
 /// An array of messages, read page by page: what is longer than one page goes out while the next is read.
 async fn pages<R, F>(call: &Call<'_>, read: R, max: usize, wait: Duration, with_stream: bool) -> Result<Answer>
 where
-    R: Fn(Option<u64>, usize) -> F + Send + 'static,
+    R: Fn(Place, usize) -> F + Send + 'static,
     F: Future<Output = Result<Page>> + Send,
 {
+    let meters = call.server.meters.clone();
     let page = match wait.is_zero() {
-        true => read(None, max).await?,
+        true => read(Place::Asked, max).await?,
         false => first_match(call, &read, max, wait).await?,
     };
+    meters.read(page.events.len());
     let mut out = String::with_capacity(2 + page.events.iter().map(|event| event.bytes() + 128).sum::<usize>());
     out.push('[');
     rows(&mut out, &page.events, true, with_stream);
-    let left = max - page.events.len();
+    let left = max.saturating_sub(page.events.len());
     if left == 0 || page.next.is_none() {
         out.push(']');
         return Ok(Answer::Text(out));
     }
     let some = !page.events.is_empty();
     let begun = Some((read, page.next, left, some, Some(out)));
-    let chunks = stream::try_unfold(begun, move |state| async move {
-        let Some((read, next, left, some, first)) = state else {
-            return Ok(None);
-        };
-        if let Some(first) = first {
-            return Ok(Some((Bytes::from(first), Some((read, next, left, some, None)))));
-        }
-        let page = match next.filter(|_| left > 0) {
-            Some(_) => read(next, left)
+    let stopping = call.server.stopping.clone();
+    let chunks = stream::try_unfold(begun, move |state| {
+        let (meters, stopping) = (meters.clone(), stopping.clone());
+        async move {
+            let Some((read, next, left, some, first)) = state else {
+                return Ok(None);
+            };
+            if let Some(first) = first {
+                return Ok(Some((Bytes::from(first), Some((read, next, left, some, None)))));
+            }
+            let Some(next) = next.filter(|_| left > 0) else {
+                return Ok(Some((Bytes::from_static(b"]\n"), None)));
+            };
+            // An array that is not whole must not look so.
+            if stopping.is_cancelled() {
+                return Err(std::io::Error::other("the server is shutting down"));
+            }
+            let page = read(Place::Next(next), left)
                 .await
-                .map_err(|problem| std::io::Error::other(problem.message))?,
-            None => return Ok(Some((Bytes::from_static(b"]\n"), None))),
-        };
-        let mut out = String::new();
-        rows(&mut out, &page.events, !some, with_stream);
-        let some = some || !page.events.is_empty();
-        let left = left - page.events.len();
-        Ok::<_, std::io::Error>(Some((Bytes::from(out), Some((read, page.next, left, some, None)))))
+                .map_err(|problem| std::io::Error::other(problem.message))?;
+            meters.read(page.events.len());
+            let mut out = String::new();
+            rows(&mut out, &page.events, !some, with_stream);
+            let some = some || !page.events.is_empty();
+            let left = left.saturating_sub(page.events.len());
+            Ok::<_, std::io::Error>(Some((Bytes::from(out), Some((read, page.next, left, some, None)))))
+        }
     });
     Ok(Answer::Stream(Body::from_stream(chunks)))
+}
+
+/// Where a page begins.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Where the caller said.
+    Asked,
+    /// Behind the page before.
+    Next(u64),
+    /// At the first of all: what is here now came after everything was removed.
+    First,
 }
 
 /// A page with something in it, or an empty one when time is up.
 async fn first_match<R, F>(call: &Call<'_>, read: &R, max: usize, wait: Duration) -> Result<Page>
 where
-    R: Fn(Option<u64>, usize) -> F,
+    R: Fn(Place, usize) -> F,
     F: Future<Output = Result<Page>>,
 {
     let mut visible = call.caller.namespace()?.watch();
-    let until = tokio::time::Instant::now() + wait;
+    let began = Instant::now();
+    let until = began + wait;
+    let cleared = visible.borrow().cleared;
+    let mut ended = call.caller.ended();
+    let mut gone = false;
     loop {
-        visible.borrow_and_update();
-        let page = read(None, max).await?;
-        if !page.events.is_empty() || page.next.is_some() {
+        let place = match visible.borrow_and_update().cleared == cleared {
+            true => Place::Asked,
+            false => Place::First,
+        };
+        let reading = Instant::now();
+        let page = read(place, max).await?;
+        if !page.events.is_empty() || page.next.is_some() || gone {
             return Ok(page);
         }
-        match tokio::time::timeout_at(until, visible.changed()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) | Err(_) => return Ok(page),
+        let rest = reading.elapsed() * READING_PART;
+        let changed = async {
+            if rest >= REST_MIN {
+                tokio::time::sleep(rest).await;
+            }
+            visible.changed().await
+        };
+        tokio::select! {
+            changed = changed => gone = changed.is_err(),
+            () = tokio::time::sleep_until(until) => return Ok(page),
+            () = &mut ended => return Err(Problem::unauthorized(&call.caller.name)),
+            () = call.server.stopping.cancelled() => return Err(Problem::stopping()),
         }
     }
 }
@@ -366,7 +255,7 @@ fn row_or_null(stored: Option<Stored>, with_stream: bool) -> Answer {
     Answer::Text(out)
 }
 
-pub(super) async fn last(call: Call<'_>) -> Result<Answer> {
+async fn last(call: Call<'_>) -> Result<Answer> {
     let args = call.args;
     args.at_least(1, "stream.last requires at least 1 argument: streamName")?;
     let stream = args.stream(0)?;
@@ -376,7 +265,7 @@ pub(super) async fn last(call: Call<'_>) -> Result<Answer> {
     Ok(row_or_null(found.map_err(Problem::of("get last message"))?, false))
 }
 
-pub(super) async fn version(call: Call<'_>) -> Result<Answer> {
+async fn version(call: Call<'_>) -> Result<Answer> {
     call.args
         .at_least(1, "stream.version requires 1 argument: streamName")?;
     let stream = call.args.stream(0)?;
@@ -389,11 +278,33 @@ pub(super) async fn version(call: Call<'_>) -> Result<Answer> {
     }))
 }
 
-pub(super) async fn message(call: Call<'_>) -> Result<Answer> {
+async fn message(call: Call<'_>) -> Result<Answer> {
     call.args.at_least(1, "message.get requires 1 argument: id")?;
     let id = call.args.non_empty(0, "id must be a non-empty string")?;
     call.caller.may(Need::Read)?;
     let namespace: &Arc<dyn Namespace> = call.caller.namespace()?;
     let found = namespace.by_id(&MessageId::of(&id)).await;
     Ok(row_or_null(found.map_err(Problem::of("get messages"))?, true))
+}
+
+/// Hides all messages of a stream; what is written later goes on behind them, unless it is deleted for good.
+async fn delete(call: Call<'_>) -> Result<Answer> {
+    let args = call.args;
+    args.at_least(1, "stream.delete requires at least 1 argument: streamName")?;
+    let stream = args.stream(0)?;
+    let options = args.options(1)?;
+    let expected = options.expected()?;
+    let tombstone = options.bool("tombstone")?;
+    call.caller.may(Need::Write)?;
+    let namespace = call.caller.namespace()?;
+    let deleted = namespace.delete_stream(&stream, expected, tombstone).await;
+    deleted.map_err(Problem::of("delete stream"))?;
+    let mut out = String::from("{\"stream\":");
+    text(&mut out, &stream);
+    out.push_str(if tombstone {
+        ",\"tombstone\":true}"
+    } else {
+        ",\"tombstone\":false}"
+    });
+    Ok(Answer::Text(out))
 }

@@ -1,28 +1,65 @@
 //! `sys.*`: about the server.
 
-use std::sync::atomic::Ordering;
-
-use thalweg_events::Health;
+use thalweg_events::{Health, Scavenged, Verified};
 
 use super::{Answer, Call};
-use crate::problem::Result;
-use crate::write::text;
+use crate::problem::{Problem, Result};
+use crate::write::{array, number, text};
 
-pub(super) fn version(call: Call<'_>) -> Result<Answer> {
+pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+    Some(match name {
+        "version" => version(call),
+        "health" => health(call),
+        "scavenge" => scavenge(call).await,
+        "verify" => verify(call).await,
+        _ => return None,
+    })
+}
+
+fn version(call: Call<'_>) -> Result<Answer> {
     let mut out = String::new();
     text(&mut out, &call.server.options.version);
     Ok(Answer::Text(out))
 }
 
-pub(super) fn health(call: Call<'_>) -> Result<Answer> {
-    let store = &call.server.store;
+fn health(call: Call<'_>) -> Result<Answer> {
+    let store = call.server.store()?;
     let status = match store.health() {
         Health::Healthy => "ok",
         Health::ReadOnly(_) => "degraded",
     };
-    let connections = call.server.connections.load(Ordering::Relaxed);
+    let connections = call.server.connections.get().map_or(0, |count| count());
     let (backend, durability) = (store.backend(), store.durability());
     Ok(Answer::Text(format!(
         "{{\"backend\":\"{backend}\",\"connections\":{connections},\"status\":\"{status}\",\"durability\":\"{durability}\"}}"
+    )))
+}
+
+async fn scavenge(call: Call<'_>) -> Result<Answer> {
+    call.caller.may(call.server.admin())?;
+    let done = call.server.store()?.scavenge().await;
+    let Scavenged { messages, bytes } = done.map_err(Problem::of("scavenge"))?;
+    Ok(Answer::Text(format!("{{\"bytes\":{bytes},\"messages\":{messages}}}")))
+}
+
+async fn verify(call: Call<'_>) -> Result<Answer> {
+    call.caller.may(call.server.admin())?;
+    let done = call.server.store()?.verify().await;
+    let Verified {
+        messages,
+        bytes,
+        faults,
+    } = done.map_err(Problem::of("verify"))?;
+    let faults = array(&faults, |out, fault| {
+        out.push_str("{\"namespace\":");
+        text(out, &fault.namespace);
+        out.push_str(",\"offset\":");
+        number(out, fault.offset);
+        out.push_str(",\"what\":");
+        text(out, &fault.what);
+        out.push('}');
+    });
+    Ok(Answer::Text(format!(
+        "{{\"bytes\":{bytes},\"faults\":{faults},\"messages\":{messages}}}"
     )))
 }

@@ -1,0 +1,191 @@
+//! Bodies of requests, read within a budget that all of them share: a body is read when there is room for it and for the
+//! text that is made of it, so no number of clients can take more memory than there is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream, HttpBody as _};
+use axum::http::StatusCode;
+use futures::{StreamExt as _, TryStreamExt as _};
+use thalweg_events::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::problem::{Problem, Result};
+
+/// Bytes of a request.
+const BODY_MAX: usize = 100 << 20;
+/// What is not larger is small. One of unknown length may be so large before it takes a share as the largest does.
+const SMALL_MAX: usize = 64 << 10;
+/// Bytes of one permit.
+const UNIT: usize = 4096;
+/// So long a body that is refused is read on, because a client that is still sending when its connection closes may never
+/// see the answer.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// What an import has in memory: a batch, a line, what is made of it, and what was read with it, in largest messages.
+const IMPORT_MESSAGES: usize = 4;
+
+/// What all requests together may take. Half of it is for imports, which take long, and a quarter for small calls, so that
+/// these wait for nothing large.
+pub(crate) struct Memory {
+    small: Share,
+    large: Share,
+    imports: Share,
+    import_bytes: usize,
+}
+
+struct Share {
+    units: usize,
+    free: Arc<Semaphore>,
+}
+
+impl Share {
+    fn new(bytes: usize) -> Share {
+        let units = (bytes / UNIT).clamp(1, u32::MAX as usize);
+        Share {
+            units,
+            free: Arc::new(Semaphore::new(units)),
+        }
+    }
+
+    /// Waits until so much is free; what is larger than all gets all.
+    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(UNIT).clamp(1, self.units);
+        let taken = self.free.clone().acquire_many_owned(units as u32).await;
+        taken.map_err(|_| Problem::stopping())
+    }
+}
+
+impl Memory {
+    pub fn new(bytes: usize, message_bytes_max: usize) -> Memory {
+        Memory {
+            small: Share::new(bytes / 4),
+            large: Share::new(bytes / 4),
+            imports: Share::new(bytes / 2),
+            import_bytes: IMPORT_MESSAGES * message_bytes_max.max(16 << 20),
+        }
+    }
+
+    /// For a body and the text that is made of it.
+    async fn for_call(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let share = if bytes > SMALL_MAX { &self.large } else { &self.small };
+        share.take(2 * bytes).await
+    }
+
+    pub async fn for_import(&self) -> Result<OwnedSemaphorePermit> {
+        self.imports.take(self.import_bytes).await
+    }
+}
+
+/// The text of a call without white space, as long as its share of the memory is held.
+pub(crate) struct Text {
+    pub text: String,
+    _held: Option<OwnedSemaphorePermit>,
+}
+
+/// Reads all of a call.
+pub(crate) async fn read(memory: &Memory, body: Body) -> Result<Text> {
+    let declared = body.size_hint().exact();
+    let mut stream = body.into_data_stream();
+    if declared.is_some_and(|bytes| bytes > BODY_MAX as u64) {
+        return Err(too_large(&mut stream).await);
+    }
+    let mut held = match declared {
+        Some(bytes) => Some(memory.for_call(bytes as usize).await?),
+        None => None,
+    };
+    let gone = |_| Problem::malformed("the request ended early");
+    let Some(first) = stream.try_next().await.map_err(gone)? else {
+        return Err(Problem::malformed("empty body"));
+    };
+    let Some(second) = stream.try_next().await.map_err(gone)? else {
+        let text = compact(&first)?;
+        return Ok(Text { text, _held: held });
+    };
+    let mut whole = Vec::with_capacity(declared.map_or(0, |bytes| bytes as usize));
+    whole.extend_from_slice(&first);
+    let mut next = Some(second);
+    while let Some(more) = next {
+        if whole.len() + more.len() > BODY_MAX {
+            drop(whole);
+            return Err(too_large(&mut stream).await);
+        }
+        whole.extend_from_slice(&more);
+        if held.is_none() && whole.len() > SMALL_MAX {
+            held = Some(memory.for_call(BODY_MAX).await?);
+        }
+        next = stream.try_next().await.map_err(gone)?;
+    }
+    let text = compact(&whole)?;
+    Ok(Text { text, _held: held })
+}
+
+async fn too_large(stream: &mut BodyDataStream) -> Problem {
+    let _ = tokio::time::timeout(DRAIN_MAX, drain(stream)).await;
+    let message = format!("Request body exceeds {BODY_MAX} bytes");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
+}
+
+/// Reads to the end, or until the client has gone.
+pub(crate) async fn drain(stream: &mut BodyDataStream) {
+    while let Some(Ok(_)) = stream.next().await {}
+}
+
+fn compact(bytes: &[u8]) -> Result<String> {
+    let mut text = String::with_capacity(bytes.len());
+    json::compact(bytes, &mut text).map_err(|error| Problem::malformed(&error.to_string()))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use futures::stream;
+
+    use super::*;
+
+    fn of_pieces(pieces: usize, bytes: usize) -> Body {
+        let piece = Bytes::from(vec![b' '; bytes]);
+        let spaces = stream::iter((0..pieces).map(move |_| Ok::<_, Infallible>(piece.clone())));
+        Body::from_stream(spaces.chain(stream::iter([Ok(Bytes::from_static(b"[1]"))])))
+    }
+
+    #[tokio::test]
+    async fn what_is_larger_than_the_limit_is_told_so_whether_it_says_so_before_or_not() {
+        let memory = Memory::new(1 << 30, 1 << 20);
+        for (body, fits) in [
+            (of_pieces(99, 1 << 20), true),
+            (of_pieces(100, 1 << 20), false),
+            (Body::from(vec![b' '; BODY_MAX + 1]), false),
+        ] {
+            match read(&memory, body).await {
+                Ok(read) => assert!(fits && read.text == "[1]"),
+                Err(problem) => {
+                    assert!(!fits);
+                    assert_eq!(problem.status, StatusCode::PAYLOAD_TOO_LARGE);
+                    assert_eq!(problem.message, "Request body exceeds 104857600 bytes");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_waits_until_there_is_memory_for_it() {
+        let memory = Memory::new(4 << 20, 1 << 20);
+        let body = |bytes: usize| Body::from(vec![b' '; bytes].into_iter().chain(*b"[]").collect::<Vec<u8>>());
+        let first = read(&memory, body(400 << 10)).await.unwrap();
+        let mut second = std::pin::pin!(read(&memory, body(400 << 10)));
+        assert!(futures::poll!(second.as_mut()).is_pending(), "the first has most of it");
+        assert!(
+            read(&memory, body(100)).await.is_ok(),
+            "a small one waits for none of them"
+        );
+        drop(first);
+        assert_eq!(second.await.unwrap().text, "[]");
+        assert!(
+            read(&memory, body(2 << 20)).await.is_ok(),
+            "one larger than all goes alone"
+        );
+    }
+}

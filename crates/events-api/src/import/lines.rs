@@ -1,0 +1,132 @@
+//! A body as lines, each of which is in memory only until the next one. A line that is too long ends them.
+
+use axum::body::BodyDataStream;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+
+use super::Failed;
+
+pub(super) struct Lines {
+    pub body: BodyDataStream,
+    buffer: BytesMut,
+    /// So much of the buffer has no end of a line.
+    searched: usize,
+    line_max: usize,
+    /// Of the line that was given last, from 1.
+    number: u64,
+    ended: bool,
+}
+
+impl Lines {
+    pub fn new(body: BodyDataStream, line_max: usize) -> Lines {
+        Lines {
+            body,
+            buffer: BytesMut::new(),
+            searched: 0,
+            line_max,
+            number: 0,
+            ended: false,
+        }
+    }
+
+    /// Of the line that was given last, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// With the end of the line, where it has one. Whoever gives up waiting loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Failed> {
+        loop {
+            let fresh = self.buffer.get(self.searched..).unwrap_or_default();
+            let end = fresh
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .map(|at| self.searched + at);
+            let len = end.unwrap_or(self.buffer.len());
+            if len > self.line_max {
+                self.buffer = BytesMut::new();
+                return Err(Failed {
+                    code: "READ_ERROR",
+                    message: format!("line {} exceeds {} bytes", self.number + 1, self.line_max),
+                    line: self.number + 1,
+                });
+            }
+            if let Some(end) = end {
+                self.searched = 0;
+                self.number += 1;
+                return Ok(Some(self.buffer.split_to(end + 1).freeze()));
+            }
+            self.searched = self.buffer.len();
+            if self.ended {
+                let rest = std::mem::take(&mut self.buffer).freeze();
+                self.searched = 0;
+                self.number += 1;
+                return Ok((!rest.is_empty()).then_some(rest));
+            }
+            match self.body.next().await {
+                Some(Ok(more)) => self.buffer.extend_from_slice(&more),
+                Some(Err(_)) => {
+                    return Err(Failed {
+                        code: "READ_ERROR",
+                        message: "the request ended early".to_owned(),
+                        line: 0,
+                    });
+                }
+                None => self.ended = true,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Body;
+    use futures::stream;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(pieces: &[&[u8]], line_max: usize) -> Result<Vec<Vec<u8>>, Failed> {
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|piece| Ok::<_, Infallible>(Bytes::from(piece.to_vec())))
+            .collect();
+        let mut lines = Lines::new(Body::from_stream(stream::iter(pieces)).into_data_stream(), line_max);
+        futures::executor::block_on(async {
+            let mut all = Vec::new();
+            while let Some(line) = lines.next().await? {
+                all.push(line.to_vec());
+            }
+            Ok(all)
+        })
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_told_with_its_number_however_it_comes() {
+        let pieces: [&[&[u8]]; 4] = [
+            &[b"1234\n12345\n1\n"],
+            &[b"1234\n", b"12345"],
+            &[b"1234\n12", b"345\n"],
+            &[b"1234\n", b"123456789"],
+        ];
+        for pieces in pieces {
+            let failed = read(pieces, 4).unwrap_err();
+            assert_eq!((failed.code, failed.line), ("READ_ERROR", 2), "{pieces:?}");
+        }
+        assert_eq!(read(&[b"1234\n1234"], 4).unwrap().len(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_no_difference(text in "[ab\n]{0,60}", cuts in proptest::collection::vec(0..60usize, 0..6)) {
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &text.as_bytes()[pair[0]..pair[1]]).collect();
+            let expected: Vec<Vec<u8>> = text.split_inclusive('\n').map(|line| line.as_bytes().to_vec()).collect();
+            prop_assert_eq!(read(&pieces, 100).unwrap(), expected);
+        }
+    }
+}

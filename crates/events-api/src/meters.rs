@@ -1,0 +1,239 @@
+//! What is counted of the face: requests and what they were refused for, how long appends take and how many messages they
+//! have, and who listens. Counted with atomic additions, told when somebody asks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use thalweg_telemetry::{Distribution, Families, Metrics};
+
+/// Upper bounds in microseconds.
+const SECONDS: [u64; 16] = [
+    50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    10_000_000,
+];
+/// Upper bounds of messages of an append.
+const MESSAGES: [u64; 8] = [1, 2, 5, 10, 50, 100, 1000, 10_000];
+
+#[derive(Default)]
+pub(crate) struct Meters {
+    requests: AtomicU64,
+    errors: Mutex<BTreeMap<&'static str, u64>>,
+    append_seconds: Buckets<{ SECONDS.len() }>,
+    append_messages: Buckets<{ MESSAGES.len() }>,
+    reads: AtomicU64,
+    read_messages: AtomicU64,
+    imported: AtomicU64,
+    told: AtomicU64,
+    cursors: Mutex<Cursors>,
+}
+
+/// A distribution with fixed bounds.
+struct Buckets<const N: usize> {
+    counts: [AtomicU64; N],
+    beyond: AtomicU64,
+    sum: AtomicU64,
+}
+
+impl<const N: usize> Default for Buckets<N> {
+    fn default() -> Self {
+        Buckets {
+            counts: [const { AtomicU64::new(0) }; N],
+            beyond: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<const N: usize> Buckets<N> {
+    fn add(&self, bounds: &[u64; N], value: u64) {
+        let bucket = bounds.partition_point(|bound| *bound < value);
+        self.counts.get(bucket).unwrap_or(&self.beyond).fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    /// In units of which the values are `scale`.
+    fn distribution(&self, bounds: &[u64; N], scale: f64) -> Distribution {
+        let counts = self.counts.iter().map(|count| count.load(Relaxed));
+        Distribution {
+            buckets: bounds.iter().map(|bound| *bound as f64 * scale).zip(counts).collect(),
+            beyond: self.beyond.load(Relaxed),
+            sum: self.sum.load(Relaxed) as f64 * scale,
+        }
+    }
+}
+
+/// Of all subscribers.
+#[derive(Default)]
+struct Cursors {
+    next: u64,
+    all: BTreeMap<u64, Arc<Lag>>,
+}
+
+/// How many global positions a subscriber is behind: 0 at the live end.
+pub(crate) type Lag = AtomicU64;
+
+/// While somebody listens.
+pub(crate) struct Listening {
+    meters: Arc<Meters>,
+    number: u64,
+    lag: Arc<Lag>,
+}
+
+impl Listening {
+    pub fn is_behind(&self, positions: u64) {
+        self.lag.store(positions, Relaxed);
+    }
+
+    pub fn told(&self) {
+        self.meters.told.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.meters.cursors.lock().all.remove(&self.number);
+    }
+}
+
+impl Meters {
+    pub fn register(metrics: &Metrics) -> Arc<Meters> {
+        let meters = Arc::new(Meters::default());
+        let told = meters.clone();
+        metrics.tell("thalweg_events_requests_total", move |to| told.tell(to));
+        meters
+    }
+
+    pub fn request(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    pub fn refused(&self, code: &'static str) {
+        *self.errors.lock().entry(code).or_default() += 1;
+    }
+
+    pub fn appended(&self, messages: u64, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.append_seconds.add(&SECONDS, micros);
+        self.append_messages.add(&MESSAGES, messages);
+    }
+
+    pub fn read(&self, messages: usize) {
+        self.reads.fetch_add(1, Relaxed);
+        self.read_messages.fetch_add(messages as u64, Relaxed);
+    }
+
+    pub fn imported(&self, messages: u64) {
+        self.imported.fetch_add(messages, Relaxed);
+    }
+
+    pub fn listen(self: &Arc<Meters>) -> Listening {
+        let mut cursors = self.cursors.lock();
+        cursors.next += 1;
+        let (number, lag) = (cursors.next, Arc::new(Lag::default()));
+        cursors.all.insert(number, lag.clone());
+        Listening {
+            meters: self.clone(),
+            number,
+            lag,
+        }
+    }
+
+    fn tell(&self, to: &mut Families) {
+        for (name, help, value) in [
+            ("thalweg_events_requests_total", "Calls of /rpc.", &self.requests),
+            (
+                "thalweg_events_reads_total",
+                "Pages of messages read for calls.",
+                &self.reads,
+            ),
+            (
+                "thalweg_events_read_messages_total",
+                "Messages in those pages.",
+                &self.read_messages,
+            ),
+            (
+                "thalweg_events_imported_total",
+                "Messages stored by imports.",
+                &self.imported,
+            ),
+            (
+                "thalweg_events_told_total",
+                "Pokes and messages handed to subscribers.",
+                &self.told,
+            ),
+        ] {
+            to.counter(name, help, &[], value.load(Relaxed));
+        }
+        for (code, count) in self.errors.lock().iter() {
+            let help = "Requests that were refused.";
+            to.counter("thalweg_events_errors_total", help, &[("code", code)], *count);
+        }
+        let append = self.append_seconds.distribution(&SECONDS, 1e-6);
+        to.histogram(
+            "thalweg_events_append_seconds",
+            "From an append that is understood to its answer.",
+            &[],
+            &append,
+        );
+        let messages = self.append_messages.distribution(&MESSAGES, 1.0);
+        to.histogram(
+            "thalweg_events_append_messages",
+            "Messages of an append.",
+            &[],
+            &messages,
+        );
+        let cursors = self.cursors.lock();
+        let lags = cursors.all.values().map(|lag| lag.load(Relaxed));
+        let (behind, farthest) = lags.fold((0, 0), |(behind, farthest), lag| {
+            (behind + u64::from(lag > 0), farthest.max(lag))
+        });
+        let subscribers = cursors.all.len() as f64;
+        to.gauge("thalweg_events_subscribers", "Open subscriptions.", &[], subscribers);
+        to.gauge(
+            "thalweg_events_subscribers_behind",
+            "Those that read what is stored before they are at the live end.",
+            &[],
+            behind as f64,
+        );
+        to.gauge(
+            "thalweg_events_subscriber_lag",
+            "Global positions that the last of them is behind.",
+            &[],
+            farthest as f64,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_is_told() {
+        let metrics = Metrics::default();
+        let meters = Meters::register(&metrics);
+        meters.request();
+        meters.refused("NOT_FOUND");
+        meters.refused("NOT_FOUND");
+        meters.appended(3, Duration::from_micros(300));
+        let (one, other) = (meters.listen(), meters.listen());
+        one.is_behind(7);
+        drop(other);
+        let text = metrics.text();
+        for line in [
+            "thalweg_events_requests_total 1",
+            "thalweg_events_errors_total{code=\"NOT_FOUND\"} 2",
+            "thalweg_events_append_seconds_bucket{le=\"0.00025\"} 0",
+            "thalweg_events_append_seconds_bucket{le=\"0.0005\"} 1",
+            "thalweg_events_append_messages_sum 3",
+            "thalweg_events_subscribers 1",
+            "thalweg_events_subscribers_behind 1",
+            "thalweg_events_subscriber_lag 7",
+        ] {
+            assert!(text.contains(line), "{line} is missing in {text}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Messages in: one, several for a stream, several for several streams at once.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::time::Instant;
+
+use thalweg_events::json::{Json, Kind};
+use thalweg_events::{
+    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, EventsError, Expected, MessageId,
+};
+
+use super::{Answer, Call};
+use crate::args::{Message, Options, stream_within};
+use crate::auth::Need;
+use crate::problem::{Problem, Result};
+use crate::write::number;
+
+/// Of a message in a batch, as its mistakes are told.
+const MESSAGE: &str = "message";
+
+pub(super) async fn write(call: Call<'_>) -> Result<Answer> {
+    let args = call.args;
+    args.at_least(2, "stream.write requires at least 2 arguments: streamName and message")?;
+    let stream = args.stream(0)?;
+    let message = Message::read(args.object(1, "message must be an object")?, MESSAGE)?;
+    let options = args.options(2)?;
+    let id = options.id()?;
+    let expected = options.expected()?;
+    stream_within(&stream)?;
+    message.within(call.server.options.message_bytes_max, MESSAGE)?;
+    call.caller.may(Need::Write)?;
+    let appends = [Append {
+        stream: &stream,
+        expected,
+        events: vec![message.new_event(id)],
+    }];
+    let place = store(&call, &appends)
+        .await
+        .map_err(Problem::of("write message"))?
+        .first()
+        .copied()
+        .unwrap_or_default();
+    let mut out = String::with_capacity(64);
+    out.push_str("{\"globalPosition\":");
+    number(&mut out, place.first_global);
+    out.push_str(",\"position\":");
+    number(&mut out, place.first_position);
+    if place.duplicate {
+        out.push_str(",\"duplicate\":true");
+    }
+    out.push('}');
+    Ok(Answer::Text(out))
+}
+
+/// The one way into the store, which is timed.
+async fn store(call: &Call<'_>, appends: &[Append<'_>]) -> thalweg_events::Result<Vec<Appended>> {
+    let Ok(namespace) = call.caller.namespace() else {
+        return Err(EventsError::NamespaceNotFound(call.caller.name.clone()));
+    };
+    let began = Instant::now();
+    let places = namespace.append(appends).await?;
+    let messages = appends.iter().map(|append| append.events.len() as u64).sum();
+    call.server.meters.appended(messages, began.elapsed());
+    Ok(places)
+}
+
+/// Messages for one stream, with their ids.
+struct Batch<'a> {
+    stream: Cow<'a, str>,
+    expected: Expected,
+    messages: Vec<(Message<'a>, Option<MessageId>)>,
+}
+
+impl<'a> Batch<'a> {
+    fn append(&self) -> Append<'_> {
+        let events = self.messages.iter();
+        Append {
+            stream: &self.stream,
+            expected: self.expected,
+            events: events.map(|(message, id)| message.new_event(id.clone())).collect(),
+        }
+    }
+
+    fn within(&self, bytes_max: usize) -> Result<()> {
+        stream_within(&self.stream)?;
+        self.messages
+            .iter()
+            .try_for_each(|(message, _)| message.within(bytes_max, MESSAGE))
+    }
+}
+
+/// What one append may still have. Counted while it is read, so that nothing is kept of one that has too much.
+struct Room {
+    streams: usize,
+    messages: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn new() -> Room {
+        Room {
+            streams: APPEND_STREAMS_MAX,
+            messages: APPEND_MESSAGES_MAX,
+            bytes: APPEND_BYTES_MAX,
+        }
+    }
+
+    fn stream(&mut self) -> Result<()> {
+        take(&mut self.streams, 1, EventsError::TooLarge("1000 streams"))
+    }
+
+    fn message(&mut self, stream: &str, message: &Message<'_>) -> Result<()> {
+        take(&mut self.messages, 1, EventsError::TooLarge("10000 messages"))?;
+        let bytes = stream.len() + message.bytes();
+        take(&mut self.bytes, bytes, EventsError::TooLarge("24 MiB"))
+    }
+}
+
+fn take(left: &mut usize, count: usize, error: EventsError) -> Result<()> {
+    *left = left.checked_sub(count).ok_or(error)?;
+    Ok(())
+}
+
+fn messages<'a>(
+    json: Option<Json<'a>>,
+    stream: &str,
+    room: &mut Room,
+) -> Result<Vec<(Message<'a>, Option<MessageId>)>> {
+    let all = json.and_then(Json::array);
+    let all = all.ok_or_else(|| Problem::invalid("messages must be an array"))?;
+    let mut read = Vec::new();
+    for json in all {
+        if json.kind() != Kind::Object {
+            return Err(Problem::invalid("message must be an object"));
+        }
+        let message = Message::read(json, MESSAGE)?;
+        let id = Options::of(json).id().map_err(|problem| Problem {
+            message: problem.message.replacen("options.", "message.", 1),
+            ..problem
+        })?;
+        room.message(stream, &message)?;
+        read.push((message, id));
+    }
+    match read.is_empty() {
+        true => Err(Problem::invalid("messages must not be empty")),
+        false => Ok(read),
+    }
+}
+
+pub(super) async fn append(call: Call<'_>) -> Result<Answer> {
+    let args = call.args;
+    args.at_least(
+        2,
+        "stream.append requires at least 2 arguments: streamName and messages",
+    )?;
+    let stream = args.stream(0)?;
+    let batch = Batch {
+        messages: messages(args.get(1), &stream, &mut Room::new())?,
+        stream,
+        expected: args.options(2)?.expected()?,
+    };
+    let places = append_batches(&call, &[batch], false).await?;
+    let mut out = String::new();
+    range(&mut out, places.first().copied().unwrap_or_default());
+    Ok(Answer::Text(out))
+}
+
+pub(super) async fn append_many(call: Call<'_>) -> Result<Answer> {
+    let args = call.args;
+    args.at_least(1, "stream.appendMany requires 1 argument: appends")?;
+    let all = args.get(0).and_then(Json::array);
+    let all = all.ok_or_else(|| Problem::invalid("appends must be an array"))?;
+    let (mut batches, mut room, mut seen) = (Vec::new(), Room::new(), HashSet::new());
+    for json in all {
+        if json.kind() != Kind::Object {
+            return Err(Problem::invalid("append must be an object"));
+        }
+        let stream = json.get("stream").and_then(Json::string);
+        let stream = stream.filter(|stream| !stream.is_empty());
+        let stream = stream.ok_or_else(|| Problem::invalid("append.stream must be a non-empty string"))?;
+        room.stream()?;
+        if !seen.insert(stream.clone()) {
+            let message = format!("append.stream '{stream}' comes more than once");
+            return Err(Problem::invalid(message));
+        }
+        batches.push(Batch {
+            messages: messages(json.get("messages"), &stream, &mut room)?,
+            stream,
+            expected: Options::of(json).expected().map_err(|problem| Problem {
+                message: problem.message.replacen("options.", "append.", 1),
+                ..problem
+            })?,
+        });
+    }
+    if batches.is_empty() {
+        return Err(Problem::invalid("appends must not be empty"));
+    }
+    let places = append_batches(&call, &batches, true).await?;
+    let mut out = String::from("[");
+    for (n, place) in places.into_iter().enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        range(&mut out, place);
+    }
+    out.push(']');
+    Ok(Answer::Text(out))
+}
+
+/// `many`: a conflict says of which stream it is.
+async fn append_batches(call: &Call<'_>, batches: &[Batch<'_>], many: bool) -> Result<Vec<Appended>> {
+    let bytes_max = call.server.options.message_bytes_max;
+    batches.iter().try_for_each(|batch| batch.within(bytes_max))?;
+    call.caller.may(Need::Write)?;
+    let appends: Vec<Append<'_>> = batches.iter().map(Batch::append).collect();
+    store(call, &appends).await.map_err(|error| {
+        let stream = match &error {
+            EventsError::VersionConflict { stream, .. } if many => Some(stream.clone()),
+            _ => None,
+        };
+        let problem = Problem::of("write message")(error);
+        match stream {
+            Some(stream) => problem.with("stream", &stream),
+            None => problem,
+        }
+    })
+}
+
+fn range(out: &mut String, place: Appended) {
+    for (name, value) in [
+        ("{\"count\":", place.count),
+        (",\"firstPosition\":", place.first_position),
+        (",\"lastPosition\":", place.last_position()),
+        (",\"firstGlobalPosition\":", place.first_global),
+        (",\"lastGlobalPosition\":", place.last_global()),
+    ] {
+        out.push_str(name);
+        number(out, value);
+    }
+    out.push_str(if place.duplicate { ",\"duplicate\":true}" } else { "}" });
+}

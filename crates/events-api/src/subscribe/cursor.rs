@@ -1,0 +1,364 @@
+//! A subscriber: a place in the order of a namespace, or of a stream, and what is on its way to the client. It is no queue:
+//! one that is slow reads later, from the store, and misses nothing.
+//!
+//! | where it is | what it does | ends with |
+//! |---|---|---|
+//! | behind what its topic has | reads pages from the store | everything read that the topic lacks |
+//! | at its topic | takes what is there, or sleeps until something comes | the topic having dropped what it lacks |
+//!
+//! When all messages were removed (`cleared`), it begins at the first position from wherever it was.
+
+use std::collections::{HashSet, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use thalweg_events::{CategoryRead, Direction, From, Namespace, Page, Result, Stored, StreamRead, Visible};
+use tokio::time::{Instant, sleep_until};
+
+use super::feed::{Feed, Found, Item, Key, Seat};
+use super::frame;
+use super::wanted::{Filter, Of, Wanted};
+use crate::Server;
+use crate::meters::Listening;
+
+/// Pokes taken or read at once, which are about as many bytes as a connection buffers.
+const POKES: usize = 100;
+/// Where only the newest of each stream goes out, more are looked at.
+const COALESCED: usize = 1000;
+/// Whole messages read at once: at first, and at most while they are small.
+const MESSAGES: usize = 1;
+const MESSAGES_MAX: usize = 64;
+const MESSAGES_BYTES: usize = 64 << 10;
+/// A longer event goes out in several chunks.
+const CHUNK_MAX: usize = 16 << 10;
+
+pub(super) struct Subscription {
+    feed: Arc<Feed>,
+    /// `None`: there is nothing that it could be told.
+    seat: Option<Seat>,
+    of: Of,
+    filter: Filter,
+    data: bool,
+    coalesce: bool,
+    /// As with [`Visible::cleared`], what it has seen.
+    cleared: u64,
+    /// Everything that is for it up to this global position has been taken.
+    covered: u64,
+    /// Of a stream: the position that comes next, if it is behind the global position `after`.
+    next: u64,
+    after: u64,
+    /// Messages of the next page.
+    page: usize,
+    ready: VecDeque<Bytes>,
+    /// Of an event that is in several chunks.
+    rest: Bytes,
+    begun: bool,
+    heartbeat: Duration,
+    /// When a heartbeat is due.
+    due: Instant,
+    /// Of the caller's right to be told, of the namespace, or of the server.
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    listening: Listening,
+}
+
+impl Subscription {
+    pub fn begin(
+        server: &Server,
+        namespace: &Arc<dyn Namespace>,
+        wanted: Wanted,
+        ended: impl Future<Output = ()> + Send + 'static,
+    ) -> Subscription {
+        let feed = server.feeds.of(namespace);
+        let key = match &wanted.of {
+            Of::Stream(stream) => Some(Key::Stream(stream.clone())),
+            Of::Category(category) => Some(Key::Category(category.clone())),
+            Of::All => Some(Key::All),
+            Of::Nothing => None,
+        };
+        let seat = key.map(|key| feed.join(key, wanted.data));
+        let now = feed.visible();
+        let is_stream = matches!(wanted.of, Of::Stream(_));
+        let covered = match (&wanted.of, wanted.resumed) {
+            (Of::Stream(_), _) => 0,
+            (_, Some(resumed)) => resumed,
+            // History only for those who ask: clients open it at any position and expect what is new.
+            (Of::All, None) if !wanted.catchup => wanted.position.saturating_sub(1).max(now.last),
+            (_, None) => wanted.position.saturating_sub(1),
+        };
+        let (stopping, gone) = (server.stopping.clone(), feed.ended().clone());
+        let over = async move {
+            tokio::select! {
+                () = ended => {}
+                () = stopping.cancelled() => {}
+                () = gone.cancelled() => {}
+            }
+        };
+        Subscription {
+            seat,
+            filter: wanted.filter,
+            data: wanted.data,
+            coalesce: wanted.coalesce && !wanted.data,
+            cleared: now.cleared,
+            covered,
+            next: if is_stream && wanted.resumed.is_none() {
+                wanted.position
+            } else {
+                0
+            },
+            after: wanted.resumed.unwrap_or(0),
+            of: wanted.of,
+            page: match (wanted.data, wanted.coalesce) {
+                (true, _) => MESSAGES,
+                (false, true) => COALESCED,
+                (false, false) => POKES,
+            },
+            ready: VecDeque::new(),
+            rest: Bytes::new(),
+            begun: false,
+            heartbeat: server.options.heartbeat,
+            due: Instant::now(),
+            over: Box::pin(over),
+            listening: server.meters.listen(),
+            feed,
+        }
+    }
+
+    /// What goes out next; `None` when there is nobody to be told, or nothing more.
+    pub async fn chunk(&mut self) -> Option<Bytes> {
+        let chunk = self.next_chunk().await?;
+        self.due = Instant::now() + self.heartbeat;
+        Some(chunk)
+    }
+
+    async fn next_chunk(&mut self) -> Option<Bytes> {
+        if !self.begun {
+            self.begun = true;
+            return Some(Bytes::from_static(frame::READY));
+        }
+        loop {
+            if let Some(chunk) = self.take_ready() {
+                return Some(chunk);
+            }
+            tokio::task::coop::consume_budget().await;
+            // A subscriber that has always more to be told is as much at an end as one that waits.
+            if (&mut self.over).now_or_never().is_some() {
+                return None;
+            }
+            if Instant::now() >= self.due {
+                return Some(Bytes::from_static(frame::HEARTBEAT));
+            }
+            // What comes from here on is heard.
+            let wake = self.seat.as_ref().map(|seat| seat.wake.clone());
+            let mut woken = std::pin::pin!(wake.as_ref().map(|wake| wake.notified()));
+            if let Some(woken) = woken.as_mut().as_pin_mut() {
+                woken.enable();
+            }
+            if self.look().await? {
+                continue;
+            }
+            let woken = async {
+                match woken.as_pin_mut() {
+                    Some(woken) => woken.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = woken => {}
+                () = &mut self.over => return None,
+                () = sleep_until(self.due) => {}
+            }
+        }
+    }
+
+    fn take_ready(&mut self) -> Option<Bytes> {
+        if self.rest.is_empty() {
+            let Some(event) = self.ready.pop_front() else {
+                // Who waits for long keeps no room for many.
+                self.ready = VecDeque::new();
+                return None;
+            };
+            self.listening.told();
+            self.rest = event;
+        }
+        // Some clients forget half a poke between reads, so it is never divided.
+        let len = if self.data {
+            self.rest.len().min(CHUNK_MAX)
+        } else {
+            self.rest.len()
+        };
+        Some(self.rest.split_to(len))
+    }
+
+    /// Has something ready, or has come farther; `false` when there is nothing to be had now, `None` when the store cannot
+    /// be read.
+    async fn look(&mut self) -> Option<bool> {
+        let Some(seat) = &self.seat else { return Some(false) };
+        let seen = self.feed.visible();
+        if seen.cleared != self.cleared {
+            (self.covered, self.next, self.after) = (0, 0, 0);
+            self.cleared = seen.cleared;
+        }
+        match seat.find(self.covered, self.cleared, self.page) {
+            Found::Items(items) => {
+                self.listening.is_behind(0);
+                self.take(&items);
+                Some(true)
+            }
+            Found::Nothing(passed) => {
+                self.listening.is_behind(0);
+                self.covered = self.covered.max(passed);
+                Some(false)
+            }
+            // The feed hears of it, too, and wakes everybody; if only this has not heard, it looks again.
+            Found::Other => Some(self.feed.visible().cleared != self.cleared),
+            Found::Stored => {
+                self.listening.is_behind(seen.last.saturating_sub(self.covered));
+                match self.read_on(seen).await {
+                    Ok(()) => Some(true),
+                    Err(error) => {
+                        let namespace = self.feed.namespace().name();
+                        tracing::warn!(namespace, reason = %error, "a subscription ends");
+                        None
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, items: &[Arc<Item>]) {
+        let mut wanted = Vec::new();
+        for item in items {
+            self.covered = item.global;
+            if matches!(self.of, Of::Stream(_)) {
+                if item.position < self.next || item.global <= self.after {
+                    continue;
+                }
+                (self.next, self.after) = (item.position.saturating_add(1), 0);
+            }
+            if self.filter.passes(&item.kind, item.correlation.as_deref(), item.group) {
+                wanted.push(item);
+            }
+        }
+        if self.coalesce {
+            newest(&mut wanted, |item| &item.stream);
+        }
+        let frames = wanted.into_iter().map(|item| match (&item.message, self.data) {
+            (Some(message), true) => message.clone(),
+            _ => item.poke.clone(),
+        });
+        self.ready.extend(frames);
+    }
+
+    /// Everything up to what is `seen` can be read.
+    async fn read_on(&mut self, seen: Visible) -> Result<()> {
+        let page = self.read().await?;
+        // What was read while all was removed may be of before or after.
+        if self.feed.visible().cleared != self.cleared {
+            return Ok(());
+        }
+        let last = page.events.last().map(Stored::event);
+        match (&self.of, page.next) {
+            (Of::Stream(_), next) => {
+                if let Some(last) = last {
+                    self.after = 0;
+                    self.next = last.position.saturating_add(1);
+                }
+                match next {
+                    Some(next) => self.next = self.next.max(next),
+                    None => self.covered = self.covered.max(seen.last),
+                }
+            }
+            (_, Some(next)) => self.covered = self.covered.max(next.saturating_sub(1)),
+            (_, None) => self.covered = self.covered.max(last.map_or(0, |last| last.global)).max(seen.last),
+        }
+        if self.data {
+            let bytes: usize = page.events.iter().map(Stored::bytes).sum();
+            self.page = match bytes > MESSAGES_BYTES {
+                true => 1,
+                false => (2 * self.page).min(MESSAGES_MAX),
+            };
+        }
+        self.tell(&page.events);
+        Ok(())
+    }
+
+    async fn read(&mut self) -> Result<Page> {
+        let namespace = self.feed.namespace();
+        let direction = Direction::Forward;
+        if let Of::Stream(stream) = &self.of {
+            let from = match self.after {
+                0 => From::Position(self.next),
+                after => From::Global(after.saturating_add(1)),
+            };
+            let read = StreamRead {
+                stream,
+                from: Some(from),
+                direction,
+                max: self.page,
+                types: &self.filter.types,
+            };
+            return namespace.read_stream(read).await;
+        }
+        let read = CategoryRead {
+            category: match &self.of {
+                Of::Category(category) => Some(category),
+                _ => None,
+            },
+            from: Some(self.covered.saturating_add(1)),
+            direction,
+            max: self.page,
+            correlation: self.filter.correlation.as_deref(),
+            member: self.filter.member,
+            types: &self.filter.types,
+        };
+        namespace.read_category(read).await
+    }
+
+    /// Of a page from the store, which knows no correlation of streams.
+    fn tell(&mut self, page: &[Stored]) {
+        let correlated = |stored: &&Stored| match &self.filter.correlation {
+            Some(wanted) => frame::correlation(&stored.event()).as_ref() == Some(wanted),
+            None => true,
+        };
+        let mut wanted: Vec<&Stored> = page.iter().filter(correlated).collect();
+        if self.coalesce {
+            newest(&mut wanted, |stored| stored.event().stream);
+        }
+        let frames = wanted.into_iter().map(|stored| match self.data {
+            true => frame::message(stored),
+            false => frame::poke(&stored.event()),
+        });
+        self.ready.extend(frames);
+    }
+}
+
+/// Leaves the last of each stream, in their order.
+fn newest<T: Copy>(items: &mut Vec<T>, stream: impl Fn(&T) -> &str) {
+    let mut seen = HashSet::new();
+    let mut keep: Vec<bool> = items.iter().rev().map(|item| seen.insert(stream(item))).collect();
+    drop(seen);
+    // From the front again.
+    items.retain(|_| keep.pop().unwrap_or(true));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_newest_of_each_stream_stays_in_its_place(streams in proptest::collection::vec("[a-d]", 0..40)) {
+            let all: Vec<(usize, &str)> = streams.iter().map(String::as_str).enumerate().collect();
+            let mut kept = all.clone();
+            newest(&mut kept, |(_, stream)| stream);
+            let is_last = |(at, stream): &(usize, &str)| !all[at + 1..].iter().any(|(_, later)| later == stream);
+            let expected: Vec<_> = all.iter().copied().filter(is_last).collect();
+            prop_assert_eq!(kept, expected);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Events as they go over the wire, each a text that ends with a blank line.
+
+use bytes::Bytes;
+use thalweg_events::event::EventRef;
+use thalweg_events::json::Json;
+use thalweg_events::{Stored, names};
+
+use crate::write::{number, row, text};
+
+pub(super) const READY: &[u8] = b": ready\n\n";
+pub(super) const HEARTBEAT: &[u8] = b": hb\n\n";
+
+/// That a message exists. What is promised of messages that were removed before they were read, `event: gap`, belongs
+/// beside it; no store can tell yet.
+pub(super) fn poke(event: &EventRef<'_>) -> Bytes {
+    let mut out = String::with_capacity(96 + event.stream.len());
+    out.push_str("event: poke\nid: ");
+    number(&mut out, event.global);
+    out.push_str("\ndata: {\"stream\":");
+    text(&mut out, event.stream);
+    out.push_str(",\"position\":");
+    number(&mut out, event.position);
+    out.push_str(",\"globalPosition\":");
+    number(&mut out, event.global);
+    out.push_str("}\n\n");
+    Bytes::from(out)
+}
+
+/// The whole of it.
+pub(super) fn message(stored: &Stored) -> Bytes {
+    let mut out = String::with_capacity(256 + stored.bytes());
+    out.push_str("event: message\nid: ");
+    number(&mut out, stored.event().global);
+    out.push_str("\ndata: ");
+    row(&mut out, stored, true);
+    out.push_str("\n\n");
+    Bytes::from(out)
+}
+
+/// The category of the stream that its metadata say it was written for.
+pub(super) fn correlation(event: &EventRef<'_>) -> Option<Box<str>> {
+    let metadata = Json::new(event.metadata?);
+    let stream = metadata.get("correlationStreamName")?.string()?;
+    Some(names::category(&stream).into())
+}

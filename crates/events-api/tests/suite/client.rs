@@ -1,0 +1,151 @@
+//! HTTP as bytes: what came in which chunk matters here.
+
+use std::collections::BTreeMap;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+
+pub struct Client(pub BufReader<TcpStream>);
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: BTreeMap<String, String>,
+    pub text: String,
+}
+
+impl Client {
+    pub async fn connect(address: &str) -> Client {
+        Client(BufReader::new(TcpStream::connect(address).await.unwrap()))
+    }
+
+    pub async fn write(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).await.unwrap();
+    }
+
+    /// A request, and its answer to the end.
+    pub async fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.write(head.as_bytes()).await;
+        // A server that has refused it may close before all is there.
+        let _ = self.0.get_mut().write_all(body).await;
+        self.answer().await
+    }
+
+    pub async fn answer(&mut self) -> Answer {
+        let (status, headers) = self.head().await;
+        let mut text = Vec::new();
+        if let Some(len) = headers.get("content-length") {
+            text.resize(len.parse().unwrap(), 0);
+            self.0.read_exact(&mut text).await.unwrap();
+        } else {
+            while let Some(chunk) = self.chunk().await {
+                text.extend_from_slice(chunk.as_bytes());
+            }
+        }
+        Answer {
+            status,
+            headers,
+            text: String::from_utf8(text).unwrap(),
+        }
+    }
+
+    pub async fn head(&mut self) -> (u16, BTreeMap<String, String>) {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.0.read_line(&mut line).await.unwrap() > 0, "closed after {lines:?}");
+            match line.trim_end() {
+                "" => break,
+                line => lines.push(line.to_owned()),
+            }
+        }
+        let status = lines[0].split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = lines[1..].iter().map(|line| {
+            let (name, value) = line.split_once(':').unwrap();
+            (name.to_ascii_lowercase(), value.trim().to_owned())
+        });
+        (status, headers.collect())
+    }
+
+    /// Of a chunked body; `None` for its proper end.
+    pub async fn chunk(&mut self) -> Option<String> {
+        let mut size = String::new();
+        assert!(self.0.read_line(&mut size).await.unwrap() > 0, "the body is cut off");
+        let len = usize::from_str_radix(size.trim(), 16).unwrap();
+        let mut chunk = vec![0; len + 2];
+        self.0.read_exact(&mut chunk).await.unwrap();
+        chunk.truncate(len);
+        (len > 0).then(|| String::from_utf8(chunk).unwrap())
+    }
+
+    /// Whether the server closes without a word.
+    pub async fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        self.0.read_to_end(&mut rest).await.is_ok_and(|len| len == 0)
+    }
+}
+
+/// What `/subscribe` sends, chunk by chunk.
+pub struct Pokes(pub Client);
+
+impl Pokes {
+    pub async fn open(address: &str, query: &str, headers: &str) -> Pokes {
+        let mut client = Client::connect(address).await;
+        client
+            .write(format!("GET /subscribe?{query} HTTP/1.1\r\nhost: x\r\n{headers}\r\n").as_bytes())
+            .await;
+        let (status, head) = client.head().await;
+        assert_eq!(status, 200, "{head:?}");
+        for (name, value) in [
+            ("content-type", "text/event-stream"),
+            ("cache-control", "no-cache"),
+            ("access-control-allow-origin", "*"),
+            ("transfer-encoding", "chunked"),
+        ] {
+            assert_eq!(head[name], value);
+        }
+        assert_eq!(client.chunk().await.as_deref(), Some(": ready\n\n"));
+        Pokes(client)
+    }
+
+    /// The next one, but heartbeats.
+    pub async fn next(&mut self) -> String {
+        loop {
+            match self.0.chunk().await.expect("the body has ended") {
+                heartbeat if heartbeat == ": hb\n\n" => {}
+                chunk => return chunk,
+            }
+        }
+    }
+
+    /// Its global position.
+    pub async fn global(&mut self) -> u64 {
+        let chunk = self.next().await;
+        let id = chunk.split("\nid: ").nth(1).and_then(|rest| rest.split('\n').next());
+        id.expect(&chunk).parse().unwrap()
+    }
+
+    pub async fn globals(&mut self, count: usize) -> Vec<u64> {
+        let mut globals = Vec::new();
+        for _ in 0..count {
+            globals.push(self.global().await);
+        }
+        globals
+    }
+
+    /// Reads on until the body has properly ended.
+    pub async fn end(&mut self) {
+        while self.0.chunk().await.is_some() {}
+    }
+}
+
+pub fn poke(stream: &str, position: u64, global: u64) -> String {
+    format!(
+        "event: poke\nid: {global}\ndata: {{\"stream\":\"{stream}\",\"position\":{position},\"globalPosition\":{global}}}\n\n"
+    )
+}

@@ -1,0 +1,184 @@
+//! What holds of every connection, before and beside what is asked on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_console::Limits;
+use thalweg_events_api::{EventsApiOptions, Server};
+use thalweg_telemetry::Metrics;
+
+use crate::client::Client;
+use crate::double::Double;
+use crate::face::{Face, TOKEN, limits, serve};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_names_the_server_and_every_refusal_of_a_call_is_json() {
+    let face = Face::start().await;
+    let header = format!("authorization: Bearer {TOKEN}\r\n");
+    for (method, path, headers, status) in [
+        ("GET", "/health", "", 200),
+        ("PUT", "/health", "", 200),
+        ("GET", "/version", "", 200),
+        ("GET", "/ready", "", 200),
+        ("GET", "/metrics", "", 200),
+        ("GET", "/nowhere", "", 404),
+        ("POST", "/rpc", "", 401),
+        ("GET", "/rpc", header.as_str(), 405),
+        ("POST", "/rpc", header.as_str(), 400),
+        ("GET", "/import", header.as_str(), 405),
+    ] {
+        let answer = face.send(method, path, headers, b"").await;
+        assert_eq!(
+            (answer.status, answer.headers["server"].as_str()),
+            (status, "Thalweg/1.2.3"),
+            "{method} {path}"
+        );
+        if status != 200 {
+            assert_eq!(answer.headers["content-type"], "application/json");
+            let json: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
+            assert!(json["error"]["code"].is_string(), "{answer:?}");
+        }
+    }
+    let mut client = face.client().await;
+    for _ in 0..3 {
+        assert_eq!(
+            client.send("GET", "/version", "", b"").await.status,
+            200,
+            "the connection is kept"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_over_the_limit_is_told_in_json() {
+    let face = Face::start().await;
+    let long = "x".repeat(70_000);
+    let many = "a: b\r\n".repeat(20_000);
+    for head in [
+        format!("POST /rpc HTTP/1.1\r\nhost: x\r\nlong: {long}\r\n\r\n"),
+        format!("POST /rpc?{long} HTTP/1.1\r\nhost: x\r\n\r\n"),
+        format!("POST /rpc HTTP/1.1\r\nhost: x\r\n{many}\r\n"),
+    ] {
+        let mut client = face.client().await;
+        client.write(head.as_bytes()).await;
+        let answer = client.answer().await;
+        let expected = "{\"error\":{\"code\":\"INVALID_REQUEST\",\"message\":\"Request header too large\"}}\n";
+        assert_eq!((answer.status, answer.text.as_str()), (431, expected));
+        assert_eq!(answer.headers["content-type"], "application/json");
+        assert_eq!(answer.headers["server"], "Thalweg/1.2.3");
+        assert!(client.is_closed().await);
+    }
+    let fits = format!("long: {}\r\n", "x".repeat(60_000));
+    assert_eq!(face.send("GET", "/health", &fits, b"").await.status, 200);
+    let mut client = face.client().await;
+    client.write(b"POST /rpc HTTP/1.1\r\n: nameless\r\n\r\n").await;
+    let answer = client.answer().await;
+    let expected = "{\"error\":{\"code\":\"INVALID_REQUEST\",\"message\":\"Malformed HTTP request\"}}\n";
+    assert_eq!((answer.status, answer.text.as_str()), (400, expected));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_tls_there_is_no_http_2() {
+    let face = Face::start().await;
+    let mut client = face.client().await;
+    client
+        .write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await;
+    let mut answer = Vec::new();
+    let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.0, &mut answer).await;
+    let settings = answer.get(3) == Some(&4);
+    assert!(!settings, "a server of HTTP/2 begins with its settings: {answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_is_left_unfinished_costs_its_connection_and_a_wait_does_not() {
+    let limits = Limits {
+        request_stall_max: Some(Duration::from_millis(100)),
+        ..limits()
+    };
+    let face = Face::within(EventsApiOptions::default(), limits).await;
+    let head = format!("POST /rpc HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n");
+    for sent in [
+        "P".to_owned(),
+        head.clone(),
+        format!("{head}content-length: 100\r\n\r\n"),
+        format!("{head}content-length: 100\r\n\r\n[\"sys."),
+    ] {
+        let mut client = face.client().await;
+        client.write(sent.as_bytes()).await;
+        let mut rest = Vec::new();
+        let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.0, &mut rest).await;
+    }
+    let mut client = face.client().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let call = br#"["stream.get","s",{"waitMs":400}]"#;
+    let header = format!("authorization: Bearer {TOKEN}\r\n");
+    for _ in 0..2 {
+        let answer = client.send("POST", "/rpc", &header, call).await;
+        assert_eq!(
+            (answer.status, answer.text.as_str()),
+            (200, "[]\n"),
+            "idle and waiting clients are left alone"
+        );
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let mut pokes = face.subscribe("all=true").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    face.write("s").await;
+    assert_eq!(pokes.global().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_connection_too_many_is_told_so_in_json() {
+    let limits = Limits {
+        connections_max: 1,
+        ..limits()
+    };
+    let face = Face::within(EventsApiOptions::default(), limits).await;
+    let mut first = face.client().await;
+    assert_eq!(first.send("GET", "/health", "", b"").await.status, 200);
+    let answer = Client::connect(&face.address).await.answer().await;
+    let expected = "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"Too many connections\"}}\n";
+    assert_eq!((answer.status, answer.text.as_str()), (503, expected));
+    assert_eq!(answer.headers["retry-after"], "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_store_is_recovering_the_server_says_that_it_lives_and_is_not_ready() {
+    let metrics = Arc::new(Metrics::new(false));
+    let server = Server::starting(EventsApiOptions::default(), metrics.clone());
+    let (_running, address) = serve(&server, limits(), &metrics).await;
+    let header = format!("authorization: Bearer {TOKEN}\r\n");
+    let ask = |method: &'static str, path: &'static str| {
+        let (address, header) = (address.clone(), header.clone());
+        async move {
+            let mut client = Client::connect(&address).await;
+            client.send(method, path, &header, br#"["sys.version"]"#).await
+        }
+    };
+    let paths = [
+        ("GET", "/health"),
+        ("GET", "/version"),
+        ("GET", "/metrics"),
+        ("GET", "/ready"),
+        ("POST", "/rpc"),
+        ("POST", "/import"),
+        ("GET", "/subscribe?all=true"),
+    ];
+    for (method, path) in paths {
+        let answer = ask(method, path).await;
+        let works = matches!(path, "/health" | "/version" | "/metrics");
+        assert_eq!(answer.status, if works { 200 } else { 503 }, "{path}");
+        if !works {
+            let expected = "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"The store is recovering\"}}\n";
+            assert_eq!(
+                (answer.text.as_str(), answer.headers["retry-after"].as_str()),
+                (expected, "1")
+            );
+        }
+    }
+    server.open(Double::open().await);
+    for (method, path) in &paths[..5] {
+        assert_eq!(ask(method, path).await.status, 200, "{path}");
+    }
+}

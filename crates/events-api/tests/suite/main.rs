@@ -1,0 +1,11 @@
+//! The face over a real listener, with a store in memory behind it. One test binary for all.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod calls;
+mod client;
+mod connections;
+mod double;
+mod face;
+mod imports;
+mod stops;
+mod subscriptions;
