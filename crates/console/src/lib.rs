@@ -34,6 +34,7 @@ use tokio::net::TcpListener;
 pub use error::StartError;
 pub use options::{ConfigText, ConsoleOptions, Limits};
 pub use serve::Running;
+pub use tls::{Tls, TlsFiles, TlsNames};
 
 /// The HTTP side of a process.
 pub struct Console;
@@ -47,7 +48,7 @@ impl Console {
         routes: Vec<Arc<dyn HttpRoutes>>,
     ) -> Result<Running, StartError> {
         let credentials = auth::Credentials::load(&options.auth, options.http.basic_auth.as_ref())?;
-        let tls = tls::Tls::load(&options.http)?;
+        let tls = Tls::load(&options.http)?.map(Arc::new);
         let (listener, address) = listen::bind(&options.http.address).await?;
         let trust = listen::trust(&options.http, address, credentials.is_some(), tls.is_some())?;
         let guard = guard::Guard::new(&options.http, credentials, trust)?;
@@ -73,12 +74,23 @@ impl Console {
         limits: Limits,
         metrics: &Metrics,
     ) -> io::Result<Vec<Running>> {
+        Console::serve_over(None, listeners, router, limits, metrics)
+    }
+
+    /// The same with TLS, if there is any.
+    pub fn serve_over(
+        tls: Option<Arc<Tls>>,
+        listeners: Vec<TcpListener>,
+        router: &Router,
+        limits: Limits,
+        metrics: &Metrics,
+    ) -> io::Result<Vec<Running>> {
         let meters = serve::Meters::register(metrics);
         let begin = |listener: TcpListener| {
             Ok(Running::begin(serve::Listener {
                 address: listener.local_addr()?,
                 listener,
-                tls: None,
+                tls: tls.clone(),
                 router: router.clone(),
                 limits,
                 meters: meters.clone(),

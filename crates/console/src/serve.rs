@@ -52,7 +52,7 @@ pub struct Running {
 pub struct Listener {
     pub listener: TcpListener,
     pub address: SocketAddr,
-    pub tls: Option<Tls>,
+    pub tls: Option<Arc<Tls>>,
     pub router: Router,
     pub limits: Limits,
     pub meters: Meters,
@@ -144,7 +144,7 @@ impl Meters {
 }
 
 struct Server {
-    tls: Option<Tls>,
+    tls: Option<Arc<Tls>>,
     router: Router,
     limits: Limits,
     meters: Meters,
