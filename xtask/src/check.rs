@@ -26,6 +26,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("queue", 3),
     ("tags", 3),
     ("query", 4),
+    ("events-flow", 4),
     ("opcua", 5),
     ("events-api", 5),
     ("queue-api", 5),

@@ -8,7 +8,7 @@ use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
 use crate::shares::{self, Share};
-use crate::{lake, queues};
+use crate::{events, lake, queues};
 
 /// Shares of `memory.limit`: percent of it, and at most.
 const LAKE: (u64, u64) = (30, 768 << 20);
@@ -30,13 +30,16 @@ pub(crate) struct Settings {
     pub lake: WriterOptions,
     pub query: QueryOptions,
     pub store: queues::Section,
+    pub events: events::Section,
     /// Bytes that may wait in each flow, in the order of the file.
     pub flows: Vec<(String, usize)>,
 }
 
 impl Settings {
-    /// Mistakes go to the diagnostics. `with_log`: something else than the sections asks for the log.
-    pub fn read(config: &Config, with_log: bool, diagnostics: &Diagnostics) -> Settings {
+    /// Mistakes go to the diagnostics. Flows may ask for queues, and so for the log, and for the event store.
+    pub fn read(config: &Config, with_queues: bool, with_events: bool, diagnostics: &Diagnostics) -> Settings {
+        let events = events::section(config, with_events, diagnostics);
+        let with_log = with_queues || events.needs_log(with_events);
         let mut lake = lake::section(config, diagnostics);
         let mut query = query_section(config, diagnostics);
         let mut store = queues::section(config, diagnostics);
@@ -72,6 +75,7 @@ impl Settings {
             lake: lake.options,
             query: query.options,
             store,
+            events,
             flows,
         }
     }
@@ -125,7 +129,7 @@ mod tests {
         );
         assert_eq!(loaded.diagnostics.to_string(), "");
         let diagnostics = Diagnostics::new("f.yaml");
-        let settings = Settings::read(&loaded.config, false, &diagnostics);
+        let settings = Settings::read(&loaded.config, false, false, &diagnostics);
         (settings, diagnostics.to_string())
     }
 

@@ -8,6 +8,7 @@ mod import;
 mod problem;
 mod rpc;
 mod subscribe;
+mod within;
 mod write;
 
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use thalweg_telemetry::Metrics;
 use auth::Need;
 use problem::Problem;
 
+pub use within::routes_within;
+
 /// How a server answers.
 #[derive(Clone, Debug)]
 pub struct EventsApiOptions {
@@ -35,6 +38,8 @@ pub struct EventsApiOptions {
     /// Any valid token administers all namespaces.
     pub open_admin: bool,
     pub message_bytes_max: usize,
+    /// Metrics have the namespace as a label.
+    pub metrics_per_namespace: bool,
 }
 
 pub struct Server {

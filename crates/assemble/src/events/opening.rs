@@ -1,0 +1,167 @@
+//! Opening an event store where it is kept, and the namespace that always exists with its token.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use thalweg_events::{
+    DEFAULT, EmbeddedStore, EventsError, EventsOptions, NewNamespace, NewToken, Scopes, Store, Token, new_token,
+};
+use thalweg_log::disk::Ram;
+use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
+
+use super::{EventsPlace, ServeEvents, log_settings};
+use crate::data_dir::DataDir;
+use crate::log::OpenLog;
+use crate::log_memory::LogMemory;
+
+/// Small files, because none of them is ever recycled while its messages are there.
+const RAM_FILE: u64 = 16 << 20;
+
+/// A store, and what it stands on.
+pub(super) struct Opened {
+    pub store: Arc<dyn Store>,
+    kept: Kept,
+}
+
+enum Kept {
+    InMemory(Arc<EmbeddedLog>),
+    OnDisk(Box<OpenLog>, DataDir),
+    /// By somebody else.
+    Elsewhere,
+}
+
+impl Opened {
+    pub async fn open(options: &ServeEvents) -> Result<Opened> {
+        match &options.place {
+            EventsPlace::Memory => Opened::in_memory(options).await,
+            EventsPlace::Folder(folder) => Opened::on_disk(options, folder).await,
+            EventsPlace::Postgres(url) => {
+                let store = open_postgres(url).await?;
+                let kept = Kept::Elsewhere;
+                Ok(Opened { store, kept })
+            }
+        }
+    }
+
+    async fn in_memory(options: &ServeEvents) -> Result<Opened> {
+        let log = Arc::new(ram(options.memory)?);
+        let settings = EventsOptions {
+            durability: Durability::Os,
+            in_memory: true,
+        };
+        let store = EmbeddedStore::open(log.clone(), settings).await?;
+        Ok(Opened {
+            store: Arc::new(store),
+            kept: Kept::InMemory(log),
+        })
+    }
+
+    async fn on_disk(options: &ServeEvents, folder: &Path) -> Result<Opened> {
+        let held = take(folder)?;
+        let memory = LogMemory::of(usize::try_from(options.memory / 4).unwrap_or(usize::MAX), 1);
+        let log = OpenLog::open(&log_settings(options), memory, folder).await?;
+        let store = open_embedded(log.log(), options.durability).await?;
+        Ok(Opened {
+            store,
+            kept: Kept::OnDisk(Box::new(log), held),
+        })
+    }
+
+    /// Commits and syncs all that was appended.
+    pub async fn close(self) {
+        drop(self.store);
+        let close = move || match self.kept {
+            Kept::InMemory(log) => log.close(),
+            Kept::OnDisk(log, _held) => log.close(),
+            Kept::Elsewhere => {}
+        };
+        let _ = tokio::task::spawn_blocking(close).await;
+    }
+}
+
+/// The folder, for this process alone.
+pub(super) fn take(folder: &Path) -> Result<DataDir> {
+    DataDir::take(folder).map_err(|error| match folder.join("LOCK").exists() {
+        true => error.context("data directory is in use"),
+        false => error,
+    })
+}
+
+/// The store that a log has.
+pub(super) async fn open_embedded(log: Arc<dyn Log>, durability: Durability) -> Result<Arc<dyn Store>> {
+    let settings = EventsOptions {
+        durability,
+        in_memory: false,
+    };
+    Ok(Arc::new(EmbeddedStore::open(log, settings).await?))
+}
+
+/// The store that several servers share; both `thalweg events serve --db-url` and `events.db_url` come here.
+pub(super) async fn open_postgres(_url: &str) -> Result<Arc<dyn Store>> {
+    bail!("this version keeps events in its own log only; leave the postgres:// address out")
+}
+
+fn ram(bytes: u64) -> Result<EmbeddedLog> {
+    let settings = LogOptions {
+        folder: "memory".to_owned(),
+        file_bytes: RAM_FILE,
+        first_file_bytes: RAM_FILE,
+        spare: 1,
+        files_max: usize::MAX,
+        min_free_bytes: Some(2 * RAM_FILE),
+        linger: Duration::ZERO,
+        // What is in memory is read from there.
+        tail_bytes_max: 0,
+        scrub: Duration::ZERO,
+        ..LogOptions::default()
+    };
+    Ok(EmbeddedLog::open(Arc::new(Ram::new(bytes)), 1, &settings)?)
+}
+
+/// A token that was given for the namespace `default`.
+pub(super) fn given_token(text: &str) -> Result<Token> {
+    let token = Token::parse(text)?;
+    match token.namespace() {
+        DEFAULT => Ok(token),
+        other => bail!("provided token is for namespace '{other}', expected '{DEFAULT}'"),
+    }
+}
+
+/// The namespace that always exists, and its token. Returns the token's text if it was made now.
+pub(super) async fn make_default(store: &dyn Store, given: Option<Token>) -> Result<Option<String>> {
+    match store.namespace(DEFAULT).await {
+        Ok(_) => {
+            if let Some(token) = given {
+                let token = NewToken {
+                    digest: *token.digest(),
+                    scopes: Scopes::ALL,
+                    description: "Given at the start".to_owned(),
+                    expires_at: None,
+                };
+                store.create_token(DEFAULT, token).await?;
+            }
+            Ok(None)
+        }
+        Err(EventsError::NamespaceNotFound(_)) => {
+            let (token, text) = match given {
+                Some(token) => (token, None),
+                None => {
+                    let (token, text) = new_token(DEFAULT)?;
+                    (token, Some(text))
+                }
+            };
+            let new = NewNamespace {
+                name: DEFAULT.to_owned(),
+                description: "Default namespace".to_owned(),
+                metadata: None,
+                digest: *token.digest(),
+                scopes: Scopes::ALL,
+            };
+            store.create(new).await?;
+            Ok(text)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
