@@ -8,6 +8,7 @@ mod console;
 mod demo;
 mod disk;
 mod events;
+mod events_shell;
 mod flows;
 mod lake;
 mod log;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_events::names::Member;
-use thalweg_events::{CategoryRead, Direction, EventsError, From, MessageId, Namespace, Page, Stored, StreamRead, Visible, time};
+use thalweg_events::{
+    CategoryRead, Direction, EventsError, From, MessageId, Namespace, Page, Stored, StreamRead, Visible, time,
+};
 use thalweg_flow::{
     BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext, Registry,
 };

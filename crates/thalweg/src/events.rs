@@ -70,7 +70,9 @@ fn help_of(name: Option<&str>) -> Result<ExitCode> {
     let events = command.find_subcommand_mut("events");
     let is_known = |name: &str| events.is_some_and(|events| events.find_subcommand(name).is_some());
     if let Some(name) = name.filter(|name| !is_known(name)) {
-        out::complain(format_args!("thalweg: there is no command {name}; thalweg events help lists them"));
+        out::complain(format_args!(
+            "thalweg: there is no command {name}; thalweg events help lists them"
+        ));
         return Ok(ExitCode::from(2));
     }
     help(name)?;
@@ -118,7 +120,11 @@ fn settings(options: &ServeOptions) -> Result<ServeEvents> {
         .unwrap_or_else(|| thalweg_config::memory_bytes() / 2);
     Ok(ServeEvents {
         port: options.port,
-        place: if test_mode { EventsPlace::Memory } else { place(options)? },
+        place: if test_mode {
+            EventsPlace::Memory
+        } else {
+            place(options)?
+        },
         test_mode,
         token: options.token.clone().filter(|token| !token.is_empty()),
         durability: match options.durability {
@@ -169,7 +175,9 @@ fn place(options: &ServeOptions) -> Result<EventsPlace> {
     // Nobody who has stored something there wants to see a store without it.
     if folder.join("log").exists() {
         let folder = folder.display();
-        bail!("--durability memory keeps nothing, and {folder} has messages; name another folder, or another durability");
+        bail!(
+            "--durability memory keeps nothing, and {folder} has messages; name another folder, or another durability"
+        );
     }
     tracing::warn!("--durability memory: nothing is kept, and all messages go with this process");
     Ok(EventsPlace::Memory)

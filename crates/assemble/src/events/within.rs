@@ -122,9 +122,7 @@ impl EventsStore {
         }
         let store: Arc<dyn Store> = match (&section.db_url, log) {
             (Some(url), _) => open_postgres(url).await?,
-            (None, Some((log, durability))) => {
-                open_embedded(log, section.durability.unwrap_or(durability)).await?
-            }
+            (None, Some((log, durability))) => open_embedded(log, section.durability.unwrap_or(durability)).await?,
             (None, None) => anyhow::bail!("the event store needs the log, which was not opened"),
         };
         let new_token = make_default(store.as_ref(), section.token.clone()).await?;
@@ -180,7 +178,11 @@ mod tests {
         ] {
             let (section, messages) = read(text, wanted);
             assert_eq!(messages, "");
-            assert_eq!((section.is_on(wanted), section.needs_log(wanted)), (is_on, needs_log), "{text}");
+            assert_eq!(
+                (section.is_on(wanted), section.needs_log(wanted)),
+                (is_on, needs_log),
+                "{text}"
+            );
         }
     }
 
@@ -188,12 +190,17 @@ mod tests {
     fn the_section_is_read_and_its_mistakes_are_told_at_their_place() {
         let zeros = "0".repeat(64);
         let (section, messages) = read(
-            &format!("events: {{token: ns_ZGVmYXVsdA_{zeros}, durability: os, max_message_bytes: 24MiB, open_admin: true}}\n"),
+            &format!(
+                "events: {{token: ns_ZGVmYXVsdA_{zeros}, durability: os, max_message_bytes: 24MiB, open_admin: true}}\n"
+            ),
             false,
         );
         assert_eq!(messages, "");
         assert!(section.token.is_some() && section.open_admin && !section.metrics_per_namespace);
-        assert_eq!((section.durability, section.message_bytes_max), (Some(Durability::Os), 24 << 20));
+        assert_eq!(
+            (section.durability, section.message_bytes_max),
+            (Some(Durability::Os), 24 << 20)
+        );
         for (text, wanted, expected) in [
             (
                 "events: {tokn: a}\n".to_owned(),

@@ -134,7 +134,12 @@ fn certify(folder: &std::path::Path, name: &str, ca: Option<&str>) {
         .args(["req", "-x509", "-days", "2", "-nodes", "-newkey", "ec"])
         .args(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", &format!("/CN={name}")])
         .args(["-addext", "subjectAltName=DNS:localhost"])
-        .args(["-keyout", &at(&format!("{name}.key")), "-out", &at(&format!("{name}.crt"))]);
+        .args([
+            "-keyout",
+            &at(&format!("{name}.key")),
+            "-out",
+            &at(&format!("{name}.crt")),
+        ]);
     if let Some(ca) = ca {
         command.args(["-CA", &at(&format!("{ca}.crt")), "-CAkey", &at(&format!("{ca}.key"))]);
         command.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
@@ -248,7 +253,10 @@ async fn an_unusable_authority_of_clients_is_named() {
         ("none.crt", "--tls-client-ca: cannot read "),
         ("server.key", "--tls-client-ca: "),
     ] {
-        let error = Tls::open(files(folder.path(), Some(authority))).err().unwrap().to_string();
+        let error = Tls::open(files(folder.path(), Some(authority)))
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.starts_with(start), "{error}");
     }
 }

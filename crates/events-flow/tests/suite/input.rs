@@ -68,7 +68,9 @@ fn the_end_is_where_it_was_at_the_first_start() {
     let text = "input: {events: {all: true, from: end}}\noutput: {kept: {}}\n";
     let flow = world.start(text);
     // The checkpoint is stored at once; a stop before the first message moves nothing.
-    world.runtime.block_on(async { tokio::time::sleep(std::time::Duration::from_millis(100)).await });
+    world
+        .runtime
+        .block_on(async { tokio::time::sleep(std::time::Duration::from_millis(100)).await });
     world.stop(flow);
     world.append("order-1", &["Meanwhile"]);
     let flow = world.start(text);

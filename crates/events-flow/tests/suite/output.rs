@@ -21,7 +21,11 @@ fn lines_become_messages_of_their_streams_in_their_order() {
     let of = |stream: &str, kind: &str| (stream.to_owned(), kind.to_owned());
     assert_eq!(
         found,
-        [of("order-1", "Created"), of("order-1", "Paid"), of("order-2", "Created")]
+        [
+            of("order-1", "Created"),
+            of("order-1", "Paid"),
+            of("order-2", "Created")
+        ]
     );
     let read = world.read();
     let second = read.iter().find(|stored| stored.event().stream == "order-2").unwrap();

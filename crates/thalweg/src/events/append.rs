@@ -125,7 +125,11 @@ mod tests {
     #[test]
     fn lines_are_one_append_and_a_bad_one_is_named() {
         let folder = std::env::temp_dir().join(format!("thalweg-append-{}", std::process::id()));
-        std::fs::write(&folder, "{\"type\": \"a\", \"data\": {}}\n\n{\"type\":\"b\",\"data\":{}}\n").unwrap();
+        std::fs::write(
+            &folder,
+            "{\"type\": \"a\", \"data\": {}}\n\n{\"type\":\"b\",\"data\":{}}\n",
+        )
+        .unwrap();
         let mut from_file = options();
         from_file.input = Some(folder.clone());
         let call = super::call(&from_file).unwrap();

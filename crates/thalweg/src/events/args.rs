@@ -278,7 +278,12 @@ pub struct ServeOptions {
     #[arg(long, value_name = "FILE", requires = "tls_cert", env = "THALWEG_EVENTS_TLS_KEY")]
     pub tls_key: Option<PathBuf>,
     /// Certificates in PEM form, of which each client must have one, or be signed by one
-    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "THALWEG_EVENTS_TLS_CLIENT_CA")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        env = "THALWEG_EVENTS_TLS_CLIENT_CA"
+    )]
     pub tls_client_ca: Option<PathBuf>,
     /// In test mode, also other machines may do everything
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",

@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn refusals_are_told_with_their_codes() {
-        let conflict = r#"{"error":{"code":"STREAM_VERSION_CONFLICT","message":"Expected version 5, stream is at version 1"}}"#;
+        let conflict =
+            r#"{"error":{"code":"STREAM_VERSION_CONFLICT","message":"Expected version 5, stream is at version 1"}}"#;
         assert_eq!(
             refusal(conflict, 409),
             "STREAM_VERSION_CONFLICT: Expected version 5, stream is at version 1"
@@ -145,7 +146,12 @@ mod tests {
     fn an_object_keeps_its_text() {
         let text = r#"{"b": 1.10, "a": 12345678901234567890}"#;
         assert_eq!(object("--data", text).unwrap().get(), text);
-        assert!(object("--data", "[1]").unwrap_err().to_string().contains("--data is JSON, but no object"));
+        assert!(
+            object("--data", "[1]")
+                .unwrap_err()
+                .to_string()
+                .contains("--data is JSON, but no object")
+        );
         assert!(object("--data", "{").is_err());
     }
 

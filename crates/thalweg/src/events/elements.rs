@@ -66,7 +66,10 @@ impl<R: Read> Elements<R> {
                 _ => {}
             }
             self.at += 1;
-            ensure!(self.at - self.start <= ELEMENT_MAX, "the answer has an element of more than {ELEMENT_MAX} bytes");
+            ensure!(
+                self.at - self.start <= ELEMENT_MAX,
+                "the answer has an element of more than {ELEMENT_MAX} bytes"
+            );
         }
         let text = self.buffer.get(self.start..self.at).unwrap_or_default();
         let text = std::str::from_utf8(text).context("the answer is no UTF-8")?.trim();

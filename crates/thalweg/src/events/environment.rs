@@ -75,7 +75,11 @@ mod tests {
     #[test]
     fn every_flag_of_serve_has_a_variable_of_its_name() {
         let command = Cli::command();
-        let serve = command.find_subcommand("events").unwrap().find_subcommand("serve").unwrap();
+        let serve = command
+            .find_subcommand("events")
+            .unwrap()
+            .find_subcommand("serve")
+            .unwrap();
         for arg in serve.get_arguments().filter(|arg| arg.get_long() != Some("help")) {
             let name = arg.get_long().unwrap().replace('-', "_").to_uppercase();
             let found = arg.get_env().and_then(|name| name.to_str());

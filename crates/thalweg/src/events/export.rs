@@ -34,7 +34,8 @@ pub fn run(options: &Export) -> Result<()> {
             let mut file = BufWriter::with_capacity(1 << 18, Output::create(path)?);
             export.all(options, &mut file)?;
             let file = file.into_inner().map_err(|error| error.into_error());
-            file.with_context(|| format!("cannot write {}", path.display()))?.finish()
+            file.with_context(|| format!("cannot write {}", path.display()))?
+                .finish()
         }
         None => {
             let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -82,7 +83,9 @@ impl Exported {
         }
         let mut compressed = GzEncoder::new(out, Compression::default());
         self.categories(options, &mut compressed)?;
-        compressed.finish().context("cannot write the end of what is compressed")?;
+        compressed
+            .finish()
+            .context("cannot write the end of what is compressed")?;
         Ok(())
     }
 

@@ -32,7 +32,11 @@ impl Output {
         anyhow::ensure!(!name.is_empty(), "{} is no name of a file", path.display());
         name.push(format!(".{}.partial", std::process::id()));
         let partial = path.with_file_name(name);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&partial);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&partial);
         Ok(Output {
             file: file.with_context(|| format!("cannot write {}", partial.display()))?,
             partial: Some(partial),

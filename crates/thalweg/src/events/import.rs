@@ -68,10 +68,16 @@ pub fn run(options: &Import) -> Result<ExitCode> {
 
 fn is_meant() -> Result<bool> {
     let mut stderr = io::stderr().lock();
-    let _ = write!(stderr, "All messages of the namespace will be removed first. Go on? [y/N] ");
+    let _ = write!(
+        stderr,
+        "All messages of the namespace will be removed first. Go on? [y/N] "
+    );
     let _ = stderr.flush();
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).context("cannot read the answer")?;
+    io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .context("cannot read the answer")?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 

@@ -75,7 +75,10 @@ mod tests {
             ("message", Some("7"), "{\"a\":1}")
         );
         let second = events.next().unwrap().unwrap();
-        assert_eq!((second.kind.as_str(), second.id, second.data.as_str()), ("message", None, "b"));
+        assert_eq!(
+            (second.kind.as_str(), second.id, second.data.as_str()),
+            ("message", None, "b")
+        );
         assert_eq!(events.next().unwrap(), None);
         let mut cut = Events::new("id: 8\ndata: x\n".as_bytes());
         assert_eq!(cut.next().unwrap(), None);

@@ -139,7 +139,10 @@ fn print(event: &Event, last: &mut Option<u64>) -> Result<bool> {
             Ok(read_on)
         }
         "gap" => {
-            out::complain(format_args!("thalweg: messages were removed before they were read: {}", event.data));
+            out::complain(format_args!(
+                "thalweg: messages were removed before they were read: {}",
+                event.data
+            ));
             Ok(true)
         }
         _ => Ok(true),
@@ -169,7 +172,10 @@ mod tests {
 
     #[test]
     fn all_asks_for_its_history_and_names_are_encoded() {
-        assert_eq!(query(&options(), 7), "/subscribe?all=true&catchup=true&position=7&data=true");
+        assert_eq!(
+            query(&options(), 7),
+            "/subscribe?all=true&catchup=true&position=7&data=true"
+        );
         let of_stream = Tail {
             stream: Some("a-1+b".to_owned()),
             types: vec!["A B".to_owned(), "C".to_owned()],

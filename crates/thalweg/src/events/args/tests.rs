@@ -104,7 +104,10 @@ fn commands_take_what_they_are_for() {
         panic!("append is not read");
     };
     assert_eq!(append.expected_version.as_deref(), Some("-1"));
-    assert_eq!((append.kind.as_deref(), append.stream.as_str()), (Some("Created"), "order-1"));
+    assert_eq!(
+        (append.kind.as_deref(), append.stream.as_str()),
+        (Some("Created"), "order-1")
+    );
     let Ok(EventsCommand::Append(append)) = read(&["append", "order-1", "--input", "-"]) else {
         panic!("append is not read");
     };
@@ -112,7 +115,10 @@ fn commands_take_what_they_are_for() {
     let Ok(EventsCommand::Tail(tail)) = read(&["tail", "--category", "order", "--from", "7", "--types", "A,B"]) else {
         panic!("tail is not read");
     };
-    assert_eq!((tail.from, tail.types), (From::At(7), vec!["A".to_owned(), "B".to_owned()]));
+    assert_eq!(
+        (tail.from, tail.types),
+        (From::At(7), vec!["A".to_owned(), "B".to_owned()])
+    );
     let Ok(EventsCommand::Export(export)) = read(&["export", "--since=2026-01-15", "--categories=a,b"]) else {
         panic!("export is not read");
     };
