@@ -57,6 +57,7 @@ pub(crate) fn section(config: &Config, wanted: bool, diagnostics: &Diagnostics) 
         );
     }
     let durability = fields.has("durability").then(|| durability(&mut fields));
+    drop(fields.node("durability"));
     let message_bytes = fields.size("max_message_bytes", MESSAGE_BYTES);
     if !(1..=MESSAGE_BYTES_MAX).contains(&message_bytes) {
         let most = MESSAGE_BYTES_MAX >> 20;

@@ -100,10 +100,10 @@ pub struct Append {
     #[arg(long, value_name = "UUID", requires = "kind")]
     pub id: Option<String>,
     /// The version that the stream must have: a number, -1 for none, or any, exists, noStream
-    #[arg(long, value_name = "VERSION", allow_hyphen_values = true)]
+    #[arg(long, value_name = "VERSION", allow_negative_numbers = true)]
     pub expected_version: Option<String>,
     /// File of messages, `{"type": .., "data": ..}` in each line, all of them one append; - is the standard input
-    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
 }
 
@@ -172,7 +172,7 @@ pub struct Import {
     #[command(flatten)]
     pub server: Server,
     /// The file; without it, or with -, the standard input
-    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// The file is compressed
     #[arg(long)]
