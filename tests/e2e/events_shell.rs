@@ -268,7 +268,7 @@ fn a_bad_import_names_its_line_and_force_asks_first() {
 #[test]
 fn a_failed_export_leaves_no_file() {
     let shell = Shell::start(&ON_DISK);
-    let other = TOKEN.replace("000000_", "").replace("0000", "1111");
+    let other = TOKEN.replace('0', "1");
     let before: Vec<_> = std::fs::read_dir(shell.folder.path()).unwrap().collect();
     let mut command = Command::new(thalweg::binary());
     let url = format!("http://127.0.0.1:{}", shell.port);
@@ -550,14 +550,14 @@ fn damage_is_exit_65_and_a_backup_is_whole_or_not_there() {
 
 const WITHIN: &str = "\
 events: {}
-log: {min_free: 0B, commit: {spare: 1}}
+log: {min_free: 16MiB, commit: {spare: 1}}
 flows:
   - name: in
     input: {file: {paths: [in.jsonl], codec: lines}}
     output:
       events: {stream: 'order-${! json(\"id\") }', type: Created, metadata: {from: flow}}
   - name: waits
-    input: {generate: {interval: 1h, count: 0, mapping: root = {}}}
+    input: {generate: {interval: 1h, count: 0, mapping: 'root = {}'}}
     output: {drop: {}}
 ";
 
@@ -614,7 +614,7 @@ fn the_example_bills_what_it_has_stored_and_goes_on_after_a_restart() {
     let text = text
         .replace("interval: 100ms", "interval: 1ms")
         .replace("./thalweg-data/", "./")
-        + "log: {min_free: 0B, commit: {spare: 1}}\n";
+        + "log: {min_free: 16MiB, commit: {spare: 1}}\n";
     let mut running = Thalweg::spawn(&text).unwrap();
     let bills = running.folder.path().join("bills.jsonl");
     let count = || std::fs::read_to_string(&bills).map_or(0, |text| text.lines().count());

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 
+use clap::builder::Resettable;
 use clap::{Arg, Command};
 
 const OWN: &str = "THALWEG_EVENTS_";
@@ -33,6 +34,8 @@ fn from(arg: Arg, environment: &dyn Fn(&str) -> Option<OsString>) -> Arg {
     match other.filter(|other| says_something(other)) {
         // The command line is made once, of names that live as long as the program.
         Some(other) => arg.env(&*other.leak()),
+        // An empty value is no value of any flag.
+        None if environment(&own).is_some() => arg.env(Resettable::Reset),
         None => arg,
     }
 }
@@ -54,7 +57,8 @@ mod tests {
         let events = command.find_subcommand("events").unwrap();
         let serve = events.find_subcommand("serve").unwrap();
         let arg = serve.get_arguments().find(|arg| arg.get_id() == flag).unwrap();
-        arg.get_env().unwrap().to_str().unwrap().to_owned()
+        let name = arg.get_env().and_then(|name| name.to_str());
+        name.unwrap_or_default().to_owned()
     }
 
     #[test]
@@ -67,6 +71,7 @@ mod tests {
             (vec![(own, "a"), (other, "b")], own),
             (vec![(own, ""), (other, "b")], other),
             (vec![(other, "")], own),
+            (vec![(own, ""), (other, "")], ""),
         ] {
             assert_eq!(variable("data_dir", &set), expected, "{set:?}");
         }

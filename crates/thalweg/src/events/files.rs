@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 /// The file, or without one, or for `-`, the standard input.
 pub fn input(path: Option<&Path>) -> Result<Box<dyn Read>> {
-    match path.filter(|path| *path != "-") {
+    match path.filter(|path| path.as_os_str() != "-") {
         None => Ok(Box::new(io::stdin().lock())),
         Some(path) => {
             let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
