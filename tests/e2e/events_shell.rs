@@ -51,7 +51,9 @@ fn serve(folder: &Path, port: u16, flags: &[&str], environment: &[(&str, &str)])
     process
 }
 
-const ON_DISK: [&str; 6] = ["--data-dir", "data", "--token", TOKEN, "--min-free", "0"];
+const ON_DISK: [&str; 6] = ["--data-dir", "data", "--min-free", "0", "--token", TOKEN];
+/// The same folder later, which knows its token.
+const AGAIN: &[&str] = ON_DISK.split_at(4).0;
 
 impl Shell {
     fn start(flags: &[&str]) -> Shell {
@@ -307,7 +309,7 @@ fn tail_goes_on_over_a_crash_of_the_server_without_gap_or_repeat() {
     append(&shell, "C");
     lines(&mut tail, 3);
     shell.process.kill().unwrap();
-    shell.process = serve(shell.folder.path(), shell.port, &ON_DISK, &[]);
+    shell.process = serve(shell.folder.path(), shell.port, AGAIN, &[]);
     append(&shell, "D");
     let found = lines(&mut tail, 4);
     let kinds: Vec<&str> = found.iter().map(|record| record["type"].as_str().unwrap()).collect();
