@@ -57,8 +57,7 @@ pub fn run(options: &Import) -> Result<ExitCode> {
     }
     // That the file cannot be read is the reason for whatever the server has said of it.
     if let Some(error) = counted.failed {
-        let done = done.err().map(|error| format!("; {error:#}")).unwrap_or_default();
-        bail!("the file cannot be read to its end, so what comes behind is missing: {error}{done}");
+        bail!("the file cannot be read to its end, so what comes behind is missing: {error}");
     }
     let done = done?;
     let (imported, elapsed) = (&done["imported"], done["elapsed"].as_str().unwrap_or_default());
@@ -97,8 +96,10 @@ fn outcome(client: &Client, path: &str, body: SendBody<'_>) -> Result<Value> {
     let event: Value = serde_json::from_str(&last).context("the server answers in an unknown form")?;
     match (event["error"].as_str(), event["message"].as_str()) {
         (Some(code), message) => {
-            let place = event["line"].as_u64().map(|line| format!(" (line {line})"));
-            let (message, place) = (message.unwrap_or_default(), place.unwrap_or_default());
+            let message = message.unwrap_or_default();
+            // Some messages have it in their words.
+            let line = event["line"].as_u64().filter(|_| !message.contains(" line "));
+            let place = line.map_or_else(String::new, |line| format!(" (line {line})"));
             bail!("{code}: {message}{place}; whole batches before it are stored")
         }
         (None, _) if event["done"] == true => Ok(event),
