@@ -106,8 +106,12 @@ fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, StartError> {
         problem,
     };
     let certificates = certificates(files.names.cert, &files.cert)?;
-    let key = PrivateKeyDer::from_pem_slice(&read(files.names.key, &files.key)?)
-        .map_err(|error| problem(format!("{} holds no private key in PEM form: {error}", files.key.display())))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(files.names.key, &files.key)?).map_err(|error| {
+        problem(format!(
+            "{} holds no private key in PEM form: {error}",
+            files.key.display()
+        ))
+    })?;
     let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| problem(error.to_string()))?;
