@@ -175,7 +175,7 @@ mod tests {
     fn what_the_store_would_not_take_is_refused_with_the_reason() {
         let long = format!("{{\"id\": \"{}\"}}", "x".repeat(2000));
         for (text, reason) in [
-            ("7", "no stream for the message: "),
+            ("7", "the payload is JSON, but no object"),
             ("{\"id\": 1} x", "the payload is no JSON: "),
             (r#"{"id": 1, "uuid": "nonsense"}"#, "the id \"nonsense\" is no UUID"),
             (long.as_str(), "the stream has 2006 bytes, and 1024 are the limit"),

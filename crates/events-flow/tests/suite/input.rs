@@ -56,9 +56,19 @@ fn what_was_not_acked_comes_again() {
     assert!(report.unacknowledged > 0 || report.counts.out == 1, "{}", report.counts);
     *world.kept.room.lock() = None;
     let flow = world.start(&text);
-    until("the others", || world.kept.messages.lock().len() >= 3);
+    until("the others", || {
+        world
+            .kept
+            .messages
+            .lock()
+            .iter()
+            .any(|last| last.meta.get("event_type").as_deref() == Some("C"))
+    });
     world.stop(flow);
-    assert_eq!(world.kept.meta("event_type"), ["A", "B", "C"]);
+    // A stop that is cut short may repeat what was confirmed last; nothing is missing and the order stays.
+    let mut kinds = world.kept.meta("event_type");
+    kinds.dedup();
+    assert_eq!(kinds, ["A", "B", "C"]);
 }
 
 #[test]
