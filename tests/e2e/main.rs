@@ -9,6 +9,7 @@ mod demo;
 mod disk;
 mod events;
 mod events_wire;
+mod events_shell;
 mod flows;
 mod lake;
 mod log;

@@ -101,8 +101,8 @@ pub struct Authority {
 
 /// A certificate that an authority signed, with its key.
 pub struct Identity {
-    certificate: PathBuf,
-    key: PathBuf,
+    pub certificate: PathBuf,
+    pub key: PathBuf,
 }
 
 impl Authority {

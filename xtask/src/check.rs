@@ -27,6 +27,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("tags", 3),
     ("events-postgres", 4),
     ("query", 4),
+    ("events-flow", 4),
     ("opcua", 5),
     ("events-api", 5),
     ("queue-api", 5),

@@ -76,7 +76,11 @@ impl Checked {
         }
         sections_of_later_versions(&config, &diagnostics);
         fields_of_later_versions(&config, &diagnostics);
-        let settings = Settings::read(&config, components.store.is_wanted(), &diagnostics);
+        let with_events = components.events.shared.is_wanted();
+        let settings = Settings::read(&config, components.store.is_wanted(), with_events, &diagnostics);
+        if settings.events.needs_log(with_events) {
+            components.store.want();
+        }
         for flow in &mut flows {
             let waiting = settings.flows.iter().find(|(name, _)| *name == flow.name);
             waiting.into_iter().for_each(|(_, bytes)| flow.limit_waiting(*bytes));
@@ -160,7 +164,6 @@ fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<Str
 fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
     let sections = [
         ("mqtt", &config.mqtt),
-        ("events", &config.events),
         ("ingest", &config.ingest),
     ];
     for (name, node) in sections {
@@ -171,10 +174,11 @@ fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
             );
         }
     }
-    if config.flows.is_empty() && config.queues.is_none() && !diagnostics.has_errors() {
+    let serves = config.queues.is_some() || config.events.is_some();
+    if config.flows.is_empty() && !serves && !diagnostics.has_errors() {
         diagnostics.error_at(
             thalweg_config::Pos::WHOLE_FILE,
-            "nothing to run: add an input and an output, a list of flows, or queues",
+            "nothing to run: add an input and an output, a list of flows, queues, or events",
         );
     }
 }

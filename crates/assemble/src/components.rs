@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thalweg_flow::Registry;
 
+use crate::events::EventsStore;
 use crate::lake::{self, Lake};
 use crate::queues::{self, Store};
 
@@ -13,6 +14,7 @@ pub struct Components {
     pub(crate) opcua: Arc<thalweg_opcua::Directory>,
     pub(crate) lake: Arc<Lake>,
     pub(crate) store: Arc<Store>,
+    pub(crate) events: Arc<EventsStore>,
 }
 
 impl Components {
@@ -22,15 +24,18 @@ impl Components {
         let opcua = Arc::new(thalweg_opcua::Directory::default());
         let lake = Arc::new(Lake::default());
         let store = Arc::new(Store::default());
+        let events = Arc::new(EventsStore::default());
         thalweg_opcua::register(&mut registry, opcua.clone());
         thalweg_tags::register(&mut registry);
         lake::register(&mut registry, lake.clone());
         queues::register(&mut registry, &store);
+        thalweg_events_flow::register(&mut registry, &events.shared);
         Components {
             registry,
             opcua,
             lake,
             store,
+            events,
         }
     }
 }

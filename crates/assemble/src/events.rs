@@ -1,32 +1,34 @@
 //! `thalweg events serve`: the event store as a process of its own.
 
+mod folder;
+mod opening;
+mod within;
+
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use thalweg_console::{Console, Limits, Manners, Running};
-use thalweg_events::{
-    DEFAULT, EmbeddedStore, EventsError, EventsOptions, NewNamespace, NewToken, Scopes, Store, Token, new_token,
-};
+use anyhow::{Context as _, Result};
+use thalweg_console::{Console, Limits, Manners, Running, Tls, TlsFiles};
 use thalweg_events_api::{EventsApiOptions, Server, refusal};
-use thalweg_log::disk::Ram;
-use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
+use thalweg_log::Durability;
 use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
 use thalweg_telemetry::{Metrics, register_process_metrics};
 use tokio::net::TcpListener;
 
-use crate::data_dir::DataDir;
-use crate::log::OpenLog;
-use crate::log_memory::LogMemory;
+use opening::{Opened, given_token, make_default};
+
+pub use folder::verify_events;
+pub(crate) use within::{EventsStore, Section, section};
 
 /// What the server is started with.
 #[derive(Clone, Debug)]
 pub struct ServeEvents {
     pub port: u16,
-    /// `None`: nothing is kept, and everybody may do everything.
-    pub data_dir: Option<PathBuf>,
+    pub place: EventsPlace,
+    /// Everybody may do everything.
+    pub test_mode: bool,
     /// Of the namespace `default`.
     pub token: Option<String>,
     pub durability: Durability,
@@ -37,23 +39,32 @@ pub struct ServeEvents {
     pub memory: u64,
     pub message_bytes_max: usize,
     pub open_admin: bool,
+    pub metrics_per_namespace: bool,
     /// Also other machines may do everything.
     pub insecure: bool,
+    pub tls: Option<TlsFiles>,
+}
+
+/// Where messages are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventsPlace {
+    /// Nowhere: they go with the process.
+    Memory,
+    /// In `log/` of this folder.
+    Folder(PathBuf),
+    /// `postgres://…`
+    Postgres(String),
 }
 
 /// While it runs.
 pub struct EventsServer {
     server: Arc<Server>,
     listeners: Vec<Running>,
-    log: Kept,
+    opened: Opened,
+    tls: Option<Arc<Tls>>,
     /// Of the namespace `default`, if it was made now.
     pub new_token: Option<String>,
     pub address: SocketAddr,
-}
-
-enum Kept {
-    InMemory(Arc<EmbeddedLog>),
-    OnDisk(OpenLog, DataDir),
 }
 
 /// Connections at most, if the system allows so many files.
@@ -65,52 +76,34 @@ const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// A client that sends nothing of what it has begun, or takes nothing of what it gets, or asks for nothing.
 const REQUEST_STALL: Duration = Duration::from_secs(30);
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// In memory: small files, because none of them is ever recycled while its messages are there.
-const RAM_FILE: u64 = 16 << 20;
 
 impl EventsServer {
     /// The port is taken before anything is opened or made. Must be called on a runtime.
     pub async fn start(options: &ServeEvents) -> Result<EventsServer> {
         let token = options.token.as_deref().map(given_token).transpose()?;
-        let test_mode = options.data_dir.is_none();
-        let listeners = bind(options.port, test_mode && !options.insecure).await?;
+        let tls = options.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
+        let own_only = options.test_mode && !options.insecure && tls.is_none();
+        let listeners = bind(options.port, own_only).await?;
         let address = listeners.first().context("no listener")?.local_addr()?;
         // It answers from here on that it lives, and that the store is being recovered.
         let metrics = Arc::new(Metrics::new(false));
         register_process_metrics(&metrics);
-        let server = Server::starting(api_options(options, test_mode), metrics.clone());
+        let server = Server::starting(api_options(options), metrics.clone());
         let manners = Manners {
             server: format!("Thalweg/{}", env!("CARGO_PKG_VERSION")).parse().ok(),
             refusal: Some(refusal),
         };
-        let listeners = Console::serve(listeners, &server.router(), limits(), &manners, &metrics)?;
+        let listeners = Console::serve(tls.clone(), listeners, &server.router(), limits(), &manners, &metrics)?;
         if let Some(first) = listeners.first() {
             server.count_connections(first.connections());
         }
-        let (log, kept) = match &options.data_dir {
-            None => {
-                let log = Arc::new(in_memory(options)?);
-                (log.clone() as Arc<dyn Log>, Kept::InMemory(log))
-            }
-            Some(folder) => {
-                let held = DataDir::take(folder).map_err(|error| match folder.join("LOCK").exists() {
-                    true => error.context("data directory is in use"),
-                    false => error,
-                })?;
-                let memory = LogMemory::of(usize::try_from(options.memory / 4).unwrap_or(usize::MAX), 1);
-                let log = OpenLog::open(&log_settings(options), memory, folder).await?;
-                (log.log(), Kept::OnDisk(log, held))
-            }
-        };
-        let settings = EventsOptions {
-            durability: if test_mode { Durability::Os } else { options.durability },
-            in_memory: test_mode,
-        };
-        let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(log, settings).await?);
+        let opened = Opened::open(options).await?;
+        let store = opened.store.clone();
         let new_token = make_default(store.as_ref(), token).await?;
         tracing::info!(
             backend = store.backend(),
             durability = store.durability(),
+            tls = tls.is_some(),
             %address,
             "the event store is open"
         );
@@ -118,10 +111,20 @@ impl EventsServer {
         Ok(EventsServer {
             server,
             listeners,
-            log: kept,
+            opened,
+            tls,
             new_token,
             address,
         })
+    }
+
+    /// Reads the files of TLS again; what cannot be used leaves the old ones in force.
+    pub fn reload(&self) {
+        let Some(tls) = &self.tls else { return };
+        match tls.reload() {
+            Ok(()) => tracing::info!("the certificate was read again"),
+            Err(error) => tracing::warn!(%error, "the old certificate stays in force"),
+        }
     }
 
     /// Ends subscriptions, answers what is being committed, refuses the rest, and closes. All listeners at the same time.
@@ -130,21 +133,18 @@ impl EventsServer {
         self.listeners.iter().for_each(Running::close);
         let _ = tokio::time::timeout(SETTLE_MAX, self.server.settled()).await;
         futures::future::join_all(self.listeners.into_iter().map(Running::stop)).await;
-        let close = move || match self.log {
-            Kept::InMemory(log) => log.close(),
-            Kept::OnDisk(log, _held) => log.close(),
-        };
-        let _ = tokio::task::spawn_blocking(close).await;
+        self.opened.close().await;
     }
 }
 
-fn api_options(options: &ServeEvents, test_mode: bool) -> EventsApiOptions {
+fn api_options(options: &ServeEvents) -> EventsApiOptions {
     EventsApiOptions {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        test_mode,
+        test_mode: options.test_mode,
         open_admin: options.open_admin,
         message_bytes_max: options.message_bytes_max,
         memory_bytes: usize::try_from(options.memory / 4).unwrap_or(usize::MAX),
+        metrics_per_namespace: options.metrics_per_namespace,
         ..EventsApiOptions::default()
     }
 }
@@ -158,14 +158,6 @@ fn limits() -> Limits {
         http2_in_clear: false,
         stop_grace: STOP_GRACE,
         ..Limits::default()
-    }
-}
-
-fn given_token(text: &str) -> Result<Token> {
-    let token = Token::parse(text)?;
-    match token.namespace() {
-        DEFAULT => Ok(token),
-        other => bail!("provided token is for namespace '{other}', expected '{DEFAULT}'"),
     }
 }
 
@@ -211,60 +203,5 @@ fn log_settings(options: &ServeEvents) -> LogSettings {
             false => Recover::Strict,
         },
         ..LogSettings::default()
-    }
-}
-
-fn in_memory(options: &ServeEvents) -> Result<EmbeddedLog> {
-    let settings = LogOptions {
-        folder: "memory".to_owned(),
-        file_bytes: RAM_FILE,
-        first_file_bytes: RAM_FILE,
-        spare: 1,
-        files_max: usize::MAX,
-        min_free_bytes: Some(2 * RAM_FILE),
-        linger: Duration::ZERO,
-        // What is in memory is read from there.
-        tail_bytes_max: 0,
-        scrub: Duration::ZERO,
-        ..LogOptions::default()
-    };
-    let disk = Arc::new(Ram::new(options.memory));
-    Ok(EmbeddedLog::open(disk, 1, &settings)?)
-}
-
-/// The namespace that always exists, and its token. Returns the token's text if it was made now.
-async fn make_default(store: &dyn Store, given: Option<Token>) -> Result<Option<String>> {
-    match store.namespace(DEFAULT).await {
-        Ok(_) => {
-            if let Some(token) = given {
-                let token = NewToken {
-                    digest: *token.digest(),
-                    scopes: Scopes::ALL,
-                    description: "Given at the start".to_owned(),
-                    expires_at: None,
-                };
-                store.create_token(DEFAULT, token).await?;
-            }
-            Ok(None)
-        }
-        Err(EventsError::NamespaceNotFound(_)) => {
-            let (token, text) = match given {
-                Some(token) => (token, None),
-                None => {
-                    let (token, text) = new_token(DEFAULT)?;
-                    (token, Some(text))
-                }
-            };
-            let new = NewNamespace {
-                name: DEFAULT.to_owned(),
-                description: "Default namespace".to_owned(),
-                metadata: None,
-                digest: *token.digest(),
-                scopes: Scopes::ALL,
-            };
-            store.create(new).await?;
-            Ok(text)
-        }
-        Err(error) => Err(error.into()),
     }
 }

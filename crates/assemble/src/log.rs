@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use thalweg_events::EventsError;
 use thalweg_log::disk::{Disk, Folder};
 use thalweg_log::{Disks, EmbeddedLog, Log, LogError, LogOptions, LogStatus};
 use thalweg_queue::QueueError;
@@ -204,6 +205,12 @@ fn watch(log: &EmbeddedLog, on_poison: OnPoison) {
 
 /// The exit code for an error of the start, if it has one of its own.
 pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
+    let of_events = |cause: &(dyn std::error::Error + 'static)| {
+        matches!(cause.downcast_ref::<EventsError>(), Some(EventsError::Damaged(_)))
+    };
+    if error.chain().any(of_events) {
+        return Some(EXIT_CORRUPT);
+    }
     match of_log(error)? {
         LogError::Corrupt { .. } | LogError::Missing { .. } => Some(EXIT_CORRUPT),
         LogError::Poisoned { .. } => Some(EXIT_POISONED),
@@ -223,7 +230,11 @@ fn of_log(error: &anyhow::Error) -> Option<&LogError> {
             Some(QueueError::Log(error)) => Some(error),
             _ => None,
         };
-        cause.downcast_ref::<LogError>().or(queue)
+        let events = match cause.downcast_ref::<EventsError>() {
+            Some(EventsError::Storage(error)) => Some(error.as_ref()),
+            _ => None,
+        };
+        cause.downcast_ref::<LogError>().or(queue).or(events)
     })
 }
 

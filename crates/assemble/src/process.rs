@@ -28,6 +28,8 @@ pub struct Process {
     config: Node,
     list: tokio::sync::Mutex<Option<Node>>,
     shutdown_timeout: Duration,
+    /// Of the event store's namespace `default`, if it was made now.
+    pub new_events_token: Option<String>,
     /// Let go last: whoever takes the folder next finds it at rest.
     _data_dir: DataDir,
 }
@@ -103,6 +105,10 @@ impl Process {
         store.start(&config, &settings.store, &metrics).await?;
         board.add(store.clone());
         crate::metrics::register(&metrics, &store);
+        let events = components.events.clone();
+        let new_events_token = events
+            .start(&settings.events, store.log(&settings.store), &config.data_dir, &metrics)
+            .await?;
 
         // The address is taken before data moves, so that a taken port is found first.
         let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics)?;
@@ -110,6 +116,7 @@ impl Process {
         if let Some(queues) = store.queues() {
             routes.push(Arc::new(thalweg_queue_api::routes_within(queues, bodies)));
         }
+        routes.extend(events.routes());
         let console = if config.http.enabled {
             let mut options = ConsoleOptions::new(config.http.clone(), config.auth.clone());
             options.built = built.to_owned();
@@ -154,6 +161,7 @@ impl Process {
             list: tokio::sync::Mutex::new(reload::list_of(&config.root).cloned()),
             config: config.root.clone(),
             shutdown_timeout: config.shutdown_timeout,
+            new_events_token,
             _data_dir: data_dir,
         };
         for spec in specs {

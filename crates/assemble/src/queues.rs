@@ -15,7 +15,7 @@ use anyhow::Result;
 use parking_lot::Mutex;
 use thalweg_config::{Config, Diagnostics, Pos};
 use thalweg_flow::Registry;
-use thalweg_log::{EmbeddedLog, LogStatus};
+use thalweg_log::{Durability, EmbeddedLog, Log, LogStatus};
 use thalweg_queue::settings::{LogSettings, QueuesSettings, Recover};
 use thalweg_queue::{Queue, QueueError, Queues, QueuesOptions, SystemClock};
 use thalweg_telemetry::{Metrics, StatusSource};
@@ -29,7 +29,7 @@ use webhook::Webhooks;
 /// The log and the queues of the process.
 #[derive(Default)]
 pub(crate) struct Store {
-    /// A component asks for queues.
+    /// A component asks for queues, or the event store for the log.
     wanted: AtomicBool,
     /// Buffers of flows: queue and flow.
     buffers: Mutex<Vec<(String, String)>>,
@@ -107,7 +107,12 @@ impl Section {
 }
 
 impl Store {
-    /// A component asks for queues.
+    /// The log is needed.
+    pub fn want(&self) {
+        self.wanted.store(true, Ordering::Release);
+    }
+
+    /// Something asks for the log.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Acquire)
     }
@@ -138,6 +143,12 @@ impl Store {
     /// The log of each disk.
     pub fn logs(&self) -> &[Arc<EmbeddedLog>] {
         self.opened.get().map_or(&[], |opened| opened.log.logs())
+    }
+
+    /// The log of all disks together, and the durability that is usual in it.
+    pub fn log(&self, section: &Section) -> Option<(Arc<dyn Log>, Durability)> {
+        let opened = self.opened.get()?;
+        Some((opened.log.log(), section.log.durability))
     }
 
     pub fn queues(&self) -> Option<Queues> {
@@ -211,5 +222,5 @@ pub(crate) fn register(registry: &mut Registry, store: &Arc<Store>) {
 
 /// A component of the configuration uses queues.
 fn want(store: &Store) {
-    store.wanted.store(true, Ordering::Release);
+    store.want();
 }

@@ -8,7 +8,7 @@ use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
 use crate::shares::{self, Share};
-use crate::{lake, queues};
+use crate::{events, lake, queues};
 
 /// Shares of `memory.limit`: percent of it, and at most.
 const LAKE: (u64, u64) = (30, 768 << 20);
@@ -18,6 +18,9 @@ const CACHE: (u64, u64) = (5, 128 << 20);
 const QUEUES: (u64, u64) = (10, u64::MAX);
 /// The log, if there is one, and what is on its way to it.
 const LOG: u64 = 10;
+/// Requests to the event store and its indexes, if there is one.
+const EVENTS: (u64, u64) = (10, 1 << 30);
+const EVENTS_BYTES_MIN: u64 = 16 << 20;
 /// With less, not even a small table can be sorted.
 const QUERY_BYTES_MIN: u64 = 8 << 20;
 
@@ -30,13 +33,16 @@ pub(crate) struct Settings {
     pub lake: WriterOptions,
     pub query: QueryOptions,
     pub store: queues::Section,
+    pub events: events::Section,
     /// Bytes that may wait in each flow, in the order of the file.
     pub flows: Vec<(String, usize)>,
 }
 
 impl Settings {
-    /// Mistakes go to the diagnostics. `with_log`: something else than the sections asks for the log.
-    pub fn read(config: &Config, with_log: bool, diagnostics: &Diagnostics) -> Settings {
+    /// Mistakes go to the diagnostics. Flows may ask for queues, and so for the log, and for the event store.
+    pub fn read(config: &Config, with_queues: bool, with_events: bool, diagnostics: &Diagnostics) -> Settings {
+        let mut events = events::section(config, with_events, diagnostics);
+        let with_log = with_queues || events.needs_log(with_events);
         let mut lake = lake::section(config, diagnostics);
         let mut query = query_section(config, diagnostics);
         let mut store = queues::section(config, diagnostics);
@@ -56,6 +62,8 @@ impl Settings {
         });
         let has_log = log.is_some();
         all.extend(log);
+        let has_events = events.is_on(with_events);
+        all.extend(has_events.then(|| part("events", EVENTS, EVENTS_BYTES_MIN, None)));
         let (flows, dead_letter) = shares::of_flows(config);
         all.extend(flows);
         all.extend(dead_letter);
@@ -67,11 +75,13 @@ impl Settings {
         store.memory_bytes = next();
         let log = if has_log { next() } else { LogMemory::floor(disks) };
         store.log_memory = LogMemory::of(log, disks);
+        events.memory_bytes = if has_events { next() } else { 0 };
         let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
         Settings {
             lake: lake.options,
             query: query.options,
             store,
+            events,
             flows,
         }
     }
@@ -125,7 +135,7 @@ mod tests {
         );
         assert_eq!(loaded.diagnostics.to_string(), "");
         let diagnostics = Diagnostics::new("f.yaml");
-        let settings = Settings::read(&loaded.config, false, &diagnostics);
+        let settings = Settings::read(&loaded.config, false, false, &diagnostics);
         (settings, diagnostics.to_string())
     }
 

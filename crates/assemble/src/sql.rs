@@ -81,7 +81,7 @@ async fn read(question: &Question, out: &mut dyn Write) -> Result<()> {
         );
     }
     // No file says otherwise, so queries take their part of what a process may use on this machine.
-    let settings = Settings::read(&Config::default(), false, &Diagnostics::new(""));
+    let settings = Settings::read(&Config::default(), false, false, &Diagnostics::new(""));
     let engine = Engine::open(&question.data_dir, settings.query, QueryMetrics::new()?)?;
     let answer = engine.execute(&question.query).await?;
     match question.format {

@@ -29,9 +29,20 @@ const NONE: u8 = 0;
 const TOO_LARGE: u8 = 1;
 const TOO_SLOW: u8 = 2;
 
+/// The limits, and the paths that have one of their own on the size of bodies.
+#[derive(Clone)]
+pub struct BodyLimits {
+    pub limits: Limits,
+    pub own: Arc<Vec<&'static str>>,
+}
+
 /// Middleware around everything that reads a body.
-pub async fn limit(State(limits): State<Limits>, request: Request, next: Next) -> Response {
+pub async fn limit(State(all): State<BodyLimits>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
+    let mut limits = all.limits;
+    if all.own.contains(&parts.uri.path()) {
+        limits.body_bytes_max = usize::MAX;
+    }
     if body.is_end_stream() {
         return next.run(Request::from_parts(parts, body)).await;
     }

@@ -28,8 +28,8 @@ pub enum StartError {
         path: PathBuf,
         error: std::io::Error,
     },
-    #[error("http.cert_file, http.key_file: {problem}")]
-    Tls { problem: String },
+    #[error("{keys}: {problem}")]
+    Tls { keys: String, problem: String },
     #[error("{problem}")]
     Auth { problem: String },
     #[error("http.cors.allowed_origins: \"{origin}\" is no origin; write it like https://example.org, or * for all")]

@@ -35,6 +35,7 @@ use tokio::net::TcpListener;
 pub use error::StartError;
 pub use options::{ConfigText, ConsoleOptions, Limits, Manners};
 pub use serve::Running;
+pub use tls::{Tls, TlsFiles, TlsNames};
 
 /// The HTTP side of a process.
 pub struct Console;
@@ -48,7 +49,7 @@ impl Console {
         routes: Vec<Arc<dyn HttpRoutes>>,
     ) -> Result<Running, StartError> {
         let credentials = auth::Credentials::load(&options.auth, options.http.basic_auth.as_ref())?;
-        let tls = tls::Tls::load(&options.http)?;
+        let tls = Tls::load(&options.http)?.map(Arc::new);
         let (listener, address) = listen::bind(&options.http.address).await?;
         let trust = listen::trust(&options.http, address, credentials.is_some(), tls.is_some())?;
         let guard = guard::Guard::new(&options.http, credentials, trust)?;
@@ -70,6 +71,7 @@ impl Console {
     /// Serves paths that answer for themselves, without a console: who may do what is theirs to say. The listeners are
     /// bound; each has the limits.
     pub fn serve(
+        tls: Option<Arc<Tls>>,
         listeners: Vec<TcpListener>,
         router: &Router,
         limits: Limits,
@@ -81,7 +83,7 @@ impl Console {
             Ok(Running::begin(serve::Listener {
                 address: listener.local_addr()?,
                 listener,
-                tls: None,
+                tls: tls.clone(),
                 router: router.clone(),
                 limits,
                 manners: manners.clone(),

@@ -37,6 +37,10 @@ pub fn build(
     });
     let mounts = own.chain(others_mounts);
     let problems = ProblemPaths::new(others.iter().flat_map(|other| other.problem_paths()).collect());
+    let limits = body::BodyLimits {
+        limits: options.limits,
+        own: Arc::new(others.iter().flat_map(|other| other.own_body_limits()).collect()),
+    };
     let mut all = Router::new();
     let mut under_root_path = Router::new();
     for (mount, owner) in mounts {
@@ -65,7 +69,7 @@ pub fn build(
     let all = all
         .fallback(not_found)
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(options.limits, body::limit))
+        .layer(from_fn_with_state(limits, body::limit))
         .layer(from_fn_with_state(problems, refusal::in_form))
         .layer(from_fn(no_sniffing));
     Ok(match cors(guard.origins()) {

@@ -55,7 +55,7 @@ pub struct Running {
 pub struct Listener {
     pub listener: TcpListener,
     pub address: SocketAddr,
-    pub tls: Option<Tls>,
+    pub tls: Option<Arc<Tls>>,
     pub router: Router,
     pub limits: Limits,
     pub manners: Manners,
@@ -167,7 +167,7 @@ impl Meters {
 }
 
 struct Server {
-    tls: Option<Tls>,
+    tls: Option<Arc<Tls>>,
     router: Router,
     limits: Limits,
     manners: Manners,

@@ -11,6 +11,7 @@ mod meters;
 mod problem;
 mod rpc;
 mod subscribe;
+mod within;
 mod write;
 
 use std::sync::{Arc, OnceLock};
@@ -33,6 +34,8 @@ use meters::Meters;
 use problem::{Problem, Result};
 use subscribe::Feeds;
 
+pub use within::routes_within;
+
 /// How a server answers.
 #[derive(Clone, Debug)]
 pub struct EventsApiOptions {
@@ -52,6 +55,8 @@ pub struct EventsApiOptions {
     /// reads from the store.
     pub recent_messages: usize,
     pub recent_bytes: usize,
+    /// Metrics have the namespace as a label.
+    pub metrics_per_namespace: bool,
 }
 
 impl Default for EventsApiOptions {
@@ -65,6 +70,7 @@ impl Default for EventsApiOptions {
             heartbeat: Duration::from_secs(15),
             recent_messages: 4096,
             recent_bytes: 4 << 20,
+            metrics_per_namespace: false,
         }
     }
 }

@@ -83,7 +83,7 @@ fn operation(endpoint: &Endpoint) -> Value {
 
 fn role(endpoint: &Endpoint) -> &'static str {
     match endpoint.access {
-        Access::Open => "none",
+        Access::Own | Access::Open => "none",
         Access::Read => "read",
         // Of this access there are only requests that change something.
         Access::ReadWrite => "write",

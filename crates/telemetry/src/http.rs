@@ -6,6 +6,8 @@ use axum::http::Method;
 /// What a request must prove to use a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
+    /// Whatever the path itself asks for: it has credentials of its own, and those of the listener say nothing of it.
+    Own,
     /// Anyone who can connect.
     Open,
     /// Role `read`, whatever the method: for questions that are too long for an address and come by POST.
@@ -38,6 +40,11 @@ pub trait HttpRoutes: Send + Sync {
     /// so actions behind a colon share a mount. `path` is as the client wrote it, escapes included.
     fn access(&self, _method: &Method, _path: &str) -> Option<Access> {
         None
+    }
+
+    /// Paths that limit the size of bodies themselves.
+    fn own_body_limits(&self) -> Vec<&'static str> {
+        Vec::new()
     }
 
     /// Paths at and below which the listener's own refusals are `application/problem+json`, too.

@@ -48,7 +48,7 @@ pub enum Command {
     Log(LogCommand),
     /// Make, show, fill and empty queues of a running process
     Queue(Box<QueueOptions>),
-    /// Run the event store alone
+    /// Run the event store alone, or ask one: append, follow, export, import, verify
     Events(Box<EventsOptions>),
 }
 

@@ -1,53 +1,82 @@
-//! `thalweg events`: the event store as a server of its own.
+//! `thalweg events`: the event store as a server of its own, and what is asked of one from the shell. Data goes to the standard
+//! output, reports to the standard error; exit code 0: done, 1: failed, 2: wrong usage, 65: something is damaged.
 
+mod append;
 pub mod args;
+mod client;
+mod elements;
+pub mod environment;
+mod export;
+mod files;
+pub mod flags;
+mod import;
+mod list;
+mod maintain;
+mod moment;
+mod record;
+mod sse;
+mod tail;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use thalweg_assemble::{EventsServer, ServeEvents};
+use clap::CommandFactory as _;
+use thalweg_assemble::{EventsPlace, EventsServer, ServeEvents, TlsFiles, TlsNames};
 use thalweg_log::Durability;
 use thalweg_telemetry::logging;
 
-use crate::events::args::{EventsCommand, EventsOptions, Format, Level, OnPoison, Recover, ServeOptions};
+use crate::cli::Cli;
+use crate::events::args::{DbType, EventsCommand, EventsOptions, Format, Level, OnPoison, Recover, ServeOptions};
 use crate::out;
-use crate::signals::Signals;
+use crate::signals::{Asked, Signals};
 
 pub fn main(options: &EventsOptions) -> Result<ExitCode> {
-    match &options.command {
-        EventsCommand::Serve(options) => serve(options),
-        EventsCommand::Version => {
-            out::line(env!("CARGO_PKG_VERSION"))?;
-            Ok(ExitCode::SUCCESS)
-        }
-    }
+    let done = match &options.command {
+        None => help(None),
+        Some(EventsCommand::Help { command }) => return help_of(command.as_deref()),
+        Some(EventsCommand::Serve(options)) => return serve(options),
+        Some(EventsCommand::Append(options)) => append::run(options),
+        Some(EventsCommand::Tail(options)) => return tail::run(options),
+        Some(EventsCommand::Streams(options)) => list::streams(options),
+        Some(EventsCommand::Categories(server)) => list::categories(server),
+        Some(EventsCommand::Export(options)) => export::run(options),
+        Some(EventsCommand::Import(options)) => return import::run(options),
+        Some(EventsCommand::Backup(options)) => maintain::backup(options),
+        Some(EventsCommand::Verify(options)) => return maintain::verify(options),
+        Some(EventsCommand::Scavenge(server)) => maintain::scavenge(server),
+        Some(EventsCommand::Version) => out::line(env!("CARGO_PKG_VERSION")).map(drop),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Flags with one dash, as the reference system's command line has them, with two; and `serve` where only flags are given.
-pub fn long_flags(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut args: Vec<OsString> = args.collect();
-    if args.get(1).is_none_or(|command| command != "events") {
-        return args;
+/// On the standard output: it was asked for.
+fn help(name: Option<&str>) -> Result<()> {
+    let mut command = Cli::command();
+    command.build();
+    let mut shown = command.find_subcommand_mut("events");
+    if let Some(name) = name {
+        shown = shown.and_then(|events| events.find_subcommand_mut(name));
     }
-    for arg in args.iter_mut().skip(2) {
-        let long = arg
-            .to_str()
-            .filter(|text| text.len() > 2 && text.starts_with('-') && !text.starts_with("--"));
-        if let Some(long) = long {
-            *arg = format!("-{long}").into();
-        }
+    if let Some(shown) = shown {
+        out::text_as_is(shown.render_help())?;
     }
-    let flags_only = args
-        .get(2)
-        .is_some_and(|first| first.as_encoded_bytes().starts_with(b"-"));
-    let asks_help = args.get(2).is_some_and(|first| first == "-h" || first == "--help");
-    if flags_only && !asks_help {
-        args.insert(2, "serve".into());
+    Ok(())
+}
+
+fn help_of(name: Option<&str>) -> Result<ExitCode> {
+    let mut command = Cli::command();
+    let events = command.find_subcommand_mut("events");
+    let is_known = |name: &str| events.is_some_and(|events| events.find_subcommand(name).is_some());
+    if let Some(name) = name.filter(|name| !is_known(name)) {
+        out::complain(format_args!(
+            "thalweg: there is no command {name}; thalweg events help lists them"
+        ));
+        return Ok(ExitCode::from(2));
     }
-    args
+    help(name)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn serve(options: &ServeOptions) -> Result<ExitCode> {
@@ -55,7 +84,7 @@ fn serve(options: &ServeOptions) -> Result<ExitCode> {
     let settings = settings(options)?;
     let runtime = crate::runtime()?;
     let stopped = runtime.block_on(async {
-        let signals = Signals::install()?;
+        let mut signals = Signals::install()?;
         let server = match EventsServer::start(&settings).await {
             Ok(server) => server,
             Err(error) => {
@@ -67,7 +96,10 @@ fn serve(options: &ServeOptions) -> Result<ExitCode> {
         if let Some(token) = &server.new_token {
             out::complain(format_args!("DEFAULT NAMESPACE TOKEN:\n{token}"));
         }
-        signals.stop().await;
+        while signals.next().await == Asked::Reload {
+            server.reload();
+        }
+        signals.stop_at_once();
         server.stop().await;
         anyhow::Ok(ExitCode::SUCCESS)
     });
@@ -76,29 +108,30 @@ fn serve(options: &ServeOptions) -> Result<ExitCode> {
 }
 
 fn settings(options: &ServeOptions) -> Result<ServeEvents> {
-    let folder = match (&options.data_dir, &options.db_url) {
-        (_, Some(url)) => Some(folder_of(url, options)?),
-        (Some(folder), None) => Some(folder.clone()),
-        (None, None) => None,
-    };
-    let folder = folder.filter(|_| !options.test_mode || options.db_url.is_some());
-    if folder.is_none() && !options.test_mode {
-        bail!("--data-dir or --db-url is required (use --test-mode for in-memory testing)");
-    }
-    if options.test_mode && folder.is_some() {
+    let test_mode = options.test_mode && options.db_url.is_none();
+    if options.test_mode && !test_mode {
         tracing::warn!("--test-mode is ignored with --db-url: production rules apply");
+    }
+    if options.db_type == Some(DbType::Timescale) {
+        tracing::warn!("--db-type timescale is plain Postgres here");
     }
     let memory = options
         .memory_limit
         .unwrap_or_else(|| thalweg_config::memory_bytes() / 2);
     Ok(ServeEvents {
         port: options.port,
-        data_dir: folder,
+        place: if test_mode {
+            EventsPlace::Memory
+        } else {
+            place(options)?
+        },
+        test_mode,
         token: options.token.clone().filter(|token| !token.is_empty()),
         durability: match options.durability {
             args::Durability::Fsync => Durability::Fsync,
             args::Durability::Interval => Durability::Interval,
             args::Durability::Os => Durability::Os,
+            args::Durability::Memory => Durability::Memory,
         },
         sync_interval: options.sync_interval,
         recover_skip: options.recover == Recover::Skip,
@@ -107,18 +140,64 @@ fn settings(options: &ServeOptions) -> Result<ServeEvents> {
         memory,
         message_bytes_max: options.max_message_bytes as usize,
         open_admin: options.open_admin,
+        metrics_per_namespace: options.metrics_per_namespace,
         insecure: options.insecure,
+        tls: tls(options),
     })
 }
 
-fn folder_of(url: &str, options: &ServeOptions) -> Result<PathBuf> {
+fn tls(options: &ServeOptions) -> Option<TlsFiles> {
+    Some(TlsFiles {
+        cert: options.tls_cert.clone()?,
+        key: options.tls_key.clone()?,
+        client_ca: options.tls_client_ca.clone(),
+        names: TlsNames {
+            cert: "--tls-cert",
+            key: "--tls-key",
+            client_ca: "--tls-client-ca",
+        },
+    })
+}
+
+/// Where messages are kept, in production.
+fn place(options: &ServeOptions) -> Result<EventsPlace> {
+    let place = match (&options.db_url, &options.data_dir) {
+        (Some(url), _) => of_url(url, options)?,
+        (None, Some(folder)) => EventsPlace::Folder(folder.clone()),
+        (None, None) => bail!("--data-dir or --db-url is required (use --test-mode for in-memory testing)"),
+    };
+    let EventsPlace::Folder(folder) = place else {
+        return Ok(place);
+    };
+    if options.durability != args::Durability::Memory {
+        return Ok(EventsPlace::Folder(folder));
+    }
+    // Nobody who has stored something there wants to see a store without it.
+    if folder.join("log").exists() {
+        let folder = folder.display();
+        bail!(
+            "--durability memory keeps nothing, and {folder} has messages; name another folder, or another durability"
+        );
+    }
+    tracing::warn!("--durability memory: nothing is kept, and all messages go with this process");
+    Ok(EventsPlace::Memory)
+}
+
+fn of_url(url: &str, options: &ServeOptions) -> Result<EventsPlace> {
     if let Some(folder) = url.strip_prefix("log://").or_else(|| url.strip_prefix("pebble://")) {
-        return Ok(folder.into());
+        anyhow::ensure!(!folder.is_empty(), "--db-url {url} names no folder; it is log:///dir");
+        return Ok(EventsPlace::Folder(folder.into()));
+    }
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return Ok(EventsPlace::Postgres(url.to_owned()));
     }
     match (url.starts_with("sqlite://"), &options.data_dir) {
-        (true, Some(folder)) => Ok(folder.clone()),
+        (true, Some(folder)) => Ok(EventsPlace::Folder(PathBuf::from(folder))),
         (true, None) => bail!("--db-url sqlite:// needs --data-dir"),
-        (false, _) => bail!("--db-url {url} names no store that there is; it is log:///dir"),
+        (false, _) => {
+            let kind = url.split("://").next().unwrap_or_default();
+            bail!("--db-url {kind}://… names no store that there is; it is postgres://… or log:///dir")
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod cli;
 mod demo;
 mod echo;
 mod events;
+mod http;
 mod list;
 mod log;
 mod out;
@@ -20,7 +21,7 @@ mod sql;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::cli::{Cli, Command};
 
@@ -37,7 +38,10 @@ pub static MALLOC_CONF: &[u8] = b"prof:true,prof_active:true,lg_prof_sample:19\0
 const BUILT: &str = env!("THALWEG_BUILT");
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(events::long_flags(std::env::args_os()));
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
     let result = match cli.command {
         Command::Run(options) => run::main(&options),
         Command::Check(options) => check::main(&options),
@@ -57,6 +61,14 @@ fn main() -> ExitCode {
             thalweg_assemble::exit_code(&error).map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    let mut command = events::environment::of_both_names(Cli::command());
+    let args = events::flags::long(std::env::args_os());
+    let matches = command.try_get_matches_from_mut(&args);
+    let parsed = matches.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+    parsed.map_err(|error| events::flags::with_usage(error, &args, &mut command))
 }
 
 /// The async runtime that all network I/O shares.

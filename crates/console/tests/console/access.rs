@@ -32,6 +32,8 @@ async fn unprotected_on_all_addresses_other_hosts_get_only_the_paths_of_the_refe
         assert_eq!(from_outside(local, port, path).await.status, 200, "{path}");
     }
     let Some(ip) = outside_address() else { return };
+    // Whoever asks: the path itself says who may do what, here that it is no GET.
+    assert_eq!(from_outside(ip, port, "/own").await.status, 405);
     for path in [
         "/ping",
         "/ready",

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{connect, exchange, fetch, options, send, start_with};
+use thalweg_config::Role;
+
+use crate::support::{connect, exchange, fetch, options, send, start_with, token};
 
 #[tokio::test]
 async fn a_body_up_to_the_limit_is_taken_and_one_beyond_is_told_so() {
@@ -165,4 +167,22 @@ async fn http2_without_tls_is_spoken_as_well() {
         .await
         .unwrap();
     assert_eq!(&body[..], b"hello");
+}
+
+#[tokio::test]
+async fn a_path_that_limits_bodies_itself_gets_those_of_any_size_without_a_login() {
+    let mut small = options();
+    small.limits.body_bytes_max = 1000;
+    small.auth.tokens = vec![token("t", &[Role::Read])];
+    let running = start_with(small).await;
+    let large = send(
+        &running,
+        "POST",
+        "/own",
+        &["authorization: Bearer somebody-elses"],
+        &"x".repeat(5000),
+    )
+    .await;
+    assert_eq!((large.status, large.text()), (200, "5000"));
+    assert_eq!(send(&running, "POST", "/echo", &[], "x").await.status, 401);
 }

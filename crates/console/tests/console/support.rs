@@ -70,7 +70,8 @@ impl StatusSource for FakeSource {
     }
 }
 
-/// Paths of another component: `/echo` answers with the body it got, `/open` to anyone.
+/// Paths of another component: `/echo` answers with the body it got, `/open` to anyone, `/own` to whom it likes and with the
+/// length of a body of any size.
 pub struct Extra;
 
 impl HttpRoutes for Extra {
@@ -80,6 +81,7 @@ impl HttpRoutes for Extra {
             .route("/api/sql", post(async || "[]"));
         let of_reference = Router::new().route("/post", post(async |body: String| body));
         let open = Router::new().route("/open", get(async || "open"));
+        let own = Router::new().route("/own", post(async |body: String| body.len().to_string()));
         let things = Router::new().route("/api/things/{thing}", post(async |body: String| body));
         vec![
             Mount {
@@ -102,11 +104,20 @@ impl HttpRoutes for Extra {
                 access: Access::Open,
                 under_root_path: false,
             },
+            Mount {
+                router: own,
+                access: Access::Own,
+                under_root_path: false,
+            },
         ]
     }
 
+    fn own_body_limits(&self) -> Vec<&'static str> {
+        vec!["/own"]
+    }
+
     fn endpoints(&self) -> Vec<(String, String)> {
-        ["/echo", "/api/sql", "/post", "/open"]
+        ["/echo", "/api/sql", "/post", "/open", "/own"]
             .map(|path| (path.to_owned(), "For tests.".to_owned()))
             .to_vec()
     }

@@ -1,13 +1,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use thalweg_console::Running;
+use axum::Router;
+use axum::routing::get;
+use thalweg_console::{Console, Limits, Running, Tls, TlsFiles, TlsNames};
+use thalweg_telemetry::Metrics;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 use crate::support::{connect, exchange, fetch, options, start_with, try_start};
 
@@ -120,4 +124,139 @@ async fn a_renewed_certificate_needs_no_restart_and_a_broken_one_changes_nothing
     std::fs::write(folder.path().join("c"), "broken").unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
     handshake(&running, &[]).await.unwrap();
+}
+
+/// A certificate with its key, signed by `ca`, or by itself.
+fn certify(folder: &std::path::Path, name: &str, ca: Option<&str>) {
+    let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let mut command = std::process::Command::new("openssl");
+    command
+        .args(["req", "-x509", "-days", "2", "-nodes", "-newkey", "ec"])
+        .args(["-pkeyopt", "ec_paramgen_curve:P-256", "-subj", &format!("/CN={name}")])
+        .args(["-addext", "subjectAltName=DNS:localhost"])
+        .args([
+            "-keyout",
+            &at(&format!("{name}.key")),
+            "-out",
+            &at(&format!("{name}.crt")),
+        ]);
+    if let Some(ca) = ca {
+        command.args(["-CA", &at(&format!("{ca}.crt")), "-CAkey", &at(&format!("{ca}.key"))]);
+        command.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    }
+    let made = command.output().expect("openssl is installed");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+fn files(folder: &std::path::Path, client_ca: Option<&str>) -> TlsFiles {
+    TlsFiles {
+        cert: folder.join("server.crt"),
+        key: folder.join("server.key"),
+        client_ca: client_ca.map(|name| folder.join(name)),
+        names: TlsNames {
+            cert: "--tls-cert",
+            key: "--tls-key",
+            client_ca: "--tls-client-ca",
+        },
+    }
+}
+
+async fn serve(tls: &Arc<Tls>) -> Running {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let router = Router::new().route("/ping", get(|| async { "pong" }));
+    let (limits, metrics) = (Limits::default(), Metrics::default());
+    let mut all = Console::serve(Some(tls.clone()), vec![listener], &router, limits, &Manners::default(), &metrics).unwrap();
+    all.remove(0)
+}
+
+/// What a client gets that trusts `ca`, proves to be `identity`, and speaks one version of the protocol.
+async fn ask(
+    running: &Running,
+    folder: &std::path::Path,
+    (ca, identity): (&str, Option<&str>),
+    version: &'static SupportedProtocolVersion,
+) -> Option<String> {
+    let read = |name: &str| CertificateDer::from_pem_file(folder.join(name)).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(read(&format!("{ca}.crt"))).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(name) => {
+            let key = PrivateKeyDer::from_pem_file(folder.join(format!("{name}.key"))).unwrap();
+            let own = vec![read(&format!("{name}.crt"))];
+            builder.with_client_auth_cert(own, key).unwrap()
+        }
+    };
+    let name = ServerName::try_from("localhost").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect(name, connect(running).await).await.ok()?;
+    let request = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    Some(exchange(&mut stream, request).await?.text().to_owned())
+}
+
+#[tokio::test]
+async fn both_versions_of_tls_are_spoken_and_only_clients_of_the_authority_get_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for (name, ca) in [
+        ("ca", None),
+        ("other", None),
+        ("server", Some("ca")),
+        ("friend", Some("ca")),
+        ("stranger", Some("other")),
+    ] {
+        certify(at, name, ca);
+    }
+    let open = serve(&Arc::new(Tls::open(files(at, None)).unwrap())).await;
+    let closed = serve(&Arc::new(Tls::open(files(at, Some("ca.crt"))).unwrap())).await;
+    for version in [&TLS12, &TLS13] {
+        assert_eq!(ask(&open, at, ("ca", None), version).await.as_deref(), Some("pong"));
+        assert_eq!(
+            ask(&closed, at, ("ca", Some("friend")), version).await.as_deref(),
+            Some("pong")
+        );
+        assert_eq!(ask(&closed, at, ("ca", None), version).await, None);
+        assert_eq!(ask(&closed, at, ("ca", Some("stranger")), version).await, None);
+        assert_eq!(ask(&open, at, ("other", None), version).await, None);
+    }
+}
+
+#[tokio::test]
+async fn files_are_read_again_when_somebody_asks_and_broken_ones_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for (name, ca) in [("old", None), ("new", None), ("server", Some("old"))] {
+        certify(at, name, ca);
+    }
+    let tls = Arc::new(Tls::open(files(at, None)).unwrap());
+    let running = serve(&tls).await;
+    assert!(ask(&running, at, ("old", None), &TLS13).await.is_some());
+    certify(at, "server", Some("new"));
+    tls.reload().unwrap();
+    assert!(ask(&running, at, ("new", None), &TLS13).await.is_some());
+    assert!(ask(&running, at, ("old", None), &TLS13).await.is_none());
+    std::fs::write(at.join("server.key"), "broken").unwrap();
+    let error = tls.reload().unwrap_err().to_string();
+    assert!(error.starts_with("--tls-cert, --tls-key: "), "{error}");
+    assert!(ask(&running, at, ("new", None), &TLS13).await.is_some());
+}
+
+#[tokio::test]
+async fn an_unusable_authority_of_clients_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    certify(folder.path(), "server", None);
+    for (authority, start) in [
+        ("none.crt", "--tls-client-ca: cannot read "),
+        ("server.key", "--tls-client-ca: "),
+    ] {
+        let error = Tls::open(files(folder.path(), Some(authority)))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.starts_with(start), "{error}");
+    }
 }

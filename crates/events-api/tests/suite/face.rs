@@ -119,7 +119,7 @@ pub async fn serve(server: &Arc<Server>, limits: Limits, metrics: &Metrics) -> (
         server: "Thalweg/1.2.3".parse().ok(),
         refusal: Some(refusal),
     };
-    let running = Console::serve(vec![listener], &server.router(), limits, &manners, metrics).unwrap();
+    let running = Console::serve(None, vec![listener], &server.router(), limits, &manners, metrics).unwrap();
     server.count_connections(running[0].connections());
     (running, address)
 }

@@ -9,18 +9,198 @@ const MESSAGE_BYTES: u64 = 16 << 20;
 const MESSAGE_BYTES_MAX: u64 = 24 << 20;
 
 #[derive(Args)]
-#[command(arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
 pub struct EventsOptions {
+    /// Without one, this help is printed
     #[command(subcommand)]
-    pub command: EventsCommand,
+    pub command: Option<EventsCommand>,
 }
 
 #[derive(Subcommand)]
 pub enum EventsCommand {
     /// Serve the store over HTTP; also without this word
     Serve(Box<ServeOptions>),
+    /// Append a message to a stream, or messages of a file
+    Append(Append),
+    /// Print messages, those that are stored and those that come
+    Tail(Tail),
+    /// Print all streams of the namespace, one JSON document per line
+    Streams(Streams),
+    /// Print all categories of the namespace, one JSON document per line
+    Categories(Server),
+    /// Write all messages of the namespace into a file that `import` reads
+    Export(Export),
+    /// Store messages of a file in the places that they say
+    Import(Import),
+    /// Write everything of the server, as of one instant, into a file
+    Backup(Backup),
+    /// Read everything and name what is damaged
+    #[command(after_help = "\
+Exit codes:
+  0   everything is whole
+  1   it could not be found out
+  2   wrong usage
+  65  something is damaged")]
+    Verify(Verify),
+    /// Free the space of messages that no reader sees any more
+    Scavenge(Server),
     /// Print the version
     Version,
+    /// Print this help, or that of a command
+    Help {
+        /// The command
+        command: Option<String>,
+    },
+}
+
+/// Which server, and who asks.
+#[derive(Args)]
+pub struct Server {
+    /// Address of the server
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8080",
+        env = "THALWEG_EVENTS_URL"
+    )]
+    pub url: String,
+    /// Token of the namespace
+    #[arg(long, value_name = "TOKEN", env = "THALWEG_EVENTS_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// File that holds the token
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "THALWEG_EVENTS_TOKEN_FILE",
+        conflicts_with = "token"
+    )]
+    pub token_file: Option<PathBuf>,
+    /// Certificates to trust beside those of the machine, in PEM form, for an address beginning with https://
+    #[arg(long, value_name = "FILE", env = "THALWEG_EVENTS_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("what").args(["kind", "input"]).required(true))]
+pub struct Append {
+    #[command(flatten)]
+    pub server: Server,
+    /// The stream, such as order-42
+    pub stream: String,
+    /// Type of the message
+    #[arg(long = "type", value_name = "TYPE", requires = "data")]
+    pub kind: Option<String>,
+    /// Its data, a JSON object
+    #[arg(long, value_name = "JSON", requires = "kind")]
+    pub data: Option<String>,
+    /// Its metadata, a JSON object
+    #[arg(long, value_name = "JSON", requires = "kind")]
+    pub metadata: Option<String>,
+    /// Its id, a UUID; the same id again is not stored again
+    #[arg(long, value_name = "UUID", requires = "kind")]
+    pub id: Option<String>,
+    /// The version that the stream must have: a number, -1 for none, or any, exists, noStream
+    #[arg(long, value_name = "VERSION", allow_negative_numbers = true)]
+    pub expected_version: Option<String>,
+    /// File of messages, `{"type": .., "data": ..}` in each line, all of them one append; - is the standard input
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("of").args(["stream", "category", "all"]).required(true))]
+pub struct Tail {
+    #[command(flatten)]
+    pub server: Server,
+    /// Messages of a stream
+    #[arg(long, value_name = "STREAM")]
+    pub stream: Option<String>,
+    /// Messages of all streams of a category
+    #[arg(long, value_name = "CATEGORY")]
+    pub category: Option<String>,
+    /// All messages of the namespace
+    #[arg(long)]
+    pub all: bool,
+    /// Where to begin: start, end, or a position: of a stream its own, else a global one
+    #[arg(long, value_name = "start|end|N", default_value = "start", value_parser = from)]
+    pub from: From,
+    /// Only these types
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub types: Vec<String>,
+}
+
+/// A place to begin at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    Start,
+    End,
+    At(u64),
+}
+
+#[derive(Args)]
+pub struct Streams {
+    #[command(flatten)]
+    pub server: Server,
+    /// Only those whose names begin so
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prefix: String,
+}
+
+#[derive(Args)]
+pub struct Export {
+    #[command(flatten)]
+    pub server: Server,
+    /// Only these categories, one behind the other
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = category)]
+    pub categories: Vec<String>,
+    /// Only messages of this time or later: 2026-01-15, or 2026-01-15T10:30:00.25Z
+    #[arg(long, value_name = "TIME", value_parser = super::moment::parse)]
+    pub since: Option<i64>,
+    /// Only messages before this time
+    #[arg(long, value_name = "TIME", value_parser = super::moment::parse)]
+    pub until: Option<i64>,
+    /// Compress
+    #[arg(long)]
+    pub gzip: bool,
+    /// The file, which is there only when it is whole; without it, the standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Import {
+    #[command(flatten)]
+    pub server: Server,
+    /// The file; without it, or with -, the standard input
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// The file is compressed
+    #[arg(long)]
+    pub gzip: bool,
+    /// Remove all messages of the namespace first
+    #[arg(long)]
+    pub force: bool,
+    /// Do not ask whether that is meant
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Args)]
+pub struct Backup {
+    #[command(flatten)]
+    pub server: Server,
+    /// The file, which is there only when it is whole
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Verify {
+    #[command(flatten)]
+    pub server: Server,
+    /// Of a folder that no process holds, in place of a server
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -31,9 +211,13 @@ pub struct ServeOptions {
     /// Where everything is kept
     #[arg(long, value_name = "DIR", env = "THALWEG_EVENTS_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where everything is kept, as a URL: log:///dir
+    /// Where everything is kept, as a URL: postgres://..., log:///dir, pebble:///dir (the same), or sqlite://name, which needs
+    /// --data-dir
     #[arg(long, value_name = "URL", env = "THALWEG_EVENTS_DB_URL")]
     pub db_url: Option<String>,
+    /// Kind of the database; the address says it already
+    #[arg(long, value_name = "TYPE", env = "THALWEG_EVENTS_DB_TYPE")]
+    pub db_type: Option<DbType>,
     /// Token of the namespace `default`; a random one is printed when that is first made
     #[arg(long, value_name = "TOKEN", env = "THALWEG_EVENTS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
@@ -51,7 +235,7 @@ pub struct ServeOptions {
         env = "THALWEG_EVENTS_LOG_FORMAT"
     )]
     pub log_format: Format,
-    /// What an acknowledged write has survived: fsync all, interval and os a kill -9
+    /// What an acknowledged write has survived: fsync all, interval and os a kill -9, memory nothing
     #[arg(
         long,
         value_name = "MODE",
@@ -83,6 +267,24 @@ pub struct ServeOptions {
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
           value_parser = boolean, env = "THALWEG_EVENTS_OPEN_ADMIN")]
     pub open_admin: bool,
+    /// Metrics have the namespace as a label
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
+          value_parser = boolean, env = "THALWEG_EVENTS_METRICS_PER_NAMESPACE")]
+    pub metrics_per_namespace: bool,
+    /// Certificate of the server and behind it those that signed it, in PEM form; read again at SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key", env = "THALWEG_EVENTS_TLS_CERT")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "THALWEG_EVENTS_TLS_KEY")]
+    pub tls_key: Option<PathBuf>,
+    /// Certificates in PEM form, of which each client must have one, or be signed by one
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        env = "THALWEG_EVENTS_TLS_CLIENT_CA"
+    )]
+    pub tls_client_ca: Option<PathBuf>,
     /// In test mode, also other machines may do everything
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true",
           value_parser = boolean, env = "THALWEG_EVENTS_INSECURE")]
@@ -108,6 +310,16 @@ pub enum Durability {
     Fsync,
     Interval,
     Os,
+    Memory,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DbType {
+    Postgres,
+    Timescale,
+    Sqlite,
+    Pebble,
+    Log,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -133,3 +345,27 @@ fn boolean(text: &str) -> Result<bool, String> {
 fn size(text: &str) -> Result<u64, String> {
     thalweg_config::parse_size(text)
 }
+
+fn from(text: &str) -> Result<From, String> {
+    match text {
+        "start" => Ok(From::Start),
+        "end" => Ok(From::End),
+        number => match number.parse() {
+            Ok(at) => Ok(From::At(at)),
+            Err(_) => Err("it is start, end or a position from 0 on".to_owned()),
+        },
+    }
+}
+
+fn category(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("a category has a name".to_owned());
+    }
+    match text.contains('-') {
+        true => Err("a category has no '-', which ends it in the name of a stream".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,50 +6,25 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::args::Server;
+use crate::http::{self, Http, Target};
 
 /// Longer than any claim waits.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// Below this are all paths.
+const API: &str = "/api/v1";
 
-pub struct Client {
-    agent: ureq::Agent,
-    base: String,
-    authorization: Option<String>,
-}
+pub struct Client(Http);
 
 impl Client {
     pub fn new(server: &Server) -> Result<Client> {
-        let url = server.url.trim_end_matches('/');
-        let encrypted = url.starts_with("https://");
-        anyhow::ensure!(
-            encrypted || url.starts_with("http://"),
-            "--url {url}: expected http://host:port or https://host:port"
-        );
-        anyhow::ensure!(
-            encrypted || server.ca_file.is_none(),
-            "--ca-file is for https:// only, --url is {url}"
-        );
-        let token = match (&server.token, &server.token_file) {
-            (Some(token), _) => Some(token.clone()),
-            (None, Some(file)) => {
-                let text = std::fs::read_to_string(file);
-                let text = text.with_context(|| format!("cannot read the token in {}", file.display()))?;
-                Some(text.trim().to_owned())
-            }
-            (None, None) => None,
+        let token = http::token(server.token.as_ref(), server.token_file.as_ref())?;
+        let target = Target {
+            url: &server.url,
+            token: token.as_deref(),
+            ca_file: server.ca_file.as_deref(),
+            timeout: Some(TIMEOUT),
         };
-        // The address says where the process is, whatever HTTP_PROXY says.
-        let mut config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(TIMEOUT))
-            .proxy(None);
-        if encrypted {
-            config = config.tls_config(thalweg_assemble::tls_client(server.ca_file.as_deref())?);
-        }
-        Ok(Client {
-            agent: config.build().into(),
-            base: format!("{url}/api/v1"),
-            authorization: token.map(|token| format!("Bearer {token}")),
-        })
+        Http::new(target).map(Client)
     }
 
     pub fn get(&self, path: &str) -> Result<Value> {
@@ -70,53 +45,25 @@ impl Client {
         self.text("POST", path, Some(("application/json", body.to_string())))
     }
 
-    fn no_answer(&self, error: ureq::Error) -> anyhow::Error {
-        let base = &self.base;
-        let about_tls = match &error {
-            ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
-            // What the other side sent is no TLS, or its certificate is from nobody known.
-            ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
-            _ => false,
-        };
-        let cure = match about_tls && base.starts_with("https:") {
-            true => "name the certificate to trust with --ca-file, or use http:// if there is no TLS",
-            false => "is thalweg running there?",
-        };
-        anyhow::Error::new(error).context(format!("cannot ask {base}; {cure}"))
-    }
-
     /// Nothing (`null`) for an answer without a body.
     fn ask(&self, method: &str, path: &str, body: Option<(&str, String)>) -> Result<Value> {
         let text = self.text(method, path, body)?;
         if text.is_empty() {
             return Ok(Value::Null);
         }
-        let base = &self.base;
-        serde_json::from_str(&text).with_context(|| format!("{base}{path} answers no JSON; is --url right?"))
+        let base = self.0.base();
+        serde_json::from_str(&text).with_context(|| format!("{base}{API}{path} answers no JSON; is --url right?"))
     }
 
     fn text(&self, method: &str, path: &str, body: Option<(&str, String)>) -> Result<String> {
-        let url = format!("{}{path}", self.base);
-        let mut request = ureq::http::Request::builder().method(method).uri(&url);
-        if let Some(authorization) = &self.authorization {
-            request = request.header("authorization", authorization);
-        }
-        let asked = match body {
-            Some((content_type, body)) => {
-                let request = request.header("content-type", content_type).body(body);
-                self.agent
-                    .run(request.context("the address or the token cannot be sent")?)
-            }
-            None => {
-                let request = request.body(());
-                self.agent
-                    .run(request.context("the address or the token cannot be sent")?)
-            }
+        let at = format!("{API}{path}");
+        let mut response = match body {
+            Some((content_type, body)) => self.0.send(method, &at, &[("content-type", content_type)], body)?,
+            None => self.0.send(method, &at, &[], ())?,
         };
-        let mut response = asked.map_err(|error| self.no_answer(error))?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(1 << 30).read_to_string();
-        let text = body.with_context(|| format!("the answer of {url} was cut off"))?;
+        let text = body.with_context(|| format!("the answer of {}{at} was cut off", self.0.base()))?;
         if !status.is_success() {
             bail!("{}", error_text(&text, status.as_u16()));
         }

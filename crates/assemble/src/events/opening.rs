@@ -1,0 +1,184 @@
+//! Opening an event store where it is kept, and the namespace that always exists with its token.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use thalweg_events::{
+    DEFAULT, EmbeddedStore, EventsError, EventsOptions, NewNamespace, NewToken, Scopes, Store, Token, new_token,
+};
+use thalweg_events_postgres::{PostgresOptions, PostgresStore};
+use thalweg_log::disk::{Folder, Ram};
+use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
+
+use super::{EventsPlace, ServeEvents, log_settings};
+use crate::data_dir::DataDir;
+use crate::log::OpenLog;
+use crate::log_memory::LogMemory;
+
+/// Small files, because none of them is ever recycled while its messages are there; the largest append has room in one.
+const RAM_FILE: u64 = 40 << 20;
+
+/// A store, and what it stands on.
+pub(super) struct Opened {
+    pub store: Arc<dyn Store>,
+    kept: Kept,
+}
+
+enum Kept {
+    InMemory(Arc<EmbeddedLog>),
+    OnDisk(Box<OpenLog>, DataDir),
+    /// By somebody else.
+    Elsewhere,
+}
+
+impl Opened {
+    pub async fn open(options: &ServeEvents) -> Result<Opened> {
+        match &options.place {
+            EventsPlace::Memory => Opened::in_memory(options).await,
+            EventsPlace::Folder(folder) => Opened::on_disk(options, folder).await,
+            EventsPlace::Postgres(url) => {
+                let store = open_postgres(url).await?;
+                let kept = Kept::Elsewhere;
+                Ok(Opened { store, kept })
+            }
+        }
+    }
+
+    async fn in_memory(options: &ServeEvents) -> Result<Opened> {
+        let log = Arc::new(ram(options.memory)?);
+        let settings = EventsOptions {
+            durability: Durability::Os,
+            in_memory: true,
+            indexes: None,
+            index_memory: index_memory(options.memory),
+        };
+        let store = EmbeddedStore::open(log.clone(), settings).await?;
+        Ok(Opened {
+            store: Arc::new(store),
+            kept: Kept::InMemory(log),
+        })
+    }
+
+    async fn on_disk(options: &ServeEvents, folder: &Path) -> Result<Opened> {
+        let held = take(folder)?;
+        let memory = LogMemory::of(usize::try_from(options.memory / 4).unwrap_or(usize::MAX), 1);
+        let log = OpenLog::open(&log_settings(options), memory, folder).await?;
+        let store = open_embedded(log.log(), options.durability, folder, index_memory(options.memory)).await?;
+        Ok(Opened {
+            store,
+            kept: Kept::OnDisk(Box::new(log), held),
+        })
+    }
+
+    /// Commits and syncs all that was appended.
+    pub async fn close(self) {
+        drop(self.store);
+        let close = move || match self.kept {
+            Kept::InMemory(log) => log.close(),
+            Kept::OnDisk(log, _held) => log.close(),
+            Kept::Elsewhere => {}
+        };
+        let _ = tokio::task::spawn_blocking(close).await;
+    }
+}
+
+/// The folder, for this process alone.
+pub(super) fn take(folder: &Path) -> Result<DataDir> {
+    DataDir::take(folder).map_err(|error| match folder.join("LOCK").exists() {
+        true => error.context("data directory is in use"),
+        false => error,
+    })
+}
+
+/// The store that a log has, with its indexes in `events/` of a folder.
+pub(super) async fn open_embedded(
+    log: Arc<dyn Log>,
+    durability: Durability,
+    folder: &Path,
+    index_memory: usize,
+) -> Result<Arc<dyn Store>> {
+    let indexes = folder.join("events");
+    let opened = Folder::open(&indexes).with_context(|| format!("cannot open the folder {}", indexes.display()));
+    let settings = EventsOptions {
+        durability,
+        in_memory: false,
+        indexes: Some(Arc::new(opened?)),
+        index_memory,
+    };
+    Ok(Arc::new(EmbeddedStore::open(log, settings).await?))
+}
+
+/// The share of the indexes in the memory of all.
+pub(super) fn index_memory(all: u64) -> usize {
+    usize::try_from(all / 8).unwrap_or(usize::MAX)
+}
+
+/// The store that several servers share; both `thalweg events serve --db-url` and `events.db_url` come here.
+pub(super) async fn open_postgres(url: &str) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(PostgresStore::open(url, PostgresOptions::default()).await?))
+}
+
+fn ram(bytes: u64) -> Result<EmbeddedLog> {
+    let settings = LogOptions {
+        folder: "memory".to_owned(),
+        file_bytes: RAM_FILE,
+        first_file_bytes: RAM_FILE,
+        spare: 1,
+        files_max: usize::MAX,
+        min_free_bytes: Some(2 * RAM_FILE),
+        linger: Duration::ZERO,
+        // What is in memory is read from there.
+        tail_bytes_max: 0,
+        scrub: Duration::ZERO,
+        ..LogOptions::default()
+    };
+    Ok(EmbeddedLog::open(Arc::new(Ram::new(bytes)), 1, &settings)?)
+}
+
+/// A token that was given for the namespace `default`.
+pub(super) fn given_token(text: &str) -> Result<Token> {
+    let token = Token::parse(text)?;
+    match token.namespace() {
+        DEFAULT => Ok(token),
+        other => bail!("provided token is for namespace '{other}', expected '{DEFAULT}'"),
+    }
+}
+
+/// The namespace that always exists, and its token. Returns the token's text if it was made now.
+pub(super) async fn make_default(store: &dyn Store, given: Option<Token>) -> Result<Option<String>> {
+    match store.namespace(DEFAULT).await {
+        Ok(_) => {
+            if let Some(token) = given {
+                let token = NewToken {
+                    digest: *token.digest(),
+                    scopes: Scopes::ALL,
+                    description: "Given at the start".to_owned(),
+                    expires_at: None,
+                };
+                store.create_token(DEFAULT, token).await?;
+            }
+            Ok(None)
+        }
+        Err(EventsError::NamespaceNotFound(_)) => {
+            let (token, text) = match given {
+                Some(token) => (token, None),
+                None => {
+                    let (token, text) = new_token(DEFAULT)?;
+                    (token, Some(text))
+                }
+            };
+            let new = NewNamespace {
+                name: DEFAULT.to_owned(),
+                description: "Default namespace".to_owned(),
+                metadata: None,
+                digest: *token.digest(),
+                scopes: Scopes::ALL,
+            };
+            store.create(new).await?;
+            Ok(text)
+        }
+        Err(error) => Err(error.into()),
+    }
+}

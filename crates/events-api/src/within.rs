@@ -1,0 +1,56 @@
+//! The paths of a server that is a part of a whole process, on the one listener of that. They ask for tokens of namespaces
+//! only, and limit bodies themselves; `/ready`, `/metrics`, `/version` and unknown paths are the process's own.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::any;
+use thalweg_telemetry::{Access, HttpRoutes, Mount};
+
+use crate::{Server, import, json, rpc, subscribe};
+
+const PATHS: [(&str, &str); 4] = [
+    ("/rpc", "Calls of the event store: POST [\"method\", …]."),
+    ("/subscribe", "Messages of the event store as they come, as server-sent events."),
+    ("/import", "Messages with their places into the event store, as NDJSON."),
+    ("/health", "Answers {\"status\":\"ok\"} while the process lives."),
+];
+
+/// For the listener of the process.
+pub fn routes_within(server: &Arc<Server>) -> impl HttpRoutes + use<> {
+    Within(server.clone())
+}
+
+struct Within(Arc<Server>);
+
+impl HttpRoutes for Within {
+    fn mounts(&self) -> Vec<Mount> {
+        let (rpc, subscribe, import) = (self.0.clone(), self.0.clone(), self.0.clone());
+        let router = Router::new()
+            .route("/rpc", any(move |request: Request| rpc::answer(rpc.clone(), request)))
+            .route(
+                "/subscribe",
+                any(move |request: Request| subscribe::answer(subscribe.clone(), request)),
+            )
+            .route(
+                "/import",
+                any(move |request: Request| import::answer(import.clone(), request)),
+            )
+            .route("/health", any(|| async { json("{\"status\":\"ok\"}\n".to_owned()) }));
+        vec![Mount {
+            router,
+            access: Access::Own,
+            under_root_path: false,
+        }]
+    }
+
+    fn endpoints(&self) -> Vec<(String, String)> {
+        let own = |(path, about): (&str, &str)| (path.to_owned(), about.to_owned());
+        PATHS.into_iter().map(own).collect()
+    }
+
+    fn own_body_limits(&self) -> Vec<&'static str> {
+        vec!["/rpc", "/import"]
+    }
+}

@@ -1,0 +1,458 @@
+//! `events`: messages of a stream, a category or a whole namespace, as they are stored and as they come. What the flow has
+//! confirmed is kept as a checkpoint in the namespace, from which a restart goes on: each message comes at least once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_events::names::Member;
+use thalweg_events::{
+    CategoryRead, Direction, EventsError, From, MessageId, Namespace, Page, Stored, StreamRead, Visible, time,
+};
+use thalweg_flow::{
+    BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext, Registry,
+};
+use thalweg_record::{Batch, Message, Outcome};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::SharedStore;
+use crate::checkpoint::{Checkpoint, Failed, NAME_BYTES_MAX};
+use crate::cursor::Cursor;
+
+/// After an error it is tried again so soon.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The checkpoint is moved so often at most; a clean stop moves it, too.
+const SAVE: Duration = Duration::from_secs(1);
+const BATCH: i64 = 500;
+const BATCH_MAX: i64 = 10_000;
+const MEMBERS_MAX: i64 = 1 << 20;
+
+pub(crate) fn register(registry: &mut Registry, store: Arc<SharedStore>) {
+    registry.input("events", move |node, context| parse(node, context, &store));
+}
+
+#[derive(Clone)]
+struct Options {
+    namespace: String,
+    of: Of,
+    start: Start,
+    types: Vec<String>,
+    member: Option<Member>,
+    checkpoint: Option<String>,
+    batch: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Of {
+    Stream(String),
+    Category(String),
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    First,
+    /// What is stored from now on.
+    End,
+    At(u64),
+}
+
+struct Spec {
+    store: Arc<SharedStore>,
+    options: Options,
+}
+
+fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<SharedStore>) -> Option<Arc<dyn InputSpec>> {
+    store.want();
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let namespace = fields.string("namespace", thalweg_events::DEFAULT);
+    let of = of(&mut fields);
+    let start = start(&mut fields);
+    let types = fields.string_list("types");
+    let member = fields.opt_fields("consumer_group").map(member);
+    if member.is_some() && !matches!(of, Of::Category(_)) {
+        fields.error("consumer_group", "a consumer group shares a category; set category");
+    }
+    let checkpoint = fields.opt_string("checkpoint");
+    let length = checkpoint.as_ref().map_or(1, String::len);
+    if !(1..=NAME_BYTES_MAX).contains(&length) {
+        let message = format!("a name has 1 to {NAME_BYTES_MAX} bytes, this one has {length}");
+        fields.error("checkpoint", message);
+    }
+    let batch = fields.int_in("batch_size", BATCH, 1..=BATCH_MAX);
+    fields.finish();
+    let options = Options {
+        namespace,
+        of,
+        start,
+        types,
+        member,
+        checkpoint,
+        batch: usize::try_from(batch).unwrap_or(1),
+    };
+    Some(Arc::new(Spec {
+        store: store.clone(),
+        options,
+    }))
+}
+
+fn of(fields: &mut Fields<'_>) -> Of {
+    let (stream, category) = (fields.opt_string("stream"), fields.opt_string("category"));
+    let all = fields.bool("all", false);
+    let (of, given) = match (stream, category, all) {
+        (Some(stream), None, false) => (Of::Stream(stream), "stream"),
+        (None, Some(category), false) => (Of::Category(category), "category"),
+        (None, None, true) => (Of::All, "all"),
+        (stream, category, _) => {
+            let place = match (stream.is_some(), category.is_some()) {
+                (_, true) => "category",
+                (true, false) => "stream",
+                (false, false) => "all",
+            };
+            fields.error(place, "give one of stream, category and all: true");
+            return Of::All;
+        }
+    };
+    match &of {
+        Of::Stream(name) | Of::Category(name) if name.is_empty() => fields.error(given, "it is empty"),
+        Of::Category(name) if name.contains('-') => {
+            fields.error(given, "a category has no '-', which ends it in the name of a stream");
+        }
+        _ => {}
+    }
+    of
+}
+
+fn start(fields: &mut Fields<'_>) -> Start {
+    let text = fields.string("from", "start");
+    match text.as_str() {
+        "start" => Start::First,
+        "end" => Start::End,
+        other => match other.parse() {
+            Ok(at) => Start::At(at),
+            Err(_) => {
+                fields.error("from", format!("expected start, end or a position, got \"{other}\""));
+                Start::First
+            }
+        },
+    }
+}
+
+fn member(mut fields: Fields<'_>) -> Member {
+    let of = fields.int_in("size", 1, 1..=MEMBERS_MAX);
+    let number = fields.required_int("member");
+    if !(0..of).contains(&number) {
+        fields.error("member", format!("members of a group of {of} are 0 to {}", of - 1));
+    }
+    fields.finish();
+    Member {
+        number: number.unsigned_abs(),
+        of: of.unsigned_abs().max(1),
+    }
+}
+
+impl InputSpec for Spec {
+    fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+        let name = self.options.checkpoint.clone();
+        Ok(Box::new(EventsInput {
+            store: self.store.clone(),
+            options: self.options.clone(),
+            checkpoint: name.unwrap_or_else(|| context.source.to_string()),
+        }))
+    }
+}
+
+struct EventsInput {
+    store: Arc<SharedStore>,
+    options: Options,
+    checkpoint: String,
+}
+
+/// Why reading ended.
+enum Ended {
+    Stopped,
+    /// It begins again after a pause.
+    Lost(String),
+    Failed(String),
+}
+
+impl std::convert::From<EventsError> for Ended {
+    fn from(error: EventsError) -> Ended {
+        Ended::Lost(error.to_string())
+    }
+}
+
+impl std::convert::From<Failed> for Ended {
+    fn from(failed: Failed) -> Ended {
+        match failed {
+            Failed::Store(error) => error.into(),
+            Failed::Mistaken(what) => Ended::Failed(what),
+        }
+    }
+}
+
+/// What was sent to the flow, and what became of it.
+type Settled = (u64, Outcome);
+
+impl Input for EventsInput {
+    fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
+        Box::pin(async move {
+            loop {
+                match self.session(&context).await {
+                    Ended::Stopped => return Ok(()),
+                    Ended::Failed(what) => return Err(InputError(what)),
+                    Ended::Lost(why) => context.connection.failed(&why),
+                }
+                tokio::select! {
+                    () = context.stop.cancelled() => return Ok(()),
+                    () = sleep(PAUSE) => {}
+                }
+            }
+        })
+    }
+}
+
+impl EventsInput {
+    /// From the namespace's opening, which may be made while the process runs, to its end.
+    async fn session(&self, context: &InputContext) -> Ended {
+        let Some(opened) = self.store.get() else {
+            return Ended::Lost("the event store is not open yet".to_owned());
+        };
+        let namespace = match opened.store.namespace(&self.options.namespace).await {
+            Ok(namespace) => namespace,
+            Err(error) => return error.into(),
+        };
+        match self.begin(namespace).await {
+            Ok(reading) => reading.run(context).await,
+            Err(ended) => ended,
+        }
+    }
+
+    async fn begin(&self, namespace: Arc<dyn Namespace>) -> Result<Reading<'_>, Ended> {
+        let options = &self.options;
+        let checkpoint = Checkpoint::open(namespace.as_ref(), &self.checkpoint, options.of.name()).await?;
+        let visible = namespace.watch();
+        let end = match &options.of {
+            Of::Stream(stream) => u64::try_from(namespace.version(stream).await? + 1).unwrap_or(0),
+            Of::Category(_) | Of::All => visible.borrow().last + 1,
+        };
+        let at = match (checkpoint.saved(), options.start) {
+            (Some(saved), _) if saved <= end => saved,
+            (Some(saved), _) => {
+                let checkpoint = &self.checkpoint;
+                tracing::warn!(
+                    checkpoint,
+                    saved,
+                    end,
+                    "all messages were removed since; what came then is read from its start"
+                );
+                0
+            }
+            (None, Start::First) => 0,
+            (None, Start::End) => end,
+            (None, Start::At(at)) => at,
+        };
+        let (tell, settled) = mpsc::unbounded_channel();
+        let cleared = visible.borrow().cleared;
+        Ok(Reading {
+            options,
+            namespace,
+            cleared,
+            visible,
+            checkpoint,
+            cursor: Cursor::new(at),
+            tell,
+            settled,
+        })
+    }
+}
+
+impl Of {
+    fn name(&self) -> String {
+        match self {
+            Of::Stream(stream) => format!("stream {stream}"),
+            Of::Category(category) => format!("category {category}"),
+            Of::All => "all".to_owned(),
+        }
+    }
+}
+
+/// While a namespace is read.
+struct Reading<'i> {
+    options: &'i Options,
+    namespace: Arc<dyn Namespace>,
+    visible: watch::Receiver<Visible>,
+    /// How often all messages had been removed.
+    cleared: u64,
+    checkpoint: Checkpoint,
+    cursor: Cursor,
+    tell: mpsc::UnboundedSender<Settled>,
+    settled: mpsc::UnboundedReceiver<Settled>,
+}
+
+impl Reading<'_> {
+    async fn run(mut self, context: &InputContext) -> Ended {
+        context.connection.up();
+        let ended = match self.read(context).await {
+            Ok(()) => Ended::Stopped,
+            Err(ended) => ended,
+        };
+        // What the flow still has is settled before the checkpoint moves for the last time.
+        context.sink.settled().await;
+        while let Ok(settled) = self.settled.try_recv() {
+            self.settle(settled);
+        }
+        match (self.save().await, &ended) {
+            (Err(Ended::Failed(what)), Ended::Stopped) => return Ended::Failed(what),
+            (Err(Ended::Lost(why)), Ended::Stopped) => {
+                context.component.warn_limited("checkpoint", 1, || {
+                    format!("the checkpoint was not stored, so the next start repeats some messages: {why}")
+                });
+            }
+            _ => {}
+        }
+        ended
+    }
+
+    async fn read(&mut self, context: &InputContext) -> Result<(), Ended> {
+        let mut save = interval(SAVE);
+        save.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // All that could be read was read.
+        let mut is_idle = false;
+        let mut paused_until = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                () = context.stop.cancelled() => return Ok(()),
+                Some(settled) = self.settled.recv() => {
+                    if self.settle(settled) {
+                        (is_idle, paused_until) = (false, Instant::now() + PAUSE);
+                    }
+                }
+                _ = save.tick() => match self.save().await {
+                    Err(Ended::Lost(why)) => context.component.warn_limited("checkpoint", 1, || {
+                        format!("the checkpoint was not stored and is tried again: {why}")
+                    }),
+                    other => other?,
+                },
+                changed = self.visible.changed(), if is_idle => {
+                    changed.map_err(|_| Ended::Lost("the namespace was deleted".to_owned()))?;
+                    is_idle = false;
+                }
+                () = room(context, paused_until), if !is_idle => is_idle = self.pass_on(context).await?,
+            }
+        }
+    }
+
+    /// Reads a page and gives it to the flow. `true`: there is no more for now.
+    async fn pass_on(&mut self, context: &InputContext) -> Result<bool, Ended> {
+        let visible = *self.visible.borrow_and_update();
+        if visible.cleared != self.cleared {
+            self.cleared = visible.cleared;
+            self.cursor = Cursor::new(0);
+            // Those of the removed messages are of no cursor any more.
+            (self.tell, self.settled) = mpsc::unbounded_channel();
+        }
+        let page = self.page().await?;
+        let to = self.behind(&page, visible);
+        let (count, is_last) = (page.events.len(), page.next.is_none());
+        if count == 0 {
+            self.cursor.passed(to);
+            return Ok(is_last);
+        }
+        let messages: Vec<Message> = page.events.iter().map(message).collect();
+        let (number, tell) = (self.cursor.sent(to), self.tell.clone());
+        let ack = context.sink.enter(count, move |outcome| {
+            let _ = tell.send((number, outcome));
+        });
+        // Without a flow there is nothing to wait for but the stop.
+        if context.sink.send(Batch::new(messages, ack)).await.is_err() {
+            context.stop.cancelled().await;
+        }
+        Ok(is_last)
+    }
+
+    async fn page(&self) -> Result<Page, EventsError> {
+        let (options, from) = (self.options, self.cursor.next());
+        let category = match &options.of {
+            Of::Stream(stream) => {
+                let read = StreamRead {
+                    stream,
+                    from: Some(From::Position(from)),
+                    direction: Direction::Forward,
+                    max: options.batch,
+                    types: &options.types,
+                };
+                return self.namespace.read_stream(read).await;
+            }
+            Of::Category(category) => Some(category.as_str()),
+            Of::All => None,
+        };
+        let read = CategoryRead {
+            category,
+            from: Some(from),
+            direction: Direction::Forward,
+            max: options.batch,
+            correlation: None,
+            member: options.member,
+            types: &options.types,
+        };
+        self.namespace.read_category(read).await
+    }
+
+    /// Where to go on after a page.
+    fn behind(&self, page: &Page, visible: Visible) -> u64 {
+        let last = page.events.last().map(Stored::event);
+        let behind = match (&self.options.of, last) {
+            (Of::Stream(_), last) => last.map_or(0, |last| last.position + 1),
+            // Nothing of what was passed over is looked at again.
+            (_, last) => last.map_or(0, |last| last.global).max(visible.last) + 1,
+        };
+        page.next.unwrap_or(behind)
+    }
+
+    /// `true`: something is to be read again.
+    fn settle(&mut self, (number, outcome): Settled) -> bool {
+        match outcome {
+            Outcome::Acked => {
+                self.cursor.confirmed(number);
+                false
+            }
+            Outcome::Nacked => self.cursor.given_back(number),
+        }
+    }
+
+    async fn save(&mut self) -> Result<(), Ended> {
+        let floor = self.cursor.floor();
+        if self.checkpoint.saved() == Some(floor) {
+            return Ok(());
+        }
+        Ok(self.checkpoint.save(self.namespace.as_ref(), floor).await?)
+    }
+}
+
+/// Until the flow could take a batch, and not before a time.
+async fn room(context: &InputContext, not_before: Instant) {
+    tokio::time::sleep_until(not_before).await;
+    context.sink.has_room().await;
+}
+
+/// The data as it is; what else is known of the message becomes metadata.
+fn message(stored: &Stored) -> Message {
+    let event = stored.event();
+    let mut out = Message::raw(Bytes::copy_from_slice(event.data.as_bytes()));
+    let (meta, id): (_, MessageId) = (&mut out.meta, event.id.into());
+    meta.reserve(7);
+    meta.set("event_stream", event.stream);
+    meta.set("event_type", event.kind);
+    meta.set("event_position", event.position.to_string());
+    meta.set("event_global_position", event.global.to_string());
+    meta.set("event_time", time::text(event.time));
+    meta.set("event_id", id.to_string());
+    if let Some(metadata) = event.metadata {
+        meta.set("event_metadata", metadata);
+    }
+    out
+}

@@ -1,0 +1,60 @@
+//! The event store as an end of flows: the output `events` appends messages to streams, the input `events` reads them and keeps
+//! in the store how far the flow has confirmed them.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod checkpoint;
+mod cursor;
+mod group;
+mod input;
+mod output;
+mod prepare;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use thalweg_events::Store;
+use thalweg_flow::Registry;
+
+/// The store of the process, which is opened after its configuration was read.
+#[derive(Default)]
+pub struct SharedStore {
+    wanted: AtomicBool,
+    opened: OnceLock<Opened>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Opened {
+    pub store: Arc<dyn Store>,
+    /// Type, data and metadata of one message.
+    pub message_bytes_max: usize,
+}
+
+impl SharedStore {
+    /// A component of the configuration uses the store.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    /// From now on the components use it. Of several the first stays.
+    pub fn open(&self, store: Arc<dyn Store>, message_bytes_max: usize) {
+        let _ = self.opened.set(Opened {
+            store,
+            message_bytes_max,
+        });
+    }
+
+    pub(crate) fn get(&self) -> Option<Opened> {
+        self.opened.get().cloned()
+    }
+
+    pub(crate) fn want(&self) {
+        self.wanted.store(true, Ordering::Release);
+    }
+}
+
+/// Names the components.
+pub fn register(registry: &mut Registry, store: &Arc<SharedStore>) {
+    input::register(registry, store.clone());
+    output::register(registry, store.clone());
+}

@@ -1,0 +1,162 @@
+//! Requests to an event store: a call in, its result out, or `CODE: message` of what is wrong.
+
+use std::io::Read;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use ureq::http::Response;
+use ureq::{AsSendBody, Body};
+
+use super::args::Server;
+use super::elements::Elements;
+use crate::http::{self, Http, Target};
+
+/// Of what is read as a whole: more than any single answer has.
+const ANSWER_MAX: u64 = 64 << 20;
+
+pub struct Client(Http);
+
+impl Client {
+    /// One whose requests take as long as they take.
+    pub fn new(server: &Server) -> Result<Client> {
+        Client::with_timeout(server, None)
+    }
+
+    /// One whose requests end after a time, with whatever their answers have been so far.
+    pub fn with_timeout(server: &Server, timeout: Option<Duration>) -> Result<Client> {
+        let token = http::token(server.token.as_ref(), server.token_file.as_ref())?;
+        let target = Target {
+            url: &server.url,
+            token: token.as_deref().filter(|token| !token.is_empty()),
+            ca_file: server.ca_file.as_deref(),
+            timeout,
+        };
+        Http::new(target).map(Client)
+    }
+
+    /// The text of the result.
+    pub fn call(&self, call: &str) -> Result<String> {
+        let mut response = self.rpc(call)?;
+        let text = response.body_mut().with_config().limit(ANSWER_MAX).read_to_string();
+        let mut text = text.with_context(|| format!("the answer of {} was cut off", self.0.base()))?;
+        text.truncate(text.trim_end().len());
+        Ok(text)
+    }
+
+    /// As JSON.
+    pub fn value<T: serde::de::DeserializeOwned>(&self, call: &Value) -> Result<T> {
+        let text = self.call(&call.to_string())?;
+        let base = self.0.base();
+        serde_json::from_str(&text).with_context(|| format!("{base} answers {call} in an unknown form"))
+    }
+
+    /// The elements of the result, as they come.
+    pub fn elements(&self, call: &Value) -> Result<Elements<impl Read + use<>>> {
+        let body = self.rpc(&call.to_string())?.into_body();
+        Ok(Elements::new(body.into_with_config().limit(u64::MAX).reader()))
+    }
+
+    fn rpc(&self, call: &str) -> Result<Response<Body>> {
+        self.ask("POST", "/rpc", &[("content-type", "application/json")], call)
+    }
+
+    /// An answer of status 200, whose body is still to be read.
+    pub fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl AsSendBody,
+    ) -> Result<Response<Body>> {
+        let mut response = self.0.send(method, path, headers, body)?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let text = response.body_mut().with_config().limit(ANSWER_MAX).read_to_string();
+        Err(Refused {
+            status: status.as_u16(),
+            text: refusal(&text.unwrap_or_default(), status.as_u16()),
+        }
+        .into())
+    }
+}
+
+/// The server has understood and does not do it.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Refused {
+    pub status: u16,
+    text: String,
+}
+
+/// `CODE: message`, or what there is of it.
+fn refusal(body: &str, status: u16) -> String {
+    let json: Value = serde_json::from_str(body).unwrap_or_default();
+    let error = &json["error"];
+    match (error["code"].as_str(), error["message"].as_str()) {
+        (Some("AUTH_REQUIRED"), Some(message)) => {
+            format!("AUTH_REQUIRED: {message}; give a token with --token or --token-file")
+        }
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        _ => format!("status {status}: {}", body.trim()),
+    }
+}
+
+/// A text that has to be a JSON object, as it was written.
+pub fn object(flag: &str, text: &str) -> Result<Box<RawValue>> {
+    let raw: Box<RawValue> = serde_json::from_str(text).with_context(|| format!("{flag} is no JSON"))?;
+    match raw.get().starts_with('{') {
+        true => Ok(raw),
+        false => bail!("{flag} is JSON, but no object"),
+    }
+}
+
+/// A value of a query.
+pub fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes()
+        .map(|byte| match plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told_with_their_codes() {
+        let conflict =
+            r#"{"error":{"code":"STREAM_VERSION_CONFLICT","message":"Expected version 5, stream is at version 1"}}"#;
+        assert_eq!(
+            refusal(conflict, 409),
+            "STREAM_VERSION_CONFLICT: Expected version 5, stream is at version 1"
+        );
+        let nobody = r#"{"error":{"code":"AUTH_REQUIRED","message":"Token required"}}"#;
+        assert!(refusal(nobody, 401).contains("--token"));
+        assert_eq!(refusal("gone\n", 502), "status 502: gone");
+    }
+
+    #[test]
+    fn an_object_keeps_its_text() {
+        let text = r#"{"b": 1.10, "a": 12345678901234567890}"#;
+        assert_eq!(object("--data", text).unwrap().get(), text);
+        assert!(
+            object("--data", "[1]")
+                .unwrap_err()
+                .to_string()
+                .contains("--data is JSON, but no object")
+        );
+        assert!(object("--data", "{").is_err());
+    }
+
+    #[test]
+    fn values_of_a_query_are_encoded() {
+        assert_eq!(encoded("order-7+a&b é"), "order-7%2Ba%26b%20%C3%A9");
+    }
+}

@@ -1,0 +1,101 @@
+//! Files of the commands: one that is read, or the standard input; and one that is written, which has its name only when it is
+//! whole and synced.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// The file, or without one, or for `-`, the standard input.
+pub fn input(path: Option<&Path>) -> Result<Box<dyn Read>> {
+    match path.filter(|path| path.as_os_str() != "-") {
+        None => Ok(Box::new(io::stdin().lock())),
+        Some(path) => {
+            let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+            Ok(Box::new(BufReader::with_capacity(1 << 18, file)))
+        }
+    }
+}
+
+/// A file that is being written under another name. Dropped before [`Output::finish`], it goes.
+pub struct Output {
+    file: File,
+    /// `None` once it has its name.
+    partial: Option<PathBuf>,
+    path: PathBuf,
+}
+
+impl Output {
+    pub fn create(path: &Path) -> Result<Output> {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        anyhow::ensure!(!name.is_empty(), "{} is no name of a file", path.display());
+        name.push(format!(".{}.partial", std::process::id()));
+        let partial = path.with_file_name(name);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&partial);
+        Ok(Output {
+            file: file.with_context(|| format!("cannot write {}", partial.display()))?,
+            partial: Some(partial),
+            path: path.to_owned(),
+        })
+    }
+
+    /// When it returns, the file is whole under its name, whatever happens to the machine.
+    pub fn finish(mut self) -> Result<()> {
+        let shown = self.path.display();
+        self.file.sync_all().with_context(|| format!("cannot sync {shown}"))?;
+        if let Some(partial) = &self.partial {
+            std::fs::rename(partial, &self.path).with_context(|| format!("cannot make {shown}"))?;
+        }
+        self.partial = None;
+        let folder = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.with_context(|| format!("cannot sync the folder of {shown}"))
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some(partial) = &self.partial {
+            let _ = std::fs::remove_file(partial);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_its_name_only_when_it_is_whole() {
+        let folder = std::env::temp_dir().join(format!("thalweg-files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("out");
+        let names = || std::fs::read_dir(&folder).unwrap().count();
+        let mut given_up = Output::create(&path).unwrap();
+        given_up.write_all(b"half").unwrap();
+        assert!(!path.exists());
+        drop(given_up);
+        assert_eq!(names(), 0);
+        let mut whole = Output::create(&path).unwrap();
+        whole.write_all(b"whole").unwrap();
+        whole.finish().unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), names()), (b"whole".to_vec(), 1));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,137 @@
+//! `thalweg events import`: the records of a file or of the standard input, to the server as they are read. What was stored
+//! before a mistake stays, and the mistake names its line.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Read, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use flate2::read::MultiGzDecoder;
+use serde_json::Value;
+use ureq::SendBody;
+
+use super::args::Import;
+use super::client::Client;
+use super::files;
+use crate::out;
+
+const TELL_EVERY: Duration = Duration::from_secs(1);
+const USAGE: u8 = 2;
+
+pub fn run(options: &Import) -> Result<ExitCode> {
+    let from_stdin = options.input.as_ref().is_none_or(|path| path.as_os_str() == "-");
+    if options.force && !options.yes {
+        if from_stdin {
+            out::complain(
+                "thalweg: --force asks on the standard input, which is the file here; add --yes, or name a file with --input",
+            );
+            return Ok(ExitCode::from(USAGE));
+        }
+        if !is_meant()? {
+            out::complain("nothing was changed");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    let client = Client::new(&options.server)?;
+    // An import of nothing: whether the server takes one is found out before a file is sent to it, or anything is removed.
+    outcome(&client, "/import", SendBody::none())?;
+    let input = files::input(options.input.as_deref())?;
+    let source: Box<dyn Read> = match options.gzip {
+        true => Box::new(MultiGzDecoder::new(input)),
+        false => input,
+    };
+    let path = match options.force {
+        true => "/import?force=true",
+        false => "/import",
+    };
+    let mut counted = Counted {
+        source,
+        lines: 0,
+        told: Instant::now(),
+        on_terminal: io::stderr().is_terminal(),
+        failed: None,
+    };
+    let done = outcome(&client, path, SendBody::from_reader(&mut counted));
+    if counted.on_terminal {
+        out::complain("");
+    }
+    // That the file cannot be read is the reason for whatever the server has said of it.
+    if let Some(error) = counted.failed {
+        bail!("the file cannot be read to its end, so what comes behind is missing: {error}");
+    }
+    let done = done?;
+    let (imported, elapsed) = (&done["imported"], done["elapsed"].as_str().unwrap_or_default());
+    out::complain(format_args!("{imported} messages imported in {elapsed}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_meant() -> Result<bool> {
+    let mut stderr = io::stderr().lock();
+    let _ = write!(
+        stderr,
+        "All messages of the namespace will be removed first. Go on? [y/N] "
+    );
+    let _ = stderr.flush();
+    let mut answer = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .context("cannot read the answer")?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// The last event of an import.
+fn outcome(client: &Client, path: &str, body: SendBody<'_>) -> Result<Value> {
+    let headers = [("content-type", "application/x-ndjson")];
+    let mut answer = client.ask("POST", path, &headers, body)?;
+    let events = io::BufReader::new(answer.body_mut().with_config().limit(u64::MAX).reader());
+    let mut last = None;
+    for line in events.lines() {
+        let line = line.context("the server's answer was cut off; what it stored before stays")?;
+        if let Some(event) = line.strip_prefix("data:") {
+            last = Some(event.trim().to_owned());
+        }
+    }
+    let last = last.context("the server's answer was cut off; what it stored before stays")?;
+    let event: Value = serde_json::from_str(&last).context("the server answers in an unknown form")?;
+    match (event["error"].as_str(), event["message"].as_str()) {
+        (Some(code), message) => {
+            let message = message.unwrap_or_default();
+            // Some messages have it in their words.
+            let line = event["line"].as_u64().filter(|_| !message.contains(" line "));
+            let place = line.map_or_else(String::new, |line| format!(" (line {line})"));
+            bail!("{code}: {message}{place}; whole batches before it are stored")
+        }
+        (None, _) if event["done"] == true => Ok(event),
+        (None, _) => bail!("the server's answer was cut off; what it stored before stays"),
+    }
+}
+
+/// Tells how far it is, since the server's own reports are read only when all was sent.
+struct Counted {
+    source: Box<dyn Read>,
+    lines: u64,
+    told: Instant,
+    on_terminal: bool,
+    failed: Option<io::Error>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = match self.source.read(into) {
+            Ok(count) => count,
+            Err(error) => {
+                let passed_on = io::Error::new(error.kind(), error.to_string());
+                self.failed = Some(error);
+                return Err(passed_on);
+            }
+        };
+        let read = into.get(..count).unwrap_or_default();
+        self.lines += read.iter().filter(|byte| **byte == b'\n').count() as u64;
+        if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            let _ = write!(io::stderr(), "\r{} lines sent", self.lines);
+        }
+        Ok(count)
+    }
+}

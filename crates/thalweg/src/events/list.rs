@@ -1,0 +1,47 @@
+//! `thalweg events streams`, `categories`: all of them, as the server answers them, one per line.
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::args::{Server, Streams};
+use super::client::Client;
+use crate::out;
+
+/// Streams of one request, which is as many as the server gives.
+const PAGE: usize = 1000;
+
+#[derive(Deserialize)]
+struct Named {
+    stream: String,
+}
+
+pub fn streams(options: &Streams) -> Result<()> {
+    let client = Client::new(&options.server)?;
+    let mut cursor = String::new();
+    loop {
+        let call = json!(["ns.streams", {"prefix": options.prefix, "cursor": cursor, "limit": PAGE}]);
+        let mut page = client.elements(&call)?;
+        let mut count = 0;
+        while let Some(text) = page.next()? {
+            let named: Named = serde_json::from_str(&text).context("the answer has a stream without a name")?;
+            (cursor, count) = (named.stream, count + 1);
+            if !out::line(text)? {
+                return Ok(());
+            }
+        }
+        if count < PAGE {
+            return Ok(());
+        }
+    }
+}
+
+pub fn categories(server: &Server) -> Result<()> {
+    let mut all = Client::new(server)?.elements(&json!(["ns.categories"]))?;
+    while let Some(text) = all.next()? {
+        if !out::line(text)? {
+            break;
+        }
+    }
+    Ok(())
+}

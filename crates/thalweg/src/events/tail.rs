@@ -1,0 +1,202 @@
+//! `thalweg events tail`: messages as they are stored and as they come, one record per line. A connection that breaks is made
+//! again behind the last message that was printed, so there is neither gap nor repeat.
+
+use std::io::BufReader;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::args::{From, Tail};
+use super::client::{Client, Refused, encoded};
+use super::export::newest;
+use super::record::Row;
+use super::sse::{Event, Events};
+use crate::out;
+
+/// A connection is left for a new one after so long: a server that is gone without a word is noticed then.
+const RENEW: Duration = Duration::from_secs(300);
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+pub fn run(options: &Tail) -> Result<ExitCode> {
+    let runtime = crate::runtime()?;
+    let _entered = runtime.enter();
+    let interrupted = stopped()?;
+    // The client blocks, and a signal does not wait for it.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            runtime.block_on(interrupted);
+            // A line that is being written is written to its end.
+            let _whole_lines = std::io::stdout().lock();
+            std::process::exit(0);
+        });
+        let ended = follow(options);
+        if let Err(error) = &ended {
+            out::complain(format_args!("thalweg: {error:#}"));
+        }
+        let _whole_lines = std::io::stdout().lock();
+        std::process::exit(i32::from(ended.is_err()));
+    })
+}
+
+fn stopped() -> Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle signals")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Returns when nobody reads any more.
+fn follow(options: &Tail) -> Result<()> {
+    let client = Client::new(&options.server)?;
+    let subscriber = Client::with_timeout(&options.server, Some(RENEW))?;
+    let query = query(options, start(options, &client)?);
+    let (mut last, mut pause, mut connected) = (None::<u64>, PAUSE_MIN, false);
+    loop {
+        let ended = listen(&subscriber, &query, &mut last, &mut connected);
+        match ended {
+            Ok(End::NobodyReads) => return Ok(()),
+            Ok(End::Renew) => pause = PAUSE_MIN,
+            // A wrong token or an unknown namespace will be so the next time, too, and so is a wrong address at the start.
+            Err(error) if is_final(&error) || !connected => return Err(error),
+            Err(error) => {
+                out::complain(format_args!("thalweg: {error:#}; connecting again"));
+            }
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+enum End {
+    NobodyReads,
+    Renew,
+}
+
+fn is_final(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<Refused>();
+    refused.is_some_and(|refused| (400..500).contains(&refused.status))
+}
+
+/// Where a first connection begins. The end is looked up once, so that what comes before a second connection is not missed.
+fn start(options: &Tail, client: &Client) -> Result<u64> {
+    match (options.from, &options.stream) {
+        (From::Start, _) => Ok(0),
+        (From::At(at), _) => Ok(at),
+        (From::End, Some(stream)) => {
+            let version: Option<u64> = client.value(&json!(["stream.version", stream]))?;
+            Ok(version.map_or(0, |version| version + 1))
+        }
+        (From::End, None) => Ok(newest(client)? + 1),
+    }
+}
+
+fn query(options: &Tail, position: u64) -> String {
+    let of = match (&options.stream, &options.category) {
+        (Some(stream), _) => format!("stream={}", encoded(stream)),
+        (None, Some(category)) => format!("category={}", encoded(category)),
+        (None, None) => "all=true&catchup=true".to_owned(),
+    };
+    let types = match options.types.is_empty() {
+        true => String::new(),
+        false => format!("&types={}", encoded(&options.types.join(","))),
+    };
+    format!("/subscribe?{of}&position={position}&data=true{types}")
+}
+
+/// One connection, to its end.
+fn listen(client: &Client, query: &str, last: &mut Option<u64>, connected: &mut bool) -> Result<End> {
+    let behind = last.map(|last| last.to_string());
+    let mut headers = vec![("accept", "text/event-stream")];
+    headers.extend(behind.as_deref().map(|last| ("last-event-id", last)));
+    let mut answer = client.ask("GET", query, &headers, ())?;
+    *connected = true;
+    let body = answer.body_mut().with_config().limit(u64::MAX).reader();
+    let mut events = Events::new(BufReader::with_capacity(1 << 16, body));
+    // An error is the connection's, whose time was over or which broke; either way the next one goes on.
+    while let Ok(Some(event)) = events.next() {
+        if !print(&event, last)? {
+            return Ok(End::NobodyReads);
+        }
+    }
+    Ok(End::Renew)
+}
+
+/// `false`: nobody reads any more.
+fn print(event: &Event, last: &mut Option<u64>) -> Result<bool> {
+    match event.kind.as_str() {
+        "message" => {
+            let row = Row::parse(&event.data)?;
+            let read_on = out::line(row.record())?;
+            *last = Some(row.global);
+            Ok(read_on)
+        }
+        "gap" => {
+            out::complain(format_args!(
+                "thalweg: messages were removed before they were read: {}",
+                event.data
+            ));
+            Ok(true)
+        }
+        _ => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::args::Server;
+
+    fn options() -> Tail {
+        Tail {
+            server: Server {
+                url: String::new(),
+                token: None,
+                token_file: None,
+                ca_file: None,
+            },
+            stream: None,
+            category: None,
+            all: true,
+            from: From::Start,
+            types: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn all_asks_for_its_history_and_names_are_encoded() {
+        assert_eq!(
+            query(&options(), 7),
+            "/subscribe?all=true&catchup=true&position=7&data=true"
+        );
+        let of_stream = Tail {
+            stream: Some("a-1+b".to_owned()),
+            types: vec!["A B".to_owned(), "C".to_owned()],
+            ..options()
+        };
+        assert_eq!(
+            query(&of_stream, 0),
+            "/subscribe?stream=a-1%2Bb&position=0&data=true&types=A%20B%2CC"
+        );
+    }
+
+    #[test]
+    fn the_next_connection_goes_on_behind_the_last_message() {
+        let data = r#"["i","s-1","t",0,12,{},null,"2026-01-15T10:00:00Z"]"#;
+        let event = Event {
+            kind: "message".to_owned(),
+            id: Some("12".to_owned()),
+            data: data.to_owned(),
+        };
+        let mut last = None;
+        assert!(print(&event, &mut last).unwrap());
+        assert_eq!(last, Some(12));
+    }
+}

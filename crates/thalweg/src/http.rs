@@ -1,0 +1,110 @@
+//! Requests to a running process: who is asked, with which token, whom to trust. What the answers say is for those who ask.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use ureq::http::Response;
+use ureq::{AsSendBody, Body};
+
+/// Whom to ask, and how long.
+pub struct Target<'t> {
+    pub url: &'t str,
+    pub token: Option<&'t str>,
+    /// Certificates to trust beside those of the machine.
+    pub ca_file: Option<&'t Path>,
+    /// Of each request, with its answer; `None`: as long as it takes, once there is a connection.
+    pub timeout: Option<Duration>,
+}
+
+/// Longer than any way to a server.
+const CONNECT: Duration = Duration::from_secs(20);
+
+pub struct Http {
+    agent: ureq::Agent,
+    base: String,
+    authorization: Option<String>,
+}
+
+impl Http {
+    pub fn new(target: Target<'_>) -> Result<Http> {
+        let url = target.url.trim_end_matches('/');
+        let encrypted = url.starts_with("https://");
+        anyhow::ensure!(
+            encrypted || url.starts_with("http://"),
+            "--url {url}: expected http://host:port or https://host:port"
+        );
+        anyhow::ensure!(
+            encrypted || target.ca_file.is_none(),
+            "--ca-file is for https:// only, --url is {url}"
+        );
+        // The address says where the process is, whatever HTTP_PROXY says.
+        let mut config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(target.timeout)
+            .timeout_connect(Some(CONNECT))
+            .proxy(None);
+        if encrypted {
+            config = config.tls_config(thalweg_assemble::tls_client(target.ca_file)?);
+        }
+        Ok(Http {
+            agent: config.build().into(),
+            base: url.to_owned(),
+            authorization: target.token.map(|token| format!("Bearer {token}")),
+        })
+    }
+
+    /// The address without a path.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Whatever the status of the answer is. `path` begins with a slash.
+    pub fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl AsSendBody,
+    ) -> Result<Response<Body>> {
+        let mut request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(body).context("the address or the token cannot be sent")?;
+        self.agent.run(request).map_err(|error| self.no_answer(error))
+    }
+
+    fn no_answer(&self, error: ureq::Error) -> anyhow::Error {
+        let base = &self.base;
+        let about_tls = match &error {
+            ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
+            // What the other side sent is no TLS, or its certificate is from nobody known.
+            ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
+            _ => false,
+        };
+        let cure = match about_tls && base.starts_with("https:") {
+            true => "name the certificate to trust with --ca-file, or use http:// if there is no TLS",
+            false => "is thalweg running there?",
+        };
+        anyhow::Error::new(error).context(format!("cannot ask {base}; {cure}"))
+    }
+}
+
+/// A token as it was given, or from its file.
+pub fn token(given: Option<&String>, file: Option<&PathBuf>) -> Result<Option<String>> {
+    match (given, file) {
+        (Some(token), _) => Ok(Some(token.clone())),
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file);
+            let text = text.with_context(|| format!("cannot read the token in {}", file.display()))?;
+            Ok(Some(text.trim().to_owned()))
+        }
+        (None, None) => Ok(None),
+    }
+}
