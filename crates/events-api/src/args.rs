@@ -12,7 +12,7 @@ use crate::problem::{Problem, Result};
 const BATCH: usize = 1000;
 const BATCH_MAX: i64 = 10_000;
 const STREAM_BYTES_MAX: usize = 1024;
-const TYPE_BYTES_MAX: usize = 255;
+pub(crate) const TYPE_BYTES_MAX: usize = 255;
 
 /// Behind the name of the method.
 #[derive(Clone, Copy)]
@@ -239,7 +239,7 @@ pub(crate) fn stream_within(stream: &str) -> Result<()> {
     name_within(stream, STREAM_BYTES_MAX, "streamName")
 }
 
-fn name_within(name: &str, bytes_max: usize, told: &str) -> Result<()> {
+pub(crate) fn name_within(name: &str, bytes_max: usize, told: &str) -> Result<()> {
     if name.len() > bytes_max {
         return Err(Problem::invalid(format!("{told} exceeds {bytes_max} bytes")));
     }

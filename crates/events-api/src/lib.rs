@@ -8,6 +8,7 @@ mod import;
 mod problem;
 mod rpc;
 mod subscribe;
+mod subscribe_persistent;
 mod write;
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::routing::any;
-use thalweg_events::{Health, Store};
+use thalweg_events::{Health, Store, Subscriptions};
 use thalweg_telemetry::Metrics;
 
 use auth::Need;
@@ -41,6 +42,7 @@ pub struct Server {
     store: Arc<dyn Store>,
     options: EventsApiOptions,
     metrics: Arc<Metrics>,
+    subscriptions: Subscriptions,
     /// Open ones, as `sys.health` tells them.
     pub connections: AtomicU64,
 }
@@ -51,6 +53,7 @@ impl Server {
             store,
             options,
             metrics,
+            subscriptions: Subscriptions::default(),
             connections: AtomicU64::new(0),
         })
     }

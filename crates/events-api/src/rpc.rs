@@ -1,8 +1,12 @@
 //! `POST /rpc`: an array of a method and its arguments, and its result or what is wrong.
 
 mod namespaces;
+mod snapshots;
 mod streams;
+mod subscriptions;
 mod system;
+
+pub(crate) use subscriptions::write_message;
 
 use std::sync::Arc;
 
@@ -101,6 +105,9 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
         "ns.categories" => namespaces::categories(call).await,
         "sys.version" => system::version(call),
         "sys.health" => system::health(call),
+        "snapshot.put" => snapshots::put(call).await,
+        "snapshot.get" => snapshots::get(call).await,
+        of if of.starts_with("sub.") && subscriptions::is_known(of) => subscriptions::answer(of, call).await,
         other => {
             let message = format!("Unknown method: {other}");
             Err(Problem::new(StatusCode::NOT_FOUND, "METHOD_NOT_FOUND", message))

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::auth::{Need, authenticate};
 use crate::problem::{Problem, Result};
 use crate::write::{number, row, text};
-use crate::{Server, query_value};
+use crate::{Server, query_value, subscribe_persistent};
 
 /// So long nothing comes before it is said that the connection stands.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
@@ -57,6 +57,9 @@ enum Of {
 
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
     let (parts, _) = request.into_parts();
+    if let Some(name) = subscribe_persistent::named(&parts) {
+        return subscribe_persistent::answer(&server, &parts, name).await;
+    }
     match subscribe(&server, &parts).await {
         Ok(subscription) => {
             let chunks = stream::unfold(subscription, |mut subscription| async move {
