@@ -261,7 +261,7 @@ pub(crate) fn stream_within(stream: &str) -> Result<()> {
     name_within(stream, STREAM_BYTES_MAX, "streamName")
 }
 
-fn name_within(name: &str, bytes_max: usize, told: &str) -> Result<()> {
+pub(crate) fn name_within(name: &str, bytes_max: usize, told: &str) -> Result<()> {
     match name_fault(name, bytes_max) {
         Some(fault) => Err(Problem::invalid(format!("{told} {fault}"))),
         None => Ok(()),

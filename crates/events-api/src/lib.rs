@@ -12,6 +12,7 @@ mod problem;
 mod rpc;
 mod subscribe;
 mod within;
+mod subscribe_persistent;
 mod write;
 
 use std::sync::{Arc, OnceLock};
@@ -23,7 +24,7 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Response, StatusCode};
 use axum::routing::any;
-use thalweg_events::{Health, Store};
+use thalweg_events::{Health, Store, Subscriptions};
 use thalweg_telemetry::Metrics;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -88,6 +89,7 @@ pub struct Server {
     /// Calls and imports that the store is doing something for.
     running: TaskTracker,
     connections: OnceLock<Arc<dyn Fn() -> u64 + Send + Sync>>,
+    subscriptions: Subscriptions,
 }
 
 impl Server {
@@ -111,6 +113,7 @@ impl Server {
             stopping: CancellationToken::new(),
             running: TaskTracker::new(),
             connections: OnceLock::new(),
+            subscriptions: Subscriptions::default(),
         })
     }
 

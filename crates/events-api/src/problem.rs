@@ -144,6 +144,9 @@ impl From<EventsError> for Problem {
             }
             EventsError::StreamDeleted(_) => of(StatusCode::CONFLICT, "STREAM_DELETED"),
             EventsError::Taken { .. } => of(StatusCode::CONFLICT, "POSITION_EXISTS"),
+            EventsError::SubscriptionNotFound(_) => of(StatusCode::NOT_FOUND, "SUBSCRIPTION_NOT_FOUND"),
+            EventsError::SubscriptionExists(_) => of(StatusCode::CONFLICT, "SUBSCRIPTION_EXISTS"),
+            EventsError::SubscriptionFull { .. } => of(StatusCode::CONFLICT, "SUBSCRIPTION_FULL"),
             EventsError::Unavailable(_) => of(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
             EventsError::Storage(_) | EventsError::Damaged(_) => of(StatusCode::INTERNAL_SERVER_ERROR, "BACKEND_ERROR"),
         }

@@ -4,9 +4,13 @@
 mod append;
 mod namespaces;
 mod retention;
+mod snapshots;
 mod streams;
+mod subscriptions;
 mod system;
 mod tokens;
+
+pub(crate) use subscriptions::write_message;
 
 use std::sync::Arc;
 
@@ -95,6 +99,8 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
         "ns" => namespaces::call(name, call).await,
         "token" => tokens::call(name, call).await,
         "retention" => retention::call(name, call).await,
+        "sub" => subscriptions::call(name, call).await,
+        "snapshot" => snapshots::call(name, call).await,
         "sys" => system::call(name, call).await,
         _ => None,
     };

@@ -19,9 +19,9 @@ use futures::stream;
 
 pub(crate) use feed::Feeds;
 
-use crate::Server;
 use crate::auth::{Need, admit};
 use crate::problem::Problem;
+use crate::{Server, subscribe_persistent};
 use cursor::Subscription;
 use wanted::Wanted;
 
@@ -39,6 +39,9 @@ impl From<Problem> for Refused {
 
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
     let (parts, _) = request.into_parts();
+    if let Some(name) = subscribe_persistent::named(&parts) {
+        return subscribe_persistent::answer(&server, &parts, name).await;
+    }
     match subscribe(&server, &parts).await {
         Ok(subscription) => {
             // In a box, because it is moved in and out with each chunk.
@@ -46,17 +49,7 @@ pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Bo
                 let chunk = subscription.chunk().await?;
                 Some((Ok::<_, Infallible>(chunk), subscription))
             });
-            let mut response = Response::new(Body::from_stream(chunks));
-            let headers = response.headers_mut();
-            for (name, value) in [
-                (CONTENT_TYPE, "text/event-stream"),
-                (CACHE_CONTROL, "no-cache"),
-                (CONNECTION, "keep-alive"),
-                (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-            ] {
-                headers.insert(name, HeaderValue::from_static(value));
-            }
-            response
+            event_stream(Body::from_stream(chunks))
         }
         Err(Refused::Plain(message)) => {
             server.meters.refused("INVALID_REQUEST");
@@ -68,6 +61,19 @@ pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Bo
         }
         Err(Refused::Problem(problem)) => server.refuse(&problem),
     }
+}
+
+pub(crate) fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    for (name, value) in [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-cache"),
+        (CONNECTION, "keep-alive"),
+        (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 async fn subscribe(server: &Arc<Server>, request: &Parts) -> Result<Subscription, Refused> {

@@ -52,6 +52,8 @@ async fn ten_thousand_idle_subscribers_take_little_each() {
     let in_memory = EventsOptions {
         durability: Durability::Os,
         in_memory: true,
+        indexes: None,
+        index_memory: 64 << 20,
     };
     let store = Arc::new(EmbeddedStore::open(Arc::new(log), in_memory).await.unwrap());
     let new = NewNamespace {

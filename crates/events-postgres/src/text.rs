@@ -53,6 +53,8 @@ pub(crate) fn stored(row: &Row) -> Result<Stored> {
         data: get(row, 5)?,
         metadata: get(row, 6)?,
         time,
+        is_first: false,
+        is_imported: false,
     };
     let mut value = Vec::new();
     event.encode(&mut value);

@@ -34,6 +34,13 @@ pub enum EventsError {
         /// Which of the batch.
         record: usize,
     },
+    #[error("Subscription '{0}' not found")]
+    SubscriptionNotFound(String),
+    #[error("Subscription '{0}' already exists")]
+    SubscriptionExists(String),
+    /// Nothing is handed out until parked messages are replayed or discarded.
+    #[error("Subscription '{name}' has {parked} parked messages: replay or discard some before it goes on")]
+    SubscriptionFull { name: String, parked: usize },
     /// Nothing was stored, or nobody knows; the same again may be done.
     #[error("{0}")]
     Unavailable(String),

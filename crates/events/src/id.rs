@@ -71,6 +71,17 @@ impl Uuid {
         (nibbles == 32).then_some(Uuid(out))
     }
 
+    /// Version 7: the time in milliseconds, then chance, so that ids made later sort behind.
+    pub fn new_at(unix_ms: u64, chance: [u8; 10]) -> Uuid {
+        let mut out = [0; 16];
+        let (time, rest) = out.split_at_mut(6);
+        time.copy_from_slice(&unix_ms.to_be_bytes()[2..]);
+        rest.copy_from_slice(&chance);
+        out[6] = 0x70 | out[6] & 0x0f;
+        out[8] = 0x80 | out[8] & 0x3f;
+        Uuid(out)
+    }
+
     /// Version 7: the time in milliseconds, then where the message is to be stored, then chance. So ids made later sort behind,
     /// none is made twice, and a message is found by its id without an index of ids. `None` for an offset that has no room.
     pub fn made(unix_ms: u64, offset: Offset, chance: u32) -> Option<Uuid> {

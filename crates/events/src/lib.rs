@@ -11,7 +11,12 @@ pub mod event;
 mod id;
 pub mod json;
 pub mod names;
+pub mod snapshot;
 mod store;
+pub mod subscription;
+mod subscriptions;
+#[cfg(any(test, feature = "test-support"))]
+pub mod test_double;
 pub mod time;
 mod token;
 
@@ -20,4 +25,5 @@ pub use error::{EventsError, Result};
 pub use event::Stored;
 pub use id::{MessageId, Uuid};
 pub use store::*;
+pub use subscriptions::{Ask, Fetched, Message, ParkedMessage, Start, Subscriptions};
 pub use token::{Token, TokenDigest, TokenError, new_token, token_text};

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
-use thalweg_console::{Console, Limits, Running, Tls, TlsFiles, TlsNames};
+use thalweg_console::{Console, Limits, Manners, Running, Tls, TlsFiles, TlsNames};
 use thalweg_telemetry::Metrics;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;

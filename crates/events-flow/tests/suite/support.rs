@@ -179,6 +179,8 @@ async fn in_memory() -> Arc<dyn Store> {
     let options = EventsOptions {
         durability: Durability::Os,
         in_memory: true,
+        indexes: None,
+        index_memory: 64 << 20,
     };
     let store = EmbeddedStore::open(log, options).await.unwrap();
     let (token, _) = new_token(DEFAULT).unwrap();

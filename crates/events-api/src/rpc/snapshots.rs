@@ -1,0 +1,80 @@
+//! `snapshot.*`: what a stream came to at a version.
+
+use thalweg_events::json::{Json, Kind};
+use thalweg_events::snapshot::{self, Snapshot};
+use thalweg_events::time;
+
+use super::{Answer, Call};
+use crate::args::{TYPE_BYTES_MAX, name_within, stream_within};
+use crate::auth::Need;
+use crate::problem::{Problem, Result};
+use crate::write::{instant, number, text};
+
+pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
+    Some(match name {
+        "put" => put(call).await,
+        "get" => get(call).await,
+        _ => return None,
+    })
+}
+
+async fn put(call: Call<'_>) -> Result<Answer> {
+    let args = call.args;
+    args.at_least(2, "snapshot.put requires at least 2 arguments: streamName and snapshot")?;
+    let stream = args.stream(0)?;
+    let object = args.object(1, "snapshot must be an object")?;
+    let wrong = |what: &str| Problem::invalid(format!("snapshot{what}"));
+    let version = object.get("version").and_then(Json::integer);
+    let version = version.ok_or_else(|| wrong(".version must be a number"))?;
+    if version < 0 {
+        return Err(wrong(".version must be non-negative"));
+    }
+    let kind = object
+        .get("type")
+        .and_then(Json::string)
+        .filter(|kind| !kind.is_empty());
+    let kind = kind.ok_or_else(|| wrong(".type must be a non-empty string"))?;
+    let data = object.get("data").filter(|data| data.kind() == Kind::Object);
+    let data = data.ok_or_else(|| wrong(".data must be an object"))?.text();
+    stream_within(&stream)?;
+    name_within(&kind, TYPE_BYTES_MAX, "snapshot.type")?;
+    let (size, bytes_max) = (kind.len() + data.len(), call.server.options.message_bytes_max);
+    if size > bytes_max {
+        return Err(wrong(&format!(" size {size} exceeds the limit of {bytes_max} bytes")));
+    }
+    call.caller.may(Need::Write)?;
+    let snapshot = Snapshot {
+        version: version.unsigned_abs(),
+        kind: kind.into_owned(),
+        data: data.to_owned(),
+        time: time::now(),
+    };
+    let kept = snapshot::put(call.caller.namespace()?.as_ref(), &stream, &snapshot).await;
+    let kept = kept.map_err(Problem::of("put snapshot"))?;
+    Ok(Answer::Text(format!(
+        "{{\"version\":{},\"stored\":{}}}",
+        kept.version, kept.stored
+    )))
+}
+
+async fn get(call: Call<'_>) -> Result<Answer> {
+    call.args.at_least(1, "snapshot.get requires 1 argument: streamName")?;
+    let stream = call.args.stream(0)?;
+    stream_within(&stream)?;
+    call.caller.may(Need::Read)?;
+    let found = snapshot::get(call.caller.namespace()?.as_ref(), &stream).await;
+    let Some(snapshot) = found.map_err(Problem::of("get snapshot"))? else {
+        return Ok(Answer::Text("null".to_owned()));
+    };
+    let mut out = String::with_capacity(96 + snapshot.data.len());
+    out.push_str("{\"version\":");
+    number(&mut out, snapshot.version);
+    out.push_str(",\"type\":");
+    text(&mut out, &snapshot.kind);
+    out.push_str(",\"data\":");
+    out.push_str(&snapshot.data);
+    out.push_str(",\"time\":");
+    instant(&mut out, Some(snapshot.time));
+    out.push('}');
+    Ok(Answer::Text(out))
+}

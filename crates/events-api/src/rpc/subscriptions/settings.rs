@@ -1,0 +1,152 @@
+//! The settings of a subscription as clients write them.
+
+use thalweg_events::json::{Json, Kind};
+use thalweg_events::subscription::{Change, Settings, Source, Strategy, TYPES_MAX};
+use thalweg_events::{Namespace, Start};
+
+use super::within;
+use crate::args::{Options, TYPE_BYTES_MAX, name_within, stream_within};
+use crate::problem::{Problem, Result};
+
+pub(super) const MICROS_PER_MS: i64 = 1000;
+
+/// Default, least and most.
+const ACK_TIMEOUT_MS: (i64, i64, i64) = (30_000, 100, 43_200_000);
+const MAX_ATTEMPTS: (i64, i64, i64) = (5, 1, 1000);
+const MAX_IN_FLIGHT: (i64, i64, i64) = (100, 1, 10_000);
+
+/// Where it begins may depend on what there is.
+pub(super) struct Wanted {
+    settings: Settings,
+    start: Start,
+}
+
+impl Wanted {
+    pub fn settings(self, namespace: &dyn Namespace) -> Settings {
+        Settings {
+            from: self.start.global(namespace),
+            ..self.settings
+        }
+    }
+}
+
+pub(super) fn read(options: Options<'_>) -> Result<Wanted> {
+    let source = source(options)?;
+    let start = start(options)?.unwrap_or(Start::Start);
+    let change = changed(options)?;
+    let of_source = match &source {
+        Source::Category(category) => name_within(category, 1024, "options.category"),
+        Source::Stream(stream) => stream_within(stream),
+        Source::All => Ok(()),
+    };
+    of_source?;
+    Ok(Wanted {
+        start,
+        settings: Settings {
+            source,
+            from: 1,
+            strategy: change.strategy.unwrap_or_default(),
+            ack_timeout: change.ack_timeout.unwrap_or(ACK_TIMEOUT_MS.0 * MICROS_PER_MS),
+            max_attempts: change.max_attempts.unwrap_or(MAX_ATTEMPTS.0 as u32),
+            max_in_flight: change.max_in_flight.unwrap_or(MAX_IN_FLIGHT.0 as usize),
+            types: change.types.unwrap_or_default(),
+            correlation: change.correlation.flatten(),
+        },
+    })
+}
+
+pub(super) fn change(options: Options<'_>) -> Result<Change> {
+    for fixed in ["category", "stream", "all", "from"] {
+        if options.get(fixed).is_some() {
+            let cure = match fixed {
+                "from" => "use sub.reset",
+                _ => "delete the subscription and create it anew",
+            };
+            return Err(Problem::invalid(format!("options.{fixed} cannot be changed: {cure}")));
+        }
+    }
+    changed(options)
+}
+
+fn source(options: Options<'_>) -> Result<Source> {
+    let category = options.string("category")?;
+    let stream = options.string("stream")?;
+    if stream.as_deref() == Some("") {
+        return Err(Problem::invalid("options.stream must be a non-empty string"));
+    }
+    let all = match options.get("all") {
+        None => false,
+        Some(json) if json.kind() == Kind::Bool => json.bool().unwrap_or(false),
+        Some(_) => return Err(Problem::invalid("options.all must be true or false")),
+    };
+    match (category, stream, all) {
+        (Some(category), None, false) => Ok(Source::Category(category.into_owned())),
+        (None, Some(stream), false) => Ok(Source::Stream(stream.into_owned())),
+        (None, None, true) => Ok(Source::All),
+        (None, None, false) => Err(Problem::invalid("options must have one of category, stream and all")),
+        _ => Err(Problem::invalid(
+            "options must have only one of category, stream and all",
+        )),
+    }
+}
+
+/// `None` if it is not said.
+pub(super) fn start(options: Options<'_>) -> Result<Option<Start>> {
+    let Some(json) = options.get("from") else {
+        return Ok(None);
+    };
+    match (json.integer(), json.string().as_deref()) {
+        (Some(global), _) => Ok(Some(Start::At(global.clamp(1, PLACE_MAX).unsigned_abs()))),
+        (None, Some("start")) => Ok(Some(Start::Start)),
+        (None, Some("end")) => Ok(Some(Start::End)),
+        _ => Err(Problem::invalid("options.from must be start, end or a number")),
+    }
+}
+
+/// All positions are below.
+const PLACE_MAX: i64 = 1 << 53;
+
+fn changed(options: Options<'_>) -> Result<Change> {
+    let strategy = match options.get("strategy").map(Json::string) {
+        None => None,
+        Some(Some(name)) if name == strategy_name(Strategy::ByStream) => Some(Strategy::ByStream),
+        Some(Some(name)) if name == strategy_name(Strategy::RoundRobin) => Some(Strategy::RoundRobin),
+        Some(_) => return Err(Problem::invalid("options.strategy must be byStream or roundRobin")),
+    };
+    let limited = |name: &str, (default, least, most): (i64, i64, i64)| {
+        let number = within(options, name, default, least, most)?;
+        Ok::<_, Problem>(options.get(name).map(|_| number))
+    };
+    let ack_timeout = limited("ackTimeoutMs", ACK_TIMEOUT_MS)?;
+    let max_attempts = limited("maxAttempts", MAX_ATTEMPTS)?;
+    let max_in_flight = limited("maxInFlight", MAX_IN_FLIGHT)?;
+    let types = options.get("types").map(|_| options.types()).transpose()?;
+    if let Some(types) = &types {
+        if types.len() > TYPES_MAX {
+            return Err(Problem::invalid(format!("options.types must be at most {TYPES_MAX}")));
+        }
+        types
+            .iter()
+            .try_for_each(|kind| name_within(kind, TYPE_BYTES_MAX, "options.types"))?;
+    }
+    let correlation = options.string("correlation")?;
+    if let Some(correlation) = &correlation {
+        name_within(correlation, 1024, "options.correlation")?;
+    }
+    Ok(Change {
+        strategy,
+        ack_timeout: ack_timeout.map(|ms| ms * MICROS_PER_MS),
+        max_attempts: max_attempts.and_then(|count| u32::try_from(count).ok()),
+        max_in_flight: max_in_flight.and_then(|count| usize::try_from(count).ok()),
+        types,
+        // An empty one is no filter.
+        correlation: correlation.map(|text| (!text.is_empty()).then(|| text.into_owned())),
+    })
+}
+
+pub(super) fn strategy_name(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::ByStream => "byStream",
+        Strategy::RoundRobin => "roundRobin",
+    }
+}

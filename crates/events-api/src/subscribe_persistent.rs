@@ -1,0 +1,181 @@
+//! `GET /subscribe?subscription=name`: a consumer of a persistent subscription that messages are sent to. It has so many at a
+//! time as it says, and answers for each with `sub.ack` or `sub.nack`; what it has when it goes away is handed out anew.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{Method, Response};
+use bytes::Bytes;
+use futures::stream;
+use thalweg_events::subscription::{Lease, NAME_BYTES_MAX};
+use thalweg_events::{Ask, EventsError, Message, Namespace};
+use tokio::time::Instant;
+
+use crate::args::name_within;
+use crate::auth::{Need, admit};
+use crate::problem::{Problem, Result};
+use crate::rpc::write_message;
+use crate::subscribe::event_stream;
+use crate::{Server, query_value};
+
+/// So long nothing comes before it is said that the connection stands.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// Messages that a consumer has at a time, if it does not say how many.
+const MAX: usize = 16;
+const MAX_MAX: usize = 1000;
+
+/// A consumer and what it has.
+struct Consumer {
+    server: Arc<Server>,
+    namespace: Arc<dyn Namespace>,
+    subscription: String,
+    name: Arc<str>,
+    max: usize,
+    held: Vec<Lease>,
+    /// Handed out and not sent yet.
+    waiting: VecDeque<Message>,
+    /// The token is not valid any more, or the server stops.
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    begun: bool,
+}
+
+/// The name of the subscription, if the address has one. An empty one is none.
+pub(crate) fn named(request: &Parts) -> Option<String> {
+    query_value(request.uri.query(), "subscription").filter(|name| !name.is_empty())
+}
+
+pub(crate) async fn answer(server: &Arc<Server>, request: &Parts, subscription: String) -> Response<Body> {
+    match open(server, request, subscription).await {
+        Ok(consumer) => {
+            let chunks = stream::unfold(consumer, |mut consumer| async move {
+                let chunk = consumer.chunk().await?;
+                Some((Ok::<_, Infallible>(chunk), consumer))
+            });
+            event_stream(Body::from_stream(chunks))
+        }
+        Err(problem) => server.refuse(&problem),
+    }
+}
+
+async fn open(server: &Arc<Server>, request: &Parts, subscription: String) -> Result<Consumer> {
+    let caller = admit(server, request, &Method::GET).await?;
+    let value = |name: &str| query_value(request.uri.query(), name).filter(|value| !value.is_empty());
+    if ["stream", "category", "all"].iter().any(|other| value(other).is_some()) {
+        return Err(Problem::invalid(
+            "Cannot combine 'subscription' with 'stream', 'category' or 'all'",
+        ));
+    }
+    let name = value("consumer").unwrap_or_default();
+    let max = value("max").map_or(Ok(MAX), |max| max.parse().map_err(|_| ()));
+    let max = max.ok().filter(|max| (1..=MAX_MAX).contains(max));
+    let max = max.ok_or_else(|| Problem::invalid(format!("max must be between 1 and {MAX_MAX}")))?;
+    name_within(&subscription, NAME_BYTES_MAX, "subscription")?;
+    name_within(&name, NAME_BYTES_MAX, "consumer")?;
+    caller.may(Need::Write)?;
+    let namespace = caller.namespace()?.clone();
+    let known = server.subscriptions.info(&namespace, &subscription).await;
+    known.map_err(Problem::of("get subscription"))?;
+    Ok(Consumer {
+        server: server.clone(),
+        namespace,
+        subscription,
+        name: name.into(),
+        max,
+        held: Vec::new(),
+        waiting: VecDeque::new(),
+        ended: {
+            let (ended, stopping) = (caller.ended(), server.stopping.clone());
+            Box::pin(async move {
+                tokio::select! {
+                    () = ended => {}
+                    () = stopping.cancelled() => {}
+                }
+            })
+        },
+        begun: false,
+    })
+}
+
+impl Consumer {
+    /// What goes out next; `None` when the subscription is gone, or cannot be read.
+    async fn chunk(&mut self) -> Option<Bytes> {
+        if !self.begun {
+            self.begun = true;
+            return Some(Bytes::from_static(b": ready\n\n"));
+        }
+        if self.waiting.is_empty() {
+            self.fetch().await?;
+        }
+        match self.waiting.pop_front() {
+            Some(message) => Some(event(&message)),
+            None => Some(Bytes::from_static(b": hb\n\n")),
+        }
+    }
+
+    /// Waits for messages until something has to be said.
+    async fn fetch(&mut self) -> Option<()> {
+        let ask = Ask {
+            consumer: self.name.clone(),
+            max: self.max,
+            held: self.held.clone(),
+        };
+        let until = Instant::now() + SILENCE_MAX;
+        let subscriptions = &self.server.subscriptions;
+        let fetched = tokio::select! {
+            () = &mut self.ended => return None,
+            fetched = subscriptions.fetch(&self.namespace, &self.subscription, ask, until) => fetched,
+        };
+        match fetched {
+            Ok(fetched) => {
+                self.held = fetched.held;
+                self.held.extend(fetched.messages.iter().map(|message| message.lease));
+                self.waiting = fetched.messages.into();
+                Some(())
+            }
+            Err(EventsError::SubscriptionNotFound(_) | EventsError::NamespaceNotFound(_)) => None,
+            Err(error) => {
+                tracing::warn!(
+                    namespace = self.namespace.name(),
+                    subscription = self.subscription,
+                    reason = %error,
+                    "a consumer of a subscription is cut off"
+                );
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        let leases = std::mem::take(&mut self.held);
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        if leases.is_empty() {
+            return;
+        }
+        let (server, namespace) = (self.server.clone(), self.namespace.clone());
+        let subscription = std::mem::take(&mut self.subscription);
+        runtime.spawn(async move {
+            // What cannot be given back is handed out anew when its time is up.
+            let _ = server.subscriptions.release(&namespace, &subscription, leases).await;
+        });
+    }
+}
+
+/// One event, in one piece.
+fn event(message: &Message) -> Bytes {
+    let mut out = String::with_capacity(message.stored.bytes() + 160);
+    out.push_str("event: message\nid: ");
+    out.push_str(&message.lease.global.to_string());
+    out.push_str("\ndata: ");
+    write_message(&mut out, message);
+    out.push_str("\n\n");
+    Bytes::from(out)
+}

@@ -1,0 +1,152 @@
+//! Messages in, and out to consumers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use thalweg_log::Micros;
+
+use super::{AHEAD_MAX, Candidate, Lease, Open, PARKED_MAX, State, Strategy, Subscription};
+
+/// What a consumer asks for.
+#[derive(Clone, Debug)]
+pub struct Fetch {
+    pub consumer: Arc<str>,
+    pub max: usize,
+    pub bytes_max: u64,
+    /// One message, however large it is.
+    pub at_least_one: bool,
+}
+
+/// A message that is with a consumer now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    pub lease: Lease,
+    /// From 1.
+    pub attempt: u32,
+    pub bytes: u32,
+}
+
+impl Subscription {
+    /// How many candidates it takes.
+    pub fn room(&self) -> usize {
+        (self.settings.max_in_flight + AHEAD_MAX).saturating_sub(self.open.len())
+    }
+
+    /// Takes what was read from [`Subscription::next`] on, in order, up to before `next`: there it goes on. At most
+    /// [`Subscription::room`] of them.
+    pub fn offer(&mut self, candidates: &[Candidate], next: u64) {
+        for candidate in candidates {
+            if candidate.global < self.read {
+                continue;
+            }
+            let open = Open {
+                key: candidate.key,
+                bytes: candidate.bytes,
+                attempts: 0,
+                state: State::Ready,
+            };
+            self.open.insert(candidate.global, open);
+            self.read = candidate.global + 1;
+        }
+        self.read = self.read.max(next);
+    }
+
+    /// Whether nothing is handed out until parked messages are replayed or discarded.
+    pub fn is_full(&self) -> bool {
+        self.parked.len() >= PARKED_MAX
+    }
+
+    /// Whether as many are with consumers as may be.
+    pub fn is_busy(&self, now: Micros) -> bool {
+        self.leased(now).count() >= self.settings.max_in_flight
+    }
+
+    fn leased(&self, now: Micros) -> impl Iterator<Item = &Open> {
+        let live = move |open: &&Open| matches!(open.state, State::Leased { deadline, .. } if deadline > now);
+        self.open.values().filter(live)
+    }
+
+    /// Parks what was handed out as often as may be and was not acknowledged in time. How many.
+    pub fn expire(&mut self, now: Micros) -> usize {
+        let attempts_max = self.settings.max_attempts;
+        let over = |open: &Open| match open.state {
+            State::Leased { deadline, .. } => deadline <= now && open.attempts >= attempts_max,
+            State::Delayed { until } => until <= now && open.attempts >= attempts_max,
+            State::Ready => open.attempts >= attempts_max,
+        };
+        let globals: Vec<u64> = self
+            .open
+            .iter()
+            .filter(|(_, open)| over(open))
+            .map(|(global, _)| *global)
+            .collect();
+        if globals.is_empty() {
+            return 0;
+        }
+        let reason: Arc<str> = match attempts_max {
+            1 => "not acknowledged in its one attempt".into(),
+            attempts => format!("not acknowledged in {attempts} attempts").into(),
+        };
+        for global in &globals {
+            if let Some(open) = self.open.remove(global) {
+                self.park(*global, &open, reason.clone(), now);
+            }
+        }
+        globals.len()
+    }
+
+    /// Hands messages out, lower positions first. Nothing while [`Subscription::is_full`].
+    pub fn fetch(&mut self, fetch: &Fetch, now: Micros) -> Vec<Handed> {
+        if self.is_full() {
+            return Vec::new();
+        }
+        self.expire(now);
+        let mut held_back: HashSet<u64> = HashSet::new();
+        let mut in_flight = 0;
+        for open in self.leased(now) {
+            held_back.insert(open.key);
+            in_flight += 1;
+        }
+        let in_order = self.settings.strategy == Strategy::ByStream;
+        let mut room = fetch.max.min(self.settings.max_in_flight.saturating_sub(in_flight));
+        let mut bytes = 0;
+        let mut out = Vec::new();
+        for (global, open) in &mut self.open {
+            if room == 0 {
+                break;
+            }
+            let available = match open.state {
+                State::Ready => true,
+                State::Delayed { until } => until <= now,
+                State::Leased { deadline, .. } => deadline <= now,
+            };
+            // What comes first of a stream holds back the rest, whether it is handed out now or waits.
+            if in_order && !held_back.insert(open.key) || !available {
+                continue;
+            }
+            bytes += u64::from(open.bytes);
+            if bytes > fetch.bytes_max && !(fetch.at_least_one && out.is_empty()) {
+                break;
+            }
+            room -= 1;
+            self.numbered += 1;
+            open.attempts += 1;
+            open.state = State::Leased {
+                number: self.numbered,
+                deadline: now.saturating_add(self.settings.ack_timeout),
+                consumer: fetch.consumer.clone(),
+            };
+            self.touched = self.touched.max(*global);
+            let lease = Lease {
+                global: *global,
+                number: self.numbered,
+            };
+            out.push(Handed {
+                lease,
+                attempt: open.attempts,
+                bytes: open.bytes,
+            });
+        }
+        out
+    }
+}

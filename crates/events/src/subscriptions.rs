@@ -1,0 +1,317 @@
+//! Persistent subscriptions of all namespaces, each kept as a document that is compared and set. What many consumers ask of
+//! one subscription while it is being stored is done together and stored once, so that a sync is shared by all of them.
+//!
+//! Leases are stored too, with every answer to a consumer: several servers on one database never hand out a message twice
+//! while its time lasts, and an attempt counts even if the server dies. It costs a write per fetch that finds something; a
+//! fetch that finds nothing writes nothing. The other way, leases in memory for a store of one process alone, would save
+//! that write and give away messages again after each start.
+
+mod handle;
+mod reading;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use thalweg_log::Micros;
+use tokio::time::Instant;
+
+use crate::error::{EventsError, Result};
+use crate::event::Stored;
+use crate::store::Namespace;
+use crate::subscription::{Change, Info, Lease, Nack, Settings, Settled, Subscription};
+use crate::time;
+
+use handle::{Done, Handle, Op};
+
+/// Subscriptions whose state is kept in memory although nobody uses them now.
+const HANDLES: usize = 1024;
+/// So often it is looked whether another server has changed something.
+const POLL: Duration = Duration::from_secs(1);
+const PREFIX: &str = "subscription/";
+
+type Clock = Arc<dyn Fn() -> Micros + Send + Sync>;
+
+pub struct Subscriptions {
+    clock: Clock,
+    /// By namespace and name.
+    handles: Mutex<HashMap<(String, String), Arc<Handle>>>,
+}
+
+/// Where a subscription begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    Start,
+    /// Behind all that can be read now.
+    End,
+    /// Global position, inclusive.
+    At(u64),
+}
+
+impl Start {
+    /// As a global position, from 1.
+    pub fn global(self, namespace: &dyn Namespace) -> u64 {
+        match self {
+            Start::Start => 1,
+            Start::End => namespace.watch().borrow().last + 1,
+            Start::At(global) => global.max(1),
+        }
+    }
+}
+
+/// What a consumer asks for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub consumer: Arc<str>,
+    /// Messages with it at the same time.
+    pub max: usize,
+    /// What it has already; those that do not hold any more, or whose time is up, are not counted.
+    pub held: Vec<Lease>,
+}
+
+/// A message handed out to a consumer.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub lease: Lease,
+    /// From 1.
+    pub attempt: u32,
+    pub stored: Stored,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Fetched {
+    pub messages: Vec<Message>,
+    /// Of the leases that the consumer had, those that count.
+    pub held: Vec<Lease>,
+    /// When there may be more, if nothing happens before.
+    due: Option<Micros>,
+}
+
+/// A parked message; `None` if it is not there any more.
+#[derive(Clone, Debug)]
+pub struct ParkedMessage {
+    pub global: u64,
+    pub reason: Arc<str>,
+    pub attempts: u32,
+    pub at: Micros,
+    pub stored: Option<Stored>,
+}
+
+impl Default for Subscriptions {
+    fn default() -> Self {
+        Subscriptions::new(Arc::new(time::now))
+    }
+}
+
+impl Subscriptions {
+    pub fn new(clock: Clock) -> Subscriptions {
+        Subscriptions {
+            clock,
+            handles: Mutex::default(),
+        }
+    }
+
+    /// Durable when it returns.
+    pub async fn create(&self, namespace: &Arc<dyn Namespace>, name: &str, settings: Settings) -> Result<()> {
+        let created = Subscription::new(settings, (self.clock)());
+        match namespace
+            .put_document(&document(name), Some(&created.encode()), 0)
+            .await?
+        {
+            Some(_) => Ok(()),
+            None => Err(EventsError::SubscriptionExists(name.to_owned())),
+        }
+    }
+
+    /// Its parked messages go with it. Durable when it returns, as are all changes below.
+    pub async fn delete(&self, namespace: &Arc<dyn Namespace>, name: &str) -> Result<()> {
+        let document_name = document(name);
+        for _ in 0..handle::CONFLICTS_MAX {
+            // Not through its state, which may be what is wrong with it.
+            let Some(known) = namespace.document(&document_name).await? else {
+                return Err(EventsError::SubscriptionNotFound(name.to_owned()));
+            };
+            let deleted = namespace.put_document(&document_name, None, known.revision).await?;
+            if deleted.is_some() {
+                self.handle(namespace.name(), name).wake();
+                return Ok(());
+            }
+        }
+        Err(handle::overtaken(name))
+    }
+
+    pub async fn update(&self, namespace: &Arc<dyn Namespace>, name: &str, change: Change) -> Result<()> {
+        self.ask(namespace, name, Op::Update(change)).await.map(drop)
+    }
+
+    /// Goes on from `start`, which is returned as a global position. No lease holds any more.
+    pub async fn reset(&self, namespace: &Arc<dyn Namespace>, name: &str, start: Start) -> Result<u64> {
+        let from = start.global(namespace.as_ref());
+        self.ask(namespace, name, Op::Reset(from)).await.map(|_| from)
+    }
+
+    pub async fn info(&self, namespace: &Arc<dyn Namespace>, name: &str) -> Result<Info> {
+        match self.ask(namespace, name, Op::Info).await? {
+            Done::Info(info) => Ok(*info),
+            _ => Err(mixed_up(name)),
+        }
+    }
+
+    /// In byte order of their names, those with the prefix and behind the cursor.
+    pub async fn list(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        prefix: &str,
+        cursor: &str,
+        max: usize,
+    ) -> Result<Vec<(String, Info)>> {
+        let cursor = match cursor {
+            "" => String::new(),
+            name => document(name),
+        };
+        let documents = namespace.documents(&document(prefix), &cursor, max).await?;
+        let mut out = Vec::with_capacity(documents.len());
+        for name in documents.iter().filter_map(|document| document.strip_prefix(PREFIX)) {
+            match self.info(namespace, name).await {
+                Ok(info) => out.push((name.to_owned(), info)),
+                // It was deleted meanwhile.
+                Err(EventsError::SubscriptionNotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(out)
+    }
+
+    /// Messages for a consumer, which has them until the subscription's time for an answer is over. Waits for the first
+    /// until `until`. Whoever stops waiting loses nothing: what was handed out to it is handed out anew, at once or when its
+    /// time is up.
+    pub async fn fetch(&self, namespace: &Arc<dyn Namespace>, name: &str, ask: Ask, until: Instant) -> Result<Fetched> {
+        let mut visible = namespace.watch();
+        loop {
+            visible.borrow_and_update();
+            let handle = self.handle(namespace.name(), name);
+            let mut changed = handle.changed();
+            let done = handle.ask(namespace, Op::Fetch(ask.clone())).await;
+            let fetched = match self.known(namespace, name, done)? {
+                Done::Fetched(fetched) => fetched,
+                _ => return Err(mixed_up(name)),
+            };
+            let now = Instant::now();
+            if !fetched.messages.is_empty() || until <= now {
+                return Ok(fetched);
+            }
+            let due = fetched
+                .due
+                .map(|due| due.saturating_sub((self.clock)()).max(0).unsigned_abs());
+            let pause = due.map_or(POLL, |micros| Duration::from_micros(micros).min(POLL));
+            tokio::select! {
+                seen = visible.changed() => {
+                    seen.map_err(|_| EventsError::NamespaceNotFound(namespace.name().to_owned()))?;
+                }
+                // It ends with its subscription, which the next turn finds out.
+                _ = changed.changed() => {}
+                () = tokio::time::sleep_until(until.min(now + pause)) => {}
+            }
+        }
+    }
+
+    /// The messages of these leases are done.
+    pub async fn ack(&self, namespace: &Arc<dyn Namespace>, name: &str, leases: Vec<Lease>) -> Result<Settled> {
+        self.settle(namespace, name, Op::Ack(leases)).await
+    }
+
+    pub async fn nack(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        name: &str,
+        leases: Vec<Lease>,
+        nack: Nack,
+    ) -> Result<Settled> {
+        self.settle(namespace, name, Op::Nack(leases, nack)).await
+    }
+
+    /// Gives back what a consumer had that has gone away. It counts as an attempt: the message may have been the reason.
+    pub async fn release(&self, namespace: &Arc<dyn Namespace>, name: &str, leases: Vec<Lease>) -> Result<Settled> {
+        self.nack(namespace, name, leases, handle::went_away()).await
+    }
+
+    async fn settle(&self, namespace: &Arc<dyn Namespace>, name: &str, op: Op) -> Result<Settled> {
+        match self.ask(namespace, name, op).await? {
+            Done::Settled(settled) => Ok(settled),
+            _ => Err(mixed_up(name)),
+        }
+    }
+
+    /// Parked messages by global position, from `from` on.
+    pub async fn parked(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        name: &str,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<ParkedMessage>> {
+        match self.ask(namespace, name, Op::Parked { from, max }).await? {
+            Done::Parked(parked) => Ok(parked),
+            _ => Err(mixed_up(name)),
+        }
+    }
+
+    /// Parked messages are handed out again, or, with `discard`, count as done: the named ones, or, if none is named, the
+    /// lowest `max`. How many.
+    pub async fn replay(
+        &self,
+        namespace: &Arc<dyn Namespace>,
+        name: &str,
+        globals: Vec<u64>,
+        max: usize,
+        discard: bool,
+    ) -> Result<usize> {
+        let op = Op::Replay { globals, max, discard };
+        match self.ask(namespace, name, op).await? {
+            Done::Count(count) => Ok(count),
+            _ => Err(mixed_up(name)),
+        }
+    }
+
+    async fn ask(&self, namespace: &Arc<dyn Namespace>, name: &str, op: Op) -> Result<Done> {
+        let done = self.handle(namespace.name(), name).ask(namespace, op).await;
+        self.known(namespace, name, done)
+    }
+
+    /// Forgets what does not exist, whatever names are asked for.
+    fn known(&self, namespace: &Arc<dyn Namespace>, name: &str, done: Result<Done>) -> Result<Done> {
+        if let Err(EventsError::SubscriptionNotFound(_)) = &done {
+            let key = (namespace.name().to_owned(), name.to_owned());
+            self.handles.lock().remove(&key);
+        }
+        done
+    }
+
+    fn handle(&self, namespace: &str, name: &str) -> Arc<Handle> {
+        let mut handles = self.handles.lock();
+        let key = (namespace.to_owned(), name.to_owned());
+        if let Some(handle) = handles.get(&key) {
+            return handle.clone();
+        }
+        if handles.len() >= HANDLES {
+            handles.retain(|_, handle| Arc::strong_count(handle) > 1);
+        }
+        let handle = Arc::new(Handle::new(name, self.clock.clone()));
+        handles.insert(key, handle.clone());
+        handle
+    }
+}
+
+fn document(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}
+
+/// An answer to another question, which no code gives.
+fn mixed_up(name: &str) -> EventsError {
+    EventsError::Damaged(format!(
+        "subscription '{name}' answered another question than was asked"
+    ))
+}

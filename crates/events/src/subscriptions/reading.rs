@@ -1,0 +1,282 @@
+//! The messages of a subscription: candidates from its source, and the bodies of what is handed out.
+
+use std::collections::HashMap;
+
+use thalweg_log::Micros;
+
+use super::handle::{Cached, Handle};
+use super::{Ask, Fetched, Message, ParkedMessage};
+use crate::error::{EventsError, Result};
+use crate::event::Stored;
+use crate::json::Json;
+use crate::names::category;
+use crate::store::{CategoryRead, Direction, From, Namespace, Page, StreamRead};
+use crate::subscription::{Candidate, Fetch, Lease, Settings, Source, stream_key};
+
+/// Messages read at once.
+const PAGE_MIN: usize = 16;
+const PAGE_MAX: usize = 256;
+/// Bytes of one answer, beyond its first message.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of messages that were read and not handed out yet.
+const BODIES_BYTES_MAX: usize = 16 << 20;
+/// So long a message that was read is handed out without looking whether it is still there.
+const BODIES_AGE_MAX: Micros = 1_000_000;
+
+/// What was read ahead, so that it need not be read twice, and that there was nothing more.
+#[derive(Default)]
+pub(super) struct Bodies {
+    by_global: HashMap<u64, Stored>,
+    bytes: usize,
+    /// How often the namespace had been cleared by then.
+    cleared: u64,
+    /// The state of the namespace at which everything was read.
+    ended_at: Option<u64>,
+    /// When the oldest of them was read.
+    read_at: Micros,
+}
+
+impl Bodies {
+    /// Something else is to be read.
+    pub fn read_anew(&mut self) {
+        self.ended_at = None;
+    }
+
+    fn forget_old(&mut self, now: Micros) {
+        if now.saturating_sub(self.read_at) > BODIES_AGE_MAX {
+            self.by_global.clear();
+            self.bytes = 0;
+        }
+    }
+
+    fn keep(&mut self, global: u64, stored: Stored, now: Micros) {
+        if self.by_global.is_empty() {
+            self.read_at = now;
+        }
+        if self.bytes + stored.bytes() > BODIES_BYTES_MAX {
+            return;
+        }
+        self.bytes += stored.bytes();
+        if let Some(before) = self.by_global.insert(global, stored) {
+            self.bytes -= before.bytes();
+        }
+    }
+
+    fn take(&mut self, global: u64) -> Option<Stored> {
+        let stored = self.by_global.remove(&global)?;
+        self.bytes -= stored.bytes();
+        Some(stored)
+    }
+}
+
+impl Handle {
+    /// Hands out what there is, and reads on until it is enough.
+    pub(super) async fn fetch(
+        &self,
+        cached: &mut Cached,
+        namespace: &dyn Namespace,
+        ask: &Ask,
+        now: Micros,
+    ) -> Result<Fetched> {
+        cached.bodies.forget_old(now);
+        let held: Vec<Lease> = ask
+            .held
+            .iter()
+            .copied()
+            .filter(|lease| cached.state.is_live(*lease, now))
+            .collect();
+        let max = ask.max.saturating_sub(held.len());
+        let mut messages: Vec<Message> = Vec::new();
+        let mut bytes = 0;
+        while messages.len() < max {
+            if cached.state.is_full() {
+                if !messages.is_empty() {
+                    break;
+                }
+                return Err(EventsError::SubscriptionFull {
+                    name: self.name.clone(),
+                    parked: cached.state.parked().len(),
+                });
+            }
+            let fetch = Fetch {
+                consumer: ask.consumer.clone(),
+                max: max - messages.len(),
+                bytes_max: ANSWER_BYTES_MAX.saturating_sub(bytes),
+                at_least_one: messages.is_empty(),
+            };
+            let handed = cached.state.fetch(&fetch, now);
+            let (found, nothing) = (messages.len() + handed.len(), handed.is_empty());
+            for handed in handed {
+                let global = handed.lease.global;
+                let Some(stored) = body(&mut cached.bodies, namespace, global).await? else {
+                    // Deleted, or too old: nobody can do it any more.
+                    cached.state.gone(global);
+                    continue;
+                };
+                bytes += u64::from(handed.bytes);
+                messages.push(Message {
+                    lease: handed.lease,
+                    attempt: handed.attempt,
+                    stored,
+                });
+            }
+            if messages.len() < found {
+                continue;
+            }
+            // Less than was asked for is enough where the next does not fit, or may not come yet.
+            let enough = !messages.is_empty() && nothing || messages.len() >= max || cached.state.is_busy(now);
+            if enough || cached.state.room() == 0 || !read_on(cached, namespace, max, now).await? {
+                break;
+            }
+        }
+        let due = cached.state.due(now);
+        Ok(Fetched { messages, held, due })
+    }
+
+    pub(super) async fn parked(
+        &self,
+        cached: &mut Cached,
+        namespace: &dyn Namespace,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<ParkedMessage>> {
+        let mut out: Vec<ParkedMessage> = Vec::new();
+        let mut bytes = 0;
+        for (global, parked) in cached.state.parked().range(from..).take(max) {
+            let stored = at(namespace, *global).await?;
+            bytes += stored.as_ref().map_or(0, |stored| stored.bytes() as u64);
+            if bytes > ANSWER_BYTES_MAX && !out.is_empty() {
+                break;
+            }
+            out.push(ParkedMessage {
+                global: *global,
+                reason: parked.reason.clone(),
+                attempts: parked.attempts,
+                at: parked.at,
+                stored,
+            });
+        }
+        Ok(out)
+    }
+}
+
+async fn body(bodies: &mut Bodies, namespace: &dyn Namespace, global: u64) -> Result<Option<Stored>> {
+    match bodies.take(global) {
+        Some(stored) => Ok(Some(stored)),
+        None => at(namespace, global).await,
+    }
+}
+
+/// The message at a global position.
+async fn at(namespace: &dyn Namespace, global: u64) -> Result<Option<Stored>> {
+    let read = CategoryRead {
+        category: None,
+        from: Some(global),
+        direction: Direction::Forward,
+        max: 1,
+        correlation: None,
+        member: None,
+        types: &[],
+    };
+    let page = namespace.read_category(read).await?;
+    let mut found = page.events.into_iter();
+    Ok(found.next().filter(|stored| stored.event().global == global))
+}
+
+/// Offers the next candidates. `false` if there was nothing to read.
+async fn read_on(cached: &mut Cached, namespace: &dyn Namespace, want: usize, now: Micros) -> Result<bool> {
+    let seen = *namespace.watch().borrow();
+    let bodies = &mut cached.bodies;
+    if bodies.cleared != seen.cleared {
+        // Positions are others' now.
+        *bodies = Bodies {
+            cleared: seen.cleared,
+            ..Bodies::default()
+        };
+    }
+    if bodies.ended_at == Some(seen.change) {
+        return Ok(false);
+    }
+    let from = cached.state.next();
+    let max = want.clamp(PAGE_MIN, PAGE_MAX).min(cached.state.room());
+    let settings = cached.state.settings();
+    let page = page(namespace, settings, from, max).await?;
+    let last = page.events.last().map_or(0, |last| last.event().global);
+    // Everything up to what was seen before the read is in it.
+    let next = page.next.unwrap_or_else(|| last.max(seen.last) + 1);
+    bodies.ended_at = page.next.is_none().then_some(seen.change);
+    let correlated = |stored: &Stored| {
+        let wanted = settings.correlation.as_deref();
+        wanted.is_none_or(|wanted| is_correlated(stored, wanted))
+    };
+    let mut candidates = Vec::with_capacity(page.events.len());
+    for stored in page.events.into_iter().filter(correlated) {
+        let event = stored.event();
+        candidates.push(Candidate {
+            global: event.global,
+            key: stream_key(event.stream),
+            bytes: u32::try_from(stored.bytes()).unwrap_or(u32::MAX),
+        });
+        bodies.keep(event.global, stored, now);
+    }
+    cached.state.offer(&candidates, next);
+    Ok(!candidates.is_empty() || page.next.is_some())
+}
+
+/// From a global position on; `next` is one too.
+async fn page(namespace: &dyn Namespace, settings: &Settings, from: u64, max: usize) -> Result<Page> {
+    let category = match &settings.source {
+        Source::Stream(stream) => return page_of_stream(namespace, settings, stream, from, max).await,
+        Source::All => None,
+        // No category has a `-` in its name.
+        Source::Category(category) if category.contains('-') => return Ok(Page::default()),
+        Source::Category(category) => Some(category.as_str()),
+    };
+    let read = CategoryRead {
+        category,
+        from: Some(from),
+        direction: Direction::Forward,
+        max,
+        correlation: settings.correlation.as_deref(),
+        member: None,
+        types: &settings.types,
+    };
+    namespace.read_category(read).await
+}
+
+async fn page_of_stream(
+    namespace: &dyn Namespace,
+    settings: &Settings,
+    stream: &str,
+    from: u64,
+    max: usize,
+) -> Result<Page> {
+    let mut from = From::Global(from);
+    loop {
+        let read = StreamRead {
+            stream,
+            from: Some(from),
+            direction: Direction::Forward,
+            max,
+            types: &settings.types,
+        };
+        let mut page = namespace.read_stream(read).await?;
+        match (page.next, page.events.last()) {
+            (None, _) => return Ok(page),
+            (Some(_), Some(last)) => {
+                page.next = Some(last.event().global + 1);
+                return Ok(page);
+            }
+            // None of the wanted types was among what was read.
+            (Some(position), None) => from = From::Position(position),
+        }
+    }
+}
+
+fn is_correlated(stored: &Stored, wanted: &str) -> bool {
+    let event = stored.event();
+    let name = event
+        .metadata
+        .and_then(|metadata| Json::new(metadata).get("correlationStreamName")?.string());
+    name.is_some_and(|name| category(&name) == wanted)
+}
