@@ -11,6 +11,7 @@ mod pages;
 mod reader;
 mod record;
 mod replay;
+mod scavenge;
 mod sequencer;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,8 @@ pub(crate) struct Inner {
     namespaces: RwLock<HashMap<String, Opened>>,
     /// Held while namespaces change.
     catalog: tokio::sync::Mutex<Catalog>,
+    /// Held by the one scavenging that is done at a time.
+    scavenging: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone)]
@@ -101,6 +104,7 @@ impl EmbeddedStore {
             durability: options.durability,
             namespaces: RwLock::new(namespaces.collect()),
             catalog: tokio::sync::Mutex::new(catalog),
+            scavenging: Arc::default(),
         });
         upkeep::start(&inner);
         Ok(EmbeddedStore { inner })
@@ -358,7 +362,7 @@ impl Store for EmbeddedStore {
     }
 
     fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
-        Box::pin(to_its_end(upkeep::scavenge(self.inner.clone())))
+        Box::pin(to_its_end(scavenge::scavenge(self.inner.clone())))
     }
 
     fn verify(&self) -> BoxFuture<'_, Result<Verified>> {

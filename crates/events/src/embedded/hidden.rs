@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use thalweg_log::{Micros, Offset};
 
 use super::append::as_expected;
-use super::index::{Io, List, Listed, Read};
+use super::index::{Io, List, Listed, Read, State};
 use super::namespace::EmbeddedNamespace;
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
@@ -190,12 +190,15 @@ impl EmbeddedNamespace {
     /// The rules that are stored. Blocks.
     pub(super) fn load_rules(&self) -> Read<()> {
         let (mut rules, mut cursor) = (Rules::default(), String::new());
+        let cleared_at = self.index.read().state.cleared_at;
         loop {
             let names = self.documents_stored(OWN, &cursor, STREAMS)?;
             let Some(last) = names.last() else { break };
             cursor.clone_from(last);
             for name in names {
                 let record = match self.document_at(&name, Io::MayBlock)? {
+                    // What was deleted before everything was removed is forgotten with it.
+                    Some(at) if name.starts_with(DELETED) && at.offset < cleared_at => None,
                     Some(at) => self.reading(Io::MayBlock).record(at.offset)?,
                     None => None,
                 };
@@ -218,7 +221,8 @@ impl EmbeddedNamespace {
             let (messages, all) = hidden.count(self, stream)?;
             let own = less.entry(names::category(stream).to_owned()).or_default();
             own.messages += messages;
-            own.streams += u64::from(all);
+            // Of a scavenged one nothing is counted any more.
+            own.streams += u64::from(all && messages > 0);
             Read::Ok(())
         };
         let mut named: Vec<&String> = rules.streams.keys().chain(rules.deleted.keys()).collect();
@@ -247,6 +251,20 @@ impl EmbeddedNamespace {
         Ok(less)
     }
 
+    /// What is stored and what of it is hidden, while neither goes.
+    fn counted(&self) -> Read<(State, BTreeMap<String, Less>)> {
+        loop {
+            let (state, moves) = {
+                let index = self.index.read();
+                (index.state, index.moves())
+            };
+            let less = self.less()?;
+            if self.index.read().moves() == moves {
+                return Ok((state, less));
+            }
+        }
+    }
+
     fn has_messages(&self, stream: &str) -> Read<bool> {
         Ok(self.version_stored(stream, Io::MayBlock)? >= 0)
     }
@@ -257,8 +275,7 @@ impl EmbeddedNamespace {
             return Ok((state.messages, state.streams, state.last_activity));
         }
         self.in_background(|namespace| {
-            let state = namespace.index.read().state;
-            let less = namespace.less()?;
+            let (state, less) = namespace.counted()?;
             let (messages, streams) = less.values().fold((0, 0), |(messages, streams), less| {
                 (messages + less.messages, streams + less.streams)
             });
@@ -300,8 +317,13 @@ impl EmbeddedNamespace {
 
     pub(super) async fn visible_categories(self: &Arc<Self>) -> Result<Vec<CategoryInfo>> {
         self.in_background(|namespace| {
-            let mut all = namespace.categories_stored()?;
-            let less = namespace.less()?;
+            let (mut all, less) = loop {
+                let moves = namespace.index.read().moves();
+                let counted = (namespace.categories_stored()?, namespace.less()?);
+                if namespace.index.read().moves() == moves {
+                    break counted;
+                }
+            };
             for category in &mut all {
                 if let Some(less) = less.get(&category.category) {
                     category.messages = category.messages.saturating_sub(less.messages);
@@ -377,6 +399,11 @@ impl EmbeddedNamespace {
         self.change_rules(|rules| rules.apply(name, content.as_deref()))?;
         self.tell(&self.index.write());
         Ok(())
+    }
+
+    /// Everything was removed.
+    pub(super) fn forget_deleted(&self) {
+        Arc::make_mut(&mut self.rules.write()).deleted.clear();
     }
 
     fn change_rules(&self, change: impl FnOnce(&mut Rules) -> Result<()>) -> Result<()> {

@@ -196,6 +196,7 @@ impl EmbeddedNamespace {
             (self.begin(sequencer, unit, Some(held)), offset)
         };
         submitted.await.map_err(|error| or_gone(error, &self.about().name))?;
+        self.forget_deleted();
         // Documents lie between the messages: with some of them the space is freed when it is scavenged.
         if has_documents {
             return Ok(());

@@ -22,12 +22,13 @@ use crate::json::Json;
 use crate::names;
 use crate::store::Direction;
 
-use keys::CategoryValue;
 use mem::Mem;
 use view::{Origin, Source};
 
 pub(crate) use keys::{DocumentAt, Space};
+pub(crate) use keys::CategoryValue;
 pub(crate) use mem::Event;
+pub(crate) use merge::{Gone, GoneOf};
 pub(crate) use rows::{List, NO_GROUP, Row};
 pub use shelf::Sizes;
 pub(crate) use shelf::{Frozen, Shelf, State};
@@ -173,6 +174,15 @@ impl Index {
     pub fn thaw(&mut self) {
         let flushed = self.shelf.tables().flushed;
         self.frozen.take_if(|frozen| frozen.flush <= flushed);
+    }
+
+    /// Messages that are in no table any more. `in_memory`: there are no tables.
+    pub fn leave_out(&mut self, gone: &GoneOf, in_memory: bool) {
+        if in_memory {
+            self.active.leave_out(gone);
+        }
+        self.state.leave_out(gone);
+        self.moves += 1;
     }
 
     /// What is not in memory, or does not change there any more.

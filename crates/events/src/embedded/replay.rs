@@ -8,7 +8,7 @@ use thalweg_log::format::record::records;
 use thalweg_log::{Log, LogError, Offset, PartitionId, ReadWant};
 
 use super::catalog::{self, Named};
-use super::index::{DocumentAt, Entry, Index, Space, Unread};
+use super::index::{DocumentAt, Entry, Index, Io, Space, Unread};
 use super::namespace::Place;
 use super::record::Lies;
 use super::{Opened, upkeep};
@@ -80,9 +80,17 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], progress: &mut Progres
     let id = namespace.partition;
     let bounds = log.bounds(id)?;
     let mut from = namespace.index.read().state.next_offset.max(bounds.first);
+    // What says that it is the first of its stream may have been scavenged.
+    let anew = place.shelf.state(namespace.number).is_none();
     while from < bounds.next {
-        from = frames(log, id, from, &mut |entry, bytes| {
-            namespace.index.write().add(entry, bytes);
+        from = frames(log, id, from, &mut |mut entry, bytes| {
+            if let Entry::Event(event) = &mut entry
+                && anew
+                && !event.is_first
+            {
+                event.is_first = namespace.version_stored(&event.stream, Io::MayBlock).is_ok_and(|version| version < 0);
+            }
+            namespace.index.write().add(&entry, bytes);
             progress.bytes += bytes;
         })?;
         progress.tell(&namespace.about().name, from, bounds.next);
@@ -101,7 +109,7 @@ pub(super) fn frames(
     log: &dyn Log,
     id: PartitionId,
     from: Offset,
-    show: &mut dyn FnMut(&Entry, u64),
+    show: &mut dyn FnMut(Entry, u64),
 ) -> Result<Offset> {
     let want = ReadWant {
         bytes: READ,
@@ -140,7 +148,7 @@ pub(super) fn frames(
                 },
                 Lies::Cleared => Entry::Cleared { offset },
             };
-            show(&entry, record.value.len() as u64);
+            show(entry, record.value.len() as u64);
         }
     }
     Ok(next.max(from + 1))

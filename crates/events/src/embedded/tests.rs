@@ -58,6 +58,11 @@ impl Told {
 #[derive(Default)]
 struct Model {
     all: BTreeMap<u64, Told>,
+    versions: BTreeMap<String, i64>,
+    last_global: u64,
+    /// Of each stream where messages begin to be shown, and how many of the newest are.
+    floors: BTreeMap<String, u64>,
+    counts: BTreeMap<String, u64>,
     documents: BTreeMap<String, (u64, Vec<u8>)>,
     /// The last one of each, also of those that were removed.
     revisions: BTreeMap<String, u64>,
@@ -71,11 +76,33 @@ impl Model {
     }
 
     fn version(&self, stream: &str) -> i64 {
-        self.of_stream(stream).last().map_or(-1, |last| last.position as i64)
+        self.versions.get(stream).copied().unwrap_or(-1)
     }
 
     fn next_global(&self) -> u64 {
-        self.all.keys().next_back().map_or(1, |last| last + 1)
+        self.last_global + 1
+    }
+
+    /// What is hidden never comes back here: rules are only made stricter.
+    fn settle(&mut self) {
+        for told in self.all.values() {
+            let version = self.versions.entry(told.stream.clone()).or_insert(-1);
+            *version = (*version).max(told.position as i64);
+            self.last_global = self.last_global.max(told.global);
+        }
+        let (versions, floors, counts) = (&self.versions, &self.floors, &self.counts);
+        self.all.retain(|_, told| {
+            let next = (versions[&told.stream] + 1) as u64;
+            let floor = floors.get(&told.stream).copied().unwrap_or(0);
+            let newest = counts.get(&told.stream).map_or(0, |count| next.saturating_sub(*count));
+            told.position >= floor.max(newest)
+        });
+    }
+
+    fn clear(&mut self) {
+        self.all.clear();
+        self.versions.clear();
+        self.last_global = 0;
     }
 }
 
@@ -214,6 +241,7 @@ async fn append(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut 
             };
             model.all.insert(told.global, told);
         }
+        model.settle();
     }
     if chance.one_in(4) && appends.iter().all(|append| append.events.iter().all(|event| event.id.is_some())) {
         let again = namespace.append(&appends).await.unwrap();
@@ -271,6 +299,37 @@ async fn import(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut 
     }
 }
 
+async fn hide(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Chance) {
+    let stream = a_stream(chance);
+    let version = model.version(&stream);
+    match chance.below(3) {
+        0 => {
+            namespace.delete_stream(&stream, Expected::Version(version), false).await.unwrap();
+            let floor = model.floors.entry(stream).or_default();
+            *floor = (*floor).max((version + 1) as u64);
+        }
+        n => {
+            let rule = namespace.retention(RetentionOf::Stream(&stream)).await.unwrap().unwrap_or_default();
+            let rule = match n {
+                1 => Retention {
+                    max_count: Some(rule.max_count.unwrap_or(8).saturating_sub(chance.below(3)).max(1)),
+                    ..rule
+                },
+                _ => Retention {
+                    truncate_before: rule.truncate_before.max(Some((version + 1) as u64 / 2)),
+                    ..rule
+                },
+            };
+            namespace.set_retention(RetentionOf::Stream(&stream), Some(rule)).await.unwrap();
+            let floor = model.floors.entry(stream.clone()).or_default();
+            *floor = (*floor).max(rule.truncate_before.unwrap_or(0));
+            if let Some(count) = rule.max_count {
+                model.counts.insert(stream, count);
+            }
+        }
+    }
+}
+
 async fn document(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Chance) {
     let name = format!("thing/{}", chance.below(20));
     let known = model.documents.get(&name).map_or(0, |(revision, _)| *revision);
@@ -324,7 +383,10 @@ fn same(found: &[Told], expected: &[&Told], what: &str) {
     }
 }
 
-async fn check(namespace: &Arc<dyn Namespace>, model: &Model, chance: &mut Chance) {
+async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>, model: &Model, chance: &mut Chance) {
+    if chance.one_in(4) {
+        assert_eq!(store.verify().await.unwrap().faults, []);
+    }
     let info = namespace.info().await.unwrap();
     let mut streams: Vec<&str> = model.all.values().map(|told| told.stream.as_str()).collect();
     streams.sort_unstable();
@@ -473,16 +535,28 @@ async fn life(seed: u64, steps: u64) {
     let disks = Disks::new();
     let mut model = Model::default();
     let mut store = disks.open().await;
+    // What becomes of the places of hidden messages depends on when they are scavenged: imports have a life of their own.
+    let hides = seed % 2 == 1;
     for step in 0..steps {
         let namespace = store.namespace(DEFAULT).await.unwrap();
         match chance.below(20) {
             0..10 => append(&namespace, &mut model, &mut chance).await,
+            10..12 if hides => hide(&namespace, &mut model, &mut chance).await,
+            12 if hides => drop(store.scavenge().await.unwrap()),
             10..13 => import(&namespace, &mut model, &mut chance).await,
             13..15 => document(&namespace, &mut model, &mut chance).await,
             15..18 => store.flush_indexes().await.unwrap(),
             18 if chance.one_in(6) => {
                 namespace.clear().await.unwrap();
-                model.all.clear();
+                // Rules stay, and hide again what comes below; here there are none that could.
+                if hides {
+                    for of in model.floors.keys().chain(model.counts.keys()) {
+                        namespace.set_retention(RetentionOf::Stream(of), None).await.unwrap();
+                    }
+                    model.floors.clear();
+                    model.counts.clear();
+                }
+                model.clear();
             }
             18 => {
                 let inner = store.inner.clone();
@@ -497,9 +571,10 @@ async fn life(seed: u64, steps: u64) {
                 store = disks.open().await;
             }
         }
+        model.settle();
         if step % 7 == 0 {
             let namespace = store.namespace(DEFAULT).await.unwrap();
-            check(&namespace, &model, &mut chance).await;
+            check(&store, &namespace, &model, &mut chance).await;
         }
     }
 }

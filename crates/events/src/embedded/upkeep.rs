@@ -3,16 +3,18 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use thalweg_log::ReadWant;
+use thalweg_log::{Offset, ReadWant};
 
-use super::Inner;
-use super::index::{Frozen, Space};
+use super::index::{Entry, Event, Frozen, Io, List, Listed, Space, Unread};
 use super::namespace::{EmbeddedNamespace, Place};
+use super::{Inner, replay, scavenge};
 use crate::error::{EventsError, Result};
-use crate::store::{Scavenged, Verified};
+use crate::names;
+use crate::store::{Direction, Fault, Verified};
 
 /// After a failure, and to look whether the store is still there.
 const AGAIN: Duration = Duration::from_secs(1);
+const SCAVENGED: Duration = Duration::from_secs(600);
 /// How long a sync that was asked for is waited for at a time.
 const SYNC: Duration = Duration::from_millis(5);
 
@@ -20,6 +22,7 @@ const SYNC: Duration = Duration::from_millis(5);
 pub(super) fn start(inner: &Arc<Inner>) {
     tokio::spawn(flushes(Arc::downgrade(inner)));
     tokio::spawn(merges(Arc::downgrade(inner)));
+    tokio::spawn(scavenges(Arc::downgrade(inner)));
 }
 
 async fn flushes(weak: Weak<Inner>) {
@@ -57,13 +60,46 @@ async fn merges(weak: Weak<Inner>) {
     }
 }
 
+/// What is hidden is looked for now and then, if there is a rule that hides something.
+async fn scavenges(weak: Weak<Inner>) {
+    loop {
+        for _ in 0..SCAVENGED.as_secs() {
+            tokio::time::sleep(AGAIN).await;
+            if weak.strong_count() == 0 {
+                return;
+            }
+        }
+        let Some(inner) = weak.upgrade() else { return };
+        if inner.all().iter().all(|namespace| !namespace.has_leftovers()) {
+            continue;
+        }
+        match scavenge::scavenge(inner).await {
+            Ok(scavenged) => tracing::info!(
+                messages = scavenged.messages,
+                bytes = scavenged.bytes,
+                "the space of hidden messages is free"
+            ),
+            Err(error) => tracing::warn!(%error, "the space of hidden messages is not freed; it is tried again"),
+        }
+    }
+}
+
+impl EmbeddedNamespace {
+    /// Whether something may be stored that nobody sees.
+    fn has_leftovers(&self) -> bool {
+        let cleared_at = self.index.read().state.cleared_at;
+        let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
+        !self.rules().is_empty() || first < cleared_at
+    }
+}
+
 impl Inner {
     pub(super) fn all(&self) -> Vec<Arc<EmbeddedNamespace>> {
         self.namespaces.read().values().map(|opened| opened.namespace.clone()).collect()
     }
 
     /// Whether a space is still somebody's.
-    fn lives(&self, space: Space) -> bool {
+    pub(super) fn lives(&self, space: Space) -> bool {
         let namespaces = self.namespaces.read();
         let own = namespaces.values().find(|opened| opened.namespace.number == space.namespace);
         own.is_some_and(|own| space.cleared == 0 || own.namespace.index.read().space() == space)
@@ -116,10 +152,101 @@ fn until_synced(place: &Place, namespace: &EmbeddedNamespace, frozen: &Frozen) {
     }
 }
 
-pub(super) async fn scavenge(_inner: Arc<Inner>) -> Result<Scavenged> {
-    Ok(Scavenged::default())
+/// Reads every message, and looks whether each is where the indexes say; and every part of them.
+pub(super) async fn verify(inner: Arc<Inner>) -> Result<Verified> {
+    let all = inner.all();
+    let looked = tokio::task::spawn_blocking(move || {
+        let mut verified = Verified::default();
+        if let Err(error) = inner.place.shelf.verify() {
+            verified.faults.push(Fault {
+                namespace: String::new(),
+                offset: 0,
+                what: error.to_string(),
+            });
+        }
+        for namespace in all {
+            namespace.look_at_all(&mut verified);
+        }
+        verified
+    });
+    looked.await.map_err(|_| EventsError::Unavailable("it was given up".to_owned()))
 }
 
-pub(super) async fn verify(_inner: Arc<Inner>) -> Result<Verified> {
-    Ok(Verified::default())
+impl EmbeddedNamespace {
+    /// The first fault ends it, since what follows is mostly the same one.
+    fn look_at_all(&self, verified: &mut Verified) {
+        let state = self.index.read().state;
+        let fault = |offset, what: String| Fault {
+            namespace: self.about().name.clone(),
+            offset,
+            what,
+        };
+        let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
+        let (mut at, mut messages, mut wrong) = (first.max(state.cleared_at), 0, None);
+        while at < state.next_offset && wrong.is_none() {
+            let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |entry, bytes| {
+                let Entry::Event(event) = &entry else { return };
+                if event.offset >= state.next_offset || wrong.is_some() {
+                    return;
+                }
+                match self.misplaced(event) {
+                    Ok(()) => {
+                        messages += 1;
+                        verified.bytes += bytes;
+                    }
+                    // In no list any more, and not yet out of the log.
+                    Err(_) if self.is_scavenged(event.offset) => {}
+                    Err(what) => wrong = Some((event.offset, what)),
+                }
+            });
+            match read {
+                Ok(next) => at = next,
+                Err(error) => wrong = Some((at, error.to_string())),
+            }
+        }
+        verified.messages += messages;
+        if wrong.is_none() && messages != state.messages {
+            let counted = state.messages;
+            wrong = Some((at, format!("{messages} messages are stored, and {counted} are counted")));
+        }
+        verified.faults.extend(wrong.map(|(offset, what)| fault(offset, what)));
+    }
+
+    fn is_scavenged(&self, offset: Offset) -> bool {
+        let stored = self.reading(Io::MayBlock).message(offset);
+        let stored = stored.ok().flatten();
+        stored.is_some_and(|stored| self.may_go(&mut self.hidden(), &stored.event()).unwrap_or(false))
+    }
+
+    /// Whether every list has a message where it is.
+    fn misplaced(&self, event: &Event) -> std::result::Result<(), String> {
+        let stream = Listed::Of(List::Stream, event.stream.to_string());
+        let category = Listed::Of(List::Category, names::category(&event.stream).to_owned());
+        for (list, ordinal, what) in [
+            (stream, event.position, "its stream"),
+            (category, event.global, "its category"),
+            (Listed::All, event.global, "the namespace"),
+        ] {
+            let mut found = None;
+            let walked = self.walk(&list, Some(ordinal), Direction::Forward, Io::MayBlock, &mut |row| {
+                found = Some((row.ordinal, row.offset));
+                Ok(false)
+            });
+            let at = (ordinal, event.offset);
+            match walked {
+                Ok(()) if found == Some(at) => {}
+                // It is being written to a table.
+                Err(Unread::Moved) => {}
+                Ok(()) => {
+                    return Err(format!(
+                        "position {} of stream {}: the index of {what} has {found:?} in the place of {at:?}",
+                        event.position, event.stream
+                    ));
+                }
+                Err(Unread::Failed(error)) => return Err(error.to_string()),
+                Err(Unread::OnDisk) => return Err("the index was not read".to_owned()),
+            }
+        }
+        Ok(())
+    }
 }

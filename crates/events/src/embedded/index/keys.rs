@@ -91,6 +91,11 @@ pub(super) fn number(key: &[u8]) -> u64 {
     key.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
+/// The name at the end of such a key.
+pub(super) fn name(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key.get(HEAD..)?).ok()
+}
+
 pub(super) fn rows_of(list: List) -> Family {
     match list {
         List::Stream => Family::StreamRows,

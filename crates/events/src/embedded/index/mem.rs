@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use thalweg_log::{Micros, Offset};
 
 use super::keys::{self, CategoryValue, DocumentAt, Family, Segment, Space, StreamValue};
+use super::merge::GoneOf;
 use super::rows::{self, CHUNK, List, NO_GROUP, Row};
 use super::table::TableWriter;
 use crate::names;
@@ -172,6 +173,28 @@ impl Mem {
             bytes: self.bytes,
             ..Mem::new(space)
         };
+    }
+
+    /// Messages that are in no list any more. What is empty then stays, with its version.
+    pub fn leave_out(&mut self, gone: &GoneOf) {
+        for (name, less) in &gone.streams {
+            if let Some(stream) = self.streams.get_mut(name.as_str()) {
+                stream.rows.rows.retain(|row| !gone.has(row.offset));
+                stream.value.messages -= less;
+            }
+        }
+        for (name, less) in &gone.categories {
+            if let Some(category) = self.categories.get_mut(name.as_str()) {
+                category.rows.rows.retain(|row| !gone.has(row.offset));
+                category.value.messages -= less.messages;
+                category.value.streams -= less.streams;
+            }
+        }
+        self.segments = self.segments.iter().flat_map(|segment| gone.without(*segment)).collect();
+        self.ids.retain(|_, offsets| {
+            offsets.retain(|offset| !gone.has(*offset));
+            !offsets.is_empty()
+        });
     }
 
     pub fn sort(&mut self) {

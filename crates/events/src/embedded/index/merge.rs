@@ -4,12 +4,21 @@
 use std::io;
 use std::sync::Arc;
 
-use super::keys::{self, CategoryValue, Family, HASHED, Space, StreamValue};
+use hashbrown::HashMap;
+use thalweg_log::Offset;
+
+use super::keys::{self, CategoryValue, Family, HASHED, Segment, Space, StreamValue};
 use super::rows::{self, CHUNK, List, Row};
 use super::table::{Cursor, Table, TableWriter, Unread};
 
-/// Of tables, the newest first. `lives`: whether a space is still somebody's.
-pub(super) fn merge(tables: &[Arc<Table>], lives: &dyn Fn(Space) -> bool, writer: &mut TableWriter) -> io::Result<()> {
+/// Of tables, the newest first. `lives`: whether a space is still somebody's. `gone`: of all tables there are, so that counts
+/// are what they are then.
+pub(super) fn merge(
+    tables: &[Arc<Table>],
+    lives: &dyn Fn(Space) -> bool,
+    gone: Option<&Gone>,
+    writer: &mut TableWriter,
+) -> io::Result<()> {
     let mut cursors = Vec::with_capacity(tables.len());
     for table in tables {
         cursors.push(table.walk().map_err(broken)?);
@@ -22,16 +31,42 @@ pub(super) fn merge(tables: &[Arc<Table>], lives: &dyn Fn(Space) -> bool, writer
         if !lives(space) {
             continue;
         }
+        let gone = gone.and_then(|gone| gone.of(space));
         match family {
-            Family::StreamRows => list.add(List::Stream, &key, &values, writer)?,
-            Family::CategoryRows => list.add(List::Category, &key, &values, writer)?,
+            Family::StreamRows => list.add(List::Stream, &key, &values, gone, writer)?,
+            Family::CategoryRows => list.add(List::Category, &key, &values, gone, writer)?,
+            _ => list.end(writer)?,
+        }
+        match (family, gone) {
+            (Family::StreamRows | Family::CategoryRows, _) => {}
+            (Family::Segment, Some(gone)) => {
+                for value in values {
+                    let segment = Segment::decode(&key, &value).ok_or_else(|| damaged("a segment"))?;
+                    for part in gone.without(segment) {
+                        let mut value = Vec::new();
+                        part.encode(&mut value);
+                        writer.add(&keys::numbered(space, Family::Segment, part.global), &value, None)?;
+                    }
+                }
+            }
+            (Family::Id, Some(gone)) if gone.has(keys::number(&key)) => {}
             _ => {
-                list.end(writer)?;
-                writer.add(&key, &joined(family, values)?, keys::filter_hash(&key))?;
+                let value = joined(&key, family, values, gone)?;
+                writer.add(&key, &value, keys::filter_hash(&key))?;
             }
         }
     }
     list.end(writer)
+}
+
+/// Whether every entry of a table can be read.
+pub(super) fn verify(table: &Arc<Table>) -> io::Result<()> {
+    let mut cursor = table.walk().map_err(broken)?;
+    while let Some((key, _)) = cursor.entry() {
+        keys::parse(key).ok_or_else(|| damaged("a key"))?;
+        cursor.next().map_err(broken)?;
+    }
+    Ok(())
 }
 
 fn broken(unread: Unread) -> io::Error {
@@ -59,30 +94,83 @@ fn take(cursors: &mut [Cursor], key: &[u8]) -> io::Result<Vec<Vec<u8>>> {
 }
 
 /// Values of the same key, the newest first.
-fn joined(family: Family, mut values: Vec<Vec<u8>>) -> io::Result<Vec<u8>> {
-    if values.len() > 1 && matches!(family, Family::Stream | Family::Category) {
-        let mut out = Vec::new();
-        match family {
-            Family::Stream => {
-                let mut sum = StreamValue::default();
-                for value in &values {
-                    sum.over(StreamValue::decode(value).ok_or_else(|| damaged("a stream"))?);
-                }
-                sum.encode(&mut out);
+fn joined(key: &[u8], family: Family, mut values: Vec<Vec<u8>>, gone: Option<&GoneOf>) -> io::Result<Vec<u8>> {
+    let less = gone.zip(keys::name(key));
+    let mut out = Vec::new();
+    match family {
+        Family::Stream => {
+            let mut sum = StreamValue::default();
+            for value in &values {
+                sum.over(StreamValue::decode(value).ok_or_else(|| damaged("a stream"))?);
             }
-            _ => {
-                let mut sum = CategoryValue::default();
-                for value in &values {
-                    sum.add(CategoryValue::decode(value).ok_or_else(|| damaged("a category"))?);
-                }
-                sum.encode(&mut out);
-            }
+            sum.messages -= less.map_or(0, |(gone, name)| gone.streams.get(name).copied().unwrap_or(0));
+            sum.encode(&mut out);
         }
-        return Ok(out);
+        Family::Category => {
+            let mut sum = CategoryValue::default();
+            for value in &values {
+                sum.add(CategoryValue::decode(value).ok_or_else(|| damaged("a category"))?);
+            }
+            if let Some((gone, name)) = less {
+                let less = gone.categories.get(name).copied().unwrap_or_default();
+                sum.messages -= less.messages;
+                sum.streams -= less.streams;
+            }
+            sum.encode(&mut out);
+        }
+        // Of a document the newest place stands; of the others there is one.
+        _ => {
+            values.truncate(1);
+            out = values.pop().unwrap_or_default();
+        }
     }
-    // Of a document the newest place stands; of the others there is one.
-    values.truncate(1);
-    Ok(values.pop().unwrap_or_default())
+    Ok(out)
+}
+
+/// Messages that are in no list any more.
+#[derive(Debug, Default)]
+pub(crate) struct Gone(pub HashMap<u32, GoneOf>);
+
+/// Of one namespace.
+#[derive(Debug, Default)]
+pub(crate) struct GoneOf {
+    /// Rising.
+    pub offsets: Vec<Offset>,
+    /// How many of each stream.
+    pub streams: HashMap<String, i64>,
+    /// And of each category, with streams of which nothing is left.
+    pub categories: HashMap<String, CategoryValue>,
+}
+
+impl Gone {
+    fn of(&self, space: Space) -> Option<&GoneOf> {
+        self.0.get(&space.namespace).filter(|_| space.cleared > 0)
+    }
+}
+
+impl GoneOf {
+    pub fn has(&self, offset: Offset) -> bool {
+        self.offsets.binary_search(&offset).is_ok()
+    }
+
+    /// The parts of a segment that are left.
+    pub fn without(&self, segment: Segment) -> Vec<Segment> {
+        let (mut parts, mut from) = (Vec::new(), segment.offset);
+        let end = segment.offset + segment.len;
+        let first = self.offsets.partition_point(|offset| *offset < segment.offset);
+        let inside = self.offsets.iter().skip(first).copied().take_while(|offset| *offset < end);
+        for stop in inside.chain([end]) {
+            if stop > from {
+                parts.push(Segment {
+                    global: segment.global + (from - segment.offset),
+                    offset: from,
+                    len: stop - from,
+                });
+            }
+            from = stop + 1;
+        }
+        parts
+    }
 }
 
 /// The list that is being put together.
@@ -98,7 +186,14 @@ struct Joined {
 }
 
 impl Joined {
-    fn add(&mut self, list: List, key: &[u8], values: &[Vec<u8>], writer: &mut TableWriter) -> io::Result<()> {
+    fn add(
+        &mut self,
+        list: List,
+        key: &[u8],
+        values: &[Vec<u8>],
+        gone: Option<&GoneOf>,
+        writer: &mut TableWriter,
+    ) -> io::Result<()> {
         let prefix = key.get(..HASHED).unwrap_or_default();
         if self.prefix != prefix {
             self.end(writer)?;
@@ -110,6 +205,9 @@ impl Joined {
         self.write(settled - settled % CHUNK, writer)?;
         for value in values {
             rows::decode(list, value, &mut self.chunk).ok_or_else(|| damaged("a list"))?;
+            if let Some(gone) = gone {
+                self.chunk.retain(|row| !gone.has(row.offset));
+            }
             let follows = self.rows.last().zip(self.chunk.first()).is_none_or(|(last, first)| last.ordinal <= first.ordinal);
             self.rows.append(&mut self.chunk);
             if !follows {

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::keys::Space;
 use super::mem::Mem;
-use super::merge;
+use super::merge::{self, Gone, GoneOf};
 use super::table::{Blocks, Table, TableWriter, blocks};
 
 /// So many tables of one level become one of the next.
@@ -42,6 +42,14 @@ pub(crate) struct State {
     pub cleared: u32,
     /// Offset of the newest clearing: no message before it lives.
     pub cleared_at: Offset,
+}
+
+impl State {
+    pub fn leave_out(&mut self, gone: &GoneOf) {
+        self.messages -= (gone.offsets.len() as u64).min(self.messages);
+        let streams: i64 = gone.categories.values().map(|less| less.streams).sum();
+        self.streams -= streams.unsigned_abs().min(self.streams);
+    }
 }
 
 /// What is in memory and being written.
@@ -238,7 +246,7 @@ impl Shelf {
         };
         let number = self.writing.lock().number();
         let mut writer = TableWriter::new(disk.as_ref(), number)?;
-        merge::merge(&old, lives, &mut writer)?;
+        merge::merge(&old, lives, None, &mut writer)?;
         let table = Arc::new(writer.finish(&self.cache)?);
         // Newer ones may have come to stand before them.
         let mut writing = self.writing.lock();
@@ -249,6 +257,46 @@ impl Shelf {
         tables.levels.splice(range, [level + 1]);
         self.publish(disk.as_ref(), &mut writing, tables, &old)?;
         Ok(true)
+    }
+
+    /// Leaves messages out of all tables, which become one. `then` is called with the states of namespaces in the moment in
+    /// which that is so.
+    pub fn leave_out(
+        &self,
+        gone: &Gone,
+        lives: &dyn Fn(Space) -> bool,
+        then: impl FnOnce(&dyn Fn() -> io::Result<()>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(disk) = &self.disk else { return then(&|| Ok(())) };
+        let _alone = self.merging.lock();
+        let old = self.tables();
+        let number = self.writing.lock().number();
+        let mut writer = TableWriter::new(disk.as_ref(), number)?;
+        merge::merge(&old.list, lives, Some(gone), &mut writer)?;
+        let table = Arc::new(writer.finish(&self.cache)?);
+        let writing = Mutex::new(self.writing.lock());
+        then(&|| {
+            let mut writing = writing.lock();
+            for (namespace, gone) in &gone.0 {
+                if let Some(state) = writing.states.get_mut(namespace) {
+                    state.leave_out(gone);
+                }
+            }
+            // Newer ones may have come to stand before them.
+            let mut tables = Tables::clone(&self.tables());
+            let newer = tables.list.len() - old.list.len();
+            let level = old.levels.iter().copied().max().unwrap_or(0);
+            tables.list.truncate(newer);
+            tables.levels.truncate(newer);
+            tables.list.push(table.clone());
+            tables.levels.push(level);
+            self.publish(disk.as_ref(), &mut writing, tables, &old.list)
+        })
+    }
+
+    /// Reads every block of every table.
+    pub fn verify(&self) -> io::Result<()> {
+        self.tables().list.iter().try_for_each(merge::verify)
     }
 
     /// From now on these are the tables, also after a crash.

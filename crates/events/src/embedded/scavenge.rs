@@ -1,0 +1,161 @@
+//! Frees the space of what no reader sees any more: messages that are hidden or were cleared, and documents that were changed
+//! since. First the indexes forget them, then the log is rewritten without them: a crash in between leaves messages that are
+//! in no list, which the next time are left out as well. The last message of a stream stays, for its version.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{LogError, Offset};
+
+use super::hidden::Hidden;
+use super::index::{Gone, GoneOf, Io, List, Listed, Read, Unread};
+use super::namespace::EmbeddedNamespace;
+use super::record::Lies;
+use super::{Inner, upkeep};
+use crate::error::{EventsError, Result};
+use crate::event::EventRef;
+use crate::names;
+use crate::store::{Direction, Scavenged};
+
+pub(super) async fn scavenge(inner: Arc<Inner>) -> Result<Scavenged> {
+    let _alone = inner.scavenging.clone().lock_owned().await;
+    let done = tokio::task::spawn_blocking(move || all(&inner)).await;
+    done.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))
+}
+
+/// Blocks.
+fn all(inner: &Inner) -> Result<Scavenged> {
+    // What is looked at below is in tables, if there are any.
+    upkeep::flush_all(inner)?;
+    let mut scavenged = Scavenged::default();
+    let mut gone = Gone::default();
+    let mut looked = Vec::new();
+    for namespace in inner.all() {
+        let state = namespace.index.read().state;
+        let bounds = match namespace.place.log.bounds(namespace.partition) {
+            Ok(bounds) => bounds,
+            // It was deleted meanwhile.
+            Err(_) => continue,
+        };
+        let (from, to) = (bounds.first, state.next_offset);
+        let found = namespace.hidden_messages(from.max(state.cleared_at), to)?;
+        scavenged.messages += found.offsets.len() as u64;
+        if !found.offsets.is_empty() {
+            gone.0.insert(namespace.number, found);
+        }
+        looked.push((namespace, to, state.cleared_at));
+    }
+    if !gone.0.is_empty() {
+        let left_out = inner.place.shelf.leave_out(&gone, &|space| inner.lives(space), |publish| {
+            let mut indexes: Vec<_> = looked
+                .iter()
+                .filter_map(|(namespace, ..)| Some((namespace.index.write(), gone.0.get(&namespace.number)?)))
+                .collect();
+            publish()?;
+            for (index, gone) in &mut indexes {
+                index.leave_out(gone, inner.place.in_memory);
+            }
+            Ok(())
+        });
+        left_out.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
+    }
+    for (namespace, to, cleared_at) in looked {
+        scavenged.bytes += namespace.rewrite(to, cleared_at)?;
+    }
+    Ok(scavenged)
+}
+
+fn failed(unread: Unread) -> EventsError {
+    match unread {
+        Unread::Failed(error) => error,
+        Unread::OnDisk | Unread::Moved => EventsError::Unavailable("the index could not be read".to_owned()),
+    }
+}
+
+impl EmbeddedNamespace {
+    /// Whether a message may go: it is hidden, and nobody needs its position to know the stream's version.
+    pub(super) fn may_go(&self, hidden: &mut Hidden, event: &EventRef<'_>) -> Read<bool> {
+        if !hidden.hides(self, event, Io::MayBlock)? {
+            return Ok(false);
+        }
+        if self.rules().is_tombstoned(event.stream) {
+            return Ok(true);
+        }
+        let version = self.version_stored(event.stream, Io::MayBlock)?;
+        Ok((event.position as i64) < version)
+    }
+
+    /// Those that may go and are in the lists.
+    fn hidden_messages(&self, from: Offset, to: Offset) -> Result<GoneOf> {
+        let mut gone = GoneOf::default();
+        if self.rules().is_empty() {
+            return Ok(gone);
+        }
+        let (mut hidden, mut wrong) = (self.hidden(), None);
+        self.place.log.scan(self.partition, from, to, &mut |offset, record| {
+            let Some(Lies::Event(event)) = Lies::decode(record.value, record.time) else {
+                return true;
+            };
+            match self.may_go(&mut hidden, &event).and_then(|goes| Ok(goes && self.is_listed(&event, offset)?)) {
+                Ok(true) => self.note(&mut gone, &event, offset),
+                Ok(false) => {}
+                Err(unread) => wrong = Some(failed(unread)),
+            }
+            wrong.is_none()
+        })?;
+        match wrong {
+            Some(error) => Err(error),
+            None => Ok(gone),
+        }
+    }
+
+    fn note(&self, gone: &mut GoneOf, event: &EventRef<'_>, offset: Offset) {
+        gone.offsets.push(offset);
+        *gone.streams.entry(event.stream.to_owned()).or_default() += 1;
+        let category = gone.categories.entry(names::category(event.stream).to_owned()).or_default();
+        category.messages += 1;
+        // With its last message a stream goes that nothing is stored in any more.
+        let version = self.version_stored(event.stream, Io::MayBlock).unwrap_or(-1);
+        category.streams += i64::from(event.position as i64 == version);
+    }
+
+    fn is_listed(&self, event: &EventRef<'_>, offset: Offset) -> Read<bool> {
+        let mut found = false;
+        let list = Listed::Of(List::Stream, event.stream.to_owned());
+        self.walk(&list, Some(event.position), Direction::Forward, Io::MayBlock, &mut |row| {
+            found = (row.ordinal, row.offset) == (event.position, offset);
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+
+    /// Has the log keep what is needed of what stands before `to`. Returns the bytes that are freed.
+    fn rewrite(&self, to: Offset, cleared_at: Offset) -> Result<u64> {
+        let log = &self.place.log;
+        let before = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);
+        let work = Mutex::new(self.hidden());
+        let keep = |offset: Offset, record: &RecordRef<'_>| {
+            if offset >= to {
+                return true;
+            }
+            match Lies::decode(record.value, record.time) {
+                Some(Lies::Event(_)) if offset < cleared_at => false,
+                Some(Lies::Event(event)) => !self.may_go(&mut work.lock(), &event).unwrap_or(false),
+                Some(Lies::Document(document)) => {
+                    let newest = self.document_at(document.name, Io::MayBlock);
+                    newest.map_or(true, |newest| newest.is_none_or(|newest| newest.offset <= offset))
+                }
+                Some(Lies::Cleared) => offset >= cleared_at,
+                // Whatever it is, it is not ours to remove.
+                None => true,
+            }
+        };
+        match log.rewrite(self.partition, &keep) {
+            Ok(_) | Err(LogError::NoPartition(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let after = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);
+        Ok(before.saturating_sub(after))
+    }
+}
