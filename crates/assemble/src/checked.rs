@@ -162,10 +162,7 @@ fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<Str
 
 /// Sections that the file format knows and this version does not run: better an error than silence.
 fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
-    let sections = [
-        ("mqtt", &config.mqtt),
-        ("ingest", &config.ingest),
-    ];
+    let sections = [("mqtt", &config.mqtt), ("ingest", &config.ingest)];
     for (name, node) in sections {
         if let Some(node) = node {
             diagnostics.error(

@@ -11,8 +11,8 @@ mod meters;
 mod problem;
 mod rpc;
 mod subscribe;
-mod within;
 mod subscribe_persistent;
+mod within;
 mod write;
 
 use std::sync::{Arc, OnceLock};

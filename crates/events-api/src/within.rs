@@ -12,7 +12,10 @@ use crate::{Server, import, json, rpc, subscribe};
 
 const PATHS: [(&str, &str); 4] = [
     ("/rpc", "Calls of the event store: POST [\"method\", …]."),
-    ("/subscribe", "Messages of the event store as they come, as server-sent events."),
+    (
+        "/subscribe",
+        "Messages of the event store as they come, as server-sent events.",
+    ),
     ("/import", "Messages with their places into the event store, as NDJSON."),
     ("/health", "Answers {\"status\":\"ok\"} while the process lives."),
 ];

@@ -98,7 +98,9 @@ impl EmbeddedStore {
             let replayed = tokio::task::spawn_blocking(move || replay::all(&place, known)).await;
             replayed.unwrap_or_else(|_| Err(EventsError::Unavailable("the indexes were not built".to_owned())))?
         };
-        let namespaces = opened.into_iter().map(|opened| (opened.namespace.about().name.clone(), opened));
+        let namespaces = opened
+            .into_iter()
+            .map(|opened| (opened.namespace.about().name.clone(), opened));
         let inner = Arc::new(Inner {
             place,
             durability: options.durability,
@@ -152,6 +154,7 @@ impl Inner {
             description: new.description,
             metadata: new.metadata,
             created_at: now,
+            durability: self.durability.name().to_owned(),
             tokens: vec![Admitted::new(first, now)],
         };
         if let Err(error) = catalog.store(&Change::Created(named.clone()), now).await {
@@ -188,9 +191,9 @@ impl Inner {
         let opened = self.opened(&namespace)?;
         let number = opened.namespace.number;
         let same = opened.tokens.iter().find(|live| live.admitted.matches(&token.digest));
-        if let Some(same) = same.filter(|live| {
-            live.admitted.scopes == token.scopes && live.admitted.expires_at == token.expires_at
-        }) {
+        if let Some(same) =
+            same.filter(|live| live.admitted.scopes == token.scopes && live.admitted.expires_at == token.expires_at)
+        {
             return Ok(same.admitted.info());
         }
         let admitted = Admitted::new(token, self.now());
@@ -358,7 +361,9 @@ impl Store for EmbeddedStore {
     }
 
     fn revoke_token<'a>(&'a self, namespace: &'a str, id: &'a str) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(to_its_end(self.inner.clone().revoke_token(namespace.to_owned(), id.to_owned())))
+        Box::pin(to_its_end(
+            self.inner.clone().revoke_token(namespace.to_owned(), id.to_owned()),
+        ))
     }
 
     fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {

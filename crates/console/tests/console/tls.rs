@@ -165,7 +165,15 @@ async fn serve(tls: &Arc<Tls>) -> Running {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let router = Router::new().route("/ping", get(|| async { "pong" }));
     let (limits, metrics) = (Limits::default(), Metrics::default());
-    let mut all = Console::serve(Some(tls.clone()), vec![listener], &router, limits, &Manners::default(), &metrics).unwrap();
+    let mut all = Console::serve(
+        Some(tls.clone()),
+        vec![listener],
+        &router,
+        limits,
+        &Manners::default(),
+        &metrics,
+    )
+    .unwrap();
     all.remove(0)
 }
 

@@ -77,8 +77,8 @@ impl Double {
         let settings = EventsOptions {
             durability: Durability::Os,
             in_memory: true,
-        indexes: None,
-        index_memory: 64 << 20,
+            indexes: None,
+            index_memory: 64 << 20,
         };
         let inner = EmbeddedStore::open(Arc::new(in_memory()), settings).await.unwrap();
         let double = Arc::new(Double {

@@ -63,11 +63,18 @@ impl EmbeddedNamespace {
                 Looked::Known(offsets) => {
                     let found = self.messages_at(offsets.clone()).await?;
                     let wanted: HashSet<MessageId> = given_ids(appends).cloned().collect();
-                    asked.others.extend(offsets.into_iter().zip(&found).filter_map(|(offset, found)| {
-                        let is_wanted = found.as_ref().is_some_and(|found| wanted.contains(&found.event().id.into()));
-                        (!is_wanted).then_some(offset)
-                    }));
-                    let found = found.into_iter().flatten().map(|found| (MessageId::from(found.event().id), found));
+                    asked
+                        .others
+                        .extend(offsets.into_iter().zip(&found).filter_map(|(offset, found)| {
+                            let is_wanted = found
+                                .as_ref()
+                                .is_some_and(|found| wanted.contains(&found.event().id.into()));
+                            (!is_wanted).then_some(offset)
+                        }));
+                    let found = found
+                        .into_iter()
+                        .flatten()
+                        .map(|found| (MessageId::from(found.event().id), found));
                     let found = found.filter(|(id, _)| wanted.contains(id)).collect();
                     if let Some(places) = known(appends, &found)? {
                         return Ok(places);
@@ -203,7 +210,11 @@ impl EmbeddedNamespace {
     }
 
     pub(super) fn now(&self) -> Io {
-        if self.place.in_memory { Io::MayBlock } else { Io::MemoryOnly }
+        if self.place.in_memory {
+            Io::MayBlock
+        } else {
+            Io::MemoryOnly
+        }
     }
 
     /// Looks up on disk what an append depends on.
@@ -238,7 +249,9 @@ impl EmbeddedNamespace {
         self.ask(move |namespace, io| {
             let (mut reading, mut hidden) = (namespace.reading(io), namespace.hidden());
             let shown = |offset: &Offset| {
-                let Some(found) = reading.message(*offset)? else { return Ok(None) };
+                let Some(found) = reading.message(*offset)? else {
+                    return Ok(None);
+                };
                 let hides = hidden.hides(namespace, &found.event(), io)?;
                 Ok((!hides).then_some(found))
             };
@@ -351,7 +364,10 @@ impl EmbeddedNamespace {
             true => Kind::State,
             false => Kind::Data,
         };
-        Ok((Unit::default().and_of(kind, self.partition, records.expecting(offset)), pending))
+        Ok((
+            Unit::default().and_of(kind, self.partition, records.expecting(offset)),
+            pending,
+        ))
     }
 }
 
@@ -413,15 +429,21 @@ impl<'a> Numbering<'a> {
             self.value.clear();
             event.encode(&mut self.value);
             self.records.push(&RecordRef::of(self.now, &self.value))?;
-            self.pending.entries.push(Entry::of(&event, stream.clone(), self.offset));
+            self.pending
+                .entries
+                .push(Entry::of(&event, stream.clone(), self.offset));
             self.offset += 1;
             self.global += 1;
             if self.records.bytes() >= PART_BYTES {
                 self.end_part();
             }
         }
-        self.pending.ids.extend(append.events.iter().filter_map(|event| event.id.clone()));
-        self.pending.streams.push((stream, version + append.events.len() as i64));
+        self.pending
+            .ids
+            .extend(append.events.iter().filter_map(|event| event.id.clone()));
+        self.pending
+            .streams
+            .push((stream, version + append.events.len() as i64));
         Ok(())
     }
 

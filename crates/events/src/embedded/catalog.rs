@@ -38,6 +38,8 @@ pub(crate) struct Named {
     pub description: String,
     pub metadata: Option<String>,
     pub created_at: Micros,
+    /// Of its partition, which keeps it.
+    pub durability: String,
     pub tokens: Vec<Admitted>,
 }
 
@@ -140,6 +142,15 @@ impl Catalog {
             catalog.rewrite(&known, from).await?;
         }
         let known: Vec<Named> = known.into_values().collect();
+        for named in known.iter().filter(|named| named.durability != durability.name()) {
+            let (namespace, keeps, asked) = (&named.name, &named.durability, durability.name());
+            tracing::warn!(
+                namespace,
+                keeps,
+                asked,
+                "a namespace keeps the durability that it was made with"
+            );
+        }
         catalog.remove_orphans(&known).await?;
         Ok((catalog, known))
     }
@@ -192,7 +203,9 @@ impl Catalog {
             let id = partition(named.number);
             if !partitions.contains(&id) {
                 let name = &named.name;
-                return Err(EventsError::Damaged(format!("the log has no partition {id}, that of namespace '{name}'")));
+                return Err(EventsError::Damaged(format!(
+                    "the log has no partition {id}, that of namespace '{name}'"
+                )));
             }
         }
         for id in partitions {

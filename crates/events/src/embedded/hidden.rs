@@ -82,7 +82,9 @@ fn put<T: for<'a> Deserialize<'a>>(map: &mut HashMap<String, T>, name: &str, con
     match content {
         Some(content) => {
             let value = serde_json::from_slice(content).map_err(|error| {
-                EventsError::Damaged(format!("the rule of {name} is in no form that this version knows: {error}"))
+                EventsError::Damaged(format!(
+                    "the rule of {name} is in no form that this version knows: {error}"
+                ))
             })?;
             map.insert(name.to_owned(), value);
         }
@@ -152,7 +154,9 @@ impl Hidden {
         namespace.walk(&list, None, Direction::Forward, Io::MayBlock, &mut |row| {
             let is_old = match oldest {
                 Some(_) if row.offset < young => true,
-                Some(oldest) => namespace.time_at(row.offset, Io::MayBlock)?.is_some_and(|time| time < oldest),
+                Some(oldest) => namespace
+                    .time_at(row.offset, Io::MayBlock)?
+                    .is_some_and(|time| time < oldest),
                 None => false,
             };
             if is_old || row.ordinal < floor {
@@ -279,7 +283,10 @@ impl EmbeddedNamespace {
             let (messages, streams) = less.values().fold((0, 0), |(messages, streams), less| {
                 (messages + less.messages, streams + less.streams)
             });
-            let (messages, streams) = (state.messages.saturating_sub(messages), state.streams.saturating_sub(streams));
+            let (messages, streams) = (
+                state.messages.saturating_sub(messages),
+                state.streams.saturating_sub(streams),
+            );
             Ok((messages, streams, state.last_activity.filter(|_| messages > 0)))
         })
         .await
@@ -302,7 +309,10 @@ impl EmbeddedNamespace {
                 }
                 let mut hidden = namespace.hidden();
                 for stream in streams {
-                    let concerned = hidden.rules.as_ref().is_some_and(|rules| rules.concerns(&stream.stream));
+                    let concerned = hidden
+                        .rules
+                        .as_ref()
+                        .is_some_and(|rules| rules.concerns(&stream.stream));
                     if found.len() < max && !(concerned && hidden.count(namespace, &stream.stream)?.1) {
                         found.push(stream);
                     }
@@ -363,7 +373,9 @@ impl EmbeddedNamespace {
                 })?;
             }
             drop(held);
-            let stored = namespace.store_rule(&format!("{DELETED}{stream}"), Some(&deleted)).await;
+            let stored = namespace
+                .store_rule(&format!("{DELETED}{stream}"), Some(&deleted))
+                .await;
             if stored.is_err() {
                 *namespace.rules.write() = before;
             }

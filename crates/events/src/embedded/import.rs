@@ -60,7 +60,10 @@ impl EmbeddedNamespace {
         let asked: Vec<Asked> = batch
             .iter()
             .map(|import| Asked {
-                stream: names.entry(&import.stream).or_insert_with(|| import.stream.as_str().into()).clone(),
+                stream: names
+                    .entry(&import.stream)
+                    .or_insert_with(|| import.stream.as_str().into())
+                    .clone(),
                 position: import.position,
                 global: import.global,
                 id: import.id.clone(),
@@ -133,7 +136,12 @@ impl EmbeddedNamespace {
         let mut versions: HashMap<&Arc<str>, i64> = HashMap::new();
         let last_global = self.index.read().state.last_global;
         for (asked, record) in batch.iter().zip(0..) {
-            let Asked { stream, position, global, .. } = asked;
+            let Asked {
+                stream,
+                position,
+                global,
+                ..
+            } = asked;
             let taken = |what: String| Ok(Err((what, record)));
             let is_stored = *global <= last_global && self.has_row(&Listed::All, *global, io)?;
             if is_stored || !globals.insert(*global) {

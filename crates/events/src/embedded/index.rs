@@ -25,8 +25,8 @@ use crate::store::Direction;
 use mem::Mem;
 use view::{Origin, Source};
 
-pub(crate) use keys::{DocumentAt, Space};
 pub(crate) use keys::CategoryValue;
+pub(crate) use keys::{DocumentAt, Space};
 pub(crate) use mem::Event;
 pub(crate) use merge::{Gone, GoneOf};
 pub(crate) use rows::{List, NO_GROUP, Row};
@@ -39,9 +39,14 @@ pub(crate) use view::{Listed, Streams, View};
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     Event(Event),
-    Document { name: Arc<str>, at: DocumentAt },
+    Document {
+        name: Arc<str>,
+        at: DocumentAt,
+    },
     /// Nothing of before lives but the documents.
-    Cleared { offset: Offset },
+    Cleared {
+        offset: Offset,
+    },
 }
 
 impl Entry {
@@ -207,7 +212,11 @@ impl Index {
         if let Some(own) = own.filter(|own| own.is_newest) {
             return (own.version as i64, true);
         }
-        let frozen = self.view().frozen().and_then(|mem| mem.stream(stream)).map(|(_, value)| value);
+        let frozen = self
+            .view()
+            .frozen()
+            .and_then(|mem| mem.stream(stream))
+            .map(|(_, value)| value);
         let is_newest = frozen.is_some_and(|frozen| frozen.is_newest);
         let versions = [own, frozen].into_iter().flatten().map(|value| value.version as i64);
         (versions.max().unwrap_or(-1), is_newest)
@@ -274,11 +283,17 @@ impl Index {
     }
 
     pub fn categories_here(&self) -> BTreeMap<String, CategoryValue> {
-        self.active.categories().map(|(name, value)| (name.to_owned(), value)).collect()
+        self.active
+            .categories()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 
     pub fn documents_here(&self, from: &str, prefix: &str) -> BTreeMap<String, DocumentAt> {
-        let own = self.active.documents_from(from).take_while(|(name, _)| name.starts_with(prefix));
+        let own = self
+            .active
+            .documents_from(from)
+            .take_while(|(name, _)| name.starts_with(prefix));
         own.map(|(name, at)| (name.to_owned(), at)).collect()
     }
 }

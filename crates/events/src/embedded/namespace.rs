@@ -221,7 +221,8 @@ impl EmbeddedNamespace {
 
     async fn document_names(self: &Arc<Self>, prefix: &str, cursor: &str, max: usize) -> Result<Vec<String>> {
         let (prefix, cursor) = (prefix.to_owned(), cursor.to_owned());
-        self.in_background(move |namespace| namespace.documents_stored(&prefix, &cursor, max)).await
+        self.in_background(move |namespace| namespace.documents_stored(&prefix, &cursor, max))
+            .await
     }
 
     pub(super) fn rules(&self) -> Arc<Rules> {

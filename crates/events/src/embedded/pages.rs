@@ -55,8 +55,13 @@ impl Wanted {
             return true;
         }
         (self.kinds.is_empty() || self.kinds.contains(&row.kind))
-            && self.correlation.as_ref().is_none_or(|correlation| row.correlation == short_hash(correlation))
-            && self.member.is_none_or(|member| row.group != NO_GROUP && member.owns_hash(row.group))
+            && self
+                .correlation
+                .as_ref()
+                .is_none_or(|correlation| row.correlation == short_hash(correlation))
+            && self
+                .member
+                .is_none_or(|member| row.group != NO_GROUP && member.owns_hash(row.group))
     }
 
     fn is(&self, event: &EventRef<'_>) -> bool {
@@ -68,9 +73,10 @@ impl Wanted {
         };
         is_of
             && (self.types.is_empty() || self.types.iter().any(|kind| kind == event.kind))
-            && self.correlation.as_ref().is_none_or(|wanted| {
-                correlation(event.metadata).is_some_and(|found| found == *wanted)
-            })
+            && self
+                .correlation
+                .as_ref()
+                .is_none_or(|wanted| correlation(event.metadata).is_some_and(|found| found == *wanted))
     }
 }
 
@@ -217,7 +223,8 @@ impl EmbeddedNamespace {
             return Ok(-1);
         }
         let stream = stream.to_owned();
-        self.ask(move |namespace, io| namespace.version_stored(&stream, io)).await
+        self.ask(move |namespace, io| namespace.version_stored(&stream, io))
+            .await
     }
 
     /// When a message was stored.

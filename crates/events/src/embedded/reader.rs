@@ -51,7 +51,9 @@ impl<'a> Reading<'a> {
                 self.frames.push(parsed);
             }
             None => {
-                let Some(frame) = self.frame(offset)? else { return Ok(None) };
+                let Some(frame) = self.frame(offset)? else {
+                    return Ok(None);
+                };
                 if self.frames.len() == FRAMES {
                     self.frames.remove(0);
                 }

@@ -53,7 +53,10 @@ pub(super) fn all(place: &Place, known: Vec<Named>) -> Result<Vec<Opened>> {
 
 /// The log ends before what the tables have: without syncs a power cut may take from its end.
 fn is_ahead(place: &Place, number: u32) -> bool {
-    let next = place.log.bounds(catalog::partition(number)).map_or(0, |bounds| bounds.next);
+    let next = place
+        .log
+        .bounds(catalog::partition(number))
+        .map_or(0, |bounds| bounds.next);
     place.shelf.state(number).is_some_and(|state| state.next_offset > next)
 }
 
@@ -88,7 +91,9 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], progress: &mut Progres
                 && anew
                 && !event.is_first
             {
-                event.is_first = namespace.version_stored(&event.stream, Io::MayBlock).is_ok_and(|version| version < 0);
+                event.is_first = namespace
+                    .version_stored(&event.stream, Io::MayBlock)
+                    .is_ok_and(|version| version < 0);
             }
             namespace.index.write().add(&entry, bytes);
             progress.bytes += bytes;
@@ -96,7 +101,13 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], progress: &mut Progres
         progress.tell(&namespace.about().name, from, bounds.next);
         if place.shelf.has_enough() {
             // All that were opened, and this one.
-            let namespaces = || others.iter().chain([opened]).map(|opened| opened.namespace.clone()).collect();
+            let namespaces = || {
+                others
+                    .iter()
+                    .chain([opened])
+                    .map(|opened| opened.namespace.clone())
+                    .collect()
+            };
             upkeep::flush(place, namespaces, &|_: Space| true)?;
         }
     }
@@ -105,12 +116,7 @@ fn one(place: &Place, opened: &Opened, others: &[Opened], progress: &mut Progres
 }
 
 /// Shows what is in some frames, and what it takes. Returns where the next ones begin.
-pub(super) fn frames(
-    log: &dyn Log,
-    id: PartitionId,
-    from: Offset,
-    show: &mut dyn FnMut(Entry, u64),
-) -> Result<Offset> {
+pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dyn FnMut(Entry, u64)) -> Result<Offset> {
     let want = ReadWant {
         bytes: READ,
         synced: false,
@@ -129,7 +135,8 @@ pub(super) fn frames(
         }
         let mut ordinal = 0;
         for record in records(&frame.body) {
-            let damaged = || EventsError::Damaged(format!("what is behind offset {base} of partition {id} is no message"));
+            let damaged =
+                || EventsError::Damaged(format!("what is behind offset {base} of partition {id} is no message"));
             let record = record.map_err(|_| damaged())?;
             let offset = base + record.delta.map_or(ordinal, u64::from);
             ordinal = offset - base + 1;

@@ -47,17 +47,20 @@ fn all(inner: &Inner) -> Result<Scavenged> {
         looked.push((namespace, to, state.cleared_at));
     }
     if !gone.0.is_empty() {
-        let left_out = inner.place.shelf.leave_out(&gone, &|space| inner.lives(space), |publish| {
-            let mut indexes: Vec<_> = looked
-                .iter()
-                .filter_map(|(namespace, ..)| Some((namespace.index.write(), gone.0.get(&namespace.number)?)))
-                .collect();
-            publish()?;
-            for (index, gone) in &mut indexes {
-                index.leave_out(gone, inner.place.in_memory);
-            }
-            Ok(())
-        });
+        let left_out = inner
+            .place
+            .shelf
+            .leave_out(&gone, &|space| inner.lives(space), |publish| {
+                let mut indexes: Vec<_> = looked
+                    .iter()
+                    .filter_map(|(namespace, ..)| Some((namespace.index.write(), gone.0.get(&namespace.number)?)))
+                    .collect();
+                publish()?;
+                for (index, gone) in &mut indexes {
+                    index.leave_out(gone, inner.place.in_memory);
+                }
+                Ok(())
+            });
         left_out.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
     }
     for (namespace, to, cleared_at) in looked {
@@ -97,7 +100,10 @@ impl EmbeddedNamespace {
             let Some(Lies::Event(event)) = Lies::decode(record.value, record.time) else {
                 return true;
             };
-            match self.may_go(&mut hidden, &event).and_then(|goes| Ok(goes && self.is_listed(&event, offset)?)) {
+            match self
+                .may_go(&mut hidden, &event)
+                .and_then(|goes| Ok(goes && self.is_listed(&event, offset)?))
+            {
                 Ok(true) => self.note(&mut gone, &event, offset),
                 Ok(false) => {}
                 Err(unread) => wrong = Some(failed(unread)),
@@ -113,7 +119,10 @@ impl EmbeddedNamespace {
     fn note(&self, gone: &mut GoneOf, event: &EventRef<'_>, offset: Offset) {
         gone.offsets.push(offset);
         *gone.streams.entry(event.stream.to_owned()).or_default() += 1;
-        let category = gone.categories.entry(names::category(event.stream).to_owned()).or_default();
+        let category = gone
+            .categories
+            .entry(names::category(event.stream).to_owned())
+            .or_default();
         category.messages += 1;
         // With its last message a stream goes that nothing is stored in any more.
         let version = self.version_stored(event.stream, Io::MayBlock).unwrap_or(-1);
@@ -123,10 +132,16 @@ impl EmbeddedNamespace {
     fn is_listed(&self, event: &EventRef<'_>, offset: Offset) -> Read<bool> {
         let mut found = false;
         let list = Listed::Of(List::Stream, event.stream.to_owned());
-        self.walk(&list, Some(event.position), Direction::Forward, Io::MayBlock, &mut |row| {
-            found = (row.ordinal, row.offset) == (event.position, offset);
-            Ok(false)
-        })?;
+        self.walk(
+            &list,
+            Some(event.position),
+            Direction::Forward,
+            Io::MayBlock,
+            &mut |row| {
+                found = (row.ordinal, row.offset) == (event.position, offset);
+                Ok(false)
+            },
+        )?;
         Ok(found)
     }
 

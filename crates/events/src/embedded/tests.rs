@@ -192,8 +192,15 @@ async fn append(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut 
         let count = 1 + chance.below(if many { 400 } else { 4 });
         let events: Vec<_> = (0..count)
             .map(|n| {
-                let metadata = chance.one_in(3).then(|| format!("{{\"correlationStreamName\":\"c{}-1\"}}", chance.below(3)));
-                (an_id(chance), KINDS[chance.below(3) as usize], format!("{{\"n\":{n}}}"), metadata)
+                let metadata = chance
+                    .one_in(3)
+                    .then(|| format!("{{\"correlationStreamName\":\"c{}-1\"}}", chance.below(3)));
+                (
+                    an_id(chance),
+                    KINDS[chance.below(3) as usize],
+                    format!("{{\"n\":{n}}}"),
+                    metadata,
+                )
             })
             .collect();
         let version = model.version(stream);
@@ -243,7 +250,11 @@ async fn append(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut 
         }
         model.settle();
     }
-    if chance.one_in(4) && appends.iter().all(|append| append.events.iter().all(|event| event.id.is_some())) {
+    if chance.one_in(4)
+        && appends
+            .iter()
+            .all(|append| append.events.iter().all(|event| event.id.is_some()))
+    {
         let again = namespace.append(&appends).await.unwrap();
         assert!(again.iter().all(|place| place.duplicate), "{again:?}");
     }
@@ -291,7 +302,10 @@ async fn import(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut 
     });
     let done = namespace.import(&batch).await;
     match taken {
-        Some(first) => assert!(matches!(done, Err(EventsError::Taken { record, .. }) if record == first), "{first} {done:?}"),
+        Some(first) => assert!(
+            matches!(done, Err(EventsError::Taken { record, .. }) if record == first),
+            "{first} {done:?}"
+        ),
         None => {
             done.unwrap();
             model.all = next;
@@ -304,12 +318,19 @@ async fn hide(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Ch
     let version = model.version(&stream);
     match chance.below(3) {
         0 => {
-            namespace.delete_stream(&stream, Expected::Version(version), false).await.unwrap();
+            namespace
+                .delete_stream(&stream, Expected::Version(version), false)
+                .await
+                .unwrap();
             let floor = model.floors.entry(stream).or_default();
             *floor = (*floor).max((version + 1) as u64);
         }
         n => {
-            let rule = namespace.retention(RetentionOf::Stream(&stream)).await.unwrap().unwrap_or_default();
+            let rule = namespace
+                .retention(RetentionOf::Stream(&stream))
+                .await
+                .unwrap()
+                .unwrap_or_default();
             let rule = match n {
                 1 => Retention {
                     max_count: Some(rule.max_count.unwrap_or(8).saturating_sub(chance.below(3)).max(1)),
@@ -320,7 +341,10 @@ async fn hide(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Ch
                     ..rule
                 },
             };
-            namespace.set_retention(RetentionOf::Stream(&stream), Some(rule)).await.unwrap();
+            namespace
+                .set_retention(RetentionOf::Stream(&stream), Some(rule))
+                .await
+                .unwrap();
             let floor = model.floors.entry(stream.clone()).or_default();
             *floor = (*floor).max(rule.truncate_before.unwrap_or(0));
             if let Some(count) = rule.max_count {
@@ -335,7 +359,10 @@ async fn document(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mu
     let known = model.documents.get(&name).map_or(0, |(revision, _)| *revision);
     let expected = if chance.one_in(4) { known + 1 } else { known };
     let content = (!chance.one_in(4)).then(|| vec![chance.below(256) as u8; 5]);
-    let done = namespace.put_document(&name, content.as_deref(), expected).await.unwrap();
+    let done = namespace
+        .put_document(&name, content.as_deref(), expected)
+        .await
+        .unwrap();
     if expected != known {
         assert_eq!(done, None);
         return;
@@ -354,7 +381,9 @@ async fn whole_stream(namespace: &Arc<dyn Namespace>, mut read: StreamRead<'_>) 
     loop {
         let page = namespace.read_stream(read).await.unwrap();
         found.extend(page.events.iter().map(Told::of));
-        let Some(next) = page.next.filter(|_| found.len() < 5000) else { break };
+        let Some(next) = page.next.filter(|_| found.len() < 5000) else {
+            break;
+        };
         read.from = Some(From::Position(next));
     }
     found
@@ -391,12 +420,19 @@ async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>, model: &Mo
     let mut streams: Vec<&str> = model.all.values().map(|told| told.stream.as_str()).collect();
     streams.sort_unstable();
     streams.dedup();
-    assert_eq!((info.messages, info.streams), (model.all.len() as u64, streams.len() as u64));
+    assert_eq!(
+        (info.messages, info.streams),
+        (model.all.len() as u64, streams.len() as u64)
+    );
     let kinds = vec![KINDS[chance.below(3) as usize].to_owned()];
     let of_kind = |told: &&&Told, types: &[String]| types.is_empty() || types.contains(&told.kind);
     for stream in streams.iter().take(8).chain(&["a-none"]) {
         let own = model.of_stream(stream);
-        assert_eq!(namespace.version(stream).await.unwrap(), model.version(stream), "{stream}");
+        assert_eq!(
+            namespace.version(stream).await.unwrap(),
+            model.version(stream),
+            "{stream}"
+        );
         for types in [&[][..], &kinds] {
             let read = StreamRead {
                 stream,
@@ -408,25 +444,48 @@ async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>, model: &Mo
             let forward: Vec<&Told> = own.iter().filter(|told| of_kind(told, types)).copied().collect();
             let backward: Vec<&Told> = forward.iter().rev().copied().collect();
             same(&whole_stream(namespace, read).await, &forward, stream);
-            let back = StreamRead { direction: Direction::Backward, ..read };
+            let back = StreamRead {
+                direction: Direction::Backward,
+                ..read
+            };
             same(&whole_stream(namespace, back).await, &backward, stream);
             let last = namespace.last(stream, types.first().map(String::as_str)).await.unwrap();
-            same(&last.iter().map(Told::of).collect::<Vec<_>>(), &backward[..backward.len().min(1)], stream);
+            same(
+                &last.iter().map(Told::of).collect::<Vec<_>>(),
+                &backward[..backward.len().min(1)],
+                stream,
+            );
             let global = chance.below(model.next_global() + 2);
-            let read = StreamRead { from: Some(From::Global(global)), max: 9, ..read };
+            let read = StreamRead {
+                from: Some(From::Global(global)),
+                max: 9,
+                ..read
+            };
             let page = namespace.read_stream(read).await.unwrap();
             let found: Vec<Told> = page.events.iter().map(Told::of).collect();
-            let behind: Vec<&Told> = forward.iter().filter(|told| told.global >= global).take(9).copied().collect();
+            let behind: Vec<&Told> = forward
+                .iter()
+                .filter(|told| told.global >= global)
+                .take(9)
+                .copied()
+                .collect();
             same(&found, &behind, stream);
         }
     }
     for category in [None, Some("a"), Some("b"), Some("alone"), Some("none")] {
-        let member = chance.one_in(2).then(|| Member { number: chance.below(2), of: 2 });
+        let member = chance.one_in(2).then(|| Member {
+            number: chance.below(2),
+            of: 2,
+        });
         let correlation = chance.one_in(3).then_some("c1");
         let read = CategoryRead {
             category,
             from: Some(chance.below(model.next_global() + 2)),
-            direction: if chance.one_in(2) { Direction::Forward } else { Direction::Backward },
+            direction: if chance.one_in(2) {
+                Direction::Forward
+            } else {
+                Direction::Backward
+            },
             max: 1 + chance.below(500) as usize,
             correlation,
             member,
@@ -473,8 +532,15 @@ async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>, model: &Mo
 }
 
 async fn check_names(namespace: &Arc<dyn Namespace>, model: &Model, streams: &[&str], chance: &mut Chance) {
-    let (prefix, max) = (["", "a", "a-1", "z"][chance.below(4) as usize], 1 + chance.below(9) as usize);
-    let expected: Vec<&str> = streams.iter().filter(|name| name.starts_with(prefix)).copied().collect();
+    let (prefix, max) = (
+        ["", "a", "a-1", "z"][chance.below(4) as usize],
+        1 + chance.below(9) as usize,
+    );
+    let expected: Vec<&str> = streams
+        .iter()
+        .filter(|name| name.starts_with(prefix))
+        .copied()
+        .collect();
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = namespace.streams(prefix, &cursor, max).await.unwrap();
@@ -493,7 +559,10 @@ async fn check_names(namespace: &Arc<dyn Namespace>, model: &Model, streams: &[&
         category.1.push(&told.stream);
     }
     let found = namespace.categories().await.unwrap();
-    let found: Vec<_> = found.into_iter().map(|info| (info.category, info.messages, info.streams)).collect();
+    let found: Vec<_> = found
+        .into_iter()
+        .map(|info| (info.category, info.messages, info.streams))
+        .collect();
     let expected: Vec<_> = categories
         .into_iter()
         .map(|(name, (messages, mut streams))| {
@@ -507,7 +576,11 @@ async fn check_names(namespace: &Arc<dyn Namespace>, model: &Model, streams: &[&
     assert_eq!(names, model.documents.keys().cloned().collect::<Vec<_>>());
     for (name, (revision, content)) in &model.documents {
         let found = namespace.document(name).await.unwrap().unwrap();
-        assert_eq!((found.revision, &found.content[..]), (*revision, &content[..]), "{name}");
+        assert_eq!(
+            (found.revision, &found.content[..]),
+            (*revision, &content[..]),
+            "{name}"
+        );
     }
 }
 
@@ -582,10 +655,19 @@ async fn life(seed: u64, steps: u64) {
 /// More with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
 #[test]
 fn a_store_whose_indexes_are_written_merged_and_lost_is_what_its_model_is() {
-    let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
+    let number = |name: &str, default: u64| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default)
+    };
     let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 12));
     for seed in first..first + count {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         println!("seed {seed}");
         runtime.block_on(life(seed, 120));
         runtime.shutdown_timeout(std::time::Duration::from_secs(5));

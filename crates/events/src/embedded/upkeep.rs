@@ -95,13 +95,19 @@ impl EmbeddedNamespace {
 
 impl Inner {
     pub(super) fn all(&self) -> Vec<Arc<EmbeddedNamespace>> {
-        self.namespaces.read().values().map(|opened| opened.namespace.clone()).collect()
+        self.namespaces
+            .read()
+            .values()
+            .map(|opened| opened.namespace.clone())
+            .collect()
     }
 
     /// Whether a space is still somebody's.
     pub(super) fn lives(&self, space: Space) -> bool {
         let namespaces = self.namespaces.read();
-        let own = namespaces.values().find(|opened| opened.namespace.number == space.namespace);
+        let own = namespaces
+            .values()
+            .find(|opened| opened.namespace.number == space.namespace);
         own.is_some_and(|own| space.cleared == 0 || own.namespace.index.read().space() == space)
     }
 }
@@ -141,12 +147,13 @@ pub(super) fn flush(
 /// A table has nothing that a power cut may take from the log.
 fn until_synced(place: &Place, namespace: &EmbeddedNamespace, frozen: &Frozen) {
     let next = frozen.state.next_offset;
-    while place.log.bounds(namespace.partition).is_ok_and(|bounds| bounds.synced < next) {
+    while place
+        .log
+        .bounds(namespace.partition)
+        .is_ok_and(|bounds| bounds.synced < next)
+    {
         // Asks for a sync, where nothing else would.
-        let want = ReadWant {
-            bytes: 1,
-            synced: true,
-        };
+        let want = ReadWant { bytes: 1, synced: true };
         let _ = place.log.read(namespace.partition, next - 1, want);
         std::thread::sleep(SYNC);
     }
@@ -169,7 +176,9 @@ pub(super) async fn verify(inner: Arc<Inner>) -> Result<Verified> {
         }
         verified
     });
-    looked.await.map_err(|_| EventsError::Unavailable("it was given up".to_owned()))
+    looked
+        .await
+        .map_err(|_| EventsError::Unavailable("it was given up".to_owned()))
 }
 
 impl EmbeddedNamespace {

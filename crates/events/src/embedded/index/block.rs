@@ -24,7 +24,12 @@ impl BlockBuilder {
                 self.first.extend_from_slice(key);
                 0
             }
-            false => self.last.iter().zip(key).take_while(|(one, other)| one == other).count(),
+            false => self
+                .last
+                .iter()
+                .zip(key)
+                .take_while(|(one, other)| one == other)
+                .count(),
         };
         let own = key.get(shared..).unwrap_or_default();
         varint::put(&mut self.bytes, shared as u64);
@@ -91,7 +96,10 @@ impl Block {
             block.keys.extend_from_within(shared);
             block.keys.extend_from_slice(own);
             block.values.extend_from_slice(value);
-            let ends = (u32::try_from(block.keys.len()).ok()?, u32::try_from(block.values.len()).ok()?);
+            let ends = (
+                u32::try_from(block.keys.len()).ok()?,
+                u32::try_from(block.values.len()).ok()?,
+            );
             block.ends.push(ends);
             rest = after;
         }

@@ -28,7 +28,11 @@ impl Bloom {
     /// False: it has it not.
     pub fn may_have(&self, hash: u64) -> bool {
         let bits = self.words.len() as u64 * 64;
-        let is_set = |bit: u64| self.words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1);
+        let is_set = |bit: u64| {
+            self.words
+                .get((bit / 64) as usize)
+                .is_some_and(|word| word >> (bit % 64) & 1 == 1)
+        };
         bits > 0 && probes(hash, bits).all(is_set)
     }
 
@@ -37,7 +41,9 @@ impl Bloom {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        self.words
+            .iter()
+            .for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
     }
 
     pub fn decode(bytes: &[u8]) -> Bloom {

@@ -190,7 +190,11 @@ impl Mem {
                 category.value.streams -= less.streams;
             }
         }
-        self.segments = self.segments.iter().flat_map(|segment| gone.without(*segment)).collect();
+        self.segments = self
+            .segments
+            .iter()
+            .flat_map(|segment| gone.without(*segment))
+            .collect();
         self.ids.retain(|_, offsets| {
             offsets.retain(|offset| !gone.has(*offset));
             !offsets.is_empty()
@@ -227,11 +231,15 @@ impl Mem {
 
     /// Its name as it is kept, with the value.
     pub(super) fn stream(&self, name: &str) -> Option<(&Arc<str>, StreamValue)> {
-        self.streams.get_key_value(name).map(|(name, stream)| (name, stream.value))
+        self.streams
+            .get_key_value(name)
+            .map(|(name, stream)| (name, stream.value))
     }
 
     pub(super) fn streams_from<'a>(&'a self, from: &str) -> impl Iterator<Item = (&'a Arc<str>, StreamValue)> {
-        let names = self.names.range::<str, _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded));
+        let names = self
+            .names
+            .range::<str, _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded));
         names.filter_map(|name| self.stream(name))
     }
 
@@ -261,7 +269,9 @@ impl Mem {
             writer.add(key, &value, keys::filter_hash(key))
         };
         for (name, at) in &self.documents {
-            put(&keys::named(space.of_documents(), Family::Document, name), &|out| at.encode(out))?;
+            put(&keys::named(space.of_documents(), Family::Document, name), &|out| {
+                at.encode(out)
+            })?;
         }
         for (name, stream) in self.streams_from("") {
             put(&keys::named(space, Family::Stream, name), &|out| stream.encode(out))?;
@@ -300,11 +310,15 @@ impl Mem {
         let mut all: Vec<(u64, &[Row])> = match list {
             List::Stream => {
                 let lists = self.streams.iter();
-                lists.map(|(name, stream)| (keys::hash(name.as_bytes()), &*stream.rows.rows)).collect()
+                lists
+                    .map(|(name, stream)| (keys::hash(name.as_bytes()), &*stream.rows.rows))
+                    .collect()
             }
             List::Category => {
                 let lists = self.categories.iter();
-                lists.map(|(name, category)| (keys::hash(name.as_bytes()), &*category.rows.rows)).collect()
+                lists
+                    .map(|(name, category)| (keys::hash(name.as_bytes()), &*category.rows.rows))
+                    .collect()
             }
         };
         all.sort_unstable_by_key(|(hash, _)| *hash);

@@ -24,7 +24,11 @@ pub(super) fn merge(
         cursors.push(table.walk().map_err(broken)?);
     }
     let mut list = Joined::default();
-    while let Some(key) = cursors.iter().filter_map(|cursor| cursor.entry().map(|(key, _)| key)).min() {
+    while let Some(key) = cursors
+        .iter()
+        .filter_map(|cursor| cursor.entry().map(|(key, _)| key))
+        .min()
+    {
         let key = key.to_vec();
         let (space, family, _) = keys::parse(&key).ok_or_else(|| damaged("a key"))?;
         let values = take(&mut cursors, &key)?;
@@ -158,7 +162,12 @@ impl GoneOf {
         let (mut parts, mut from) = (Vec::new(), segment.offset);
         let end = segment.offset + segment.len;
         let first = self.offsets.partition_point(|offset| *offset < segment.offset);
-        let inside = self.offsets.iter().skip(first).copied().take_while(|offset| *offset < end);
+        let inside = self
+            .offsets
+            .iter()
+            .skip(first)
+            .copied()
+            .take_while(|offset| *offset < end);
         for stop in inside.chain([end]) {
             if stop > from {
                 parts.push(Segment {
@@ -208,7 +217,11 @@ impl Joined {
             if let Some(gone) = gone {
                 self.chunk.retain(|row| !gone.has(row.offset));
             }
-            let follows = self.rows.last().zip(self.chunk.first()).is_none_or(|(last, first)| last.ordinal <= first.ordinal);
+            let follows = self
+                .rows
+                .last()
+                .zip(self.chunk.first())
+                .is_none_or(|(last, first)| last.ordinal <= first.ordinal);
             self.rows.append(&mut self.chunk);
             if !follows {
                 self.rows.sort_by_key(|row| row.ordinal);

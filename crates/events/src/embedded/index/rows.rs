@@ -94,7 +94,8 @@ fn column(out: &mut Vec<u8>, rows: &[Row], of: impl Fn(&Row) -> u64) {
     };
     out.push(form);
     if form == PLAIN {
-        rows.iter().for_each(|row| out.extend_from_slice(&of(row).to_le_bytes()));
+        rows.iter()
+            .for_each(|row| out.extend_from_slice(&of(row).to_le_bytes()));
         return;
     }
     varint::put(out, first);
@@ -196,7 +197,13 @@ mod tests {
     #[test]
     fn a_stream_written_one_message_after_the_other_takes_a_few_bytes() {
         let rows: Vec<Row> = (0..500)
-            .map(|n| Row { ordinal: n, global: 1000 + n, offset: 999 + n, kind: 7, ..Row::default() })
+            .map(|n| Row {
+                ordinal: n,
+                global: 1000 + n,
+                offset: 999 + n,
+                kind: 7,
+                ..Row::default()
+            })
             .collect();
         let mut bytes = Vec::new();
         encode(List::Stream, &rows, &mut bytes);

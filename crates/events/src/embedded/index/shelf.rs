@@ -111,7 +111,13 @@ impl Shelf {
     /// With what is known of namespaces. What is missing or damaged is gone: it is made again from the log.
     pub fn open(disk: Option<Arc<dyn Disk>>, log: u64, memory: usize) -> io::Result<Shelf> {
         let cache = blocks(memory / 2);
-        let (mut tables, mut writing) = (Tables::default(), Writing { next_table: 1, states: HashMap::new() });
+        let (mut tables, mut writing) = (
+            Tables::default(),
+            Writing {
+                next_table: 1,
+                states: HashMap::new(),
+            },
+        );
         if let Some(disk) = &disk {
             match read(disk.as_ref(), log, &cache) {
                 Ok((found, manifest)) => {
@@ -181,7 +187,10 @@ impl Shelf {
     }
 
     pub fn has_enough(&self) -> bool {
-        let (mem, behind) = (self.mem_bytes.load(Ordering::Relaxed), self.behind.load(Ordering::Relaxed));
+        let (mem, behind) = (
+            self.mem_bytes.load(Ordering::Relaxed),
+            self.behind.load(Ordering::Relaxed),
+        );
         self.disk.is_some() && (mem >= self.mem_bytes_max || behind >= BEHIND_MAX / 2)
     }
 
@@ -198,18 +207,18 @@ impl Shelf {
             file_bytes: tables.list.iter().map(|table| table.bytes).sum(),
             memory_bytes: self.mem_bytes.load(Ordering::Relaxed)
                 + self.cache.weight()
-                + tables.list.iter().map(|table| table.resident_bytes() as u64).sum::<u64>(),
+                + tables
+                    .list
+                    .iter()
+                    .map(|table| table.resident_bytes() as u64)
+                    .sum::<u64>(),
             behind_bytes: self.behind.load(Ordering::Relaxed),
         }
     }
 
     /// Writes what `freeze` gives, which is frozen with the number that it is called with, as a table. Blocks for as long as
     /// that takes.
-    pub fn flush(
-        &self,
-        freeze: impl FnOnce(u64) -> Vec<Arc<Frozen>>,
-        lives: &dyn Fn(Space) -> bool,
-    ) -> io::Result<()> {
+    pub fn flush(&self, freeze: impl FnOnce(u64) -> Vec<Arc<Frozen>>, lives: &dyn Fn(Space) -> bool) -> io::Result<()> {
         let Some(disk) = &self.disk else { return Ok(()) };
         let mut writing = self.writing.lock();
         let flush = self.tables().flushed + 1;
@@ -226,13 +235,20 @@ impl Shelf {
         for frozen in &frozen {
             writing.states.insert(frozen.mem.space.namespace, frozen.state);
         }
-        writing.states.retain(|namespace, _| lives(Space { namespace: *namespace, cleared: 0 }));
+        writing.states.retain(|namespace, _| {
+            lives(Space {
+                namespace: *namespace,
+                cleared: 0,
+            })
+        });
         let mut tables = Tables::clone(&self.tables());
         tables.list.insert(0, table);
         tables.levels.insert(0, 0);
         tables.flushed = flush;
         self.publish(disk.as_ref(), &mut writing, tables, &[])?;
-        let (mem, log) = frozen.iter().fold((0, 0), |(mem, log), frozen| (mem + frozen.mem.bytes(), log + frozen.log_bytes));
+        let (mem, log) = frozen.iter().fold((0, 0), |(mem, log), frozen| {
+            (mem + frozen.mem.bytes(), log + frozen.log_bytes)
+        });
         self.shrunk(mem, log);
         Ok(())
     }
@@ -251,7 +267,9 @@ impl Shelf {
         // Newer ones may have come to stand before them.
         let mut writing = self.writing.lock();
         let mut tables = Tables::clone(&self.tables());
-        let first = old.first().and_then(|first| tables.list.iter().position(|table| Arc::ptr_eq(table, first)));
+        let first = old
+            .first()
+            .and_then(|first| tables.list.iter().position(|table| Arc::ptr_eq(table, first)));
         let range = first.map_or(0..0, |first| first..first + old.len());
         tables.list.splice(range.clone(), [table]);
         tables.levels.splice(range, [level + 1]);
@@ -267,7 +285,9 @@ impl Shelf {
         lives: &dyn Fn(Space) -> bool,
         then: impl FnOnce(&dyn Fn() -> io::Result<()>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let Some(disk) = &self.disk else { return then(&|| Ok(())) };
+        let Some(disk) = &self.disk else {
+            return then(&|| Ok(()));
+        };
         let _alone = self.merging.lock();
         let old = self.tables();
         let number = self.writing.lock().number();
@@ -305,13 +325,23 @@ impl Shelf {
             version: VERSION,
             log: self.log,
             next_table: writing.next_table,
-            tables: tables.list.iter().map(|table| table.number).zip(tables.levels.iter().copied()).collect(),
-            namespaces: writing.states.iter().map(|(namespace, state)| (*namespace, *state)).collect(),
+            tables: tables
+                .list
+                .iter()
+                .map(|table| table.number)
+                .zip(tables.levels.iter().copied())
+                .collect(),
+            namespaces: writing
+                .states
+                .iter()
+                .map(|(namespace, state)| (*namespace, *state))
+                .collect(),
         };
         write(disk, &manifest)?;
         *self.tables.write() = Arc::new(tables);
         // Whoever reads them still has them open.
-        old.iter().try_for_each(|table| disk.remove(&super::table::file_name(table.number)))
+        old.iter()
+            .try_for_each(|table| disk.remove(&super::table::file_name(table.number)))
     }
 }
 
@@ -337,7 +367,12 @@ impl Tables {
     fn full_level(&self) -> Option<(Vec<Arc<Table>>, u32)> {
         let mut from = 0;
         while let Some(level) = self.levels.get(from) {
-            let same = self.levels.iter().skip(from).take_while(|other| *other == level).count();
+            let same = self
+                .levels
+                .iter()
+                .skip(from)
+                .take_while(|other| *other == level)
+                .count();
             if same >= TABLES_OF_LEVEL {
                 // The oldest of them.
                 let range = from + same - TABLES_OF_LEVEL..from + same;
@@ -354,7 +389,10 @@ fn read(disk: &dyn Disk, log: u64, cache: &Arc<Blocks>) -> Result<(Tables, Manif
     let file = disk.open(MANIFEST).map_err(failed)?;
     let mut bytes = vec![0; usize::try_from(file.len().map_err(failed)?).unwrap_or(usize::MAX)];
     let read = file.read_at(&mut bytes, 0).map_err(failed)?;
-    let body = bytes.get(..read).and_then(super::block::checked).ok_or("manifest: its checksum is wrong")?;
+    let body = bytes
+        .get(..read)
+        .and_then(super::block::checked)
+        .ok_or("manifest: its checksum is wrong")?;
     let manifest: Manifest = serde_json::from_slice(body).map_err(|error| format!("{MANIFEST}: {error}"))?;
     if manifest.version != VERSION {
         return Err(format!("{MANIFEST}: format {} is not this version's", manifest.version));
@@ -387,7 +425,11 @@ fn write(disk: &dyn Disk, manifest: &Manifest) -> io::Result<()> {
 
 /// Of attempts that a crash has ended, and of merges before one.
 fn remove_others(disk: &dyn Disk, tables: &Tables) -> io::Result<()> {
-    let own: Vec<String> = tables.list.iter().map(|table| super::table::file_name(table.number)).collect();
+    let own: Vec<String> = tables
+        .list
+        .iter()
+        .map(|table| super::table::file_name(table.number))
+        .collect();
     for name in disk.names()? {
         if name.ends_with(".index") && !own.contains(&name) {
             disk.remove(&name)?;

@@ -218,7 +218,9 @@ impl Table {
             let len = usize::try_from(len).ok().filter(|len| *len < 1 << 32);
             let mut bytes = vec![0; len.ok_or_else(|| wrong("its footer is damaged"))?];
             let read = file.read_at(&mut bytes, at).map_err(failed)?;
-            (read == bytes.len()).then_some(bytes).ok_or_else(|| wrong("it is cut off"))
+            (read == bytes.len())
+                .then_some(bytes)
+                .ok_or_else(|| wrong("it is cut off"))
         };
         let head = part(0, HEAD as u64)?;
         let mut take = Take(&head);
@@ -239,7 +241,9 @@ impl Table {
         })();
         let (list_at, list_len, filter_at, filter_len) = places.ok_or_else(|| wrong("its footer is damaged"))?;
         let list = part(list_at, list_len)?;
-        let sparse = checked(&list).and_then(sparse).ok_or_else(|| wrong("its list of blocks is damaged"))?;
+        let sparse = checked(&list)
+            .and_then(sparse)
+            .ok_or_else(|| wrong("its list of blocks is damaged"))?;
         let filter = part(filter_at, filter_len)?;
         let bloom = Bloom::decode(checked(&filter).ok_or_else(|| wrong("its filter is damaged"))?);
         Ok(Table {
@@ -258,7 +262,10 @@ impl Table {
 
     /// That it takes while it is open, beside the blocks in memory.
     pub fn resident_bytes(&self) -> usize {
-        let sparse = self.sparse.iter().map(|sparse| sparse.first.len() + size_of::<Sparse>());
+        let sparse = self
+            .sparse
+            .iter()
+            .map(|sparse| sparse.first.len() + size_of::<Sparse>());
         self.bloom.bytes() + sparse.sum::<usize>()
     }
 
@@ -277,7 +284,12 @@ impl Table {
 
     /// From the disk, without keeping it.
     fn read_block(&self, n: usize) -> Read<Block> {
-        let wrong = |what: &str| Unread::Failed(EventsError::Damaged(format!("{}: block {n}: {what}", file_name(self.number))));
+        let wrong = |what: &str| {
+            Unread::Failed(EventsError::Damaged(format!(
+                "{}: block {n}: {what}",
+                file_name(self.number)
+            )))
+        };
         let sparse = self.sparse.get(n).ok_or_else(|| wrong("there is none"))?;
         let mut bytes = vec![0; sparse.len as usize];
         let read = self.file.read_at(&mut bytes, sparse.at);
@@ -289,7 +301,10 @@ impl Table {
     /// At the first entry whose key is not less.
     pub fn seek(self: &Arc<Table>, key: &[u8], io: Io) -> Read<Cursor> {
         // It is in the last block that does not begin behind it, or the first entry of the next.
-        let n = self.sparse.partition_point(|sparse| *sparse.first <= *key).saturating_sub(1);
+        let n = self
+            .sparse
+            .partition_point(|sparse| *sparse.first <= *key)
+            .saturating_sub(1);
         let mut cursor = Cursor::at(self.clone(), n, io, true);
         if self.sparse.is_empty() {
             return Ok(cursor);

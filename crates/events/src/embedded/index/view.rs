@@ -135,10 +135,16 @@ impl View {
             if names > max + 1 || !name.starts_with(prefix) {
                 return Ok(false);
             }
-            found.add(name.into(), StreamValue::decode(value).ok_or_else(|| damaged("a stream"))?);
+            found.add(
+                name.into(),
+                StreamValue::decode(value).ok_or_else(|| damaged("a stream"))?,
+            );
             Ok(true)
         })?;
-        let wanted = found.found.into_iter().filter(|(name, _)| cursor.is_empty() || **name != *cursor);
+        let wanted = found
+            .found
+            .into_iter()
+            .filter(|(name, _)| cursor.is_empty() || **name != *cursor);
         let infos = wanted.take(max).map(|(name, value)| StreamInfo {
             stream: name.to_string(),
             version: value.version,
@@ -176,7 +182,11 @@ impl View {
         let from = if cursor > prefix { cursor } else { prefix };
         // The newest place of each name: what was found first stands.
         if let Some(frozen) = &self.frozen {
-            for (name, at) in frozen.mem.documents_from(from).take_while(|(name, _)| name.starts_with(prefix)) {
+            for (name, at) in frozen
+                .mem
+                .documents_from(from)
+                .take_while(|(name, _)| name.starts_with(prefix))
+            {
                 found.entry(name.to_owned()).or_insert(at);
             }
         }
@@ -250,9 +260,7 @@ pub(crate) enum Listed {
 impl Listed {
     fn key(&self, space: Space, ordinal: u64) -> Vec<u8> {
         match self {
-            Listed::Of(list, name) => {
-                keys::hashed(space, keys::rows_of(*list), keys::hash(name.as_bytes()), ordinal)
-            }
+            Listed::Of(list, name) => keys::hashed(space, keys::rows_of(*list), keys::hash(name.as_bytes()), ordinal),
             Listed::All => keys::numbered(space, Family::Segment, ordinal),
         }
     }
@@ -320,7 +328,9 @@ fn rows_from(segment: &Segment, from: u64) -> impl Iterator<Item = Row> {
 /// Backward.
 fn rows_to(segment: &Segment, to: u64) -> impl Iterator<Item = Row> {
     let segment = *segment;
-    let len = to.checked_sub(segment.global).map_or(0, |last| segment.len.min(last.saturating_add(1)));
+    let len = to
+        .checked_sub(segment.global)
+        .map_or(0, |last| segment.len.min(last.saturating_add(1)));
     (0..len).rev().map(move |n| row_of(&segment, n))
 }
 
