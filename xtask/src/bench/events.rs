@@ -1,10 +1,12 @@
 //! `bench events`: the event store as a server of its own, under the load of the reference system's profile and under writers
 //! alone. The load is in this process, through real sockets with keep-alive, one request at a time on each.
 
+use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -26,16 +28,27 @@ const BODY: usize = 299;
 const READ: usize = 10;
 const BATCH: usize = 1000;
 
+/// Messages of the category that is read, and how many at once.
+const CATEGORY: u64 = 10_000_000;
+const CATEGORY_QUICK: u64 = 200_000;
+const PAGE: usize = 1000;
+/// What every index has to keep up with is measured for so long.
+const BATCH_SECONDS: f64 = 60.0;
+
 /// What a connection does.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Load {
     Mix,
     Write,
     Batch,
+    /// Pages of a category, from anywhere in it.
+    Category,
+    /// One of them writes, the others are told.
+    Fanout,
 }
 
 /// Name, durability, connections, load.
-const ROWS: [(&str, &str, usize, Load); 8] = [
+const ROWS: [(&str, &str, usize, Load); 10] = [
     ("load_mix_memory", "memory", 10, Load::Mix),
     ("load_mix_os", "os", 10, Load::Mix),
     ("load_mix_fsync", "fsync", 10, Load::Mix),
@@ -44,6 +57,8 @@ const ROWS: [(&str, &str, usize, Load); 8] = [
     ("write_fsync_100", "fsync", 100, Load::Write),
     ("write_fsync_1000", "fsync", 1000, Load::Write),
     ("batch_append_fsync", "fsync", 4, Load::Batch),
+    ("category_read", "fsync", 4, Load::Category),
+    ("sse_fanout_1000", "fsync", 1001, Load::Fanout),
 ];
 
 pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
@@ -56,7 +71,9 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
     }
     println!(
         "\nload_mix: {WRITES_PER_READ} writes of {BODY} bytes for a read of {READ} messages, {STREAMS} streams; batch_append: \
-         one op is one of {BATCH} messages; {:.0} s each; CPU, bytes and allocs are the server's",
+         one op is one of {BATCH} messages, for {BATCH_SECONDS} s, all indexes built; category_read: one op is one of {PAGE} \
+         messages, of {CATEGORY} in the category ({CATEGORY_QUICK} with --quick); sse_fanout: one op is one poke to one of 1,000 \
+         subscribers, its time from the begin of the write; {:.0} s each; CPU, bytes and allocs are the server's",
         effort.seconds()
     );
     report::print("events", &rows, &environment::bench_folder());
@@ -188,10 +205,12 @@ struct Requests {
     writes: Vec<Vec<u8>>,
     reads: Vec<Vec<u8>>,
     batches: Vec<Vec<u8>>,
+    pages: Vec<Vec<u8>>,
 }
 
 impl Requests {
-    fn new() -> Requests {
+    /// `messages`: of the category that is read.
+    fn new(messages: u64) -> Requests {
         let names = || (0..STREAMS).map(|n| format!("account-{n}"));
         let message = |len: usize| {
             let text = "x".repeat(len.saturating_sub(46));
@@ -210,33 +229,153 @@ impl Requests {
             writes: names().map(write).collect(),
             reads: names().map(read).collect(),
             batches: names().take(4).map(batch).collect(),
+            pages: (0..1000)
+                .map(|n| {
+                    let from = 1 + n * messages / 1001;
+                    request(&format!(
+                        r#"["category.get","account",{{"position":{from},"batchSize":{PAGE}}}]"#
+                    ))
+                })
+                .collect(),
         }
+    }
+
+    /// The one that a number chooses, and what it counts for.
+    fn choose(&self, load: Load, n: u64) -> Option<(&Vec<u8>, u64)> {
+        let pick = |all: &'_ Vec<Vec<u8>>| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize % all.len();
+        let (all, ops) = match load {
+            Load::Mix if n.is_multiple_of(WRITES_PER_READ + 1) => (&self.reads, 1),
+            Load::Mix | Load::Write => (&self.writes, 1),
+            Load::Batch => (&self.batches, BATCH as u64),
+            Load::Category => (&self.pages, PAGE as u64),
+            // Counted where it is told.
+            Load::Fanout => (&self.writes, 0),
+        };
+        Some((all.get(pick(all))?, ops))
+    }
+}
+
+/// Writes so many messages into the category.
+fn fill(server: &Server, requests: &Requests, messages: u64) -> Result<()> {
+    let mut connection = Connection::open(server.port)?;
+    for n in 0..messages.div_ceil(BATCH as u64) {
+        let (request, _) = requests.choose(Load::Batch, n).context("no request")?;
+        connection.call(request)?;
+        if n % 1000 == 999 {
+            println!("  {} of {messages} messages written", (n + 1) * BATCH as u64);
+        }
+    }
+    Ok(())
+}
+
+/// Somebody who is told of every message.
+struct Subscriber {
+    stream: BufReader<TcpStream>,
+    line: String,
+}
+
+impl Subscriber {
+    fn open(port: u16) -> Result<Subscriber> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let mut subscriber = Subscriber {
+            stream: BufReader::with_capacity(4096, stream),
+            line: String::new(),
+        };
+        let head = format!("GET /subscribe?all=true&token={TOKEN} HTTP/1.1\r\nhost: bench\r\n\r\n");
+        subscriber.stream.get_mut().write_all(head.as_bytes())?;
+        while !subscriber.line.starts_with(": ready") {
+            subscriber.next_line()?;
+        }
+        Ok(subscriber)
+    }
+
+    /// `false` when nothing came for a while.
+    fn next_line(&mut self) -> Result<bool> {
+        self.line.clear();
+        loop {
+            match self.stream.read_line(&mut self.line) {
+                Ok(0) => bail!("a subscription has ended"),
+                Ok(_) => return Ok(true),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    if self.line.is_empty() {
+                        return Ok(false);
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Whether the next line says that there is a message.
+    fn is_poked(&mut self) -> Result<bool> {
+        Ok(self.next_line()? && self.line.starts_with("event: poke"))
     }
 }
 
 fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load: Load, effort: Effort) -> Result<Row> {
     let server = Server::start(binary, durability)?;
-    let requests = Requests::new();
+    let messages = if effort.is_quick() { CATEGORY_QUICK } else { CATEGORY };
+    let requests = Requests::new(messages);
+    if load == Load::Category {
+        fill(&server, &requests, messages)?;
+    }
     let (stop, counting, done) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
-    let worker = |number: usize| -> Result<Vec<u32>> {
-        let (mut connection, mut times) = (Connection::open(server.port)?, Vec::new());
-        let mut n = number as u64;
+    // When each write was begun of which the first subscriber was not told yet.
+    let written: Mutex<VecDeque<Instant>> = Mutex::default();
+    let subscribed = AtomicU64::new(0);
+    let nanos = |began: Instant| u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX);
+    let told = |number: usize| -> Result<Vec<u32>> {
+        let (mut subscriber, mut times) = (Subscriber::open(server.port)?, Vec::new());
+        subscribed.fetch_add(1, Relaxed);
         while !stop.load(Relaxed) {
-            n += 1;
-            let pick = |all: &'_ Vec<Vec<u8>>| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize % all.len();
-            let (request, ops) = match load {
-                Load::Mix if n.is_multiple_of(WRITES_PER_READ + 1) => (requests.reads.get(pick(&requests.reads)), 1),
-                Load::Mix | Load::Write => (requests.writes.get(pick(&requests.writes)), 1),
-                Load::Batch => (requests.batches.get(pick(&requests.batches)), BATCH as u64),
-            };
-            let began = Instant::now();
-            connection.call(request.context("no request")?)?;
-            done.fetch_add(ops, Relaxed);
-            if counting.load(Relaxed) {
-                times.push(u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX));
+            if !subscriber.is_poked()? {
+                continue;
+            }
+            done.fetch_add(1, Relaxed);
+            if number == 1
+                && let Some(began) = written
+                    .lock()
+                    .map_err(|_| anyhow::anyhow!("a writer has died"))?
+                    .pop_front()
+                && counting.load(Relaxed)
+            {
+                times.push(nanos(began));
             }
         }
         Ok(times)
+    };
+    let worker = |number: usize| -> Result<Vec<u32>> {
+        if load == Load::Fanout && number > 0 {
+            return told(number);
+        }
+        let (mut connection, mut times) = (Connection::open(server.port)?, Vec::new());
+        // Nobody misses a message.
+        while load == Load::Fanout && subscribed.load(Relaxed) + 1 < connections as u64 && !stop.load(Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut n = number as u64;
+        while !stop.load(Relaxed) {
+            n += 1;
+            let (request, ops) = requests.choose(load, n).context("no request")?;
+            let began = Instant::now();
+            if load == Load::Fanout {
+                written
+                    .lock()
+                    .map_err(|_| anyhow::anyhow!("a subscriber has died"))?
+                    .push_back(began);
+            }
+            connection.call(request)?;
+            done.fetch_add(ops, Relaxed);
+            if counting.load(Relaxed) && load != Load::Fanout {
+                times.push(nanos(began));
+            }
+        }
+        Ok(times)
+    };
+    let seconds = match load {
+        Load::Batch if !effort.is_quick() => BATCH_SECONDS,
+        _ => effort.seconds(),
     };
     std::thread::scope(|scope| -> Result<Row> {
         let worker = &worker;
@@ -246,10 +385,13 @@ fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load
                 thread.spawn_scoped(scope, move || worker(number))
             })
             .collect::<std::io::Result<_>>()?;
+        while load == Load::Fanout && done.load(Relaxed) == 0 && !workers.iter().any(|worker| worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
         let begun = (server.costs()?, done.load(Relaxed), Instant::now());
         counting.store(true, Relaxed);
-        std::thread::sleep(Duration::from_secs_f64(effort.seconds()));
+        std::thread::sleep(Duration::from_secs_f64(seconds));
         let (seconds, ops) = (begun.2.elapsed().as_secs_f64(), (done.load(Relaxed) - begun.1) as f64);
         let (after, before) = (server.costs()?, begun.0);
         stop.store(true, Relaxed);

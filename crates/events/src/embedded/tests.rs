@@ -663,13 +663,13 @@ fn a_store_whose_indexes_are_written_merged_and_lost_is_what_its_model_is() {
     };
     let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 12));
     for seed in first..first + count {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        println!("seed {seed}");
-        runtime.block_on(life(seed, 120));
-        runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+        // The name is told if it fails.
+        let life = std::thread::Builder::new().name(format!("seed {seed}")).spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(life(seed, 120));
+            runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+        });
+        assert!(life.unwrap().join().is_ok(), "seed {seed}");
     }
 }
