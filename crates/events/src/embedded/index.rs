@@ -298,6 +298,13 @@ impl Index {
     }
 }
 
+impl Drop for Index {
+    /// Of a namespace that was deleted: what is in memory of it goes.
+    fn drop(&mut self) {
+        self.shelf.shrunk(self.active.bytes(), self.log_bytes);
+    }
+}
+
 fn space_of(namespace: u32, state: &State) -> Space {
     Space {
         namespace,

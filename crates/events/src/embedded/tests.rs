@@ -673,3 +673,41 @@ fn a_store_whose_indexes_are_written_merged_and_lost_is_what_its_model_is() {
         assert!(life.unwrap().join().is_ok(), "seed {seed}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_namespace_takes_no_memory_of_the_indexes() {
+    let disks = Disks::new();
+    let store = disks.open().await;
+    let before = store.index_sizes();
+    let new = NewNamespace {
+        name: "a".to_owned(),
+        description: String::new(),
+        metadata: None,
+        digest: TokenDigest::from_bytes([8; 32]),
+        scopes: Scopes::ALL,
+    };
+    store.create(new).await.unwrap();
+    let namespace = store.namespace("a").await.unwrap();
+    let event = NewEvent {
+        id: None,
+        kind: "T",
+        data: "{}",
+        metadata: None,
+    };
+    let appends = [Append {
+        stream: "a-1",
+        expected: Expected::Any,
+        events: vec![event],
+    }];
+    namespace.append(&appends).await.unwrap();
+    assert!(store.index_sizes().behind_bytes > before.behind_bytes);
+    drop(namespace);
+    store.delete("a").await.unwrap();
+    for _ in 0..1000 {
+        if store.index_sizes() == before {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("{:?} and not {before:?}", store.index_sizes());
+}

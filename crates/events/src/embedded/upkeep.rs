@@ -38,9 +38,14 @@ async fn flushes(weak: Weak<Inner>) {
             continue;
         }
         let done = tokio::task::spawn_blocking(move || flush_all(&inner));
-        if let Ok(Err(error)) = done.await {
-            tracing::error!(%error, "indexes of events are not written; it is tried again");
-            tokio::time::sleep(AGAIN).await;
+        match done.await {
+            // Something that is being deleted may stay counted for a moment.
+            Ok(Ok(())) if shelf.has_enough() => tokio::time::sleep(SYNC).await,
+            Ok(Ok(())) | Err(_) => {}
+            Ok(Err(error)) => {
+                tracing::error!(%error, "indexes of events are not written; it is tried again");
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     }
 }

@@ -180,7 +180,7 @@ impl Shelf {
         }
     }
 
-    fn shrunk(&self, mem_bytes: usize, log_bytes: u64) {
+    pub fn shrunk(&self, mem_bytes: usize, log_bytes: u64) {
         self.mem_bytes.fetch_sub(mem_bytes as u64, Ordering::Relaxed);
         self.behind.fetch_sub(log_bytes, Ordering::Relaxed);
         self.caught_up.notify_waiters();
