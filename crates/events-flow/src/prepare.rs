@@ -62,6 +62,8 @@ impl Fields {
 
     fn read(&self, batch: &[Message], index: usize) -> Result<Prepared, String> {
         let message = batch.get(index).ok_or("no such message")?;
+        // Before what is made from it: whoever sends no JSON is told just that.
+        let data = object("payload", &message.bytes())?;
         let render = |what: &str, field: &Interpolation| -> Result<String, String> {
             let text = field.render(batch, index);
             let text = text.map_err(|error| format!("no {what} for the message: {error}"))?;
@@ -90,7 +92,7 @@ impl Fields {
             index,
             stream,
             kind,
-            data: object("payload", &message.bytes())?,
+            data,
             metadata,
             id: id.filter(|id| !id.is_empty()).map(|id| uuid(&id)).transpose()?,
             expected: expected.transpose()?.unwrap_or_default(),

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -81,20 +81,45 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
 }
 
 /// `thalweg events serve`, in a folder of its own.
-struct Server {
+pub struct Server {
     child: Child,
-    port: u16,
-    _folder: TempDir,
+    pub port: u16,
+    folder: TempDir,
 }
 
 impl Server {
-    fn start(binary: &Path, durability: &str) -> Result<Server> {
+    pub fn start(binary: &Path, durability: &str) -> Result<Server> {
         let below = environment::bench_folder();
         if let Some(refused) = environment::refused(&below) {
             bail!(refused);
         }
         std::fs::create_dir_all(&below)?;
-        let folder = tempfile::tempdir_in(&below)?;
+        Server::start_in(binary, durability, tempfile::tempdir_in(&below)?)
+    }
+
+    /// In the same folder.
+    pub fn killed_and_started(mut self, binary: &Path, durability: &str) -> Result<Server> {
+        self.child.kill()?;
+        self.child.wait()?;
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir()?);
+        Server::start_in(binary, durability, folder)
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib: u64 = line
+            .and_then(|line| line.trim().strip_suffix(" kB"))
+            .context("no VmRSS")?
+            .parse()?;
+        Ok(kib << 10)
+    }
+
+    fn start_in(binary: &Path, durability: &str, folder: TempDir) -> Result<Server> {
         let mut command = Command::new(binary);
         command.args(["events", "serve", "--port=0", "--token", TOKEN, "--min-free=0"]);
         match durability {
@@ -118,14 +143,10 @@ impl Server {
         };
         // Nobody reads on: what it says would stop it.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Ok(Server {
-            child,
-            port,
-            _folder: folder,
-        })
+        Ok(Server { child, port, folder })
     }
 
-    fn costs(&self) -> Result<Costs> {
+    pub fn costs(&self) -> Result<Costs> {
         let url = format!("http://127.0.0.1:{}/metrics", self.port);
         let text = ureq::get(url).call()?.body_mut().read_to_string()?;
         let value = |name: &str| -> f64 {
@@ -151,14 +172,14 @@ impl Drop for Server {
 }
 
 /// A connection that is kept, with as little of its own as may be: the machine is the server's.
-struct Connection {
+pub struct Connection {
     stream: BufReader<TcpStream>,
     line: String,
     body: Vec<u8>,
 }
 
 impl Connection {
-    fn open(port: u16) -> Result<Connection> {
+    pub fn open(port: u16) -> Result<Connection> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         Ok(Connection {
@@ -168,7 +189,12 @@ impl Connection {
         })
     }
 
-    fn call(&mut self, request: &[u8]) -> Result<()> {
+    /// Of the last answer.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    pub fn call(&mut self, request: &[u8]) -> Result<()> {
         self.stream.get_mut().write_all(request)?;
         let (mut len, mut is_ok) = (0, false);
         loop {
@@ -192,7 +218,7 @@ impl Connection {
     }
 }
 
-fn request(body: &str) -> Vec<u8> {
+pub fn request(body: &str) -> Vec<u8> {
     let head = format!(
         "POST /rpc HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n",
         body.len()

@@ -7,6 +7,7 @@ mod collect;
 #[path = "../../../crates/log/benches/support/environment.rs"]
 mod environment;
 mod events;
+mod events_scale;
 mod queue;
 mod report;
 mod tags;
@@ -16,6 +17,8 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use report::{Row, Stage};
+
+const BENCHMARKS: &str = "collect, tags, queue, events, events-scale";
 
 /// How much to measure.
 #[derive(Clone, Copy)]
@@ -50,7 +53,7 @@ const FULL: Effort = Effort {
 pub fn run(arguments: &[&str]) -> Result<()> {
     let mut words = arguments.iter().copied();
     let Some(name) = words.next() else {
-        bail!("which benchmark? valid: collect, tags, queue, events")
+        bail!("which benchmark? valid: {BENCHMARKS}")
     };
     let (mut effort, mut json, mut only) = (FULL, None, None);
     while let Some(word) = words.next() {
@@ -80,7 +83,11 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             folder = environment::bench_folder();
             events::run(effort, only)?
         }
-        other => bail!("unknown benchmark {other}; valid: collect, tags, queue, events"),
+        "events-scale" => {
+            folder = environment::bench_folder();
+            events_scale::run(effort)?
+        }
+        other => bail!("unknown benchmark {other}; valid: {BENCHMARKS}"),
     };
     if let Some(file) = json {
         report::write_json(name, &rows, &folder, file)?;

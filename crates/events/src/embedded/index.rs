@@ -14,6 +14,7 @@ mod view;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use thalweg_log::Offset;
 
 use crate::event::{EventRef, IdRef};
@@ -166,7 +167,7 @@ impl Index {
         let next = Mem::new(self.active.space);
         let frozen = Arc::new(Frozen {
             mem: std::mem::replace(&mut self.active, next),
-            state: self.state,
+            state: Mutex::new(self.state),
             flush,
             log_bytes: std::mem::take(&mut self.log_bytes),
         });
@@ -185,6 +186,9 @@ impl Index {
     pub fn leave_out(&mut self, gone: &GoneOf, in_memory: bool) {
         if in_memory {
             self.active.leave_out(gone);
+        }
+        if let Some(frozen) = &self.frozen {
+            frozen.state.lock().leave_out(gone);
         }
         self.state.leave_out(gone);
         self.moves += 1;

@@ -38,7 +38,13 @@ fn all(inner: &Inner) -> Result<Scavenged> {
             // It was deleted meanwhile.
             Err(_) => continue,
         };
-        let (from, to) = (bounds.first, state.next_offset);
+        // Where the tables end, if there are any: what came since is in memory and stays as it is.
+        let in_tables = inner.place.shelf.state(namespace.number).map(|state| state.next_offset);
+        let to = match inner.place.shelf.is_on_disk() {
+            true => in_tables.unwrap_or(0).min(state.next_offset),
+            false => state.next_offset,
+        };
+        let from = bounds.first;
         let found = namespace.hidden_messages(from.max(state.cleared_at), to)?;
         scavenged.messages += found.offsets.len() as u64;
         if !found.offsets.is_empty() {
@@ -63,8 +69,10 @@ fn all(inner: &Inner) -> Result<Scavenged> {
             });
         left_out.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
     }
+    let none = GoneOf::default();
     for (namespace, to, cleared_at) in looked {
-        scavenged.bytes += namespace.rewrite(to, cleared_at)?;
+        let gone = gone.0.get(&namespace.number).unwrap_or(&none);
+        scavenged.bytes += namespace.rewrite(to, cleared_at, gone)?;
     }
     Ok(scavenged)
 }
@@ -145,8 +153,15 @@ impl EmbeddedNamespace {
         Ok(found)
     }
 
-    /// Has the log keep what is needed of what stands before `to`. Returns the bytes that are freed.
-    fn rewrite(&self, to: Offset, cleared_at: Offset) -> Result<u64> {
+    /// In no list since a scavenging that a crash has ended.
+    fn is_left_over(&self, hidden: &mut Hidden, event: &EventRef<'_>, offset: Offset) -> bool {
+        let goes = self.may_go(hidden, event).unwrap_or(false);
+        goes && self.is_listed(event, offset).is_ok_and(|listed| !listed)
+    }
+
+    /// Has the log keep what is needed of what stands before `to`: all that is in a list, whatever has been hidden since
+    /// `gone` was left out of them. Returns the bytes that are freed.
+    fn rewrite(&self, to: Offset, cleared_at: Offset, gone: &GoneOf) -> Result<u64> {
         let log = &self.place.log;
         let before = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);
         let work = Mutex::new(self.hidden());
@@ -156,7 +171,7 @@ impl EmbeddedNamespace {
             }
             match Lies::decode(record.value, record.time) {
                 Some(Lies::Event(_)) if offset < cleared_at => false,
-                Some(Lies::Event(event)) => !self.may_go(&mut work.lock(), &event).unwrap_or(false),
+                Some(Lies::Event(event)) => !gone.has(offset) && !self.is_left_over(&mut work.lock(), &event, offset),
                 Some(Lies::Document(document)) => {
                     let newest = self.document_at(document.name, Io::MayBlock);
                     newest.map_or(true, |newest| newest.is_none_or(|newest| newest.offset <= offset))

@@ -151,7 +151,7 @@ pub(super) fn flush(
 
 /// A table has nothing that a power cut may take from the log.
 fn until_synced(place: &Place, namespace: &EmbeddedNamespace, frozen: &Frozen) {
-    let next = frozen.state.next_offset;
+    let next = frozen.state.lock().next_offset;
     while place
         .log
         .bounds(namespace.partition)

@@ -56,7 +56,8 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pub mem: Mem,
-    pub state: State,
+    /// Messages are left out of tables while this waits for its own.
+    pub state: Mutex<State>,
     /// With which table it is written.
     pub flush: u64,
     pub log_bytes: u64,
@@ -153,6 +154,11 @@ impl Shelf {
         self.tables.read().clone()
     }
 
+    /// There are tables, or will be.
+    pub fn is_on_disk(&self) -> bool {
+        self.disk.is_some()
+    }
+
     /// What the tables have of a namespace; from the start of the log if there are none.
     pub fn state(&self, namespace: u32) -> Option<State> {
         self.writing.lock().states.get(&namespace).copied()
@@ -227,25 +233,27 @@ impl Shelf {
             return Ok(());
         }
         frozen.sort_by_key(|frozen| frozen.mem.space);
-        let mut writer = TableWriter::new(disk.as_ref(), writing.number())?;
-        for frozen in &frozen {
-            frozen.mem.write(&mut writer)?;
-        }
-        let table = Arc::new(writer.finish(&self.cache)?);
-        for frozen in &frozen {
-            writing.states.insert(frozen.mem.space.namespace, frozen.state);
-        }
-        writing.states.retain(|namespace, _| {
+        let table = self.written(disk.as_ref(), writing.number(), |writer| {
+            frozen.iter().try_for_each(|frozen| frozen.mem.write(writer))
+        })?;
+        let mut states = writing.states.clone();
+        states.extend(
+            frozen
+                .iter()
+                .map(|frozen| (frozen.mem.space.namespace, *frozen.state.lock())),
+        );
+        states.retain(|namespace, _| {
             lives(Space {
                 namespace: *namespace,
                 cleared: 0,
             })
         });
         let mut tables = Tables::clone(&self.tables());
-        tables.list.insert(0, table);
+        tables.list.insert(0, table.clone());
         tables.levels.insert(0, 0);
         tables.flushed = flush;
-        self.publish(disk.as_ref(), &mut writing, tables, &[])?;
+        let next = Next { tables, states, table };
+        self.publish(disk.as_ref(), &mut writing, next, &[])?;
         let (mem, log) = frozen.iter().fold((0, 0), |(mem, log), frozen| {
             (mem + frozen.mem.bytes(), log + frozen.log_bytes)
         });
@@ -261,9 +269,7 @@ impl Shelf {
             return Ok(false);
         };
         let number = self.writing.lock().number();
-        let mut writer = TableWriter::new(disk.as_ref(), number)?;
-        merge::merge(&old, lives, None, &mut writer)?;
-        let table = Arc::new(writer.finish(&self.cache)?);
+        let table = self.written(disk.as_ref(), number, |writer| merge::merge(&old, lives, None, writer))?;
         // Newer ones may have come to stand before them.
         let mut writing = self.writing.lock();
         let mut tables = Tables::clone(&self.tables());
@@ -271,9 +277,11 @@ impl Shelf {
             .first()
             .and_then(|first| tables.list.iter().position(|table| Arc::ptr_eq(table, first)));
         let range = first.map_or(0..0, |first| first..first + old.len());
-        tables.list.splice(range.clone(), [table]);
+        tables.list.splice(range.clone(), [table.clone()]);
         tables.levels.splice(range, [level + 1]);
-        self.publish(disk.as_ref(), &mut writing, tables, &old)?;
+        let states = writing.states.clone();
+        let next = Next { tables, states, table };
+        self.publish(disk.as_ref(), &mut writing, next, &old)?;
         Ok(true)
     }
 
@@ -291,14 +299,15 @@ impl Shelf {
         let _alone = self.merging.lock();
         let old = self.tables();
         let number = self.writing.lock().number();
-        let mut writer = TableWriter::new(disk.as_ref(), number)?;
-        merge::merge(&old.list, lives, Some(gone), &mut writer)?;
-        let table = Arc::new(writer.finish(&self.cache)?);
+        let table = self.written(disk.as_ref(), number, |writer| {
+            merge::merge(&old.list, lives, Some(gone), writer)
+        })?;
         let writing = Mutex::new(self.writing.lock());
         then(&|| {
             let mut writing = writing.lock();
+            let mut states = writing.states.clone();
             for (namespace, gone) in &gone.0 {
-                if let Some(state) = writing.states.get_mut(namespace) {
+                if let Some(state) = states.get_mut(namespace) {
                     state.leave_out(gone);
                 }
             }
@@ -310,7 +319,9 @@ impl Shelf {
             tables.levels.truncate(newer);
             tables.list.push(table.clone());
             tables.levels.push(level);
-            self.publish(disk.as_ref(), &mut writing, tables, &old.list)
+            let table = table.clone();
+            let next = Next { tables, states, table };
+            self.publish(disk.as_ref(), &mut writing, next, &old.list)
         })
     }
 
@@ -319,8 +330,27 @@ impl Shelf {
         self.tables().list.iter().try_for_each(merge::verify)
     }
 
-    /// From now on these are the tables, also after a crash.
-    fn publish(&self, disk: &dyn Disk, writing: &mut Writing, tables: Tables, old: &[Arc<Table>]) -> io::Result<()> {
+    /// A new table; nothing of it stays after an error, which on a full disk comes again and again.
+    fn written(
+        &self,
+        disk: &dyn Disk,
+        number: u64,
+        fill: impl FnOnce(&mut TableWriter) -> io::Result<()>,
+    ) -> io::Result<Arc<Table>> {
+        let written = TableWriter::new(disk, number).and_then(|mut writer| {
+            fill(&mut writer)?;
+            writer.finish(&self.cache)
+        });
+        if written.is_err() {
+            remove(disk, number);
+        }
+        written.map(Arc::new)
+    }
+
+    /// From now on these are the tables, also after a crash, and what they have of each namespace. After an error all is as
+    /// it was; a crash may then find either, both of which are whole.
+    fn publish(&self, disk: &dyn Disk, writing: &mut Writing, next: Next, old: &[Arc<Table>]) -> io::Result<()> {
+        let Next { tables, states, table } = next;
         let manifest = Manifest {
             version: VERSION,
             log: self.log,
@@ -331,17 +361,36 @@ impl Shelf {
                 .map(|table| table.number)
                 .zip(tables.levels.iter().copied())
                 .collect(),
-            namespaces: writing
-                .states
-                .iter()
-                .map(|(namespace, state)| (*namespace, *state))
-                .collect(),
+            namespaces: states.iter().map(|(namespace, state)| (*namespace, *state)).collect(),
         };
-        write(disk, &manifest)?;
+        if let Err(error) = prepare(disk, &manifest) {
+            remove(disk, table.number);
+            return Err(error);
+        }
+        disk.rename(MANIFEST_NEW, MANIFEST)?;
+        disk.sync_names()?;
+        writing.states = states;
         *self.tables.write() = Arc::new(tables);
         // Whoever reads them still has them open.
-        old.iter()
-            .try_for_each(|table| disk.remove(&super::table::file_name(table.number)))
+        old.iter().for_each(|table| remove(disk, table.number));
+        Ok(())
+    }
+}
+
+/// What is to be, with the one table that is new in it.
+struct Next {
+    tables: Tables,
+    states: HashMap<u32, State>,
+    table: Arc<Table>,
+}
+
+/// What stays is removed at the next start.
+fn remove(disk: &dyn Disk, number: u64) {
+    let name = super::table::file_name(number);
+    if let Err(error) = disk.remove(&name)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, name, "an index that is not needed any more is not removed");
     }
 }
 
@@ -408,7 +457,8 @@ fn read(disk: &dyn Disk, log: u64, cache: &Arc<Blocks>) -> Result<(Tables, Manif
     Ok((tables, manifest))
 }
 
-fn write(disk: &dyn Disk, manifest: &Manifest) -> io::Result<()> {
+/// The manifest under the name that it has until it is renamed.
+fn prepare(disk: &dyn Disk, manifest: &Manifest) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(manifest)?;
     let sum = xxhash_rust::xxh3::xxh3_64(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
@@ -418,8 +468,6 @@ fn write(disk: &dyn Disk, manifest: &Manifest) -> io::Result<()> {
     let file = disk.create(MANIFEST_NEW)?;
     file.write_at(&bytes, 0)?;
     file.sync()?;
-    disk.sync_names()?;
-    disk.rename(MANIFEST_NEW, MANIFEST)?;
     disk.sync_names()
 }
 
