@@ -160,7 +160,9 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
         allocs_per_op: (after.allocations - before.allocations) / messages as f64,
         p50_ns: None,
         p99_ns: None,
-        more: [("resident_bytes".to_owned(), server.resident_bytes()?.into())].into(),
+        more: [("resident_bytes".to_owned(), server.resident_bytes()?.into())]
+            .into_iter()
+            .collect(),
     };
     println!(
         "written in {seconds:.0} s; {} MiB resident, {} MiB of log, {} MiB of indexes",
@@ -216,7 +218,7 @@ fn measure(server: &Server, scale: &Scale, asked: &Asked, seconds: f64) -> Resul
         allocs_per_op: (after.allocations - before.allocations) / ops,
         p50_ns: at(0.5),
         p99_ns: at(0.99),
-        more: [("p999_ns".to_owned(), at(0.999).into())].into(),
+        more: [("p999_ns".to_owned(), at(0.999).into())].into_iter().collect(),
     })
 }
 
