@@ -1,6 +1,7 @@
 //! The arguments of a call, looked at in the order in which mistakes are told.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use thalweg_events::json::{Json, Kind};
 use thalweg_events::names::Member;
@@ -232,7 +233,7 @@ impl<'a> Message<'a> {
     }
 
     pub fn within(&self, bytes_max: usize, told: &str) -> Result<()> {
-        name_within(&self.kind, TYPE_BYTES_MAX, &format!("{told}.type"))?;
+        name_within(&self.kind, TYPE_BYTES_MAX, format_args!("{told}.type"))?;
         let size = self.bytes();
         match size > bytes_max {
             true => Err(Problem::invalid(format!(
@@ -261,7 +262,7 @@ pub(crate) fn stream_within(stream: &str) -> Result<()> {
     name_within(stream, STREAM_BYTES_MAX, "streamName")
 }
 
-pub(crate) fn name_within(name: &str, bytes_max: usize, told: &str) -> Result<()> {
+pub(crate) fn name_within(name: &str, bytes_max: usize, told: impl fmt::Display) -> Result<()> {
     match name_fault(name, bytes_max) {
         Some(fault) => Err(Problem::invalid(format!("{told} {fault}"))),
         None => Ok(()),

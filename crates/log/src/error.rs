@@ -110,10 +110,9 @@ pub type Result<T> = std::result::Result<T, LogError>;
 
 impl LogError {
     pub(crate) fn io(what: &'static str, file: impl Into<String>) -> impl FnOnce(io::Error) -> LogError {
-        let file = file.into();
         move |error| LogError::Io {
             what,
-            file,
+            file: file.into(),
             error: Arc::new(error),
         }
     }

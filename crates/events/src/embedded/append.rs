@@ -22,7 +22,7 @@ use crate::id::{MessageId, Uuid};
 use crate::store::{APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, Expected};
 
 /// A part of a submission that is so large is ended: a message is read with the frame that it lies in.
-const PART_BYTES: usize = 64 << 10;
+pub(super) const PART_BYTES: usize = 16 << 10;
 /// Of a record beside what the client wrote.
 const RECORD_BYTES: usize = 64;
 

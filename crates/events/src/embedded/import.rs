@@ -8,7 +8,7 @@ use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset, Records, Unit};
 
-use super::append::new_id;
+use super::append::{PART_BYTES, new_id};
 use super::index::{Entry, Io, List, Listed, Read};
 use super::namespace::{EmbeddedNamespace, or_gone};
 use super::sequencer::Pending;
@@ -219,5 +219,3 @@ impl EmbeddedNamespace {
         trimmed.await.unwrap_or(Ok(()))
     }
 }
-
-const PART_BYTES: usize = 64 << 10;

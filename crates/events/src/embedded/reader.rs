@@ -22,8 +22,15 @@ pub(super) struct Reading<'a> {
 /// A frame, and where its records are.
 struct Parsed {
     frame: Frame,
-    /// Offset from the frame's first, time, and the value in the body, in their order.
-    records: Vec<(u32, Micros, Bytes)>,
+    records: Vec<Place>,
+}
+
+/// A record of a frame: its offset from the frame's first, its time, and where in the body its value lies.
+struct Place {
+    delta: u32,
+    time: Micros,
+    start: u32,
+    end: u32,
 }
 
 impl<'a> Reading<'a> {
@@ -64,9 +71,12 @@ impl<'a> Reading<'a> {
             return Ok(None);
         };
         let delta = (offset - parsed.frame.header.base) as u32;
-        let found = parsed.records.binary_search_by_key(&delta, |(delta, ..)| *delta);
-        let record = found.ok().and_then(|at| parsed.records.get(at));
-        Ok(record.map(|(_, time, value)| (value.clone(), *time)))
+        let found = parsed.records.binary_search_by_key(&delta, |place| place.delta);
+        let place = found.ok().and_then(|at| parsed.records.get(at));
+        Ok(place.map(|place| {
+            let value = parsed.frame.body.slice(place.start as usize..place.end as usize);
+            (value, place.time)
+        }))
     }
 
     fn frame(&self, offset: Offset) -> Read<Option<Frame>> {
@@ -100,7 +110,14 @@ impl Parsed {
                 EventsError::Damaged(format!("what is behind offset {base} is no record"))
             })?;
             let delta = record.delta.unwrap_or(next);
-            records.push((delta, record.time, frame.body.slice_ref(record.value)));
+            // Records lie in the body, whose length fits.
+            let start = (record.value.as_ptr() as usize - frame.body.as_ptr() as usize) as u32;
+            records.push(Place {
+                delta,
+                time: record.time,
+                start,
+                end: start + record.value.len() as u32,
+            });
             (rest, next) = (after, delta + 1);
         }
         Ok(Parsed { frame, records })

@@ -127,7 +127,7 @@ pub(super) fn flush(
     namespaces: impl FnOnce() -> Vec<Arc<EmbeddedNamespace>>,
     lives: &dyn Fn(Space) -> bool,
 ) -> Result<()> {
-    let mut all = Vec::new();
+    let (mut all, mut synced) = (Vec::new(), Ok(()));
     let flushed = place.shelf.flush(
         |flush| {
             all = namespaces();
@@ -135,8 +135,11 @@ pub(super) fn flush(
                 .iter()
                 .filter_map(|namespace| Some((namespace.clone(), namespace.freeze(flush)?)))
                 .collect();
-            for (namespace, frozen) in &frozen {
-                until_synced(place, namespace, frozen);
+            synced = frozen
+                .iter()
+                .try_for_each(|(namespace, frozen)| until_synced(place, namespace, frozen));
+            if synced.is_err() {
+                return Vec::new();
             }
             frozen.into_iter().map(|(_, frozen)| frozen).collect()
         },
@@ -146,22 +149,22 @@ pub(super) fn flush(
     for namespace in &all {
         namespace.index.write().thaw();
     }
+    synced?;
     flushed.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))
 }
 
 /// A table has nothing that a power cut may take from the log.
-fn until_synced(place: &Place, namespace: &EmbeddedNamespace, frozen: &Frozen) {
-    let next = frozen.state.lock().next_offset;
-    while place
-        .log
-        .bounds(namespace.partition)
-        .is_ok_and(|bounds| bounds.synced < next)
-    {
+fn until_synced(place: &Place, namespace: &EmbeddedNamespace, frozen: &Frozen) -> Result<()> {
+    let (id, next) = (namespace.partition, frozen.state.lock().next_offset);
+    while place.log.bounds(id).is_ok_and(|bounds| bounds.synced < next) {
         // Asks for a sync, where nothing else would.
         let want = ReadWant { bytes: 1, synced: true };
-        let _ = place.log.read(namespace.partition, next - 1, want);
+        let _ = place.log.read(id, next - 1, want);
+        // Nothing is ever synced by a log that takes nothing any more, which is told to whoever stores something.
+        tokio::runtime::Handle::current().block_on(place.log.flush(&[id]))?;
         std::thread::sleep(SYNC);
     }
+    Ok(())
 }
 
 /// Reads every message, and looks whether each is where the indexes say; and every part of them.

@@ -124,6 +124,7 @@ impl FrameHeader {
 
     /// The first [`BARE_LEN`] bytes, those before the checksum.
     pub fn encode_bare(&self, out: &mut Vec<u8>) {
+        out.reserve(LEN);
         Put(out)
             .bytes(&MAGIC)
             .u8(VERSION)

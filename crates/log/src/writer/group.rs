@@ -18,7 +18,7 @@ const SPARE_MAX: usize = 64;
 
 /// A frame that is so large takes no more submissions: a record is read together with its frame, and should not cost
 /// whoever wants nothing else all that was stored beside it.
-const FRAME_FULL: usize = 64 << 10;
+const FRAME_FULL: usize = 16 << 10;
 
 /// Records for one partition, as part of a submission.
 #[derive(Clone, Debug)]

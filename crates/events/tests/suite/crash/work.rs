@@ -208,7 +208,8 @@ async fn write(shared: Arc<Shared>, mut random: Random, mut next: u64) {
                 );
                 Answer::Refused { stream, actual }
             }
-            Err(EventsError::Unavailable(_) | EventsError::Storage(_)) => Answer::Unknown,
+            // The process is gone, and its files with it.
+            Err(EventsError::Unavailable(_) | EventsError::Storage(_) | EventsError::Damaged(_)) => Answer::Unknown,
             Err(other) => panic!("{other}"),
         };
         let is_unknown = matches!(answer, Answer::Unknown);
