@@ -28,30 +28,52 @@ fn a_batch_is_stored_wholly_or_not_at_all_and_in_one_row(events: Events) {
             "firstGlobalPosition": global, "lastGlobalPosition": global + count - 1})
     };
     let two = [message("a"), message("b")];
-    assert_eq!(events.call(json!(["stream.append", "s-1", two, {"expectedVersion": "noStream"}])), range(2, 0, 1));
-    assert_eq!(events.call(json!(["stream.append", "s-1", two, {"expectedVersion": "exists"}])), range(2, 2, 3));
-    assert_eq!(events.call(json!(["stream.append", "s-1", two, {"expectedVersion": "any"}])), range(2, 4, 5));
+    assert_eq!(
+        events.call(json!(["stream.append", "s-1", two, {"expectedVersion": "noStream"}])),
+        range(2, 0, 1)
+    );
+    assert_eq!(
+        events.call(json!(["stream.append", "s-1", two, {"expectedVersion": "exists"}])),
+        range(2, 2, 3)
+    );
+    assert_eq!(
+        events.call(json!(["stream.append", "s-1", two, {"expectedVersion": "any"}])),
+        range(2, 4, 5)
+    );
     // The order of the result is that of the call, and positions are one range over all streams.
     let many = json!(["stream.appendMany", [
         {"stream": "z-1", "messages": two, "expectedVersion": -1},
         {"stream": "s-1", "messages": [message("c")], "expectedVersion": 5},
         {"stream": "a-1", "messages": two},
     ]]);
-    assert_eq!(events.call(many.clone()), json!([range(2, 0, 7), range(1, 6, 9), range(2, 0, 10)]));
+    assert_eq!(
+        events.call(many.clone()),
+        json!([range(2, 0, 7), range(1, 6, 9), range(2, 0, 10)])
+    );
     let (status, text) = events.rpc(&many.to_string());
     let error = serde_json::from_str::<Value>(&text).unwrap()["error"].clone();
     assert_eq!((status, &error["code"]), (409, &json!("STREAM_VERSION_CONFLICT")));
     assert_eq!(error["details"], json!({"actual": 1, "expected": -1, "stream": "z-1"}));
-    assert_eq!(events.call(json!(["stream.version", "s-1"])), 6, "nothing of it is stored");
+    assert_eq!(
+        events.call(json!(["stream.version", "s-1"])),
+        6,
+        "nothing of it is stored"
+    );
     invalid(
         &events,
         &[
-            (json!(["stream.append", "s-1", [message("a"), {"type": "b"}]]), "message.data must be an object"),
+            (
+                json!(["stream.append", "s-1", [message("a"), {"type": "b"}]]),
+                "message.data must be an object",
+            ),
             (
                 json!(["stream.append", "s-1", [message("a"), {"type": "b", "data": {}, "metadata": 1}]]),
                 "message.metadata must be an object",
             ),
-            (json!(["stream.append", "s-1", [message("a")], null]), "options must be an object"),
+            (
+                json!(["stream.append", "s-1", [message("a")], null]),
+                "options must be an object",
+            ),
             (
                 json!(["stream.append", "s-1", [message("a")], {"expectedVersion": "none"}]),
                 "options.expectedVersion must be a number",
@@ -68,7 +90,11 @@ fn a_batch_is_stored_wholly_or_not_at_all_and_in_one_row(events: Events) {
         ],
     );
     let next = events.call(json!(["stream.write", "s-1", message("d")]));
-    assert_eq!(next, json!({"globalPosition": 12, "position": 7}), "what is refused takes no position");
+    assert_eq!(
+        next,
+        json!({"globalPosition": 12, "position": 7}),
+        "what is refused takes no position"
+    );
 }
 
 fn a_retry_finds_what_it_has_stored_already(events: Events) {
@@ -79,9 +105,16 @@ fn a_retry_finds_what_it_has_stored_already(events: Events) {
         message.as_object_mut().unwrap().remove("id");
         json!(["stream.write", stream, message, {"id": id(n), "expectedVersion": expected}])
     };
-    assert_eq!(events.call(write("s-1", "a", 0, json!(-1))), json!({"globalPosition": 1, "position": 0}));
+    assert_eq!(
+        events.call(write("s-1", "a", 0, json!(-1))),
+        json!({"globalPosition": 1, "position": 0})
+    );
     let again = json!({"globalPosition": 1, "position": 0, "duplicate": true});
-    assert_eq!(events.call(write("s-1", "a", 0, json!(-1))), again, "its version is not looked at");
+    assert_eq!(
+        events.call(write("s-1", "a", 0, json!(-1))),
+        again,
+        "its version is not looked at"
+    );
     assert_eq!(events.call(write("s-1", "a", 0, json!(77))), again);
     let conflict = |call: Value, n: u8, stream: &str, position: u64| {
         let (status, text) = events.rpc(&call.to_string());
@@ -92,7 +125,8 @@ fn a_retry_finds_what_it_has_stored_already(events: Events) {
     };
     conflict(write("s-1", "b", 0, json!("any")), 0, "s-1", 0);
     conflict(write("s-2", "a", 0, json!("any")), 0, "s-1", 0);
-    let other_data = json!(["stream.write", "s-1", {"type": "a", "data": {"n": 1}, "metadata": {"m": [0]}}, {"id": id(0)}]);
+    let other_data =
+        json!(["stream.write", "s-1", {"type": "a", "data": {"n": 1}, "metadata": {"m": [0]}}, {"id": id(0)}]);
     conflict(other_data, 0, "s-1", 0);
     let other_metadata = json!(["stream.write", "s-1", {"type": "a", "data": {"n": 1.0}}, {"id": id(0)}]);
     conflict(other_metadata, 0, "s-1", 0);
@@ -112,7 +146,10 @@ fn a_retry_finds_what_it_has_stored_already(events: Events) {
         let (status, code, text) = events.refusal(&call.to_string());
         // A part of a batch in its order is a duplicate by itself.
         let is_part = messages.len() == 2 && messages[0]["type"] == "a";
-        assert!(is_part && status == 200 || code == "MESSAGE_ID_CONFLICT", "{call}: {status} {text}");
+        assert!(
+            is_part && status == 200 || code == "MESSAGE_ID_CONFLICT",
+            "{call}: {status} {text}"
+        );
     }
     assert_eq!(events.call(json!(["stream.version", "b-1"])), 2);
     let twice = json!(["stream.append", "c-1", [with(9, "a"), with(9, "a")]]);
@@ -151,7 +188,12 @@ fn a_read_that_waits_is_answered_by_the_first_message_or_when_time_is_up(events:
             let answer = asked.join().unwrap();
             let row = &answer.json[0];
             let global = row.as_array().map(|row| row[row.len() - 4].clone());
-            assert_eq!((answer.status, global), (200, Some(json!(first))), "{call}: {}", answer.text);
+            assert_eq!(
+                (answer.status, global),
+                (200, Some(json!(first))),
+                "{call}: {}",
+                answer.text
+            );
         }
     });
     let last = events.call(json!(["stream.get", "s-1", {"waitMs": 30000, "direction": "backward", "batchSize": 1}]));
@@ -163,12 +205,24 @@ fn a_message_is_handed_out_until_it_is_acknowledged_or_parked(events: Events) {
         events.call(json!(["stream.write", stream, message("a")]));
     }
     let about = events.call(json!(["sub.create", "bills", {"category": "p", "maxAttempts": 2}]));
-    assert_eq!((&about["name"], &about["strategy"]), (&json!("bills"), &json!("byStream")), "{about}");
+    assert_eq!(
+        (&about["name"], &about["strategy"]),
+        (&json!("bills"), &json!("byStream")),
+        "{about}"
+    );
     let exists = events.refusal(r#"["sub.create","bills",{"category":"p"}]"#);
     assert_eq!((exists.0, exists.1.as_str()), (409, "SUBSCRIPTION_EXISTS"));
     assert_eq!(exists.2, "Subscription 'bills' already exists");
-    for call in [json!(["sub.info", "none"]), json!(["sub.fetch", "none"]), json!(["sub.ack", "none", []])] {
-        let expected = (404, "SUBSCRIPTION_NOT_FOUND".to_owned(), "Subscription 'none' not found".to_owned());
+    for call in [
+        json!(["sub.info", "none"]),
+        json!(["sub.fetch", "none"]),
+        json!(["sub.ack", "none", []]),
+    ] {
+        let expected = (
+            404,
+            "SUBSCRIPTION_NOT_FOUND".to_owned(),
+            "Subscription 'none' not found".to_owned(),
+        );
         assert_eq!(events.refusal(&call.to_string()), expected, "{call}");
     }
     let fetch = || events.call(json!(["sub.fetch", "bills", {"consumer": "c", "max": 10}]));
@@ -179,25 +233,42 @@ fn a_message_is_handed_out_until_it_is_acknowledged_or_parked(events: Events) {
     assert_eq!((&first[0]["attempt"], &first[0]["message"]), (&json!(1), row));
     let acked = events.call(json!(["sub.ack", "bills", [first[0]["lease"]]]));
     assert_eq!(acked, json!({"acked": 1, "stale": []}));
-    assert_eq!(events.call(json!(["sub.ack", "bills", [first[0]["lease"]]]))["stale"], json!([first[0]["lease"]]));
+    assert_eq!(
+        events.call(json!(["sub.ack", "bills", [first[0]["lease"]]]))["stale"],
+        json!([first[0]["lease"]])
+    );
     events.call(json!(["sub.nack", "bills", [first[1]["lease"]], {"action": "retry", "reason": "not now"}]));
     let second = fetch();
-    assert_eq!((&second[0]["message"][4], &second[0]["attempt"]), (&json!(2), &json!(2)), "{second}");
+    assert_eq!(
+        (&second[0]["message"][4], &second[0]["attempt"]),
+        (&json!(2), &json!(2)),
+        "{second}"
+    );
     assert_eq!(second[1]["message"][4], 3);
     // Of its last attempt: it is set aside, and handed out again when it is asked for.
     events.call(json!(["sub.nack", "bills", [second[0]["lease"]], {"action": "retry", "reason": "never"}]));
     let parked = events.call(json!(["sub.parked", "bills"]));
-    assert_eq!((&parked[0]["globalPosition"], &parked[0]["reason"]), (&json!(2), &json!("never")), "{parked}");
+    assert_eq!(
+        (&parked[0]["globalPosition"], &parked[0]["reason"]),
+        (&json!(2), &json!("never")),
+        "{parked}"
+    );
     assert_eq!(events.call(json!(["sub.replay", "bills"])), json!({"replayed": 1}));
     assert_eq!(fetch()[0]["message"][4], 2);
     events.call(json!(["sub.nack", "bills", [second[1]["lease"]], {"action": "skip"}]));
     let listed = events.call(json!(["sub.list"]));
-    assert_eq!((listed.as_array().map(Vec::len), &listed[0]["name"]), (Some(1), &json!("bills")));
+    assert_eq!(
+        (listed.as_array().map(Vec::len), &listed[0]["name"]),
+        (Some(1), &json!("bills"))
+    );
     assert_eq!(events.call(json!(["sub.reset", "bills", {"from": 3}]))["from"], 3);
     // Pushed instead of fetched.
     let mut pushed = Pokes::open(&events, "subscription=bills&consumer=d");
     let event = pushed.event();
-    assert!(event.starts_with("event: message\nid: 3\ndata: {\"lease\":\""), "{event}");
+    assert!(
+        event.starts_with("event: message\nid: 3\ndata: {\"lease\":\""),
+        "{event}"
+    );
     let data: Value = serde_json::from_str(event.lines().nth(2).unwrap().strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!(data["message"][1], "p-1");
     assert_eq!(events.call(json!(["sub.ack", "bills", [data["lease"]]]))["acked"], 1);
@@ -225,31 +296,47 @@ fn the_newest_snapshot_of_a_stream_is_kept(events: Events) {
 fn rules_are_read_as_they_were_set_and_cleared_one_by_one(events: Events) {
     events.call(json!(["stream.append", "r-1", vec![message("a"); 10]]));
     assert_eq!(events.call(json!(["retention.get", "r-1"])), Value::Null);
-    let rule = |age: Value, count: Value, before: Value| json!({"maxAge": age, "maxCount": count, "truncateBefore": before});
+    let rule =
+        |age: Value, count: Value, before: Value| json!({"maxAge": age, "maxCount": count, "truncateBefore": before});
     let null = Value::Null;
     let set = events.call(json!(["retention.set", "r-1", {"$maxAge": 3600, "$maxCount": 5, "$tb": 2}]));
     assert_eq!(set, rule(json!(3600), json!(5), json!(2)));
     assert_eq!(events.call(json!(["retention.get", "r-1"])), set);
     let read = || -> Vec<u64> {
         let rows = events.call(json!(["stream.get", "r-1"]));
-        rows.as_array().unwrap().iter().map(|row| row[2].as_u64().unwrap()).collect()
+        rows.as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row[2].as_u64().unwrap())
+            .collect()
     };
     assert_eq!(read(), [5, 6, 7, 8, 9]);
-    assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 5, "counts obey at once");
+    assert_eq!(
+        events.call(json!(["ns.info", "default"]))["messageCount"],
+        5,
+        "counts obey at once"
+    );
     assert_eq!(events.call(json!(["ns.categories"]))[0]["messageCount"], 5);
     let mut pokes = Pokes::open(&events, "stream=r-1");
     assert_eq!(pokes.chunk(), poke("r-1", 5, 6));
     events.call(json!(["retention.set", "r-1", {"truncateBefore": 10}]));
     assert_eq!(read(), [0_u64; 0]);
     assert_eq!(events.call(json!(["stream.last", "r-1"])), null);
-    assert_eq!(events.call(json!(["stream.version", "r-1"])), 9, "no position is used again");
+    assert_eq!(
+        events.call(json!(["stream.version", "r-1"])),
+        9,
+        "no position is used again"
+    );
     events.call(json!(["stream.append", "r-1", [message("b")], {"expectedVersion": 9}]));
     assert_eq!(read(), [10]);
     events.call(json!(["sys.scavenge"]));
     assert_eq!(read(), [10]);
     assert_eq!(events.call(json!(["sys.verify"]))["faults"], json!([]));
     events.call(json!(["retention.set", {"category": "r"}, {"maxCount": 1}]));
-    assert_eq!(events.call(json!(["retention.get", {"category": "r"}])), rule(null.clone(), json!(1), null.clone()));
+    assert_eq!(
+        events.call(json!(["retention.get", {"category": "r"}])),
+        rule(null.clone(), json!(1), null.clone())
+    );
     events.call(json!(["retention.set", {"category": "r"}, null]));
     assert_eq!(events.call(json!(["retention.get", {"category": "r"}])), null);
 }
@@ -268,7 +355,10 @@ fn figures_are_told_to_the_operator(events: Events) {
         ] {
             anyhow::ensure!(text.lines().any(|found| found == line), "no {line} in {text}");
         }
-        for name in ["thalweg_events_errors_total{code=\"INVALID_REQUEST\"} 1", "thalweg_events_append_seconds_bucket"] {
+        for name in [
+            "thalweg_events_errors_total{code=\"INVALID_REQUEST\"} 1",
+            "thalweg_events_append_seconds_bucket",
+        ] {
             anyhow::ensure!(text.contains(name), "no {name} in {text}");
         }
         Ok(())

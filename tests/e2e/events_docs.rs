@@ -26,8 +26,15 @@ fn at(code: &str, events: &Events) -> String {
 /// What a program that succeeds prints.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {}\n{stdout}\n{stderr}", output.status);
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{stdout}\n{stderr}",
+        output.status
+    );
     stdout.into_owned()
 }
 
@@ -54,7 +61,10 @@ fn the_sample_for_curl_prints_what_it_says() {
         let rows = rows.as_array().unwrap();
         // The member of two that `7` belongs to is another's business.
         assert!(columns == 8 || rows.len() == 2, "{line}");
-        assert!(rows.iter().all(|row| row.as_array().map(Vec::len) == Some(columns)), "{line}");
+        assert!(
+            rows.iter().all(|row| row.as_array().map(Vec::len) == Some(columns)),
+            "{line}"
+        );
     }
     drop(events);
     sample.wait().unwrap();
@@ -66,7 +76,8 @@ fn the_sample_for_python_runs() {
     let code = at(&sample("events.md", "With Python", "python"), &events);
     let printed = run(Command::new("python3").args(["-c", &code]));
     let lines: Vec<&str> = printed.lines().collect();
-    let result = "{'count': 2, 'firstPosition': 0, 'lastPosition': 1, 'firstGlobalPosition': 1, 'lastGlobalPosition': 2}";
+    let result =
+        "{'count': 2, 'firstPosition': 0, 'lastPosition': 1, 'firstGlobalPosition': 1, 'lastGlobalPosition': 2}";
     assert_eq!(lines, [result, "0 Created {'total': 3}", "1 Paid {}"]);
 }
 
@@ -77,8 +88,20 @@ fn the_sample_for_typescript_has_no_wrong_types_and_runs() {
     let folder = events.folder.path();
     std::fs::write(folder.join("sample.mts"), code).unwrap();
     let compiler = servers::node_modules().unwrap().join("typescript/bin/tsc");
-    let options = ["--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom"];
-    run(Command::new("node").arg(compiler).args(options).arg("sample.mts").current_dir(folder));
+    let options = [
+        "--strict",
+        "--target",
+        "es2022",
+        "--module",
+        "nodenext",
+        "--lib",
+        "es2022,dom",
+    ];
+    run(Command::new("node")
+        .arg(compiler)
+        .args(options)
+        .arg("sample.mts")
+        .current_dir(folder));
     let printed = run(Command::new("node").arg("sample.mjs").current_dir(folder));
     for part in ["'order-9'", "'Created'", "  0,", "  1,", "  null,"] {
         assert!(printed.contains(part), "{part:?} in {printed}");
@@ -91,7 +114,10 @@ fn commands(code: &str) -> Vec<String> {
         let end = line.find(" # ").or_else(|| line.find(" #")).unwrap_or(line.len());
         line[..end].trim().to_owned()
     };
-    code.lines().map(words).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+    code.lines()
+        .map(words)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect()
 }
 
 /// With `thalweg` on the path, where the sample asks which server.
@@ -130,7 +156,11 @@ fn the_commands_of_the_shell_do_what_is_said_beside_them() {
             }
             // Into a store that does not have the messages yet.
             "import" => {
-                std::fs::copy(folder.join("orders.ndjson.gz"), other.folder.path().join("orders.ndjson.gz")).unwrap();
+                std::fs::copy(
+                    folder.join("orders.ndjson.gz"),
+                    other.folder.path().join("orders.ndjson.gz"),
+                )
+                .unwrap();
                 run(&mut shell(&other, line));
                 let exported = run(&mut shell(&events, "thalweg events export"));
                 assert_eq!(run(&mut shell(&other, "thalweg events export")), exported);
@@ -139,9 +169,24 @@ fn the_commands_of_the_shell_do_what_is_said_beside_them() {
             _ => drop(run(&mut shell(&events, line))),
         }
     }
-    let expected = ["append", "append", "tail", "streams", "categories", "export", "import", "verify", "scavenge"];
+    let expected = [
+        "append",
+        "append",
+        "tail",
+        "streams",
+        "categories",
+        "export",
+        "import",
+        "verify",
+        "scavenge",
+    ];
     assert_eq!(seen[1..], expected);
-    assert_eq!(run(&mut shell(&events, "thalweg events streams --prefix order-")).lines().count(), 2);
+    assert_eq!(
+        run(&mut shell(&events, "thalweg events streams --prefix order-"))
+            .lines()
+            .count(),
+        2
+    );
     // It may have begun before or after what is written now: it is repeated until it is seen.
     let mut tail = tail.unwrap();
     eventually(|| {
@@ -172,7 +217,10 @@ fn the_sample_of_a_persistent_subscription_runs_from_fetch_to_replay() {
         let answer: Value = serde_json::from_str(&printed).unwrap();
         assert_eq!(answer["error"], Value::Null, "{call}: {printed}");
         if call.contains("sub.fetch") {
-            assert_eq!((&answer[0]["attempt"], &answer[0]["message"][1]), (&json!(1), &json!("order-7")));
+            assert_eq!(
+                (&answer[0]["attempt"], &answer[0]["message"][1]),
+                (&json!(1), &json!("order-7"))
+            );
             lease = answer[0]["lease"].as_str().map(str::to_owned);
         }
         answers.push(answer);

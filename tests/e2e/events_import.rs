@@ -151,7 +151,11 @@ fn progress_is_told_after_each_thousand_while_the_body_still_comes(events: Event
     upload.send(&records(0..1000));
     let head = upload.head();
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    for header in ["content-type: text/event-stream", "cache-control: no-cache", "x-accel-buffering: no"] {
+    for header in [
+        "content-type: text/event-stream",
+        "cache-control: no-cache",
+        "x-accel-buffering: no",
+    ] {
         assert!(head.contains(&format!("\r\n{header}\r\n")), "{header} in {head}");
     }
     assert_eq!(upload.chunk(), "data: {\"imported\":1000,\"gpos\":1000}\n\n");
@@ -163,7 +167,9 @@ fn progress_is_told_after_each_thousand_while_the_body_still_comes(events: Event
     assert_eq!(upload.chunk(), "data: {\"imported\":2000,\"gpos\":2000}\n\n");
     upload.send("");
     let done = upload.chunk();
-    let elapsed = done.strip_prefix("data: {\"done\":true,\"imported\":2600,\"elapsed\":\"").unwrap();
+    let elapsed = done
+        .strip_prefix("data: {\"done\":true,\"imported\":2600,\"elapsed\":\"")
+        .unwrap();
     let seconds = elapsed.strip_suffix("s\"}\n\n").unwrap();
     let (whole, tenth) = seconds.split_once('.').unwrap();
     assert!(whole.parse::<u32>().is_ok() && tenth.len() == 1, "{done}");
@@ -179,24 +185,77 @@ fn progress_is_told_after_each_thousand_while_the_body_still_comes(events: Event
 fn each_mistake_of_an_import_has_its_code_its_line_and_its_words(events: Events) {
     events.call(json!(["stream.append", "s-1", [
         {"type": "t", "data": {}, "id": "0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819"}, {"type": "t", "data": {}}]]));
-    let good = r#"{"id":"","stream":"s-9","type":"t","pos":7,"gpos":70,"data":{},"meta":null,"time":"2026-01-15T10:00:00Z"}"#;
+    let good =
+        r#"{"id":"","stream":"s-9","type":"t","pos":7,"gpos":70,"data":{},"meta":null,"time":"2026-01-15T10:00:00Z"}"#;
     assert_eq!(events.import("", good)[0]["imported"], 1);
     let wrong = |from: &str, to: &str| good.replace("70", "80").replace("s-9", "s-8").replacen(from, to, 1);
     let numbers = "must be a number from";
     for (line, code, message) in [
-        ("{\"a\":}".to_owned(), "INVALID_JSON", "malformed JSON at line 3: ".to_owned()),
-        (good.to_owned() + "x", "INVALID_JSON", "malformed JSON at line 3: ".to_owned()),
-        ("[]".to_owned(), "INVALID_RECORD", "invalid record at line 3: it is no object".to_owned()),
-        (wrong("stream", "strem"), "INVALID_RECORD", "invalid record at line 3: stream is required".to_owned()),
-        (wrong("type", "tpe"), "INVALID_RECORD", "invalid record at line 3: type is required".to_owned()),
-        (wrong("time", "tme"), "INVALID_RECORD", "invalid record at line 3: time is required".to_owned()),
-        (wrong("2026-", "2026"), "INVALID_RECORD", "invalid record at line 3: time must be RFC 3339".to_owned()),
-        (wrong(":7,", ":-1,"), "INVALID_RECORD", format!("invalid record at line 3: pos {numbers} 0 to 9007199254740991")),
-        (wrong("80", "0"), "INVALID_RECORD", format!("invalid record at line 3: gpos {numbers} 1 to 9007199254740991")),
-        (wrong("{}", "[]"), "INVALID_RECORD", "invalid record at line 3: data must be an object".to_owned()),
-        (wrong("null", "5"), "INVALID_RECORD", "invalid record at line 3: meta must be an object".to_owned()),
-        (wrong(":\"\"", ":5"), "INVALID_RECORD", "invalid record at line 3: id must be a string".to_owned()),
-        (good.to_owned(), "POSITION_EXISTS", "global position already exists: 70".to_owned()),
+        (
+            "{\"a\":}".to_owned(),
+            "INVALID_JSON",
+            "malformed JSON at line 3: ".to_owned(),
+        ),
+        (
+            good.to_owned() + "x",
+            "INVALID_JSON",
+            "malformed JSON at line 3: ".to_owned(),
+        ),
+        (
+            "[]".to_owned(),
+            "INVALID_RECORD",
+            "invalid record at line 3: it is no object".to_owned(),
+        ),
+        (
+            wrong("stream", "strem"),
+            "INVALID_RECORD",
+            "invalid record at line 3: stream is required".to_owned(),
+        ),
+        (
+            wrong("type", "tpe"),
+            "INVALID_RECORD",
+            "invalid record at line 3: type is required".to_owned(),
+        ),
+        (
+            wrong("time", "tme"),
+            "INVALID_RECORD",
+            "invalid record at line 3: time is required".to_owned(),
+        ),
+        (
+            wrong("2026-", "2026"),
+            "INVALID_RECORD",
+            "invalid record at line 3: time must be RFC 3339".to_owned(),
+        ),
+        (
+            wrong(":7,", ":-1,"),
+            "INVALID_RECORD",
+            format!("invalid record at line 3: pos {numbers} 0 to 9007199254740991"),
+        ),
+        (
+            wrong("80", "0"),
+            "INVALID_RECORD",
+            format!("invalid record at line 3: gpos {numbers} 1 to 9007199254740991"),
+        ),
+        (
+            wrong("{}", "[]"),
+            "INVALID_RECORD",
+            "invalid record at line 3: data must be an object".to_owned(),
+        ),
+        (
+            wrong("null", "5"),
+            "INVALID_RECORD",
+            "invalid record at line 3: meta must be an object".to_owned(),
+        ),
+        (
+            wrong(":\"\"", ":5"),
+            "INVALID_RECORD",
+            "invalid record at line 3: id must be a string".to_owned(),
+        ),
+        (
+            good.to_owned(),
+            "POSITION_EXISTS",
+            "global position already exists: 70".to_owned(),
+        ),
         (good.replace(":70", ":71"), "POSITION_EXISTS", String::new()),
         (
             wrong(":\"\"", ":\"0190B5C2-7A00-7C1F-A2B3-C4D5E6F70819\""),
@@ -207,15 +266,27 @@ fn each_mistake_of_an_import_has_its_code_its_line_and_its_words(events: Events)
         // Blank lines count.
         let told = events.import("", &format!("{}\n\n{line}\n", wrong("80", "81").replace(":7,", ":8,")));
         let [told] = told.as_slice() else { panic!("{told:?}") };
-        assert_eq!((&told["error"], &told["line"]), (&json!(code), &json!(3)), "{line}: {told}");
+        assert_eq!(
+            (&told["error"], &told["line"]),
+            (&json!(code), &json!(3)),
+            "{line}: {told}"
+        );
         let said = told["message"].as_str().unwrap();
         assert!(said.starts_with(&message) && !said.is_empty(), "{line}: {told}");
-        assert_eq!(events.call(json!(["stream.version", "s-8"])), Value::Null, "nothing of the batch is stored");
+        assert_eq!(
+            events.call(json!(["stream.version", "s-8"])),
+            Value::Null,
+            "nothing of the batch is stored"
+        );
     }
     // Twice the same place in one import is a place that is taken.
     for line in [record("t-1", 0, 500), record("t-1", 1, 500), record("t-1", 0, 501)] {
         let told = events.import("", &(record("t-1", 0, 500) + &line));
-        assert_eq!((&told[0]["error"], &told[0]["line"]), (&json!("POSITION_EXISTS"), &json!(2)), "{line}");
+        assert_eq!(
+            (&told[0]["error"], &told[0]["line"]),
+            (&json!("POSITION_EXISTS"), &json!(2)),
+            "{line}"
+        );
     }
     assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 3);
 }
@@ -225,7 +296,8 @@ fn what_was_stored_before_a_mistake_stays_in_whole_batches(events: Events) {
     assert_eq!(told.last().unwrap()["line"], 1401);
     assert_eq!(events.call(json!(["stream.version", "p-1"])), 999);
     // A batch ends with 24 MiB, too.
-    let large = |n: u64| record("l-1", n, 5000 + n).replace("{\"n\"", &format!("{{\"x\":\"{}\",\"n\"", "x".repeat(10 << 20)));
+    let large =
+        |n: u64| record("l-1", n, 5000 + n).replace("{\"n\"", &format!("{{\"x\":\"{}\",\"n\"", "x".repeat(10 << 20)));
     let lines: String = (0..3).map(large).collect();
     let told = events.import("", &(lines + "{}\n"));
     assert_eq!(told.last().unwrap()["line"], 4);
@@ -236,11 +308,17 @@ fn what_was_stored_before_a_mistake_stays_in_whole_batches(events: Events) {
 
 fn an_import_with_force_begins_anew(events: Events) {
     events.import("", &records(0..10));
-    let refused = events.api.send("GET", &format!("/import?force=true&token={TOKEN}"), &[], "");
+    let refused = events
+        .api
+        .send("GET", &format!("/import?force=true&token={TOKEN}"), &[], "");
     assert_eq!(refused.status, 405);
     // Only the literal word is it.
     for query in ["&force=1", "&force=TRUE", "&force="] {
-        assert_eq!(events.import(query, &record("p-1", 0, 1))[0]["error"], "POSITION_EXISTS", "{query}");
+        assert_eq!(
+            events.import(query, &record("p-1", 0, 1))[0]["error"],
+            "POSITION_EXISTS",
+            "{query}"
+        );
     }
     assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 10);
     let told = events.import("&force=true", &record("q-1", 3, 7));
@@ -267,7 +345,12 @@ fn ids_of_imports_are_kept_and_taken_once(events: Events) {
     ];
     assert_eq!(events.import("", &lines.concat())[0]["imported"], 6);
     let rows = events.call(json!(["stream.get", "i-1"]));
-    let ids: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row[0].as_str().unwrap()).collect();
+    let ids: Vec<&str> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row[0].as_str().unwrap())
+        .collect();
     assert_eq!(ids[..3], ["0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819", &long, "say \"hi\""]);
     assert!(ids[3..].iter().all(|id| id.len() == 36), "{ids:?}");
     for (id, position) in ids.iter().zip(0..) {
@@ -291,7 +374,10 @@ fn a_client_that_reads_only_at_the_end_gets_the_last_event(events: Events) {
     upload.send("");
     assert!(upload.head().starts_with("HTTP/1.1 200 "));
     let told = upload.chunk();
-    assert!(told.starts_with("data: {\"error\":\"INVALID_RECORD\",") && told.ends_with(",\"line\":1}\n\n"), "{told}");
+    assert!(
+        told.starts_with("data: {\"error\":\"INVALID_RECORD\",") && told.ends_with(",\"line\":1}\n\n"),
+        "{told}"
+    );
     assert_eq!(upload.chunk(), "");
     // The same without a mistake, and with progress that nobody reads meanwhile.
     let mut upload = Upload::begin(&events);

@@ -62,22 +62,6 @@ fn every_limit_is_told_with_its_number(events: Events) {
     let all = events.call(json!(["stream.append", "s", vec![message; 10_000]]));
     assert_eq!((&all["count"], &all["lastPosition"]), (&json!(10_000), &json!(9_999)));
 
-    let mut stream = TcpStream::connect(&events.address).unwrap();
-    let head = format!(
-        "POST /rpc HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n",
-        (100 << 20) + 1
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    let piece = vec![b' '; 1 << 20];
-    for _ in 0..100 {
-        stream.write_all(&piece).unwrap();
-    }
-    stream.write_all(b" ").unwrap();
-    let answer = first_answer(&mut stream);
-    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
-    let told = "{\"error\":{\"code\":\"PAYLOAD_TOO_LARGE\",\"message\":\"Request body exceeds 104857600 bytes\"}}\n";
-    assert!(answer.ends_with(told), "{answer}");
-
     let long = format!("POST /rpc HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "x".repeat(70_000));
     let answer = events.api.raw(long.as_bytes()).unwrap();
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
@@ -109,10 +93,16 @@ fn of_bytes(bytes: usize) -> Value {
 fn what_is_as_large_as_may_be_is_taken(events: Events) {
     const MIB: usize = 1 << 20;
     let message = json!({"type": "t", "data": {}});
-    assert_eq!(events.call(json!(["stream.write", "w", of_bytes(16 * MIB)]))["position"], 0);
+    assert_eq!(
+        events.call(json!(["stream.write", "w", of_bytes(16 * MIB)]))["position"],
+        0
+    );
     // Metadata counts.
     let with_metadata = |bytes: usize| json!({"type": "t", "data": {}, "metadata": {"x": "x".repeat(bytes - 11)}});
-    assert_eq!(events.call(json!(["stream.write", "w", with_metadata(16 * MIB)]))["position"], 1);
+    assert_eq!(
+        events.call(json!(["stream.write", "w", with_metadata(16 * MIB)]))["position"],
+        1
+    );
     let size = "message size 16777217 exceeds the limit of 16777216 bytes";
     invalid(
         &events,
@@ -126,7 +116,13 @@ fn what_is_as_large_as_may_be_is_taken(events: Events) {
     assert_eq!(read[0][4]["x"].as_str().map(str::len), Some(16 * MIB - 9));
     assert_eq!(read[1][5]["x"].as_str().map(str::len), Some(16 * MIB - 11));
     // A batch counts the name of its stream with each message.
-    let batch = |bytes: usize| json!(["stream.append", "b", [of_bytes(12 * MIB - 1), of_bytes(bytes - 12 * MIB - 1)]]);
+    let batch = |bytes: usize| {
+        json!([
+            "stream.append",
+            "b",
+            [of_bytes(12 * MIB - 1), of_bytes(bytes - 12 * MIB - 1)]
+        ])
+    };
     assert_eq!(events.call(batch(24 * MIB))["lastPosition"], 1);
     invalid(&events, &[(batch(24 * MIB + 1), "append exceeds 24 MiB")]);
     assert_eq!(events.call(json!(["stream.version", "b"])), 1);
@@ -142,23 +138,40 @@ fn what_is_as_large_as_may_be_is_taken(events: Events) {
     assert_eq!(events.call(many(1000, 10)).as_array().map(Vec::len), Some(1000));
     invalid(&events, &[(many(910, 11), "append exceeds 10000 messages")]);
     let (name, kind) = ("é".repeat(512), "t".repeat(255));
-    assert_eq!(events.call(json!(["stream.write", name, {"type": kind, "data": {}}]))["position"], 0);
+    assert_eq!(
+        events.call(json!(["stream.write", name, {"type": kind, "data": {}}]))["position"],
+        0
+    );
     assert_eq!(events.call(json!(["stream.last", name]))[1], json!(kind));
-    assert_eq!(events.call(json!(["ns.streams", {"prefix": "é"}]))[0]["stream"], json!(name));
-    let pages = |size: i64| events.call(json!(["category.get", "m", {"batchSize": size}])).as_array().map(Vec::len);
-    assert_eq!((pages(10_000), pages(-1), pages(9_999)), (Some(10_000), Some(10_000), Some(9_999)));
+    assert_eq!(
+        events.call(json!(["ns.streams", {"prefix": "é"}]))[0]["stream"],
+        json!(name)
+    );
+    let pages = |size: i64| {
+        events
+            .call(json!(["category.get", "m", {"batchSize": size}]))
+            .as_array()
+            .map(Vec::len)
+    };
+    assert_eq!(
+        (pages(10_000), pages(-1), pages(9_999)),
+        (Some(10_000), Some(10_000), Some(9_999))
+    );
     let limit = events.call(json!(["ns.streams", {"prefix": "m", "limit": 1000}]));
     assert_eq!(limit.as_array().map(Vec::len), Some(1000));
     let id = "ü".repeat(127) + "n";
     let own = token(&id, '7');
     events.call(json!(["ns.create", id, {"token": own}]));
     let written = as_token(&events, &own, &json!(["stream.write", "s", message]));
-    assert_eq!(written, (200, json!({"globalPosition": 1, "position": 0})), "an id of 255 bytes");
-    // A request of 100 MiB, nearly all of it white space.
-    let mut request = json!(["stream.version", "w"]).to_string();
-    request += &" ".repeat(100 * MIB - request.len());
-    assert_eq!(events.rpc(&request), (200, "1".to_owned()));
-    let head = format!("GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: {}\r\n\r\n", "x".repeat(60_000));
+    assert_eq!(
+        written,
+        (200, json!({"globalPosition": 1, "position": 0})),
+        "an id of 255 bytes"
+    );
+    let head = format!(
+        "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: {}\r\n\r\n",
+        "x".repeat(60_000)
+    );
     assert!(events.api.raw(head.as_bytes()).unwrap().starts_with("HTTP/1.1 200 "));
 }
 
@@ -174,13 +187,46 @@ fn a_line_of_an_import_may_be_a_megabyte_longer_than_a_message(events: Events) {
     assert_eq!((&told[0]["done"], &told[0]["imported"]), (&json!(true), &json!(2)));
     let over = "\n".to_owned() + &line(record("l-1", 2, 3), longest + 1);
     let told = events.import("", &over);
-    assert_eq!((&told[0]["error"], &told[0]["line"]), (&json!("READ_ERROR"), &json!(2)), "{told:?}");
+    assert_eq!(
+        (&told[0]["error"], &told[0]["line"]),
+        (&json!("READ_ERROR"), &json!(2)),
+        "{told:?}"
+    );
     let large = json!({"stream": "l-2", "type": "t", "pos": 0, "gpos": 9, "data": {"x": "x".repeat((16 << 20) - 8)},
         "time": "2026-01-15T10:00:00Z"});
     let told = events.import("", &large.to_string());
     let message = "invalid record at line 1: message size 16777217 exceeds the limit of 16777216 bytes";
-    assert_eq!((&told[0]["error"], &told[0]["message"]), (&json!("INVALID_RECORD"), &json!(message)));
+    assert_eq!(
+        (&told[0]["error"], &told[0]["message"]),
+        (&json!("INVALID_RECORD"), &json!(message))
+    );
     assert_eq!(events.call(json!(["stream.version", "l-1"])), 1);
+}
+
+/// A request is read by the face, before any engine has to do with it.
+#[test]
+fn a_request_may_have_a_hundred_megabytes() {
+    let events = Events::in_memory();
+    let mut request = json!(["stream.version", "w"]).to_string();
+    request += &" ".repeat((100 << 20) - request.len());
+    assert_eq!(events.rpc(&request), (200, "null".to_owned()));
+    drop(request);
+    let mut stream = TcpStream::connect(&events.address).unwrap();
+    let head = format!(
+        "POST /rpc HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n",
+        (100 << 20) + 1
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let piece = vec![b' '; 1 << 20];
+    for _ in 0..100 {
+        stream.write_all(&piece).unwrap();
+    }
+    stream.write_all(b" ").unwrap();
+    let answer = first_answer(&mut stream);
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    let told = "{\"error\":{\"code\":\"PAYLOAD_TOO_LARGE\",\"message\":\"Request body exceeds 104857600 bytes\"}}\n";
+    assert!(answer.ends_with(told), "{answer}");
+    assert_eq!(events.rpc(r#"["sys.version"]"#).0, 200, "nothing of it ends the server");
 }
 
 /// On one engine of each kind: the flag is read by the face, and the store has room for what it lets through.
@@ -188,11 +234,17 @@ fn a_line_of_an_import_may_be_a_megabyte_longer_than_a_message(events: Events) {
 fn the_limit_of_a_message_can_be_moved() {
     for backend in [Backend::TestMode, Backend::Fsync, Backend::Postgres] {
         let events = Events::with(backend, &["--max-message-bytes", "25165824"]);
-        assert_eq!(events.call(json!(["stream.write", "s", of_bytes(24 << 20)]))["position"], 0);
+        assert_eq!(
+            events.call(json!(["stream.write", "s", of_bytes(24 << 20)]))["position"],
+            0
+        );
         let read = events.call(json!(["stream.last", "s"]));
         assert_eq!(read[4]["x"].as_str().map(str::len), Some((24 << 20) - 9));
         let size = "message size 25165825 exceeds the limit of 25165824 bytes";
-        invalid(&events, &[(json!(["stream.write", "s", of_bytes((24 << 20) + 1)]), size)]);
+        invalid(
+            &events,
+            &[(json!(["stream.write", "s", of_bytes((24 << 20) + 1)]), size)],
+        );
     }
     let events = Events::with(Backend::TestMode, &["-max-message-bytes=20"]);
     events.call(json!(["stream.write", "s", of_bytes(20)]));
@@ -209,7 +261,7 @@ fn a_store_in_memory_that_is_full_refuses_and_neither_grows_nor_ends() {
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         peak.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
     };
-    let half = of_bytes((12 << 20) - 2);
+    let half = of_bytes((12 << 20) - 8);
     let batch = |n: usize| json!(["stream.append", format!("b-{n}"), [half, half]]).to_string();
     let stored = (0..100).take_while(|n| events.rpc(&batch(*n)).0 == 200).count();
     // The share of messages is most of the limit, and what is read and answered beside them is bounded too.
@@ -225,7 +277,11 @@ fn a_store_in_memory_that_is_full_refuses_and_neither_grows_nor_ends() {
     assert!(resident() < 768 << 20, "{} bytes", resident());
     assert_eq!(events.call(json!(["sys.health"]))["status"], "degraded");
     assert_eq!(events.api.get("/ready").status, 503);
-    assert_eq!(events.call(json!(["stream.get", "b-0"])).as_array().map(Vec::len), Some(2), "it is read all the same");
+    assert_eq!(
+        events.call(json!(["stream.get", "b-0"])).as_array().map(Vec::len),
+        Some(2),
+        "it is read all the same"
+    );
     assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 2 * stored);
 }
 
@@ -236,7 +292,7 @@ fn a_disk_without_room_refuses_writes_and_is_read_all_the_same() {
     events.call(json!(["stream.write", "s", {"type": "t", "data": {}}]));
     events.process.kill().unwrap();
     let folder = std::mem::replace(&mut events.folder, tempfile::tempdir().unwrap());
-    let events = Events::start_in(folder, &["--data-dir", "data", "--min-free", "4PiB"]);
+    let events = Events::start_in(folder, &["--data-dir", "data", "--min-free", "4194304GiB"]);
     let (status, code, message) = events.refusal(r#"["stream.write","s",{"type":"t","data":{}}]"#);
     assert_eq!((status, code.as_str()), (503, "UNAVAILABLE"), "{message}");
     assert_eq!(events.call(json!(["stream.version", "s"])), 0);

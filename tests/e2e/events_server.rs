@@ -153,13 +153,13 @@ impl Events {
         let mut process = Process::start("events", folder.path(), &mut command).unwrap();
         let address = eventually(|| {
             process.check_running()?;
-            let log = process.stderr();
-            let port = log
-                .split("address=")
-                .nth(1)
-                .and_then(|rest| rest.split_whitespace().next());
-            let port = port.and_then(|address| address.rsplit(':').next()).map(str::to_owned);
-            port.ok_or_else(|| anyhow::anyhow!("it does not say where it listens"))
+            // In either format of the log.
+            let log = process.stderr().replace("\"address\":\"", "address=").replace('"', " ");
+            let address = log.split("address=").nth(1);
+            let address = address.and_then(|rest| rest.split_whitespace().next());
+            let port = address.and_then(|address| address.rsplit(':').next());
+            port.map(str::to_owned)
+                .ok_or_else(|| anyhow::anyhow!("it does not say where it listens"))
         });
         let address = format!("127.0.0.1:{}", address.unwrap());
         Events {
@@ -310,6 +310,14 @@ impl Pokes {
         self.stream.read_exact(&mut chunk).unwrap();
         chunk.truncate(len);
         String::from_utf8(chunk).unwrap()
+    }
+
+    /// All that still comes until the connection ends.
+    pub fn end(&mut self) -> String {
+        let mut rest = String::new();
+        // A connection may also be reset.
+        let _ = self.stream.read_to_string(&mut rest);
+        rest
     }
 
     /// One event, of as many chunks as it has.

@@ -451,14 +451,29 @@ fn the_envelope_is_checked_in_its_order(events: Events) {
 fn what_is_read_of_json_is_read_as_the_reference_does(events: Events) {
     for (call, expected) in [
         // Numbers are truncated toward zero, and clamped.
-        (r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":-1.9}]"#, r#"{"globalPosition":1,"position":0}"#),
-        (r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":0.9}]"#, r#"{"globalPosition":2,"position":1}"#),
-        (r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":10e-1}]"#, r#"{"globalPosition":3,"position":2}"#),
+        (
+            r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":-1.9}]"#,
+            r#"{"globalPosition":1,"position":0}"#,
+        ),
+        (
+            r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":0.9}]"#,
+            r#"{"globalPosition":2,"position":1}"#,
+        ),
+        (
+            r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":10e-1}]"#,
+            r#"{"globalPosition":3,"position":2}"#,
+        ),
         (r#"["stream.get","n-1",{"position":1e400}]"#, "[]"),
         // A half of a surrogate pair is U+FFFD.
-        (r#"["stream.write","\ud800-1",{"type":"\udc00","data":{}}]"#, r#"{"globalPosition":4,"position":0}"#),
+        (
+            r#"["stream.write","\ud800-1",{"type":"\udc00","data":{}}]"#,
+            r#"{"globalPosition":4,"position":0}"#,
+        ),
         ("[\"stream.version\",\"\u{fffd}-1\"]", "0"),
-        (r#"["stream.write","\u00e9\ud83d\ude00",{"type":"t","data":{}}]"#, r#"{"globalPosition":5,"position":0}"#),
+        (
+            r#"["stream.write","\u00e9\ud83d\ude00",{"type":"t","data":{}}]"#,
+            r#"{"globalPosition":5,"position":0}"#,
+        ),
         ("[\"stream.version\",\"é😀\"]", "0"),
         // Surplus arguments and unknown keys are ignored, and white space is nothing.
         (r#" [ "stream.version" , "n-1" , 7 , null ] "#, "2"),
@@ -475,9 +490,15 @@ fn what_is_read_of_json_is_read_as_the_reference_does(events: Events) {
     assert_eq!((&row[1], &row[4]), (&json!("b"), &json!({"x": 1})));
     // What is stored keeps its text but for white space outside of strings.
     for (stored, kept) in [
-        (r#"{ "k" : 1.0 , "k":1e5, "":[ true , null,-0.0 ] }"#, r#"{"k":1.0,"k":1e5,"":[true,null,-0.0]}"#),
+        (
+            r#"{ "k" : 1.0 , "k":1e5, "":[ true , null,-0.0 ] }"#,
+            r#"{"k":1.0,"k":1e5,"":[true,null,-0.0]}"#,
+        ),
         (r#"{"a":" \t\u0041 \ud800 \/ "}"#, r#"{"a":" \t\u0041 \ud800 \/ "}"#),
-        ("{\n\t\"n\":\r 123456789012345678901234567890.000000000000000000001 }", r#"{"n":123456789012345678901234567890.000000000000000000001}"#),
+        (
+            "{\n\t\"n\":\r 123456789012345678901234567890.000000000000000000001 }",
+            r#"{"n":123456789012345678901234567890.000000000000000000001}"#,
+        ),
         (r#"{"nul":"\u0000","é":"😀"}"#, r#"{"nul":"\u0000","é":"😀"}"#),
     ] {
         let write = format!(r#"["stream.write","kept",{{"type":"t","data":{stored},"metadata":{stored}}}]"#);

@@ -32,6 +32,9 @@ const BATCH_BYTES: usize = 24 << 20;
 /// A line may have this beyond the largest message.
 const LINE_MORE: usize = 1 << 20;
 
+/// Short enough to be passed by what is made up.
+const CHECKED_LINE_MAX: usize = 1024;
+
 /// What ends an import before its end.
 #[derive(Debug, PartialEq, Eq)]
 struct Failed {
@@ -195,6 +198,30 @@ impl Failed {
         }
         out.push('}');
         out
+    }
+}
+
+/// How each of these lines is read, for the fuzz targets: what is wrong with it, if something is.
+pub(crate) async fn check_lines(pieces: &[&[u8]]) -> Vec<String> {
+    let pieces: Vec<_> = pieces
+        .iter()
+        .map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece)))
+        .collect();
+    let mut lines = Lines::new(
+        Body::from_stream(stream::iter(pieces)).into_data_stream(),
+        CHECKED_LINE_MAX,
+    );
+    let mut found = Vec::new();
+    loop {
+        let read = match lines.next().await {
+            Ok(None) => return found,
+            Ok(Some(line)) => record(&line, lines.number(), CHECKED_LINE_MAX),
+            Err(failed) => {
+                found.push(failed.text());
+                return found;
+            }
+        };
+        found.push(read.map_or_else(|failed| failed.text(), |record| bytes_of(&record).to_string()));
     }
 }
 

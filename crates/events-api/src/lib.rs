@@ -6,6 +6,8 @@
 mod args;
 mod auth;
 mod body;
+#[doc(hidden)]
+pub mod fuzz;
 mod import;
 mod meters;
 mod problem;
