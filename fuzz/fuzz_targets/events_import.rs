@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use thalweg_events::json::compact;
 use thalweg_events_api::fuzz;
 
-/// The first byte says where the body is cut in two.
+// The first byte says where the body is cut in two.
 fuzz_target!(|bytes: &[u8]| {
     let Some((cut, lines)) = bytes.split_first() else {
         return;

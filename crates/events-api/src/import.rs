@@ -22,7 +22,7 @@ use crate::auth::{Need, admit};
 use crate::body::drain;
 use crate::problem::{Problem, Result};
 use crate::write::{number, text};
-use crate::{Server, query_value};
+use crate::{Server, log_answer, query_value};
 use lines::Lines;
 use record::{bytes_of, record};
 
@@ -54,10 +54,13 @@ struct Progress {
 }
 
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
-    match begin(&server, request).await {
+    let method = request.method().clone();
+    let response = match begin(&server, request).await {
         Ok(response) => response,
         Err(problem) => server.refuse(&problem),
-    }
+    };
+    log_answer(&method, "/import", &response);
+    response
 }
 
 async fn begin(server: &Arc<Server>, request: Request) -> Result<Response<Body>> {
