@@ -1,455 +1,64 @@
-//! The event store as its clients see it: the real binary, HTTP, texts that existing clients parse.
+//! What clients write and read, on every kind of storage: the real binary, HTTP, texts that existing clients parse.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use thalweg_tests::{Api, Process, eventually, thalweg};
+use thalweg_tests::Api;
 
-/// Of `default`, for servers that ask for one.
-pub(crate) const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
+use crate::events_server::{Events, TOKEN, for_every_backend, for_lasting_backends, record};
 
-pub(crate) struct Events {
-    pub process: Process,
-    pub address: String,
-    pub api: Api,
-    pub folder: TempDir,
-}
+for_every_backend!(
+    what_is_written_is_read_with_its_very_text,
+    of_writers_with_one_expected_version_exactly_one_succeeds,
+    conflicts_have_their_codes_and_details,
+    a_rule_hides_messages_at_once,
+    a_stream_is_read_from_a_place_and_in_pages,
+    a_category_is_read_with_its_filters_and_in_full_pages,
+    members_of_a_group_share_a_category_as_the_reference_does,
+    names_are_divided_at_the_first_dash_and_compared_as_bytes,
+    namespaces_are_counted_and_listed,
+    a_time_is_rounded_down_and_has_no_more_digits_than_it_needs,
+);
+for_lasting_backends!(
+    kill_nine_loses_nothing_that_was_acknowledged_and_leaves_no_gap,
+    a_stop_beside_writers_keeps_all_that_was_answered,
+);
 
-impl Events {
-    /// Keeps nothing, and lets everybody do everything.
-    pub fn in_memory() -> Events {
-        Events::start_in(tempfile::tempdir().unwrap(), &["--test-mode"])
-    }
-
-    pub fn on_disk() -> Events {
-        Events::start_in(
-            tempfile::tempdir().unwrap(),
-            &["--data-dir", "data", "--token", TOKEN, "--min-free", "0"],
-        )
-    }
-
-    pub fn start_in(folder: TempDir, flags: &[&str]) -> Events {
-        let mut command = Command::new(thalweg::binary());
-        command
-            .args(["events", "serve", "--port", "0"])
-            .args(flags)
-            .current_dir(folder.path());
-        let mut process = Process::start("events", folder.path(), &mut command).unwrap();
-        let address = eventually(|| {
-            process.check_running()?;
-            let log = process.stderr();
-            let port = log
-                .split("address=")
-                .nth(1)
-                .and_then(|rest| rest.split_whitespace().next());
-            let port = port.and_then(|address| address.rsplit(':').next()).map(str::to_owned);
-            port.ok_or_else(|| anyhow::anyhow!("it does not say where it listens"))
-        });
-        let address = format!("127.0.0.1:{}", address.unwrap());
-        Events {
-            api: Api::at_root(&address),
-            address,
-            process,
-            folder,
-        }
-    }
-
-    pub fn again(mut self) -> Events {
-        self.process.kill().unwrap();
-        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
-        Events::start_in(folder, &["--data-dir", "data", "--token", TOKEN, "--min-free", "0"])
-    }
-
-    /// Status and text, without the newline at its end.
-    pub fn rpc(&self, call: &str) -> (u16, String) {
-        let answer = self
-            .api
-            .send("POST", "/rpc", &[("authorization", &format!("Bearer {TOKEN}"))], call);
-        let text = answer
-            .text
-            .strip_suffix('\n')
-            .expect("a newline ends every answer")
-            .to_owned();
-        (answer.status, text)
-    }
-
-    pub fn call(&self, call: Value) -> Value {
-        let (status, text) = self.rpc(&call.to_string());
-        assert_eq!(status, 200, "{call}: {text}");
-        serde_json::from_str(&text).unwrap()
-    }
-
-    /// The code of what is wrong, and the message.
-    pub fn refusal(&self, call: &str) -> (u16, String, String) {
-        let (status, text) = self.rpc(call);
-        let json: Value = serde_json::from_str(&text).unwrap();
-        let of = |name: &str| json["error"][name].as_str().unwrap_or_default().to_owned();
-        (status, of("code"), of("message"))
-    }
-}
-
-/// What `/subscribe` sends, piece by piece.
-pub(crate) struct Pokes(pub BufReader<TcpStream>);
-
-impl Pokes {
-    pub fn open(events: &Events, query: &str) -> Pokes {
-        let mut stream = TcpStream::connect(&events.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        write!(
-            stream,
-            "GET /subscribe?{query} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
-        )
-        .unwrap();
-        let mut pokes = Pokes(BufReader::new(stream));
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            assert!(pokes.0.read_line(&mut head).unwrap() > 0, "{head}");
-        }
-        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        assert!(head.contains("content-type: text/event-stream\r\n"), "{head}");
-        assert_eq!(pokes.chunk(), ": ready\n\n");
-        pokes
-    }
-
-    pub fn chunk(&mut self) -> String {
-        let mut size = String::new();
-        self.0.read_line(&mut size).unwrap();
-        let len = usize::from_str_radix(size.trim(), 16).unwrap();
-        let mut chunk = vec![0; len + 2];
-        std::io::Read::read_exact(&mut self.0, &mut chunk).unwrap();
-        chunk.truncate(len);
-        String::from_utf8(chunk).unwrap()
-    }
-}
-
-pub(crate) fn poke(stream: &str, position: u64, global: u64) -> String {
-    format!(
-        "event: poke\nid: {global}\ndata: {{\"stream\":\"{stream}\",\"position\":{position},\"globalPosition\":{global}}}\n\n"
-    )
-}
-
-#[test]
-fn what_is_written_is_read_with_its_very_text() {
-    for events in [Events::in_memory(), Events::on_disk()] {
-        let data = r#"{"b" : 12345678901234567890.10, "a": "\u00e9\/", "a": [ 1, {} ]}"#;
-        let kept = r#"{"b":12345678901234567890.10,"a":"\u00e9\/","a":[1,{}]}"#;
-        let id = "0190B5C27A007C1FA2B3C4D5E6F70819";
-        let write =
-            format!(r#"["stream.write","order-7",{{"type":"Created","data":{data},"id":"ignored"}},{{"id":"{id}"}}]"#);
-        assert_eq!(
-            events.rpc(&write),
-            (200, r#"{"globalPosition":1,"position":0}"#.to_owned())
-        );
-        let (_, rows) = events.rpc(r#"["stream.get","order-7"]"#);
-        let time = rows.rsplit('"').nth(1).unwrap();
-        let row = format!(r#"["0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819","Created",0,1,{kept},null,"{time}"]"#);
-        assert_eq!(rows, format!("[{row}]"));
-        assert_eq!(events.rpc(r#"["stream.last","order-7"]"#).1, row);
-        let in_category = row.replacen(r#"","Created""#, r#"","order-7","Created""#, 1);
-        assert_eq!(events.rpc(r#"["category.get","order"]"#).1, format!("[{in_category}]"));
-        assert_eq!(events.rpc(r#"["category.get",""]"#).1, format!("[{in_category}]"));
-        assert_eq!(events.rpc(&format!(r#"["message.get","{id}"]"#)).1, in_category);
-        assert_eq!(events.rpc(r#"["category.get","order-7"]"#).1, "[]");
-        assert_eq!(events.rpc(r#"["stream.version","order-7"]"#).1, "0");
-        assert_eq!(events.rpc(r#"["stream.version","order-8"]"#).1, "null");
-        assert_eq!(events.rpc(r#"["stream.get","order-8"]"#).1, "[]");
-        // The same again was done already; another message with that id is none.
-        let again = r#"{"globalPosition":1,"position":0,"duplicate":true}"#;
-        assert_eq!(events.rpc(&write), (200, again.to_owned()));
-        let other = write.replace("Created", "Changed");
-        let conflict = r#"{"error":{"code":"MESSAGE_ID_CONFLICT","message":"Message id '0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819' already exists","details":{"stream":"order-7","position":0}}}"#;
-        assert_eq!(events.rpc(&other), (409, conflict.to_owned()));
-    }
-}
-
-#[test]
-fn mistakes_are_told_in_their_order_and_wording() {
-    let events = Events::in_memory();
-    for (call, message) in [
-        (
-            r#"["stream.write"]"#,
-            "stream.write requires at least 2 arguments: streamName and message",
-        ),
-        (r#"["stream.write","",{}]"#, "streamName must be a non-empty string"),
-        (r#"["stream.write",5,{}]"#, "streamName must be a non-empty string"),
-        (r#"["stream.write","s",[]]"#, "message must be an object"),
-        (
-            r#"["stream.write","s",{"data":{}}]"#,
-            "message.type must be a non-empty string",
-        ),
-        (
-            r#"["stream.write","s",{"type":"","data":{}}]"#,
-            "message.type must be a non-empty string",
-        ),
-        (r#"["stream.write","s",{"type":"t"}]"#, "message.data must be an object"),
-        (
-            r#"["stream.write","s",{"type":"t","data":null}]"#,
-            "message.data must be an object",
-        ),
-        (
-            r#"["stream.write","s",{"type":"t","data":[1]}]"#,
-            "message.data must be an object",
-        ),
-        (
-            r#"["stream.write","s",{"type":"t","data":{},"metadata":"m"}]"#,
-            "message.metadata must be an object",
-        ),
-        (
-            r#"["stream.write","s",{"type":"t","data":{}},null]"#,
-            "options must be an object",
-        ),
-        (
-            r#"["stream.write","s",{"type":"t","data":{}},{"id":null}]"#,
-            "options.id must be a string",
-        ),
-        (
-            r#"["stream.write","s",{"type":"t","data":{}},{"id":"x"}]"#,
-            "options.id must be a valid UUID",
-        ),
-        (
-            r#"["stream.write","s",{"type":"t","data":{}},{"expectedVersion":null}]"#,
-            "options.expectedVersion must be a number",
-        ),
-        (
-            r#"["stream.write","s",{"type":"t","data":{}},{"expectedVersion":"none"}]"#,
-            "options.expectedVersion must be a number",
-        ),
-        (
-            r#"["stream.get"]"#,
-            "stream.get requires at least 1 argument: streamName",
-        ),
-        (
-            r#"["stream.get","s",{"position":"1"}]"#,
-            "options.position must be a number",
-        ),
-        (
-            r#"["stream.get","s",{"globalPosition":true}]"#,
-            "options.globalPosition must be a number",
-        ),
-        (
-            r#"["stream.get","s",{"batchSize":{}}]"#,
-            "options.batchSize must be a number",
-        ),
-        (
-            r#"["stream.get","s",{"batchSize":10001}]"#,
-            "options.batchSize must be <= 10000 or -1 for unlimited",
-        ),
-        (r#"["stream.last","s",{"type":1}]"#, "options.type must be a string"),
-        (
-            r#"["stream.version"]"#,
-            "stream.version requires 1 argument: streamName",
-        ),
-        (
-            r#"["category.get"]"#,
-            "category.get requires at least 1 argument: categoryName",
-        ),
-        (r#"["category.get",null]"#, "categoryName must be a string"),
-        (
-            r#"["category.get","c",{"correlation":1}]"#,
-            "options.correlation must be a string",
-        ),
-        (
-            r#"["category.get","c",{"consumerGroup":1}]"#,
-            "options.consumerGroup must be an object",
-        ),
-        (
-            r#"["category.get","c",{"consumerGroup":{"member":"a"}}]"#,
-            "options.consumerGroup.member must be a number",
-        ),
-        (
-            r#"["category.get","c",{"consumerGroup":{"member":0,"size":"a"}}]"#,
-            "options.consumerGroup.size must be a number",
-        ),
-        (
-            r#"["category.get","c",{"consumerGroup":{"member":-1,"size":0}}]"#,
-            "options.consumerGroup.member must be non-negative",
-        ),
-        (
-            r#"["category.get","c",{"consumerGroup":{"member":0,"size":0}}]"#,
-            "options.consumerGroup.size must be positive",
-        ),
-        (
-            r#"["category.get","c",{"consumerGroup":{"member":2,"size":2}}]"#,
-            "options.consumerGroup.member must be < size",
-        ),
-        (
-            r#"["category.get","c",{"consumerGroup":{"member":2}}]"#,
-            "options.consumerGroup requires both member and size",
-        ),
-        (
-            r#"["ns.create"]"#,
-            "ns.create requires at least 1 argument: namespace ID",
-        ),
-        (r#"["ns.create",""]"#, "namespace ID must be a non-empty string"),
-        (r#"["ns.create","a/b"]"#, "namespace ID contains invalid characters"),
-        (
-            r#"["ns.create","a",{"description":1}]"#,
-            "options.description must be a string",
-        ),
-        (
-            r#"["ns.create","a",{"token":""}]"#,
-            "Invalid token format: invalid token format: missing 'ns_' prefix",
-        ),
-        (
-            r#"["ns.create","a",{"metadata":[]}]"#,
-            "options.metadata must be an object",
-        ),
-        (r#"["ns.delete","default"]"#, "Namespace 'default' cannot be deleted"),
-        (r#"["ns.streams",{"limit":0}]"#, "limit must be between 1 and 1000"),
-        (r#"["ns.streams",{"prefix":1}]"#, "prefix must be a string"),
-        ("[]", "Missing method name"),
-        ("null", "Missing method name"),
-        ("[1]", "Method name must be a string"),
-        ("{}", "Malformed JSON request"),
-        ("", "Malformed JSON request"),
-        ("[] x", "Malformed JSON request"),
-    ] {
-        let expected = (400, "INVALID_REQUEST".to_owned(), message.to_owned());
-        assert_eq!(events.refusal(call), expected, "{call}");
-    }
-    let long = "s".repeat(1025);
-    let write = |stream: &str, kind: &str| json!(["stream.write", stream, {"type": kind, "data": {}}]).to_string();
-    for (call, message) in [
-        (write(&long, "t"), "streamName exceeds 1024 bytes"),
-        (write("a\0b", "t"), "streamName must not contain U+0000"),
-        (write("s", &"t".repeat(256)), "message.type exceeds 255 bytes"),
-        (write("s", "a\0"), "message.type must not contain U+0000"),
-    ] {
-        assert_eq!(events.refusal(&call).2, message);
-    }
-    let unknown = (
-        404,
-        "METHOD_NOT_FOUND".to_owned(),
-        "Unknown method: stream.no".to_owned(),
-    );
-    assert_eq!(events.refusal(r#"["stream.no"]"#), unknown);
-    let get = events.api.get("/rpc");
+fn what_is_written_is_read_with_its_very_text(events: Events) {
+    let data = r#"{"b" : 12345678901234567890.10, "a": "\u00e9\/", "a": [ 1, {} ]}"#;
+    let kept = r#"{"b":12345678901234567890.10,"a":"\u00e9\/","a":[1,{}]}"#;
+    let id = "0190B5C27A007C1FA2B3C4D5E6F70819";
+    let write =
+        format!(r#"["stream.write","order-7",{{"type":"Created","data":{data},"id":"ignored"}},{{"id":"{id}"}}]"#);
     assert_eq!(
-        (get.status, get.json["error"]["message"].as_str()),
-        (405, Some("Only POST method allowed"))
+        events.rpc(&write),
+        (200, r#"{"globalPosition":1,"position":0}"#.to_owned())
     );
-    let nowhere = events.api.get("/nowhere");
-    assert_eq!(
-        nowhere.text,
-        "{\"error\":{\"code\":\"NOT_FOUND\",\"message\":\"Endpoint not found\"}}\n"
-    );
-}
-
-#[test]
-fn who_has_no_valid_token_is_told_why() {
-    let events = Events::on_disk();
-    let ask = |header: Option<&str>, query: &str| {
-        let headers: Vec<_> = header.map(|value| ("authorization", value)).into_iter().collect();
-        let answer = events
-            .api
-            .send("POST", &format!("/rpc{query}"), &headers, r#"["sys.version"]"#);
-        (answer.status, answer.json["error"].clone())
-    };
-    let required = |message: &str| (401, json!({"code": "AUTH_REQUIRED", "message": message}));
-    assert_eq!(ask(None, ""), required("Authorization header required"));
-    assert_eq!(
-        ask(Some("Basic x"), ""),
-        required("Authorization header must use Bearer scheme")
-    );
-    let bad = json!({"code": "AUTH_INVALID_TOKEN", "message": "Invalid token format",
-        "details": {"error": "invalid token format: missing 'ns_' prefix"}});
-    assert_eq!(ask(Some("Bearer x"), ""), (401, bad.clone()));
-    let wrong = TOKEN.replace("0000", "1111");
-    let refused = json!({"code": "AUTH_UNAUTHORIZED", "message": "Token not authorized for namespace",
-        "details": {"namespace": "default"}});
-    assert_eq!(ask(Some(&format!("Bearer {wrong}")), ""), (403, refused));
-    assert_eq!(ask(None, &format!("?token={TOKEN}")), (200, Value::Null));
-    assert_eq!(
-        ask(Some(&format!("Bearer {TOKEN}")), "?token=x").1,
-        bad,
-        "the address wins"
-    );
-
-    // A token of one namespace sees nothing of another and makes none.
-    let own = events.call(json!(["ns.create", "a-b", {"metadata": {"x": 1}}]))["token"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let as_own = |call: Value| {
-        let answer = events
-            .api
-            .send("POST", &format!("/rpc?token={own}"), &[], &call.to_string());
-        (answer.status, answer.json)
-    };
-    assert_eq!(as_own(json!(["stream.write", "s", {"type": "t", "data": {}}])).0, 200);
-    assert_eq!(events.call(json!(["stream.get", "s"])), json!([]));
-    assert_eq!(as_own(json!(["ns.list"])).1.as_array().unwrap().len(), 1);
-    let (status, info) = as_own(json!(["ns.info", "a-b"]));
-    assert_eq!(
-        (status, &info["messageCount"], &info["metadata"]),
-        (200, &json!(1), &json!({"x": 1}))
-    );
-    for call in [
-        json!(["ns.create", "c"]),
-        json!(["ns.delete", "a-b"]),
-        json!(["ns.info", "default"]),
-    ] {
-        let (status, refused) = as_own(call);
-        assert_eq!(
-            (status, refused["error"]["message"].as_str()),
-            (403, Some("Token lacks scope 'admin'"))
-        );
-    }
-    let deleted = events.call(json!(["ns.delete", "a-b"]));
-    assert_eq!(deleted["messagesDeleted"], 1);
-    assert_eq!(as_own(json!(["sys.version"])).0, 403);
-}
-
-#[test]
-fn a_subscriber_hears_of_history_and_of_what_comes_in_one_sequence() {
-    let events = Events::on_disk();
-    for n in 0..3 {
-        events.call(json!(["stream.write", format!("c-{}", n % 2), {"type": "t", "data": {}}]));
-    }
-    let mut stream = Pokes::open(&events, "stream=c-0");
-    let mut category = Pokes::open(&events, "category=c&position=2");
-    let mut all = Pokes::open(&events, "all=true&position=0");
-    let mut resumed = Pokes::open(&events, "all=true&lastEventId=2");
-    assert_eq!(stream.chunk(), poke("c-0", 0, 1));
-    assert_eq!(stream.chunk(), poke("c-0", 1, 3));
-    assert_eq!(category.chunk(), poke("c-1", 0, 2));
-    assert_eq!(category.chunk(), poke("c-0", 1, 3));
-    assert_eq!(resumed.chunk(), poke("c-0", 1, 3));
-    events.call(json!(["stream.write", "d-0", {"type": "t", "data": {}}]));
-    events.call(json!(["stream.write", "c-0", {"type": "t", "data": {}}]));
-    assert_eq!(stream.chunk(), poke("c-0", 2, 5));
-    assert_eq!(category.chunk(), poke("c-0", 2, 5));
-    for subscriber in [&mut all, &mut resumed] {
-        assert_eq!(subscriber.chunk(), poke("d-0", 0, 4));
-        assert_eq!(subscriber.chunk(), poke("c-0", 2, 5));
-    }
-    for (query, message) in [
-        ("", "Either 'stream', 'category', or 'all=true' parameter required"),
-        ("all=true&stream=a", "Cannot combine 'all' with 'stream' or 'category'"),
-        ("stream=a&category=b", "Cannot specify both 'stream' and 'category'"),
-        ("stream=a&position=x", "Invalid position parameter"),
-        ("category=a&consumer=-1&size=2", "Invalid consumer parameter"),
-        ("category=a&size=-2", "Invalid size parameter"),
-        (
-            "category=a&consumer=2&size=2",
-            "Invalid consumer group: member must be < size",
-        ),
-    ] {
-        let refused = events.api.get(&format!("/subscribe?{query}&token={TOKEN}"));
-        assert_eq!((refused.status, refused.text.as_str()), (400, message), "{query}");
-    }
+    let (_, rows) = events.rpc(r#"["stream.get","order-7"]"#);
+    let time = rows.rsplit('"').nth(1).unwrap();
+    let row = format!(r#"["0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819","Created",0,1,{kept},null,"{time}"]"#);
+    assert_eq!(rows, format!("[{row}]"));
+    assert_eq!(events.rpc(r#"["stream.last","order-7"]"#).1, row);
+    let in_category = row.replacen(r#"","Created""#, r#"","order-7","Created""#, 1);
+    assert_eq!(events.rpc(r#"["category.get","order"]"#).1, format!("[{in_category}]"));
+    assert_eq!(events.rpc(r#"["category.get",""]"#).1, format!("[{in_category}]"));
+    assert_eq!(events.rpc(&format!(r#"["message.get","{id}"]"#)).1, in_category);
+    assert_eq!(events.rpc(r#"["category.get","order-7"]"#).1, "[]");
+    assert_eq!(events.rpc(r#"["stream.version","order-7"]"#).1, "0");
+    assert_eq!(events.rpc(r#"["stream.version","order-8"]"#).1, "null");
+    assert_eq!(events.rpc(r#"["stream.get","order-8"]"#).1, "[]");
+    // The same again was done already; another message with that id is none.
+    let again = r#"{"globalPosition":1,"position":0,"duplicate":true}"#;
+    assert_eq!(events.rpc(&write), (200, again.to_owned()));
+    let other = write.replace("Created", "Changed");
+    let conflict = r#"{"error":{"code":"MESSAGE_ID_CONFLICT","message":"Message id '0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819' already exists","details":{"stream":"order-7","position":0}}}"#;
+    assert_eq!(events.rpc(&other), (409, conflict.to_owned()));
 }
 
 /// Global positions 1 to the last, streams without gaps, and everything that was acknowledged where it was said to be.
-#[test]
-fn kill_nine_loses_nothing_that_was_acknowledged_and_leaves_no_gap() {
-    let mut events = Events::on_disk();
+fn kill_nine_loses_nothing_that_was_acknowledged_and_leaves_no_gap(mut events: Events) {
     let mut acknowledged: Vec<(String, u64, u64, u64)> = Vec::new();
     for round in 0..3u64 {
         let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
@@ -505,9 +114,7 @@ fn kill_nine_loses_nothing_that_was_acknowledged_and_leaves_no_gap() {
     }
 }
 
-#[test]
-fn of_writers_with_one_expected_version_exactly_one_succeeds() {
-    let events = Events::on_disk();
+fn of_writers_with_one_expected_version_exactly_one_succeeds(events: Events) {
     for version in -1..20 {
         let write = json!(["stream.write", "s", {"type": "t", "data": {}}, {"expectedVersion": version}]).to_string();
         let answers: Vec<u16> = std::thread::scope(|scope| {
@@ -519,127 +126,493 @@ fn of_writers_with_one_expected_version_exactly_one_succeeds() {
     }
 }
 
-#[test]
-fn a_taken_port_and_a_folder_in_use_are_told_and_a_signal_ends_it_at_once() {
-    let mut events = Events::on_disk();
-    let port = events.address.rsplit(':').next().unwrap().to_owned();
-    let other = thalweg::run(
-        events.folder.path(),
-        &["events", "serve", "-port", &port, "-data-dir=other"],
-    )
-    .unwrap();
-    let expected = format!("Error: cannot listen on port {port}: address already in use\n");
-    assert_eq!(
-        (other.status.code(), other.stderr.as_str()),
-        (Some(1), expected.as_str())
+fn conflicts_have_their_codes_and_details(events: Events) {
+    let message = json!({"type": "t", "data": {}});
+    events.call(json!(["stream.append", "s", [message, message]]));
+    for (expected, shown) in [
+        (json!(5), json!(5)),
+        (json!(-1), json!(-1)),
+        (json!(-7), json!(-7)),
+        (json!("noStream"), json!("noStream")),
+    ] {
+        let (status, text) =
+            events.rpc(&json!(["stream.write", "s", message, {"expectedVersion": expected}]).to_string());
+        let error = &serde_json::from_str::<Value>(&text).unwrap()["error"];
+        assert_eq!((status, &error["code"]), (409, &json!("STREAM_VERSION_CONFLICT")));
+        assert_eq!(error["details"], json!({"actual": 1, "expected": shown}));
+    }
+    let exists = json!(["stream.write", "t", message, {"expectedVersion": "exists"}]).to_string();
+    let text = events.rpc(&exists).1;
+    assert!(
+        text.contains(r#""details":{"actual":-1,"expected":"exists"}"#),
+        "{text}"
     );
-    assert!(!events.folder.path().join("other").exists(), "nothing is touched");
-    let other = thalweg::run(
-        events.folder.path(),
-        &["events", "serve", "--port=0", "--data-dir=data"],
-    )
-    .unwrap();
-    assert_eq!(other.status.code(), Some(1));
-    assert!(other.stderr.contains("data directory is in use"), "{}", other.stderr);
-    let neither = thalweg::run(events.folder.path(), &["events", "serve"]).unwrap();
-    assert_eq!(neither.status.code(), Some(1));
-    let cure = "--data-dir or --db-url is required (use --test-mode for in-memory testing)";
-    assert!(neither.stderr.contains(cure), "{}", neither.stderr);
-    let usage = thalweg::run(events.folder.path(), &["events", "-port", "70000"]).unwrap();
-    assert_eq!(usage.status.code(), Some(2));
-    let _open = Pokes::open(&events, "all=true");
-    events.process.signal("TERM").unwrap();
-    assert!(events.process.wait().unwrap().success());
+    let many = json!(["stream.appendMany", [{"stream": "u", "messages": [message]}, {"stream": "s", "messages": [message], "expectedVersion": 0}]]);
+    let (status, text) = events.rpc(&many.to_string());
+    assert!(
+        status == 409 && text.contains(r#""details":{"actual":1,"expected":0,"stream":"s"}"#),
+        "{text}"
+    );
+    assert_eq!(
+        events.call(json!(["stream.version", "u"])),
+        Value::Null,
+        "nothing of it is written"
+    );
+    let done = events.call(json!(["stream.delete", "s", {"expectedVersion": 1}]));
+    assert_eq!(done, json!({"stream": "s", "tombstone": false}));
+    assert_eq!(events.call(json!(["stream.get", "s"])), json!([]));
+    assert_eq!(
+        events.call(json!(["stream.write", "s", message]))["position"],
+        2,
+        "it goes on behind what is hidden"
+    );
+    events.call(json!(["stream.delete", "s", {"tombstone": true}]));
+    assert_eq!(events.call(json!(["stream.version", "s"])), Value::Null);
+    let dead = (409, "STREAM_DELETED".to_owned(), "Stream 's' is deleted".to_owned());
+    assert_eq!(events.refusal(&json!(["stream.write", "s", message]).to_string()), dead);
 }
 
-fn record(stream: &str, position: u64, global: u64) -> String {
-    json!({"stream": stream, "type": "t", "pos": position, "gpos": global, "data": {"n": global},
-        "meta": null, "time": "2026-01-15T10:00:00.5Z"})
-    .to_string()
-        + "\n"
+fn a_rule_hides_messages_at_once(events: Events) {
+    let message = json!({"type": "t", "data": {}});
+    events.call(json!(["stream.append", "r-1", vec![message.clone(); 10]]));
+    events.call(json!(["stream.append", "r-2", vec![message; 10]]));
+    let rule = events.call(json!(["retention.set", {"category": "r"}, {"maxCount": 4}]));
+    assert_eq!(rule, json!({"maxAge": null, "maxCount": 4, "truncateBefore": null}));
+    events.call(json!(["retention.set", "r-2", {"$tb": 9}]));
+    let count = |stream: &str| events.call(json!(["stream.get", stream])).as_array().unwrap().len();
+    assert_eq!(
+        (count("r-1"), count("r-2")),
+        (4, 1),
+        "that of a stream stands in place of its category's"
+    );
+    assert_eq!(events.call(json!(["retention.get", "r-2"]))["truncateBefore"], 9);
+    assert_eq!(events.call(json!(["retention.get", "r-1"])), Value::Null);
+    assert!(
+        events.call(json!(["sys.verify"]))["faults"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
+    events.call(json!(["sys.scavenge"]));
+    assert_eq!(events.call(json!(["stream.version", "r-1"])), 9);
+    assert_eq!(events.call(json!(["retention.set", "r-2", null])), Value::Null);
 }
 
-#[test]
-fn an_import_keeps_places_and_tells_how_far_it_is() {
-    let events = Events::on_disk();
-    let import = |query: &str, lines: &str| {
-        let answer = events
-            .api
-            .send("POST", &format!("/import?token={TOKEN}{query}"), &[], lines);
-        assert_eq!(answer.status, 200, "{}", answer.text);
-        assert_eq!(answer.headers["content-type"], "text/event-stream");
-        let last = answer.text.trim_end().rsplit("data: ").next().unwrap_or_default();
-        serde_json::from_str::<Value>(last).unwrap()
-    };
-    let done = |answer: &Value| (answer["done"] == true).then(|| answer["imported"].as_u64().unwrap());
-    assert_eq!(done(&import("", "")), Some(0));
-    // From the end to the start, every third, in two streams.
-    let lines: String = (0..2500u64)
-        .rev()
-        .map(|n| record(&format!("i-{}", n % 2), n / 2 * 2, 3 * n + 1))
+/// Appends so many messages to a stream, which has none yet.
+fn fill(events: &Events, stream: &str, count: usize) {
+    let messages: Vec<Value> = (0..count)
+        .map(|n| json!({"type": if n % 2 == 0 { "even" } else { "odd" }, "data": {"n": n}}))
         .collect();
-    assert_eq!(done(&import("", &lines)), Some(2500));
-    let globals = |call: Value| -> Vec<u64> {
-        let rows = events.call(call);
-        rows.as_array()
+    events.call(json!(["stream.append", stream, messages, {"expectedVersion": -1}]));
+}
+
+/// One column of what a call answers.
+fn column(events: &Events, call: &Value, at: usize) -> Vec<Value> {
+    let rows = events.call(call.clone());
+    let rows = rows.as_array().unwrap().iter();
+    rows.map(|row| row[at].clone()).collect()
+}
+
+fn numbers(range: std::ops::Range<u64>) -> Vec<Value> {
+    range.map(Value::from).collect()
+}
+
+fn a_stream_is_read_from_a_place_and_in_pages(events: Events) {
+    fill(&events, "other-1", 10);
+    fill(&events, "s-1", 2500);
+    let positions = |options: Value| column(&events, &json!(["stream.get", "s-1", options]), 2);
+    for (options, expected) in [
+        (json!({}), 0..1000),
+        (json!({"batchSize": 0}), 0..1000),
+        (json!({"batchSize": -2}), 0..1000),
+        (json!({"batchSize": -1}), 0..2500),
+        (json!({"batchSize": 10000}), 0..2500),
+        (json!({"batchSize": 3.9}), 0..3),
+        (json!({"position": -5, "batchSize": 2}), 0..2),
+        (json!({"position": 7.9, "batchSize": 2}), 7..9),
+        (json!({"position": 2499}), 2499..2500),
+        (json!({"position": 2500}), 0..0),
+        (json!({"position": 9e300}), 0..0),
+        (json!({"globalPosition": 11, "batchSize": 2}), 0..2),
+        (json!({"globalPosition": 15, "position": 2000, "batchSize": 2}), 4..6),
+        (json!({"globalPosition": -1, "batchSize": 2}), 0..2),
+        (json!({"globalPosition": 2511}), 0..0),
+    ] {
+        assert_eq!(positions(options.clone()), numbers(expected), "{options}");
+    }
+    let backward = |options: Value| {
+        let mut found = positions(options);
+        found.reverse();
+        found
+    };
+    for (options, expected) in [
+        (json!({"direction": "backward", "batchSize": 3}), 2497..2500),
+        (json!({"direction": "backward", "position": 4}), 0..5),
+        (json!({"direction": "backward", "batchSize": -1}), 0..2500),
+    ] {
+        assert_eq!(backward(options.clone()), numbers(expected), "{options}");
+    }
+    let odd: Vec<Value> = [1, 3, 5].map(Value::from).into();
+    assert_eq!(positions(json!({"types": ["odd", "none"], "batchSize": 3})), odd);
+    assert_eq!(positions(json!({"types": ["none"]})), numbers(0..0));
+    for (kind, expected) in [("", 2499), ("odd", 2499), ("even", 2498)] {
+        assert_eq!(events.call(json!(["stream.last", "s-1", {"type": kind}]))[2], expected);
+    }
+    assert_eq!(
+        events.call(json!(["stream.last", "s-1", {"type": "none"}])),
+        Value::Null
+    );
+    assert_eq!(events.call(json!(["stream.last", "nobody"])), Value::Null);
+    assert_eq!(events.call(json!(["stream.version", "s-1"])), 2499);
+}
+
+fn a_category_is_read_with_its_filters_and_in_full_pages(events: Events) {
+    let about = |n: usize| match n % 4 {
+        0 => json!({"correlationStreamName": "cart-1"}),
+        1 => json!({"correlationStreamName": "cart"}),
+        2 => json!({"correlationStreamName": "carts-1"}),
+        _ => json!({"correlationStreamName": 5}),
+    };
+    let write = |stream: &str, range: std::ops::Range<usize>| {
+        let messages: Vec<Value> = range
+            .map(|n| json!({"type": format!("t{}", n % 3), "data": {}, "metadata": about(n)}))
+            .collect();
+        events.call(json!(["stream.append", stream, messages]));
+    };
+    // Global positions from 1 on: 600 of the category, 300 of another, 600 more.
+    write("c-1", 0..600);
+    write("d-1", 600..900);
+    write("c-2", 900..1500);
+    let globals = |category: &str, options: Value| column(&events, &json!(["category.get", category, options]), 4);
+    assert_eq!(globals("c", json!({"batchSize": -1})).len(), 1200);
+    assert_eq!(globals("c", json!({})).len(), 1000);
+    assert_eq!(
+        globals("c", json!({"position": 600, "batchSize": 3})),
+        [600, 901, 902].map(Value::from)
+    );
+    assert_eq!(
+        globals("c", json!({"position": 1500, "globalPosition": 599, "batchSize": 2})),
+        numbers(599..601)
+    );
+    assert_eq!(globals("", json!({"position": -4, "batchSize": 2})), numbers(1..3));
+    assert_eq!(globals("", json!({"position": 1500.7})), numbers(1500..1501));
+    assert_eq!(globals("", json!({"batchSize": -1})), numbers(1..1501));
+    assert_eq!(
+        globals("c", json!({"direction": "backward", "position": 901, "batchSize": 2})),
+        [901, 600].map(Value::from)
+    );
+    // A page is counted behind its filters.
+    let correlated: Vec<Value> = (1..=1500_u64)
+        .filter(|global| !(601..=900).contains(global) && matches!((global - 1) % 4, 0 | 1))
+        .map(Value::from)
+        .collect();
+    assert_eq!(
+        globals("c", json!({"correlation": "cart", "batchSize": 500})),
+        correlated[..500]
+    );
+    assert_eq!(
+        globals("c", json!({"correlation": "cart", "batchSize": -1})),
+        correlated
+    );
+    assert_eq!(globals("c", json!({"correlation": ""})).len(), 1000);
+    for nothing in ["cart-1", "car", "cart%", "c_rt", "Cart"] {
+        assert_eq!(
+            globals("c", json!({"correlation": nothing})),
+            numbers(0..0),
+            "{nothing}"
+        );
+    }
+    let both = json!({"correlation": "cart", "types": ["t1"], "position": 800, "batchSize": 2});
+    assert_eq!(globals("", both), [806, 809].map(Value::from));
+    for nothing in ["c-1", "C", "c_", "%", "nobody"] {
+        assert_eq!(globals(nothing, json!({})), numbers(0..0), "{nothing}");
+    }
+    // Filters hold of the whole namespace too.
+    let group = json!({"consumerGroup": {"member": 0, "size": 2}, "batchSize": -1});
+    let all = column(&events, &json!(["category.get", "", group]), 1);
+    assert!(
+        all.len() == 600 && all.iter().all(|stream| stream == "c-2"),
+        "{}",
+        all.len()
+    );
+}
+
+/// Cardinal id, and the member of two, three and four that it belongs to.
+pub(crate) const MEMBERS: [(&str, [u64; 3]); 8] = [
+    ("0", [1, 1, 1]),
+    ("1", [0, 0, 2]),
+    ("2", [1, 1, 1]),
+    ("3", [0, 2, 2]),
+    ("123", [1, 1, 3]),
+    ("abc", [0, 2, 0]),
+    ("profile-456", [1, 2, 1]),
+    ("é", [0, 2, 2]),
+];
+
+fn members_of_a_group_share_a_category_as_the_reference_does(events: Events) {
+    for (id, _) in MEMBERS {
+        events.call(json!(["stream.write", format!("g-{id}+more"), {"type": "t", "data": {}}]));
+    }
+    // Of no member: without an id, or with an empty one.
+    for stream in ["g", "g-", "g-+x"] {
+        events.call(json!(["stream.write", stream, {"type": "t", "data": {}}]));
+    }
+    for size in [2, 3, 4] {
+        for member in 0..size {
+            let group = json!({"consumerGroup": {"member": member, "size": size}});
+            let expected: Vec<Value> = MEMBERS
+                .iter()
+                .filter(|(_, members)| members[size - 2] == member as u64)
+                .map(|(id, _)| json!(format!("g-{id}+more")))
+                .collect();
+            assert_eq!(
+                column(&events, &json!(["category.get", "g", group]), 1),
+                expected,
+                "{member} of {size}"
+            );
+        }
+    }
+    let alone = json!({"consumerGroup": {"member": 0, "size": 1}});
+    assert_eq!(column(&events, &json!(["category.get", "g", alone]), 1).len(), 8);
+    assert_eq!(
+        column(&events, &json!(["category.get", "g", {"consumerGroup": {}}]), 1).len(),
+        11
+    );
+}
+
+fn names_are_divided_at_the_first_dash_and_compared_as_bytes(events: Events) {
+    let streams = [
+        "account-123+bob",
+        "Account-1",
+        "user-profile-456",
+        "-x",
+        "a:b-1",
+        "plain",
+        "é-1",
+        "a_b-1",
+        "axb-1",
+        "a%b-1",
+        "' OR 1=1 --",
+        " -1",
+        "\n-1",
+    ];
+    for stream in streams {
+        events.call(json!(["stream.write", stream, {"type": "t", "data": {}}]));
+    }
+    let category = |name: &str| column(&events, &json!(["category.get", name]), 1);
+    for (name, stream) in [
+        ("account", "account-123+bob"),
+        ("Account", "Account-1"),
+        ("user", "user-profile-456"),
+        ("a:b", "a:b-1"),
+        ("plain", "plain"),
+        ("é", "é-1"),
+        ("a_b", "a_b-1"),
+        ("a%b", "a%b-1"),
+        ("' OR 1=1 ", "' OR 1=1 --"),
+        (" ", " -1"),
+        ("\n", "\n-1"),
+    ] {
+        assert_eq!(category(name), [json!(stream)], "{name:?}");
+    }
+    assert_eq!(category("").len(), streams.len());
+    let mut sorted = streams.to_vec();
+    sorted.sort_unstable();
+    let listed = |options: Value| -> Vec<Value> {
+        let all = events.call(json!(["ns.streams", options]));
+        all.as_array()
             .unwrap()
             .iter()
-            .map(|row| row[4].as_u64().unwrap())
+            .map(|row| row["stream"].clone())
             .collect()
     };
-    let all: Vec<u64> = (0..2500).map(|n| 3 * n + 1).collect();
-    assert_eq!(globals(json!(["category.get", "i", {"batchSize": -1}])), all);
     assert_eq!(
-        globals(json!(["category.get", "", {"position": 7000, "batchSize": 3}])),
-        [7000, 7003, 7006]
+        listed(json!({})),
+        sorted.iter().map(|name| json!(name)).collect::<Vec<_>>()
     );
-    assert_eq!(events.call(json!(["stream.version", "i-1"])), 2498);
-    let row = events.call(json!(["stream.last", "i-1"]));
-    assert_eq!(
-        (&row[4], &row[6]),
-        (&json!({"n": 7498}), &json!("2026-01-15T10:00:00.5Z"))
-    );
-    let next = events.call(json!(["stream.write", "i-1", {"type": "t", "data": {}}]));
-    assert_eq!(next, json!({"globalPosition": 7499, "position": 2499}));
+    assert_eq!(listed(json!({"prefix": "a_"})), [json!("a_b-1")]);
+    assert_eq!(listed(json!({"prefix": "a%"})), [json!("a%b-1")]);
+    assert_eq!(listed(json!({"prefix": "A"})), [json!("Account-1")]);
+    assert_eq!(listed(json!({"prefix": "é"})), [json!("é-1")]);
+    let mut categories: Vec<&str> = streams
+        .iter()
+        .map(|name| name.split('-').next().unwrap_or(name))
+        .collect();
+    categories.sort_unstable();
+    let found = events.call(json!(["ns.categories"]));
+    let expected: Vec<Value> = categories
+        .iter()
+        .map(|name| json!({"category": name, "messageCount": 1, "streamCount": 1}))
+        .collect();
+    assert_eq!(found, json!(expected));
+}
 
-    // What is taken is told with its line, and nothing of its batch is stored.
-    let lines = record("j-1", 0, 9000) + "\n" + &record("j-1", 1, 4);
-    let error = json!({"error": "POSITION_EXISTS", "message": "global position already exists: 4", "line": 3});
-    assert_eq!(import("", &lines), error);
-    assert_eq!(events.call(json!(["stream.get", "j-1"])), json!([]));
-    for (lines, code, start) in [
-        ("{\"a\":}\n", "INVALID_JSON", "malformed JSON at line 1: "),
-        ("[]\n", "INVALID_RECORD", "invalid record at line 1: "),
-        (
-            "\n{\"stream\":\"s\",\"type\":\"t\",\"pos\":0,\"gpos\":9}\n",
-            "INVALID_RECORD",
-            "invalid record at line 2: time",
-        ),
-    ] {
-        let answer = import("", lines);
-        let message = answer["message"].as_str().unwrap();
-        assert!(answer["error"] == code && message.starts_with(start), "{answer}");
+fn namespaces_are_counted_and_listed(events: Events) {
+    let empty = events.call(json!(["ns.info", "default"]));
+    assert_eq!(
+        (&empty["messageCount"], &empty["streamCount"], &empty["lastActivity"]),
+        (&json!(0), &json!(0), &Value::Null)
+    );
+    for id in ["a-b", "a_b"] {
+        let made = events.call(json!(["ns.create", id, {"description": id, "metadata": {"b": 1, "a": [1.50]}}]));
+        let info = events.call(json!(["ns.info", id]));
+        assert_eq!(made["createdAt"], info["createdAt"], "one time is stored");
+        assert_eq!(
+            (&info["description"], &info["metadata"]),
+            (&json!(id), &json!({"b": 1, "a": [1.5]}))
+        );
+        let token = made["token"].as_str().unwrap();
+        assert!(token.len() == 3 + 4 + 1 + 64 && token.starts_with("ns_"), "{token}");
+        let write = json!(["stream.write", id, {"type": "t", "data": {}}]).to_string();
+        let answer = events.api.send("POST", &format!("/rpc?token={token}"), &[], &write);
+        assert_eq!(
+            answer.json,
+            json!({"globalPosition": 1, "position": 0}),
+            "its positions are its own"
+        );
     }
-    let free = record("j-1", 0, 5);
-    assert_eq!(done(&import("", &free)), Some(1), "a free place below the end");
-    assert_eq!(globals(json!(["category.get", "", {"batchSize": 4}])), [1, 4, 5, 7]);
-
-    // Over a restart, and anew.
-    let events = events.again();
-    assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 2502);
-    let next = events.call(json!(["stream.write", "k", {"type": "t", "data": {}}]));
-    assert_eq!(next["globalPosition"], 7500);
-    let answer = events.api.send(
-        "POST",
-        &format!("/import?force=true&token={TOKEN}"),
-        &[],
-        &record("z", 0, 1),
-    );
-    assert!(answer.text.contains("\"done\":true,\"imported\":1,"), "{}", answer.text);
-    let events = events.again();
-    assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 1);
+    let listed = events.call(json!(["ns.list"]));
+    let names: Vec<&str> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["namespace"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["a_b", "a-b", "default"], "newest first");
+    assert_eq!(listed[0]["messageCount"], 1);
+    fill(&events, "s-1", 3);
+    // A write that is refused takes no position.
+    let refused = json!(["stream.write", "s-1", {"type": "t", "data": {}}, {"expectedVersion": 9}]);
+    assert_eq!(events.rpc(&refused.to_string()).0, 409);
+    for n in 0..104 {
+        let written = events.call(json!(["stream.write", format!("n-{n:03}"), {"type": "t", "data": {}}]));
+        assert_eq!(written["globalPosition"], 4 + n);
+    }
+    let info = events.call(json!(["ns.info", "default"]));
+    let last = events.call(json!(["stream.last", "n-103"]));
     assert_eq!(
-        events.call(json!(["stream.write", "z", {"type": "t", "data": {}}]))["globalPosition"],
-        2
+        (&info["messageCount"], &info["streamCount"], &info["lastActivity"]),
+        (&json!(107), &json!(105), &last[6])
+    );
+    let streams = |options: Value| events.call(json!(["ns.streams", options]));
+    assert_eq!(streams(json!({})).as_array().unwrap().len(), 100);
+    assert_eq!(streams(json!({"limit": 1000})).as_array().unwrap().len(), 105);
+    let page = streams(json!({"cursor": "n-100", "limit": 3.9}));
+    assert_eq!(
+        page[0],
+        json!({"lastActivity": events.call(json!(["stream.last", "n-101"]))[6], "stream": "n-101", "version": 0})
+    );
+    assert_eq!(
+        (page.as_array().unwrap().len(), &page[2]["stream"]),
+        (3, &json!("n-103"))
+    );
+    assert_eq!(streams(json!({"cursor": "n-103", "prefix": "n-"})), json!([]));
+    assert_eq!(streams(json!({"prefix": "s"}))[0]["version"], 2);
+    let categories = json!([
+        {"category": "n", "messageCount": 104, "streamCount": 104},
+        {"category": "s", "messageCount": 3, "streamCount": 1},
+    ]);
+    assert_eq!(events.call(json!(["ns.categories"])), categories);
+    let deleted = events.call(json!(["ns.delete", "a-b"]));
+    assert_eq!(
+        (&deleted["namespace"], &deleted["messagesDeleted"]),
+        (&json!("a-b"), &json!(1))
+    );
+    assert_eq!(events.refusal(r#"["ns.info","a-b"]"#).0, 404);
+    assert_eq!(
+        events.call(json!(["ns.info", "a_b"]))["messageCount"],
+        1,
+        "the other is another"
+    );
+}
+
+/// Microseconds of a time, which is in UTC.
+fn micros(time: &str) -> i64 {
+    let (whole, fraction) = time
+        .strip_suffix('Z')
+        .unwrap()
+        .split_once('.')
+        .unwrap_or((&time[..19], ""));
+    let number = |range: std::ops::Range<usize>| whole[range].parse::<i64>().unwrap();
+    let (year, month, day) = (number(0..4), number(5..7), number(8..10));
+    // Days since 1970 of the proleptic Gregorian calendar, whose years begin in March here.
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719_469;
+    let seconds = days * 86_400 + number(11..13) * 3600 + number(14..16) * 60 + number(17..19);
+    seconds * 1_000_000 + format!("{fraction:0<6}").parse::<i64>().unwrap()
+}
+
+fn a_time_is_rounded_down_and_has_no_more_digits_than_it_needs(events: Events) {
+    assert_eq!(micros("1970-01-01T00:00:00Z"), 0);
+    assert_eq!(micros("2026-01-15T10:00:00.25Z"), 1_768_471_200_250_000);
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
+    let mut before = now();
+    for n in 0..50 {
+        events.call(json!(["stream.write", "s-1", {"type": "t", "data": {}}]));
+        let row = events.call(json!(["stream.last", "s-1"]));
+        let time = row[6].as_str().unwrap();
+        let digits = time.split_once('.').map_or(0, |(_, fraction)| fraction.len() - 1);
+        assert!(digits <= 6 && (digits == 0 || !time.ends_with("0Z")), "{time}");
+        assert!((before..=now()).contains(&micros(time)), "message {n} is of {time}");
+        before = micros(time);
+    }
+    for (n, (given, kept)) in [
+        ("2026-01-15T10:00:00.000000Z", "2026-01-15T10:00:00Z"),
+        ("2026-01-15T10:00:00.250Z", "2026-01-15T10:00:00.25Z"),
+        ("2026-01-15T10:00:00.123456999Z", "2026-01-15T10:00:00.123456Z"),
+        ("2026-01-15T12:00:00+02:00", "2026-01-15T10:00:00Z"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let line = record(&format!("i-{n}"), 0, 100 + n as u64).replace("2026-01-15T10:00:00.5Z", given);
+        assert_eq!(events.import("", &line)[0]["imported"], 1);
+        assert_eq!(events.call(json!(["stream.last", format!("i-{n}")]))[6], kept);
+    }
+}
+
+fn a_stop_beside_writers_keeps_all_that_was_answered(mut events: Events) {
+    let (answered, address) = (Mutex::new(0_u64), events.address.clone());
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (answered, address) = (&answered, &address);
+            scope.spawn(move || {
+                let api = Api::at_root(address);
+                let call = json!(["stream.write", format!("s-{writer}"), {"type": "t", "data": {}}]).to_string();
+                loop {
+                    match api.try_send("POST", &format!("/rpc?token={TOKEN}"), &[], &call) {
+                        Ok(answer) if answer.status == 200 => *answered.lock().unwrap() += 1,
+                        Ok(answer) => {
+                            assert_eq!(answer.status, 503, "{answer:?}");
+                            assert_eq!(answer.json["error"]["code"], "UNAVAILABLE", "{answer:?}");
+                            assert_eq!(answer.headers["retry-after"], "1");
+                        }
+                        // It listens no more.
+                        Err(_) => return,
+                    }
+                }
+            });
+        }
+        let begun = Instant::now();
+        while *answered.lock().unwrap() < 100 && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        events.process.signal("TERM").unwrap();
+        assert!(events.process.wait().unwrap().success());
+    });
+    let answered = answered.into_inner().unwrap();
+    assert!(answered >= 100);
+    let events = events.again();
+    let kept = events.call(json!(["ns.info", "default"]))["messageCount"]
+        .as_u64()
+        .unwrap();
+    // At most one write of each writer was stored although its answer was lost.
+    assert!(
+        (answered..=answered + 4).contains(&kept),
+        "{answered} answered, {kept} kept"
     );
 }

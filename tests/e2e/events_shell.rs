@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use anyhow::Context as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thalweg_tests::receiver::{Authority, Identity};
@@ -577,7 +578,7 @@ fn the_whole_process_has_the_store_on_its_listener_and_prints_the_token_once() {
         let after = stderr.split("DEFAULT NAMESPACE TOKEN:\n").nth(1);
         after.and_then(|rest| rest.lines().next()).map(str::to_owned)
     };
-    let first = token(&mut running).expect("the first start prints the token");
+    let first = eventually(|| token(&mut running).context("the first start prints the token")).unwrap();
     let api = Api::at_root(&running.address().unwrap());
     assert_eq!(api.get("/health").text, "{\"status\":\"ok\"}\n");
     let nobody = api.post("/rpc", &json!(["sys.health"]));

@@ -1,53 +1,25 @@
-//! The wire of the event store, black box: every method with every message in its order, every status, every limit, and
-//! who may do what.
+//! The envelope of calls, and each method's arguments: every message, in the order in which mistakes are told, on every kind of
+//! storage.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::Duration;
+use serde_json::json;
 
-use serde_json::{Value, json};
-
-use crate::events::{Events, Pokes, TOKEN, poke};
+use crate::events_server::{Events, TOKEN, for_backends_with_tokens, for_every_backend, invalid, token};
 
 const S: &str = "streamName must be a non-empty string";
 const O: &str = "options must be an object";
 const N: &str = "namespace ID must be a non-empty string";
 const BATCH: &str = "options.batchSize must be <= 10000 or -1 for unlimited";
 
-/// A token of `namespace` whose digits are all the same.
-fn token(namespace: &str, digit: char) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::from("ns_");
-    for bytes in namespace.as_bytes().chunks(3) {
-        let bits = bytes.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - bytes.len()));
-        for place in 0..=bytes.len() {
-            text.push(char::from(DIGITS[(bits >> (18 - 6 * place)) as usize & 63]));
-        }
-    }
-    text.push('_');
-    text.extend(std::iter::repeat_n(digit, 64));
-    text
-}
+for_every_backend!(
+    each_mistake_of_a_write_hides_those_behind_it,
+    each_mistake_of_a_read_hides_those_behind_it,
+    each_mistake_about_namespaces_and_tokens_hides_those_behind_it,
+    what_is_read_of_json_is_read_as_the_reference_does,
+);
+// The first check is that of the token, which test mode does not make.
+for_backends_with_tokens!(the_envelope_is_checked_in_its_order);
 
-/// Of a call with a token: status and body.
-fn as_token(events: &Events, token: &str, call: &Value) -> (u16, Value) {
-    let header = format!("Bearer {token}");
-    let headers = [("authorization", header.as_str())];
-    let answer = events.api.send("POST", "/rpc", &headers, &call.to_string());
-    assert_eq!(answer.headers["content-type"], "application/json", "{answer:?}");
-    (answer.status, answer.json)
-}
-
-fn invalid(events: &Events, table: &[(Value, &str)]) {
-    for (call, message) in table {
-        let expected = (400, "INVALID_REQUEST".to_owned(), (*message).to_owned());
-        assert_eq!(events.refusal(&call.to_string()), expected, "{call}");
-    }
-}
-
-#[test]
-fn each_mistake_of_a_write_hides_those_behind_it() {
-    let events = Events::in_memory();
+fn each_mistake_of_a_write_hides_those_behind_it(events: Events) {
     // Each call mends one mistake and leaves those behind it.
     let long = "s".repeat(1025);
     let bad = json!({"id": 1, "expectedVersion": "x"});
@@ -118,9 +90,7 @@ fn each_mistake_of_a_write_hides_those_behind_it() {
     assert_eq!(read[0], "0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819");
 }
 
-#[test]
-fn each_mistake_of_a_read_hides_those_behind_it() {
-    let events = Events::in_memory();
+fn each_mistake_of_a_read_hides_those_behind_it(events: Events) {
     invalid(
         &events,
         &[
@@ -244,9 +214,7 @@ fn each_mistake_of_a_read_hides_those_behind_it() {
     }
 }
 
-#[test]
-fn each_mistake_about_namespaces_and_tokens_hides_those_behind_it() {
-    let events = Events::in_memory();
+fn each_mistake_about_namespaces_and_tokens_hides_those_behind_it(events: Events) {
     let other = token("other", '0');
     invalid(
         &events,
@@ -385,9 +353,7 @@ fn each_mistake_about_namespaces_and_tokens_hides_those_behind_it() {
     assert_eq!(events.refusal(r#"["ns.create","a"]"#), taken);
 }
 
-#[test]
-fn the_envelope_is_checked_in_its_order() {
-    let events = Events::on_disk();
+fn the_envelope_is_checked_in_its_order(events: Events) {
     let bearer = format!("Bearer {TOKEN}");
     let nested = format!("{}{}", "[".repeat(10_001), "]".repeat(10_001));
     /// Method, whether with a token, body; status, code, message.
@@ -472,328 +438,72 @@ fn the_envelope_is_checked_in_its_order() {
     assert_eq!(version, events.call(json!(["sys.version"])));
     assert_eq!(events.api.get("/ready").status, 200);
     let health = events.call(json!(["sys.health"]));
+    let (backend, durability) = events.backend.told();
     assert_eq!(
         (&health["status"], &health["backend"], &health["durability"]),
-        (&json!("ok"), &json!("log"), &json!("fsync"))
+        (&json!("ok"), &json!(backend), &json!(durability))
     );
     assert!(health["connections"].as_u64().unwrap() >= 1, "{health}");
     let metrics = events.api.get("/metrics").text;
     assert!(metrics.contains("thalweg_events_requests_total "), "{metrics}");
 }
 
-#[test]
-fn every_limit_is_told_with_its_number() {
-    let events = Events::on_disk();
-    let message = json!({"type": "t", "data": {}});
-    let many: Vec<Value> = (0..1001)
-        .map(|n| json!({"stream": format!("s-{n}"), "messages": [message]}))
-        .collect();
-    let near = json!({"type": "t", "data": {"x": "x".repeat(13 << 20)}});
-    let over = json!({"type": "t", "data": {"x": "x".repeat(16 << 20)}});
-    let size = "message size 16777225 exceeds the limit of 16777216 bytes";
-    invalid(
-        &events,
-        &[
-            (json!(["stream.write", "s", over]), size),
-            (
-                json!(["stream.write", "é".repeat(513), message]),
-                "streamName exceeds 1024 bytes",
-            ),
-            (
-                json!(["stream.write", "a\0b", message]),
-                "streamName must not contain U+0000",
-            ),
-            (
-                json!(["stream.write", "s", {"type": "t".repeat(256), "data": {}}]),
-                "message.type exceeds 255 bytes",
-            ),
-            (
-                json!(["stream.write", "s", {"type": "\0", "data": {}}]),
-                "message.type must not contain U+0000",
-            ),
-            (
-                json!(["stream.append", "s", vec![message.clone(); 10_001]]),
-                "append exceeds 10000 messages",
-            ),
-            (json!(["stream.append", "s", [near, near]]), "append exceeds 24 MiB"),
-            (json!(["stream.appendMany", many]), "append exceeds 1000 streams"),
-            (
-                json!(["ns.create", "x", {"description": "d".repeat((1 << 20) + 1)}]),
-                "options.description exceeds 1048576 bytes",
-            ),
-        ],
-    );
-    let fits = json!({"type": "t", "data": {"x": "x".repeat((16 << 20) - 9)}});
-    assert_eq!(
-        events.call(json!(["stream.write", "s".repeat(1024), fits]))["position"],
-        0
-    );
-    let all = events.call(json!(["stream.append", "s", vec![message; 10_000]]));
-    assert_eq!((&all["count"], &all["lastPosition"]), (&json!(10_000), &json!(9_999)));
-
-    let mut stream = TcpStream::connect(&events.address).unwrap();
-    let head = format!(
-        "POST /rpc HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n",
-        (100 << 20) + 1
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    let piece = vec![b' '; 1 << 20];
-    for _ in 0..100 {
-        stream.write_all(&piece).unwrap();
-    }
-    stream.write_all(b" ").unwrap();
-    let answer = first_answer(&mut stream);
-    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
-    let told = "{\"error\":{\"code\":\"PAYLOAD_TOO_LARGE\",\"message\":\"Request body exceeds 104857600 bytes\"}}\n";
-    assert!(answer.ends_with(told), "{answer}");
-
-    let long = format!("POST /rpc HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "x".repeat(70_000));
-    let answer = events.api.raw(long.as_bytes()).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
-    let told = "{\"error\":{\"code\":\"INVALID_REQUEST\",\"message\":\"Request header too large\"}}\n";
-    assert!(answer.ends_with(told), "{answer}");
-    assert_eq!(events.rpc(r#"["sys.version"]"#).0, 200, "nothing of it ends the server");
-}
-
-/// Head and body of an answer with a length.
-fn first_answer(stream: &mut TcpStream) -> String {
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let (mut answer, mut byte) = (Vec::new(), [0]);
-    while !answer.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).unwrap();
-        answer.extend(byte);
-    }
-    let head = String::from_utf8(answer.clone()).unwrap();
-    let len = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let mut body = vec![0; len.unwrap().parse().unwrap()];
-    stream.read_exact(&mut body).unwrap();
-    head + &String::from_utf8(body).unwrap()
-}
-
-#[test]
-fn a_token_opens_what_its_scopes_say_and_ends_at_once() {
-    let events = Events::on_disk();
-    let made = events.call(json!(["ns.create", "a_b", {"token": token("a_b", 'f')}]));
-    assert_eq!(made["token"], token("a_b", 'f'));
-    let own = token("a_b", 'F');
-    assert_eq!(
-        as_token(&events, &own, &json!(["stream.version", "s"])).0,
-        200,
-        "either case of hex"
-    );
-    let refused = |call: Value| {
-        let (status, answer) = as_token(&events, &own, &call);
-        assert_eq!(
-            (status, &answer["error"]["details"]),
-            (403, &json!({"required": "admin"})),
-            "{call}"
-        );
-    };
-    for call in [
-        json!(["ns.create", "c"]),
-        json!(["ns.delete", "a_b"]),
-        json!(["ns.info", "default"]),
-        json!(["token.create", "a_b", {"scopes": ["read"]}]),
-        json!(["token.list", "a_b"]),
-        json!(["token.revoke", "a_b", "x"]),
-        json!(["sys.scavenge"]),
-        json!(["sys.verify"]),
-    ] {
-        refused(call);
-    }
-    // Mistakes are told before the scope.
-    let (status, answer) = as_token(&events, &own, &json!(["ns.create", ""]));
-    assert_eq!((status, answer["error"]["message"].as_str()), (400, Some(N)));
-
-    let reading = events.call(json!(["token.create", "a_b", {"scopes": ["read"], "description": "r"}]));
-    let text = reading["token"].as_str().unwrap().to_owned();
-    let write = json!(["stream.write", "s", {"type": "t", "data": {}}]);
-    let (status, answer) = as_token(&events, &text, &write);
-    assert_eq!(
-        (status, answer["error"]["message"].as_str()),
-        (403, Some("Token lacks scope 'write'"))
-    );
-    assert_eq!(as_token(&events, &text, &json!(["stream.get", "s"])), (200, json!([])));
-    let listed = events.call(json!(["token.list", "a_b"]));
-    assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
-    assert!(!listed.to_string().contains("ns_"), "no secret is listed: {listed}");
-    let mut pokes = Pokes::open(&events, &format!("all=true&token={text}"));
-    assert_eq!(as_token(&events, &own, &write).0, 200);
-    assert_eq!(pokes.chunk(), poke("s", 0, 1));
-    let revoked = events.call(json!(["token.revoke", "a_b", reading["id"]]));
-    assert_eq!(revoked["revoked"], true);
-    assert_eq!(pokes.chunk(), "", "its subscriptions end properly");
-    let (status, answer) = as_token(&events, &text, &json!(["sys.version"]));
-    assert_eq!(
-        (status, &answer["error"]["details"]),
-        (403, &json!({"namespace": "a_b"}))
-    );
-
-    let mut pokes = Pokes::open(&events, &format!("category=s&token={own}"));
-    assert_eq!(pokes.chunk(), poke("s", 0, 1));
-    assert_eq!(events.call(json!(["ns.delete", "a_b"]))["messagesDeleted"], 1);
-    assert_eq!(pokes.chunk(), "");
-    assert_eq!(as_token(&events, &own, &json!(["sys.version"])).0, 403);
-    // Made again, it is empty.
-    events.call(json!(["ns.create", "a_b", {"token": own}]));
-    assert_eq!(
-        as_token(&events, &own, &write),
-        (200, json!({"globalPosition": 1, "position": 0}))
-    );
-}
-
-#[test]
-fn in_test_mode_any_token_names_its_namespace_and_makes_none() {
-    let events = Events::in_memory();
-    for header in ["", "Basic x", "Bearer ", "Bearer nonsense"] {
-        let headers = [("authorization", header)];
-        let answer = events.api.send(
-            "POST",
-            "/rpc",
-            &headers[usize::from(header.is_empty())..],
-            r#"["ns.list"]"#,
-        );
-        assert_eq!(
-            (answer.status, &answer.json[0]["namespace"]),
-            (200, &json!("default")),
-            "{header}"
-        );
-    }
-    let other = token("other", '5');
-    let write = json!(["stream.write", "s", {"type": "t", "data": {}}]);
-    let (status, answer) = as_token(&events, &other, &write);
-    assert_eq!(
-        (status, answer["error"]["message"].as_str()),
-        (404, Some("Namespace 'other' not found"))
-    );
-    for call in [
-        json!(["sys.version"]),
-        json!(["sys.health"]),
-        json!(["ns.list"]),
-        json!(["ns.create", "other"]),
-    ] {
-        assert_eq!(as_token(&events, &other, &call).0, 200, "{call}");
-    }
-    assert_eq!(
-        as_token(&events, &token("other", '7'), &write).0,
-        200,
-        "whatever its digits"
-    );
-    let query = format!("/subscribe?all=true&token={}", token("none", '0'));
-    assert_eq!(events.api.get(&query).status, 404);
-}
-
-#[test]
-fn conflicts_have_their_codes_and_details() {
-    let events = Events::on_disk();
-    let message = json!({"type": "t", "data": {}});
-    events.call(json!(["stream.append", "s", [message, message]]));
-    for (expected, shown) in [
-        (json!(5), json!(5)),
-        (json!(-1), json!(-1)),
-        (json!(-7), json!(-7)),
-        (json!("noStream"), json!("noStream")),
-    ] {
-        let (status, text) =
-            events.rpc(&json!(["stream.write", "s", message, {"expectedVersion": expected}]).to_string());
-        let error = &serde_json::from_str::<Value>(&text).unwrap()["error"];
-        assert_eq!((status, &error["code"]), (409, &json!("STREAM_VERSION_CONFLICT")));
-        assert_eq!(error["details"], json!({"actual": 1, "expected": shown}));
-    }
-    let exists = json!(["stream.write", "t", message, {"expectedVersion": "exists"}]).to_string();
-    let text = events.rpc(&exists).1;
-    assert!(
-        text.contains(r#""details":{"actual":-1,"expected":"exists"}"#),
-        "{text}"
-    );
-    let many = json!(["stream.appendMany", [{"stream": "u", "messages": [message]}, {"stream": "s", "messages": [message], "expectedVersion": 0}]]);
-    let (status, text) = events.rpc(&many.to_string());
-    assert!(
-        status == 409 && text.contains(r#""details":{"actual":1,"expected":0,"stream":"s"}"#),
-        "{text}"
-    );
-    assert_eq!(
-        events.call(json!(["stream.version", "u"])),
-        Value::Null,
-        "nothing of it is written"
-    );
-    let done = events.call(json!(["stream.delete", "s", {"expectedVersion": 1}]));
-    assert_eq!(done, json!({"stream": "s", "tombstone": false}));
-    assert_eq!(events.call(json!(["stream.get", "s"])), json!([]));
-    assert_eq!(
-        events.call(json!(["stream.write", "s", message]))["position"],
-        2,
-        "it goes on behind what is hidden"
-    );
-    events.call(json!(["stream.delete", "s", {"tombstone": true}]));
-    assert_eq!(events.call(json!(["stream.version", "s"])), Value::Null);
-    let dead = (409, "STREAM_DELETED".to_owned(), "Stream 's' is deleted".to_owned());
-    assert_eq!(events.refusal(&json!(["stream.write", "s", message]).to_string()), dead);
-}
-
-#[test]
-fn a_rule_hides_messages_at_once() {
-    let events = Events::on_disk();
-    let message = json!({"type": "t", "data": {}});
-    events.call(json!(["stream.append", "r-1", vec![message.clone(); 10]]));
-    events.call(json!(["stream.append", "r-2", vec![message; 10]]));
-    let rule = events.call(json!(["retention.set", {"category": "r"}, {"maxCount": 4}]));
-    assert_eq!(rule, json!({"maxAge": null, "maxCount": 4, "truncateBefore": null}));
-    events.call(json!(["retention.set", "r-2", {"$tb": 9}]));
-    let count = |stream: &str| events.call(json!(["stream.get", stream])).as_array().unwrap().len();
-    assert_eq!(
-        (count("r-1"), count("r-2")),
-        (4, 1),
-        "that of a stream stands in place of its category's"
-    );
-    assert_eq!(events.call(json!(["retention.get", "r-2"]))["truncateBefore"], 9);
-    assert_eq!(events.call(json!(["retention.get", "r-1"])), Value::Null);
-    assert!(
-        events.call(json!(["sys.verify"]))["faults"]
-            .as_array()
-            .unwrap()
-            .is_empty()
-    );
-    events.call(json!(["sys.scavenge"]));
-    assert_eq!(events.call(json!(["stream.version", "r-1"])), 9);
-    assert_eq!(events.call(json!(["retention.set", "r-2", null])), Value::Null);
-}
-
-#[test]
-fn a_wrong_subscription_is_told_as_plain_text() {
-    let events = Events::in_memory();
-    for (query, text) in [
-        ("", "Either 'stream', 'category', or 'all=true' parameter required"),
-        ("all=1", "Either 'stream', 'category', or 'all=true' parameter required"),
+fn what_is_read_of_json_is_read_as_the_reference_does(events: Events) {
+    for (call, expected) in [
+        // Numbers are truncated toward zero, and clamped.
         (
-            "all=true&stream=s&category=c",
-            "Cannot combine 'all' with 'stream' or 'category'",
+            r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":-1.9}]"#,
+            r#"{"globalPosition":1,"position":0}"#,
         ),
         (
-            "stream=s&category=c&position=x",
-            "Cannot specify both 'stream' and 'category'",
+            r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":0.9}]"#,
+            r#"{"globalPosition":2,"position":1}"#,
         ),
-        ("stream=s&position=x&consumer=x", "Invalid position parameter"),
-        ("category=c&consumer=-1&size=x", "Invalid consumer parameter"),
-        ("category=c&consumer=1&size=x", "Invalid size parameter"),
-        ("category=c&consumer=1", "Invalid consumer group: member must be < size"),
+        (
+            r#"["stream.write","n-1",{"type":"t","data":{}},{"expectedVersion":10e-1}]"#,
+            r#"{"globalPosition":3,"position":2}"#,
+        ),
+        (r#"["stream.get","n-1",{"position":1e400}]"#, "[]"),
+        // A half of a surrogate pair is U+FFFD.
+        (
+            r#"["stream.write","\ud800-1",{"type":"\udc00","data":{}}]"#,
+            r#"{"globalPosition":4,"position":0}"#,
+        ),
+        ("[\"stream.version\",\"\u{fffd}-1\"]", "0"),
+        (
+            r#"["stream.write","\u00e9\ud83d\ude00",{"type":"t","data":{}}]"#,
+            r#"{"globalPosition":5,"position":0}"#,
+        ),
+        ("[\"stream.version\",\"é😀\"]", "0"),
+        // Surplus arguments and unknown keys are ignored, and white space is nothing.
+        (r#" [ "stream.version" , "n-1" , 7 , null ] "#, "2"),
+        (r#"["stream.version","n-1",{"x":[]}]"#, "2"),
+        (r#"["stream.get","nobody",{"x":null},8]"#, "[]"),
+        (r#"["ns.streams",{"prefix":"nobody","x":1}]"#, "[]"),
     ] {
-        let answer = events.api.get(&format!("/subscribe?{query}"));
-        assert_eq!((answer.status, answer.text.as_str()), (400, text), "{query}");
-        assert_eq!(answer.headers["content-type"], "text/plain; charset=utf-8");
+        assert_eq!(events.rpc(call), (200, expected.to_owned()), "{call}");
     }
-}
-
-#[test]
-fn a_thousand_open_subscriptions_do_not_hold_up_the_end() {
-    let mut events = Events::in_memory();
-    let mut open: Vec<Pokes> = (0..1000)
-        .map(|n| Pokes::open(&events, &format!("stream=s-{n}")))
-        .collect();
-    events.process.signal("TERM").unwrap();
-    assert!(events.process.wait().unwrap().success());
-    for pokes in &mut open {
-        assert_eq!(pokes.chunk(), "", "the body ends properly");
+    // The last of two equal keys counts, where the server reads it.
+    let twice = r#"["stream.write","n-1",{"type":"a","type":"b","data":{},"data":{"x":1}}]"#;
+    assert_eq!(events.rpc(twice).0, 200);
+    let row = events.call(json!(["stream.last", "n-1"]));
+    assert_eq!((&row[1], &row[4]), (&json!("b"), &json!({"x": 1})));
+    // What is stored keeps its text but for white space outside of strings.
+    for (stored, kept) in [
+        (
+            r#"{ "k" : 1.0 , "k":1e5, "":[ true , null,-0.0 ] }"#,
+            r#"{"k":1.0,"k":1e5,"":[true,null,-0.0]}"#,
+        ),
+        (r#"{"a":" \t\u0041 \ud800 \/ "}"#, r#"{"a":" \t\u0041 \ud800 \/ "}"#),
+        (
+            "{\n\t\"n\":\r 123456789012345678901234567890.000000000000000000001 }",
+            r#"{"n":123456789012345678901234567890.000000000000000000001}"#,
+        ),
+        (r#"{"nul":"\u0000","é":"😀"}"#, r#"{"nul":"\u0000","é":"😀"}"#),
+    ] {
+        let write = format!(r#"["stream.write","kept",{{"type":"t","data":{stored},"metadata":{stored}}}]"#);
+        assert_eq!(events.rpc(&write).0, 200, "{write}");
+        let row = events.rpc(r#"["stream.last","kept"]"#).1;
+        assert!(row.contains(&format!(",{kept},{kept},")), "{row}");
     }
-    std::net::TcpListener::bind(&events.address).unwrap();
 }

@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod disk;
+pub mod postgres;
 pub mod process;
 pub mod receiver;
 pub mod servers;

@@ -17,7 +17,7 @@ const PYTHON_PACKAGES: &[&str] = &[
     "pyarrow==26.0.1",
     "schemathesis==4.32.5",
 ];
-const NODE_PACKAGES: &[&str] = &["node-opcua@2.186.4", "playwright-core@1.65.1"];
+const NODE_PACKAGES: &[&str] = &["node-opcua@2.186.4", "playwright-core@1.65.1", "typescript@5.9.3"];
 
 /// Where the tools are, for the tests' environment.
 pub struct Tools {

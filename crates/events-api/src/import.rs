@@ -22,7 +22,7 @@ use crate::auth::{Need, admit};
 use crate::body::drain;
 use crate::problem::{Problem, Result};
 use crate::write::{number, text};
-use crate::{Server, query_value};
+use crate::{Server, log_answer, query_value};
 use lines::Lines;
 use record::{bytes_of, record};
 
@@ -31,6 +31,9 @@ const BATCH: u64 = 1000;
 const BATCH_BYTES: usize = 24 << 20;
 /// A line may have this beyond the largest message.
 const LINE_MORE: usize = 1 << 20;
+
+/// Short enough to be passed by what is made up.
+const CHECKED_LINE_MAX: usize = 1024;
 
 /// What ends an import before its end.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,10 +54,13 @@ struct Progress {
 }
 
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
-    match begin(&server, request).await {
+    let method = request.method().clone();
+    let response = match begin(&server, request).await {
         Ok(response) => response,
         Err(problem) => server.refuse(&problem),
-    }
+    };
+    log_answer(&method, "/import", &response);
+    response
 }
 
 async fn begin(server: &Arc<Server>, request: Request) -> Result<Response<Body>> {
@@ -195,6 +201,30 @@ impl Failed {
         }
         out.push('}');
         out
+    }
+}
+
+/// How each of these lines is read, for the fuzz targets: what is wrong with it, if something is.
+pub(crate) async fn check_lines(pieces: &[&[u8]]) -> Vec<String> {
+    let pieces: Vec<_> = pieces
+        .iter()
+        .map(|piece| Ok::<_, Infallible>(Bytes::copy_from_slice(piece)))
+        .collect();
+    let mut lines = Lines::new(
+        Body::from_stream(stream::iter(pieces)).into_data_stream(),
+        CHECKED_LINE_MAX,
+    );
+    let mut found = Vec::new();
+    loop {
+        let read = match lines.next().await {
+            Ok(None) => return found,
+            Ok(Some(line)) => record(&line, lines.number(), CHECKED_LINE_MAX),
+            Err(failed) => {
+                found.push(failed.text());
+                return found;
+            }
+        };
+        found.push(read.map_or_else(|failed| failed.text(), |record| bytes_of(&record).to_string()));
     }
 }
 

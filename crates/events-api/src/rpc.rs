@@ -24,7 +24,7 @@ use thalweg_events::json::Json;
 use crate::args::Args;
 use crate::auth::{Caller, admit};
 use crate::problem::{Problem, Result};
-use crate::{Server, body};
+use crate::{Server, body, log_answer};
 
 /// No method looks at more; what else there is of an array is left alone.
 const ELEMENTS_MAX: usize = 8;
@@ -47,14 +47,17 @@ pub(crate) struct Call<'a> {
 
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
     server.meters.request();
-    match respond(&server, request).await {
+    let method = request.method().clone();
+    let response = match respond(&server, request).await {
         Ok(Answer::Text(mut text)) => {
             text.push('\n');
             json_body(Body::from(text))
         }
         Ok(Answer::Stream(body)) => json_body(body),
         Err(problem) => server.refuse(&problem),
-    }
+    };
+    log_answer(&method, "/rpc", &response);
+    response
 }
 
 fn json_body(body: Body) -> Response<Body> {

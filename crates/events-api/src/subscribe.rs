@@ -21,7 +21,7 @@ pub(crate) use feed::Feeds;
 
 use crate::auth::{Need, admit};
 use crate::problem::Problem;
-use crate::{Server, subscribe_persistent};
+use crate::{Server, log_answer, subscribe_persistent};
 use cursor::Subscription;
 use wanted::Wanted;
 
@@ -39,10 +39,16 @@ impl From<Problem> for Refused {
 
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
     let (parts, _) = request.into_parts();
-    if let Some(name) = subscribe_persistent::named(&parts) {
-        return subscribe_persistent::answer(&server, &parts, name).await;
-    }
-    match subscribe(&server, &parts).await {
+    let response = match subscribe_persistent::named(&parts) {
+        Some(name) => subscribe_persistent::answer(&server, &parts, name).await,
+        None => begin(&server, &parts).await,
+    };
+    log_answer(&parts.method, "/subscribe", &response);
+    response
+}
+
+async fn begin(server: &Arc<Server>, request: &Parts) -> Response<Body> {
+    match subscribe(server, request).await {
         Ok(subscription) => {
             // In a box, because it is moved in and out with each chunk.
             let chunks = stream::unfold(Box::new(subscription), |mut subscription| async move {

@@ -54,7 +54,7 @@ pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<Wanted>> {
                 [Some(event.data), event.metadata],
             )?;
             messages += 1;
-            bytes += append.stream.len() + event.kind.len() + event.data.len() + event.metadata.map_or(0, str::len);
+            bytes += event.kind.len() + event.data.len() + event.metadata.map_or(0, str::len);
             if let Some(id) = &event.id
                 && !ids.insert(id)
             {

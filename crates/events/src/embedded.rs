@@ -30,6 +30,8 @@ use index::{Index, Shelf};
 use namespace::{About, EmbeddedNamespace, Place};
 
 pub use index::Sizes as IndexSizes;
+pub use index::fuzz as index_fuzz;
+pub use record::fuzz as record_fuzz;
 
 use crate::error::{EventsError, Result};
 use crate::store::{

@@ -8,6 +8,8 @@ pub mod contract_suite;
 mod embedded;
 mod error;
 pub mod event;
+#[doc(hidden)]
+pub mod fuzz;
 mod id;
 pub mod json;
 pub mod names;

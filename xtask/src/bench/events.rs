@@ -1,6 +1,8 @@
 //! `bench events`: the event store as a server of its own, under the load of the reference system's profile and under writers
 //! alone. The load is in this process, through real sockets with keep-alive, one request at a time on each.
 
+mod open;
+
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -69,11 +71,20 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
         println!("measuring {name}");
         rows.push(measure(&binary, name, durability, connections, load, effort)?);
     }
+    if wanted(open::IDLE) {
+        println!("measuring {}", open::IDLE);
+        rows.push(open::idle(&binary, effort)?);
+    }
+    if wanted(open::EXIT) {
+        println!("measuring {}", open::EXIT);
+        rows.push(open::exit(&binary, effort)?);
+    }
     println!(
         "\nload_mix: {WRITES_PER_READ} writes of {BODY} bytes for a read of {READ} messages, {STREAMS} streams; batch_append: \
          one op is one of {BATCH} messages, for {BATCH_SECONDS} s, all indexes built; category_read: one op is one of {PAGE} \
          messages, of {CATEGORY} in the category ({CATEGORY_QUICK} with --quick); sse_fanout: one op is one poke to one of 1,000 \
-         subscribers, its time from the begin of the write; {:.0} s each; CPU, bytes and allocs are the server's",
+         subscribers, its time from the begin of the write; sse_idle: one op is one poke to one of 10,000, its time from the answer \
+         to the last of all, p99 the worst; exit: one op is one end of the server from SIGTERM on; {:.0} s each of the others; CPU, bytes and allocs are the server's",
         effort.seconds()
     );
     report::print("events", &rows, &environment::bench_folder());

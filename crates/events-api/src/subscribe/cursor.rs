@@ -185,7 +185,7 @@ impl Subscription {
         }
         // Some clients forget half a poke between reads, so it is never divided.
         let len = if self.data {
-            self.rest.len().min(CHUNK_MAX)
+            part_of(&self.rest)
         } else {
             self.rest.len()
         };
@@ -335,6 +335,18 @@ impl Subscription {
     }
 }
 
+/// Bytes of the next chunk of an event. A character is not divided: some clients decode each chunk by itself.
+fn part_of(event: &[u8]) -> usize {
+    if event.len() <= CHUNK_MAX {
+        return event.len();
+    }
+    let is_begin = |at: usize| event.get(at).is_none_or(|byte| byte & 0b1100_0000 != 0b1000_0000);
+    (CHUNK_MAX - 3..=CHUNK_MAX)
+        .rev()
+        .find(|at| is_begin(*at))
+        .unwrap_or(CHUNK_MAX)
+}
+
 /// Leaves the last of each stream, in their order.
 fn newest<T: Copy>(items: &mut Vec<T>, stream: impl Fn(&T) -> &str) {
     let mut seen = HashSet::new();
@@ -349,6 +361,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn no_character_is_divided_between_chunks() {
+        for character in ["a", "é", "€", "😀"] {
+            for before in 0..4 {
+                let text = "x".repeat(before) + &character.repeat(CHUNK_MAX);
+                let len = part_of(text.as_bytes());
+                assert!(
+                    len <= CHUNK_MAX && len > CHUNK_MAX - 4 && text.is_char_boundary(len),
+                    "{len}"
+                );
+            }
+        }
+        assert_eq!(
+            (part_of(b""), part_of(b"ab"), part_of(&[0x80; CHUNK_MAX + 1])),
+            (0, 2, CHUNK_MAX)
+        );
+    }
 
     proptest! {
         #[test]

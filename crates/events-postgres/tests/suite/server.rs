@@ -128,7 +128,7 @@ impl Server {
             .arg("-D")
             .arg(data)
             .args(["-p", &port, "-k", "", "-c", "listen_addresses=127.0.0.1"]);
-        command.args(["-c", "max_connections=60", "-c", "shared_buffers=32MB"]);
+        command.args(["-c", "max_connections=400", "-c", "shared_buffers=32MB"]);
         let mut postgres = command.spawn().unwrap();
         let until = Instant::now() + PATIENCE;
         while !self

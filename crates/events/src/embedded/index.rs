@@ -3,6 +3,8 @@
 
 mod block;
 mod bloom;
+#[doc(hidden)]
+pub mod fuzz;
 mod keys;
 mod mem;
 mod merge;

@@ -74,6 +74,18 @@ pub(super) fn content(value: &Bytes) -> Option<(Bytes, u64)> {
     }
 }
 
+/// For the fuzz targets: what is read of any bytes is written as something that reads the same.
+pub fn fuzz(bytes: &[u8]) {
+    let mut out = Vec::new();
+    match Lies::decode(bytes, 7) {
+        Some(Lies::Event(event)) => event.encode(&mut out),
+        Some(Lies::Document(document)) => document.encode(&mut out),
+        Some(Lies::Cleared) => out.extend(cleared()),
+        None => return,
+    }
+    assert_eq!(Lies::decode(&out, 7), Lies::decode(bytes, 7));
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

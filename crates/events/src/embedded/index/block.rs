@@ -5,6 +5,8 @@ use thalweg_log::format::varint;
 
 /// A block is closed when it has so many bytes.
 pub(super) const BLOCK_BYTES: usize = 8 << 10;
+/// Keys of a block together, which are many times what they take in it: of a stream's name and its neighbours, a few megabytes.
+const KEYS_BYTES_MAX: usize = 16 << 20;
 /// Behind the entries: xxh3 of them, little-endian.
 const CHECKSUM: usize = 8;
 
@@ -90,7 +92,7 @@ impl Block {
             let (value, after) = after.split_at_checked(usize::try_from(value).ok()?)?;
             let last = block.ends.len().checked_sub(1).map_or(0..0, |last| block.range(last).0);
             let shared = last.start..last.start.checked_add(usize::try_from(shared).ok()?)?;
-            if shared.end > last.end {
+            if shared.end > last.end || block.keys.len() + shared.len() + own.len() > KEYS_BYTES_MAX {
                 return None;
             }
             block.keys.extend_from_within(shared);

@@ -153,7 +153,7 @@ impl StreamValue {
 
     /// With what an older table says.
     pub fn over(&mut self, older: StreamValue) {
-        self.messages += older.messages;
+        self.messages = self.messages.saturating_add(older.messages);
         self.version = self.version.max(older.version);
         self.is_newest |= older.is_newest;
         self.last_activity = self.last_activity.max(older.last_activity);
@@ -183,8 +183,8 @@ impl CategoryValue {
     }
 
     pub fn add(&mut self, other: CategoryValue) {
-        self.messages += other.messages;
-        self.streams += other.streams;
+        self.messages = self.messages.saturating_add(other.messages);
+        self.streams = self.streams.saturating_add(other.streams);
     }
 }
 
@@ -232,11 +232,10 @@ impl Segment {
     pub(super) fn decode(key: &[u8], value: &[u8]) -> Option<Segment> {
         let (offset, rest) = varint::take(value)?;
         let (len, rest) = varint::take(rest)?;
-        (rest.is_empty() && len > 0).then_some(Segment {
-            global: number(key),
-            offset,
-            len,
-        })
+        let global = number(key);
+        // Numbers up to its end are made of it.
+        let has_end = global.checked_add(len).is_some() && offset.checked_add(len).is_some();
+        (rest.is_empty() && len > 0 && has_end).then_some(Segment { global, offset, len })
     }
 }
 

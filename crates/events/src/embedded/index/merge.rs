@@ -107,7 +107,8 @@ fn joined(key: &[u8], family: Family, mut values: Vec<Vec<u8>>, gone: Option<&Go
             for value in &values {
                 sum.over(StreamValue::decode(value).ok_or_else(|| damaged("a stream"))?);
             }
-            sum.messages -= less.map_or(0, |(gone, name)| gone.streams.get(name).copied().unwrap_or(0));
+            let less = less.map_or(0, |(gone, name)| gone.streams.get(name).copied().unwrap_or(0));
+            sum.messages = sum.messages.saturating_sub(less);
             sum.encode(&mut out);
         }
         Family::Category => {
@@ -117,8 +118,8 @@ fn joined(key: &[u8], family: Family, mut values: Vec<Vec<u8>>, gone: Option<&Go
             }
             if let Some((gone, name)) = less {
                 let less = gone.categories.get(name).copied().unwrap_or_default();
-                sum.messages -= less.messages;
-                sum.streams -= less.streams;
+                sum.messages = sum.messages.saturating_sub(less.messages);
+                sum.streams = sum.streams.saturating_sub(less.streams);
             }
             sum.encode(&mut out);
         }

@@ -243,6 +243,12 @@ impl Table {
         let list = part(list_at, list_len)?;
         let sparse = checked(&list)
             .and_then(sparse)
+            // Nothing is read, nor is memory taken, for a block that the file cannot have.
+            .filter(|sparse| {
+                sparse
+                    .iter()
+                    .all(|one| one.at.checked_add(u64::from(one.len)).is_some_and(|end| end <= len))
+            })
             .ok_or_else(|| wrong("its list of blocks is damaged"))?;
         let filter = part(filter_at, filter_len)?;
         let bloom = Bloom::decode(checked(&filter).ok_or_else(|| wrong("its filter is damaged"))?);

@@ -415,10 +415,13 @@ impl Source {
             }
         }
         if let Some(last) = self.rows.last() {
-            match (self.direction, last.ordinal.checked_sub(1)) {
-                (Direction::Forward, _) => self.from = Some(last.ordinal + 1),
-                (Direction::Backward, Some(before)) => self.from = Some(before),
-                (Direction::Backward, None) => self.ended = true,
+            let next = match self.direction {
+                Direction::Forward => last.ordinal.checked_add(1),
+                Direction::Backward => last.ordinal.checked_sub(1),
+            };
+            match next {
+                Some(next) => self.from = Some(next),
+                None => self.ended = true,
             }
         }
         Ok(())

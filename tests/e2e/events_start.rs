@@ -1,0 +1,398 @@
+//! `events serve` from its start to its end: flags, tokens, what it listens on, what it logs, and what it says when it cannot.
+
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use thalweg_tests::postgres::{Database, Server};
+use thalweg_tests::{Api, eventually, thalweg};
+
+use crate::events_server::{Backend, Events, Pokes, TOKEN, as_token, token};
+
+/// The lock and the folder are the embedded engine's; a port is taken before any engine is opened.
+#[test]
+fn a_taken_port_and_a_folder_in_use_are_told_and_a_signal_ends_it_at_once() {
+    let mut events = Events::on_disk();
+    let port = events.address.rsplit(':').next().unwrap().to_owned();
+    let other = thalweg::run(
+        events.folder.path(),
+        &["events", "serve", "-port", &port, "-data-dir=other"],
+    )
+    .unwrap();
+    let expected = format!("Error: cannot listen on port {port}: address already in use\n");
+    assert_eq!(
+        (other.status.code(), other.stderr.as_str()),
+        (Some(1), expected.as_str())
+    );
+    assert!(!events.folder.path().join("other").exists(), "nothing is touched");
+    let other = thalweg::run(
+        events.folder.path(),
+        &["events", "serve", "--port=0", "--data-dir=data"],
+    )
+    .unwrap();
+    assert_eq!(other.status.code(), Some(1));
+    assert!(other.stderr.contains("data directory is in use"), "{}", other.stderr);
+    let neither = thalweg::run(events.folder.path(), &["events", "serve"]).unwrap();
+    assert_eq!(neither.status.code(), Some(1));
+    let cure = "--data-dir or --db-url is required (use --test-mode for in-memory testing)";
+    assert!(neither.stderr.contains(cure), "{}", neither.stderr);
+    let usage = thalweg::run(events.folder.path(), &["events", "-port", "70000"]).unwrap();
+    assert_eq!(usage.status.code(), Some(2));
+    let _open = Pokes::open(&events, "all=true");
+    events.process.signal("TERM").unwrap();
+    assert!(events.process.wait().unwrap().success());
+}
+
+/// What `events` with these arguments says when it ends by itself.
+fn ended(arguments: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let done = thalweg::run(folder.path(), &[&["events", "serve", "--port=0"], arguments].concat()).unwrap();
+    assert_eq!(done.stdout, "", "{arguments:?}");
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 0, "{arguments:?} leaves something behind");
+    (done.status.code(), done.stderr)
+}
+
+#[test]
+fn what_cannot_be_served_is_told_in_one_sentence() {
+    let other = token("other", '0');
+    let long = format!("ns_ZGVmYXVsdA_{}", "0".repeat(63));
+    for (arguments, code, told) in [
+        (
+            vec![],
+            1,
+            "--data-dir or --db-url is required (use --test-mode for in-memory testing)",
+        ),
+        (
+            vec!["--db-url", "sqlite://events"],
+            1,
+            "--db-url sqlite:// needs --data-dir",
+        ),
+        (
+            vec!["--db-url", "mysql://x"],
+            1,
+            "--db-url mysql://… names no store that there is",
+        ),
+        (vec!["--db-url", "log://"], 1, "names no folder"),
+        (
+            vec!["--db-url", "postgres://127.0.0.1:1/none?connect_timeout=1"],
+            1,
+            "Error: ",
+        ),
+        (
+            vec!["--test-mode", "--token", "x"],
+            1,
+            "invalid token format: missing 'ns_' prefix",
+        ),
+        (
+            vec!["--test-mode", "--token", &long],
+            1,
+            "invalid token format: random part must be 64 hex characters, got 63",
+        ),
+        (
+            vec!["--test-mode", "--token", &other],
+            1,
+            "provided token is for namespace 'other', expected 'default'",
+        ),
+        (vec!["--test-mode=maybe"], 2, "Usage: thalweg events serve"),
+        (
+            vec!["--test-mode", "--max-message-bytes=25165825"],
+            2,
+            "Usage: thalweg events serve",
+        ),
+        (
+            vec!["--test-mode", "-durability", "sometimes"],
+            2,
+            "Usage: thalweg events serve",
+        ),
+        (
+            vec!["--test-mode", "--log-level=loud"],
+            2,
+            "Usage: thalweg events serve",
+        ),
+        (
+            vec!["--test-mode", "--db-type=oracle"],
+            2,
+            "Usage: thalweg events serve",
+        ),
+        (vec!["--test-mode", "--tls-cert=server.crt"], 2, "Usage: thalweg events"),
+        (vec!["--test-mode", "more"], 2, "Usage: thalweg events serve"),
+    ] {
+        let (found, stderr) = ended(&arguments);
+        assert!(
+            found == Some(code) && stderr.contains(told),
+            "{arguments:?}: {found:?} {stderr}"
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let version = thalweg::run(folder.path(), &["events", "version"]).unwrap();
+    let numbers: Vec<&str> = version.stdout.trim_end().split('.').collect();
+    assert!(
+        numbers.len() == 3 && numbers.iter().all(|number| number.parse::<u32>().is_ok()),
+        "{}",
+        version.stdout
+    );
+}
+
+#[test]
+fn a_store_is_found_by_each_of_its_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("data").display().to_string();
+    let (log, pebble) = (format!("log://{kept}"), format!("pebble://{kept}"));
+    let mut at = folder;
+    for (n, flags) in [
+        vec!["-data-dir=data", "-token", TOKEN],
+        vec!["--db-url", &log],
+        vec!["--db-url", &pebble],
+        vec!["--db-url=sqlite://ignored", "--data-dir", "data"],
+        vec!["--db-url", &log, "--db-type=timescale"],
+        // Production's rules hold.
+        vec!["--db-url", &log, "--test-mode"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let flags = [&flags[..], &["--min-free=0"]].concat();
+        let mut events = Events::start_in(at, &flags);
+        let written = events.call(json!(["stream.write", "s", {"type": "t", "data": {}}]));
+        assert_eq!(written["position"], n, "{flags:?}");
+        assert_eq!(events.api.post("/rpc", &json!(["sys.version"])).status, 401);
+        let log = events.process.stderr();
+        assert!(!log.contains("DEFAULT NAMESPACE TOKEN"), "{log}");
+        assert_eq!(
+            log.contains("--db-type timescale is plain Postgres"),
+            flags.contains(&"--db-type=timescale"),
+            "{log}"
+        );
+        assert_eq!(
+            log.contains("--test-mode is ignored with --db-url"),
+            flags.contains(&"--test-mode"),
+            "{log}"
+        );
+        events.process.signal("INT").unwrap();
+        assert!(events.process.wait().unwrap().success());
+        at = std::mem::replace(&mut events.folder, tempfile::tempdir().unwrap());
+    }
+}
+
+#[test]
+fn the_token_of_a_new_store_is_printed_once_and_a_given_one_is_valid_from_then_on() {
+    let database = Database::create();
+    let url = database.url();
+    for flags in [vec!["--data-dir=data", "--min-free=0"], vec!["--db-url", &url]] {
+        let events = Events::start_in(tempfile::tempdir().unwrap(), &flags);
+        // It stands on a line of its own, behind the line that says so.
+        let printed = eventually(|| {
+            let log = events.process.stderr();
+            let line = log
+                .split("DEFAULT NAMESPACE TOKEN:\n")
+                .nth(1)
+                .and_then(|rest| rest.split_once('\n'));
+            line.map(|(line, _)| line.to_owned())
+                .ok_or_else(|| anyhow::anyhow!("{log}"))
+        });
+        let printed = printed.unwrap();
+        assert_eq!(printed.len(), TOKEN.len());
+        assert_eq!(
+            as_token(&events, &printed, &json!(["ns.list"])).0,
+            200,
+            "it administers"
+        );
+        assert_eq!(as_token(&events, TOKEN, &json!(["ns.list"])).0, 403);
+        let events = events.again();
+        assert!(
+            !events.process.stderr().contains("TOKEN"),
+            "{}",
+            events.process.stderr()
+        );
+        assert_eq!(as_token(&events, &printed, &json!(["ns.list"])).0, 200);
+        let mut events = events;
+        events.process.kill().unwrap();
+        let folder = std::mem::replace(&mut events.folder, tempfile::tempdir().unwrap());
+        let given = Events::start_in(folder, &[&flags[..], &["--token", TOKEN]].concat());
+        for valid in [TOKEN, &printed] {
+            assert_eq!(as_token(&given, valid, &json!(["ns.list"])).0, 200);
+        }
+        assert!(!given.process.stderr().contains("TOKEN"));
+        let given = given.again();
+        assert_eq!(as_token(&given, TOKEN, &json!(["ns.list"])).0, 200);
+    }
+}
+
+#[test]
+fn without_tokens_it_is_reached_from_this_machine_only() {
+    let reaches = |events: &Events, host: &str| {
+        let port = events.address.rsplit(':').next().unwrap();
+        TcpStream::connect(format!("{host}:{port}")).is_ok()
+    };
+    let has_six = std::net::TcpListener::bind("[::1]:0").is_ok();
+    let alone = Events::in_memory();
+    assert!(reaches(&alone, "127.0.0.1") && !reaches(&alone, "127.0.0.2"));
+    assert_eq!(reaches(&alone, "[::1]"), has_six);
+    for open in [
+        Events::with(Backend::TestMode, &["--insecure"]),
+        Events::of(Backend::Memory),
+    ] {
+        assert!(reaches(&open, "127.0.0.1") && reaches(&open, "127.0.0.2"));
+        assert_eq!(reaches(&open, "[::1]"), has_six);
+    }
+}
+
+#[test]
+fn a_second_server_gets_no_port_that_another_listens_on() {
+    let events = Events::in_memory();
+    let port = events.address.rsplit(':').next().unwrap();
+    for flags in [
+        vec!["--test-mode"],
+        vec!["--data-dir=data"],
+        vec!["--db-url=postgres://127.0.0.1:1/none"],
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let done = thalweg::run(folder.path(), &[&["events", "--port", port], &flags[..]].concat()).unwrap();
+        let told = format!("Error: cannot listen on port {port}: address already in use\n");
+        assert_eq!((done.status.code(), done.stderr), (Some(1), told));
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "nothing is touched"
+        );
+    }
+}
+
+#[test]
+fn tokens_are_masked_and_requests_are_logged_only_for_those_who_look_for_faults() {
+    for (level, is_told) in [("info", false), ("debug", true)] {
+        let events = Events::with(Backend::Memory, &["--log-level", level, "--log-format", "json"]);
+        events.call(json!(["stream.version", "s"]));
+        let own = token("own", '7');
+        events.call(json!(["ns.create", "own", {"token": own}]));
+        assert_eq!(
+            events
+                .api
+                .send("POST", &format!("/rpc?token={own}"), &[], r#"["sys.version"]"#)
+                .status,
+            200
+        );
+        drop(Pokes::open(&events, &format!("all=true&token={own}")));
+        events.api.get("/nowhere");
+        let told = || {
+            events
+                .process
+                .stderr()
+                .lines()
+                .filter(|line| line.contains("/rpc"))
+                .count()
+        };
+        if is_told {
+            eventually(|| {
+                anyhow::ensure!(told() >= 3, "{}", events.process.stderr());
+                Ok(())
+            })
+            .unwrap();
+        }
+        let log = events.process.stderr();
+        assert_eq!(told() > 0, is_told, "{log}");
+        assert!(!log.contains("ns_"), "{log}");
+        assert!(
+            log.lines()
+                .all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()),
+            "{log}"
+        );
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let mut command = Command::new(thalweg::binary());
+    command
+        .args([
+            "events",
+            "--test-mode",
+            "--log-level=debug",
+            "--port",
+            &port.to_string(),
+        ])
+        .current_dir(folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut server = command.spawn().unwrap();
+    let api = Api::at_root(&format!("127.0.0.1:{port}"));
+    eventually(|| {
+        let answer = api.try_send("GET", "/ready", &[], "")?;
+        anyhow::ensure!(answer.status == 200, "{answer:?}");
+        Ok(())
+    })
+    .unwrap();
+    // Several times what a pipe holds.
+    for _ in 0..4000 {
+        assert_eq!(api.send("POST", "/rpc", &[], r#"["stream.version","s"]"#).status, 200);
+    }
+    Command::new("kill")
+        .args(["-s", "TERM", &server.id().to_string()])
+        .status()
+        .unwrap();
+    let ended = eventually(|| server.try_wait()?.ok_or_else(|| anyhow::anyhow!("it is still running")));
+    assert!(ended.unwrap().success());
+}
+
+/// Of a database that goes and comes back: the embedded engine's disk does not.
+#[test]
+fn without_its_database_it_says_so_and_goes_on_when_it_is_back() {
+    let mut postgres = Server::start();
+    let url = postgres.url();
+    let events = Events::start_in(tempfile::tempdir().unwrap(), &["--db-url", &url, "--token", TOKEN]);
+    let write = json!(["stream.write", "s", {"type": "t", "data": {}}]);
+    assert_eq!(events.call(write.clone())["globalPosition"], 1);
+    let mut pokes = Pokes::open(&events, "all=true");
+    postgres.kill();
+    let bearer = format!("Bearer {TOKEN}");
+    eventually(|| {
+        let answer = events
+            .api
+            .send("POST", "/rpc", &[("authorization", &bearer)], &write.to_string());
+        anyhow::ensure!(answer.status == 503, "{answer:?}");
+        assert_eq!(answer.json["error"]["code"], "UNAVAILABLE");
+        assert_eq!(answer.headers["retry-after"], "1");
+        assert_eq!(answer.headers["content-type"], "application/json");
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(events.api.get("/health").status, 200);
+    eventually(|| {
+        anyhow::ensure!(events.api.get("/ready").status == 503, "it is ready");
+        Ok(())
+    })
+    .unwrap();
+    postgres.run_postgres();
+    let written = eventually(|| {
+        let (status, text) = events.rpc(&write.to_string());
+        anyhow::ensure!(status == 200, "{text}");
+        Ok(serde_json::from_str::<serde_json::Value>(&text)?)
+    });
+    // What was not answered may have been stored, but nothing is missing between.
+    let last = written.unwrap()["globalPosition"].as_u64().unwrap();
+    let mut told = Vec::new();
+    while told.last() != Some(&last) {
+        let chunk = pokes.chunk();
+        if chunk != ": hb\n\n" {
+            told.push(
+                chunk
+                    .split("\"globalPosition\":")
+                    .nth(1)
+                    .unwrap()
+                    .split('}')
+                    .next()
+                    .unwrap()
+                    .parse()
+                    .unwrap(),
+            );
+        }
+    }
+    assert_eq!(told, (2..=last).collect::<Vec<u64>>());
+}
