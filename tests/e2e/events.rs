@@ -21,10 +21,7 @@ for_every_backend!(
     namespaces_are_counted_and_listed,
     a_time_is_rounded_down_and_has_no_more_digits_than_it_needs,
 );
-for_lasting_backends!(
-    kill_nine_loses_nothing_that_was_acknowledged_and_leaves_no_gap,
-    a_stop_beside_writers_keeps_all_that_was_answered,
-);
+for_lasting_backends!(a_stop_beside_writers_keeps_all_that_was_answered,);
 
 fn what_is_written_is_read_with_its_very_text(events: Events) {
     let data = r#"{"b" : 12345678901234567890.10, "a": "\u00e9\/", "a": [ 1, {} ]}"#;
@@ -55,63 +52,6 @@ fn what_is_written_is_read_with_its_very_text(events: Events) {
     let other = write.replace("Created", "Changed");
     let conflict = r#"{"error":{"code":"MESSAGE_ID_CONFLICT","message":"Message id '0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819' already exists","details":{"stream":"order-7","position":0}}}"#;
     assert_eq!(events.rpc(&other), (409, conflict.to_owned()));
-}
-
-/// Global positions 1 to the last, streams without gaps, and everything that was acknowledged where it was said to be.
-fn kill_nine_loses_nothing_that_was_acknowledged_and_leaves_no_gap(mut events: Events) {
-    let mut acknowledged: Vec<(String, u64, u64, u64)> = Vec::new();
-    for round in 0..3u64 {
-        let (stop, found) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let writers: Vec<_> = (0..6u64)
-            .map(|writer| {
-                let (stop, found, api) = (stop.clone(), found.clone(), Api::at_root(&events.address));
-                std::thread::spawn(move || {
-                    for n in 0.. {
-                        let stream = format!("s-{}", (writer + n) % 4);
-                        let mark = round << 40 | writer << 32 | n;
-                        let call = json!(["stream.write", stream, {"type": "t", "data": {"mark": mark}}]).to_string();
-                        let answer = api.try_send("POST", &format!("/rpc?token={TOKEN}"), &[], &call);
-                        match answer {
-                            Ok(answer) if answer.status == 200 => {
-                                let at = |name: &str| answer.json[name].as_u64().unwrap();
-                                let place = (stream, at("position"), at("globalPosition"), mark);
-                                found.lock().unwrap().push(place);
-                            }
-                            _ if stop.load(Ordering::SeqCst) => return,
-                            other => panic!("{other:?}"),
-                        }
-                    }
-                })
-            })
-            .collect();
-        let begun = Instant::now();
-        while found.lock().unwrap().len() < 300 && begun.elapsed() < Duration::from_secs(30) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        stop.store(true, Ordering::SeqCst);
-        events = events.again();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
-        let more = std::mem::take(&mut *found.lock().unwrap());
-        assert!(more.len() >= 300);
-        acknowledged.extend(more);
-        let rows = events.call(json!(["category.get", "s", {"batchSize": -1}]));
-        let rows = rows.as_array().unwrap();
-        let mut versions = std::collections::HashMap::new();
-        for (row, global) in rows.iter().zip(1u64..) {
-            assert_eq!(row[4], global, "a gap, or a message twice");
-            let next = versions.entry(row[1].as_str().unwrap()).or_insert(0u64);
-            assert_eq!(row[3], *next, "of stream {}", row[1]);
-            *next += 1;
-        }
-        for (stream, position, global, mark) in &acknowledged {
-            let row = &rows[*global as usize - 1];
-            assert_eq!(
-                (row[1].as_str(), row[3].as_u64()),
-                (Some(stream.as_str()), Some(*position))
-            );
-            assert_eq!(row[5]["mark"].as_u64(), Some(*mark));
-        }
-    }
 }
 
 fn of_writers_with_one_expected_version_exactly_one_succeeds(events: Events) {

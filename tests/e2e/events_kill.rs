@@ -81,7 +81,15 @@ impl Asked {
                 has_ids: true,
             },
             1 => Asked {
-                expected: Some(known.lock().unwrap().versions.get(&stream(first)).copied().unwrap_or(-1)),
+                expected: Some(
+                    known
+                        .lock()
+                        .unwrap()
+                        .versions
+                        .get(&stream(first))
+                        .copied()
+                        .unwrap_or(-1),
+                ),
                 parts: vec![(stream(first), take(1))],
                 has_ids: false,
             },
@@ -174,8 +182,7 @@ fn follow(address: &str, heard: &mut Vec<(String, u64)>, last: Option<usize>) {
     };
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let after = heard.len();
-    let request =
-        format!("GET /subscribe?all=true&lastEventId={after}&token={TOKEN} HTTP/1.1\r\nhost: x\r\n\r\n");
+    let request = format!("GET /subscribe?all=true&lastEventId={after}&token={TOKEN} HTTP/1.1\r\nhost: x\r\n\r\n");
     if stream.write_all(request.as_bytes()).is_err() {
         return;
     }
@@ -222,7 +229,11 @@ impl Found {
                 for ((stream, numbers), (position, global)) in asked.parts.iter().zip(places) {
                     for (n, number) in (0..).zip(numbers) {
                         let found = self.all.get((global + n - 1) as usize);
-                        assert_eq!(found, Some(&(stream.clone(), position + n, *number)), "an acknowledged message");
+                        assert_eq!(
+                            found,
+                            Some(&(stream.clone(), position + n, *number)),
+                            "an acknowledged message"
+                        );
                     }
                 }
             }
@@ -240,7 +251,10 @@ impl Found {
         let (status, answer) = ask(&events.api, asked).expect("an answer");
         assert_eq!(status, 200, "{answer}");
         let parts = answer.as_array().unwrap();
-        assert!(parts.iter().all(|part| (part["duplicate"] == true) == was_there), "{answer}");
+        assert!(
+            parts.iter().all(|part| (part["duplicate"] == true) == was_there),
+            "{answer}"
+        );
         self.read(events);
         self.holds(asked, &Said::Stored(places(&answer)));
     }
@@ -287,10 +301,17 @@ fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events)
         }
         let numbers: HashSet<u64> = said.iter().flat_map(|(asked, _)| asked.numbers()).collect();
         let of_round = found.all.iter().filter(|(.., number)| number >> 32 == round);
-        assert!(of_round.clone().all(|(.., number)| numbers.contains(number)), "nobody has asked for it");
+        assert!(
+            of_round.clone().all(|(.., number)| numbers.contains(number)),
+            "nobody has asked for it"
+        );
     }
     follow(&events.address, &mut heard, Some(found.all.len()));
-    let all: Vec<(String, u64)> = found.all.into_iter().map(|(stream, position, _)| (stream, position)).collect();
+    let all: Vec<(String, u64)> = found
+        .all
+        .into_iter()
+        .map(|(stream, position, _)| (stream, position))
+        .collect();
     assert_eq!(heard, all, "what the follower heard of");
     println!(
         "{rounds} rounds of kill -9, seed {seed}, {:?}: {acknowledged} messages acknowledged, none lost, {} stored, none \

@@ -12,6 +12,7 @@ mod events_access;
 mod events_additions;
 mod events_docs;
 mod events_import;
+mod events_kill;
 mod events_limits;
 mod events_push;
 mod events_server;

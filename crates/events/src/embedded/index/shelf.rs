@@ -97,6 +97,7 @@ pub(crate) struct Shelf {
     mem_bytes: AtomicU64,
     behind: AtomicU64,
     mem_bytes_max: u64,
+    cache_bytes_max: u64,
     /// There is enough to be written.
     pub enough: Notify,
     /// Less is behind than before.
@@ -134,7 +135,7 @@ impl Shelf {
             }
             remove_others(disk.as_ref(), &tables)?;
         }
-        Ok(Shelf {
+        let shelf = Shelf {
             disk,
             log,
             cache,
@@ -145,9 +146,19 @@ impl Shelf {
             behind: AtomicU64::new(0),
             // As much again is being written.
             mem_bytes_max: (memory as u64 / 4).max(1 << 20),
+            cache_bytes_max: memory as u64 / 2,
             enough: Notify::new(),
             caught_up: Notify::new(),
-        })
+        };
+        shelf.fit_cache(&shelf.tables());
+        Ok(shelf)
+    }
+
+    /// What is in memory of every table, its filter and where its blocks begin, is taken from the cache's share.
+    fn fit_cache(&self, tables: &Tables) {
+        let most = self.cache_bytes_max;
+        self.cache
+            .set_capacity(most.saturating_sub(tables.resident_bytes()).max(most / 8));
     }
 
     pub fn tables(&self) -> Arc<Tables> {
@@ -211,13 +222,7 @@ impl Shelf {
         Sizes {
             tables: tables.list.len(),
             file_bytes: tables.list.iter().map(|table| table.bytes).sum(),
-            memory_bytes: self.mem_bytes.load(Ordering::Relaxed)
-                + self.cache.weight()
-                + tables
-                    .list
-                    .iter()
-                    .map(|table| table.resident_bytes() as u64)
-                    .sum::<u64>(),
+            memory_bytes: self.mem_bytes.load(Ordering::Relaxed) + self.cache.weight() + tables.resident_bytes(),
             behind_bytes: self.behind.load(Ordering::Relaxed),
         }
     }
@@ -370,6 +375,7 @@ impl Shelf {
         disk.rename(MANIFEST_NEW, MANIFEST)?;
         disk.sync_names()?;
         writing.states = states;
+        self.fit_cache(&tables);
         *self.tables.write() = Arc::new(tables);
         // Whoever reads them still has them open.
         old.iter().for_each(|table| remove(disk, table.number));
@@ -412,6 +418,10 @@ pub struct Sizes {
 }
 
 impl Tables {
+    fn resident_bytes(&self) -> u64 {
+        self.list.iter().map(|table| table.resident_bytes() as u64).sum()
+    }
+
     /// The tables that are to be merged, and their level.
     fn full_level(&self) -> Option<(Vec<Arc<Table>>, u32)> {
         let mut from = 0;
