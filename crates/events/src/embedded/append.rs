@@ -12,7 +12,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset, Records, Unit};
 
 use super::import::Held;
-use super::index::{DocumentAt, Entry, Index, Io, Unread};
+use super::index::{DocumentAt, Entry, Index, Io, Unread, View};
 use super::namespace::{EmbeddedNamespace, or_gone};
 use super::record::DocumentRef;
 use super::sequencer::{Pending, Sequencer};
@@ -36,6 +36,12 @@ enum Looked {
     Ask,
     /// With ids that may be there, at these offsets: what was asked for may have been done before.
     Known(Vec<Offset>),
+}
+
+/// What is in memory, and the tables beside it: of one moment, since what is in memory becomes a table at any time.
+struct Seen<'a> {
+    index: &'a Index,
+    view: View,
 }
 
 /// What was found on disk for an append. It holds as long as no more tables are written.
@@ -110,15 +116,19 @@ impl EmbeddedNamespace {
             };
         }
         let index = self.index.read();
+        let seen = Seen {
+            view: index.view(),
+            index: &index,
+        };
         let others = &asked.others;
-        let asked = Some(asked).filter(|asked| asked.flushed == self.place.shelf.tables().flushed);
-        match self.ids_of(appends, &sequencer, &index, asked, others)? {
+        let asked = Some(asked).filter(|asked| asked.flushed == seen.view.flushed());
+        match self.ids_of(appends, &sequencer, &seen, asked, others)? {
             None => {}
             Some(looked) => return Ok(looked),
         }
         let mut versions = Vec::with_capacity(appends.len());
         for append in appends {
-            match self.version_for(append, &sequencer, &index, asked)? {
+            match self.version_for(append, &sequencer, &seen, asked)? {
                 Ok(version) => versions.push(version),
                 Err(looked) => return Ok(looked),
             }
@@ -145,7 +155,7 @@ impl EmbeddedNamespace {
         &self,
         appends: &[Append<'_>],
         sequencer: &Sequencer,
-        index: &Index,
+        seen: &Seen<'_>,
         asked: Option<&Asked>,
         others: &HashSet<Offset>,
     ) -> Result<Option<Looked>> {
@@ -156,13 +166,13 @@ impl EmbeddedNamespace {
             }
             let older = match asked.and_then(|asked| asked.ids.get(id)) {
                 Some(older) => older.clone(),
-                None => match index.view().id_in_tables(id, self.now()) {
+                None => match seen.view.id_in_tables(id, self.now()) {
                     Ok(found) => found,
                     Err(Unread::Failed(error)) => return Err(error),
                     Err(Unread::OnDisk | Unread::Moved) => return Ok(Some(Looked::Ask)),
                 },
             };
-            let found = index.id_here(id).into_iter().chain(older);
+            let found = seen.index.id_here(&seen.view, id).into_iter().chain(older);
             known.extend(found.filter(|offset| !others.contains(offset)));
         }
         known.sort_unstable();
@@ -175,7 +185,7 @@ impl EmbeddedNamespace {
         &self,
         append: &Append<'_>,
         sequencer: &Sequencer,
-        index: &Index,
+        seen: &Seen<'_>,
         asked: Option<&Asked>,
     ) -> Result<std::result::Result<i64, Looked>> {
         if self.rules().is_tombstoned(append.stream) {
@@ -183,11 +193,11 @@ impl EmbeddedNamespace {
         }
         let older = asked.and_then(|asked| asked.versions.get(append.stream).copied());
         let stored = match older {
-            Some(older) => match index.version_here(append.stream) {
+            Some(older) => match seen.index.version_here(&seen.view, append.stream) {
                 (here, true) => here,
                 (here, false) => here.max(older),
             },
-            None => match index.version(append.stream, self.now()) {
+            None => match seen.index.version(&seen.view, append.stream, self.now()) {
                 Ok(version) => version,
                 Err(Unread::Failed(error)) => return Err(error),
                 Err(Unread::OnDisk | Unread::Moved) => return Ok(Err(Looked::Ask)),

@@ -212,27 +212,24 @@ impl Index {
         self.moves
     }
 
-    /// Of what is in memory, -1 without, and whether no table knows a larger one.
-    pub fn version_here(&self, stream: &str) -> (i64, bool) {
+    /// Of what is in memory, -1 without, and whether no table knows a larger one. What is in no table of `view` is here:
+    /// tables are written meanwhile, so whoever looks in both must do so in one view.
+    pub fn version_here(&self, view: &View, stream: &str) -> (i64, bool) {
         let own = self.active.stream(stream).map(|(_, value)| value);
         if let Some(own) = own.filter(|own| own.is_newest) {
             return (own.version as i64, true);
         }
-        let frozen = self
-            .view()
-            .frozen()
-            .and_then(|mem| mem.stream(stream))
-            .map(|(_, value)| value);
+        let frozen = view.frozen().and_then(|mem| mem.stream(stream)).map(|(_, value)| value);
         let is_newest = frozen.is_some_and(|frozen| frozen.is_newest);
         let versions = [own, frozen].into_iter().flatten().map(|value| value.version as i64);
         (versions.max().unwrap_or(-1), is_newest)
     }
 
     /// -1 without messages.
-    pub fn version(&self, stream: &str, io: Io) -> Read<i64> {
-        match self.version_here(stream) {
+    pub fn version(&self, view: &View, stream: &str, io: Io) -> Read<i64> {
+        match self.version_here(view, stream) {
             (here, true) => Ok(here),
-            (here, false) => Ok(here.max(self.view().version_in_tables(stream, io)?)),
+            (here, false) => Ok(here.max(view.version_in_tables(stream, io)?)),
         }
     }
 
@@ -241,11 +238,12 @@ impl Index {
         self.active.stream(stream).map(|(name, _)| name.clone())
     }
 
-    /// Offsets at which messages with an id may be, as far as it is in memory or said by the id itself.
-    pub fn id_here(&self, id: &MessageId) -> Vec<Offset> {
+    /// Offsets at which messages with an id may be, as far as it is said by the id itself or in memory and in no table of
+    /// `view`.
+    pub fn id_here(&self, view: &View, id: &MessageId) -> Vec<Offset> {
         let hash = id_hash(id);
         let mut found = self.active.id(hash).to_vec();
-        found.extend(self.view().frozen().map_or(&[][..], |mem| mem.id(hash)));
+        found.extend(view.frozen().map_or(&[][..], |mem| mem.id(hash)));
         if let MessageId::Uuid(uuid) = id
             && let Some(offset) = uuid.made_for().filter(|offset| *offset < self.state.next_offset)
         {

@@ -233,9 +233,10 @@ impl EmbeddedNamespace {
     pub(super) fn version_stored(&self, stream: &str, io: Io) -> Read<i64> {
         let (here, view) = {
             let index = self.index.read();
-            match index.version_here(stream) {
+            let view = index.view();
+            match index.version_here(&view, stream) {
                 (here, true) => return Ok(here),
-                (here, false) => (here, index.view()),
+                (here, false) => (here, view),
             }
         };
         Ok(here.max(view.version_in_tables(stream, io)?))

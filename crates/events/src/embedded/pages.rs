@@ -202,7 +202,8 @@ impl EmbeddedNamespace {
     pub(super) fn stored_with_id(&self, id: &MessageId, io: Io) -> Read<Option<Stored>> {
         let (mut offsets, cleared_at, view) = {
             let index = self.index.read();
-            (index.id_here(id), index.state.cleared_at, index.view())
+            let view = index.view();
+            (index.id_here(&view, id), index.state.cleared_at, view)
         };
         offsets.extend(view.id_in_tables(id, io)?);
         let (mut reading, mut hidden) = (self.reading(io), self.hidden());
