@@ -53,7 +53,6 @@ impl DataDir {
             File::open(path)?.sync_all()?;
             remove_parts(path)
         };
-        let mut begin = begin;
         begin().with_context(|| format!("cannot write to the data folder {}", path.display()))?;
         Ok(held)
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Response};
 use bytes::Bytes;
 use futures::stream;
@@ -35,14 +36,14 @@ pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Bo
     }
 }
 
-async fn begin(server: &Arc<Server>, request: &axum::http::request::Parts) -> Result<Response<Body>> {
+async fn begin(server: &Arc<Server>, request: &Parts) -> Result<Response<Body>> {
     let caller = admit(server, request, &Method::GET).await?;
     caller.may(server.admin())?;
     let (revoked, stopping) = (caller.ended(), server.stopping.clone());
     let begun = async {
         let memory = server.memory.for_backup().await?;
         let pieces = server.store()?.backup().await;
-        Ok((memory, pieces.map_err(Problem::of("make a backup"))?))
+        Ok::<_, Problem>((memory, pieces.map_err(Problem::of("make a backup"))?))
     };
     let (memory, pieces) = tokio::select! {
         begun = begun => begun?,

@@ -177,8 +177,15 @@ pub struct BackupReader<R> {
 enum Place {
     Start,
     /// Between two namespaces; so many are still to come.
-    Between { left: u64 },
-    Within { left: u64, next: Offset, end: Offset, own: Counts },
+    Between {
+        left: u64,
+    },
+    Within {
+        left: u64,
+        next: Offset,
+        end: Offset,
+        own: Counts,
+    },
     Ended,
 }
 
@@ -196,9 +203,7 @@ impl<R: Read> BackupReader<R> {
         let mut head = Vec::with_capacity(16);
         reader.read(16, &mut head).map_err(|error| match error {
             // Something short is none, unless it may be the start of one.
-            BackupError::CutOff { .. }
-                if head.is_empty() || !(head.starts_with(MAGIC) || MAGIC.starts_with(&head)) =>
-            {
+            BackupError::CutOff { .. } if head.is_empty() || !(head.starts_with(MAGIC) || MAGIC.starts_with(&head)) => {
                 BackupError::NotABackup
             }
             error => error,
@@ -297,7 +302,10 @@ impl<R: Read> BackupReader<R> {
         let left = left.checked_sub(1).ok_or_else(|| disordered(at))?;
         if head.first > head.next || head.next >> 62 != 0 {
             let (first, next) = (head.first, head.next);
-            return Err(damaged(at, format!("offsets {first} to {next} of a namespace cannot be")));
+            return Err(damaged(
+                at,
+                format!("offsets {first} to {next} of a namespace cannot be"),
+            ));
         }
         self.place = Place::Within {
             left,
@@ -382,7 +390,9 @@ impl Piece {
             Some(kind) if kind == Kind::State as u8 => Kind::State,
             _ => return Err("its records are of no kind that a namespace has".to_owned()),
         };
-        let base = base.filter(|base| base >> 62 == 0).ok_or("its records have no offset")?;
+        let base = base
+            .filter(|base| base >> 62 == 0)
+            .ok_or("its records have no offset")?;
         let body = bytes.slice_ref(take.0);
         let (mut counts, mut next) = (Counts::default(), 0);
         for record in records(&body) {

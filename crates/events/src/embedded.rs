@@ -39,8 +39,8 @@ pub use restore::{Restored, restore};
 
 use crate::error::{EventsError, Result};
 use crate::store::{
-    BackupPieces, BoxFuture, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged, Scopes, Store, TokenInfo,
-    Verified,
+    BackupPieces, BoxFuture, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged, Scopes, Store,
+    TokenInfo, Verified,
 };
 use crate::time;
 use crate::token::Token;

@@ -91,11 +91,13 @@ impl Records {
         let mut next = 0;
         for record in record::records(&self.body) {
             let delta = record.ok().and_then(|record| record.delta);
-            let own = delta.filter(|delta| (next..offsets).contains(delta)).ok_or(LogError::TooLarge {
-                what: "the offset of a record within its batch",
-                size: delta.map_or(usize::MAX, |delta| delta as usize),
-                limit: offsets as usize,
-            })?;
+            let own = delta
+                .filter(|delta| (next..offsets).contains(delta))
+                .ok_or(LogError::TooLarge {
+                    what: "the offset of a record within its batch",
+                    size: delta.map_or(usize::MAX, |delta| delta as usize),
+                    limit: offsets as usize,
+                })?;
             next = own + 1;
         }
         self.flags |= Flags::OFFSET_DELTAS;

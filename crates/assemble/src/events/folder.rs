@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
 use thalweg_events::backup::{BackupError, BackupReader};
-use thalweg_events::{EmbeddedStore, EventsError, Restored, Store as _, Verified, restore};
+use thalweg_events::{EmbeddedStore, EventsError, Restored, Verified, restore};
 use thalweg_log::{Durability, Log};
 use thalweg_queue::settings::LogSettings;
 
-use super::opening::{open_embedded, taken, take};
+use super::opening::{open_embedded, take, taken};
 use crate::data_dir::DataDir;
 use crate::log::OpenLog;
 use crate::log_memory::LogMemory;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    Append, Appended, BackupPieces, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore, EventsError,
-    EventsOptions, Expected, Fault, Grant, Health, Import, MessageId, Namespace, NamespaceInfo, NewNamespace, NewToken,
-    Page, Result, Retention, RetentionOf, Scavenged, Scopes, Store, Stored, StreamInfo, StreamRead, Token, TokenDigest,
-    TokenInfo, Verified, Visible, time,
+    Append, Appended, BackupPieces, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore,
+    EventsError, EventsOptions, Expected, Fault, Grant, Health, Import, MessageId, Namespace, NamespaceInfo,
+    NewNamespace, NewToken, Page, Result, Retention, RetentionOf, Scavenged, Scopes, Store, Stored, StreamInfo,
+    StreamRead, Token, TokenDigest, TokenInfo, Verified, Visible, time,
 };
 use thalweg_log::disk::Ram;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};

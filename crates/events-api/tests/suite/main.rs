@@ -1,6 +1,7 @@
 //! The face over a real listener, with a store in memory behind it. One test binary for all.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod backups;
 mod calls;
 mod client;
 mod connections;

@@ -110,7 +110,10 @@ fn a_backup_is_read_as_it_was_written() {
         records: 12,
         messages: 12,
     };
-    assert!(matches!(parts.last(), Some(Part::End(found)) if *found == all), "{parts:?}");
+    assert!(
+        matches!(parts.last(), Some(Part::End(found)) if *found == all),
+        "{parts:?}"
+    );
     let names: Vec<&str> = parts
         .iter()
         .filter_map(|part| match part {
@@ -148,7 +151,9 @@ fn a_backup_with_any_bit_turned_is_noticed_at_or_before_its_frame() {
             bytes[at] ^= 1 << bit;
             let frame = starts.iter().rev().find(|start| **start <= at).copied().unwrap_or(0);
             match error {
-                BackupError::Damaged { at: told, .. } => assert!(told >= frame.min(8) as u64 && told <= at as u64, "{told}, {at}"),
+                BackupError::Damaged { at: told, .. } => {
+                    assert!(told >= frame.min(8) as u64 && told <= at as u64, "{told}, {at}")
+                }
                 BackupError::CutOff { .. } => {}
                 BackupError::NotABackup => assert!(at < 8),
                 other => panic!("byte {at}, bit {bit}: {other}"),
@@ -186,7 +191,9 @@ fn something_behind_the_end_is_noticed() {
     let at = bytes.len() as u64;
     bytes.push(0);
     match read(&bytes) {
-        Err(BackupError::Damaged { at: told, what }) => assert_eq!((told, what.as_str()), (at, "something follows the end")),
+        Err(BackupError::Damaged { at: told, what }) => {
+            assert_eq!((told, what.as_str()), (at, "something follows the end"))
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -6,9 +6,7 @@ use thalweg_log::format::Put;
 use thalweg_log::format::frame::Kind;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{
-    BEGIN, Begin, Counts, END, End, FAILED, FORMAT, Failure, Head, MAGIC, NAMESPACE, NAMESPACE_END, RECORDS,
-};
+use super::{BEGIN, Begin, Counts, END, End, FAILED, FORMAT, Failure, Head, MAGIC, NAMESPACE, NAMESPACE_END, RECORDS};
 use crate::error::{EventsError, Result};
 
 /// Adds frames to whatever it is given, one behind the other.

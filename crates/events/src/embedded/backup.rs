@@ -119,7 +119,10 @@ pub(super) async fn begin(inner: Arc<Inner>) -> Result<Box<dyn BackupPieces>> {
     // So that little is in memory that has to be copied in the moment in which everything is held.
     let flushing = inner.clone();
     let flushed = tokio::task::spawn_blocking(move || upkeep::flush_all(&flushing)).await;
-    flushed.unwrap_or_else(|_| Err(EventsError::Unavailable("the backup was given up".to_owned())))?;
+    if let Ok(Err(error)) = flushed {
+        // As on a full disk, of which a backup is wanted all the more.
+        tracing::warn!(%error, "before a backup the indexes were not written");
+    }
     // No namespace and no token comes or goes meanwhile.
     let catalog = inner.catalog.lock().await;
     let cuts = cut(&inner)?;
@@ -182,7 +185,7 @@ struct Making {
 
 impl BackupPieces for Making {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>>> {
-        Box::pin(async {
+        Box::pin(async move {
             // Where much is left out nothing may come for a while; whoever gives up is noticed all the same.
             while let Some(mut producer) = self.producer.take() {
                 let made = tokio::task::spawn_blocking(move || {

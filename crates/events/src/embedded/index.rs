@@ -310,7 +310,7 @@ impl Index {
 impl View {
     /// Shows rows of a list, but those that were in memory and could still change, until `show` says false.
     pub fn rows(&self, of: &Listed, from: u64, show: &mut dyn FnMut(Row) -> bool) -> Read<()> {
-        let nothing = |_: &Listed, _, _, _, _: &mut Vec<Row>| Ok(());
+        let nothing = |_: &Listed, _, _, _, _: &mut Vec<Row>| Read::Ok(());
         let mut walk = Walk::new(self, of, Some(from), Direction::Forward, Io::MayBlock, &nothing);
         while let Some(row) = walk.next()? {
             if !show(row) {

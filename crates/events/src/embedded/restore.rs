@@ -53,7 +53,10 @@ pub fn restore<R: io::Read>(
             (Part::Begin(_), _) => {}
             (Part::Namespace(head), filling) => {
                 let Head { named, first, next } = *head;
-                *filling = Some((named.clone(), Filling::begin(log.as_ref(), &runtime, &named, (first, next))?));
+                *filling = Some((
+                    named.clone(),
+                    Filling::begin(log.as_ref(), &runtime, &named, (first, next))?,
+                ));
             }
             (Part::Records(piece), Some((_, filling))) => {
                 restored.all.records += filling.push(&piece)?;
@@ -192,7 +195,9 @@ impl<'a> Filling<'a> {
 
     fn store(&mut self) -> Result<()> {
         (self.parts, self.records, self.bytes) = (0, 0, 0);
-        let stored = self.runtime.block_on(self.log.append(std::mem::take(&mut self.unit), None));
+        let stored = self
+            .runtime
+            .block_on(self.log.append(std::mem::take(&mut self.unit), None));
         stored.map_err(EventsError::from)?;
         Ok(())
     }

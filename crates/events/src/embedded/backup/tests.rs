@@ -150,7 +150,9 @@ async fn everything(store: &EmbeddedStore, streams: &[&str]) -> Vec<String> {
             };
             let page = namespace.read_stream(read).await.unwrap();
             let positions: Vec<u64> = page.events.iter().map(|stored| stored.event().position).collect();
-            all.push(format!("{name} {stream} {version} {rule:?} {of_category:?} {positions:?}"));
+            all.push(format!(
+                "{name} {stream} {version} {rule:?} {of_category:?} {positions:?}"
+            ));
         }
         for document in namespace.documents("", "", 10_000).await.unwrap() {
             let content = namespace.document(&document).await.unwrap();
@@ -216,19 +218,40 @@ async fn fill(namespace: &Arc<dyn Namespace>) {
         max_age: Some(1_000_000_000_000),
         ..Retention::default()
     };
-    namespace.set_retention(RetentionOf::Stream("a-1"), Some(count)).await.unwrap();
-    namespace.set_retention(RetentionOf::Category("b"), Some(before)).await.unwrap();
-    namespace.set_retention(RetentionOf::Category("d"), Some(age)).await.unwrap();
+    namespace
+        .set_retention(RetentionOf::Stream("a-1"), Some(count))
+        .await
+        .unwrap();
+    namespace
+        .set_retention(RetentionOf::Category("b"), Some(before))
+        .await
+        .unwrap();
+    namespace
+        .set_retention(RetentionOf::Category("d"), Some(age))
+        .await
+        .unwrap();
     namespace.delete_stream("gone-1", Expected::Any, false).await.unwrap();
     namespace.delete_stream("dead-1", Expected::Any, true).await.unwrap();
     for n in 0..200u64 {
         let name = format!("snapshot/{}", n % 7);
-        let revision = namespace.document(&name).await.unwrap().map_or(0, |found| found.revision);
+        let revision = namespace
+            .document(&name)
+            .await
+            .unwrap()
+            .map_or(0, |found| found.revision);
         let content = vec![n as u8; 500];
-        namespace.put_document(&name, Some(&content), revision).await.unwrap().unwrap();
+        namespace
+            .put_document(&name, Some(&content), revision)
+            .await
+            .unwrap()
+            .unwrap();
     }
     let revision = namespace.document("snapshot/3").await.unwrap().unwrap().revision;
-    namespace.put_document("snapshot/3", None, revision).await.unwrap().unwrap();
+    namespace
+        .put_document("snapshot/3", None, revision)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -356,7 +379,11 @@ async fn what_is_cleared_deleted_or_changed_during_a_backup_is_in_it_as_it_was()
     assert!(matches!(refused, Err(EventsError::NamespaceNotFound(_))), "{refused:?}");
     let changed = store.namespace("changed").await.unwrap();
     let revision = changed.document("snapshot/1").await.unwrap().unwrap().revision;
-    changed.put_document("snapshot/1", Some(b"later"), revision).await.unwrap().unwrap();
+    changed
+        .put_document("snapshot/1", Some(b"later"), revision)
+        .await
+        .unwrap()
+        .unwrap();
     changed.delete_stream("c-1", Expected::Any, true).await.unwrap();
     store.flush_indexes().await.unwrap();
     assert_eq!(log.partitions().len(), partitions, "what is read is still there");
@@ -420,7 +447,10 @@ async fn a_log_with_namespaces_and_a_backup_without_its_end_are_refused() {
     write(&make(&store, "default").await, "a-1", &["{}"]).await;
     let bytes = backup(&store).await;
     let refused = try_restore(&own, bytes.clone()).await.unwrap_err();
-    assert!(refused.to_string().contains("has namespaces of events already"), "{refused}");
+    assert!(
+        refused.to_string().contains("has namespaces of events already"),
+        "{refused}"
+    );
     let cut = bytes[..bytes.len() - 1].to_vec();
     let refused = try_restore(&log(), cut).await.unwrap_err();
     assert!(refused.is_damage(), "{refused}");
