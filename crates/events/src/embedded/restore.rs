@@ -15,7 +15,7 @@ use crate::backup::{BackupError, BackupReader, Counts, Head, Part, Piece};
 use crate::error::EventsError;
 
 /// Bytes of one submission, about: so many are synced together.
-const UNIT_BYTES: usize = 8 << 20;
+const UNIT_BYTES: usize = 4 << 20;
 /// Offsets that one frame leaves empty.
 const HOLE_MAX: u64 = 1 << 31;
 

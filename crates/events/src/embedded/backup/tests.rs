@@ -13,11 +13,16 @@ use crate::id::{MessageId, Uuid};
 use crate::store::*;
 use crate::token::TokenDigest;
 
+/// Some of whose files are full, and so rewritten when something is scavenged.
 fn log() -> Arc<dyn Log> {
+    log_of(1 << 20)
+}
+
+fn log_of(file_bytes: u64) -> Arc<dyn Log> {
     let options = LogOptions {
         folder: "memory".to_owned(),
-        file_bytes: 1 << 20,
-        first_file_bytes: 1 << 20,
+        file_bytes,
+        first_file_bytes: file_bytes,
         spare: 1,
         min_free_bytes: Some(0),
         linger: Duration::ZERO,
@@ -90,7 +95,7 @@ async fn try_restore(log: &Arc<dyn Log>, bytes: Vec<u8>) -> std::result::Result<
 }
 
 async fn restored(bytes: Vec<u8>) -> EmbeddedStore {
-    let log = log();
+    let log = log_of(16 << 20);
     let found = try_restore(&log, bytes).await.unwrap();
     let store = open(&log).await;
     store.has_restored(&found).unwrap();
