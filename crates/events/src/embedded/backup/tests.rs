@@ -330,12 +330,13 @@ async fn a_backup_beside_writers_has_what_was_answered_before_it_and_whatever_th
                     let data = format!("{{\"after\":{}}}", cause.last_global());
                     write(&effects, &format!("e-{writer}"), &[&data]).await;
                     count += 1;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 count
             })
         })
         .collect();
-    for _ in 0..8 {
+    for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let answered = effects.watch().borrow().last;
         let pieces = store.backup().await.unwrap();
