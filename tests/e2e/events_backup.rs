@@ -102,7 +102,21 @@ fn asked() -> Vec<Value> {
 }
 
 fn answers(api: &Api, token: &str) -> Vec<Value> {
-    asked().iter().map(|asked| call(api, token, asked)).collect()
+    let mut answers: Vec<Value> = asked().iter().map(|asked| call(api, token, asked)).collect();
+    answers.iter_mut().for_each(without_read_ahead);
+    answers
+}
+
+/// How far a server has read ahead for a subscription is in no backup: the next one reads it again.
+fn without_read_ahead(answer: &mut Value) {
+    match answer {
+        Value::Array(all) if all.iter().all(Value::is_object) => all.iter_mut().for_each(without_read_ahead),
+        Value::Object(members) if members.contains_key("ackTimeoutMs") => {
+            members.remove("read");
+            members.remove("waiting");
+        }
+        _ => {}
+    }
 }
 
 fn rows(api: &Api) -> Vec<Value> {
@@ -171,6 +185,10 @@ fn a_backup_under_load_is_restored_and_served_with_the_same_tokens_and_content()
         all.len()
     );
     assert_eq!(kept[..], all[..kept.len()], "what is kept has no gap");
+    let fetch = json!(["sub.fetch", "bills", {"consumer": "c", "max": 3, "waitMs": 0}]);
+    let (one, other) = (call(&events.api, &shop, &fetch), call(&again.api, &shop, &fetch));
+    assert!(one[0]["message"].is_array(), "{one}");
+    assert_eq!(one[0]["message"], other[0]["message"]);
     let next = json!(["stream.write", "order-2+a", {"type": "T", "data": {}}]);
     assert_eq!(
         call(&events.api, &shop, &next),
