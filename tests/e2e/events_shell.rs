@@ -1,6 +1,5 @@
 //! The event store at the shell: flags, environment, commands, TLS, and the section of a configuration, with the real binary.
 
-use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
@@ -490,7 +489,7 @@ fn a_server_with_tls_is_asked_through_it_and_takes_a_new_certificate_at_a_signal
 }
 
 /// Answers one request with these bytes.
-fn answering(body: &'static str, cut_off: bool) -> String {
+fn answering(body: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -505,8 +504,7 @@ fn answering(body: &'static str, cut_off: bool) -> String {
         }
         let mut call = vec![0; length];
         request.read_exact(&mut call).unwrap();
-        let more = usize::from(cut_off);
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len() + more);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(body.as_bytes()).unwrap();
     });
@@ -514,41 +512,21 @@ fn answering(body: &'static str, cut_off: bool) -> String {
 }
 
 #[test]
-fn damage_is_exit_65_and_a_backup_is_whole_or_not_there() {
+fn damage_that_a_server_has_found_is_exit_65() {
     let folder = tempfile::tempdir().unwrap();
     let damaged = "{\"messages\":3,\"bytes\":99,\"faults\":[{\"namespace\":\"default\",\"offset\":7,\"what\":\"a checksum is wrong\"}]}\n";
-    let found = thalweg::run(
-        folder.path(),
-        &["events", "verify", "--url", &answering(damaged, false)],
-    )
-    .unwrap();
+    let found = thalweg::run(folder.path(), &["events", "verify", "--url", &answering(damaged)]).unwrap();
     assert_eq!(found.status.code(), Some(65));
     assert!(found.stdout.contains("\"faults\""), "{}", found.stdout);
     let place = "namespace default, offset 7: a checksum is wrong";
     assert!(found.stderr.contains(place), "{}", found.stderr);
     let whole = "{\"messages\":3,\"bytes\":99,\"faults\":[]}\n";
-    let found = thalweg::run(folder.path(), &["events", "verify", "--url", &answering(whole, false)]).unwrap();
+    let found = thalweg::run(folder.path(), &["events", "verify", "--url", &answering(whole)]).unwrap();
     assert_eq!((found.status.code(), found.stderr.as_str()), (Some(0), ""));
     let missing = thalweg::run(folder.path(), &["events", "verify", "--data-dir", "nowhere"]).unwrap();
     assert_eq!(missing.status.code(), Some(1));
     assert!(missing.stderr.contains("nowhere has no log"), "{}", missing.stderr);
     assert!(!folder.path().join("nowhere").exists());
-
-    let backup = |cut_off| {
-        let url = answering("everything", cut_off);
-        thalweg::run(folder.path(), &["events", "backup", "--url", &url, "--output", "all"]).unwrap()
-    };
-    let cut = backup(true);
-    assert_eq!(cut.status.code(), Some(1), "{}", cut.stderr);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    let done = backup(false);
-    assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
-    let mut text = String::new();
-    File::open(folder.path().join("all"))
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
-    assert_eq!(text, "everything");
 }
 
 const WITHIN: &str = "\

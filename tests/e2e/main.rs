@@ -10,6 +10,7 @@ mod disk;
 mod events;
 mod events_access;
 mod events_additions;
+mod events_backup;
 mod events_docs;
 mod events_import;
 mod events_kill;

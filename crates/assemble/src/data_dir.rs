@@ -27,9 +27,48 @@ pub struct Holder {
 }
 
 impl DataDir {
-    /// Creates the folder if it is missing and takes it.
+    /// Creates the folder if it is missing and takes it. What a restore has left that did not come to its end is nobody's data.
     pub fn take(path: &Path) -> Result<DataDir> {
-        DataDir::take_as(path, "data folder", "data_dir")
+        let held = DataDir::take_as(path, "data folder", "data_dir")?;
+        let mark = path.join(RESTORING);
+        if mark.exists() {
+            let (shown, mark) = (path.display(), mark.display());
+            bail!(
+                "the data folder {shown} has a restore that did not come to its end; do it again with `thalweg events restore`, \
+                 or remove everything in the folder, {mark} last"
+            );
+        }
+        Ok(held)
+    }
+
+    /// The same with a folder for a restore: one without data, or with such as a restore has left that did not come to its end, which is
+    /// removed. Until [`DataDir::restored`], nobody else takes what is in it for data.
+    pub fn take_for_restore(path: &Path) -> Result<DataDir> {
+        // Before anything is made in it.
+        only_restored(path)?;
+        let held = DataDir::take_as(path, "data folder", "--data-dir")?;
+        only_restored(path)?;
+        let begin = || -> std::io::Result<()> {
+            File::create(path.join(RESTORING))?.sync_all()?;
+            File::open(path)?.sync_all()?;
+            remove_parts(path)
+        };
+        begin().with_context(|| format!("cannot write to the data folder {}", path.display()))?;
+        Ok(held)
+    }
+
+    /// What was restored is whole and synced, and is data from now on, also after a power cut.
+    pub fn restored(&self) -> std::io::Result<()> {
+        // What stands in it before it counts.
+        File::open(&self.path)?.sync_all()?;
+        std::fs::remove_file(self.path.join(RESTORING))?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// What was restored is given up, and the folder has no data.
+    pub fn not_restored(&self) -> std::io::Result<()> {
+        remove_parts(&self.path)?;
+        self.restored()
     }
 
     /// The same with a folder of the log, which may be in the data folder of somebody else.
@@ -96,6 +135,45 @@ impl DataDir {
             Ok(true) | Err(_) => None,
         }
     }
+}
+
+/// Stands in a folder for as long as what is restored to it is not whole.
+const RESTORING: &str = "RESTORING";
+/// What a restore makes.
+const PARTS: [&str; 2] = ["log", "events"];
+
+/// An error if a folder has something that no restore has left. That it is held is told to who takes it.
+fn only_restored(path: &Path) -> Result<()> {
+    let shown = path.display();
+    let entries = match path.read_dir() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("cannot look into {shown}"))?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.with_context(|| format!("cannot look into {shown}"))?.file_name();
+        names.push(name.to_string_lossy().into_owned());
+    }
+    let is_begun = names.iter().any(|name| name == RESTORING);
+    // A lock is no data, nor is what a file system has at its root.
+    let is_other = |name: &&String| match name.as_str() {
+        "LOCK" | "lost+found" | RESTORING => false,
+        name => !(is_begun && PARTS.contains(&name)),
+    };
+    match names.iter().find(is_other) {
+        None => Ok(()),
+        Some(name) => bail!("the folder {shown} is not empty: it has {name}; restore to a new or an empty one"),
+    }
+}
+
+fn remove_parts(path: &Path) -> std::io::Result<()> {
+    for part in PARTS {
+        match std::fs::remove_dir_all(path.join(part)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Whether the lock could be taken. Somebody who only asks who holds the folder has it for a moment, so it is tried for
@@ -169,6 +247,40 @@ mod tests {
         drop(held);
         assert_eq!(DataDir::holder(&path), None);
         DataDir::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_restore_takes_a_folder_without_data_and_nobody_takes_it_before_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let begun = DataDir::take_for_restore(&path).unwrap();
+        let why = |taken: Result<DataDir>| taken.err().map_or_else(String::new, |error| error.to_string());
+        assert!(why(DataDir::take_for_restore(&path)).contains("is in use by process"));
+        std::fs::create_dir(path.join("log")).unwrap();
+        // It dies here.
+        drop(begun);
+        assert!(why(DataDir::take(&path)).contains("a restore that did not come to its end"));
+        let again = DataDir::take_for_restore(&path).unwrap();
+        assert!(!path.join("log").exists(), "what the first has left is gone");
+        std::fs::create_dir(path.join("log")).unwrap();
+        again.restored().unwrap();
+        drop(again);
+        drop(DataDir::take(&path).unwrap());
+        assert!(why(DataDir::take_for_restore(&path)).contains("is not empty: it has log"));
+    }
+
+    #[test]
+    fn a_restore_that_is_given_up_leaves_a_folder_for_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let begun = DataDir::take_for_restore(folder.path()).unwrap();
+        std::fs::create_dir_all(folder.path().join("events/x")).unwrap();
+        begun.not_restored().unwrap();
+        drop(begun);
+        drop(DataDir::take_for_restore(folder.path()).unwrap());
+        std::fs::write(folder.path().join("mine"), "x").unwrap();
+        let error = DataDir::take_for_restore(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("it has mine"), "{error}");
+        assert!(folder.path().join("mine").exists());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 
 use opening::{Opened, given_token, make_default};
 
-pub use folder::verify_events;
+pub use folder::{restore_events, verify_events};
 pub(crate) use within::{EventsStore, Section, section};
 
 /// What the server is started with.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use thalweg_events::EventsError;
+use thalweg_events::backup::BackupError;
 use thalweg_log::disk::{Disk, Folder};
 use thalweg_log::{Disks, EmbeddedLog, Log, LogError, LogOptions, LogStatus};
 use thalweg_queue::QueueError;
@@ -208,7 +209,10 @@ pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
     let of_events = |cause: &(dyn std::error::Error + 'static)| {
         matches!(cause.downcast_ref::<EventsError>(), Some(EventsError::Damaged(_)))
     };
-    if error.chain().any(of_events) {
+    let of_backup = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<BackupError>().is_some_and(BackupError::is_damage)
+    };
+    if error.chain().any(|cause| of_events(cause) || of_backup(cause)) {
         return Some(EXIT_CORRUPT);
     }
     match of_log(error)? {

@@ -71,6 +71,11 @@ impl Memory {
         share.take(2 * bytes).await
     }
 
+    /// For what a backup has in memory: what it reads at once, and what is made of it.
+    pub async fn for_backup(&self) -> Result<OwnedSemaphorePermit> {
+        self.imports.take(self.import_bytes / 2).await
+    }
+
     pub async fn for_import(&self) -> Result<OwnedSemaphorePermit> {
         self.imports.take(self.import_bytes).await
     }

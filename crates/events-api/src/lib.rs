@@ -5,6 +5,7 @@
 
 mod args;
 mod auth;
+mod backup;
 mod body;
 #[doc(hidden)]
 pub mod fuzz;
@@ -172,7 +173,7 @@ impl Server {
 
     /// All paths of a server of its own.
     pub fn router(self: &Arc<Server>) -> Router {
-        let (rpc, subscribe, import) = (self.clone(), self.clone(), self.clone());
+        let (rpc, subscribe, import, backup) = (self.clone(), self.clone(), self.clone(), self.clone());
         let (ready, metrics, unknown) = (self.clone(), self.clone(), self.clone());
         let version = format!("{{\"version\":\"{}\"}}\n", self.options.version);
         Router::new()
@@ -184,6 +185,10 @@ impl Server {
             .route(
                 "/import",
                 any(move |request: Request| import::answer(import.clone(), request)),
+            )
+            .route(
+                backup::PATH,
+                any(move |request: Request| backup::answer(backup.clone(), request)),
             )
             .route("/health", any(|| async { json("{\"status\":\"ok\"}\n".to_owned()) }))
             .route("/version", any(move || async move { json(version.clone()) }))

@@ -148,6 +148,7 @@ impl From<EventsError> for Problem {
             EventsError::SubscriptionExists(_) => of(StatusCode::CONFLICT, "SUBSCRIPTION_EXISTS"),
             EventsError::SubscriptionFull { .. } => of(StatusCode::CONFLICT, "SUBSCRIPTION_FULL"),
             EventsError::Unavailable(_) => of(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
+            EventsError::Unsupported(_) => of(StatusCode::NOT_IMPLEMENTED, "UNSUPPORTED"),
             EventsError::Storage(_) | EventsError::Damaged(_) => of(StatusCode::INTERNAL_SERVER_ERROR, "BACKEND_ERROR"),
         }
     }

@@ -8,15 +8,19 @@ use axum::extract::Request;
 use axum::routing::any;
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
-use crate::{Server, import, json, rpc, subscribe};
+use crate::{Server, backup, import, json, rpc, subscribe};
 
-const PATHS: [(&str, &str); 4] = [
+const PATHS: [(&str, &str); 5] = [
     ("/rpc", "Calls of the event store: POST [\"method\", …]."),
     (
         "/subscribe",
         "Messages of the event store as they come, as server-sent events.",
     ),
     ("/import", "Messages with their places into the event store, as NDJSON."),
+    (
+        backup::PATH,
+        "Everything of the event store as of one instant, for `thalweg events restore`.",
+    ),
     ("/health", "Answers {\"status\":\"ok\"} while the process lives."),
 ];
 
@@ -29,7 +33,7 @@ struct Within(Arc<Server>);
 
 impl HttpRoutes for Within {
     fn mounts(&self) -> Vec<Mount> {
-        let (rpc, subscribe, import) = (self.0.clone(), self.0.clone(), self.0.clone());
+        let (rpc, subscribe, import, backup) = (self.0.clone(), self.0.clone(), self.0.clone(), self.0.clone());
         let router = Router::new()
             .route("/rpc", any(move |request: Request| rpc::answer(rpc.clone(), request)))
             .route(
@@ -39,6 +43,10 @@ impl HttpRoutes for Within {
             .route(
                 "/import",
                 any(move |request: Request| import::answer(import.clone(), request)),
+            )
+            .route(
+                backup::PATH,
+                any(move |request: Request| backup::answer(backup.clone(), request)),
             )
             .route("/health", any(|| async { json("{\"status\":\"ok\"}\n".to_owned()) }));
         vec![Mount {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    BoxFuture, DEFAULT, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Result,
-    Scavenged, Store, Token, TokenInfo, Verified, time,
+    BackupPieces, BoxFuture, DEFAULT, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken,
+    Result, Scavenged, Store, Token, TokenInfo, Verified, time,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -330,5 +330,11 @@ impl Store for PostgresStore {
 
     fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
         Box::pin(sweep::verify(&self.core))
+    }
+
+    fn backup(&self) -> BoxFuture<'_, Result<Box<dyn BackupPieces>>> {
+        let what =
+            "The event store is in PostgreSQL, which makes its own backups; use pg_dump with --schema=thalweg_events";
+        Box::pin(std::future::ready(Err(EventsError::Unsupported(what.to_owned()))))
     }
 }

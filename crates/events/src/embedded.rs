@@ -2,6 +2,7 @@
 //! log lies in a folder of its own.
 
 mod append;
+mod backup;
 mod catalog;
 mod hidden;
 mod import;
@@ -11,6 +12,7 @@ mod pages;
 mod reader;
 mod record;
 mod replay;
+mod restore;
 mod scavenge;
 mod sequencer;
 #[cfg(test)]
@@ -25,18 +27,22 @@ use thalweg_log::disk::Disk;
 use thalweg_log::{Durability, Log, LogStatus};
 use tokio::sync::watch;
 
-use catalog::{Admitted, Catalog, Change, Named};
+use backup::Backups;
+use catalog::{Admitted, Catalog, Change};
 use index::{Index, Shelf};
 use namespace::{About, EmbeddedNamespace, Place};
 
+pub(crate) use catalog::Named;
 pub use index::Sizes as IndexSizes;
 pub use index::fuzz as index_fuzz;
 pub use record::fuzz as record_fuzz;
+pub(crate) use record::Lies;
+pub use restore::{Restored, restore};
 
 use crate::error::{EventsError, Result};
 use crate::store::{
-    BoxFuture, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged, Scopes, Store, TokenInfo,
-    Verified,
+    BackupPieces, BoxFuture, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged, Scopes, Store,
+    TokenInfo, Verified,
 };
 use crate::time;
 use crate::token::{Token, TokenDigest};
@@ -54,8 +60,8 @@ pub(crate) struct Inner {
     namespaces: RwLock<HashMap<String, Opened>>,
     /// Held while namespaces change.
     catalog: tokio::sync::Mutex<Catalog>,
-    /// Held by the one scavenging that is done at a time.
-    scavenging: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the one scavenging that is done at a time, or by all backups that are made: what they read stays.
+    scavenging: Arc<tokio::sync::RwLock<()>>,
 }
 
 /// Whom no token is of.
@@ -104,6 +110,7 @@ impl EmbeddedStore {
             in_memory: options.in_memory,
             clock: Arc::new(time::now),
             shelf: Arc::new(shelf),
+            backups: Arc::new(Backups::default()),
         };
         let (catalog, known) = Catalog::open(log, options.durability).await?;
         let opened = {
@@ -195,7 +202,9 @@ impl Inner {
         self.namespaces.write().remove(&name);
         opened.namespace.gone();
         drop(held);
-        catalog.remove_partition(number).await?;
+        if !self.place.backups.keep(number) {
+            catalog.remove_partition(number).await?;
+        }
         Ok(messages)
     }
 
@@ -288,12 +297,33 @@ impl Opened {
             description: named.description,
             metadata: named.metadata,
             created_at: named.created_at,
+            durability: named.durability,
         };
         let namespace = Arc::new(EmbeddedNamespace::new(about, named.number, place, index));
         Opened {
             shown: Arc::new(namespace.clone()),
             namespace,
             tokens: Arc::new(named.tokens.into_iter().map(Live::new).collect()),
+        }
+    }
+
+    /// As it stands in the catalogue.
+    fn named(&self) -> Named {
+        let About {
+            name,
+            description,
+            metadata,
+            created_at,
+            durability,
+        } = self.namespace.about().clone();
+        Named {
+            number: self.namespace.number,
+            name,
+            description,
+            metadata,
+            created_at,
+            durability,
+            tokens: self.tokens.iter().map(|live| live.admitted.clone()).collect(),
         }
     }
 }
@@ -378,5 +408,9 @@ impl Store for EmbeddedStore {
 
     fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
         Box::pin(to_its_end(upkeep::verify(self.inner.clone())))
+    }
+
+    fn backup(&self) -> BoxFuture<'_, Result<Box<dyn BackupPieces>>> {
+        Box::pin(backup::begin(self.inner.clone()))
     }
 }

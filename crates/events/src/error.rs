@@ -48,6 +48,20 @@ pub enum EventsError {
     Storage(Arc<LogError>),
     #[error("{0}")]
     Damaged(String),
+    /// This kind of store has no such thing; says what to use in its place.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+impl EventsError {
+    /// Whether something that is stored is not what it was.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            EventsError::Damaged(_) => true,
+            EventsError::Storage(error) => matches!(**error, LogError::Corrupt { .. } | LogError::Missing { .. }),
+            _ => false,
+        }
+    }
 }
 
 pub type Result<T> = std::result::Result<T, EventsError>;

@@ -3,6 +3,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod backup;
 #[cfg(any(test, feature = "contract-suite"))]
 pub mod contract_suite;
 mod embedded;
@@ -22,7 +23,7 @@ pub mod test_double;
 pub mod time;
 mod token;
 
-pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes};
+pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes, Restored, restore};
 pub use error::{EventsError, Result};
 pub use event::Stored;
 pub use id::{MessageId, Uuid};

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use thalweg_log::Micros;
 use tokio::sync::watch;
 
-use crate::error::Result;
+use crate::error::{EventsError, Result};
 use crate::event::Stored;
 use crate::id::MessageId;
 use crate::names::Member;
@@ -379,6 +379,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// Reads everything and compares it with what its indexes and checksums say.
     fn verify(&self) -> BoxFuture<'_, Result<Verified>>;
+
+    /// Everything as of one instant, which has all that was acknowledged before it was asked for, as the bytes of a backup.
+    /// Writers go on; what is cleared, deleted or scavenged meanwhile stays in the backup, and its space is freed when that
+    /// has ended.
+    fn backup(&self) -> BoxFuture<'_, Result<Box<dyn BackupPieces>>> {
+        let what = format!("A store of kind {} has no backup of its own", self.backend());
+        Box::pin(std::future::ready(Err(EventsError::Unsupported(what))))
+    }
+}
+
+/// A backup on its way out, made as it is asked for. Dropped before its end, it is none.
+pub trait BackupPieces: Send {
+    /// The next bytes, some hundred KiB, or a little more than the largest record; `None` behind the end. What cannot be
+    /// read is said in the bytes before it is returned as an error.
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>>>;
 }
 
 /// A token to be made valid.

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::error::{LogError, Result};
 use crate::format::frame::{BODY_MAX, Flags, Kind};
-use crate::format::record::{KEY_MAX, PROPERTIES_MAX, RecordRef};
+use crate::format::record::{self, KEY_MAX, PROPERTIES_MAX, RecordRef};
 use crate::ids::{Micros, Offset, PartitionId};
 
 /// Records and bytes of one submission.
@@ -23,6 +23,8 @@ pub struct Records {
     pub(crate) base_time: Micros,
     pub(crate) max_time: Micros,
     pub(crate) expected: Option<Offset>,
+    /// Offsets that they take; `None`: as many as there are records.
+    pub(crate) span: Option<u32>,
 }
 
 impl Records {
@@ -80,6 +82,27 @@ impl Records {
     pub fn expecting(mut self, first: Offset) -> Records {
         self.expected = Some(first);
         self
+    }
+
+    /// They take so many offsets, and each says with its delta which of them is its own; under the others there is nothing, as
+    /// where a rewrite has removed records. For whoever stores again, under the same offsets, what another log has had. Fails
+    /// if the deltas do not rise, or go beyond `offsets`.
+    pub fn covering(mut self, offsets: u32) -> Result<Records> {
+        let mut next = 0;
+        for record in record::records(&self.body) {
+            let delta = record.ok().and_then(|record| record.delta);
+            let own = delta
+                .filter(|delta| (next..offsets).contains(delta))
+                .ok_or(LogError::TooLarge {
+                    what: "the offset of a record within its batch",
+                    size: delta.map_or(usize::MAX, |delta| delta as usize),
+                    limit: offsets as usize,
+                })?;
+            next = own + 1;
+        }
+        self.flags |= Flags::OFFSET_DELTAS;
+        self.span = Some(offsets);
+        Ok(self)
     }
 
     /// Number of records.

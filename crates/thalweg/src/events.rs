@@ -3,6 +3,7 @@
 
 mod append;
 pub mod args;
+mod backup;
 mod client;
 mod elements;
 pub mod environment;
@@ -43,7 +44,8 @@ pub fn main(options: &EventsOptions) -> Result<ExitCode> {
         Some(EventsCommand::Categories(server)) => list::categories(server),
         Some(EventsCommand::Export(options)) => export::run(options),
         Some(EventsCommand::Import(options)) => return import::run(options),
-        Some(EventsCommand::Backup(options)) => maintain::backup(options),
+        Some(EventsCommand::Backup(options)) => backup::backup(options),
+        Some(EventsCommand::Restore(options)) => backup::restore(options),
         Some(EventsCommand::Verify(options)) => return maintain::verify(options),
         Some(EventsCommand::Scavenge(server)) => maintain::scavenge(server),
         Some(EventsCommand::Version) => out::line(env!("CARGO_PKG_VERSION")).map(drop),

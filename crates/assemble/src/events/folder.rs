@@ -1,13 +1,17 @@
 //! What is asked of the store of a folder that no process holds.
 
+use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use thalweg_events::Verified;
-use thalweg_log::Durability;
+use thalweg_events::backup::{BackupError, BackupReader};
+use thalweg_events::{EmbeddedStore, EventsError, Restored, Verified, restore};
+use thalweg_log::{Durability, Log};
 use thalweg_queue::settings::LogSettings;
 
-use super::opening::{open_embedded, take};
+use super::opening::{open_embedded, take, taken};
+use crate::data_dir::DataDir;
 use crate::log::OpenLog;
 use crate::log_memory::LogMemory;
 
@@ -23,16 +27,76 @@ pub async fn verify_events(folder: &Path) -> Result<Verified> {
         "{shown} has no log; give the folder that `thalweg events serve` has as --data-dir"
     );
     let _held = take(folder)?;
+    let log = open_log(folder).await?;
+    let store = open_embedded(log.log(), Durability::Fsync, folder, MEMORY).await?;
+    let verified = store.verify().await;
+    drop(store);
+    close(log).await?;
+    Ok(verified?)
+}
+
+/// Restores a backup to a folder that is new or has nothing in it. `tell` is told how far it is. When it returns the store is
+/// whole and synced; until then nobody takes what is in the folder for one. Must be called on a runtime.
+pub async fn restore_events<R: Read + Send + 'static>(
+    folder: &Path,
+    source: R,
+    tell: impl FnMut(&Restored) + Send + 'static,
+) -> Result<Restored> {
+    // What is no backup leaves no folder behind.
+    let backup = tokio::task::spawn_blocking(move || BackupReader::new(source)).await;
+    let backup = backup.context("the backup was not read")??;
+    let held = DataDir::take_for_restore(folder).map_err(|error| taken(folder, error))?;
+    let restored = restore_to(folder, backup, tell).await;
+    let ended = match &restored {
+        Ok(_) => held.restored(),
+        Err(_) => held.not_restored(),
+    };
+    let restored = restored?;
+    ended.with_context(|| format!("cannot write to {}", folder.display()))?;
+    Ok(restored)
+}
+
+async fn restore_to<R: Read + Send + 'static>(
+    folder: &Path,
+    backup: BackupReader<R>,
+    mut tell: impl FnMut(&Restored) + Send + 'static,
+) -> Result<Restored> {
+    let log = open_log(folder).await?;
+    let into = log.log();
+    let restored = tokio::task::spawn_blocking(move || restore(&into, backup, &mut tell)).await;
+    let restored = match restored.context("the restore was given up") {
+        Ok(Ok(restored)) => index(log.log(), folder, &restored).await.map(|()| restored),
+        Ok(Err(BackupError::Store(error))) => Err(error.into()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(error) => Err(error),
+    };
+    close(log).await?;
+    restored
+}
+
+/// Makes what is derived, so that the first start has nothing to make, and looks whether all is there.
+async fn index(log: Arc<dyn Log>, folder: &Path, restored: &Restored) -> Result<()> {
+    let store: EmbeddedStore = super::opening::embedded(log, Durability::Fsync, folder, MEMORY).await?;
+    let found = store.has_restored(restored).map_err(|error| match error {
+        EventsError::NamespaceNotFound(name) => {
+            EventsError::Damaged(format!("namespace '{name}' of the backup was not restored"))
+        }
+        error => error,
+    });
+    found?;
+    store.flush_indexes().await?;
+    Ok(())
+}
+
+async fn open_log(folder: &Path) -> Result<OpenLog> {
     let settings = LogSettings {
         min_free: Some(0),
         ..LogSettings::default()
     };
-    let log = OpenLog::open(&settings, LogMemory::of(MEMORY, 1), folder).await?;
-    let store = open_embedded(log.log(), Durability::Fsync, folder, MEMORY).await?;
-    let verified = store.verify().await;
-    drop(store);
-    tokio::task::spawn_blocking(move || log.close())
-        .await
-        .context("the log was not closed")?;
-    Ok(verified?)
+    OpenLog::open(&settings, LogMemory::of(MEMORY, 1), folder).await
+}
+
+async fn close(log: OpenLog) -> Result<()> {
+    let closed = tokio::task::spawn_blocking(move || log.close()).await;
+    closed.context("the log was not closed")
 }

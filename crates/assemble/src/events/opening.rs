@@ -86,10 +86,15 @@ impl Opened {
 
 /// The folder, for this process alone.
 pub(super) fn take(folder: &Path) -> Result<DataDir> {
-    DataDir::take(folder).map_err(|error| match folder.join("LOCK").exists() {
-        true => error.context("data directory is in use"),
-        false => error,
-    })
+    DataDir::take(folder).map_err(|error| taken(folder, error))
+}
+
+/// Why a folder cannot be taken, which is mostly that somebody has it.
+pub(super) fn taken(folder: &Path, error: anyhow::Error) -> anyhow::Error {
+    match DataDir::holder(folder) {
+        Some(_) => error.context("data directory is in use"),
+        None => error,
+    }
 }
 
 /// The store that a log has, with its indexes in `events/` of a folder.
@@ -99,6 +104,15 @@ pub(super) async fn open_embedded(
     folder: &Path,
     index_memory: usize,
 ) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(embedded(log, durability, folder, index_memory).await?))
+}
+
+pub(super) async fn embedded(
+    log: Arc<dyn Log>,
+    durability: Durability,
+    folder: &Path,
+    index_memory: usize,
+) -> Result<EmbeddedStore> {
     let indexes = folder.join("events");
     let opened = Folder::open(&indexes).with_context(|| format!("cannot open the folder {}", indexes.display()));
     let settings = EventsOptions {
@@ -107,7 +121,7 @@ pub(super) async fn open_embedded(
         indexes: Some(Arc::new(opened?)),
         index_memory,
     };
-    Ok(Arc::new(EmbeddedStore::open(log, settings).await?))
+    Ok(EmbeddedStore::open(log, settings).await?)
 }
 
 /// The share of the indexes in the memory of all.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    Append, Appended, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore, EventsError,
-    EventsOptions, Expected, Fault, Grant, Health, Import, MessageId, Namespace, NamespaceInfo, NewNamespace, NewToken,
-    Page, Result, Retention, RetentionOf, Scavenged, Scopes, Store, Stored, StreamInfo, StreamRead, Token, TokenDigest,
-    TokenInfo, Verified, Visible, time,
+    Append, Appended, BackupPieces, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore,
+    EventsError, EventsOptions, Expected, Fault, Grant, Health, Import, MessageId, Namespace, NamespaceInfo,
+    NewNamespace, NewToken, Page, Result, Retention, RetentionOf, Scavenged, Scopes, Store, Stored, StreamInfo,
+    StreamRead, Token, TokenDigest, TokenInfo, Verified, Visible, time,
 };
 use thalweg_log::disk::Ram;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
@@ -232,6 +232,10 @@ impl Store for Double {
         let before = tokens.len();
         tokens.retain(|known| known.namespace != namespace || known.info.id != id);
         Box::pin(std::future::ready(Ok(tokens.len() < before)))
+    }
+
+    fn backup(&self) -> BoxFuture<'_, Result<Box<dyn BackupPieces>>> {
+        self.inner.backup()
     }
 
     fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod any_bytes;
+mod backups;
 mod calls;
 mod client;
 mod connections;

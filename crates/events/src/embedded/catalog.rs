@@ -22,6 +22,12 @@ pub(crate) fn partition(number: u32) -> PartitionId {
     PartitionId::new(FIRST + number, 0)
 }
 
+/// The same, if the number is one that a namespace may have.
+pub(crate) fn checked_partition(number: u32) -> Option<PartitionId> {
+    let queue = FIRST.checked_add(number).filter(|_| number > 0)?;
+    Some(PartitionId::new(queue, 0))
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Change {
     Created(Named),

@@ -107,6 +107,8 @@ pub(crate) struct Index {
     log_bytes: u64,
     /// How often it was frozen or cleared: who has seen another number begins anew.
     moves: u64,
+    /// What lies before it in the log is in no memory that still changes.
+    active_from: Offset,
 }
 
 impl Index {
@@ -121,6 +123,7 @@ impl Index {
             state,
             log_bytes: 0,
             moves: 0,
+            active_from: state.next_offset,
         }
     }
 
@@ -174,6 +177,7 @@ impl Index {
             log_bytes: std::mem::take(&mut self.log_bytes),
         });
         self.frozen = Some(frozen.clone());
+        self.active_from = self.state.next_offset;
         self.moves += 1;
         Some(frozen)
     }
@@ -210,6 +214,11 @@ impl Index {
 
     pub fn moves(&self) -> u64 {
         self.moves
+    }
+
+    /// What stands before it in the log, and in no list of the [`view`](Index::view), was scavenged.
+    pub fn active_from(&self) -> Offset {
+        self.active_from
     }
 
     /// Of what is in memory, -1 without, and whether no table knows a larger one. What is in no table of `view` is here:
@@ -299,6 +308,20 @@ impl Index {
             .documents_from(from)
             .take_while(|(name, _)| name.starts_with(prefix));
         own.map(|(name, at)| (name.to_owned(), at)).collect()
+    }
+}
+
+impl View {
+    /// Shows rows of a list, but those that were in memory and could still change, until `show` says false.
+    pub fn rows(&self, of: &Listed, from: u64, show: &mut dyn FnMut(Row) -> bool) -> Read<()> {
+        let nothing = |_: &Listed, _, _, _, _: &mut Vec<Row>| Read::Ok(());
+        let mut walk = Walk::new(self, of, Some(from), Direction::Forward, Io::MayBlock, &nothing);
+        while let Some(row) = walk.next()? {
+            if !show(row) {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use parking_lot::{Mutex, RwLock};
 use thalweg_log::{Log, LogError, Micros, PartitionId};
 use tokio::sync::{Notify, watch};
 
+use super::backup::Backups;
 use super::catalog;
 use super::hidden::Rules;
 use super::index::{DocumentAt, Frozen, Index, Io, Listed, Read, Row, Shelf, Unread, View, Walk};
@@ -29,6 +30,7 @@ pub(crate) struct Place {
     pub in_memory: bool,
     pub clock: Clock,
     pub shelf: Arc<Shelf>,
+    pub backups: Arc<Backups>,
 }
 
 /// What is known of a namespace beside its messages.
@@ -38,6 +40,8 @@ pub(crate) struct About {
     pub description: String,
     pub metadata: Option<String>,
     pub created_at: Micros,
+    /// Of its partition, by name.
+    pub durability: String,
 }
 
 pub(crate) struct EmbeddedNamespace {
@@ -92,8 +96,9 @@ impl EmbeddedNamespace {
         &self.about
     }
 
-    /// Readers that wait are told that nothing comes any more.
+    /// Readers that wait are told that nothing comes any more, and nothing is numbered again.
     pub fn gone(&self) {
+        self.sequencer.lock().hold();
         self.visible.lock().take();
         self.ended.notify_waiters();
     }

@@ -14,14 +14,14 @@ const REMOVED: u8 = 1;
 const CLEARED: u8 = 0x40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lies<'a> {
+pub(crate) enum Lies<'a> {
     Event(EventRef<'a>),
     Document(DocumentRef<'a>),
     Cleared,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DocumentRef<'a> {
+pub(crate) struct DocumentRef<'a> {
     pub name: &'a str,
     pub revision: u64,
     /// `None`: it was removed.

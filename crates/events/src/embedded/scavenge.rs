@@ -19,7 +19,7 @@ use crate::names;
 use crate::store::{Direction, Scavenged};
 
 pub(super) async fn scavenge(inner: Arc<Inner>) -> Result<Scavenged> {
-    let _alone = inner.scavenging.clone().lock_owned().await;
+    let _alone = inner.scavenging.clone().write_owned().await;
     let done = tokio::task::spawn_blocking(move || all(&inner)).await;
     done.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))
 }
@@ -85,9 +85,10 @@ fn failed(unread: Unread) -> EventsError {
 }
 
 impl EmbeddedNamespace {
-    /// Whether a message may go: it is hidden, and nobody needs its position to know the stream's version.
+    /// Whether a message may go: it is hidden, and nobody needs its position to know the stream's version, or its global
+    /// position to know the last one.
     pub(super) fn may_go(&self, hidden: &mut Hidden, event: &EventRef<'_>) -> Read<bool> {
-        if !hidden.hides(self, event, Io::MayBlock)? {
+        if !hidden.hides(self, event, Io::MayBlock)? || event.global == self.index.read().state.last_global {
             return Ok(false);
         }
         if self.rules().is_tombstoned(event.stream) {

@@ -162,3 +162,45 @@ async fn whoever_watches_a_log_is_told_at_once_that_it_is_poisoned_or_closed() {
     assert!(cause.contains("simulated sync error"), "{cause}");
     assert!(matches!(log.status(), LogStatus::Poisoned(_)) && log.counters().is_poisoned);
 }
+
+#[tokio::test]
+async fn records_that_say_their_offsets_leave_the_others_empty_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = create(folder.path()).await;
+    let id = PartitionId::new(1, 0);
+    append(&log, id, b"a").await;
+    let at = |deltas: [u32; 2]| {
+        let mut records = Records::new();
+        for (delta, value) in deltas.into_iter().zip([b"b", b"c"]) {
+            let record = RecordRef::of(1, value);
+            let delta = Some(delta);
+            records.push(&RecordRef { delta, ..record }).unwrap();
+        }
+        records
+    };
+    for (deltas, offsets) in [([3, 3], 9), ([4, 3], 9), ([0, 9], 9)] {
+        assert!(at(deltas).covering(offsets).is_err(), "{deltas:?} in {offsets}");
+    }
+    assert!(one_record(b"x").covering(1).is_err(), "it does not say its offset");
+    let with_holes = at([2, 5]).covering(9).unwrap().expecting(1);
+    let empty = Records::new().covering(1_000_000).unwrap();
+    let unit = Unit::of(id, with_holes).and(id, empty).and(id, one_record(b"d"));
+    let appended = log.append(unit, None).await.unwrap();
+    assert_eq!(appended.offsets[..], [1, 10, 1_000_010]);
+    let all = [(0, "a"), (3, "b"), (6, "c"), (1_000_010, "d")];
+    for again in [false, true] {
+        if again {
+            log.close();
+            drop(log);
+            log = open_folder(folder.path());
+        }
+        let mut found = Vec::new();
+        let mut show = |offset, record: &RecordRef<'_>| {
+            found.push((offset, String::from_utf8(record.value.to_vec()).unwrap()));
+            true
+        };
+        log.scan(id, 0, Offset::MAX, &mut show).unwrap();
+        assert_eq!(found, all.map(|(offset, value)| (offset, value.to_owned())));
+        assert_eq!(log.bounds(id).unwrap().next, 1_000_011);
+    }
+}

@@ -471,7 +471,7 @@ impl Core {
     }
 
     fn place(&mut self, part: Part, undo: &mut Vec<(Slot, Offset)>) -> Offset {
-        let (slot, records, block) = (part.slot, part.records, self.next);
+        let (slot, offsets, block) = (part.slot, part.offsets(), self.next);
         let Some(row) = self.table.get_mut(slot) else {
             debug_assert!(false, "a part for a partition that the writer does not know");
             return 0;
@@ -481,7 +481,7 @@ impl Core {
             undo.push((slot, row.next));
         }
         let (frame, first) = self.group.add(part, row.next, newest);
-        row.next = first + u64::from(records);
+        row.next = first + u64::from(offsets);
         (row.block, row.frame) = (block, frame);
         first
     }

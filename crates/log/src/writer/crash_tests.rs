@@ -262,6 +262,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             max_time: 1,
             epoch: 0,
             expected: None,
+            span: None,
         });
     }
     let (submission, answer) = awaited(Submission {

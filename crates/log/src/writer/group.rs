@@ -34,6 +34,8 @@ pub(crate) struct Part {
     pub epoch: u32,
     /// The offset that the first of its records has to get.
     pub expected: Option<Offset>,
+    /// Offsets that they take, if these are not as many as the records.
+    pub span: Option<u32>,
 }
 
 /// What identifies a block beside its frames.
@@ -267,8 +269,14 @@ impl Part {
             max_time: records.max_time,
             epoch: partition.epoch(),
             expected: records.expected,
+            span: records.span,
             body: records.body,
         }
+    }
+
+    /// Offsets that it takes.
+    pub fn offsets(&self) -> u32 {
+        self.span.unwrap_or(self.records)
     }
 
     /// What it was made of.
@@ -287,6 +295,7 @@ impl Part {
             base_time: self.base_time,
             max_time: self.max_time,
             expected: self.expected,
+            span: self.span,
         }
     }
 }
@@ -298,6 +307,8 @@ impl GroupFrame {
 
     fn of(part: Part, base: Offset, mut bodies: Vec<Vec<u8>>) -> GroupFrame {
         let body_len = part.body.len() as u32;
+        // An empty frame covers its offsets all the same.
+        let last_delta = part.offsets().saturating_sub(u32::from(part.records > 0));
         bodies.push(part.body);
         GroupFrame {
             slot: part.slot,
@@ -309,7 +320,7 @@ impl GroupFrame {
                 partition: part.partition,
                 base,
                 records: part.records,
-                last_delta: part.records.saturating_sub(1),
+                last_delta,
                 base_time: part.base_time,
                 max_time: part.max_time,
                 epoch: part.epoch,
@@ -366,6 +377,7 @@ mod tests {
             max_time: 7,
             epoch: 1,
             expected: None,
+            span: None,
         }
     }
 

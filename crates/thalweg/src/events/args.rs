@@ -33,7 +33,21 @@ pub enum EventsCommand {
     /// Store messages of a file in the places that they say
     Import(Import),
     /// Write everything of the server, as of one instant, into a file
+    #[command(after_help = "\
+Exit codes:
+  0   the file is whole, looked through and synced
+  1   it could not be made
+  2   wrong usage
+  65  something is damaged")]
     Backup(Backup),
+    /// Make a folder for `serve` of a backup
+    #[command(after_help = "\
+Exit codes:
+  0   everything is restored and synced
+  1   it could not be done; the folder has no data
+  2   wrong usage
+  65  the backup is damaged, or not whole; the folder has no data")]
+    Restore(Restore),
     /// Read everything and name what is damaged
     #[command(after_help = "\
 Exit codes:
@@ -189,9 +203,19 @@ pub struct Import {
 pub struct Backup {
     #[command(flatten)]
     pub server: Server,
-    /// The file, which is there only when it is whole
+    /// The file, which is there only when it is whole; - is the standard output
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Restore {
+    /// The file that `backup` has made; - is the standard input
+    #[arg(long, value_name = "FILE")]
+    pub input: PathBuf,
+    /// The folder, which is new or empty
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
 }
 
 #[derive(Args)]

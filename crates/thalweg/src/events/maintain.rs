@@ -1,31 +1,18 @@
-//! `thalweg events backup`, `verify`, `scavenge`: what an administrator asks of a server, or of the folder of one that does not
+//! `thalweg events verify`, `scavenge`: what an administrator asks of a server, or of the folder of one that does not
 //! run.
 
-use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::args::{Backup, Server, Verify};
+use super::args::{Server, Verify};
 use super::client::Client;
-use super::files::Output;
 use crate::out;
 
 /// Something is damaged.
 const DAMAGED: u8 = 65;
-
-pub fn backup(options: &Backup) -> Result<()> {
-    let mut answer = Client::new(&options.server)?.ask("GET", "/api/v1/events/backup", &[], ())?;
-    let mut file = Output::create(&options.output)?;
-    let mut source = answer.body_mut().with_config().limit(u64::MAX).reader();
-    let copied = io::copy(&mut source, &mut file);
-    let bytes = copied.with_context(|| format!("{} was not written to its end", options.output.display()))?;
-    file.finish()?;
-    out::complain(format_args!("{bytes} bytes in {}", options.output.display()));
-    Ok(())
-}
 
 pub fn verify(options: &Verify) -> Result<ExitCode> {
     let found = match &options.data_dir {

@@ -69,6 +69,14 @@ impl View {
         Ok(None)
     }
 
+    /// Where the newest version of a document is, but for what was in memory and could still change.
+    pub fn document(&self, name: &str) -> Read<Option<DocumentAt>> {
+        match self.frozen.as_ref().and_then(|frozen| frozen.mem.document(name)) {
+            Some(at) => Ok(Some(at)),
+            None => self.document_in_tables(name, Io::MayBlock),
+        }
+    }
+
     /// Offsets of messages that may have an id.
     pub fn id_in_tables(&self, id: &MessageId, io: Io) -> Read<Vec<Offset>> {
         let key = keys::hashed(self.space, Family::Id, super::id_hash(id), 0);

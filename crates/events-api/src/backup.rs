@@ -1,0 +1,88 @@
+//! `GET /api/v1/events/backup`: everything as of one instant, made as fast as the client takes it. A body that is cut off, or
+//! whose last frame is missing, is no backup.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, Response};
+use bytes::Bytes;
+use futures::stream;
+use thalweg_events::{BackupPieces, EventsError};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::Server;
+use crate::auth::admit;
+use crate::problem::{Problem, Result};
+
+pub(crate) const PATH: &str = "/api/v1/events/backup";
+
+/// A backup that is on its way to a client.
+struct Sending {
+    pieces: Box<dyn BackupPieces>,
+    /// The token is not valid any more, or the server stops.
+    ended: Pin<Box<dyn Future<Output = &'static str> + Send>>,
+    _memory: OwnedSemaphorePermit,
+}
+
+pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
+    let (parts, _) = request.into_parts();
+    match begin(&server, &parts).await {
+        Ok(response) => response,
+        Err(problem) => server.refuse(&problem),
+    }
+}
+
+async fn begin(server: &Arc<Server>, request: &Parts) -> Result<Response<Body>> {
+    let caller = admit(server, request, &Method::GET).await?;
+    caller.may(server.admin())?;
+    let (revoked, stopping) = (caller.ended(), server.stopping.clone());
+    let begun = async {
+        let memory = server.memory.for_backup().await?;
+        let pieces = server.store()?.backup().await;
+        Ok::<_, Problem>((memory, pieces.map_err(Problem::of("make a backup"))?))
+    };
+    let (memory, pieces) = tokio::select! {
+        begun = begun => begun?,
+        () = server.stopping.cancelled() => return Err(Problem::stopping()),
+    };
+    let sending = Sending {
+        pieces,
+        ended: Box::pin(async move {
+            tokio::select! {
+                () = revoked => "the token is not valid any more",
+                () = stopping.cancelled() => "the server is shutting down",
+            }
+        }),
+        _memory: memory,
+    };
+    let pieces = stream::try_unfold(sending, |mut sending| async move {
+        Ok::<_, EventsError>(sending.piece().await?.map(|piece| (piece, sending)))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    for (name, value) in [
+        (CONTENT_TYPE, "application/octet-stream"),
+        (CACHE_CONTROL, "no-store"),
+        (CONTENT_DISPOSITION, "attachment; filename=\"events.backup\""),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    Ok(response)
+}
+
+impl Sending {
+    /// An error ends the body before its end.
+    async fn piece(&mut self) -> std::result::Result<Option<Bytes>, EventsError> {
+        let piece = tokio::select! {
+            piece = self.pieces.next() => piece,
+            why = &mut self.ended => Err(EventsError::Unavailable(why.to_owned())),
+        };
+        if let Err(error) = &piece {
+            tracing::warn!(reason = %error, "a backup is cut off");
+        }
+        piece
+    }
+}

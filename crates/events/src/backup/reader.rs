@@ -1,0 +1,271 @@
+//! Reading a backup: each frame as it comes, with its checksum, its place, and what is in it.
+
+use std::io::Read;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use thalweg_log::Offset;
+use thalweg_log::format::Take;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::records;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{
+    BEGIN, BODY_MAX, BackupError, Begin, Counts, END, End, FAILED, FORMAT, Failure, Head, MAGIC, NAMESPACE,
+    NAMESPACE_END, Part, Piece, RECORDS, RECORDS_MAX, Result,
+};
+use crate::embedded::Lies;
+
+/// Reads a backup part by part, looking at each checksum and at the order. What it has given out is as it was written; that
+/// nothing is missing is known with [`Part::End`].
+pub struct BackupReader<R> {
+    source: R,
+    /// Bytes read.
+    at: u64,
+    crc: u32,
+    sum: Xxh3,
+    place: Place,
+    all: Counts,
+}
+
+/// What may come next.
+#[derive(Debug)]
+enum Place {
+    Start,
+    /// Between two namespaces; so many are still to come.
+    Between {
+        left: u64,
+    },
+    Within {
+        left: u64,
+        next: Offset,
+        end: Offset,
+        own: Counts,
+    },
+    Ended,
+}
+
+impl<R: Read> BackupReader<R> {
+    /// Looks how it begins.
+    pub fn new(source: R) -> Result<BackupReader<R>> {
+        let mut reader = BackupReader {
+            source,
+            at: 0,
+            crc: 0,
+            sum: Xxh3::new(),
+            place: Place::Start,
+            all: Counts::default(),
+        };
+        let mut head = Vec::with_capacity(16);
+        reader.read(16, &mut head).map_err(|error| match error {
+            // Something short is none, unless it may be the start of one.
+            BackupError::CutOff { .. } if head.is_empty() || !(head.starts_with(MAGIC) || MAGIC.starts_with(&head)) => {
+                BackupError::NotABackup
+            }
+            error => error,
+        })?;
+        let mut take = Take(&head);
+        let (magic, format, crc) = (take.bytes::<8>(), take.u32(), take.u32());
+        if magic.as_ref() != Some(MAGIC) {
+            return Err(BackupError::NotABackup);
+        }
+        let format = format.filter(|format| Some(crc32c::crc32c(&format.to_le_bytes())) == crc);
+        match format {
+            Some(FORMAT) => {}
+            Some(newer) => return Err(BackupError::Newer(newer)),
+            None => return Err(damaged(8, "the checksum of its format is wrong")),
+        }
+        reader.crc = crc32c::crc32c(&head);
+        Ok(reader)
+    }
+
+    /// Bytes read so far.
+    pub fn bytes(&self) -> u64 {
+        self.at
+    }
+
+    /// The next part; `None` behind the end.
+    pub fn next_part(&mut self) -> Result<Option<Part>> {
+        if matches!(self.place, Place::Ended) {
+            return Ok(None);
+        }
+        let (at, before) = (self.at, self.sum.digest());
+        let (kind, body) = self.frame()?;
+        let part = match kind {
+            BEGIN => self.begin(at, &body)?,
+            NAMESPACE => self.head(at, &body)?,
+            RECORDS => self.records(at, body.into())?,
+            NAMESPACE_END => self.namespace_end(at, &body)?,
+            END => self.end(at, before, &body)?,
+            FAILED => {
+                let Failure { why, damaged } = json(at, &body)?;
+                return Err(BackupError::Failed { why, damaged });
+            }
+            other => return Err(damaged(at, format!("a frame of kind {other} is not known"))),
+        };
+        Ok(Some(part))
+    }
+
+    /// Appends so many bytes.
+    fn read(&mut self, bytes: usize, out: &mut Vec<u8>) -> Result<()> {
+        let before = out.len();
+        // A length that is not true takes no more memory than there are bytes.
+        let read = (&mut self.source).take(bytes as u64).read_to_end(out)?;
+        self.at += read as u64;
+        self.sum.update(out.get(before..).unwrap_or_default());
+        match read == bytes {
+            true => Ok(()),
+            false => Err(BackupError::CutOff { at: self.at }),
+        }
+    }
+
+    /// A frame that is as it was written.
+    fn frame(&mut self) -> Result<(u8, Vec<u8>)> {
+        let start = self.at;
+        let mut bytes = Vec::new();
+        self.read(5, &mut bytes)?;
+        let mut take = Take(&bytes);
+        let (kind, len) = (take.u8().unwrap_or_default(), take.u32().unwrap_or_default() as usize);
+        if len > BODY_MAX {
+            return Err(damaged(start, format!("a frame of {len} bytes cannot be")));
+        }
+        self.crc = crc32c::crc32c_append(self.crc, &bytes);
+        bytes.clear();
+        self.read(len, &mut bytes)?;
+        self.crc = crc32c::crc32c_append(self.crc, &bytes);
+        let mut crc = Vec::with_capacity(4);
+        self.read(4, &mut crc)?;
+        match Take(&crc).u32() == Some(self.crc) {
+            true => Ok((kind, bytes)),
+            false => Err(damaged(start, "the checksum of the frame that begins there is wrong")),
+        }
+    }
+
+    fn begin(&mut self, at: u64, body: &[u8]) -> Result<Part> {
+        let begin: Begin = json(at, body)?;
+        if !matches!(self.place, Place::Start) {
+            return Err(disordered(at));
+        }
+        self.place = Place::Between { left: begin.namespaces };
+        Ok(Part::Begin(begin))
+    }
+
+    fn head(&mut self, at: u64, body: &[u8]) -> Result<Part> {
+        let head: Head = json(at, body)?;
+        let Place::Between { left } = self.place else {
+            return Err(disordered(at));
+        };
+        let left = left.checked_sub(1).ok_or_else(|| disordered(at))?;
+        if head.first > head.next || head.next >> 62 != 0 {
+            let (first, next) = (head.first, head.next);
+            return Err(damaged(
+                at,
+                format!("offsets {first} to {next} of a namespace cannot be"),
+            ));
+        }
+        self.place = Place::Within {
+            left,
+            next: head.first,
+            end: head.next,
+            own: Counts {
+                namespaces: 1,
+                ..Counts::default()
+            },
+        };
+        Ok(Part::Namespace(Box::new(head)))
+    }
+
+    fn records(&mut self, at: u64, body: Bytes) -> Result<Part> {
+        let Place::Within { next, end, own, .. } = &mut self.place else {
+            return Err(disordered(at));
+        };
+        let (piece, counts) = Piece::read(&body).map_err(|what| damaged(at, what))?;
+        if piece.base < *next || piece.next > *end {
+            return Err(damaged(at, "its records have offsets that are not theirs"));
+        }
+        *next = piece.next;
+        (own.records, own.messages) = (own.records + counts.records, own.messages + counts.messages);
+        Ok(Part::Records(piece))
+    }
+
+    fn namespace_end(&mut self, at: u64, body: &[u8]) -> Result<Part> {
+        let said: Counts = json(at, body)?;
+        let Place::Within { left, own, .. } = self.place else {
+            return Err(disordered(at));
+        };
+        if said != own {
+            return Err(damaged(at, "a namespace has not as much as its end says"));
+        }
+        self.all = self.all.and(own);
+        self.place = Place::Between { left };
+        Ok(Part::NamespaceEnd(own))
+    }
+
+    /// `sum` is of all before it.
+    fn end(&mut self, at: u64, sum: u64, body: &[u8]) -> Result<Part> {
+        let end: End = json(at, body)?;
+        if !matches!(self.place, Place::Between { left: 0 }) {
+            return Err(disordered(at));
+        }
+        let found = End {
+            all: self.all,
+            bytes: at,
+            sum,
+        };
+        if end != found {
+            return Err(damaged(at, "there is not as much as the end says, or something else"));
+        }
+        let mut rest = Vec::new();
+        match self.read(1, &mut rest) {
+            Err(BackupError::CutOff { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(()) => return Err(damaged(self.at - 1, "something follows the end")),
+        }
+        self.place = Place::Ended;
+        Ok(Part::End(self.all))
+    }
+}
+
+impl Piece {
+    /// With what it has, or what is wrong with it.
+    fn read(bytes: &Bytes) -> std::result::Result<(Piece, Counts), String> {
+        let mut take = Take(bytes);
+        let (kind, base) = (take.u8(), take.u64());
+        let kind = match kind {
+            Some(kind) if kind == Kind::Data as u8 => Kind::Data,
+            Some(kind) if kind == Kind::State as u8 => Kind::State,
+            _ => return Err("its records are of no kind that a namespace has".to_owned()),
+        };
+        let base = base
+            .filter(|base| base >> 62 == 0)
+            .ok_or("its records have no offset")?;
+        let body = bytes.slice_ref(take.0);
+        let (mut counts, mut next) = (Counts::default(), 0);
+        for record in records(&body) {
+            let record = record.map_err(|_| "it has something else than records")?;
+            let delta = record.delta.filter(|delta| u64::from(*delta) >= next);
+            let delta = delta.ok_or("the offsets of its records do not rise")?;
+            next = u64::from(delta) + 1;
+            let lies = Lies::decode(record.value, record.time).ok_or("it has a record that is none of a namespace")?;
+            counts.records += 1;
+            counts.messages += u64::from(matches!(lies, Lies::Event(_)));
+        }
+        if counts.records == 0 || counts.records > RECORDS_MAX as u64 {
+            return Err(format!("it has {} records", counts.records));
+        }
+        let next = base + next;
+        Ok((Piece { kind, base, next, body }, counts))
+    }
+}
+
+fn json<T: DeserializeOwned>(at: u64, body: &[u8]) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| damaged(at, format!("a frame is in no form that is known: {error}")))
+}
+
+fn damaged(at: u64, what: impl Into<String>) -> BackupError {
+    BackupError::Damaged { at, what: what.into() }
+}
+
+fn disordered(at: u64) -> BackupError {
+    damaged(at, "a frame stands where it does not belong")
+}

@@ -1,0 +1,118 @@
+//! Frames of a backup as they are made.
+
+use serde::Serialize;
+use thalweg_log::Offset;
+use thalweg_log::format::Put;
+use thalweg_log::format::frame::Kind;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{BEGIN, Begin, Counts, END, End, FAILED, FORMAT, Failure, Head, MAGIC, NAMESPACE, NAMESPACE_END, RECORDS};
+use crate::error::{EventsError, Result};
+
+/// Adds frames to whatever it is given, one behind the other.
+pub(crate) struct BackupWriter {
+    crc: u32,
+    sum: Xxh3,
+    bytes: u64,
+    own: Counts,
+    all: Counts,
+}
+
+impl BackupWriter {
+    /// Writes how it begins.
+    pub fn new(begin: &Begin, out: &mut Vec<u8>) -> Result<BackupWriter> {
+        let mut writer = BackupWriter::started(out);
+        writer.json(BEGIN, begin, out)?;
+        Ok(writer)
+    }
+
+    fn started(out: &mut Vec<u8>) -> BackupWriter {
+        let start = out.len();
+        let format = FORMAT.to_le_bytes();
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&format);
+        Put(out).u32(crc32c::crc32c(&format));
+        let mut writer = BackupWriter {
+            crc: crc32c::crc32c(out.get(start..).unwrap_or_default()),
+            sum: Xxh3::new(),
+            bytes: 0,
+            own: Counts::default(),
+            all: Counts::default(),
+        };
+        writer.written(start, out);
+        writer
+    }
+
+    pub fn namespace(&mut self, head: &Head, out: &mut Vec<u8>) -> Result<()> {
+        self.own = Counts {
+            namespaces: 1,
+            ..Counts::default()
+        };
+        self.json(NAMESPACE, head, out)
+    }
+
+    /// Records, each with its offset less that of the first, of which so many are messages.
+    pub fn records(&mut self, (kind, base): (Kind, Offset), body: &[u8], has: Counts, out: &mut Vec<u8>) {
+        let mut head = Vec::with_capacity(16);
+        Put(&mut head).u8(kind as u8).u64(base);
+        self.frame(RECORDS, &[&head, body], out);
+        self.own = self.own.and(has);
+    }
+
+    pub fn namespace_end(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        let own = std::mem::take(&mut self.own);
+        self.all = self.all.and(own);
+        self.json(NAMESPACE_END, &own, out)
+    }
+
+    pub fn end(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        let end = End {
+            all: self.all,
+            bytes: self.bytes,
+            sum: self.sum.digest(),
+        };
+        self.json(END, &end, out)
+    }
+
+    /// It cannot be made to its end.
+    pub fn failed(&mut self, error: &EventsError, out: &mut Vec<u8>) -> Result<()> {
+        let failure = Failure {
+            why: error.to_string(),
+            damaged: error.is_damage(),
+        };
+        self.json(FAILED, &failure, out)
+    }
+
+    fn json(&mut self, kind: u8, value: &impl Serialize, out: &mut Vec<u8>) -> Result<()> {
+        let body = serde_json::to_vec(value).map_err(|error| EventsError::Damaged(error.to_string()))?;
+        self.frame(kind, &[&body], out);
+        Ok(())
+    }
+
+    fn frame(&mut self, kind: u8, body: &[&[u8]], out: &mut Vec<u8>) {
+        let start = out.len();
+        let len: usize = body.iter().map(|part| part.len()).sum();
+        Put(out).u8(kind).u32(len as u32);
+        body.iter().for_each(|part| out.extend_from_slice(part));
+        self.crc = crc32c::crc32c_append(self.crc, out.get(start..).unwrap_or_default());
+        Put(out).u32(self.crc);
+        self.written(start, out);
+    }
+
+    fn written(&mut self, start: usize, out: &[u8]) {
+        let new = out.get(start..).unwrap_or_default();
+        self.sum.update(new);
+        self.bytes += new.len() as u64;
+    }
+}
+
+/// Frames of any kind and content with the right checksums, for those who try what a reader does with them.
+#[doc(hidden)]
+pub fn sealed(frames: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = BackupWriter::started(&mut out);
+    for (kind, body) in frames {
+        writer.frame(*kind, &[body], &mut out);
+    }
+    out
+}

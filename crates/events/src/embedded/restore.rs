@@ -1,0 +1,213 @@
+//! A backup back into a log that has no namespaces yet. Records get the offsets that they had: ids say them, and revisions of
+//! documents come from them. What is derived is not in the backup; it is made from the log when the store is opened.
+
+use std::io;
+use std::sync::Arc;
+
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::{RecordRef, records};
+use thalweg_log::{Durability, Log, LogError, Offset, PartitionId, Records, SUBMISSION_RECORDS_MAX, Unit};
+use tokio::runtime::Handle;
+
+use super::catalog::{self, Catalog, Change};
+use super::{EmbeddedStore, Named};
+use crate::backup::{BackupError, BackupReader, Counts, Head, Part, Piece};
+use crate::error::EventsError;
+
+/// Bytes of one submission, about: so many are synced together.
+const UNIT_BYTES: usize = 4 << 20;
+/// Offsets that one frame leaves empty.
+const HOLE_MAX: u64 = 1 << 31;
+
+type Result<T> = std::result::Result<T, BackupError>;
+
+/// What was restored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    pub all: Counts,
+    /// Of the backup.
+    pub bytes: u64,
+    /// Messages by namespace.
+    messages: Vec<(String, u64)>,
+}
+
+/// Stores all of a backup in a log that has no namespaces, and tells now and then how far it is. Everything is as durable as each
+/// namespace promises when it returns; after an error or a crash what there is in the log is not to be used. Blocks; must be
+/// called on a thread of a runtime that may.
+pub fn restore<R: io::Read>(
+    log: &Arc<dyn Log>,
+    mut backup: BackupReader<R>,
+    tell: &mut dyn FnMut(&Restored),
+) -> Result<Restored> {
+    let runtime = Handle::current();
+    if log.partitions().iter().any(|id| id.queue >= PartitionId::EVENTS) {
+        let why = "the log has namespaces of events already, and a backup is restored to one without";
+        return Err(EventsError::Unavailable(why.to_owned()).into());
+    }
+    let (mut catalog, _) = runtime.block_on(Catalog::open(log.clone(), Durability::Fsync))?;
+    let mut filling: Option<(Named, Filling<'_>)> = None;
+    let mut restored = Restored::default();
+    while let Some(part) = backup.next_part()? {
+        restored.bytes = backup.bytes();
+        match (part, &mut filling) {
+            (Part::Begin(_), _) => {}
+            (Part::Namespace(head), filling) => {
+                let Head { named, first, next } = *head;
+                *filling = Some((
+                    named.clone(),
+                    Filling::begin(log.as_ref(), &runtime, &named, (first, next))?,
+                ));
+            }
+            (Part::Records(piece), Some((_, filling))) => {
+                restored.all.records += filling.push(&piece)?;
+                tell(&restored);
+            }
+            (Part::NamespaceEnd(own), filling) => {
+                if let Some((named, own_filling)) = filling.take() {
+                    own_filling.finish()?;
+                    restored.messages.push((named.name.clone(), own.messages));
+                    let created_at = named.created_at;
+                    runtime.block_on(catalog.store(&Change::Created(named), created_at))?;
+                    restored.all.namespaces += 1;
+                    restored.all.messages += own.messages;
+                    tell(&restored);
+                }
+            }
+            (Part::End(all), _) => restored.all = all,
+            // The reader sees to the order.
+            (Part::Records(_), None) => {}
+        }
+    }
+    Ok(restored)
+}
+
+impl EmbeddedStore {
+    /// Whether the store that was opened over a restored log has found all of it.
+    pub fn has_restored(&self, restored: &Restored) -> crate::error::Result<()> {
+        for (name, messages) in &restored.messages {
+            let namespace = self.inner.opened(name)?.namespace;
+            let found = namespace.index.read().state.messages;
+            if found != *messages {
+                return Err(EventsError::Damaged(format!(
+                    "namespace '{name}' has {found} messages, and the backup has {messages}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A partition that is being filled.
+struct Filling<'a> {
+    log: &'a dyn Log,
+    runtime: &'a Handle,
+    id: PartitionId,
+    first: Offset,
+    end: Offset,
+    /// Behind what was pushed.
+    at: Offset,
+    unit: Unit,
+    /// Of the unit.
+    parts: usize,
+    records: usize,
+    bytes: usize,
+}
+
+impl<'a> Filling<'a> {
+    fn begin(
+        log: &'a dyn Log,
+        runtime: &'a Handle,
+        named: &Named,
+        (first, end): (Offset, Offset),
+    ) -> Result<Filling<'a>> {
+        let name = &named.name;
+        let no_number = || EventsError::Damaged(format!("namespace '{name}' has a number that cannot be"));
+        let id = catalog::checked_partition(named.number).ok_or_else(no_number)?;
+        let durability = named.durability.parse::<Durability>().ok();
+        let durability = durability.filter(|durability| *durability != Durability::Memory);
+        let durability = durability.ok_or_else(|| {
+            let durability = &named.durability;
+            EventsError::Damaged(format!(
+                "namespace '{name}' has the durability '{durability}', which no log has"
+            ))
+        })?;
+        runtime
+            .block_on(log.create(id, durability))
+            .map_err(|error| match error {
+                LogError::PartitionExists(_) => no_number(),
+                error => error.into(),
+            })?;
+        Ok(Filling {
+            log,
+            runtime,
+            id,
+            first,
+            end,
+            at: 0,
+            unit: Unit::default(),
+            parts: 0,
+            records: 0,
+            bytes: 0,
+        })
+    }
+
+    /// Returns how many records they are.
+    fn push(&mut self, piece: &Piece) -> Result<u64> {
+        self.leave_empty(piece.base)?;
+        let mut part = Records::with_capacity(piece.body.len());
+        let is_whole = |count: usize| count as u64 == piece.next - piece.base;
+        let count = records(&piece.body).count();
+        for record in records(&piece.body).flatten() {
+            // Without holes the place says the offset.
+            let delta = record.delta.filter(|_| !is_whole(count));
+            part.push(&RecordRef { delta, ..record }).map_err(EventsError::from)?;
+        }
+        if !is_whole(count) {
+            let offsets = u32::try_from(piece.next - piece.base).unwrap_or(u32::MAX);
+            part = part.covering(offsets).map_err(EventsError::from)?;
+        }
+        self.add(piece.kind, part, piece.next)?;
+        Ok(count as u64)
+    }
+
+    /// Up to an offset there is nothing.
+    fn leave_empty(&mut self, to: Offset) -> Result<()> {
+        while self.at < to {
+            let next = to.min(self.at + HOLE_MAX);
+            let hole = Records::new().covering((next - self.at) as u32);
+            self.add(Kind::Data, hole.map_err(EventsError::from)?, next)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, kind: Kind, part: Records, next: Offset) -> Result<()> {
+        let (records, bytes) = (part.len(), part.bytes());
+        if self.parts > 0 && (self.records + records > SUBMISSION_RECORDS_MAX || self.bytes + bytes > UNIT_BYTES) {
+            self.store()?;
+        }
+        // The rest follows the first.
+        let part = if self.parts == 0 { part.expecting(self.at) } else { part };
+        self.unit = std::mem::take(&mut self.unit).and_of(kind, self.id, part);
+        (self.parts, self.records, self.bytes) = (self.parts + 1, self.records + records, self.bytes + bytes);
+        self.at = next;
+        Ok(())
+    }
+
+    fn store(&mut self) -> Result<()> {
+        (self.parts, self.records, self.bytes) = (0, 0, 0);
+        let stored = self
+            .runtime
+            .block_on(self.log.append(std::mem::take(&mut self.unit), None));
+        stored.map_err(EventsError::from)?;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.leave_empty(self.end)?;
+        if self.parts > 0 {
+            self.store()?;
+        }
+        self.log.trim(self.id, self.first).map_err(EventsError::from)?;
+        Ok(())
+    }
+}

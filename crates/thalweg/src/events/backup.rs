@@ -1,0 +1,153 @@
+//! `thalweg events backup`, `restore`: everything of a server into a file, and such a file into the folder of one that does not run.
+//! A file is looked through as it comes, and has its name only when its end was seen.
+
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal as _, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use thalweg_events::backup::{BackupError, BackupReader, Counts, Part};
+
+use super::args::{Backup, Restore};
+use super::client::Client;
+use super::files::Output;
+use crate::out;
+
+const BUFFER: usize = 1 << 18;
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+pub fn backup(options: &Backup) -> Result<()> {
+    let mut answer = Client::new(&options.server)?.ask("GET", "/api/v1/events/backup", &[], ())?;
+    let source = answer.body_mut().with_config().limit(u64::MAX).reader();
+    let copied = match is_standard(&options.output) {
+        true => copy(source, &mut io::stdout().lock())?,
+        false => {
+            let mut file = Output::create(&options.output)?;
+            let copied = copy(source, &mut file)?;
+            file.finish()?;
+            copied
+        }
+    };
+    let (counts, bytes) = copied;
+    let above = if io::stderr().is_terminal() { "\r" } else { "" };
+    out::complain(format_args!(
+        "{above}{}; {bytes} bytes in {}",
+        told(&counts),
+        options.output.display()
+    ));
+    Ok(())
+}
+
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn told(counts: &Counts) -> String {
+    format!("{} namespaces, {} messages", counts.namespaces, counts.messages)
+}
+
+/// To its end, which is the backup's. Returns what it has, and its bytes.
+fn copy(source: impl Read, into: &mut impl Write) -> Result<(Counts, u64)> {
+    let mut progress = Progress::new("backed up");
+    let copied = Copied {
+        source,
+        into: &mut *into,
+    };
+    let mut backup = BackupReader::new(BufReader::with_capacity(BUFFER, copied)).map_err(cut_off)?;
+    loop {
+        match backup.next_part().map_err(cut_off)? {
+            Some(Part::End(counts)) => {
+                let bytes = backup.bytes();
+                drop(backup);
+                into.flush().context("cannot write the backup")?;
+                return Ok((counts, bytes));
+            }
+            Some(_) => progress.tell(backup.bytes()),
+            // Behind the end only.
+            None => return Err(cut_off(BackupError::CutOff { at: backup.bytes() })),
+        }
+    }
+}
+
+/// What ends early on its way is not damaged.
+fn cut_off(error: BackupError) -> anyhow::Error {
+    match error {
+        BackupError::CutOff { at } => {
+            anyhow::anyhow!("the server ended the backup after {at} bytes, before its end; its log may say why")
+        }
+        error => error.into(),
+    }
+}
+
+/// Reads what it writes.
+struct Copied<'a, R, W> {
+    source: R,
+    into: &'a mut W,
+}
+
+impl<R: Read, W: Write> Read for Copied<'_, R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = match self.source.read(buffer) {
+            // Chunks without the last one.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+            read => read?,
+        };
+        let bytes = buffer.get(..read).unwrap_or_default();
+        let written = self.into.write_all(bytes);
+        written.map_err(|error| io::Error::new(error.kind(), format!("it is not written: {error}")))?;
+        Ok(read)
+    }
+}
+
+pub fn restore(options: &Restore) -> Result<()> {
+    let shown = options.input.display().to_string();
+    let source: Box<dyn Read + Send> = match is_standard(&options.input) {
+        true => Box::new(io::stdin()),
+        false => Box::new(File::open(&options.input).with_context(|| format!("cannot read {shown}"))?),
+    };
+    let source = BufReader::with_capacity(BUFFER, source);
+    let runtime = crate::runtime()?;
+    let mut progress = Progress::new("read");
+    let restored = runtime.block_on(thalweg_assemble::restore_events(
+        &options.data_dir,
+        source,
+        move |restored| progress.tell(restored.bytes),
+    ));
+    let restored = restored.map_err(|error| match error.downcast_ref::<BackupError>() {
+        Some(_) => error.context(shown),
+        None => error,
+    })?;
+    let above = if io::stderr().is_terminal() { "\r" } else { "" };
+    out::complain(format_args!(
+        "{above}{} in {}",
+        told(&restored.all),
+        options.data_dir.display()
+    ));
+    Ok(())
+}
+
+/// How far it is, over the line before, for who looks at it.
+struct Progress {
+    done: &'static str,
+    told: Instant,
+    on_terminal: bool,
+}
+
+impl Progress {
+    fn new(done: &'static str) -> Progress {
+        Progress {
+            done,
+            told: Instant::now(),
+            on_terminal: io::stderr().is_terminal(),
+        }
+    }
+
+    fn tell(&mut self, bytes: u64) {
+        if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            // Who cannot read it misses nothing.
+            let _ = write!(io::stderr(), "\r{} MiB {}", bytes >> 20, self.done);
+        }
+    }
+}
