@@ -35,7 +35,18 @@ impl Events {
     }
 
     pub fn start_in(folder: TempDir, flags: &[&str]) -> Events {
-        let mut command = Command::new(thalweg::binary());
+        Events::start_by(Command::new(thalweg::binary()), folder, flags)
+    }
+
+    /// With so many files open at most.
+    pub fn limited(folder: TempDir, files: u32, flags: &[&str]) -> Events {
+        let mut shell = Command::new("sh");
+        let line = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        shell.args(["-c", &line]).arg(thalweg::binary());
+        Events::start_by(shell, folder, flags)
+    }
+
+    fn start_by(mut command: Command, folder: TempDir, flags: &[&str]) -> Events {
         command
             .args(["events", "serve", "--port", "0"])
             .args(flags)

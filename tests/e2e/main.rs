@@ -8,6 +8,7 @@ mod console;
 mod demo;
 mod disk;
 mod events;
+mod events_feeds;
 mod events_shell;
 mod events_wire;
 mod flows;
