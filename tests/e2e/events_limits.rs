@@ -71,7 +71,7 @@ fn every_limit_is_told_with_its_number(events: Events) {
 }
 
 /// Head and body of an answer with a length.
-fn first_answer(stream: &mut TcpStream) -> String {
+pub(crate) fn first_answer(stream: &mut TcpStream) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let (mut answer, mut byte) = (Vec::new(), [0]);
     while !answer.ends_with(b"\r\n\r\n") {

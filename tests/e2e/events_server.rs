@@ -144,8 +144,19 @@ impl Events {
         Events::start_as(Backend::Fsync, folder, flags)
     }
 
+    /// The same with so many files open at most.
+    pub fn limited(folder: TempDir, files: u32, flags: &[&str]) -> Events {
+        let mut shell = Command::new("sh");
+        let line = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        shell.args(["-c", &line]).arg(thalweg::binary());
+        Events::start_by(shell, Backend::Fsync, folder, flags)
+    }
+
     fn start_as(backend: Backend, folder: TempDir, flags: &[&str]) -> Events {
-        let mut command = Command::new(thalweg::binary());
+        Events::start_by(Command::new(thalweg::binary()), backend, folder, flags)
+    }
+
+    fn start_by(mut command: Command, backend: Backend, folder: TempDir, flags: &[&str]) -> Events {
         command
             .args(["events", "serve", "--port", "0"])
             .args(flags)

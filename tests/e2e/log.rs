@@ -146,7 +146,7 @@ fn the_metrics_of_queues_and_of_the_log_add_up() {
 }
 
 /// The first commit file.
-fn commit_file(folder: &Path) -> PathBuf {
+pub fn commit_file(folder: &Path) -> PathBuf {
     folder.join("commit-0000000000000000.log")
 }
 

@@ -12,6 +12,7 @@ mod events_access;
 mod events_additions;
 mod events_backup;
 mod events_docs;
+mod events_feeds;
 mod events_import;
 mod events_kill;
 mod events_limits;

@@ -17,6 +17,7 @@ use thalweg_queue::settings::{LogSettings, OnPoison, Recover};
 use thalweg_telemetry::{Metrics, register_process_metrics};
 use tokio::net::TcpListener;
 
+use crate::open_files::for_connections;
 use opening::{Opened, given_token, make_default};
 
 pub use folder::{restore_events, verify_events};
@@ -68,7 +69,7 @@ pub struct EventsServer {
 }
 
 /// Connections at most, if the system allows so many files.
-const CONNECTIONS_MAX: usize = 65_536;
+pub(crate) const CONNECTIONS_MAX: usize = 65_536;
 /// What running requests may take when the server stops, once all that was being stored is.
 const STOP_GRACE: Duration = Duration::from_millis(50);
 /// So long what is being stored is waited for.
@@ -150,8 +151,10 @@ fn api_options(options: &ServeEvents) -> EventsApiOptions {
 }
 
 fn limits() -> Limits {
+    let share = for_connections(CONNECTIONS_MAX);
     Limits {
-        connections_max: CONNECTIONS_MAX,
+        connections_max: share.connections_max,
+        descriptors_max: Some(share.descriptors_max),
         header_timeout: IDLE_MAX,
         request_stall_max: Some(REQUEST_STALL),
         write_stall_max: IDLE_MAX,

@@ -12,6 +12,7 @@ mod lake;
 mod log;
 mod log_memory;
 mod metrics;
+mod open_files;
 mod process;
 mod queues;
 mod reload;

@@ -13,7 +13,9 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableSta
 
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
+use crate::events::CONNECTIONS_MAX;
 use crate::lake::Lake;
+use crate::open_files;
 use crate::queues::{Store, declare};
 use crate::reload;
 
@@ -120,6 +122,12 @@ impl Process {
         let console = if config.http.enabled {
             let mut options = ConsoleOptions::new(config.http.clone(), config.auth.clone());
             options.built = built.to_owned();
+            let share = open_files::for_connections(match events.is_open() {
+                true => CONNECTIONS_MAX,
+                false => options.limits.connections_max,
+            });
+            options.limits.connections_max = share.connections_max;
+            options.limits.descriptors_max = Some(share.descriptors_max);
             options.config = ConfigText {
                 json: config.to_json(),
                 yaml: config.to_yaml(),

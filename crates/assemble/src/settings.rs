@@ -21,6 +21,8 @@ const LOG: u64 = 10;
 /// Requests to the event store and its indexes, if there is one.
 const EVENTS: (u64, u64) = (10, 1 << 30);
 const EVENTS_BYTES_MIN: u64 = 16 << 20;
+/// The same with all messages.
+const EVENTS_IN_MEMORY_BYTES_MIN: u64 = 384 << 20;
 /// With less, not even a small table can be sorted.
 const QUERY_BYTES_MIN: u64 = 8 << 20;
 
@@ -63,7 +65,11 @@ impl Settings {
         let has_log = log.is_some();
         all.extend(log);
         let has_events = events.is_on(with_events);
-        all.extend(has_events.then(|| part("events", EVENTS, EVENTS_BYTES_MIN, None)));
+        let of_events = match events.is_in_memory() {
+            true => EVENTS_IN_MEMORY_BYTES_MIN,
+            false => EVENTS_BYTES_MIN,
+        };
+        all.extend(has_events.then(|| part("events", EVENTS, of_events, None)));
         let (flows, dead_letter) = shares::of_flows(config);
         all.extend(flows);
         all.extend(dead_letter);

@@ -43,6 +43,9 @@ impl ConsoleOptions {
 pub struct Limits {
     /// Open connections. One more is told so with status 503 and closed.
     pub connections_max: usize,
+    /// Connections take no file descriptor from this one on: what is left is for files. The system gives the lowest that is
+    /// free, so it holds however many files are open. `None`: they take any.
+    pub descriptors_max: Option<u64>,
     /// Request line and headers of one request; more is status 431.
     pub header_bytes_max: usize,
     /// From the opening of a connection, or the end of the last response on it, to the end of the next headers.
@@ -73,6 +76,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 1024,
+            descriptors_max: None,
             header_bytes_max: 64 << 10,
             header_timeout: Duration::from_secs(30),
             body_bytes_max: 32 << 20,

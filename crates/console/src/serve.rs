@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ use crate::{Limits, Manners, history, listen};
 
 /// Clients beyond the limit that are told so; more than these are closed without a word.
 const REFUSALS_MAX: usize = 64;
+
+/// Descriptors above those of connections that are used to say so.
+const REFUSALS_BEYOND: u64 = 16;
 
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
 
@@ -206,7 +210,10 @@ impl Server {
 
     fn admit(self: &Arc<Server>, stream: TcpStream, peer: SocketAddr, log: &LogLimiter) {
         let server = self.clone();
-        if let Ok(permit) = self.connections.clone().try_acquire_owned() {
+        let descriptor = u64::try_from(stream.as_raw_fd()).unwrap_or(0);
+        let is_files = self.limits.descriptors_max.is_some_and(|max| descriptor >= max);
+        let permit = (!is_files).then(|| self.connections.clone().try_acquire_owned().ok());
+        if let Some(permit) = permit.flatten() {
             self.tasks.spawn(async move {
                 server.meters.connections.inc();
                 tokio::select! {
@@ -227,12 +234,30 @@ impl Server {
         if let Verdict::Log { held_back } = log.check("connections", 1) {
             tracing::warn!(
                 connections_max,
+                open = self.meters.connections.get(),
                 held_back,
-                "a connection was refused because too many are open"
+                "a connection was refused because too many are open{}",
+                match is_files {
+                    true => " for the limit of open files; raise it (ulimit -n)",
+                    false => "",
+                }
             );
         }
+        // Nor may many words be said with what is kept for files.
+        let is_scarce = self
+            .limits
+            .descriptors_max
+            .is_some_and(|max| descriptor >= max.saturating_add(REFUSALS_BEYOND));
+        if is_scarce {
+            return;
+        }
         if let Ok(permit) = self.refusals.clone().try_acquire_owned() {
-            let text = format!("{connections_max} connections are open already, which is the limit; try again later\n");
+            let text = match is_files {
+                true => "as many connections are open as the limit of open files allows; try again later\n".to_owned(),
+                false => {
+                    format!("{connections_max} connections are open already, which is the limit; try again later\n")
+                }
+            };
             let status = StatusCode::SERVICE_UNAVAILABLE;
             let own = self.refuse.as_ref().map(|refuse| refuse(status));
             let answer = own.unwrap_or_else(|| plain(status, &text));

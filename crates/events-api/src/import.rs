@@ -283,7 +283,8 @@ impl Importing<'_> {
             },
         })?;
         self.imported += self.batch.len() as u64;
-        self.server.meters.imported(self.batch.len() as u64);
+        let counts = self.server.meters.of(self.namespace.name());
+        counts.imported(self.batch.len() as u64);
         self.batch.clear();
         self.places.clear();
         self.bytes = 0;

@@ -7,6 +7,7 @@ mod args;
 mod auth;
 mod backup;
 mod body;
+mod figures;
 #[doc(hidden)]
 pub mod fuzz;
 mod import;
@@ -59,7 +60,8 @@ pub struct EventsApiOptions {
     /// reads from the store.
     pub recent_messages: usize,
     pub recent_bytes: usize,
-    /// Metrics have the namespace as a label.
+    /// What is counted of appends, reads, imports and subscriptions has the namespace as a label: of a thousand of them, and
+    /// of the others together as `/others`.
     pub metrics_per_namespace: bool,
 }
 
@@ -92,7 +94,7 @@ pub struct Server {
     /// Calls and imports that the store is doing something for.
     running: TaskTracker,
     connections: OnceLock<Arc<dyn Fn() -> u64 + Send + Sync>>,
-    subscriptions: Subscriptions,
+    subscriptions: Arc<Subscriptions>,
 }
 
 impl Server {
@@ -105,7 +107,7 @@ impl Server {
 
     /// Until [`Server::open`] it answers that the store is recovering.
     pub fn starting(options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<Server> {
-        let meters = Meters::register(&metrics);
+        let meters = Meters::register(&metrics, options.metrics_per_namespace);
         Arc::new(Server {
             store: OnceLock::new(),
             feeds: Feeds::new(&options),
@@ -116,13 +118,15 @@ impl Server {
             stopping: CancellationToken::new(),
             running: TaskTracker::new(),
             connections: OnceLock::new(),
-            subscriptions: Subscriptions::default(),
+            subscriptions: Arc::default(),
         })
     }
 
     /// From now on calls are done. A second store is ignored.
-    pub fn open(&self, store: Arc<dyn Store>) {
-        let _ = self.store.set(store);
+    pub fn open(self: &Arc<Server>, store: Arc<dyn Store>) {
+        if self.store.set(store.clone()).is_ok() {
+            figures::register(self, &store);
+        }
     }
 
     /// Who knows how many connections are open, as `sys.health` tells it.

@@ -5,6 +5,7 @@
 mod cursor;
 mod feed;
 mod frame;
+mod gaps;
 mod wanted;
 
 use std::convert::Infallible;

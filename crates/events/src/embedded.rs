@@ -4,6 +4,9 @@
 mod append;
 mod backup;
 mod catalog;
+#[cfg(test)]
+mod gap_tests;
+mod gaps;
 mod hidden;
 mod import;
 mod index;
@@ -21,6 +24,7 @@ mod upkeep;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use thalweg_log::disk::Disk;
@@ -35,14 +39,14 @@ use namespace::{About, EmbeddedNamespace, Place};
 pub(crate) use catalog::Named;
 pub use index::Sizes as IndexSizes;
 pub use index::fuzz as index_fuzz;
-pub use record::fuzz as record_fuzz;
 pub(crate) use record::Lies;
+pub use record::fuzz as record_fuzz;
 pub use restore::{Restored, restore};
 
 use crate::error::{EventsError, Result};
 use crate::store::{
-    BackupPieces, BoxFuture, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged, Scopes, Store,
-    TokenInfo, Verified,
+    BackupPieces, BoxFuture, Figures, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged,
+    Scopes, Store, TokenInfo, Verified,
 };
 use crate::time;
 use crate::token::{Token, TokenDigest};
@@ -60,6 +64,8 @@ pub(crate) struct Inner {
     namespaces: RwLock<HashMap<String, Opened>>,
     /// Held while namespaces change.
     catalog: tokio::sync::Mutex<Catalog>,
+    /// Time of the start, and bytes that it indexed.
+    recovery: (Duration, u64),
     /// Held by the one scavenging that is done at a time, or by all backups that are made: what they read stays.
     scavenging: Arc<tokio::sync::RwLock<()>>,
 }
@@ -103,6 +109,7 @@ pub struct EventsOptions {
 impl EmbeddedStore {
     /// With all namespaces that the log has. Must be called on a runtime.
     pub async fn open(log: Arc<dyn Log>, options: EventsOptions) -> Result<EmbeddedStore> {
+        let began = Instant::now();
         let shelf = Shelf::open(options.indexes, log.id(), options.index_memory);
         let shelf = shelf.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
         let place = Place {
@@ -113,7 +120,7 @@ impl EmbeddedStore {
             backups: Arc::new(Backups::default()),
         };
         let (catalog, known) = Catalog::open(log, options.durability).await?;
-        let opened = {
+        let (opened, bytes) = {
             let place = place.clone();
             let replayed = tokio::task::spawn_blocking(move || replay::all(&place, known)).await;
             replayed.unwrap_or_else(|_| Err(EventsError::Unavailable("the indexes were not built".to_owned())))?
@@ -126,6 +133,7 @@ impl EmbeddedStore {
             durability: options.durability,
             namespaces: RwLock::new(namespaces.collect()),
             catalog: tokio::sync::Mutex::new(catalog),
+            recovery: (began.elapsed(), bytes),
             scavenging: Arc::default(),
         });
         upkeep::start(&inner);
@@ -404,6 +412,19 @@ impl Store for EmbeddedStore {
 
     fn scavenge(&self) -> BoxFuture<'_, Result<Scavenged>> {
         Box::pin(to_its_end(scavenge::scavenge(self.inner.clone())))
+    }
+
+    fn figures(&self) -> Option<Figures> {
+        let sizes = self.index_sizes();
+        let (recovery, recovered_bytes) = self.inner.recovery;
+        Some(Figures {
+            index_file_bytes: sizes.file_bytes,
+            index_memory_bytes: sizes.memory_bytes,
+            index_tables: sizes.tables as u64,
+            index_behind_bytes: sizes.behind_bytes,
+            recovery,
+            recovered_bytes,
+        })
     }
 
     fn verify(&self) -> BoxFuture<'_, Result<Verified>> {

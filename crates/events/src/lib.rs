@@ -28,5 +28,5 @@ pub use error::{EventsError, Result};
 pub use event::Stored;
 pub use id::{MessageId, Uuid};
 pub use store::*;
-pub use subscriptions::{Ask, Fetched, Message, ParkedMessage, Start, Subscriptions};
+pub use subscriptions::{Ask, Fetched, Message, ParkedMessage, Start, SubscriptionFigures, Subscriptions};
 pub use token::{Token, TokenDigest, TokenError, new_token, token_text};

@@ -161,6 +161,24 @@ pub struct Page {
     pub next: Option<u64>,
 }
 
+/// Places whose messages were there and are not any more, both inclusive: positions of a stream, else global positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    pub from: u64,
+    pub to: u64,
+}
+
+/// A page, and what is missing from the part that it was read from.
+#[derive(Clone, Debug, Default)]
+pub struct WithGaps {
+    pub page: Page,
+    /// In order. Of a category, other categories' messages may lie within one.
+    pub gaps: Vec<Gap>,
+    /// All places before it were looked at: whoever reads on from there is told of each gap once, and misses none. `None`:
+    /// this store knows of no gaps.
+    pub looked: Option<u64>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceInfo {
     pub name: String,
@@ -208,6 +226,24 @@ pub trait Namespace: Send + Sync + 'static {
 
     fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>>;
 
+    /// As `read_stream`, forward, with what retention, deletion or a recovery that skipped damage has taken from the part that
+    /// was read. Where a namespace was imported into, what no rule explains counts as left out by the import. A store
+    /// that does not know tells of no gap.
+    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+        Box::pin(async move { Ok(self.read_stream(read).await?.into()) })
+    }
+
+    /// The same for `read_category`. Messages of other categories are no gap; where messages are gone of which nobody knows
+    /// any more whose they were, they count for each category that a rule hides something of.
+    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+        Box::pin(async move { Ok(self.read_category(read).await?.into()) })
+    }
+
+    /// Whether messages of a category may go before they are read, although the store is whole.
+    fn may_lose(&self, _category: &str) -> bool {
+        false
+    }
+
     /// The newest message, of a type if one is named.
     fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>>;
 
@@ -248,6 +284,15 @@ pub trait Namespace: Send + Sync + 'static {
     fn watch(&self) -> watch::Receiver<Visible>;
 }
 
+impl std::convert::From<Page> for WithGaps {
+    fn from(page: Page) -> WithGaps {
+        WithGaps {
+            page,
+            ..WithGaps::default()
+        }
+    }
+}
+
 /// Something small that a namespace keeps beside its messages: a snapshot, how far a subscription is. Its name says whose it
 /// is: `snapshot/order-42`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -269,7 +314,8 @@ pub struct Visible {
     pub last: u64,
     /// Larger with each change.
     pub change: u64,
-    /// How often all messages were removed, after which positions begin anew.
+    /// Larger each time that all messages were removed, after which positions begin anew; 0 if they never were. The same
+    /// after a restart.
     pub cleared: u64,
 }
 
@@ -380,6 +426,11 @@ pub trait Store: Send + Sync + 'static {
     /// Reads everything and compares it with what its indexes and checksums say.
     fn verify(&self) -> BoxFuture<'_, Result<Verified>>;
 
+    /// What indexes take, and how long the start took; `None` for a store that has no indexes of its own. Cheap.
+    fn figures(&self) -> Option<Figures> {
+        None
+    }
+
     /// Everything as of one instant, which has all that was acknowledged before it was asked for, as the bytes of a backup.
     /// Writers go on; what is cleared, deleted or scavenged meanwhile stays in the backup, and its space is freed when that
     /// has ended.
@@ -394,6 +445,21 @@ pub trait BackupPieces: Send {
     /// The next bytes, some hundred KiB, or a little more than the largest record; `None` behind the end. What cannot be
     /// read is said in the bytes before it is returned as an error.
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>>>;
+}
+
+/// What is told of the inside of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Bytes of indexes in files and in memory.
+    pub index_file_bytes: u64,
+    pub index_memory_bytes: u64,
+    pub index_tables: u64,
+    /// Bytes of the log that are in no table of the indexes: a start reads them.
+    pub index_behind_bytes: u64,
+    /// From when the store was asked to open until it could be used; without the recovery of the log.
+    pub recovery: std::time::Duration,
+    /// Bytes of the log that were indexed meanwhile.
+    pub recovered_bytes: u64,
 }
 
 /// A token to be made valid.

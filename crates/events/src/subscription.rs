@@ -160,6 +160,9 @@ pub struct Subscription {
     numbered: u64,
     open: BTreeMap<u64, Open>,
     parked: BTreeMap<u64, Parked>,
+    /// As with [`Visible::cleared`](crate::Visible::cleared), of the messages that all this is about. `None`: stored by a
+    /// version that did not note it.
+    cleared: Option<u64>,
 }
 
 impl Subscription {
@@ -172,6 +175,7 @@ impl Subscription {
             created_at: now,
             open: BTreeMap::new(),
             parked: BTreeMap::new(),
+            cleared: None,
             settings,
         }
     }

@@ -100,6 +100,20 @@ pub struct ParkedMessage {
     pub stored: Option<Stored>,
 }
 
+/// What is told of a subscription as a metric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionFigures {
+    pub namespace: String,
+    pub name: String,
+    /// Global positions between the last message and the last one up to which all are settled or parked.
+    pub behind: u64,
+    pub in_flight: usize,
+    pub waiting: usize,
+    pub parked: usize,
+    /// Messages that were handed out more than once, by this process.
+    pub redelivered: u64,
+}
+
 impl Default for Subscriptions {
     fn default() -> Self {
         Subscriptions::new(Arc::new(time::now))
@@ -116,7 +130,9 @@ impl Subscriptions {
 
     /// Durable when it returns.
     pub async fn create(&self, namespace: &Arc<dyn Namespace>, name: &str, settings: Settings) -> Result<()> {
-        let created = Subscription::new(settings, (self.clock)());
+        let mut created = Subscription::new(settings, (self.clock)());
+        let cleared = namespace.watch().borrow().cleared;
+        created.is_of(cleared);
         match namespace
             .put_document(&document(name), Some(&created.encode()), 0)
             .await?
@@ -183,6 +199,12 @@ impl Subscriptions {
             }
         }
         Ok(out)
+    }
+
+    /// Of those that this process has had to do with, as they were then; in no order. At most about a thousand.
+    pub fn figures(&self) -> Vec<SubscriptionFigures> {
+        let handles: Vec<Arc<Handle>> = self.handles.lock().values().cloned().collect();
+        handles.iter().filter_map(|handle| handle.figures()).collect()
     }
 
     /// Messages for a consumer, which has them until the subscription's time for an answer is over. Waits for the first

@@ -47,18 +47,9 @@ impl Opened {
     }
 
     async fn in_memory(options: &ServeEvents) -> Result<Opened> {
-        let log = Arc::new(ram(options.memory)?);
-        let settings = EventsOptions {
-            durability: Durability::Os,
-            in_memory: true,
-            indexes: None,
-            index_memory: index_memory(options.memory),
-        };
-        let store = EmbeddedStore::open(log.clone(), settings).await?;
-        Ok(Opened {
-            store: Arc::new(store),
-            kept: Kept::InMemory(log),
-        })
+        let (store, log) = open_in_memory(options.memory, index_memory(options.memory)).await?;
+        let kept = Kept::InMemory(log);
+        Ok(Opened { store, kept })
     }
 
     async fn on_disk(options: &ServeEvents, folder: &Path) -> Result<Opened> {
@@ -122,6 +113,19 @@ pub(super) async fn embedded(
         index_memory,
     };
     Ok(EmbeddedStore::open(log, settings).await?)
+}
+
+/// A store that keeps messages of so many bytes in memory alone, and the log that it has for itself.
+pub(super) async fn open_in_memory(bytes: u64, index_memory: usize) -> Result<(Arc<dyn Store>, Arc<EmbeddedLog>)> {
+    let log = Arc::new(ram(bytes)?);
+    let settings = EventsOptions {
+        durability: Durability::Os,
+        in_memory: true,
+        indexes: None,
+        index_memory,
+    };
+    let store = EmbeddedStore::open(log.clone(), settings).await?;
+    Ok((Arc::new(store), log))
 }
 
 /// The share of the indexes in the memory of all.

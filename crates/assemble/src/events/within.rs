@@ -13,7 +13,7 @@ use thalweg_events_flow::SharedStore;
 use thalweg_log::{Durability, Log};
 use thalweg_telemetry::{HttpRoutes, Metrics};
 
-use super::opening::{given_token, make_default, open_embedded, open_postgres};
+use super::opening::{given_token, make_default, open_embedded, open_in_memory, open_postgres};
 
 const MESSAGE_BYTES: &str = "16MiB";
 const MESSAGE_BYTES_MAX: u64 = 24 << 20;
@@ -86,9 +86,10 @@ pub(crate) fn is_postgres(url: &str) -> bool {
 }
 
 fn durability(fields: &mut Fields<'_>) -> Durability {
-    match fields.one_of("durability", &["fsync", "interval", "os"], "fsync") {
+    match fields.one_of("durability", &["fsync", "interval", "os", "memory"], "fsync") {
         "interval" => Durability::Interval,
         "os" => Durability::Os,
+        "memory" => Durability::Memory,
         _ => Durability::Fsync,
     }
 }
@@ -101,7 +102,12 @@ impl Section {
 
     /// It stands on the log of the process.
     pub fn needs_log(&self, wanted: bool) -> bool {
-        self.is_on(wanted) && self.db_url.is_none()
+        self.is_on(wanted) && self.db_url.is_none() && !self.is_in_memory()
+    }
+
+    /// Its messages go with the process.
+    pub fn is_in_memory(&self) -> bool {
+        self.db_url.is_none() && self.durability == Some(Durability::Memory)
     }
 }
 
@@ -128,6 +134,10 @@ impl EventsStore {
         }
         let store: Arc<dyn Store> = match (&section.db_url, log) {
             (Some(url), _) => open_postgres(url).await?,
+            (None, _) if section.is_in_memory() => {
+                let bytes = section.memory_bytes;
+                open_in_memory(bytes as u64 / 2, bytes / 4).await?.0
+            }
             (None, Some((log, durability))) => {
                 let durability = section.durability.unwrap_or(durability);
                 open_embedded(log, durability, data_dir, section.memory_bytes / 2).await?
@@ -147,11 +157,18 @@ impl EventsStore {
             open_admin: section.open_admin,
             message_bytes_max: section.message_bytes_max,
             metrics_per_namespace: section.metrics_per_namespace,
-            memory_bytes: section.memory_bytes / 2,
+            memory_bytes: match section.is_in_memory() {
+                true => section.memory_bytes / 4,
+                false => section.memory_bytes / 2,
+            },
             ..EventsApiOptions::default()
         };
         *self.server.lock() = Some(Server::new(store, api, metrics.clone()));
         Ok(new_token)
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.server.lock().is_some()
     }
 
     /// Its paths, if there is a store.
@@ -186,6 +203,7 @@ mod tests {
             ("events: {}\n", false, true, true),
             ("events: {enabled: false}\n", false, false, false),
             ("events: {db_url: \"postgres://h/d\"}\n", false, true, false),
+            ("events: {durability: memory}\n", false, true, false),
         ] {
             let (section, messages) = read(text, wanted);
             assert_eq!(messages, "");

@@ -60,7 +60,9 @@ async fn store(call: &Call<'_>, appends: &[Append<'_>]) -> thalweg_events::Resul
     let began = Instant::now();
     let places = namespace.append(appends).await?;
     let messages = appends.iter().map(|append| append.events.len() as u64).sum();
-    call.server.meters.appended(messages, began.elapsed());
+    call.server
+        .meters
+        .appended(namespace.name(), appends.len(), messages, began.elapsed());
     Ok(places)
 }
 

@@ -141,7 +141,7 @@ where
     R: Fn(Place, usize) -> F + Send + 'static,
     F: Future<Output = Result<Page>> + Send,
 {
-    let meters = call.server.meters.clone();
+    let meters = call.server.meters.of(&call.caller.name);
     let page = match wait.is_zero() {
         true => read(Place::Asked, max).await?,
         false => first_match(call, &read, max, wait).await?,

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use thalweg_events::{CategoryRead, Direction, From, Namespace, Page, Result, Stored, StreamRead, Visible};
+use thalweg_events::{CategoryRead, Direction, From, Namespace, Result, Stored, StreamRead, Visible, WithGaps};
 use tokio::time::{Instant, sleep_until};
 
 use super::feed::{Feed, Found, Item, Key, Seat};
 use super::frame;
+use super::gaps::Gaps;
 use super::wanted::{Filter, Of, Wanted};
 use crate::Server;
 use crate::meters::Listening;
@@ -41,7 +42,8 @@ pub(super) struct Subscription {
     seat: Option<Seat>,
     of: Of,
     filter: Filter,
-    data: bool,
+    /// Whole messages, and what is missing between them.
+    data: Option<Gaps>,
     coalesce: bool,
     /// As with [`Visible::cleared`], what it has seen.
     cleared: u64,
@@ -99,7 +101,13 @@ impl Subscription {
         Subscription {
             seat,
             filter: wanted.filter,
-            data: wanted.data,
+            data: wanted.data.then(|| {
+                let looked = match wanted.of {
+                    Of::Stream(_) => 0,
+                    _ => covered.saturating_add(1),
+                };
+                Gaps::new(looked, matches!(wanted.of, Of::Category(_)))
+            }),
             coalesce: wanted.coalesce && !wanted.data,
             cleared: now.cleared,
             covered,
@@ -121,7 +129,7 @@ impl Subscription {
             heartbeat: server.options.heartbeat,
             due: Instant::now(),
             over: Box::pin(over),
-            listening: server.meters.listen(),
+            listening: server.meters.of(namespace.name()).listen(),
             feed,
         }
     }
@@ -184,7 +192,7 @@ impl Subscription {
             self.rest = event;
         }
         // Some clients forget half a poke between reads, so it is never divided.
-        let len = if self.data {
+        let len = if self.data.is_some() {
             part_of(&self.rest)
         } else {
             self.rest.len()
@@ -200,12 +208,21 @@ impl Subscription {
         if seen.cleared != self.cleared {
             (self.covered, self.next, self.after) = (0, 0, 0);
             self.cleared = seen.cleared;
+            if let Some(gaps) = &mut self.data {
+                gaps.begin_anew();
+            }
         }
         match seat.find(self.covered, self.cleared, self.page) {
             Found::Items(items) => {
                 self.listening.is_behind(0);
-                self.take(&items);
-                Some(true)
+                match items.get(..self.without_gap(&items)) {
+                    Some(items) if !items.is_empty() => {
+                        self.take(items);
+                        Some(true)
+                    }
+                    // The store knows what is missing, and has the rest, too.
+                    _ => self.look_into_store(seen).await,
+                }
             }
             Found::Nothing(passed) => {
                 self.listening.is_behind(0);
@@ -216,16 +233,45 @@ impl Subscription {
             Found::Other => Some(self.feed.visible().cleared != self.cleared),
             Found::Stored => {
                 self.listening.is_behind(seen.last.saturating_sub(self.covered));
-                match self.read_on(seen).await {
-                    Ok(()) => Some(true),
-                    Err(error) => {
-                        let namespace = self.feed.namespace().name();
-                        tracing::warn!(namespace, reason = %error, "a subscription ends");
-                        None
-                    }
-                }
+                self.look_into_store(seen).await
             }
         }
+    }
+
+    async fn look_into_store(&mut self, seen: Visible) -> Option<bool> {
+        match self.read_on(seen).await {
+            Ok(()) => Some(true),
+            Err(error) => {
+                let namespace = self.feed.namespace().name();
+                tracing::warn!(namespace, reason = %error, "a subscription ends");
+                None
+            }
+        }
+    }
+
+    /// How many of the topic's items follow each other without a message that may have been removed.
+    fn without_gap(&self, items: &[Arc<Item>]) -> usize {
+        let Some(gaps) = self.data.as_ref().filter(|gaps| !gaps.unknown) else {
+            return items.len();
+        };
+        let mut next = match &self.of {
+            Of::Category(category) if self.feed.namespace().may_lose(category) => return 0,
+            Of::Category(_) | Of::Nothing => return items.len(),
+            // Where it is in its stream is known once something was read.
+            Of::Stream(_) if self.after > 0 => return 0,
+            Of::Stream(_) => self.next,
+            Of::All => gaps.looked,
+        };
+        let is_next = |item: &&Arc<Item>| {
+            let place = match self.of {
+                Of::Stream(_) => item.position,
+                _ => item.global,
+            };
+            let follows = place <= next;
+            next = next.max(place.saturating_add(1));
+            follows
+        };
+        items.iter().take_while(is_next).count()
     }
 
     fn take(&mut self, items: &[Arc<Item>]) {
@@ -245,16 +291,29 @@ impl Subscription {
         if self.coalesce {
             newest(&mut wanted, |item| &item.stream);
         }
-        let frames = wanted.into_iter().map(|item| match (&item.message, self.data) {
-            (Some(message), true) => message.clone(),
-            _ => item.poke.clone(),
-        });
-        self.ready.extend(frames);
+        let is_stream = matches!(self.of, Of::Stream(_));
+        for item in wanted {
+            let place = if is_stream { item.position } else { item.global };
+            self.gaps_before(place);
+            self.ready.push_back(match (&item.message, &self.data) {
+                (Some(message), Some(_)) => message.clone(),
+                _ => item.poke.clone(),
+            });
+        }
+        if let Some(gaps) = &mut self.data {
+            gaps.looked = gaps.looked.max(self.covered.saturating_add(1));
+        }
+    }
+
+    fn gaps_before(&mut self, place: u64) {
+        if let Some(gaps) = &mut self.data {
+            self.ready.extend(gaps.before(place).map(frame::gap));
+        }
     }
 
     /// Everything up to what is `seen` can be read.
     async fn read_on(&mut self, seen: Visible) -> Result<()> {
-        let page = self.read().await?;
+        let WithGaps { page, gaps, looked } = self.read().await?;
         // What was read while all was removed may be of before or after.
         if self.feed.visible().cleared != self.cleared {
             return Ok(());
@@ -262,19 +321,23 @@ impl Subscription {
         let last = page.events.last().map(Stored::event);
         match (&self.of, page.next) {
             (Of::Stream(_), next) => {
-                if let Some(last) = last {
-                    self.after = 0;
-                    self.next = last.position.saturating_add(1);
+                let behind = last.map(|last| last.position.saturating_add(1));
+                // Where gaps are known, the part behind the page is looked at again.
+                let behind = looked.or(behind.max(next)).unwrap_or(0);
+                if last.is_some() || behind > self.next {
+                    (self.next, self.after) = (self.next.max(behind), 0);
                 }
-                match next {
-                    Some(next) => self.next = self.next.max(next),
-                    None => self.covered = self.covered.max(seen.last),
+                if next.is_none() {
+                    self.covered = self.covered.max(seen.last);
                 }
             }
             (_, Some(next)) => self.covered = self.covered.max(next.saturating_sub(1)),
             (_, None) => self.covered = self.covered.max(last.map_or(0, |last| last.global)).max(seen.last),
         }
-        if self.data {
+        if let Some(known) = &mut self.data {
+            known.unknown = looked.is_none();
+            known.looked = known.looked.max(looked.unwrap_or(self.covered.saturating_add(1)));
+            known.found(&gaps);
             let bytes: usize = page.events.iter().map(Stored::bytes).sum();
             self.page = match bytes > MESSAGES_BYTES {
                 true => 1,
@@ -282,10 +345,13 @@ impl Subscription {
             };
         }
         self.tell(&page.events);
+        if let Some(known) = &mut self.data {
+            self.ready.extend(known.surplus().map(frame::gap));
+        }
         Ok(())
     }
 
-    async fn read(&mut self) -> Result<Page> {
+    async fn read(&mut self) -> Result<WithGaps> {
         let namespace = self.feed.namespace();
         let direction = Direction::Forward;
         if let Of::Stream(stream) = &self.of {
@@ -300,21 +366,29 @@ impl Subscription {
                 max: self.page,
                 types: &self.filter.types,
             };
-            return namespace.read_stream(read).await;
+            return match self.data {
+                Some(_) => namespace.read_stream_with_gaps(read).await,
+                None => namespace.read_stream(read).await.map(WithGaps::from),
+            };
         }
+        let from = self.covered.saturating_add(1);
         let read = CategoryRead {
             category: match &self.of {
                 Of::Category(category) => Some(category),
                 _ => None,
             },
-            from: Some(self.covered.saturating_add(1)),
+            // Behind what was looked at nothing was there: it may be found to have been.
+            from: Some(self.data.as_ref().map_or(from, |gaps| gaps.looked.clamp(1, from))),
             direction,
             max: self.page,
             correlation: self.filter.correlation.as_deref(),
             member: self.filter.member,
             types: &self.filter.types,
         };
-        namespace.read_category(read).await
+        match self.data {
+            Some(_) => namespace.read_category_with_gaps(read).await,
+            None => namespace.read_category(read).await.map(WithGaps::from),
+        }
     }
 
     /// Of a page from the store, which knows no correlation of streams.
@@ -327,11 +401,15 @@ impl Subscription {
         if self.coalesce {
             newest(&mut wanted, |stored| stored.event().stream);
         }
-        let frames = wanted.into_iter().map(|stored| match self.data {
-            true => frame::message(stored),
-            false => frame::poke(&stored.event()),
-        });
-        self.ready.extend(frames);
+        let is_stream = matches!(self.of, Of::Stream(_));
+        for stored in wanted {
+            let event = stored.event();
+            self.gaps_before(if is_stream { event.position } else { event.global });
+            self.ready.push_back(match self.data {
+                Some(_) => frame::message(stored),
+                None => frame::poke(&event),
+            });
+        }
     }
 }
 

@@ -3,15 +3,14 @@
 use bytes::Bytes;
 use thalweg_events::event::EventRef;
 use thalweg_events::json::Json;
-use thalweg_events::{Stored, names};
+use thalweg_events::{Gap, Stored, names};
 
 use crate::write::{number, row, text};
 
 pub(super) const READY: &[u8] = b": ready\n\n";
 pub(super) const HEARTBEAT: &[u8] = b": hb\n\n";
 
-/// That a message exists. What is promised of messages that were removed before they were read, `event: gap`, belongs
-/// beside it; no store can tell yet.
+/// That a message exists.
 pub(super) fn poke(event: &EventRef<'_>) -> Bytes {
     let mut out = String::with_capacity(96 + event.stream.len());
     out.push_str("event: poke\nid: ");
@@ -34,6 +33,17 @@ pub(super) fn message(stored: &Stored) -> Bytes {
     out.push_str("\ndata: ");
     row(&mut out, stored, true);
     out.push_str("\n\n");
+    Bytes::from(out)
+}
+
+/// That messages were removed before they were read. It has no id: whoever comes again is told again.
+pub(super) fn gap(gap: Gap) -> Bytes {
+    let mut out = String::with_capacity(80);
+    out.push_str("event: gap\ndata: {\"from\":");
+    number(&mut out, gap.from);
+    out.push_str(",\"to\":");
+    number(&mut out, gap.to);
+    out.push_str("}\n\n");
     Bytes::from(out)
 }
 

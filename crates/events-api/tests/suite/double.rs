@@ -11,7 +11,7 @@ use thalweg_events::{
     Append, Appended, BackupPieces, BoxFuture, CategoryInfo, CategoryRead, DEFAULT, Document, EmbeddedStore,
     EventsError, EventsOptions, Expected, Fault, Grant, Health, Import, MessageId, Namespace, NamespaceInfo,
     NewNamespace, NewToken, Page, Result, Retention, RetentionOf, Scavenged, Scopes, Store, Stored, StreamInfo,
-    StreamRead, Token, TokenDigest, TokenInfo, Verified, Visible, time,
+    StreamRead, Token, TokenDigest, TokenInfo, Verified, Visible, WithGaps, time,
 };
 use thalweg_log::disk::Ram;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions};
@@ -323,6 +323,20 @@ impl Namespace for Watched {
     fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>> {
         self.seen.reads.fetch_add(1, SeqCst);
         self.inner.read_category(read)
+    }
+
+    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+        self.seen.reads.fetch_add(1, SeqCst);
+        self.inner.read_stream_with_gaps(read)
+    }
+
+    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+        self.seen.reads.fetch_add(1, SeqCst);
+        self.inner.read_category_with_gaps(read)
+    }
+
+    fn may_lose(&self, category: &str) -> bool {
+        self.inner.may_lose(category)
     }
 
     fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {

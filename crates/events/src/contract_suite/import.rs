@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{Suite, all, append, event, globals, of_stream, positions, refused, soon, stream_pages, write};
 use crate::error::EventsError;
 use crate::id::MessageId;
 use crate::store::{Expected, Import, Namespace};
+use crate::subscription::{Lease, Nack, Settings, Source, Strategy};
+use crate::subscriptions::{Ask, Subscriptions};
 
 pub async fn run(suite: &Suite) {
     places(suite).await;
     taken(suite).await;
     cleared(suite).await;
+    subscriptions_begin_anew(suite).await;
 }
 
 fn import(stream: &str, position: u64, global: u64) -> Import {
@@ -133,6 +138,11 @@ async fn cleared(suite: &Suite) {
     store = suite.again(store).await;
     namespace = store.namespace(&name).await.unwrap();
     is_empty(&namespace).await;
+    assert_eq!(
+        namespace.watch().borrow().cleared,
+        after.cleared,
+        "14: also after a restart"
+    );
     assert!(
         !has_documents || namespace.document("kept").await.unwrap().is_some(),
         "documents stay"
@@ -142,6 +152,77 @@ async fn cleared(suite: &Suite) {
         .await
         .unwrap()[0];
     assert_eq!((done.first_position, done.first_global), (0, 1), "positions begin anew");
+}
+
+/// A persistent subscription whose messages were all removed begins at the first of the new ones; one of a namespace that
+/// was deleted is gone.
+async fn subscriptions_begin_anew(suite: &Suite) {
+    let mut store = suite.open().await;
+    let name = suite.unused_name(&store).await;
+    super::create(&store, &name).await;
+    let mut namespace = store.namespace(&name).await.unwrap();
+    for _ in 0..20 {
+        write(&namespace, "a-1", "T", "{}").await;
+    }
+    let server = Subscriptions::default();
+    let settings = Settings {
+        source: Source::Category("a".to_owned()),
+        from: 11,
+        strategy: Strategy::RoundRobin,
+        ack_timeout: 60_000_000,
+        max_attempts: 5,
+        max_in_flight: 100,
+        types: Vec::new(),
+        correlation: None,
+    };
+    server.create(&namespace, "s", settings.clone()).await.unwrap();
+    let leases = fetch(&server, &namespace).await;
+    assert_eq!(leases.first().map(|lease| lease.global), Some(11));
+    let park = Nack::Park {
+        reason: "no".to_owned(),
+    };
+    server.nack(&namespace, "s", vec![leases[0]], park).await.unwrap();
+    server.ack(&namespace, "s", vec![leases[1]]).await.unwrap();
+    namespace.clear().await.unwrap();
+    for _ in 0..3 {
+        write(&namespace, "a-1", "T", "{}").await;
+    }
+    // Another process, or this one.
+    drop(namespace);
+    store = suite.again(store).await;
+    namespace = store.namespace(&name).await.unwrap();
+    for server in [&server, &Subscriptions::default()] {
+        let info = server.info(&namespace, "s").await.unwrap();
+        assert_eq!((info.position, info.in_flight, info.parked), (0, 0, 0));
+    }
+    let late = server.ack(&namespace, "s", vec![leases[2]]).await.unwrap();
+    assert_eq!(late.stale, [leases[2]], "no lease of before holds");
+    let globals: Vec<u64> = fetch(&server, &namespace)
+        .await
+        .iter()
+        .map(|lease| lease.global)
+        .collect();
+    assert_eq!(globals, [1, 2, 3]);
+    store.delete(&name).await.unwrap();
+    super::create(&store, &name).await;
+    let namespace = store.namespace(&name).await.unwrap();
+    let gone = server.info(&namespace, "s").await.unwrap_err();
+    assert!(matches!(gone, EventsError::SubscriptionNotFound(_)), "{gone}");
+    server.create(&namespace, "s", settings).await.unwrap();
+    for _ in 0..11 {
+        write(&namespace, "a-1", "T", "{}").await;
+    }
+    assert_eq!(fetch(&server, &namespace).await.len(), 1, "as a new one begins");
+}
+
+async fn fetch(server: &Subscriptions, namespace: &Arc<dyn Namespace>) -> Vec<Lease> {
+    let ask = Ask {
+        consumer: "c".into(),
+        max: 100,
+        held: Vec::new(),
+    };
+    let fetched = server.fetch(namespace, "s", ask, Instant::now()).await.unwrap();
+    fetched.messages.iter().map(|message| message.lease).collect()
 }
 
 async fn is_empty(namespace: &Arc<dyn Namespace>) {

@@ -60,8 +60,14 @@ impl Rules {
         own.or_else(|| self.categories.get(names::category(stream))).copied()
     }
 
-    fn concerns(&self, stream: &str) -> bool {
+    pub fn concerns(&self, stream: &str) -> bool {
         self.deleted.contains_key(stream) || self.for_stream(stream).is_some()
+    }
+
+    /// Whether one of them is of the category, or of a stream of it.
+    pub fn concern_some_of(&self, category: &str) -> bool {
+        let is_own = |stream: &String| names::category(stream) == category;
+        self.categories.contains_key(category) || self.streams.keys().any(is_own) || self.deleted.keys().any(is_own)
     }
 
     /// As a document of this name says it; `false` for one that is none of these.

@@ -17,7 +17,7 @@ use crate::event::Stored;
 use crate::id::MessageId;
 use crate::store::{
     Append, Appended, BoxFuture, CategoryInfo, CategoryRead, Direction, Document, Expected, From, Import, Namespace,
-    NamespaceInfo, Page, Retention, RetentionOf, StreamInfo, StreamRead, Visible,
+    NamespaceInfo, Page, Retention, RetentionOf, StreamInfo, StreamRead, Visible, WithGaps,
 };
 
 pub(crate) type Clock = Arc<dyn Fn() -> Micros + Send + Sync>;
@@ -68,7 +68,7 @@ impl EmbeddedNamespace {
         let visible = Visible {
             last: index.state.last_global,
             change: 0,
-            cleared: u64::from(index.state.cleared.saturating_sub(1)),
+            cleared: index.state.generation(),
         };
         EmbeddedNamespace {
             about,
@@ -132,7 +132,7 @@ impl EmbeddedNamespace {
         if let Some(visible) = &*self.visible.lock() {
             visible.send_modify(|visible| {
                 visible.last = index.state.last_global;
-                visible.cleared = u64::from(index.state.cleared.saturating_sub(1));
+                visible.cleared = index.state.generation();
                 visible.change += 1;
             });
         }
@@ -347,6 +347,18 @@ impl Namespace for Arc<EmbeddedNamespace> {
 
     fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>> {
         Box::pin(self.page_of_category(read))
+    }
+
+    fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+        Box::pin(self.stream_with_gaps(read))
+    }
+
+    fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<WithGaps>> {
+        Box::pin(self.category_with_gaps(read))
+    }
+
+    fn may_lose(&self, category: &str) -> bool {
+        self.rules().concern_some_of(category)
     }
 
     fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<Stored>>> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thalweg_log::{Micros, Offset};
 
+use super::gaps::Passed;
 use super::hidden::Hidden;
 use super::index::{Io, List, Listed, NO_GROUP, Read, Row, Unread, correlation, short_hash};
 use super::namespace::EmbeddedNamespace;
@@ -11,7 +12,7 @@ use crate::error::Result;
 use crate::event::{EventRef, Stored};
 use crate::id::MessageId;
 use crate::names::{self, Member};
-use crate::store::{CategoryRead, Direction, From, Page, StreamRead};
+use crate::store::{CategoryRead, Direction, From, Page, StreamRead, WithGaps};
 
 /// Messages and bytes of messages that one page takes, beyond its first.
 const PAGE: usize = 1000;
@@ -20,8 +21,8 @@ const PAGE_BYTES: usize = 4 << 20;
 const PASSED_MAX: usize = 4096;
 
 /// What a page is made of.
-struct Wanted {
-    of: Listed,
+pub(super) struct Wanted {
+    pub of: Listed,
     from: Option<u64>,
     direction: Direction,
     max: usize,
@@ -37,6 +38,49 @@ struct Wanted {
 impl Wanted {
     fn types(types: &[String]) -> (Vec<String>, Vec<u16>) {
         (types.to_vec(), types.iter().map(|kind| short_hash(kind)).collect())
+    }
+
+    fn of_stream(read: StreamRead<'_>) -> Wanted {
+        let (types, kinds) = Wanted::types(read.types);
+        let (from, global) = match read.from {
+            Some(From::Position(position)) => (Some(position), None),
+            Some(From::Global(global)) => (None, Some(global)),
+            None => (None, None),
+        };
+        Wanted {
+            of: Listed::Of(List::Stream, read.stream.to_owned()),
+            from,
+            direction: read.direction,
+            max: read.max.min(PAGE),
+            types,
+            kinds,
+            global,
+            correlation: None,
+            member: None,
+        }
+    }
+
+    fn of_category(read: CategoryRead<'_>) -> Wanted {
+        let (types, kinds) = Wanted::types(read.types);
+        Wanted {
+            of: match read.category {
+                Some(category) => Listed::Of(List::Category, category.to_owned()),
+                None => Listed::All,
+            },
+            from: read.from,
+            direction: read.direction,
+            max: read.max.min(PAGE),
+            types,
+            kinds,
+            global: None,
+            correlation: read.correlation.map(str::to_owned),
+            member: read.member,
+        }
+    }
+
+    /// Globally before what is asked for, which an import can mix into the rest.
+    fn is_before(&self, row: &Row) -> bool {
+        self.global.is_some_and(|global| row.global < global)
     }
 
     /// As far as a row says it.
@@ -82,90 +126,110 @@ impl Wanted {
 
 impl EmbeddedNamespace {
     pub(super) async fn page_of_stream(self: &Arc<Self>, read: StreamRead<'_>) -> Result<Page> {
-        let (types, kinds) = Wanted::types(read.types);
-        let (from, global) = match read.from {
-            Some(From::Position(position)) => (Some(position), None),
-            Some(From::Global(global)) => (None, Some(global)),
-            None => (None, None),
-        };
-        let wanted = Wanted {
-            of: Listed::Of(List::Stream, read.stream.to_owned()),
-            from,
-            direction: read.direction,
-            max: read.max.min(PAGE),
-            types,
-            kinds,
-            global,
-            correlation: None,
-            member: None,
-        };
-        self.ask(move |namespace, io| namespace.page(&wanted, io)).await
+        let wanted = Wanted::of_stream(read);
+        self.ask(move |namespace, io| namespace.page(&wanted, io, &mut None))
+            .await
     }
 
     pub(super) async fn page_of_category(self: &Arc<Self>, read: CategoryRead<'_>) -> Result<Page> {
-        let (types, kinds) = Wanted::types(read.types);
-        let wanted = Wanted {
-            of: match read.category {
-                Some(category) => Listed::Of(List::Category, category.to_owned()),
-                None => Listed::All,
-            },
-            from: read.from,
-            direction: read.direction,
-            max: read.max.min(PAGE),
-            types,
-            kinds,
-            global: None,
-            correlation: read.correlation.map(str::to_owned),
-            member: read.member,
-        };
-        self.ask(move |namespace, io| namespace.page(&wanted, io)).await
+        let wanted = Wanted::of_category(read);
+        self.ask(move |namespace, io| namespace.page(&wanted, io, &mut None))
+            .await
     }
 
-    fn page(&self, wanted: &Wanted, io: Io) -> Read<Page> {
+    pub(super) async fn stream_with_gaps(self: &Arc<Self>, read: StreamRead<'_>) -> Result<WithGaps> {
+        let direction = Direction::Forward;
+        self.with_gaps(Wanted::of_stream(StreamRead { direction, ..read }))
+            .await
+    }
+
+    pub(super) async fn category_with_gaps(self: &Arc<Self>, read: CategoryRead<'_>) -> Result<WithGaps> {
+        let direction = Direction::Forward;
+        self.with_gaps(Wanted::of_category(CategoryRead { direction, ..read }))
+            .await
+    }
+
+    async fn with_gaps(self: &Arc<Self>, wanted: Wanted) -> Result<WithGaps> {
+        self.ask(move |namespace, io| {
+            let mut passed = Some(Passed::new(namespace, &wanted.of));
+            let page = namespace.page(&wanted, io, &mut passed)?;
+            let passed = passed.unwrap_or_default();
+            passed.told_with(namespace, page, io)
+        })
+        .await
+    }
+
+    /// `gaps`: where what is passed over is noted, if somebody wants to know.
+    fn page(&self, wanted: &Wanted, io: Io, gaps: &mut Option<Passed>) -> Read<Page> {
         let mut page = Page::default();
         if wanted.max == 0 {
             return Ok(page);
         }
         let mut hidden = self.hidden();
-        let from = self.start(wanted, &mut hidden, io)?;
+        let (from, expected) = self.start(wanted, &mut hidden, io)?;
+        if let Some(gaps) = gaps {
+            gaps.begin(expected.unwrap_or(0));
+        }
         let mut reading = self.reading(io);
         let (mut bytes, mut passed) = (0, 0);
         self.walk(&wanted.of, from, wanted.direction, io, &mut |row| {
-            if page.events.len() >= wanted.max || bytes > PAGE_BYTES {
+            let is_full = page.events.len() >= wanted.max || bytes > PAGE_BYTES;
+            if is_full || gaps.as_ref().is_some_and(Passed::is_full) {
                 page.next = Some(row.ordinal);
                 return Ok(false);
+            }
+            if let Some(gaps) = gaps {
+                gaps.row(row.ordinal);
             }
             passed += 1;
             if passed > PASSED_MAX && io == Io::MemoryOnly {
                 return Err(Unread::OnDisk);
             }
             if !wanted.may_be(&row) {
+                if let Some(gaps) = gaps.as_mut().filter(|_| wanted.is_before(&row)) {
+                    gaps.forget();
+                }
                 return Ok(true);
             }
             // What was lost, or scavenged a moment ago, is passed over.
-            let Some(stored) = reading.message(row.offset)? else {
-                return Ok(true);
+            let stored = reading.message(row.offset)?;
+            let found = stored.as_ref().map(Stored::event);
+            let is_gone = match &found {
+                Some(event) if !wanted.is(event) => return Ok(true),
+                Some(event) => hidden.hides(self, event, io)?,
+                None => true,
             };
-            if wanted.is(&stored.event()) && !hidden.hides(self, &stored.event(), io)? {
-                bytes += stored.bytes();
-                page.events.push(stored);
+            match stored {
+                Some(stored) if !is_gone => {
+                    if let Some(gaps) = gaps {
+                        gaps.shown();
+                    }
+                    bytes += stored.bytes();
+                    page.events.push(stored);
+                }
+                _ => {
+                    if let Some(gaps) = gaps {
+                        gaps.gone(row.ordinal);
+                    }
+                }
             }
             Ok(true)
         })?;
         Ok(page)
     }
 
-    /// Where a page begins, past what is hidden of a stream and what is globally before.
-    fn start(&self, wanted: &Wanted, hidden: &mut Hidden, io: Io) -> Read<Option<u64>> {
+    /// Where a page begins, past what is hidden of a stream and what is globally before; and where it would with nothing
+    /// hidden.
+    fn start(&self, wanted: &Wanted, hidden: &mut Hidden, io: Io) -> Read<(Option<u64>, Option<u64>)> {
         let (Listed::Of(List::Stream, stream), Direction::Forward) = (&wanted.of, wanted.direction) else {
-            return Ok(wanted.from);
+            return Ok((wanted.from, wanted.from));
         };
         let floor = hidden.floor(self, stream, io)?;
         let from = match wanted.global {
             Some(global) => Some(self.first_behind(stream, global, io)?),
             None => wanted.from,
         };
-        Ok(from.max(Some(floor).filter(|floor| *floor > 0)))
+        Ok((from.max(Some(floor).filter(|floor| *floor > 0)), from))
     }
 
     /// The position from which on a stream's messages are globally not before a place: found by halves, since both rise

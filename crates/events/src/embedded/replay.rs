@@ -19,8 +19,8 @@ const READ: usize = 4 << 20;
 /// How often it is told how far it is.
 const TOLD: Duration = Duration::from_secs(5);
 
-/// Blocks for as long as it takes.
-pub(super) fn all(place: &Place, known: Vec<Named>) -> Result<Vec<Opened>> {
+/// Also the bytes of what was indexed. Blocks for as long as it takes.
+pub(super) fn all(place: &Place, known: Vec<Named>) -> Result<(Vec<Opened>, u64)> {
     let began = Instant::now();
     let ahead = known.iter().any(|named| is_ahead(place, named.number));
     if ahead {
@@ -48,7 +48,7 @@ pub(super) fn all(place: &Place, known: Vec<Named>) -> Result<Vec<Opened>> {
     if progress.bytes > 0 {
         tracing::debug!(bytes = progress.bytes, took = ?began.elapsed(), "the indexes of events are up to date");
     }
-    Ok(all)
+    Ok((all, progress.bytes))
 }
 
 /// The log ends before what the tables have: without syncs a power cut may take from its end.

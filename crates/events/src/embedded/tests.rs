@@ -107,14 +107,14 @@ impl Model {
 }
 
 /// Disks that outlive the store.
-struct Disks {
+pub(super) struct Disks {
     log: Arc<Ram>,
     indexes: Arc<Ram>,
     open: parking_lot::Mutex<Option<Arc<EmbeddedLog>>>,
 }
 
 impl Disks {
-    fn new() -> Disks {
+    pub fn new() -> Disks {
         Disks {
             log: Arc::new(Ram::new(512 << 20)),
             indexes: Arc::new(Ram::new(512 << 20)),
@@ -122,8 +122,14 @@ impl Disks {
         }
     }
 
+    pub fn lose_indexes(&self) {
+        for name in self.indexes.names().unwrap() {
+            self.indexes.remove(&name).unwrap();
+        }
+    }
+
     /// What was opened before is closed.
-    async fn open(&self) -> EmbeddedStore {
+    pub async fn open(&self) -> EmbeddedStore {
         if let Some(log) = self.open.lock().take() {
             log.close();
         }

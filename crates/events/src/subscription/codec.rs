@@ -1,6 +1,6 @@
 //! A subscription as it is stored. What nobody has had yet is not: it is read again.
 //!
-//! Version 1 · settings · time of creation 8 · read, touched, numbered (varints) · consumers (count, then texts) · open messages
+//! Version 2 · settings · time of creation 8 · read, touched, numbered, 1 + cleared or 0 (varints; the last one is missing in version 1) · consumers (count, then texts) · open messages
 //! (count, then each: step from the one before, key 8, bytes, attempts, state) · reasons · parked messages (count, then each: step, key 8,
 //! bytes, attempts, time 8, number of the reason). A text is a varint length and UTF-8; numbers without a width are varints.
 
@@ -11,7 +11,7 @@ use thalweg_log::format::{Put, Take, varint};
 
 use super::{Open, Parked, Settings, Source, State, Strategy, Subscription};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes of all reasons together. A document stays small, however different they are.
 const REASONS_BYTES_MAX: usize = 256 << 10;
 const REASON_NOT_KEPT: &str = "(not kept: parked messages have more than 256 KiB of different reasons)";
@@ -30,6 +30,7 @@ impl Subscription {
         varint::put(&mut out, untouched.map_or(self.read, |(global, _)| *global));
         varint::put(&mut out, self.touched);
         varint::put(&mut out, self.numbered);
+        varint::put(&mut out, self.cleared.map_or(0, |cleared| cleared + 1));
         self.put_open(&mut out);
         self.put_parked(&mut out);
         out
@@ -92,12 +93,14 @@ impl Subscription {
     /// `None` for bytes that are no subscription, or one of a later version.
     pub fn decode(bytes: &[u8]) -> Option<Subscription> {
         let mut take = Take(bytes);
-        if take.u8()? != VERSION {
-            return None;
-        }
+        let version = take.u8().filter(|version| (1..=VERSION).contains(version))?;
         let settings = settings(&mut take)?;
         let created_at = take.i64()?;
         let (read, touched, numbered) = (number(&mut take)?, number(&mut take)?, number(&mut take)?);
+        let cleared = match version {
+            1 => None,
+            _ => number(&mut take)?.checked_sub(1),
+        };
         // Places are added to, so none may be near the end of its range.
         if read == 0 || [read, touched, numbered].iter().any(|number| *number > 1 << 62) {
             return None;
@@ -112,6 +115,7 @@ impl Subscription {
             numbered,
             open,
             parked,
+            cleared,
         })
     }
 }

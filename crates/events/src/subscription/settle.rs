@@ -139,6 +139,20 @@ impl Subscription {
         self.parked.split_off(&self.read);
     }
 
+    /// Says of which messages it is asked. After all were removed it begins at the first of those that came since, wherever
+    /// it was: they are new to it, and a place among the old ones says nothing of them. Nothing stays open or parked, and no
+    /// lease holds. `false` if it has nothing to do with that; so it is where another server has heard of it and this one
+    /// has not.
+    pub fn is_of(&mut self, cleared: u64) -> bool {
+        let before = self.cleared.replace(cleared.max(self.cleared.unwrap_or(0)));
+        if before.is_none_or(|before| before >= cleared) {
+            return false;
+        }
+        self.reset(1);
+        self.parked.clear();
+        true
+    }
+
     pub fn update(&mut self, change: Change) {
         let wanted_others = change.types.is_some() || change.correlation.is_some();
         let settings = &mut self.settings;

@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::reading::Bodies;
-use super::{Ask, Clock, Fetched, ParkedMessage, document};
+use super::{Ask, Clock, Fetched, ParkedMessage, SubscriptionFigures, document};
 use crate::error::{EventsError, Result};
 use crate::store::Namespace;
 use crate::subscription::{Change, Info, Lease, Nack, Settled, Subscription};
@@ -54,6 +54,16 @@ pub(super) struct Handle {
     cached: Mutex<Option<Cached>>,
     /// That there may be something to be handed out.
     changed: watch::Sender<()>,
+    figures: Mutex<Option<Figures>>,
+}
+
+struct Figures {
+    namespace: Weak<dyn Namespace>,
+    position: u64,
+    in_flight: usize,
+    waiting: usize,
+    parked: usize,
+    redelivered: u64,
 }
 
 #[derive(Default)]
@@ -96,6 +106,7 @@ impl Handle {
             queue: Mutex::default(),
             cached: Mutex::new(None),
             changed: watch::channel(()).0,
+            figures: Mutex::new(None),
         }
     }
 
@@ -183,11 +194,23 @@ impl Handle {
         let name = document(&self.name);
         let cached = self.cached.lock().take();
         let Some(mut cached) = self.load(namespace, &name, cached).await? else {
+            *self.figures.lock() = None;
             let none = || Err(EventsError::SubscriptionNotFound(self.name.clone()));
             return Ok(Round::Done(batch.iter().map(|_| none()).collect()));
         };
         let mut done = Vec::with_capacity(batch.len());
+        // The messages that it was about are gone, and with them what consumers have.
         let (mut dirty, mut freed) = (false, false);
+        let cleared = namespace.watch().borrow().cleared;
+        if cached.state.is_of(cleared) {
+            tracing::info!(
+                namespace = namespace.name(),
+                subscription = self.name,
+                "all messages were removed: the subscription begins anew"
+            );
+            cached.bodies = Bodies::default();
+            (dirty, freed) = (true, true);
+        }
         for asked in batch {
             let parked = cached.state.parked().len();
             let did = self.apply(&mut cached, namespace, &asked.op).await;
@@ -214,11 +237,52 @@ impl Handle {
             cached.digest = xxh3_64(&content);
             cached.stored_read = cached.state.next();
         }
+        self.note(&cached, &done);
         *self.cached.lock() = Some(cached);
         if freed {
             self.wake();
         }
         Ok(Round::Done(done))
+    }
+
+    fn note(&self, cached: &Cached, done: &[Result<Done>]) {
+        let fetched = done.iter().filter_map(|done| match done {
+            Ok(Done::Fetched(fetched)) => Some(&fetched.messages),
+            _ => None,
+        });
+        let again = fetched.flatten().filter(|message| message.attempt > 1).count() as u64;
+        let mut figures = self.figures.lock();
+        // Of another one of the same name it is counted anew.
+        let same = figures
+            .as_ref()
+            .filter(|figures| Weak::ptr_eq(&figures.namespace, &cached.namespace));
+        let before = same.map_or(0, |figures| figures.redelivered);
+        let info = cached.state.info((self.clock)());
+        *figures = Some(Figures {
+            namespace: cached.namespace.clone(),
+            position: info.position,
+            in_flight: info.in_flight,
+            waiting: info.waiting,
+            parked: info.parked,
+            redelivered: before + again,
+        });
+    }
+
+    /// As it was when somebody last asked something.
+    pub fn figures(&self) -> Option<SubscriptionFigures> {
+        let figures = self.figures.lock();
+        let figures = figures.as_ref()?;
+        let namespace = figures.namespace.upgrade()?;
+        let last = namespace.watch().borrow().last;
+        Some(SubscriptionFigures {
+            namespace: namespace.name().to_owned(),
+            name: self.name.clone(),
+            behind: last.saturating_sub(figures.position),
+            in_flight: figures.in_flight,
+            waiting: figures.waiting,
+            parked: figures.parked,
+            redelivered: figures.redelivered,
+        })
     }
 
     /// From memory, if nobody has stored anything else. `None` if there is no such subscription.

@@ -378,3 +378,56 @@ async fn a_reset_reads_again_and_the_end_is_behind_all_there_is() {
     scene.write(&["order-1"]).await;
     assert_eq!(globals(&scene.fetch(10).await), [3]);
 }
+
+#[tokio::test]
+async fn after_all_messages_were_removed_it_begins_at_the_first_and_a_consumer_that_waits_hears_of_it() {
+    let scene = scene();
+    scene.create(orders()).await;
+    scene.write(&["order-1"; 20]).await;
+    let held = scene.fetch(1).await;
+    let waiting = {
+        let (server, namespace) = (server(&scene.time), scene.namespace.clone());
+        tokio::spawn(async move {
+            let until = Instant::now() + Duration::from_secs(60);
+            server.fetch(&namespace, "s", ask(10), until).await
+        })
+    };
+    scene.namespace.clear().await.unwrap();
+    scene.write(&["order-1"]).await;
+    let fetched = waiting.await.unwrap().unwrap();
+    assert_eq!(fetched.messages.len(), 1);
+    assert_eq!(fetched.messages[0].lease.global, 1);
+    assert_eq!(scene.ack(held[0].1).await.stale, [held[0].1]);
+    assert_eq!(scene.ack(fetched.messages[0].lease).await.settled, 1);
+    assert_eq!(scene.fetch(10).await, [], "it begins anew once");
+}
+
+#[tokio::test]
+async fn what_is_told_of_a_subscription_is_what_it_came_to() {
+    let scene = scene();
+    scene
+        .create(Settings {
+            strategy: Strategy::RoundRobin,
+            ..orders()
+        })
+        .await;
+    assert_eq!(scene.server.figures(), []);
+    scene.write(&["order-1", "order-2", "order-3", "order-4"]).await;
+    let first = scene.fetch(2).await;
+    scene.ack(first[0].1).await;
+    scene.time.fetch_add(TIMEOUT, Ordering::Relaxed);
+    assert_eq!(globals(&scene.fetch(1).await), [2]);
+    let expected = SubscriptionFigures {
+        namespace: "a".to_owned(),
+        name: "s".to_owned(),
+        behind: 3,
+        in_flight: 1,
+        waiting: 2,
+        parked: 0,
+        redelivered: 1,
+    };
+    assert_eq!(scene.server.figures(), [expected]);
+    scene.server.delete(&scene.namespace, "s").await.unwrap();
+    scene.server.info(&scene.namespace, "s").await.unwrap_err();
+    assert_eq!(scene.server.figures(), []);
+}

@@ -45,6 +45,15 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Which messages these are, of all that the namespace had. Not how often it was cleared: scavenging forgets all clearings
+    /// but the last, so that a count would be another one when indexes are made again.
+    pub fn generation(&self) -> u64 {
+        match self.cleared {
+            0 | 1 => 0,
+            _ => self.cleared_at + 1,
+        }
+    }
+
     pub fn leave_out(&mut self, gone: &GoneOf) {
         self.messages -= (gone.offsets.len() as u64).min(self.messages);
         let streams: i64 = gone.categories.values().map(|less| less.streams).sum();

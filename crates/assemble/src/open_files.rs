@@ -1,0 +1,79 @@
+//! How many files this process may have open, and how many of them connections may take.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// Descriptors kept for files of the log and of indexes: a part of all, within bounds.
+const KEPT_PART: u64 = 4;
+const KEPT_MIN: u64 = 64;
+const KEPT_MAX: u64 = 16_384;
+
+/// What connections may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ForConnections {
+    pub connections_max: usize,
+    /// Their descriptors are below it.
+    pub descriptors_max: u64,
+}
+
+/// Raises the limit as far as the system allows without asking anybody, and divides it. At most `most` connections.
+pub(crate) fn for_connections(most: usize) -> ForConnections {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let before = limit.current;
+        let mut raised = limit;
+        // Without a limit of its own the system has one all the same.
+        raised.current = limit.maximum.or(Some(SYSTEM_MAX));
+        match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => limit = raised,
+            Err(error) => tracing::warn!(%error, limit = ?before, "the limit of open files was not raised"),
+        }
+    }
+    let all = limit.current.unwrap_or(SYSTEM_MAX);
+    let divided = divide(all, open_now(), most);
+    tracing::debug!(
+        open_files_max = all,
+        ?divided,
+        "connections have their share of open files"
+    );
+    divided
+}
+
+/// What Linux allows a process if nobody has changed it.
+const SYSTEM_MAX: u64 = 1 << 20;
+
+fn divide(all: u64, open: u64, most: usize) -> ForConnections {
+    let kept = (all / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX).min(all / 2);
+    let descriptors_max = all - kept;
+    let room = usize::try_from(descriptors_max.saturating_sub(open)).unwrap_or(usize::MAX);
+    ForConnections {
+        connections_max: room.clamp(1, most),
+        descriptors_max,
+    }
+}
+
+/// About so many are open.
+fn open_now() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_to_files_whatever_the_limit_is() {
+        for (all, open, connections_max, descriptors_max) in [
+            (64, 10, 22, 32),
+            (256, 20, 172, 192),
+            (1024, 24, 744, 768),
+            (1 << 20, 100, 65_536, (1 << 20) - 16_384),
+            (8, 20, 1, 4),
+        ] {
+            let expected = ForConnections {
+                connections_max,
+                descriptors_max,
+            };
+            assert_eq!(divide(all, open, 65_536), expected, "{all}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Which messages of a part that is read are not there any more. Rows of hidden and of unreadable messages say so themselves.
+//! Where there is no row, a message was scavenged or lost, or an import has left its place out: rules of retention and deletion,
+//! and whether there ever was an import, tell these apart as far as they can be.
+
+use super::index::{Io, List, Listed, Read, Unread};
+use super::namespace::EmbeddedNamespace;
+use crate::store::{Direction, Gap, Page, WithGaps};
+
+/// A page ends at so many.
+const GAPS_MAX: usize = 1000;
+/// Holes that are told apart between two messages of a category.
+const HOLES_MAX: usize = 1_000_000;
+/// Rows that are looked at before the rest is left to a thread of its own.
+const ROWS_MAX: usize = 4096;
+
+/// What was passed over while a page was read.
+#[derive(Default)]
+pub(super) struct Passed {
+    gaps: Vec<Gap>,
+    /// Where it began, and the place behind the last row.
+    first: u64,
+    next: u64,
+    /// A place without a row was a message's.
+    holes: bool,
+    /// The rows are of a category: places in between are others'.
+    sparse: bool,
+    /// Nothing was shown behind the last gap.
+    open: bool,
+}
+
+impl Passed {
+    pub fn new(namespace: &EmbeddedNamespace, of: &Listed) -> Passed {
+        let state = namespace.index.read().state;
+        let rules = namespace.rules();
+        let (holes, sparse) = match of {
+            Listed::Of(List::Stream, stream) => (rules.concerns(stream) || !state.has_imports, false),
+            Listed::All => (!rules.is_empty() || !state.has_imports, false),
+            Listed::Of(List::Category, category) => {
+                let own = rules.concern_some_of(category);
+                let nobodys = rules.is_empty() && !state.has_imports;
+                // Without a missing message nothing has to be looked for.
+                ((own || nobodys) && state.messages < state.last_global, true)
+            }
+        };
+        Passed {
+            holes,
+            sparse,
+            ..Passed::default()
+        }
+    }
+
+    pub fn begin(&mut self, from: u64) {
+        // The first global position is 1.
+        (self.first, self.next) = (from, from);
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.gaps.len() >= GAPS_MAX
+    }
+
+    pub fn row(&mut self, place: u64) {
+        if self.holes && !self.sparse && place > self.next {
+            self.add(Gap {
+                from: self.next,
+                to: place - 1,
+            });
+        }
+        self.next = self.next.max(place + 1);
+    }
+
+    pub fn gone(&mut self, place: u64) {
+        self.add(Gap { from: place, to: place });
+    }
+
+    pub fn shown(&mut self) {
+        self.open = false;
+    }
+
+    /// What came so far is before what was asked for.
+    pub fn forget(&mut self) {
+        self.gaps.clear();
+        self.open = false;
+    }
+
+    fn add(&mut self, gap: Gap) {
+        let joins = |last: &Gap| last.to + 1 >= gap.from || self.sparse && self.open;
+        match self.gaps.last_mut().filter(|last| joins(last)) {
+            Some(last) => last.to = last.to.max(gap.to),
+            None => self.gaps.push(gap),
+        }
+        self.open = true;
+    }
+
+    pub fn told_with(mut self, namespace: &EmbeddedNamespace, page: Page, io: Io) -> Read<WithGaps> {
+        if self.sparse && self.holes && self.next > self.first {
+            self.find_holes(namespace, &page, io)?;
+        }
+        Ok(WithGaps {
+            looked: Some(self.next),
+            page,
+            gaps: self.gaps,
+        })
+    }
+
+    /// Of a category: global positions that no message has, between the first place and the last row. No message is read.
+    fn find_holes(&mut self, namespace: &EmbeddedNamespace, page: &Page, io: Io) -> Read<()> {
+        let (first, end) = (self.first.max(1), self.next);
+        let (mut found, mut next, mut rows) = (std::mem::take(&mut self.gaps), first, 0);
+        self.open = false;
+        let found_max = found.len() + HOLES_MAX;
+        namespace.walk(&Listed::All, Some(first), Direction::Forward, io, &mut |row| {
+            rows += 1;
+            if rows > ROWS_MAX && io == Io::MemoryOnly {
+                return Err(Unread::OnDisk);
+            }
+            let place = row.ordinal.min(end);
+            if place > next && found.len() < found_max {
+                let to = place - 1;
+                found.push(Gap { from: next, to });
+            }
+            next = row.ordinal + 1;
+            Ok(next < end)
+        })?;
+        found.sort_by_key(|gap| gap.from);
+        let mut shown = page.events.iter().map(|stored| stored.event().global).peekable();
+        for gap in found {
+            while shown.next_if(|global| *global < gap.from).is_some() {
+                self.open = false;
+            }
+            self.add(gap);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gap(from: u64, to: u64) -> Gap {
+        Gap { from, to }
+    }
+
+    #[test]
+    fn what_is_hidden_and_what_has_no_row_is_one_gap_where_nothing_is_shown_between() {
+        let mut passed = Passed {
+            holes: true,
+            ..Passed::default()
+        };
+        passed.begin(2);
+        for (place, gone) in [(5, true), (6, false), (8, false), (9, true)] {
+            passed.row(place);
+            if gone {
+                passed.gone(place);
+            } else {
+                passed.shown();
+            }
+        }
+        assert_eq!(passed.gaps, [gap(2, 5), gap(7, 7), gap(9, 9)]);
+    }
+
+    #[test]
+    fn what_an_import_left_out_is_no_gap() {
+        let mut passed = Passed::default();
+        passed.begin(0);
+        passed.row(5);
+        passed.shown();
+        passed.row(9);
+        passed.gone(9);
+        assert_eq!(passed.gaps, [gap(9, 9)]);
+    }
+
+    #[test]
+    fn messages_of_others_do_not_divide_a_gap_of_a_category() {
+        let mut passed = Passed {
+            sparse: true,
+            ..Passed::default()
+        };
+        passed.begin(1);
+        for place in [3, 7] {
+            passed.row(place);
+            passed.gone(place);
+        }
+        passed.row(9);
+        passed.shown();
+        passed.row(12);
+        passed.gone(12);
+        assert_eq!(passed.gaps, [gap(3, 7), gap(12, 12)]);
+    }
+}
