@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use thalweg_tests::{Api, Process, Thalweg, eventually, thalweg};
 
-use crate::events::{Events, TOKEN};
+use crate::events_server::{Events, TOKEN};
 
 /// How a command has ended.
 struct Done {
