@@ -1,7 +1,6 @@
 //! What clients write and read, on every kind of storage: the real binary, HTTP, texts that existing clients parse.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};

@@ -185,7 +185,7 @@ fn ask(shelf: &Arc<Shelf>) {
     let view = index.view();
     for name in NAMES {
         let _ = (
-            index.version(name, Io::MayBlock),
+            index.version(&view, name, Io::MayBlock),
             view.document_in_tables(name, Io::MayBlock),
         );
         let _ = view.id_in_tables(&MessageId::of(name), Io::MayBlock);
