@@ -278,11 +278,12 @@ fn connections_leave_files_to_the_log_and_one_too_many_is_refused() {
     assert_eq!(again.call(json!(["sys.verify"]))["faults"], json!([]));
 }
 
-const WITHIN: &str = "
-http: {address: 127.0.0.1:0}
+const WITHIN: &str = "\
 memory: {limit: 2GiB}
-input: {generate: {mapping: 'root = \"x\"', interval: 1h, count: 1}}
-output: {drop: {}}
+flows:
+  - name: waits
+    input: {generate: {interval: 1h, count: 0, mapping: 'root = {}'}}
+    output: {drop: {}}
 ";
 
 #[test]

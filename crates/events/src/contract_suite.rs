@@ -14,7 +14,8 @@
 //! 11. A token allows what its scopes say until it expires, is revoked, or its namespace is deleted; grants end with it.
 //! 12. Hidden messages are in no read and no count at once; no position is used again, and a tombstone is for good.
 //! 13. A document changes only from the revision that is expected; of several writers one succeeds.
-//! 14. A watch is told of every change, and ends with the namespace.
+//! 14. A watch is told of every change, and ends with the namespace. After all messages were removed it says so from then on, and a
+//!     persistent subscription begins at the first of the new ones.
 //! 15. All of this survives that a store is closed and opened, unless it is in memory.
 //!
 //! ```ignore

@@ -1,6 +1,7 @@
 //! Messages that come with their places, and removing all of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -187,8 +188,9 @@ async fn subscriptions_begin_anew(suite: &Suite) {
     for _ in 0..3 {
         write(&namespace, "a-1", "T", "{}").await;
     }
-    // Another process, or this one.
+    // Another process, or this one. What answers has let go of the namespace a moment after its answer.
     drop(namespace);
+    tokio::time::sleep(Duration::from_millis(50)).await;
     store = suite.again(store).await;
     namespace = store.namespace(&name).await.unwrap();
     for server in [&server, &Subscriptions::default()] {
