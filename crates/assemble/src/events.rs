@@ -101,6 +101,8 @@ impl EventsServer {
         let opened = Opened::open(options).await?;
         let store = opened.store.clone();
         let new_token = make_default(store.as_ref(), token).await?;
+        server.open(store.clone());
+        // Whoever reads this may call it.
         tracing::info!(
             backend = store.backend(),
             durability = store.durability(),
@@ -108,7 +110,6 @@ impl EventsServer {
             %address,
             "the event store is open"
         );
-        server.open(store);
         Ok(EventsServer {
             server,
             listeners,

@@ -1,12 +1,18 @@
 //! The process's log: logfmt or JSON lines with the static fields of the configuration.
 //!
+//! Nobody who logs waits for whoever reads the log: a pipe that takes nothing gets nothing, and the first line that goes out later
+//! says how many are missing. A thread with a queue between was rejected: the last lines of a process would be lost with it.
+//!
 //! The layout is our own and small, because consumers of the reference system's logs match on it: `level=info
 //! @service=thalweg msg="..."` with further fields after the message.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 pub use tracing_subscriber::filter::LevelFilter;
@@ -60,7 +66,10 @@ pub fn start(options: Options) {
         .unwrap_or_else(|_| EnvFilter::new("info"));
     let _ = tracing_subscriber::registry()
         .with(filter)
-        .with(Lines { options })
+        .with(Lines {
+            options,
+            missing: Mutex::default(),
+        })
         .try_init();
 }
 
@@ -75,28 +84,73 @@ fn directives(level: LevelFilter, only_errors_of: &[&str]) -> String {
     format!("{libraries},opcua=off,thalweg={level}{quiet}")
 }
 
+/// What a pipe that can be written at all takes without a wait: `PIPE_BUF` of Linux.
+const PIECE_BYTES: usize = 4096;
+
 struct Lines {
     options: Options,
+    missing: Mutex<Missing>,
+}
+
+/// What nobody took.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Missing {
+    lines: u64,
+    /// The last line that went out has no end.
+    is_cut: bool,
 }
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let mut line = match self.options.format {
-            Format::Logfmt => self.logfmt(*event.metadata().level(), &fields),
-            Format::Json => self.json(*event.metadata().level(), &fields),
-        };
-        line.push('\n');
-        // A log that cannot be written must not stop the data.
-        let _ = match self.options.target {
-            Target::Stdout => io::stdout().lock().write_all(line.as_bytes()),
-            Target::Stderr => io::stderr().lock().write_all(line.as_bytes()),
-        };
+        let line = self.line(*event.metadata().level(), &fields);
+        match self.options.target {
+            Target::Stdout => self.offer(&mut io::stdout().lock(), &line),
+            Target::Stderr => self.offer(&mut io::stderr().lock(), &line),
+        }
     }
 }
 
 impl Lines {
+    /// A log that cannot be written must not stop the data.
+    fn offer(&self, out: &mut (impl Write + AsFd), line: &str) {
+        let mut missing = self.missing.lock();
+        if !takes_more(out) {
+            missing.lines += 1;
+            return;
+        }
+        let mut text = String::new();
+        if std::mem::take(&mut missing.is_cut) {
+            text.push('\n');
+        }
+        if missing.lines > 0 {
+            let fields = Fields {
+                message: "lines of this log are missing, since nobody took them".to_owned(),
+                others: vec![("lines", std::mem::take(&mut missing.lines).to_string())],
+            };
+            text.push_str(&self.line(Level::WARN, &fields));
+        }
+        text.push_str(line);
+        for (n, piece) in text.as_bytes().chunks(PIECE_BYTES).enumerate() {
+            if n > 0 && !takes_more(out) {
+                *missing = Missing { lines: 1, is_cut: true };
+                return;
+            }
+            let _ = out.write_all(piece);
+        }
+    }
+
+    /// With its end.
+    fn line(&self, level: Level, fields: &Fields) -> String {
+        let mut line = match self.options.format {
+            Format::Logfmt => self.logfmt(level, fields),
+            Format::Json => self.json(level, fields),
+        };
+        line.push('\n');
+        line
+    }
+
     fn logfmt(&self, level: Level, fields: &Fields) -> String {
         let mut line = String::new();
         let mut pair = |name: &str, value: &str| {
@@ -137,6 +191,14 @@ impl Lines {
         }
         serde_json::Value::Object(object).to_string()
     }
+}
+
+/// Whether a write of a piece returns at once, be it with an error.
+fn takes_more(out: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(out, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // Who cannot be asked is a file, or gone.
+    poll(&mut asked, Some(&now)).is_err() || asked.iter().any(|one| !one.revents().is_empty())
 }
 
 fn level_name(level: Level) -> &'static str {
@@ -192,7 +254,48 @@ mod tests {
                 static_fields,
                 only_errors_of: &[],
             },
+            missing: Mutex::default(),
         }
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_nothing_up_and_says_later_what_is_missing() {
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        let log = lines(Format::Logfmt);
+        let long = "x".repeat(1000) + "\n";
+        // Far more than a pipe holds.
+        (0..1000).for_each(|_| log.offer(&mut writer, &long));
+        let lost = log.missing.lock().lines;
+        assert!((1..1000).contains(&lost), "{lost} lines");
+        let mut held = vec![0; 1000 - lost as usize];
+        let mut found = Vec::new();
+        while found.len() < 1001 * held.len() {
+            let len = io::Read::read(&mut reader, &mut held).unwrap();
+            found.extend_from_slice(&held[..len]);
+        }
+        log.offer(&mut writer, "again\n");
+        // A line that is longer than all that there is room for is cut, and the next begins a new one.
+        log.offer(&mut writer, &("y".repeat(1 << 20) + "\n"));
+        assert_eq!(*log.missing.lock(), Missing { lines: 1, is_cut: true });
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| {
+                let mut rest = String::new();
+                io::Read::read_to_string(&mut reader, &mut rest).unwrap();
+                rest
+            });
+            while !takes_more(&writer) {
+                std::thread::yield_now();
+            }
+            log.offer(&mut writer, "last\n");
+            drop(writer);
+            let rest = reading.join().unwrap();
+            let told: Vec<&str> = rest.lines().collect();
+            let missing =
+                "level=warn @service=thalweg msg=\"lines of this log are missing, since nobody took them\" lines=";
+            assert_eq!(told[..2], [format!("{missing}{lost}").as_str(), "again"]);
+            assert!(told[2].starts_with("yyy"));
+            assert_eq!(told[3..], [format!("{missing}1").as_str(), "last"]);
+        });
     }
 
     #[test]

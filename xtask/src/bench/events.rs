@@ -323,6 +323,11 @@ impl Subscriber {
         subscriber.stream.get_mut().write_all(head.as_bytes())?;
         while !subscriber.line.starts_with(": ready") {
             subscriber.next_line()?;
+            let line = &subscriber.line;
+            ensure!(
+                !line.starts_with("HTTP/1.1 ") || line.starts_with("HTTP/1.1 200 "),
+                "refused: {line}"
+            );
         }
         Ok(subscriber)
     }

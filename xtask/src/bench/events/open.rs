@@ -18,7 +18,7 @@ pub const EXIT: &str = "exit_1000_sse";
 const SUBSCRIBERS: usize = 10_000;
 const OPEN_AT_EXIT: usize = 1000;
 /// Of this process and of the server, beside the subscriptions.
-const OTHER_FILES: u64 = 200;
+const OTHER_FILES: u64 = 1000;
 /// Each reads its part of the subscriptions, one behind the other.
 const READERS: usize = 4;
 const ROUNDS_QUICK: usize = 5;
