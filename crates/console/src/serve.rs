@@ -288,7 +288,8 @@ impl Server {
             tls.acceptor().accept(stream).await.map(Some)
         };
         match timeout(self.limits.tls_handshake_timeout, handshake).await?? {
-            Some(stream) => self.speak(stream, peer).await,
+            // On its own, so that a connection in the clear does not have the room of an encrypted one.
+            Some(stream) => Box::pin(self.speak(stream, peer)).await,
             None => Ok(()),
         }
     }
@@ -348,7 +349,8 @@ impl Server {
                     let answer = router.call(request);
                     async move { Ok::<_, Infallible>(signed(answer.await?, server)) }
                 });
-                self.http2(io, service).await
+                // As with the encrypted ones: most connections speak HTTP/1.
+                Box::pin(self.http2(io, service)).await
             }
         }
         .map_err(io::Error::other)
