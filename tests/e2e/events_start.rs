@@ -1,7 +1,7 @@
 //! `events serve` from its start to its end: flags, tokens, what it listens on, what it logs, and what it says when it cannot.
 
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 use thalweg_tests::postgres::{Database, Server};
@@ -301,6 +301,16 @@ fn tokens_are_masked_and_requests_are_logged_only_for_those_who_look_for_faults(
     }
 }
 
+/// A server whose log is a pipe, and that ends with the test.
+struct Unread(Child);
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_log_that_nobody_reads_holds_nothing_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -321,7 +331,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
         .current_dir(folder.path())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let mut server = command.spawn().unwrap();
+    let mut server = Unread(command.spawn().unwrap());
     let api = Api::at_root(&format!("127.0.0.1:{port}"));
     eventually(|| {
         let answer = api.try_send("GET", "/ready", &[], "")?;
@@ -334,10 +344,15 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
         assert_eq!(api.send("POST", "/rpc", &[], r#"["stream.version","s"]"#).status, 200);
     }
     Command::new("kill")
-        .args(["-s", "TERM", &server.id().to_string()])
+        .args(["-s", "TERM", &server.0.id().to_string()])
         .status()
         .unwrap();
-    let ended = eventually(|| server.try_wait()?.ok_or_else(|| anyhow::anyhow!("it is still running")));
+    let ended = eventually(|| {
+        server
+            .0
+            .try_wait()?
+            .ok_or_else(|| anyhow::anyhow!("it is still running"))
+    });
     assert!(ended.unwrap().success());
 }
 
