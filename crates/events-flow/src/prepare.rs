@@ -183,7 +183,7 @@ mod tests {
             (long.as_str(), "the stream has 2006 bytes, and 1024 are the limit"),
             (
                 r#"{"id": 1, "more": "012345678901234567890123456789"}"#,
-                "message size 78 exceeds the limit of 60 bytes",
+                "message size 76 exceeds the limit of 60 bytes",
             ),
         ] {
             let rejection = fields().prepare(&[message(text)], 0, 60).unwrap_err();
