@@ -166,6 +166,7 @@ fn the_commands_of_the_shell_do_what_is_said_beside_them() {
                 assert_eq!(run(&mut shell(&other, "thalweg events export")), exported);
                 assert_eq!(exported.lines().count(), 2);
             }
+            "restore" => drop(run(&mut shell(&events, &line.replace("DIR", "restored")))),
             _ => drop(run(&mut shell(&events, line))),
         }
     }
@@ -179,6 +180,8 @@ fn the_commands_of_the_shell_do_what_is_said_beside_them() {
         "import",
         "verify",
         "scavenge",
+        "backup",
+        "restore",
     ];
     assert_eq!(seen[1..], expected);
     assert_eq!(
