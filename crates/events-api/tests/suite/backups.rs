@@ -103,13 +103,16 @@ async fn a_backup_ends_early_with_its_token_or_the_server_and_is_seen_to() {
     face.server.stop();
     let (bytes, ended) = rest(beside).await;
     assert!(!ended && bytes.len() < 40 << 20, "{}", bytes.len());
-    assert!(BackupReader::new(&bytes[..]).is_ok_and(|mut backup| {
-        loop {
+    // Of the little that was sent not even the head may be whole.
+    let is_seen = match BackupReader::new(&bytes[..]) {
+        Err(_) => true,
+        Ok(mut backup) => loop {
             match backup.next_part() {
                 Ok(Some(_)) => {}
-                Ok(None) => return false,
-                Err(_) => return true,
+                Ok(None) => break false,
+                Err(_) => break true,
             }
-        }
-    }));
+        },
+    };
+    assert!(is_seen);
 }

@@ -49,7 +49,7 @@ fn what_was_told_to_writers_and_readers_holds_after_every_crash() {
         let text = std::env::var(name).ok();
         text.and_then(|text| text.parse().ok()).unwrap_or(default)
     };
-    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 10));
+    let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 4));
     for seed in first..first + count {
         // The name is told if it fails.
         let lives = std::thread::Builder::new().name(format!("seed {seed}")).spawn(move || {

@@ -71,6 +71,8 @@ struct Shared {
     /// At least.
     versions: Mutex<HashMap<String, i64>>,
     told: Mutex<Told>,
+    /// The last error that a writer got.
+    error: Mutex<String>,
 }
 
 /// Works until a crash, at a moment that chance gives.
@@ -81,6 +83,7 @@ pub async fn until_the_end(running: &Running, world: &World, random: &mut Random
         acks: AtomicU64::new(0),
         versions: Mutex::default(),
         told: Mutex::default(),
+        error: Mutex::default(),
     });
     let mut tasks = Vec::new();
     for writer in 0..WRITERS {
@@ -103,7 +106,8 @@ pub async fn until_the_end(running: &Running, world: &World, random: &mut Random
         world.crash(random).await
     };
     let end = tokio::time::timeout(Duration::from_secs(60), upkeep).await;
-    let end = end.expect("the writers get on");
+    let acks = shared.acks.load(Ordering::SeqCst);
+    let end = end.unwrap_or_else(|_| panic!("{acks} of {enough} acks; the last error: {}", shared.error.lock()));
     shared.over.store(true, Ordering::SeqCst);
     for task in tasks {
         let done = tokio::time::timeout(Duration::from_secs(60), task).await;
@@ -208,14 +212,20 @@ async fn write(shared: Arc<Shared>, mut random: Random, mut next: u64) {
                 );
                 Answer::Refused { stream, actual }
             }
-            // The process is gone, and its files with it.
-            Err(EventsError::Unavailable(_) | EventsError::Storage(_) | EventsError::Damaged(_)) => Answer::Unknown,
+            // The process is gone, and its files with it; or will be.
+            Err(error @ (EventsError::Unavailable(_) | EventsError::Storage(_) | EventsError::Damaged(_))) => {
+                *shared.error.lock() = error.to_string();
+                Answer::Unknown
+            }
             Err(other) => panic!("{other}"),
         };
         let is_unknown = matches!(answer, Answer::Unknown);
         shared.told.lock().asked.push(Asked { parts, answer });
-        if is_unknown || shared.over.load(Ordering::SeqCst) {
+        if shared.over.load(Ordering::SeqCst) {
             return;
+        }
+        if is_unknown {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
