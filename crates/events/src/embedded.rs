@@ -182,7 +182,6 @@ impl Inner {
             description: new.description,
             metadata: new.metadata,
             created_at: now,
-            durability: self.durability.name().to_owned(),
             tokens: vec![Admitted::new(first, now)],
         };
         if let Err(error) = catalog.store(&Change::Created(named.clone()), now).await {
@@ -305,7 +304,6 @@ impl Opened {
             description: named.description,
             metadata: named.metadata,
             created_at: named.created_at,
-            durability: named.durability,
         };
         let namespace = Arc::new(EmbeddedNamespace::new(about, named.number, place, index));
         Opened {
@@ -322,7 +320,6 @@ impl Opened {
             description,
             metadata,
             created_at,
-            durability,
         } = self.namespace.about().clone();
         Named {
             number: self.namespace.number,
@@ -330,7 +327,6 @@ impl Opened {
             description,
             metadata,
             created_at,
-            durability,
             tokens: self.tokens.iter().map(|live| live.admitted.clone()).collect(),
         }
     }

@@ -68,6 +68,12 @@ pub trait Log: Send + Sync + 'static {
     /// Durable when it returns.
     fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>>;
 
+    /// What is appended from when it returns has this durability, also after a restart.
+    fn set_durability(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>>;
+
+    /// What the partition promises.
+    fn durability(&self, id: PartitionId) -> Result<Durability>;
+
     /// Durable when it returns. An id is never used again.
     fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>>;
 
@@ -154,6 +160,14 @@ impl Log for EmbeddedLog {
 
     fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
         Box::pin(EmbeddedLog::create(self, id, durability))
+    }
+
+    fn set_durability(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
+        Box::pin(EmbeddedLog::set_durability(self, id, durability))
+    }
+
+    fn durability(&self, id: PartitionId) -> Result<Durability> {
+        Ok(self.partition(id)?.durability())
     }
 
     fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>> {

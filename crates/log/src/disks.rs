@@ -532,6 +532,14 @@ impl Log for Disks {
         Box::pin(self.create_somewhere(id, durability))
     }
 
+    fn set_durability(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.log_of(id)?.set_durability(id, durability).await })
+    }
+
+    fn durability(&self, id: PartitionId) -> Result<Durability> {
+        Log::durability(self.log_of(id)?.as_ref(), id)
+    }
+
     fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.log_of(id)?.remove(id).await?;

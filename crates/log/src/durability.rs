@@ -17,6 +17,13 @@ pub enum Durability {
     Memory,
 }
 
+const ALL: [Durability; 4] = [
+    Durability::Fsync,
+    Durability::Interval,
+    Durability::Os,
+    Durability::Memory,
+];
+
 impl Durability {
     /// The one of two that promises more.
     pub fn stronger(self, other: Durability) -> Durability {
@@ -34,6 +41,20 @@ impl Durability {
         if self.stronger(other) == self { other } else { self }
     }
 
+    /// As it stands in files.
+    pub(crate) fn byte(self) -> u8 {
+        match self {
+            Durability::Fsync => 0,
+            Durability::Interval => 1,
+            Durability::Os => 2,
+            Durability::Memory => 3,
+        }
+    }
+
+    pub(crate) fn of_byte(byte: u8) -> Option<Durability> {
+        ALL.into_iter().find(|one| one.byte() == byte)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Durability::Fsync => "fsync",
@@ -48,14 +69,6 @@ impl std::str::FromStr for Durability {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Durability, ()> {
-        [
-            Durability::Fsync,
-            Durability::Interval,
-            Durability::Os,
-            Durability::Memory,
-        ]
-        .into_iter()
-        .find(|mode| mode.name() == name)
-        .ok_or(())
+        ALL.into_iter().find(|mode| mode.name() == name).ok_or(())
     }
 }

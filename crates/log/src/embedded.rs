@@ -207,12 +207,7 @@ impl EmbeddedLog {
 
     /// A new partition, empty. Durable when this returns. An id is never used again after its partition was removed.
     pub async fn create(&self, id: PartitionId, durability: Durability) -> Result<()> {
-        if durability == Durability::Memory {
-            return Err(LogError::DurabilityUnavailable {
-                wanted: durability.name(),
-                offered: "`fsync`, `interval` and `os`",
-            });
-        }
+        check_offered(durability)?;
         if id == META || id == SCRUBBED {
             return Err(LogError::PartitionExists(id));
         }
@@ -225,6 +220,17 @@ impl EmbeddedLog {
         self.change(Change::Created(id, durability)).await?;
         scopeguard::ScopeGuard::into_inner(unmade);
         Ok(())
+    }
+
+    /// A partition promises something else from when this returns, for good. What is appended meanwhile is worth what it was
+    /// or what it becomes.
+    pub async fn set_durability(&self, id: PartitionId, durability: Durability) -> Result<()> {
+        check_offered(durability)?;
+        let partition = self.partition(id)?;
+        self.change(Change::Promises(id, durability)).await?;
+        self.writer.set_durability(partition.slot, durability);
+        // With the next block, whatever is in it.
+        self.submit(Parts::new(), Durability::Fsync, 0).await.map(drop)
     }
 
     /// A partition goes, with all that is in it. Durable when this returns.
@@ -254,7 +260,7 @@ impl EmbeddedLog {
             let partitions = self.partitions.read();
             for (id, kind, records) in unit.parts {
                 let partition = partitions.get(&id).ok_or(LogError::NoPartition(id))?;
-                durability = durability.stronger(partition.durability);
+                durability = durability.stronger(partition.durability());
                 let mut part = Part::of(partition, kind, records);
                 if let Some(fence) = fence.filter(|fence| fence.partition == id) {
                     part.epoch = fence.epoch;
@@ -307,7 +313,7 @@ impl EmbeddedLog {
         let mut durability = Durability::Os;
         for id in ids {
             let partition = self.partition(*id)?;
-            durability = durability.stronger(partition.durability);
+            durability = durability.stronger(partition.durability());
             // Whoever journaled first may not have said so yet.
             self.writer.journaled(&partition);
         }
@@ -556,6 +562,16 @@ pub(crate) fn add_partition(
     writer.add_partition(partition.clone());
     partitions.insert(id, partition.clone());
     Ok(partition)
+}
+
+fn check_offered(durability: Durability) -> Result<()> {
+    match durability {
+        Durability::Memory => Err(LogError::DurabilityUnavailable {
+            wanted: durability.name(),
+            offered: "`fsync`, `interval` and `os`",
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn change_records(change: Change) -> Result<Records> {

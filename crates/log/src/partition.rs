@@ -2,7 +2,7 @@
 //! be written to it with the next block, whenever that is.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use crate::writer::group::Slot;
 pub(crate) struct Partition {
     pub id: PartitionId,
     pub slot: Slot,
-    pub durability: Durability,
+    durability: AtomicU8,
     epoch: AtomicU32,
     inner: Mutex<Inner>,
     grown: Notify,
@@ -92,7 +92,7 @@ impl Partition {
         Partition {
             id,
             slot,
-            durability,
+            durability: AtomicU8::new(durability.byte()),
             epoch: AtomicU32::new(0),
             inner: Mutex::new(Inner {
                 first,
@@ -104,6 +104,16 @@ impl Partition {
             listener: OnceLock::new(),
             journal: Mutex::default(),
         }
+    }
+
+    pub fn durability(&self) -> Durability {
+        // Nothing else is ever stored.
+        Durability::of_byte(self.durability.load(Ordering::Acquire)).unwrap_or_default()
+    }
+
+    /// For the writer, between two blocks: which of a block's frames are released when depends on it.
+    pub fn set_durability(&self, durability: Durability) {
+        self.durability.store(durability.byte(), Ordering::Release);
     }
 
     pub fn bounds(&self) -> Bounds {

@@ -1,8 +1,8 @@
 //! Which partitions there are and where they begin: changes are records of a partition of their own, and each new commit
 //! file starts with a snapshot of all, so that older files can go.
 //!
-//! A change: kind 1 · partition 8 · and for creation durability 1, for a new beginning its offset as varint, for a new
-//! owner its epoch as varint. A snapshot: 0 · number of partitions as varint · for each: partition 8 · durability 1 ·
+//! A change: kind 1 · partition 8 · and for creation or another durability that 1, for a new beginning its offset as varint,
+//! for a new owner its epoch as varint. A snapshot: 0 · number of partitions as varint · for each: partition 8 · durability 1 ·
 //! first offset, next offset and epoch as varints.
 
 use std::collections::BTreeMap;
@@ -32,6 +32,8 @@ pub(crate) enum Change {
     /// What stands before the offset is not needed any more.
     Trimmed(PartitionId, Offset),
     Acquired(PartitionId, u32),
+    /// Promises something else from now on.
+    Promises(PartitionId, Durability),
 }
 
 const SNAPSHOT: u8 = 0;
@@ -39,6 +41,7 @@ const CREATED: u8 = 1;
 const REMOVED: u8 = 2;
 const TRIMMED: u8 = 3;
 const ACQUIRED: u8 = 4;
+const PROMISES: u8 = 5;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
@@ -53,7 +56,7 @@ impl Change {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Change::Created(id, durability) => {
-                Put(out).u8(CREATED).u64(id.to_bits()).u8(durability_byte(durability));
+                Put(out).u8(CREATED).u64(id.to_bits()).u8(durability.byte());
             }
             Change::Removed(id) => {
                 Put(out).u8(REMOVED).u64(id.to_bits());
@@ -65,6 +68,9 @@ impl Change {
             Change::Acquired(id, epoch) => {
                 Put(out).u8(ACQUIRED).u64(id.to_bits());
                 varint::put(out, epoch.into());
+            }
+            Change::Promises(id, durability) => {
+                Put(out).u8(PROMISES).u64(id.to_bits()).u8(durability.byte());
             }
         }
     }
@@ -81,7 +87,7 @@ impl Table {
         Put(out).u8(SNAPSHOT);
         varint::put(out, rows.len() as u64);
         for (id, known) in rows {
-            Put(out).u64(id.to_bits()).u8(durability_byte(known.durability));
+            Put(out).u64(id.to_bits()).u8(known.durability.byte());
             varint::put(out, known.first);
             varint::put(out, known.next);
             varint::put(out, known.epoch.into());
@@ -104,7 +110,7 @@ impl Table {
         match kind {
             CREATED => {
                 let known = Known {
-                    durability: durability_of(take.u8()?)?,
+                    durability: Durability::of_byte(take.u8()?)?,
                     first: 0,
                     next: 0,
                     epoch: 0,
@@ -125,6 +131,12 @@ impl Table {
                     known.epoch = known.epoch.max(epoch);
                 }
             }
+            PROMISES => {
+                let durability = Durability::of_byte(take.u8()?)?;
+                if let Some(known) = self.partitions.get_mut(&id) {
+                    known.durability = durability;
+                }
+            }
             _ => return None,
         }
         take.0.is_empty().then_some(())
@@ -137,7 +149,7 @@ fn snapshot(take: &mut Take<'_>) -> Option<BTreeMap<PartitionId, Known>> {
     for _ in 0..count {
         let id = PartitionId::from_bits(take.u64()?);
         let known = Known {
-            durability: durability_of(take.u8()?)?,
+            durability: Durability::of_byte(take.u8()?)?,
             first: varint_of(take)?,
             next: varint_of(take)?,
             epoch: u32::try_from(varint_of(take)?).ok()?,
@@ -153,25 +165,6 @@ fn varint_of(take: &mut Take<'_>) -> Option<u64> {
     Some(value)
 }
 
-fn durability_byte(durability: Durability) -> u8 {
-    match durability {
-        Durability::Fsync => 0,
-        Durability::Interval => 1,
-        Durability::Os => 2,
-        Durability::Memory => 3,
-    }
-}
-
-fn durability_of(byte: u8) -> Option<Durability> {
-    let all = [
-        Durability::Fsync,
-        Durability::Interval,
-        Durability::Os,
-        Durability::Memory,
-    ];
-    all.into_iter().find(|one| durability_byte(*one) == byte)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -181,10 +174,11 @@ mod tests {
     fn any_change() -> impl Strategy<Value = Change> {
         let id = (1..4u32, 0..3u32).prop_map(|(queue, partition)| PartitionId::new(queue, partition));
         let modes = prop::sample::select(vec![Durability::Fsync, Durability::Interval, Durability::Os]);
-        (id, modes, any::<u32>(), 0..4u8).prop_map(|(id, durability, number, kind)| match kind {
+        (id, modes, any::<u32>(), 0..5u8).prop_map(|(id, durability, number, kind)| match kind {
             0 => Change::Created(id, durability),
             1 => Change::Removed(id),
             2 => Change::Trimmed(id, number.into()),
+            3 => Change::Promises(id, durability),
             _ => Change::Acquired(id, number),
         })
     }
@@ -222,14 +216,16 @@ mod tests {
             Change::Trimmed(one, 50),
             Change::Trimmed(one, 40),
             Change::Acquired(one, 3),
+            Change::Promises(one, Durability::Interval),
             Change::Removed(two),
+            Change::Promises(two, Durability::Os),
         ] {
             let mut value = Vec::new();
             change.encode(&mut value);
             table.apply(&value).unwrap();
         }
         let known = Known {
-            durability: Durability::Os,
+            durability: Durability::Interval,
             first: 50,
             next: 50,
             epoch: 3,

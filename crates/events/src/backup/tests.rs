@@ -14,7 +14,6 @@ fn named(number: u32) -> Named {
         description: "of a test".to_owned(),
         metadata: Some("{\"a\":1}".to_owned()),
         created_at: 1_700_000_000_000_000,
-        durability: "fsync".to_owned(),
         tokens: Vec::new(),
     }
 }

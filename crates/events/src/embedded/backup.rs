@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use thalweg_log::{Durability, Offset};
+use thalweg_log::Offset;
 use tokio::sync::OwnedRwLockReadGuard;
 
 use super::index::{DocumentAt, View};
@@ -138,11 +138,6 @@ fn cut(inner: &Inner) -> Result<Vec<Cut>> {
     let held: Vec<_> = all.iter().map(|opened| opened.namespace.index.read()).collect();
     let cuts = all.iter().zip(&held).map(|(opened, index)| {
         let namespace = opened.namespace.clone();
-        let mut named = opened.named();
-        if inner.place.in_memory {
-            // What is restored to a disk is to be as safe there as what is made there.
-            named.durability = Durability::Fsync.name().to_owned();
-        }
         Ok(Cut {
             first: inner.place.log.bounds(namespace.partition)?.first,
             next: index.state.next_offset,
@@ -153,7 +148,7 @@ fn cut(inner: &Inner) -> Result<Vec<Cut>> {
             },
             view: index.view(),
             documents: index.documents_here("", ""),
-            named,
+            named: opened.named(),
             namespace,
         })
     });

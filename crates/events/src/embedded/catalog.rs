@@ -44,8 +44,6 @@ pub(crate) struct Named {
     pub description: String,
     pub metadata: Option<String>,
     pub created_at: Micros,
-    /// Of its partition, which keeps it.
-    pub durability: String,
     pub tokens: Vec<Admitted>,
 }
 
@@ -106,9 +104,9 @@ const CHANGES_MAX: usize = 10_000;
 impl Catalog {
     /// With the namespaces that there are. Blocks.
     pub async fn open(log: Arc<dyn Log>, durability: Durability) -> Result<(Catalog, Vec<Named>)> {
-        if !log.partitions().contains(&CATALOG) {
-            // What stands in it is never less durable.
-            log.create(CATALOG, durability).await?;
+        match log.partitions().contains(&CATALOG) {
+            true => promise(log.as_ref(), CATALOG, durability).await?,
+            false => log.create(CATALOG, durability).await?,
         }
         let (mut known, mut changes) = (BTreeMap::new(), 0);
         let mut last = 0;
@@ -148,16 +146,10 @@ impl Catalog {
             catalog.rewrite(&known, from).await?;
         }
         let known: Vec<Named> = known.into_values().collect();
-        for named in known.iter().filter(|named| named.durability != durability.name()) {
-            let (namespace, keeps, asked) = (&named.name, &named.durability, durability.name());
-            tracing::warn!(
-                namespace,
-                keeps,
-                asked,
-                "a namespace keeps the durability that it was made with"
-            );
-        }
         catalog.remove_orphans(&known).await?;
+        for named in &known {
+            promise(catalog.log.as_ref(), partition(named.number), durability).await?;
+        }
         Ok((catalog, known))
     }
 
@@ -222,6 +214,14 @@ impl Catalog {
         }
         Ok(())
     }
+}
+
+/// What a start asks for holds for all that is there. Nobody appends yet.
+async fn promise(log: &dyn Log, id: PartitionId, durability: Durability) -> Result<()> {
+    if log.durability(id)? != durability {
+        log.set_durability(id, durability).await?;
+    }
+    Ok(())
 }
 
 /// Returns the number that it is about.

@@ -40,8 +40,6 @@ pub(crate) struct About {
     pub description: String,
     pub metadata: Option<String>,
     pub created_at: Micros,
-    /// Of its partition, by name.
-    pub durability: String,
 }
 
 pub(crate) struct EmbeddedNamespace {

@@ -31,8 +31,8 @@ pub struct Restored {
     messages: Vec<(String, u64)>,
 }
 
-/// Stores all of a backup in a log that has no namespaces, and tells now and then how far it is. Everything is as durable as each
-/// namespace promises when it returns; after an error or a crash what there is in the log is not to be used. Blocks; must be
+/// Stores all of a backup in a log that has no namespaces, and tells now and then how far it is. Everything is synced
+/// when it returns; after an error or a crash what there is in the log is not to be used. Blocks; must be
 /// called on a thread of a runtime that may.
 pub fn restore<R: io::Read>(
     log: &Arc<dyn Log>,
@@ -123,16 +123,8 @@ impl<'a> Filling<'a> {
         let name = &named.name;
         let no_number = || EventsError::Damaged(format!("namespace '{name}' has a number that cannot be"));
         let id = catalog::checked_partition(named.number).ok_or_else(no_number)?;
-        let durability = named.durability.parse::<Durability>().ok();
-        let durability = durability.filter(|durability| *durability != Durability::Memory);
-        let durability = durability.ok_or_else(|| {
-            let durability = &named.durability;
-            EventsError::Damaged(format!(
-                "namespace '{name}' has the durability '{durability}', which no log has"
-            ))
-        })?;
         runtime
-            .block_on(log.create(id, durability))
+            .block_on(log.create(id, Durability::Fsync))
             .map_err(|error| match error {
                 LogError::PartitionExists(_) => no_number(),
                 error => error.into(),

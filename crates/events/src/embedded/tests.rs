@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use thalweg_log::disk::{Disk, Ram};
-use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
+use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions, PartitionId};
 
 use super::*;
 use crate::id::MessageId;
@@ -128,8 +128,12 @@ impl Disks {
         }
     }
 
-    /// What was opened before is closed.
     pub async fn open(&self) -> EmbeddedStore {
+        self.open_with(Durability::Fsync).await
+    }
+
+    /// What was opened before is closed.
+    async fn open_with(&self, durability: Durability) -> EmbeddedStore {
         if let Some(log) = self.open.lock().take() {
             log.close();
         }
@@ -146,7 +150,7 @@ impl Disks {
         let log = Arc::new(EmbeddedLog::open(self.log.clone(), 1, &options).unwrap());
         *self.open.lock() = Some(log.clone());
         let options = EventsOptions {
-            durability: Durability::Fsync,
+            durability,
             in_memory: false,
             indexes: Some(self.indexes.clone()),
             index_memory: 1 << 20,
@@ -647,7 +651,9 @@ async fn life(seed: u64, steps: u64) {
                 if chance.one_in(4) {
                     damage(&disks.indexes, &mut chance);
                 }
-                store = disks.open().await;
+                let modes = [Durability::Fsync, Durability::Interval, Durability::Os];
+                let mode = chance.below(modes.len() as u64) as usize;
+                store = disks.open_with(modes[mode]).await;
             }
         }
         model.settle();
@@ -716,4 +722,22 @@ async fn a_deleted_namespace_takes_no_memory_of_the_indexes() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     panic!("{:?} and not {before:?}", store.index_sizes());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_start_promises_holds_for_all_that_is_there() {
+    let disks = Disks::new();
+    for mode in [Durability::Os, Durability::Fsync, Durability::Interval] {
+        let store = disks.open_with(mode).await;
+        let log = &store.inner.place.log;
+        let own: Vec<_> = log
+            .partitions()
+            .into_iter()
+            .filter(|id| id.queue >= PartitionId::EVENTS)
+            .collect();
+        assert_eq!(own.len(), 2, "the catalogue and a namespace");
+        for id in own {
+            assert_eq!(log.durability(id), Ok(mode), "{id}");
+        }
+    }
 }

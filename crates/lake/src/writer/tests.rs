@@ -545,7 +545,13 @@ async fn death_between_any_two_steps_loses_nothing_acknowledged() {
                     let ended = append(&writer, rows);
                     writer.hurry();
                     tokio::select! {
-                        Ok(()) = ended => acknowledged.push(i),
+                        outcome = ended => match outcome {
+                            Ok(()) => acknowledged.push(i),
+                            Err(error) => {
+                                assert!(disk.is_dead(), "step {step}: append {i}: {error}");
+                                break;
+                            }
+                        },
                         () = until(|| disk.is_dead().then_some(())) => break,
                     }
                 }

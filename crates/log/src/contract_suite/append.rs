@@ -20,6 +20,46 @@ pub async fn run(suite: &Suite) {
     owners(suite).await;
     expectations(suite).await;
     names(suite).await;
+    promises(suite).await;
+}
+
+/// What a partition promises may change, for all that comes and over a restart.
+async fn promises(suite: &Suite) {
+    let mut log = suite.open().await;
+    let modes = lasting(&log);
+    for (from, to) in modes.iter().flat_map(|from| modes.iter().map(|to| (*from, *to))) {
+        let id = suite.partition(&log, from).await;
+        append(&log, id, of(["a"], 1)).await;
+        log.set_durability(id, to).await.unwrap();
+        let appended = log.append(Unit::of(id, of(["b"], 1)), None).await.unwrap();
+        assert_eq!(
+            appended.durability.stronger(to),
+            appended.durability,
+            "{from:?} to {to:?}"
+        );
+        assert_eq!(log.durability(id).unwrap(), to);
+        if to == Durability::Fsync {
+            let bounds = log.bounds(id).unwrap();
+            assert_eq!(bounds.synced, bounds.next, "{from:?} to {to:?}");
+        }
+        log = suite.again(log).await;
+        assert_eq!(log.durability(id).unwrap(), to);
+        append(&log, id, of(["c"], 1)).await;
+        assert_eq!(values(&log, id), [b"a", b"b", b"c"], "{from:?} to {to:?}");
+    }
+    let id = suite.partition(&log, Durability::Fsync).await;
+    for missing in ALL.into_iter().filter(|mode| !offered(&log).contains(mode)) {
+        let refused = log.set_durability(id, missing).await;
+        assert!(
+            matches!(refused, Err(LogError::DurabilityUnavailable { .. })),
+            "{missing:?}: {refused:?}"
+        );
+    }
+    let nobody = suite.new_id();
+    assert!(matches!(
+        log.set_durability(nobody, Durability::Fsync).await,
+        Err(LogError::NoPartition(_))
+    ));
 }
 
 /// L2, L3: what is promised is given or refused, and named.

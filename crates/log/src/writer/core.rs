@@ -169,6 +169,16 @@ impl Core {
         });
     }
 
+    /// Between two blocks. What is written is synced before, so that no frame is released by another mode than it was written
+    /// for.
+    pub fn set_durability(&mut self, slot: Slot, durability: Durability) {
+        // A log that cannot be synced is poisoned by that, and takes nothing in any mode.
+        let _ = self.sync();
+        if let Some(row) = self.table.get(slot) {
+            row.partition.set_durability(durability);
+        }
+    }
+
     #[cfg(test)]
     pub fn next_sequence(&self) -> Sequence {
         self.next
@@ -437,7 +447,7 @@ impl Core {
     fn release_later(&mut self, block: Block, place: Place) {
         let strict = |frame: &BlockFrame| {
             let row = self.table.get(frame.slot);
-            row.is_some_and(|row| row.partition.durability == Durability::Fsync)
+            row.is_some_and(|row| row.partition.durability() == Durability::Fsync)
         };
         let mut frames = block.frames;
         frames.retain(strict);
@@ -627,7 +637,7 @@ impl Core {
             let Some(row) = self
                 .table
                 .get_mut(frame.slot)
-                .filter(|row| which(row.partition.durability))
+                .filter(|row| which(row.partition.durability()))
             else {
                 continue;
             };
@@ -636,7 +646,7 @@ impl Core {
             if frame.header.kind == Kind::Checkpoint && row.partition.trim(frame.header.base) {
                 self.files.freed();
             }
-            if row.partition.durability == Durability::Fsync {
+            if row.partition.durability() == Durability::Fsync {
                 row.partition.set_synced(frame.header.next());
             } else if !std::mem::replace(&mut row.unsynced, true) {
                 self.unsynced_rows.push(frame.slot);
@@ -710,7 +720,7 @@ impl Row {
         let partition = &self.partition;
         let bounds = partition.bounds();
         let known = Known {
-            durability: partition.durability,
+            durability: partition.durability(),
             first: bounds.first,
             next: bounds.next,
             epoch: bounds.epoch,

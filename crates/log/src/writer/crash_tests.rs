@@ -100,7 +100,7 @@ fn open_with(disk: &SimDisk, options: &LogOptions) -> Result<Driven> {
                 partition
             }
         };
-        assert_eq!((partition.slot, partition.durability), (n + 1, *mode));
+        assert_eq!((partition.slot, partition.durability()), (n + 1, *mode));
         partitions.push(partition);
     }
     Ok(Driven {
@@ -248,7 +248,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
         }
         counts.push((slot, n));
         bytes += body.len();
-        if partition.durability == Durability::Fsync {
+        if partition.durability() == Durability::Fsync {
             durability = Durability::Fsync;
         }
         parts.push(Part {
@@ -400,7 +400,7 @@ fn check(driven: &Driven, known: &mut [Known], power_cut: bool) {
             first <= trimmed,
             "partition {slot} begins at {first}, trimmed to {trimmed}"
         );
-        let promised = partition.durability == Durability::Fsync || !power_cut;
+        let promised = partition.durability() == Durability::Fsync || !power_cut;
         assert!(
             !promised || found >= acknowledged,
             "partition {slot}: {found} found, {acknowledged} acknowledged"

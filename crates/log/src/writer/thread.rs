@@ -13,7 +13,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, oneshot};
 
 use super::core::{Core, Parts, Submission};
-use super::group::Part;
+use super::group::{Part, Slot};
 use crate::durability::Durability;
 use crate::error::{LogError, Result};
 use crate::ids::Micros;
@@ -73,6 +73,8 @@ struct Inbox {
     waiting: VecDeque<Submission>,
     bytes: usize,
     partitions: Vec<Arc<Partition>>,
+    /// Of partitions that promise something else from the next block on.
+    promises: Vec<(Slot, Durability)>,
     /// Partitions with something journaled, and since when.
     dirty: Vec<Arc<Partition>>,
     dirty_since: Option<Instant>,
@@ -219,6 +221,11 @@ impl Writer {
     /// Makes a partition known, before its first submission.
     pub fn add_partition(&self, partition: Arc<Partition>) {
         self.shared.inbox.lock().partitions.push(partition);
+    }
+
+    /// What is submitted from now on finds a partition in another mode.
+    pub fn set_durability(&self, slot: Slot, durability: Durability) {
+        self.shared.inbox.lock().promises.push((slot, durability));
     }
 
     /// Commits what was submitted, syncs it and ends. Later submissions are refused.
@@ -396,7 +403,11 @@ impl Shared {
             core.set_poison(cause);
         }
         let closing = inbox.closing;
+        let promises = std::mem::take(&mut inbox.promises);
         drop(inbox);
+        for (slot, durability) in promises {
+            core.set_durability(slot, durability);
+        }
         self.room.notify_waiters();
         closing
     }
@@ -429,7 +440,7 @@ fn submissions_of(partition: &Arc<Partition>) -> impl Iterator<Item = Submission
     parts.map(|(kind, records)| Submission {
         bytes: records.bytes(),
         parts: [Part::of(partition, kind, records)].into(),
-        durability: partition.durability,
+        durability: partition.durability(),
         done: None,
         for_files: false,
     })

@@ -443,7 +443,8 @@ async fn a_store_in_memory_is_restored_to_a_disk_that_syncs() {
     fill(&make(&store, "default").await).await;
     let again = restored(backup(&store).await).await;
     assert_same(&everything(&store, &STREAMS).await, &everything(&again, &STREAMS).await);
-    assert_eq!(again.inner.opened("default").unwrap().named().durability, "fsync");
+    let partition = again.inner.opened("default").unwrap().namespace.partition;
+    assert_eq!(again.inner.place.log.durability(partition), Ok(Durability::Fsync));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -474,7 +474,7 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
         let of = |slot| partition(slot).map_or_else(Readable::default, |one| read_what_can_be(one));
         let found: Vec<Readable> = (0..PARTITIONS).map(of).collect();
         let named =
-            (0..PARTITIONS).all(|n| partition(n).is_some_and(|one| (one.slot, one.durability) == (n + 1, MODES[n])));
+            (0..PARTITIONS).all(|n| partition(n).is_some_and(|one| (one.slot, one.durability()) == (n + 1, MODES[n])));
         drop(opened);
         disk.kill();
         for one in &found {

@@ -51,7 +51,7 @@ fn what_stands_behind_a_block_that_is_not_there_is_cut_off_and_counted() {
     let disk = SimDisk::new(1, 64 << 20);
     let mut driven = open_wide(&disk);
     let partition = driven.partitions[1].clone();
-    assert_eq!(partition.durability, Durability::Os);
+    assert_eq!(partition.durability(), Durability::Os);
     let before = driven.core.next_sequence();
     for n in 0..10u8 {
         let submission = submission(&partition, Kind::Data, one_record(&[n; 100]), Durability::Os);

@@ -52,11 +52,11 @@ impl Time {
 /// A message, and somebody who waits for it.
 fn message(partition: &Partition, bytes: usize) -> (Submission, Answer) {
     let records = one_record(&vec![7; bytes]);
-    awaited(submission(partition, Kind::Data, records, partition.durability))
+    awaited(submission(partition, Kind::Data, records, partition.durability()))
 }
 
 fn journaled(partition: &Partition) -> Submission {
-    submission(partition, Kind::State, one_record(b"lease"), partition.durability)
+    submission(partition, Kind::State, one_record(b"lease"), partition.durability())
 }
 
 #[test]
