@@ -11,15 +11,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
-use axum::http::{Response, header};
+use axum::BoxError;
+use axum::body::{Body, HttpBody, to_bytes};
+use axum::http::{HeaderValue, Response, header};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
 
 const WAITING: u8 = 0;
 const RECEIVING: u8 = 1;
 const ANSWERING: u8 = 2;
+
+/// What is left of a body that nobody wanted is read on up to so many bytes and for so long, since only then the next request
+/// can follow on the connection. An answer may be held up by it.
+const READ_ON_BYTES: usize = 64 << 10;
+const READ_ON_TIME: Duration = Duration::from_millis(100);
 
 /// What transport and service of one connection know together.
 #[derive(Debug, Default)]
@@ -30,6 +38,17 @@ pub struct Exchange {
     unanswered: AtomicBool,
     /// The answer is a stream of events, which a client may leave alone for longer.
     pushing: AtomicBool,
+    /// Of a request that was answered without it.
+    left: Mutex<Left>,
+}
+
+#[derive(Debug, Default)]
+enum Left {
+    #[default]
+    Nothing,
+    Body(Body),
+    /// The client sends it when it is told to go on, which nobody did.
+    Unsent,
 }
 
 impl Exchange {
@@ -57,6 +76,25 @@ impl Exchange {
         let _ = self.stage.compare_exchange(RECEIVING, ANSWERING, Relaxed, Relaxed);
     }
 
+    /// Reads what nobody wanted of the request, if it is little; otherwise the answer says that the connection ends with it.
+    /// The protocol would end it without a word, and take the next request from a client that did not know.
+    pub async fn read_on(&self, mut response: Response<Body>) -> Response<Body> {
+        let left = std::mem::take(&mut *self.left.lock());
+        let is_read = match left {
+            Left::Nothing => true,
+            Left::Body(body) => {
+                let read = tokio::time::timeout(READ_ON_TIME, to_bytes(body, READ_ON_BYTES));
+                read.await.is_ok_and(|read| read.is_ok())
+            }
+            Left::Unsent => false,
+        };
+        if !is_read {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+        }
+        response
+    }
+
     /// Has the end of the answer seen.
     pub fn answer(self: Arc<Exchange>, response: Response<Body>) -> Response<Body> {
         let kind = response.headers().get(header::CONTENT_TYPE);
@@ -68,48 +106,68 @@ impl Exchange {
     }
 }
 
+/// What the body of a request is.
+pub trait Source: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static {}
+
+impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static> Source for B {}
+
 /// The body of a request, whose end is told.
-pub struct Incoming<B: HttpBody> {
-    inner: B,
+pub struct Incoming<B: Source> {
+    /// There until it is dropped.
+    inner: Option<B>,
     exchange: Arc<Exchange>,
+    /// The client waits to be told to go on, which asking for the body does.
+    waits: bool,
 }
 
-impl<B: HttpBody> Incoming<B> {
-    pub fn new(inner: B, exchange: Arc<Exchange>) -> Incoming<B> {
+impl<B: Source> Incoming<B> {
+    /// `waits` if the client sends it only when it is told to.
+    pub fn new(inner: B, exchange: Arc<Exchange>, waits: bool) -> Incoming<B> {
         if inner.is_end_stream() {
             exchange.received();
         }
-        Incoming { inner, exchange }
+        Incoming {
+            inner: Some(inner),
+            exchange,
+            waits,
+        }
     }
 }
 
-impl<B: HttpBody + Unpin> HttpBody for Incoming<B> {
-    type Data = B::Data;
+impl<B: Source> HttpBody for Incoming<B> {
+    type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(context);
-        if matches!(polled, Poll::Ready(None)) || self.inner.is_end_stream() {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        self.waits = false;
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(&mut *inner).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) || inner.is_end_stream() {
             self.exchange.received();
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(HttpBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner.as_ref().map(HttpBody::size_hint).unwrap_or_default()
     }
 }
 
-impl<B: HttpBody> Drop for Incoming<B> {
+impl<B: Source> Drop for Incoming<B> {
     fn drop(&mut self) {
         // Whoever was to read it wants no more of it.
+        if let Some(inner) = self.inner.take().filter(|inner| !inner.is_end_stream()) {
+            *self.exchange.left.lock() = match self.waits {
+                true => Left::Unsent,
+                false => Left::Body(Body::new(inner)),
+            };
+        }
         self.exchange.received();
     }
 }
@@ -150,13 +208,25 @@ impl Drop for Answer {
 mod tests {
     use super::*;
 
+    /// A body that does not come.
+    struct Never;
+
+    impl HttpBody for Never {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            Poll::Pending
+        }
+    }
+
     #[test]
     fn a_client_holds_something_up_only_between_the_first_byte_and_the_last() {
         let exchange = Arc::new(Exchange::default());
         assert!(!exchange.is_receiving(), "nothing has come");
         exchange.came();
         assert!(exchange.is_receiving());
-        let body = Incoming::new(Body::from("x"), exchange.clone());
+        let body = Incoming::new(Body::from("x"), exchange.clone(), false);
         assert!(exchange.is_receiving(), "the body is missing");
         drop(body);
         assert!(!exchange.is_receiving() && exchange.is_unanswered());
@@ -174,8 +244,27 @@ mod tests {
     fn a_request_without_a_body_has_come_with_its_head() {
         let exchange = Arc::new(Exchange::default());
         exchange.came();
-        let _body = Incoming::new(Body::empty(), exchange.clone());
+        let _body = Incoming::new(Body::empty(), exchange.clone(), false);
         assert!(!exchange.is_receiving());
+    }
+
+    #[tokio::test]
+    async fn what_nobody_wanted_is_read_if_it_is_little_and_else_the_connection_ends() {
+        for (body, waits, closes) in [
+            (Body::from("x"), false, false),
+            (Body::from(vec![0; READ_ON_BYTES]), false, false),
+            (Body::from(vec![0; READ_ON_BYTES + 1]), false, true),
+            (Body::new(Never), false, true),
+            (Body::from("x"), true, true),
+            (Body::empty(), true, false),
+        ] {
+            let exchange = Arc::new(Exchange::default());
+            drop(Incoming::new(body, exchange.clone(), waits));
+            let response = exchange.read_on(Response::new(Body::empty())).await;
+            assert_eq!(response.headers().contains_key(header::CONNECTION), closes);
+            let next = exchange.read_on(Response::new(Body::empty())).await;
+            assert!(next.headers().is_empty(), "it is of one request");
+        }
     }
 
     #[test]

@@ -326,7 +326,8 @@ impl Server {
                 let service = service_fn(move |request: Request<Incoming>| {
                     let (exchange, server) = (exchange.clone(), server.clone());
                     let refused = refusal.filter(|_| head_bytes(&request) > head_bytes_max);
-                    let mut request = request.map(|body| exchange::Incoming::new(body, exchange.clone()));
+                    let waits = request.headers().contains_key(header::EXPECT);
+                    let mut request = request.map(|body| exchange::Incoming::new(body, exchange.clone(), waits));
                     request.extensions_mut().insert(Peer(peer));
                     let answer = match refused {
                         Some(refusal) => Err(head_too_large(refusal)),
@@ -337,7 +338,8 @@ impl Server {
                             Ok(answer) => answer.await?,
                             Err(refused) => refused,
                         };
-                        Ok::<_, Infallible>(exchange.answer(signed(response, server)))
+                        let response = exchange.read_on(signed(response, server)).await;
+                        Ok::<_, Infallible>(exchange.answer(response))
                     }
                 });
                 self.http1(io, service).await

@@ -50,6 +50,31 @@ async fn every_answer_names_the_server_and_every_refusal_of_a_call_is_json() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_request_leaves_its_connection_usable_or_says_that_it_does_not() {
+    let face = Face::start().await;
+    let mut client = face.client().await;
+    for _ in 0..2 {
+        client
+            .write(b"POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: 15\r\n\r\n")
+            .await;
+        // By now it is known that nobody wants it.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        client.write(b"[\"sys.version\"]").await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.headers.get("connection")), (401, None));
+    }
+    for (length, expect) in [("1000000", ""), ("15", "expect: 100-continue\r\n")] {
+        let mut client = face.client().await;
+        let head = format!("POST /rpc HTTP/1.1\r\nhost: x\r\n{expect}content-length: {length}\r\n\r\n");
+        client.write(head.as_bytes()).await;
+        let answer = client.answer().await;
+        let connection = answer.headers.get("connection").map(String::as_str);
+        assert_eq!((answer.status, connection), (401, Some("close")), "{length}");
+        assert!(client.is_closed().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_over_the_limit_is_told_in_json() {
     let face = Face::start().await;
     let long = "x".repeat(70_000);
