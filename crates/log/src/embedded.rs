@@ -526,7 +526,7 @@ impl EmbeddedLog {
         self.writer.close();
     }
 
-    fn partition(&self, id: PartitionId) -> Result<Arc<Partition>> {
+    pub(crate) fn partition(&self, id: PartitionId) -> Result<Arc<Partition>> {
         self.partitions
             .read()
             .get(&id)

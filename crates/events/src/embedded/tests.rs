@@ -737,7 +737,7 @@ async fn what_a_start_promises_holds_for_all_that_is_there() {
             .collect();
         assert_eq!(own.len(), 2, "the catalogue and a namespace");
         for id in own {
-            assert_eq!(log.durability(id), Ok(mode), "{id}");
+            assert_eq!(log.durability(id).unwrap(), mode, "{id}");
         }
     }
 }

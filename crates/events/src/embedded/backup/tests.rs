@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use thalweg_log::disk::Ram;
-use thalweg_log::{EmbeddedLog, Log, LogOptions};
+use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
 use super::super::{EmbeddedStore, EventsOptions, Restored, restore};
 use super::*;
@@ -444,7 +444,7 @@ async fn a_store_in_memory_is_restored_to_a_disk_that_syncs() {
     let again = restored(backup(&store).await).await;
     assert_same(&everything(&store, &STREAMS).await, &everything(&again, &STREAMS).await);
     let partition = again.inner.opened("default").unwrap().namespace.partition;
-    assert_eq!(again.inner.place.log.durability(partition), Ok(Durability::Fsync));
+    assert_eq!(again.inner.place.log.durability(partition).unwrap(), Durability::Fsync);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

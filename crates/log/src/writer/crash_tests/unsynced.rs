@@ -71,7 +71,7 @@ fn a_power_cut_takes_of_an_interval_what_was_acknowledged_in_two_of_them_at_most
         };
         time.give_to(&mut driven.core);
         let dated = driven.partitions[3].clone();
-        assert_eq!(dated.durability, Durability::Interval);
+        assert_eq!(dated.durability(), Durability::Interval);
         let mut acknowledged = Vec::new();
         for n in 0..random.below(80) {
             // More than one block takes, with others between.
