@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
+use anyhow::Context as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thalweg_tests::{Api, Process, Thalweg, eventually, thalweg};
@@ -437,9 +438,15 @@ fn the_whole_process_makes_backups_that_a_server_alone_serves() {
         running.get("/ping").map(drop)
     })
     .unwrap();
-    let stderr = running.process.stderr();
-    let token = stderr.split("DEFAULT NAMESPACE TOKEN:\n").nth(1).unwrap();
-    let token = token.lines().next().unwrap().to_owned();
+    let token = eventually(|| {
+        let stderr = running.process.stderr();
+        let after = stderr.split("DEFAULT NAMESPACE TOKEN:\n").nth(1);
+        let line = after
+            .and_then(|rest| rest.split_once('\n'))
+            .map(|(line, _)| line.to_owned());
+        line.context("the token is printed")
+    })
+    .unwrap();
     let api = Api::at_root(&running.address().unwrap());
     let large = "x".repeat(9 << 20);
     call(

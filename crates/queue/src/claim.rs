@@ -269,7 +269,7 @@ impl Queue {
         let visibility = want
             .visibility
             .map_or_else(|| defaults.visibility.load(Ordering::Relaxed), micros);
-        // In memory reading the clock is a third of what a claim costs.
+        // In memory reading the clock is half of what a claim costs.
         let roughly = looking == Looking::Quickly && self.is_in_memory() && visibility > 50 * ROUGHLY;
         let now = if roughly {
             self.clock.roughly_now()

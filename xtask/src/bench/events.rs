@@ -1,6 +1,7 @@
 //! `bench events`: the event store as a server of its own, under the load of the reference system's profile and under writers
 //! alone. The load is in this process, through real sockets with keep-alive, one request at a time on each.
 
+mod closed;
 mod open;
 
 use std::collections::VecDeque;
@@ -47,6 +48,13 @@ enum Load {
     Category,
     /// One of them writes, the others are told.
     Fanout,
+}
+
+impl Load {
+    /// The answers are so short that a thread for each connection would cost more than what is measured.
+    fn is_many_at_once(self) -> bool {
+        matches!(self, Load::Mix | Load::Write)
+    }
 }
 
 /// Name, durability, connections, load.
@@ -292,6 +300,39 @@ impl Requests {
     }
 }
 
+/// Connections that ask again as soon as they are answered.
+struct Asking<'a> {
+    load: Load,
+    requests: &'a Requests,
+    /// By connection, what chooses its request.
+    next: Vec<u64>,
+    stop: &'a AtomicBool,
+    counting: &'a AtomicBool,
+    done: &'a AtomicU64,
+    times: Vec<u32>,
+}
+
+impl<'a> closed::Load<'a> for Asking<'a> {
+    fn next(&mut self, connection: usize) -> Option<&'a [u8]> {
+        let n = self.next.get_mut(connection).filter(|_| !self.stop.load(Relaxed))?;
+        *n += 1;
+        self.requests
+            .choose(self.load, *n)
+            .map(|(request, _)| request.as_slice())
+    }
+
+    fn answered(&mut self, began: Instant) {
+        self.done.fetch_add(1, Relaxed);
+        if self.counting.load(Relaxed) {
+            self.times.push(nanos(began));
+        }
+    }
+}
+
+fn nanos(began: Instant) -> u32 {
+    u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX)
+}
+
 /// Writes so many messages into the category.
 fn fill(server: &Server, requests: &Requests, messages: u64) -> Result<()> {
     let mut connection = Connection::open(server.port)?;
@@ -366,7 +407,6 @@ fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load
     // When each write was begun of which the first subscriber was not told yet.
     let written: Mutex<VecDeque<Instant>> = Mutex::default();
     let subscribed = AtomicU64::new(0);
-    let nanos = |began: Instant| u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX);
     let told = |number: usize| -> Result<Vec<u32>> {
         let (mut subscriber, mut times) = (Subscriber::open(server.port)?, Vec::new());
         subscribed.fetch_add(1, Relaxed);
@@ -390,6 +430,19 @@ fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load
     let worker = |number: usize| -> Result<Vec<u32>> {
         if load == Load::Fanout && number > 0 {
             return told(number);
+        }
+        if load.is_many_at_once() {
+            let mut asking = Asking {
+                load,
+                requests: &requests,
+                next: (0..connections as u64).collect(),
+                stop: &stop,
+                counting: &counting,
+                done: &done,
+                times: Vec::new(),
+            };
+            closed::run(server.port, connections, &mut asking)?;
+            return Ok(asking.times);
         }
         let (mut connection, mut times) = (Connection::open(server.port)?, Vec::new());
         // Nobody misses a message.
@@ -421,7 +474,8 @@ fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load
     };
     std::thread::scope(|scope| -> Result<Row> {
         let worker = &worker;
-        let workers: Vec<_> = (0..connections)
+        let threads = if load.is_many_at_once() { 1 } else { connections };
+        let workers: Vec<_> = (0..threads)
             .map(|number| {
                 let thread = std::thread::Builder::new().stack_size(128 << 10);
                 thread.spawn_scoped(scope, move || worker(number))
