@@ -34,7 +34,7 @@ pub(crate) use mem::Event;
 pub(crate) use merge::{Gone, GoneOf};
 pub(crate) use rows::{List, NO_GROUP, Row};
 pub use shelf::Sizes;
-pub(crate) use shelf::{Frozen, Shelf, State};
+pub(crate) use shelf::{Frozen, Share, Shelf, State};
 pub(crate) use table::{Io, Read, Unread};
 pub(crate) use view::{Listed, Streams, View};
 
@@ -103,8 +103,8 @@ pub(crate) struct Index {
     active: Mem,
     frozen: Option<Arc<Frozen>>,
     pub state: State,
-    /// Of the log, what is in memory and not frozen.
-    log_bytes: u64,
+    /// What is in memory and not frozen.
+    share: Share,
     /// How often it was frozen or cleared: who has seen another number begins anew.
     moves: u64,
     /// What lies before it in the log is in no memory that still changes.
@@ -121,7 +121,7 @@ impl Index {
             active: Mem::new(space_of(namespace, &state)),
             frozen: None,
             state,
-            log_bytes: 0,
+            share: Share::new(shelf),
             moves: 0,
             active_from: state.next_offset,
         }
@@ -155,12 +155,13 @@ impl Index {
             }
         }
         self.state.next_offset = self.state.next_offset.max(entry.offset() + 1);
-        self.log_bytes += log_bytes;
-        self.shelf.grown(self.active.bytes() - before, log_bytes);
+        self.share.grow(self.active.bytes() - before, log_bytes);
     }
 
     /// What is in memory is to be written with a table; new things go beside it.
     pub fn freeze(&mut self, flush: u64) -> Option<Arc<Frozen>> {
+        // Whoever wrote it may not have come to it yet; in two tables it would count twice.
+        self.thaw();
         // Of an attempt that failed: what came since waits for the next one.
         if self.frozen.is_some() {
             return self.frozen.clone();
@@ -174,7 +175,7 @@ impl Index {
             mem: std::mem::replace(&mut self.active, next),
             state: Mutex::new(self.state),
             flush,
-            log_bytes: std::mem::take(&mut self.log_bytes),
+            share: std::mem::replace(&mut self.share, Share::new(&self.shelf)),
         });
         self.frozen = Some(frozen.clone());
         self.active_from = self.state.next_offset;
@@ -322,13 +323,6 @@ impl View {
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Index {
-    /// Of a namespace that was deleted: what is in memory of it goes.
-    fn drop(&mut self) {
-        self.shelf.shrunk(self.active.bytes(), self.log_bytes);
     }
 }
 

@@ -628,7 +628,11 @@ async fn life(seed: u64, steps: u64) {
             12 if hides => drop(store.scavenge().await.unwrap()),
             10..13 => import(&namespace, &mut model, &mut chance).await,
             13..15 => document(&namespace, &mut model, &mut chance).await,
-            15..18 => store.flush_indexes().await.unwrap(),
+            15..17 => store.flush_indexes().await.unwrap(),
+            17 => {
+                let all = tokio::join!(store.flush_indexes(), store.flush_indexes());
+                all.0.and(all.1).unwrap();
+            }
             18 if chance.one_in(6) => {
                 namespace.clear().await.unwrap();
                 // Rules stay, and hide again what comes below; here there are none that could.
@@ -722,6 +726,30 @@ async fn a_deleted_namespace_takes_no_memory_of_the_indexes() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     panic!("{:?} and not {before:?}", store.index_sizes());
+}
+
+/// A backup and a scavenging write tables too, beside what does so by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_writes_a_table_before_another_has_tidied_up_writes_nothing_twice() {
+    let disks = Disks::new();
+    let store = disks.open().await;
+    let mut model = Model::default();
+    let namespace = store.namespace(DEFAULT).await.unwrap();
+    for seed in 1..=20 {
+        append(&namespace, &mut model, &mut Chance(seed)).await;
+    }
+    assert!(store.index_sizes().behind_bytes > 0);
+    let inner = store.inner.clone();
+    let twice = tokio::task::spawn_blocking(move || {
+        for _ in 0..2 {
+            let freeze = |flush| inner.all().iter().filter_map(|own| own.freeze(flush)).collect();
+            inner.place.shelf.flush(freeze, &|_| true).unwrap();
+        }
+    });
+    twice.await.unwrap();
+    let sizes = store.index_sizes();
+    assert_eq!((sizes.tables, sizes.behind_bytes), (1, 0), "{sizes:?}");
+    check(&store, &namespace, &model, &mut Chance(1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

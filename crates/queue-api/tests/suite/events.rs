@@ -180,9 +180,11 @@ fn a_paused_group_has_no_events() {
 
 #[test]
 fn what_a_client_of_a_stream_nacks_at_its_limit_comes_again_and_all_behind_it() {
-    let server = Server::start();
-    stream_of(&server, &["a", "b", "c", "d"]);
     for limit in [1, 3] {
+        // A group of its own for each limit: that the client of the one before has left is seen
+        // by and by.
+        let server = Server::start();
+        stream_of(&server, &["a", "b", "c", "d"]);
         let path = format!("/queues/q/groups/s/events?consumer=c&max_in_flight={limit}");
         let mut events = Events::listen(&server, &path, &[]);
         let all = ["a", "b", "c"];

@@ -62,14 +62,48 @@ impl State {
 }
 
 /// What is in memory and being written.
-#[derive(Debug)]
 pub(crate) struct Frozen {
     pub mem: Mem,
     /// Messages are left out of tables while this waits for its own.
     pub state: Mutex<State>,
     /// With which table it is written.
     pub flush: u64,
-    pub log_bytes: u64,
+    pub share: Share,
+}
+
+/// What an index takes in memory, and of the log what is in no table, counted in its shelf until it is given back, once.
+pub(crate) struct Share {
+    shelf: Arc<Shelf>,
+    mem_bytes: AtomicU64,
+    log_bytes: AtomicU64,
+}
+
+impl Share {
+    pub fn new(shelf: &Arc<Shelf>) -> Share {
+        Share {
+            shelf: shelf.clone(),
+            mem_bytes: AtomicU64::new(0),
+            log_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub fn grow(&mut self, mem_bytes: usize, log_bytes: u64) {
+        *self.mem_bytes.get_mut() += mem_bytes as u64;
+        *self.log_bytes.get_mut() += log_bytes;
+        self.shelf.grown(mem_bytes as u64, log_bytes);
+    }
+
+    pub fn give_back(&self) {
+        let taken = |bytes: &AtomicU64| bytes.swap(0, Ordering::Relaxed);
+        self.shelf.shrunk(taken(&self.mem_bytes), taken(&self.log_bytes));
+    }
+}
+
+impl Drop for Share {
+    /// Of a namespace that was deleted: what is in memory of it goes.
+    fn drop(&mut self) {
+        self.give_back();
+    }
 }
 
 /// The newest first.
@@ -198,16 +232,16 @@ impl Shelf {
     }
 
     /// So much more is in memory.
-    pub fn grown(&self, mem_bytes: usize, log_bytes: u64) {
-        let mem = self.mem_bytes.fetch_add(mem_bytes as u64, Ordering::Relaxed) + mem_bytes as u64;
+    fn grown(&self, mem_bytes: u64, log_bytes: u64) {
+        let mem = self.mem_bytes.fetch_add(mem_bytes, Ordering::Relaxed) + mem_bytes;
         let behind = self.behind.fetch_add(log_bytes, Ordering::Relaxed) + log_bytes;
         if self.disk.is_some() && (mem >= self.mem_bytes_max || behind >= BEHIND_MAX / 2) {
             self.enough.notify_one();
         }
     }
 
-    pub fn shrunk(&self, mem_bytes: usize, log_bytes: u64) {
-        self.mem_bytes.fetch_sub(mem_bytes as u64, Ordering::Relaxed);
+    fn shrunk(&self, mem_bytes: u64, log_bytes: u64) {
+        self.mem_bytes.fetch_sub(mem_bytes, Ordering::Relaxed);
         self.behind.fetch_sub(log_bytes, Ordering::Relaxed);
         self.caught_up.notify_waiters();
     }
@@ -268,10 +302,7 @@ impl Shelf {
         tables.flushed = flush;
         let next = Next { tables, states, table };
         self.publish(disk.as_ref(), &mut writing, next, &[])?;
-        let (mem, log) = frozen.iter().fold((0, 0), |(mem, log), frozen| {
-            (mem + frozen.mem.bytes(), log + frozen.log_bytes)
-        });
-        self.shrunk(mem, log);
+        frozen.iter().for_each(|frozen| frozen.share.give_back());
         Ok(())
     }
 
