@@ -11,9 +11,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
@@ -36,26 +35,40 @@ pub struct BodyLimits {
     pub own: Arc<Vec<&'static str>>,
 }
 
-/// Middleware around everything that reads a body.
-pub async fn limit(State(all): State<BodyLimits>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    let mut limits = all.limits;
-    if all.own.contains(&parts.uri.path()) {
-        limits.body_bytes_max = usize::MAX;
+/// What becomes of a body while it is read.
+pub struct Watched {
+    limits: Limits,
+    fault: Option<Arc<AtomicU8>>,
+}
+
+impl BodyLimits {
+    /// The body with its limits; refused at once if it says that it is larger.
+    pub async fn watch(&self, request: &Parts, body: Body) -> Result<(Body, Watched), Response> {
+        let mut limits = self.limits;
+        if self.own.contains(&request.uri.path()) {
+            limits.body_bytes_max = usize::MAX;
+        }
+        if body.is_end_stream() {
+            return Ok((body, Watched { limits, fault: None }));
+        }
+        let fault = Arc::new(AtomicU8::new(NONE));
+        let mut body = LimitedBody::new(body, limits, fault.clone());
+        if declared_length(&request.headers).is_some_and(|length| length > limits.body_bytes_max as u64) {
+            body.drain().await;
+            return Err(refused(TOO_LARGE, limits));
+        }
+        let fault = Some(fault);
+        Ok((Body::new(body), Watched { limits, fault }))
     }
-    if body.is_end_stream() {
-        return next.run(Request::from_parts(parts, body)).await;
-    }
-    let fault = Arc::new(AtomicU8::new(NONE));
-    let mut body = LimitedBody::new(body, limits, fault.clone());
-    if declared_length(&parts.headers).is_some_and(|length| length > limits.body_bytes_max as u64) {
-        body.drain().await;
-        return refused(TOO_LARGE, limits);
-    }
-    let response = next.run(Request::from_parts(parts, Body::new(body))).await;
-    match fault.load(Relaxed) {
-        NONE => response,
-        fault => refused(fault, limits),
+}
+
+impl Watched {
+    /// The refusal, if the body was too much, whatever the handler has made of its error.
+    pub fn judge(self, response: Response) -> Response {
+        match self.fault.map_or(NONE, |fault| fault.load(Relaxed)) {
+            NONE => response,
+            fault => refused(fault, self.limits),
+        }
     }
 }
 

@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::Next;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
@@ -49,15 +48,32 @@ impl ProblemPaths {
     }
 }
 
-/// Middleware around everything that refuses.
-pub async fn in_form(State(problems): State<ProblemPaths>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let (is_problem, is_unknown) = (problems.has(path), ProblemPaths::has_unknown(path));
-    let what = format!("{} {}", request.method(), request.uri().path());
-    let mut response = next.run(request).await;
+/// Of a request whose refusal may have to be a problem, what that depends on.
+pub struct Form {
+    method: Method,
+    uri: Uri,
+    is_problem: bool,
+}
+
+impl ProblemPaths {
+    /// `None`: whatever is refused is told as text.
+    pub fn form(&self, request: &Parts) -> Option<Form> {
+        let path = request.uri.path();
+        let is_problem = self.has(path);
+        (is_problem || ProblemPaths::has_unknown(path)).then(|| Form {
+            method: request.method.clone(),
+            uri: request.uri.clone(),
+            is_problem,
+        })
+    }
+}
+
+/// The answer as it goes out, whoever has refused something.
+pub fn in_form(form: Option<Form>, mut response: Response) -> Response {
     let refused = response.extensions_mut().remove::<Refused>();
-    let is_unknown = is_unknown && response.status() == StatusCode::NOT_FOUND && refused.is_some();
-    if !is_problem && !is_unknown {
+    let Some(form) = form else { return response };
+    let is_unknown = response.status() == StatusCode::NOT_FOUND && refused.is_some();
+    if !form.is_problem && !is_unknown {
         return response;
     }
     let refused = match refused {
@@ -67,7 +83,10 @@ pub async fn in_form(State(problems): State<ProblemPaths>, request: Request, nex
             code: "method_not_allowed",
             text: format!(
                 "there is no {}; see the header Allow, or /api/v1/openapi.json",
-                what.chars().take(200).collect::<String>()
+                format!("{} {}", form.method, form.uri.path())
+                    .chars()
+                    .take(200)
+                    .collect::<String>()
             ),
         },
         None => return response,

@@ -6,18 +6,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::SizeAbove;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
+use crate::body::BodyLimits;
 use crate::guard::{Demand, Guard};
 use crate::refusal::{ProblemPaths, refusal};
-use crate::{ConsoleOptions, StartError, body, debug, health, page, refusal, status};
+use crate::{ConsoleOptions, StartError, debug, health, page, refusal, status};
 
 /// Smaller answers cost more to compress than to send.
 const COMPRESS_ABOVE_BYTES: u16 = 4096;
@@ -37,7 +38,7 @@ pub fn build(
     });
     let mounts = own.chain(others_mounts);
     let problems = ProblemPaths::new(others.iter().flat_map(|other| other.problem_paths()).collect());
-    let limits = body::BodyLimits {
+    let limits = BodyLimits {
         limits: options.limits,
         own: Arc::new(others.iter().flat_map(|other| other.own_body_limits()).collect()),
     };
@@ -66,12 +67,11 @@ pub fn build(
         Some(path) => all.nest(&path, under_root_path),
         None => all,
     };
+    let rules = Arc::new(Rules { problems, limits });
+    // In one, since each would have a copy made of all below it for every request.
     let all = all
         .fallback(not_found)
-        .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(limits, body::limit))
-        .layer(from_fn_with_state(problems, refusal::in_form))
-        .layer(from_fn(no_sniffing));
+        .layer((from_fn_with_state(rules, around), DefaultBodyLimit::disable()));
     Ok(match cors(guard.origins()) {
         Some(cors) => all.layer(cors),
         None => all,
@@ -221,9 +221,22 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     )
 }
 
-/// Browsers must not take an answer for another type than it says.
-async fn no_sniffing(request: Request, next: axum::middleware::Next) -> Response {
-    let mut response = next.run(request).await;
+/// What holds for every path.
+struct Rules {
+    problems: ProblemPaths,
+    limits: BodyLimits,
+}
+
+/// Middleware around everything that reads a body or refuses something.
+async fn around(State(rules): State<Arc<Rules>>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let form = rules.problems.form(&parts);
+    let response = match rules.limits.watch(&parts, body).await {
+        Ok((body, watched)) => watched.judge(next.run(Request::from_parts(parts, body)).await),
+        Err(refused) => refused,
+    };
+    let mut response = refusal::in_form(form, response);
+    // Browsers must not take it for another type than it says.
     response
         .headers_mut()
         .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
