@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use thalweg_console::Limits;
 use thalweg_events_api::EventsApiOptions;
 
 use crate::client::{Client, Pokes, poke};
-use crate::face::{Face, TOKEN};
+use crate::face::{Face, TOKEN, limits};
 
 /// Global positions of a page, as `category.get` has them.
 async fn stored(face: &Face, call: Value) -> Vec<u64> {
@@ -403,6 +404,47 @@ async fn who_leaves_is_forgotten() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_nothing_for_too_long_is_closed_and_resumes() {
+    let limits = Limits {
+        push_stall_max: Duration::from_millis(300),
+        ..limits()
+    };
+    let face = Face::within(EventsApiOptions::default(), limits).await;
+    let mut idle = face.subscribe("stream=other").await;
+    let mut stalled = face.subscribe("stream=s&data=true").await;
+    // More than the system keeps for a connection.
+    let text = "x".repeat(1 << 20);
+    let globals = 1..=24;
+    for _ in globals.clone() {
+        face.call(json!(["stream.write", "s", {"type": "t", "data": {"text": text}}]))
+            .await;
+    }
+    while !face.metrics.text().contains("thalweg_events_subscribers 1\n") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Of whom nothing waits is left alone.
+    face.write("other").await;
+    assert_eq!(idle.global().await, 25);
+    let mut taken = Vec::new();
+    let _ = tokio::io::AsyncReadExt::read_to_end(&mut stalled.0.0, &mut taken).await;
+    assert!(
+        !taken.ends_with(b"\r\n0\r\n\r\n"),
+        "a body that was cut off is not ended properly"
+    );
+    let taken = String::from_utf8(taken).unwrap();
+    let mut began = taken.matches("event: message\nid: ").count() as u64;
+    assert!((1..24).contains(&began), "{began}");
+    // The last one is not whole.
+    began -= 1;
+    let header = format!("last-event-id: {began}\r\n");
+    let mut resumed = face.subscribe_as(TOKEN, "stream=s", &header).await;
+    assert_eq!(
+        resumed.globals(24 - began as usize).await,
+        globals.skip(began as usize).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
