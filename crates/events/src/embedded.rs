@@ -3,6 +3,8 @@
 
 mod append;
 mod backup;
+#[cfg(test)]
+mod between_tests;
 mod catalog;
 #[cfg(test)]
 mod gap_tests;
@@ -188,7 +190,7 @@ impl Inner {
             let _ = catalog.remove_partition(number).await;
             return Err(error);
         }
-        let opened = Opened::new(named, &self.place, Index::new(&self.place.shelf, number));
+        let opened = Opened::new(named, &self.place, Index::of_new(&self.place.shelf, number));
         let info = opened.namespace.info().await;
         let name = opened.namespace.about().name.clone();
         self.namespaces.write().insert(name, opened);

@@ -11,8 +11,9 @@ use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset, Records, Unit};
 
+use super::hidden::OWN;
 use super::import::Held;
-use super::index::{DocumentAt, Entry, Index, Io, Unread, View};
+use super::index::{DocumentAt, Entry, Index, Io, Space, Unread, View};
 use super::namespace::{EmbeddedNamespace, or_gone};
 use super::record::DocumentRef;
 use super::sequencer::{Pending, Sequencer};
@@ -27,7 +28,7 @@ pub(super) const PART_BYTES: usize = 16 << 10;
 const RECORD_BYTES: usize = 64;
 
 /// What came of looking whether an append may be done.
-enum Looked {
+pub(super) enum Looked {
     /// It is on its way.
     Submitted(Submitted, Vec<Appended>),
     /// It depends on what is on its way already.
@@ -44,10 +45,27 @@ struct Seen<'a> {
     view: View,
 }
 
-/// What was found on disk for an append. It holds as long as no more tables are written.
-#[derive(Default)]
-struct Asked {
+/// A document, and the moment in which it was looked at.
+pub(super) struct SeenDocument {
+    at: Option<DocumentAt>,
+    next: Offset,
     flushed: u64,
+}
+
+/// What comes of putting a document.
+pub(super) enum Put {
+    /// It has to be looked at anew.
+    Again,
+    /// It has another revision than the expected one.
+    Refused,
+    Submitted(Submitted, u64),
+}
+
+/// What was found on disk for an append. It holds as long as no more tables are written and nothing is cleared.
+#[derive(Default)]
+pub(super) struct Asked {
+    flushed: u64,
+    space: Option<Space>,
     versions: HashMap<String, i64>,
     ids: HashMap<MessageId, Vec<Offset>>,
     /// Of messages with other ids than those that were looked for.
@@ -57,7 +75,7 @@ struct Asked {
 impl EmbeddedNamespace {
     pub(super) async fn append_all(self: &Arc<Self>, appends: &[Append<'_>]) -> Result<Vec<Appended>> {
         within_limits(appends)?;
-        self.until_indexed().await;
+        self.until_indexed().await?;
         let mut asked = Asked::default();
         loop {
             // What ends from here on is heard.
@@ -96,18 +114,23 @@ impl EmbeddedNamespace {
         }
     }
 
-    /// Waits while so much is in no table that a start would take long.
-    async fn until_indexed(&self) {
-        while self.place.shelf.is_behind() {
-            let caught_up = self.place.shelf.caught_up.notified();
-            if self.place.shelf.is_behind() {
+    /// Waits while so much is in no table that a start would take long; while none can be written, in vain.
+    pub(super) async fn until_indexed(&self) -> Result<()> {
+        let shelf = &self.place.shelf;
+        while shelf.is_behind() {
+            let caught_up = shelf.caught_up.notified();
+            if let Some(reason) = shelf.failing() {
+                return Err(EventsError::Unavailable(reason));
+            }
+            if shelf.is_behind() {
                 caught_up.await;
             }
         }
+        Ok(())
     }
 
     /// Numbers the messages and hands them to the log, if the versions of their streams are as expected.
-    fn submit(self: &Arc<Self>, appends: &[Append<'_>], asked: &Asked) -> Result<Looked> {
+    pub(super) fn submit(self: &Arc<Self>, appends: &[Append<'_>], asked: &Asked) -> Result<Looked> {
         let mut sequencer = self.sequencer.lock();
         if !sequencer.is_open() {
             return match self.is_gone() {
@@ -121,7 +144,8 @@ impl EmbeddedNamespace {
             index: &index,
         };
         let others = &asked.others;
-        let asked = Some(asked).filter(|asked| asked.flushed == seen.view.flushed());
+        let asked =
+            Some(asked).filter(|asked| (asked.flushed, asked.space) == (seen.view.flushed(), Some(index.space())));
         match self.ids_of(appends, &sequencer, &seen, asked, others)? {
             None => {}
             Some(looked) => return Ok(looked),
@@ -228,14 +252,18 @@ impl EmbeddedNamespace {
     }
 
     /// Looks up on disk what an append depends on.
-    async fn ask_for(self: &Arc<Self>, appends: &[Append<'_>], asked: &mut Asked) -> Result<()> {
+    pub(super) async fn ask_for(self: &Arc<Self>, appends: &[Append<'_>], asked: &mut Asked) -> Result<()> {
         let streams: Vec<String> = appends.iter().map(|append| append.stream.to_owned()).collect();
         let ids: Vec<MessageId> = given_ids(appends).cloned().collect();
         let found = self.in_background(move |namespace| {
             // Only what stands in tables, which do not change.
-            let view = namespace.index.read().view();
+            let (view, space) = {
+                let index = namespace.index.read();
+                (index.view(), index.space())
+            };
             let mut found = Asked {
                 flushed: view.flushed(),
+                space: Some(space),
                 ..Asked::default()
             };
             for stream in streams {
@@ -248,17 +276,20 @@ impl EmbeddedNamespace {
             }
             Ok(found)
         });
-        let found = found.await?;
-        asked.flushed = found.flushed;
-        (asked.versions, asked.ids) = (found.versions, found.ids);
+        let others = std::mem::take(&mut asked.others);
+        *asked = Asked { others, ..found.await? };
         Ok(())
     }
 
-    /// An id is free again once its message is hidden.
+    /// An id is free again once its message is hidden or cleared.
     async fn messages_at(self: &Arc<Self>, offsets: Vec<Offset>) -> Result<Vec<Option<Stored>>> {
         self.ask(move |namespace, io| {
             let (mut reading, mut hidden) = (namespace.reading(io), namespace.hidden());
+            let cleared_at = namespace.index.read().state.cleared_at;
             let shown = |offset: &Offset| {
+                if *offset < cleared_at {
+                    return Ok(None);
+                }
                 let Some(found) = reading.message(*offset)? else {
                     return Ok(None);
                 };
@@ -298,53 +329,77 @@ impl EmbeddedNamespace {
         content: Option<&[u8]>,
         expected: u64,
     ) -> Result<Option<u64>> {
+        // What is the engine's own is little.
+        if !name.starts_with(OWN) {
+            self.until_indexed().await?;
+        }
         loop {
             let mut ended = std::pin::pin!(self.ended.notified());
             ended.as_mut().enable();
-            // It is in memory from here on, unless it is forgotten at once; then it is looked up again.
-            let own = name.to_owned();
-            let known = self.ask(move |namespace, io| {
-                let seen = namespace.index.read().state.next_offset;
-                Ok((namespace.document_at(&own, io)?, seen))
-            });
-            let (at, seen) = known.await?;
-            let submitted = {
-                let mut sequencer = self.sequencer.lock();
-                if self.is_gone() {
-                    return Err(EventsError::NamespaceNotFound(self.about().name.clone()));
-                }
-                let index = self.index.read();
-                let waits = !sequencer.is_open() || sequencer.has_pending_document(name);
-                if waits || index.document_since(name, seen) {
-                    None
-                } else {
-                    let current = at.filter(|at| !at.removed).map_or(0, |at| at.revision);
-                    if current != expected {
-                        return Ok(None);
-                    }
-                    drop(index);
-                    let document = DocumentRef {
-                        name,
-                        // Larger than any before, also of one that was removed and forgotten.
-                        revision: sequencer.next_offset + 1,
-                        content,
-                    };
-                    let (unit, pending) = self.unit_of(&document, sequencer.next_offset)?;
-                    sequencer.submitted(pending);
-                    Some((self.begin(sequencer, unit, None), document.revision))
-                }
-            };
-            match submitted {
+            let seen = self.look_at_document(name).await?;
+            match self.put_document_as_seen(name, content, expected, &seen)? {
+                Put::Refused => return Ok(None),
                 // Something of it was or is being changed; if it is indexed already, nothing is waited for.
-                None if self.has_pending_document(name) => ended.await,
-                None => tokio::task::yield_now().await,
-                Some((submitted, revision)) => match submitted.await {
+                Put::Again if self.has_pending_document(name) => ended.await,
+                Put::Again => tokio::task::yield_now().await,
+                Put::Submitted(submitted, revision) => match submitted.await {
                     Ok(()) => return Ok(Some(revision)),
                     Err(LogError::OffsetTaken { .. }) => {}
                     Err(error) => return Err(or_gone(error, &self.about().name)),
                 },
             }
         }
+    }
+
+    pub(super) async fn look_at_document(self: &Arc<Self>, name: &str) -> Result<SeenDocument> {
+        let name = name.to_owned();
+        self.ask(move |namespace, io| {
+            let (next, flushed) = {
+                let index = namespace.index.read();
+                (index.state.next_offset, index.view().flushed())
+            };
+            Ok(SeenDocument {
+                at: namespace.document_at(&name, io)?,
+                next,
+                flushed,
+            })
+        })
+        .await
+    }
+
+    pub(super) fn put_document_as_seen(
+        self: &Arc<Self>,
+        name: &str,
+        content: Option<&[u8]>,
+        expected: u64,
+        seen: &SeenDocument,
+    ) -> Result<Put> {
+        let mut sequencer = self.sequencer.lock();
+        if self.is_gone() {
+            return Err(EventsError::NamespaceNotFound(self.about().name.clone()));
+        }
+        if !sequencer.is_open() || sequencer.has_pending_document(name) {
+            return Ok(Put::Again);
+        }
+        let index = self.index.read();
+        // A change since is in memory, or in a table that was written since.
+        if index.view().flushed() != seen.flushed || index.document_since(name, seen.next) {
+            return Ok(Put::Again);
+        }
+        let current = seen.at.filter(|at| !at.removed).map_or(0, |at| at.revision);
+        if current != expected {
+            return Ok(Put::Refused);
+        }
+        drop(index);
+        let document = DocumentRef {
+            name,
+            // Larger than any before, also of one that was removed and forgotten.
+            revision: sequencer.next_offset + 1,
+            content,
+        };
+        let (unit, pending) = self.unit_of(&document, sequencer.next_offset)?;
+        sequencer.submitted(pending);
+        Ok(Put::Submitted(self.begin(sequencer, unit, None), document.revision))
     }
 
     fn has_pending_document(&self, name: &str) -> bool {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use thalweg_log::{Micros, Offset};
 
 use super::append::as_expected;
-use super::index::{Io, List, Listed, Read, State};
+use super::index::{Index, Io, List, Listed, Read, State};
 use super::namespace::EmbeddedNamespace;
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
@@ -21,6 +21,9 @@ pub(super) const OWN: &str = "~";
 const OF_STREAM: &str = "~stream/";
 const OF_CATEGORY: &str = "~category/";
 const DELETED: &str = "~deleted/";
+
+/// To count what is stored and what of it is hidden, before others have to wait for it.
+const ATTEMPTS: u32 = 8;
 
 /// Of a stream that was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,16 +264,23 @@ impl EmbeddedNamespace {
         Ok(less)
     }
 
-    /// What is stored and what of it is hidden, while neither goes.
-    fn counted(&self) -> Read<(State, BTreeMap<String, Less>)> {
+    /// What is counted while nothing goes and nothing comes. Blocks.
+    fn together<T>(self: &Arc<Self>, count: impl Fn(State) -> Read<T>) -> Read<T> {
+        let (mut attempts, mut held) = (0, None);
         loop {
-            let (state, moves) = {
+            attempts += 1;
+            if attempts > ATTEMPTS && held.is_none() {
+                // Somebody writes all the time, and waits for a moment.
+                held = Some(tokio::runtime::Handle::current().block_on(self.hold()));
+            }
+            let seen = |index: &Index| (index.state.next_offset, index.moves());
+            let (state, before) = {
                 let index = self.index.read();
-                (index.state, index.moves())
+                (index.state, seen(&index))
             };
-            let less = self.less()?;
-            if self.index.read().moves() == moves {
-                return Ok((state, less));
+            let counted = count(state)?;
+            if seen(&self.index.read()) == before {
+                return Ok(counted);
             }
         }
     }
@@ -285,7 +295,7 @@ impl EmbeddedNamespace {
             return Ok((state.messages, state.streams, state.last_activity));
         }
         self.in_background(|namespace| {
-            let (state, less) = namespace.counted()?;
+            let (state, less) = namespace.together(|state| Ok((state, namespace.less()?)))?;
             let (messages, streams) = less.values().fold((0, 0), |(messages, streams), less| {
                 (messages + less.messages, streams + less.streams)
             });
@@ -333,13 +343,7 @@ impl EmbeddedNamespace {
 
     pub(super) async fn visible_categories(self: &Arc<Self>) -> Result<Vec<CategoryInfo>> {
         self.in_background(|namespace| {
-            let (mut all, less) = loop {
-                let moves = namespace.index.read().moves();
-                let counted = (namespace.categories_stored()?, namespace.less()?);
-                if namespace.index.read().moves() == moves {
-                    break counted;
-                }
-            };
+            let (mut all, less) = namespace.together(|_| Ok((namespace.categories_stored()?, namespace.less()?)))?;
             for category in &mut all {
                 if let Some(less) = less.get(&category.category) {
                     category.messages = category.messages.saturating_sub(less.messages);

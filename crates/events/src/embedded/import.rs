@@ -54,6 +54,7 @@ impl EmbeddedNamespace {
     }
 
     pub(super) async fn import_batch(self: &Arc<Self>, batch: &[Import]) -> Result<()> {
+        self.until_indexed().await?;
         let _alone = self.importing.lock().await;
         let held = self.hold().await;
         let mut names: HashMap<&str, Arc<str>> = HashMap::new();
@@ -217,8 +218,20 @@ impl EmbeddedNamespace {
         let trimmed = tokio::task::spawn_blocking(move || {
             // That documents were removed is said in what goes, and has to be known without it.
             let place = &namespace.place;
-            super::upkeep::flush(place, || vec![namespace.clone()], &|_| true)?;
-            Ok(place.log.trim(namespace.partition, offset)?)
+            let is_written = || !place.shelf.is_on_disk() || namespace.index.read().is_written(offset);
+            // Twice, if something waits of an attempt that failed.
+            for _ in 0..2 {
+                if !is_written()
+                    && let Err(error) = super::upkeep::flush(place, || vec![namespace.clone()], &|_| true)
+                {
+                    tracing::warn!(%error, "the space of what was cleared is free after the next scavenging only");
+                    return Ok(());
+                }
+            }
+            match is_written() {
+                true => Ok(place.log.trim(namespace.partition, offset)?),
+                false => Ok(()),
+            }
         });
         trimmed.await.unwrap_or(Ok(()))
     }

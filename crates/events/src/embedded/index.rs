@@ -15,6 +15,7 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 use thalweg_log::Offset;
@@ -114,7 +115,10 @@ pub(crate) struct Index {
 impl Index {
     /// With what the tables have of it.
     pub fn new(shelf: &Arc<Shelf>, namespace: u32) -> Index {
-        let mut state = shelf.state(namespace).unwrap_or_default();
+        Index::with(shelf, namespace, shelf.state(namespace).unwrap_or_default())
+    }
+
+    fn with(shelf: &Arc<Shelf>, namespace: u32, mut state: State) -> Index {
         state.cleared = state.cleared.max(1);
         Index {
             shelf: shelf.clone(),
@@ -125,6 +129,11 @@ impl Index {
             moves: 0,
             active_from: state.next_offset,
         }
+    }
+
+    /// Of a namespace whose number no other ever had.
+    pub fn of_new(shelf: &Arc<Shelf>, namespace: u32) -> Index {
+        Index::with(shelf, namespace, State::default())
     }
 
     pub fn space(&self) -> Space {
@@ -159,7 +168,7 @@ impl Index {
     }
 
     /// What is in memory is to be written with a table; new things go beside it.
-    pub fn freeze(&mut self, flush: u64) -> Option<Arc<Frozen>> {
+    pub fn freeze(&mut self) -> Option<Arc<Frozen>> {
         // Whoever wrote it may not have come to it yet; in two tables it would count twice.
         self.thaw();
         // Of an attempt that failed: what came since waits for the next one.
@@ -174,7 +183,7 @@ impl Index {
         let frozen = Arc::new(Frozen {
             mem: std::mem::replace(&mut self.active, next),
             state: Mutex::new(self.state),
-            flush,
+            flush: AtomicU64::new(Frozen::WAITING),
             share: std::mem::replace(&mut self.share, Share::new(&self.shelf)),
         });
         self.frozen = Some(frozen.clone());
@@ -185,19 +194,22 @@ impl Index {
 
     /// What was frozen is in a table.
     pub fn thaw(&mut self) {
-        let flushed = self.shelf.tables().flushed;
-        self.frozen.take_if(|frozen| frozen.flush <= flushed);
+        let tables = self.shelf.tables();
+        self.frozen.take_if(|frozen| frozen.is_in(&tables));
     }
 
     /// Messages that are in no table any more. `in_memory`: there are no tables.
     pub fn leave_out(&mut self, gone: &GoneOf, in_memory: bool) {
-        if in_memory {
-            self.active.leave_out(gone);
-        }
-        if let Some(frozen) = &self.frozen {
+        if let Some(frozen) = self.frozen.as_ref().filter(|frozen| frozen.mem.space == gone.space) {
             frozen.state.lock().leave_out(gone);
         }
-        self.state.leave_out(gone);
+        // Or all of them have gone meanwhile, and others have come.
+        if self.space() == gone.space {
+            if in_memory {
+                self.active.leave_out(gone);
+            }
+            self.state.leave_out(gone);
+        }
         self.moves += 1;
     }
 
@@ -208,9 +220,22 @@ impl Index {
         let tables = self.shelf.tables();
         View {
             space: self.active.space,
-            frozen: frozen.filter(|frozen| frozen.flush > tables.flushed),
+            frozen: frozen.filter(|frozen| !frozen.is_in(&tables)),
             tables,
         }
+    }
+
+    /// It is deleted: nothing of it is waited for.
+    pub fn forsake(&self) {
+        self.share.give_back();
+        if let Some(frozen) = &self.frozen {
+            frozen.share.give_back();
+        }
+    }
+
+    /// Whether all that was said up to an offset is in tables.
+    pub fn is_written(&self, offset: Offset) -> bool {
+        self.frozen.is_none() && (self.active.is_empty() || self.active_from > offset)
     }
 
     pub fn moves(&self) -> u64 {
@@ -255,7 +280,8 @@ impl Index {
         let mut found = self.active.id(hash).to_vec();
         found.extend(view.frozen().map_or(&[][..], |mem| mem.id(hash)));
         if let MessageId::Uuid(uuid) = id
-            && let Some(offset) = uuid.made_for().filter(|offset| *offset < self.state.next_offset)
+            && let Some(offset) = uuid.made_for()
+            && (self.state.cleared_at..self.state.next_offset).contains(&offset)
         {
             found.push(offset);
         }

@@ -98,6 +98,7 @@ impl EmbeddedNamespace {
     pub fn gone(&self) {
         self.sequencer.lock().hold();
         self.visible.lock().take();
+        self.index.read().forsake();
         self.ended.notify_waiters();
     }
 
@@ -105,8 +106,8 @@ impl EmbeddedNamespace {
         self.visible.lock().is_none()
     }
 
-    pub fn freeze(&self, flush: u64) -> Option<Arc<Frozen>> {
-        self.index.write().freeze(flush)
+    pub fn freeze(&self) -> Option<Arc<Frozen>> {
+        self.index.write().freeze()
     }
 
     /// It is known what became of a submission.
@@ -283,7 +284,7 @@ impl EmbeddedNamespace {
     /// By a thread that may wait for a disk.
     pub(super) async fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
-        work: impl FnOnce(&EmbeddedNamespace) -> Read<T> + Send + 'static,
+        work: impl FnOnce(&Arc<EmbeddedNamespace>) -> Read<T> + Send + 'static,
     ) -> Result<T> {
         let namespace = self.clone();
         let done = tokio::task::spawn_blocking(move || work(&namespace)).await;

@@ -9,7 +9,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset};
 
 use super::hidden::Hidden;
-use super::index::{Gone, GoneOf, Io, List, Listed, Read, Unread};
+use super::index::{DocumentAt, Gone, GoneOf, Io, List, Listed, Read, Unread};
 use super::namespace::EmbeddedNamespace;
 use super::record::Lies;
 use super::{Inner, upkeep};
@@ -24,15 +24,64 @@ pub(super) async fn scavenge(inner: Arc<Inner>) -> Result<Scavenged> {
     done.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))
 }
 
+/// So many messages are remembered at a time.
+const ROUND: usize = 8_000_000;
+
 /// Blocks.
 fn all(inner: &Inner) -> Result<Scavenged> {
+    let mut scavenged = Scavenged::default();
+    loop {
+        let (some, is_all) = some(inner, ROUND)?;
+        scavenged.messages += some.messages;
+        scavenged.bytes += some.bytes;
+        if is_all {
+            return Ok(scavenged);
+        }
+    }
+}
+
+/// A namespace that was looked at.
+pub(super) struct Looked {
+    namespace: Arc<EmbeddedNamespace>,
+    /// Up to where.
+    to: Offset,
+    cleared_at: Offset,
+}
+
+/// As many messages as a round has, and whether these were all.
+pub(super) fn some(inner: &Inner, round: usize) -> Result<(Scavenged, bool)> {
+    let (gone, looked, is_all) = look(inner, round)?;
+    forget(inner, &gone, &looked)?;
+    let mut scavenged = Scavenged::default();
+    let none = GoneOf::default();
+    for Looked {
+        namespace,
+        to,
+        cleared_at,
+    } in looked
+    {
+        let gone = gone.0.get(&namespace.number).unwrap_or(&none);
+        scavenged.messages += gone.offsets.len() as u64;
+        scavenged.bytes += namespace.rewrite(to, cleared_at, gone)?;
+    }
+    Ok((scavenged, is_all))
+}
+
+/// What may go.
+pub(super) fn look(inner: &Inner, round: usize) -> Result<(Gone, Vec<Looked>, bool)> {
     // What is looked at below is in tables, if there are any.
     upkeep::flush_all(inner)?;
-    let mut scavenged = Scavenged::default();
     let mut gone = Gone::default();
     let mut looked = Vec::new();
+    let mut left = round;
     for namespace in inner.all() {
-        let state = namespace.index.read().state;
+        if left == 0 {
+            return Ok((gone, looked, false));
+        }
+        let (state, space) = {
+            let index = namespace.index.read();
+            (index.state, index.space())
+        };
         let bounds = match namespace.place.log.bounds(namespace.partition) {
             Ok(bounds) => bounds,
             // It was deleted meanwhile.
@@ -44,37 +93,50 @@ fn all(inner: &Inner) -> Result<Scavenged> {
             true => in_tables.unwrap_or(0).min(state.next_offset),
             false => state.next_offset,
         };
-        let from = bounds.first;
-        let found = namespace.hidden_messages(from.max(state.cleared_at), to)?;
-        scavenged.messages += found.offsets.len() as u64;
+        let (mut found, to) = namespace.hidden_messages(bounds.first.max(state.cleared_at), to, left)?;
+        left -= found.offsets.len();
+        found.space = space;
+        // What hides them may be newer than what is on disk, and a power cut must not take both.
+        let next = namespace.index.read().state.next_offset;
+        if inner.place.shelf.is_on_disk()
+            && let Err(error) = upkeep::until_synced(&namespace, next)
+        {
+            match namespace.is_gone() {
+                true => continue,
+                false => return Err(error),
+            }
+        }
         if !found.offsets.is_empty() {
             gone.0.insert(namespace.number, found);
         }
-        looked.push((namespace, to, state.cleared_at));
+        looked.push(Looked {
+            namespace,
+            to,
+            cleared_at: state.cleared_at,
+        });
     }
-    if !gone.0.is_empty() {
-        let left_out = inner
-            .place
-            .shelf
-            .leave_out(&gone, &|space| inner.lives(space), |publish| {
-                let mut indexes: Vec<_> = looked
-                    .iter()
-                    .filter_map(|(namespace, ..)| Some((namespace.index.write(), gone.0.get(&namespace.number)?)))
-                    .collect();
-                publish()?;
-                for (index, gone) in &mut indexes {
-                    index.leave_out(gone, inner.place.in_memory);
-                }
-                Ok(())
-            });
-        left_out.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
+    Ok((gone, looked, left > 0))
+}
+
+/// Has the indexes leave out what goes.
+pub(super) fn forget(inner: &Inner, gone: &Gone, looked: &[Looked]) -> Result<()> {
+    if gone.0.is_empty() {
+        return Ok(());
     }
-    let none = GoneOf::default();
-    for (namespace, to, cleared_at) in looked {
-        let gone = gone.0.get(&namespace.number).unwrap_or(&none);
-        scavenged.bytes += namespace.rewrite(to, cleared_at, gone)?;
-    }
-    Ok(scavenged)
+    let lives = |space| inner.lives(space);
+    let left_out = inner.place.shelf.leave_out(gone, &lives, |publish| {
+        let own = |looked: &'_ Looked| gone.0.get(&looked.namespace.number);
+        let mut indexes: Vec<_> = looked
+            .iter()
+            .filter_map(|looked| Some((looked.namespace.index.write(), own(looked)?)))
+            .collect();
+        publish()?;
+        for (index, gone) in &mut indexes {
+            index.leave_out(gone, inner.place.in_memory);
+        }
+        Ok(())
+    });
+    left_out.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))
 }
 
 fn failed(unread: Unread) -> EventsError {
@@ -98,13 +160,13 @@ impl EmbeddedNamespace {
         Ok((event.position as i64) < version)
     }
 
-    /// Those that may go and are in the lists.
-    fn hidden_messages(&self, from: Offset, to: Offset) -> Result<GoneOf> {
+    /// Those that may go and are in the lists, up to `max`, and up to where they were looked for.
+    fn hidden_messages(&self, from: Offset, to: Offset, max: usize) -> Result<(GoneOf, Offset)> {
         let mut gone = GoneOf::default();
         if self.rules().is_empty() {
-            return Ok(gone);
+            return Ok((gone, to));
         }
-        let (mut hidden, mut wrong) = (self.hidden(), None);
+        let (mut hidden, mut wrong, mut end) = (self.hidden(), None, to);
         self.place.log.scan(self.partition, from, to, &mut |offset, record| {
             let Some(Lies::Event(event)) = Lies::decode(record.value, record.time) else {
                 return true;
@@ -117,11 +179,14 @@ impl EmbeddedNamespace {
                 Ok(false) => {}
                 Err(unread) => wrong = Some(failed(unread)),
             }
-            wrong.is_none()
+            if gone.offsets.len() >= max {
+                end = end.min(offset + 1);
+            }
+            wrong.is_none() && end == to
         })?;
         match wrong {
             Some(error) => Err(error),
-            None => Ok(gone),
+            None => Ok((gone, end)),
         }
     }
 
@@ -166,6 +231,10 @@ impl EmbeddedNamespace {
         let log = &self.place.log;
         let before = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);
         let work = Mutex::new(self.hidden());
+        let synced = match self.place.shelf.is_on_disk() {
+            true => log.bounds(self.partition).map_or(0, |bounds| bounds.synced),
+            false => Offset::MAX,
+        };
         let keep = |offset: Offset, record: &RecordRef<'_>| {
             if offset >= to {
                 return true;
@@ -175,7 +244,8 @@ impl EmbeddedNamespace {
                 Some(Lies::Event(event)) => !gone.has(offset) && !self.is_left_over(&mut work.lock(), &event, offset),
                 Some(Lies::Document(document)) => {
                     let newest = self.document_at(document.name, Io::MayBlock);
-                    newest.map_or(true, |newest| newest.is_none_or(|newest| newest.offset <= offset))
+                    let is_over = |newest: &DocumentAt| (offset + 1..synced).contains(&newest.offset);
+                    newest.map_or(true, |newest| !newest.as_ref().is_some_and(is_over))
                 }
                 Some(Lies::Cleared) => offset >= cleared_at,
                 // Whatever it is, it is not ours to remove.

@@ -1,9 +1,11 @@
 //! The store against a model of it, while its indexes are written, merged, lost and made again.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use thalweg_log::disk::{Disk, Ram};
+use thalweg_log::disk::{Disk, DiskFile, Ram, Space};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions, PartitionId};
 
 use super::*;
@@ -13,7 +15,7 @@ use crate::store::*;
 use crate::{Stored, TokenDigest};
 
 /// Chance that can be repeated.
-struct Chance(u64);
+pub(super) struct Chance(pub u64);
 
 impl Chance {
     fn below(&mut self, n: u64) -> u64 {
@@ -56,7 +58,7 @@ impl Told {
 
 /// All there is, by global position.
 #[derive(Default)]
-struct Model {
+pub(super) struct Model {
     all: BTreeMap<u64, Told>,
     versions: BTreeMap<String, i64>,
     last_global: u64,
@@ -106,10 +108,47 @@ impl Model {
     }
 }
 
+/// A disk on which no file can be made while that is said.
+struct MayFail(Arc<Ram>, Arc<AtomicBool>);
+
+impl Disk for MayFail {
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.0.names()
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.open(name)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        match self.1.load(SeqCst) {
+            true => Err(io::Error::other("no file can be made")),
+            false => self.0.create(name),
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.0.sync_names()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.0.space()
+    }
+}
+
 /// Disks that outlive the store.
 pub(super) struct Disks {
     log: Arc<Ram>,
     indexes: Arc<Ram>,
+    fail: Arc<AtomicBool>,
     open: parking_lot::Mutex<Option<Arc<EmbeddedLog>>>,
 }
 
@@ -118,6 +157,7 @@ impl Disks {
         Disks {
             log: Arc::new(Ram::new(512 << 20)),
             indexes: Arc::new(Ram::new(512 << 20)),
+            fail: Arc::default(),
             open: parking_lot::Mutex::default(),
         }
     }
@@ -128,12 +168,17 @@ impl Disks {
         }
     }
 
+    /// From now on no file is made for indexes, or again.
+    pub fn fail_indexes(&self, fail: bool) {
+        self.fail.store(fail, SeqCst);
+    }
+
     pub async fn open(&self) -> EmbeddedStore {
         self.open_with(Durability::Fsync).await
     }
 
     /// What was opened before is closed.
-    async fn open_with(&self, durability: Durability) -> EmbeddedStore {
+    pub async fn open_with(&self, durability: Durability) -> EmbeddedStore {
         if let Some(log) = self.open.lock().take() {
             log.close();
         }
@@ -152,7 +197,7 @@ impl Disks {
         let options = EventsOptions {
             durability,
             in_memory: false,
-            indexes: Some(self.indexes.clone()),
+            indexes: Some(Arc::new(MayFail(self.indexes.clone(), self.fail.clone()))),
             index_memory: 1 << 20,
         };
         let store = EmbeddedStore::open(log as Arc<dyn Log>, options).await.unwrap();
@@ -192,7 +237,7 @@ fn an_id(chance: &mut Chance) -> Option<MessageId> {
     }
 }
 
-async fn append(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Chance) {
+pub(super) async fn append(namespace: &Arc<dyn Namespace>, model: &mut Model, chance: &mut Chance) {
     let mut streams: Vec<String> = (0..1 + chance.below(3)).map(|_| a_stream(chance)).collect();
     streams.sort();
     streams.dedup();
@@ -422,7 +467,7 @@ fn same(found: &[Told], expected: &[&Told], what: &str) {
     }
 }
 
-async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>, model: &Model, chance: &mut Chance) {
+pub(super) async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>, model: &Model, chance: &mut Chance) {
     if chance.one_in(4) {
         assert_eq!(store.verify().await.unwrap().faults, []);
     }
@@ -742,7 +787,7 @@ async fn whoever_writes_a_table_before_another_has_tidied_up_writes_nothing_twic
     let inner = store.inner.clone();
     let twice = tokio::task::spawn_blocking(move || {
         for _ in 0..2 {
-            let freeze = |flush| inner.all().iter().filter_map(|own| own.freeze(flush)).collect();
+            let freeze = || inner.all().iter().filter_map(|own| own.freeze()).collect();
             inner.place.shelf.flush(freeze, &|_| true).unwrap();
         }
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thalweg_log::{Offset, ReadWant};
 
-use super::index::{Entry, Event, Frozen, Io, List, Listed, Space, Unread};
+use super::index::{Entry, Event, Io, List, Listed, Space, Unread};
 use super::namespace::{EmbeddedNamespace, Place};
 use super::{Inner, replay, scavenge};
 use crate::error::{EventsError, Result};
@@ -113,7 +113,19 @@ impl Inner {
         let own = namespaces
             .values()
             .find(|opened| opened.namespace.number == space.namespace);
-        own.is_some_and(|own| space.cleared == 0 || own.namespace.index.read().space() == space)
+        own.is_some_and(|own| {
+            let namespace = &own.namespace;
+            let (current, cleared_at) = {
+                let index = namespace.index.read();
+                (index.space(), index.state.cleared_at)
+            };
+            let is_synced = || {
+                let bounds = namespace.place.log.bounds(namespace.partition);
+                bounds.map_or(true, |bounds| cleared_at < bounds.synced)
+            };
+            // A power cut may take a clearing back, and with it all that was cleared.
+            space.cleared == 0 || current == space || !is_synced()
+        })
     }
 }
 
@@ -129,19 +141,22 @@ pub(super) fn flush(
 ) -> Result<()> {
     let (mut all, mut synced) = (Vec::new(), Ok(()));
     let flushed = place.shelf.flush(
-        |flush| {
+        || {
             all = namespaces();
-            let frozen: Vec<(Arc<EmbeddedNamespace>, Arc<Frozen>)> = all
-                .iter()
-                .filter_map(|namespace| Some((namespace.clone(), namespace.freeze(flush)?)))
-                .collect();
-            synced = frozen
-                .iter()
-                .try_for_each(|(namespace, frozen)| until_synced(place, namespace, frozen));
-            if synced.is_err() {
-                return Vec::new();
-            }
-            frozen.into_iter().map(|(_, frozen)| frozen).collect()
+            let frozen = all.iter().filter_map(|namespace| {
+                let frozen = namespace.freeze()?;
+                let next = frozen.state.lock().next_offset;
+                // One that cannot be synced holds up none of the others.
+                match until_synced(namespace, next) {
+                    Ok(()) => Some(frozen),
+                    Err(_) if namespace.is_gone() => None,
+                    Err(error) => {
+                        synced = Err(error);
+                        None
+                    }
+                }
+            });
+            frozen.collect()
         },
         lives,
     );
@@ -149,13 +164,15 @@ pub(super) fn flush(
     for namespace in &all {
         namespace.index.write().thaw();
     }
-    synced?;
-    flushed.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))
+    let flushed = flushed.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")));
+    let done = synced.and(flushed);
+    place.shelf.attempted(done.as_ref().err().map(ToString::to_string));
+    done
 }
 
-/// A table has nothing that a power cut may take from the log.
-fn until_synced(place: &Place, namespace: &EmbeddedNamespace, frozen: &Frozen) -> Result<()> {
-    let (id, next) = (namespace.partition, frozen.state.lock().next_offset);
+/// A table has nothing that a power cut may take from the log, and is left by nothing because of it.
+pub(super) fn until_synced(namespace: &EmbeddedNamespace, next: Offset) -> Result<()> {
+    let (place, id) = (&namespace.place, namespace.partition);
     while place.log.bounds(id).is_ok_and(|bounds| bounds.synced < next) {
         // Asks for a sync, where nothing else would.
         let want = ReadWant { bytes: 1, synced: true };
@@ -169,8 +186,11 @@ fn until_synced(place: &Place, namespace: &EmbeddedNamespace, frozen: &Frozen) -
 
 /// Reads every message, and looks whether each is where the indexes say; and every part of them.
 pub(super) async fn verify(inner: Arc<Inner>) -> Result<Verified> {
+    // Nothing leaves the lists meanwhile.
+    let stays = inner.scavenging.clone().read_owned().await;
     let all = inner.all();
     let looked = tokio::task::spawn_blocking(move || {
+        let _stays = stays;
         let mut verified = Verified::default();
         if let Err(error) = inner.place.shelf.verify() {
             verified.faults.push(Fault {
@@ -220,6 +240,10 @@ impl EmbeddedNamespace {
                 Ok(next) => at = next,
                 Err(error) => wrong = Some((at, error.to_string())),
             }
+        }
+        // What was cleared or deleted meanwhile is not where it was.
+        if self.is_gone() || self.index.read().state.generation() != state.generation() {
+            return;
         }
         verified.messages += messages;
         if wrong.is_none() && messages != state.messages {

@@ -19,6 +19,8 @@ pub enum Nack {
     },
     /// It counts as done.
     Skip,
+    /// Nobody was given it: as if it had not been handed out.
+    Back,
 }
 
 /// What came of the leases that were named.
@@ -49,6 +51,11 @@ impl Subscription {
         let attempts_max = self.settings.max_attempts;
         match nack {
             Nack::Skip => self.ack(leases),
+            Nack::Back => self.each(leases, |all, global, mut open| {
+                open.attempts = open.attempts.saturating_sub(1);
+                open.state = State::Ready;
+                all.open.insert(global, open);
+            }),
             Nack::Park { reason } => {
                 let reason = cut(reason);
                 self.each(leases, |all, global, open| all.park(global, &open, reason.clone(), now))

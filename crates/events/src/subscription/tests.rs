@@ -229,6 +229,7 @@ fn op() -> impl Strategy_<Value = Op> {
         3 => (0..3_i64).prop_map(|delay| Nack::Retry { delay: delay * 700, reason: "no".into() }),
         1 => Just(Nack::Park { reason: "bad".into() }),
         1 => Just(Nack::Skip),
+        1 => Just(Nack::Back),
     ];
     prop_oneof![
         6 => (0..3_u64).prop_map(Op::Append),
@@ -364,6 +365,7 @@ impl Model {
                 }
                 let fate = match nack {
                     Nack::Skip => Fate::Settled,
+                    Nack::Back => Fate::Open(attempts - 1),
                     Nack::Park { .. } => Fate::Parked(attempts),
                     Nack::Retry { .. } if attempts == 3 => Fate::Parked(3),
                     Nack::Retry { .. } => Fate::Open(attempts),

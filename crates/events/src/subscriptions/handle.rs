@@ -184,7 +184,7 @@ impl Handle {
         let (answer, _) = oneshot::channel();
         self.queue(Asked {
             namespace: asked.namespace,
-            op: Op::Nack(leases, went_away()),
+            op: Op::Nack(leases, Nack::Back),
             answer,
         });
     }
@@ -212,6 +212,11 @@ impl Handle {
             (dirty, freed) = (true, true);
         }
         for asked in batch {
+            if matches!(asked.op, Op::Fetch(_)) && asked.answer.is_closed() {
+                // Whoever asked went away before it was his turn.
+                done.push(Ok(Done::Nothing));
+                continue;
+            }
             let parked = cached.state.parked().len();
             let did = self.apply(&mut cached, namespace, &asked.op).await;
             // A fetch parks what was handed out too often.

@@ -139,6 +139,8 @@ pub(crate) struct Gone(pub HashMap<u32, GoneOf>);
 /// Of one namespace.
 #[derive(Debug, Default)]
 pub(crate) struct GoneOf {
+    /// Which messages of the namespace: none that came after a clearing.
+    pub space: Space,
     /// Rising.
     pub offsets: Vec<Offset>,
     /// How many of each stream.
@@ -149,7 +151,7 @@ pub(crate) struct GoneOf {
 
 impl Gone {
     fn of(&self, space: Space) -> Option<&GoneOf> {
-        self.0.get(&space.namespace).filter(|_| space.cleared > 0)
+        self.0.get(&space.namespace).filter(|gone| gone.space == space)
     }
 }
 

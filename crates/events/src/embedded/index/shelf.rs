@@ -66,9 +66,19 @@ pub(crate) struct Frozen {
     pub mem: Mem,
     /// Messages are left out of tables while this waits for its own.
     pub state: Mutex<State>,
-    /// With which table it is written.
-    pub flush: u64,
+    /// With which table it is written; [`Frozen::WAITING`] until it is.
+    pub flush: AtomicU64,
     pub share: Share,
+}
+
+impl Frozen {
+    /// For a table.
+    pub const WAITING: u64 = u64::MAX;
+
+    /// Whether it is in one of the tables.
+    pub fn is_in(&self, tables: &Tables) -> bool {
+        self.flush.load(Ordering::Acquire) <= tables.flushed
+    }
 }
 
 /// What an index takes in memory, and of the log what is in no table, counted in its shelf until it is given back, once.
@@ -143,8 +153,10 @@ pub(crate) struct Shelf {
     cache_bytes_max: u64,
     /// There is enough to be written.
     pub enough: Notify,
-    /// Less is behind than before.
+    /// Less is behind than before, or it is known whether tables can be written.
     pub caught_up: Notify,
+    /// Why the last one could not be written.
+    failing: Mutex<Option<String>>,
 }
 
 struct Writing {
@@ -192,6 +204,7 @@ impl Shelf {
             cache_bytes_max: memory as u64 / 2,
             enough: Notify::new(),
             caught_up: Notify::new(),
+            failing: Mutex::new(None),
         };
         shelf.fit_cache(&shelf.tables());
         Ok(shelf)
@@ -259,6 +272,16 @@ impl Shelf {
         self.disk.is_some() && self.behind.load(Ordering::Relaxed) > BEHIND_MAX
     }
 
+    /// Why no table is written, since the last attempt until one succeeds.
+    pub fn failing(&self) -> Option<String> {
+        self.failing.lock().clone()
+    }
+
+    pub fn attempted(&self, failure: Option<String>) {
+        *self.failing.lock() = failure;
+        self.caught_up.notify_waiters();
+    }
+
     /// In files, in memory, and of the log not yet in a table.
     pub fn sizes(&self) -> Sizes {
         let tables = self.tables();
@@ -270,13 +293,11 @@ impl Shelf {
         }
     }
 
-    /// Writes what `freeze` gives, which is frozen with the number that it is called with, as a table. Blocks for as long as
-    /// that takes.
-    pub fn flush(&self, freeze: impl FnOnce(u64) -> Vec<Arc<Frozen>>, lives: &dyn Fn(Space) -> bool) -> io::Result<()> {
+    /// Writes what `freeze` gives as a table. Blocks for as long as that takes.
+    pub fn flush(&self, freeze: impl FnOnce() -> Vec<Arc<Frozen>>, lives: &dyn Fn(Space) -> bool) -> io::Result<()> {
         let Some(disk) = &self.disk else { return Ok(()) };
         let mut writing = self.writing.lock();
-        let flush = self.tables().flushed + 1;
-        let mut frozen = freeze(flush);
+        let mut frozen = freeze();
         if frozen.is_empty() {
             return Ok(());
         }
@@ -299,9 +320,16 @@ impl Shelf {
         let mut tables = Tables::clone(&self.tables());
         tables.list.insert(0, table.clone());
         tables.levels.insert(0, 0);
-        tables.flushed = flush;
+        tables.flushed += 1;
+        // From one moment on readers find it in the tables, and only what is in them.
+        let is_with = |flush: u64| {
+            let stamps = frozen.iter().map(|frozen| &frozen.flush);
+            stamps.for_each(|stamp| stamp.store(flush, Ordering::Release));
+        };
+        is_with(tables.flushed);
         let next = Next { tables, states, table };
-        self.publish(disk.as_ref(), &mut writing, next, &[])?;
+        self.publish(disk.as_ref(), &mut writing, next, &[])
+            .inspect_err(|_| is_with(Frozen::WAITING))?;
         frozen.iter().for_each(|frozen| frozen.share.give_back());
         Ok(())
     }
@@ -352,7 +380,9 @@ impl Shelf {
             let mut writing = writing.lock();
             let mut states = writing.states.clone();
             for (namespace, gone) in &gone.0 {
-                if let Some(state) = states.get_mut(namespace) {
+                if let Some(state) = states.get_mut(namespace)
+                    && state.cleared.max(1) == gone.space.cleared
+                {
                     state.leave_out(gone);
                 }
             }
