@@ -1,6 +1,7 @@
 //! One subscription in this process. What is asked of it is queued; a task takes all that is there, does it, stores the
 //! result once, and answers. The task is its own so that nobody who stops waiting leaves something half done.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::reading::Bodies;
+use super::reading::{BODIES_AGE_MAX, Bodies};
 use super::{Ask, Clock, Fetched, ParkedMessage, SubscriptionFigures, document};
 use crate::error::{EventsError, Result};
 use crate::store::Namespace;
@@ -55,6 +56,8 @@ pub(super) struct Handle {
     /// That there may be something to be handed out.
     changed: watch::Sender<()>,
     figures: Mutex<Option<Figures>>,
+    /// Somebody sees that what was read ahead for nobody takes no memory.
+    forgets: AtomicBool,
 }
 
 struct Figures {
@@ -107,7 +110,13 @@ impl Handle {
             cached: Mutex::new(None),
             changed: watch::channel(()).0,
             figures: Mutex::new(None),
+            forgets: AtomicBool::new(false),
         }
+    }
+
+    #[cfg(test)]
+    pub fn read_ahead(&self) -> usize {
+        self.cached.lock().as_ref().map_or(0, |cached| cached.bodies.len())
     }
 
     pub fn changed(&self) -> watch::Receiver<()> {
@@ -170,6 +179,31 @@ impl Handle {
         for asked in batch {
             let _ = asked.answer.send(Err(overtaken(&self.name)));
         }
+    }
+
+    /// What was read ahead is of no use after a second, in which mostly somebody asks again.
+    fn forget_later(self: &Arc<Handle>) {
+        let is_left = |cached: &mut Option<Cached>, now| {
+            let bodies = cached.as_mut().map(|cached| &mut cached.bodies);
+            bodies.is_some_and(|bodies| !bodies.forget_old(now))
+        };
+        let now = (self.clock)();
+        if !is_left(&mut self.cached.lock(), now) || self.forgets.swap(true, SeqCst) {
+            return;
+        }
+        let handle = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_micros(2 * BODIES_AGE_MAX.unsigned_abs())).await;
+                let Some(handle) = handle.upgrade() else { return };
+                let mut cached = handle.cached.lock();
+                // While it is taken somebody asks.
+                if cached.is_some() && !is_left(&mut cached, (handle.clock)()) {
+                    handle.forgets.store(false, SeqCst);
+                    return;
+                }
+            }
+        });
     }
 
     fn tell(self: &Arc<Handle>, asked: Asked, done: Result<Done>) {
@@ -367,6 +401,7 @@ impl Running {
     async fn run(self) {
         while let Some(batch) = self.batch() {
             self.0.answer(batch).await;
+            self.0.forget_later();
         }
     }
 

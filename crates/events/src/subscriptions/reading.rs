@@ -21,7 +21,7 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of messages that were read and not handed out yet.
 const BODIES_BYTES_MAX: usize = 16 << 20;
 /// So long a message that was read is handed out without looking whether it is still there.
-const BODIES_AGE_MAX: Micros = 1_000_000;
+pub(super) const BODIES_AGE_MAX: Micros = 1_000_000;
 
 /// What was read ahead, so that it need not be read twice, and that there was nothing more.
 #[derive(Default)]
@@ -37,16 +37,23 @@ pub(super) struct Bodies {
 }
 
 impl Bodies {
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.by_global.len()
+    }
+
     /// Something else is to be read.
     pub fn read_anew(&mut self) {
         self.ended_at = None;
     }
 
-    fn forget_old(&mut self, now: Micros) {
+    /// Whether none is left.
+    pub fn forget_old(&mut self, now: Micros) -> bool {
         if now.saturating_sub(self.read_at) > BODIES_AGE_MAX {
-            self.by_global.clear();
+            self.by_global = HashMap::new();
             self.bytes = 0;
         }
+        self.by_global.is_empty()
     }
 
     fn keep(&mut self, global: u64, stored: Stored, now: Micros) {

@@ -263,6 +263,20 @@ async fn who_stops_waiting_leaves_the_message_to_the_next() {
 }
 
 #[tokio::test]
+async fn what_was_read_ahead_and_nobody_asks_for_takes_no_memory() {
+    let scene = scene();
+    scene.create(orders()).await;
+    scene.write(&["order-1"; 20]).await;
+    let handle = scene.server.handle("a", "s");
+    scene.fetch(1).await;
+    assert!(handle.read_ahead() > 0);
+    scene.time.fetch_add(2_000_000, Ordering::Relaxed);
+    while handle.read_ahead() > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
 async fn messages_that_are_gone_count_as_done() {
     let scene = scene();
     scene
