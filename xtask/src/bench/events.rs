@@ -43,6 +43,8 @@ const BATCH_SECONDS: f64 = 60.0;
 enum Load {
     Mix,
     Write,
+    /// `/health`, which touches nothing: what HTTP alone costs on this machine at this moment.
+    Health,
     Batch,
     /// Pages of a category, from anywhere in it.
     Category,
@@ -53,12 +55,13 @@ enum Load {
 impl Load {
     /// The answers are so short that a thread for each connection would cost more than what is measured.
     fn is_many_at_once(self) -> bool {
-        matches!(self, Load::Mix | Load::Write)
+        matches!(self, Load::Mix | Load::Write | Load::Health)
     }
 }
 
 /// Name, durability, connections, load.
-const ROWS: [(&str, &str, usize, Load); 10] = [
+const ROWS: [(&str, &str, usize, Load); 11] = [
+    ("http_health", "fsync", 10, Load::Health),
     ("load_mix_memory", "memory", 10, Load::Mix),
     ("load_mix_os", "os", 10, Load::Mix),
     ("load_mix_fsync", "fsync", 10, Load::Mix),
@@ -88,7 +91,7 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
         rows.push(open::exit(&binary, effort)?);
     }
     println!(
-        "\nload_mix: {WRITES_PER_READ} writes of {BODY} bytes for a read of {READ} messages, {STREAMS} streams; batch_append: \
+        "\nhttp_health: what HTTP alone costs here and now; load_mix: {WRITES_PER_READ} writes of {BODY} bytes for a read of {READ} messages, {STREAMS} streams; batch_append: \
          one op is one of {BATCH} messages, for {BATCH_SECONDS} s, all indexes built; category_read: one op is one of {PAGE} \
          messages, of {CATEGORY} in the category ({CATEGORY_QUICK} with --quick); sse_fanout: one op is one poke to one of 1,000 \
          subscribers, its time from the begin of the write; sse_idle: one op is one poke to one of 10,000, its time from the answer \
@@ -251,6 +254,7 @@ struct Requests {
     reads: Vec<Vec<u8>>,
     batches: Vec<Vec<u8>>,
     pages: Vec<Vec<u8>>,
+    health: Vec<Vec<u8>>,
 }
 
 impl Requests {
@@ -282,6 +286,7 @@ impl Requests {
                     ))
                 })
                 .collect(),
+            health: vec![b"GET /health HTTP/1.1\r\nhost: bench\r\n\r\n".to_vec()],
         }
     }
 
@@ -291,6 +296,7 @@ impl Requests {
         let (all, ops) = match load {
             Load::Mix if n.is_multiple_of(WRITES_PER_READ + 1) => (&self.reads, 1),
             Load::Mix | Load::Write => (&self.writes, 1),
+            Load::Health => (&self.health, 1),
             Load::Batch => (&self.batches, BATCH as u64),
             Load::Category => (&self.pages, PAGE as u64),
             // Counted where it is told.
