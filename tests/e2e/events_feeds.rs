@@ -197,6 +197,9 @@ fn the_metrics_tell_what_the_store_is_and_does_and_its_subscriptions_also_after_
     assert_eq!(lag.unwrap().trim(), "9");
     assert!(metric(&events, "thalweg_events_recovery_seconds") > 0.0);
     assert!(metric(&events, "thalweg_events_recovery_bytes") > 0.0);
+    // And what the log tells.
+    assert_eq!(metric(&events, "thalweg_log_poisoned"), 0.0);
+    assert!(metric(&events, "thalweg_log_commit_seconds_count") > 0.0);
 }
 
 #[test]
@@ -312,7 +315,43 @@ fn the_whole_process_keeps_events_in_memory_alone_if_it_is_told_to() {
         assert!(metrics.contains(line), "{line} is missing in {metrics}");
     }
     assert!(!thalweg.data_dir().join("log").exists());
+    let jobs = call(&thalweg, json!(["sub.create", "jobs", {"category": "none"}]));
+    assert_eq!(jobs.status, 200, "{jobs:?}");
+    // Whoever is told of messages, and whoever waits for some, is answered before the process ends.
+    let mut open = ["/subscribe?all=true", "/rpc"].map(|path| {
+        let mut stream = TcpStream::connect(thalweg.address().unwrap()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let (method, body) = match path {
+            "/rpc" => ("POST", r#"["sub.fetch","jobs",{"waitMs":30000}]"#),
+            _ => ("GET", ""),
+        };
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        stream
+    });
+    eventually(|| {
+        let health = call(&thalweg, json!(["sys.health"])).json;
+        anyhow::ensure!(health["connections"].as_u64() >= Some(3), "{health}");
+        Ok(())
+    })
+    .unwrap();
+    // What is begun, a moment later.
+    std::thread::sleep(Duration::from_millis(300));
     thalweg.process.signal("TERM").unwrap();
+    let [told, waited] = open.each_mut().map(|stream| {
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        all
+    });
+    assert!(told.ends_with("\r\n0\r\n\r\n"), "{told}");
+    assert!(
+        waited.starts_with("HTTP/1.1 503 ") && waited.contains("UNAVAILABLE"),
+        "{waited}"
+    );
     assert!(
         thalweg.process.wait().unwrap().success(),
         "{}",

@@ -1,5 +1,6 @@
 //! `events serve` from its start to its end: flags, tokens, what it listens on, what it logs, and what it says when it cannot.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
@@ -292,7 +293,8 @@ fn tokens_are_masked_and_requests_are_logged_only_for_those_who_look_for_faults(
         }
         let log = events.process.stderr();
         assert_eq!(told() > 0, is_told, "{log}");
-        assert!(!log.contains("ns_ZGVm"), "{log}");
+        let secrets = ["ns_ZGVm", own.as_str(), "777777"];
+        assert!(!secrets.iter().any(|secret| log.contains(secret)), "{log}");
         assert!(
             log.lines()
                 .all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()),
@@ -410,4 +412,89 @@ fn without_its_database_it_says_so_and_goes_on_when_it_is_back() {
         }
     }
     assert_eq!(told, (2..=last).collect::<Vec<u64>>());
+}
+
+/// Whoever waits for what cannot be stored is told so, also where the process ends because of it.
+#[test]
+fn a_failed_write_is_told_to_whoever_waits_and_ends_the_process_or_leaves_it_to_readers() {
+    for (flag, code) in [("exit", Some(74)), ("stay", Some(0))] {
+        let mut events = Events::with(Backend::Fsync, &["--on-poison", flag]);
+        let write = json!(["stream.write", "s", {"type": "t", "data": {"text": "x".repeat(100_000)}}]);
+        for _ in 0..5 {
+            events.call(write.clone());
+        }
+        let limited = Command::new("prlimit")
+            .args(["--pid", &events.process.id().to_string(), "--fsize=262144"])
+            .status()
+            .unwrap();
+        assert!(limited.success());
+        let (status, answer) = as_token(&events, TOKEN, &write);
+        assert_eq!(
+            (status, &answer["error"]["code"]),
+            (503, &json!("UNAVAILABLE")),
+            "{answer}"
+        );
+        if flag == "stay" {
+            assert_eq!(as_token(&events, TOKEN, &write).0, 503);
+            assert_eq!(events.call(json!(["stream.version", "s"])), 4);
+            assert_eq!(events.api.get("/ready").status, 503);
+            events.process.signal("TERM").unwrap();
+        }
+        let status = events.process.wait().unwrap();
+        assert_eq!(status.code(), code, "{flag}: {}", events.process.stderr());
+    }
+}
+
+/// As many servers as begin at the same moment on an empty database: one of them makes the namespace that always exists.
+#[test]
+fn servers_that_start_at_once_on_an_empty_database_share_it() {
+    for _ in 0..3 {
+        let (database, folder) = (Database::create(), tempfile::tempdir().unwrap());
+        let mut servers: Vec<Child> = (0..4)
+            .map(|_| {
+                let mut command = Command::new(thalweg::binary());
+                command
+                    .args([
+                        "events",
+                        "serve",
+                        "--port=0",
+                        "--token",
+                        TOKEN,
+                        "--db-url",
+                        &database.url(),
+                    ])
+                    .current_dir(folder.path())
+                    .stderr(Stdio::piped());
+                command.spawn().unwrap()
+            })
+            .collect();
+        let ports: Vec<String> = servers
+            .iter_mut()
+            .map(|server| {
+                let mut log = String::new();
+                let mut lines = BufReader::new(server.stderr.take().unwrap());
+                while !log.contains("address=") {
+                    assert!(lines.read_line(&mut log).unwrap() > 0, "{log}");
+                }
+                // Nobody reads on; what it says is dropped then.
+                let address = log.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
+                address.rsplit(':').next().unwrap().to_owned()
+            })
+            .collect();
+        let bearer = format!("Bearer {TOKEN}");
+        for (port, n) in ports.iter().zip(0..) {
+            let write = r#"["stream.write","s",{"type":"t","data":{}}]"#;
+            let answer =
+                Api::at_root(&format!("127.0.0.1:{port}")).send("POST", "/rpc", &[("authorization", &bearer)], write);
+            assert_eq!(
+                (answer.status, &answer.json["position"]),
+                (200, &json!(n)),
+                "{answer:?}"
+            );
+        }
+        for server in &mut servers {
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
+    }
 }

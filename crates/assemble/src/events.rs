@@ -99,6 +99,7 @@ impl EventsServer {
             server.count_connections(first.connections());
         }
         let opened = Opened::open(options).await?;
+        crate::metrics::register_logs(&metrics, opened.logs());
         let store = opened.store.clone();
         let new_token = make_default(store.as_ref(), token).await?;
         server.open(store.clone());

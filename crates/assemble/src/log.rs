@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use thalweg_events::EventsError;
@@ -18,6 +19,8 @@ use crate::log_memory::LogMemory;
 
 /// Nothing is acknowledged any more, and a restart has to look at the disk.
 const EXIT_POISONED: u8 = 74;
+/// The refusals of a log that takes nothing any more have reached their clients.
+const ANSWERED: Duration = Duration::from_millis(200);
 /// What was stored is damaged.
 const EXIT_CORRUPT: u8 = 65;
 
@@ -199,6 +202,8 @@ fn watch(log: &EmbeddedLog, on_poison: OnPoison) {
             "a write or a sync has failed; nothing more is acknowledged until a restart has looked at the disk"
         );
         if on_poison == OnPoison::Exit {
+            // Whoever waits for what is not stored is told so first.
+            tokio::time::sleep(ANSWERED).await;
             std::process::exit(EXIT_POISONED.into());
         }
     });

@@ -15,20 +15,23 @@ pub(crate) fn register(metrics: &Metrics, store: &Arc<Store>) {
     if store.queues().is_none() {
         return;
     }
-    let log = store.clone();
-    metrics.tell("thalweg_log_poisoned", move |to| {
-        let logs = log.logs();
-        for one in logs {
-            // One disk needs no name.
-            let labels = [("dir", one.folder())];
-            let labels = if logs.len() > 1 { &labels[..] } else { &[] };
-            tell_log(to, one, labels);
-        }
-    });
+    register_logs(metrics, store.logs().to_vec());
     let queues = store.clone();
     metrics.tell("mqtt_queue_depth", move |to| {
         for queue in queues.queues().iter().flat_map(thalweg_queue::Queues::all) {
             tell_queue(to, &queue);
+        }
+    });
+}
+
+/// The same for the log of each disk alone.
+pub(crate) fn register_logs(metrics: &Metrics, logs: Vec<Arc<EmbeddedLog>>) {
+    metrics.tell("thalweg_log_poisoned", move |to| {
+        for one in &logs {
+            // One disk needs no name.
+            let labels = [("dir", one.folder())];
+            let labels = if logs.len() > 1 { &labels[..] } else { &[] };
+            tell_log(to, one, labels);
         }
     });
 }

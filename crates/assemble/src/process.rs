@@ -13,7 +13,7 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableSta
 
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
-use crate::events::CONNECTIONS_MAX;
+use crate::events::{CONNECTIONS_MAX, EventsStore};
 use crate::lake::Lake;
 use crate::open_files;
 use crate::queues::{Store, declare};
@@ -28,6 +28,7 @@ pub struct Process {
     store: Arc<Store>,
     /// What is in force, and its list of queues, which may change.
     config: Node,
+    events: Arc<EventsStore>,
     list: tokio::sync::Mutex<Option<Node>>,
     shutdown_timeout: Duration,
     /// Of the event store's namespace `default`, if it was made now.
@@ -132,7 +133,9 @@ impl Process {
                 json: config.to_json(),
                 yaml: config.to_yaml(),
             };
-            Some(Console::start(options, metrics.clone(), board.clone(), routes).await?)
+            let console = Console::start(options, metrics.clone(), board.clone(), routes).await?;
+            events.count_connections(console.connections());
+            Some(console)
         } else {
             None
         };
@@ -166,6 +169,7 @@ impl Process {
             board,
             lake,
             store,
+            events,
             list: tokio::sync::Mutex::new(reload::list_of(&config.root).cloned()),
             config: config.root.clone(),
             shutdown_timeout: config.shutdown_timeout,
@@ -239,6 +243,8 @@ impl Process {
         let flows = handles.iter().map(|handle| handle.stop_report()).collect();
         self.lake.stop(left()).await;
         let tables = self.board.tables();
+        // Nothing that waits for messages holds up the listener.
+        self.events.stop(left().max(LISTENER_GRACE)).await;
         if let Some(console) = self.console {
             let _cut_off = tokio::time::timeout(left().max(LISTENER_GRACE), console.stop()).await;
         }

@@ -63,6 +63,15 @@ impl Opened {
         })
     }
 
+    /// What it stands on here.
+    pub fn logs(&self) -> Vec<Arc<EmbeddedLog>> {
+        match &self.kept {
+            Kept::InMemory(log) => vec![log.clone()],
+            Kept::OnDisk(log, _) => log.logs().to_vec(),
+            Kept::Elsewhere => Vec::new(),
+        }
+    }
+
     /// Commits and syncs all that was appended.
     pub async fn close(self) {
         drop(self.store);
@@ -166,37 +175,42 @@ pub(super) fn given_token(text: &str) -> Result<Token> {
 
 /// The namespace that always exists, and its token. Returns the token's text if it was made now.
 pub(super) async fn make_default(store: &dyn Store, given: Option<Token>) -> Result<Option<String>> {
-    match store.namespace(DEFAULT).await {
-        Ok(_) => {
-            if let Some(token) = given {
-                let token = NewToken {
-                    digest: *token.digest(),
-                    scopes: Scopes::ALL,
-                    description: "Given at the start".to_owned(),
-                    expires_at: None,
-                };
-                store.create_token(DEFAULT, token).await?;
-            }
-            Ok(None)
+    let exists = match store.namespace(DEFAULT).await {
+        Ok(_) => true,
+        Err(EventsError::NamespaceNotFound(_)) => false,
+        Err(error) => return Err(error.into()),
+    };
+    if !exists {
+        let made = match &given {
+            Some(_) => None,
+            None => Some(new_token(DEFAULT)?),
+        };
+        let digest = given
+            .as_ref()
+            .or(made.as_ref().map(|(token, _)| token))
+            .map(Token::digest);
+        let new = NewNamespace {
+            name: DEFAULT.to_owned(),
+            description: "Default namespace".to_owned(),
+            metadata: None,
+            digest: *digest.context("there is no token")?,
+            scopes: Scopes::ALL,
+        };
+        match store.create(new).await {
+            Ok(_) => return Ok(made.map(|(_, text)| text)),
+            // Another server on the same database was faster, and tells its token.
+            Err(EventsError::NamespaceExists(_)) => {}
+            Err(error) => return Err(error.into()),
         }
-        Err(EventsError::NamespaceNotFound(_)) => {
-            let (token, text) = match given {
-                Some(token) => (token, None),
-                None => {
-                    let (token, text) = new_token(DEFAULT)?;
-                    (token, Some(text))
-                }
-            };
-            let new = NewNamespace {
-                name: DEFAULT.to_owned(),
-                description: "Default namespace".to_owned(),
-                metadata: None,
-                digest: *token.digest(),
-                scopes: Scopes::ALL,
-            };
-            store.create(new).await?;
-            Ok(text)
-        }
-        Err(error) => Err(error.into()),
     }
+    if let Some(token) = given {
+        let token = NewToken {
+            digest: *token.digest(),
+            scopes: Scopes::ALL,
+            description: "Given at the start".to_owned(),
+            expires_at: None,
+        };
+        store.create_token(DEFAULT, token).await?;
+    }
+    Ok(None)
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use parking_lot::Mutex;
@@ -169,6 +170,23 @@ impl EventsStore {
 
     pub fn is_open(&self) -> bool {
         self.server.lock().is_some()
+    }
+
+    /// Who knows how many connections are open.
+    pub fn count_connections(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+        if let Some(server) = self.server.lock().as_ref() {
+            server.count_connections(count);
+        }
+    }
+
+    /// Ends subscriptions, their bodies properly, and refuses calls from now on; returns when what was begun can be
+    /// answered.
+    pub async fn stop(&self, within: Duration) {
+        let Some(server) = self.server.lock().clone() else {
+            return;
+        };
+        server.stop();
+        let _given_up = tokio::time::timeout(within, server.settled()).await;
     }
 
     /// Its paths, if there is a store.
