@@ -13,6 +13,7 @@ for_backends_with_tokens!(
     who_has_no_valid_token_is_told_why,
     a_token_opens_what_its_scopes_say_and_ends_at_once,
     each_path_asks_for_the_token_in_the_same_words,
+    a_revoked_token_waits_for_no_message,
     a_token_ends_when_its_time_is_over,
 );
 
@@ -277,6 +278,48 @@ fn each_path_asks_for_the_token_in_the_same_words(events: Events) {
     };
     lacks("POST", "/rpc", &writing, "read");
     lacks("GET", "/subscribe?all=true", &writing, "read");
+    events.call(json!(["sub.create", "jobs", {"all": true}]));
+    lacks("GET", "/subscribe?subscription=jobs", &writing, "read");
+    lacks("GET", "/subscribe?subscription=jobs", &reading, "write");
+    for (token, scope, calls) in [
+        (
+            &reading,
+            "write",
+            vec![
+                json!(["stream.append", "s", [{"type": "t", "data": {}}]]),
+                json!(["stream.appendMany", [{"stream": "s", "messages": [{"type": "t", "data": {}}]}]]),
+                json!(["snapshot.put", "s", {"version": 0, "type": "t", "data": {}}]),
+                json!(["sub.create", "other", {"all": true}]),
+                json!(["sub.update", "jobs", {"maxAttempts": 2}]),
+                json!(["sub.reset", "jobs", {"from": "end"}]),
+                json!(["sub.fetch", "jobs"]),
+                json!(["sub.ack", "jobs", ["1.1"]]),
+                json!(["sub.nack", "jobs", ["1.1"]]),
+                json!(["sub.replay", "jobs"]),
+                json!(["sub.delete", "jobs"]),
+            ],
+        ),
+        (
+            &writing,
+            "read",
+            vec![
+                json!(["message.get", "x"]),
+                json!(["category.get", "s"]),
+                json!(["snapshot.get", "s"]),
+                json!(["retention.get", "s"]),
+                json!(["sub.info", "jobs"]),
+                json!(["sub.list"]),
+                json!(["sub.parked", "jobs"]),
+                json!(["sub.fetch", "jobs"]),
+            ],
+        ),
+    ] {
+        for call in calls {
+            let (status, answer) = as_token(&events, token.as_str().unwrap(), &call);
+            let required = &answer["error"]["details"]["required"];
+            assert_eq!((status, required), (403, &json!(scope)), "{call}: {answer}");
+        }
+    }
     lacks("POST", "/import", &reading, "write");
     lacks("POST", "/import?force=true", &reading, "write");
     for (method, path, allowed) in [
@@ -295,6 +338,26 @@ fn each_path_asks_for_the_token_in_the_same_words(events: Events) {
         assert_eq!(answer.status, 200, "{path}");
         assert!(!answer.text.contains("ns_ZGVm") && !format!("{:?}", answer.headers).contains("ns_ZGVm"));
     }
+}
+
+/// Whoever waits for messages when a token is revoked gets none of those that come later.
+fn a_revoked_token_waits_for_no_message(events: Events) {
+    events.call(json!(["sub.create", "jobs", {"all": true}]));
+    let made = events.call(json!(["token.create", "default", {"scopes": ["read", "write"]}]));
+    let token = made["token"].as_str().unwrap().to_owned();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| as_token(&events, &token, &json!(["sub.fetch", "jobs", {"waitMs": 30000}])));
+        // Nobody tells who waits; who comes too late is refused all the same.
+        std::thread::sleep(Duration::from_millis(300));
+        events.call(json!(["token.revoke", "default", made["id"]]));
+        events.call(json!(["stream.write", "s", {"type": "t", "data": {}}]));
+        let (status, answer) = waiting.join().unwrap();
+        assert_eq!(
+            (status, &answer["error"]["details"]),
+            (403, &json!({"namespace": "default"})),
+            "{answer}"
+        );
+    });
 }
 
 fn a_token_ends_when_its_time_is_over(events: Events) {
@@ -358,6 +421,19 @@ fn with_open_admin_any_valid_token_administers() {
     assert_eq!(as_token(&events, &own, &json!(["ns.info", "default"])).0, 200);
     assert_eq!(as_token(&events, &own, &json!(["ns.delete", "other"])).0, 200);
     assert_eq!(as_token(&events, &own, &json!(["sys.verify"])).0, 200);
+    // Whatever it is for.
+    for scope in ["read", "write", "admin"] {
+        let made = json!(["token.create", "own", {"scopes": [scope]}]);
+        let token = events.call(made)["token"].as_str().unwrap().to_owned();
+        for request in [
+            json!(["ns.create", format!("by-{scope}")]),
+            json!(["ns.list"]),
+            json!(["ns.info", "default"]),
+            json!(["token.list", "own"]),
+        ] {
+            assert_eq!(as_token(&events, &token, &request).0, 200, "{scope}: {request}");
+        }
+    }
     let stranger = token("own", '2');
     assert_eq!(as_token(&events, &stranger, &json!(["ns.list"])).0, 403);
 }

@@ -28,6 +28,8 @@ pub(crate) struct Caller {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
+    /// Any valid token does.
+    Nothing,
     Read,
     Write,
     Admin,
@@ -36,6 +38,7 @@ pub(crate) enum Need {
 impl Caller {
     pub fn may(&self, need: Need) -> Result<()> {
         let (has, name) = match need {
+            Need::Nothing => return Ok(()),
             Need::Read => (self.scopes.read, "read"),
             Need::Write => (self.scopes.write, "write"),
             Need::Admin => (self.scopes.admin, "admin"),

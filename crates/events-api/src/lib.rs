@@ -165,7 +165,7 @@ impl Server {
     /// What it takes to administer namespaces.
     fn admin(&self) -> Need {
         match self.options.open_admin {
-            true => Need::Read,
+            true => Need::Nothing,
             false => Need::Admin,
         }
     }

@@ -76,6 +76,7 @@ async fn open(server: &Arc<Server>, request: &Parts, subscription: String) -> Re
     let max = max.ok_or_else(|| Problem::invalid(format!("max must be between 1 and {MAX_MAX}")))?;
     name_within(&subscription, NAME_BYTES_MAX, "subscription")?;
     name_within(&name, NAME_BYTES_MAX, "consumer")?;
+    caller.may(Need::Read)?;
     caller.may(Need::Write)?;
     let namespace = caller.namespace()?.clone();
     let known = server.subscriptions.info(&namespace, &subscription).await;

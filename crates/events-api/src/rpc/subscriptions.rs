@@ -154,6 +154,8 @@ async fn fetch(call: Call<'_>) -> Result<String> {
     let max = within(options, "max", 1, 1, FETCH_MAX)?;
     let wait = within(options, "waitMs", 0, 0, WAIT_MS_MAX)?;
     name_within(&consumer, NAME_BYTES_MAX, "options.consumer")?;
+    // It hands out messages, and keeps who has them.
+    call.caller.may(Need::Read)?;
     let namespace = call.namespace_for(Need::Write)?;
     let ask = Ask {
         consumer: consumer.into(),
@@ -163,6 +165,7 @@ async fn fetch(call: Call<'_>) -> Result<String> {
     let until = Instant::now() + Duration::from_millis(wait.unsigned_abs());
     let fetched = tokio::select! {
         fetched = call.subscriptions().fetch(namespace, &name, ask, until) => fetched,
+        () = call.caller.ended() => return Err(Problem::unauthorized(&call.caller.name)),
         () = call.server.stopping.cancelled() => return Err(Problem::stopping()),
     };
     let fetched = fetched.map_err(Problem::of("fetch messages"))?;

@@ -36,6 +36,8 @@ pub struct Seen {
     /// Appends wait for so many milliseconds.
     pub append_ms: AtomicU64,
     pub clears: AtomicU64,
+    /// Clearing does nothing but say why it cannot.
+    pub clear_fails: AtomicBool,
     pub clear_ms: AtomicU64,
 }
 
@@ -303,6 +305,9 @@ impl Namespace for Watched {
             let wait = self.seen.clear_ms.load(SeqCst);
             if wait > 0 {
                 tokio::time::sleep(Duration::from_millis(wait)).await;
+            }
+            if self.seen.clear_fails.load(SeqCst) {
+                return Err(EventsError::Unavailable("the disk is full".to_owned()));
             }
             self.inner.clear().await?;
             self.tell();

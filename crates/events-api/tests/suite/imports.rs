@@ -117,6 +117,27 @@ async fn everything_is_removed_also_if_who_asked_for_it_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_imported_when_nothing_can_be_removed() {
+    let face = Face::start().await;
+    face.write("s").await;
+    face.store.seen.clear_fails.store(true, SeqCst);
+    let line = r#"{"stream":"t","type":"T","pos":0,"gpos":7,"time":"2026-01-15T10:00:00Z"}"#;
+    let answer = face
+        .send("POST", "/import?force=true", &header(), line.as_bytes())
+        .await;
+    assert_eq!(
+        (answer.status, answer.headers["content-type"].as_str()),
+        (500, "application/json")
+    );
+    assert_eq!(
+        answer.text.trim_end(),
+        r#"{"error":{"code":"CLEAR_FAILED","message":"the disk is full"}}"#
+    );
+    assert_eq!(face.call(json!(["stream.version", "s"])).await, 0);
+    assert_eq!(face.call(json!(["stream.version", "t"])).await, serde_json::Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_who_may_write_may_import() {
     let face = Face::start().await;
     let made = face
