@@ -119,7 +119,9 @@ impl From<EventsError> for Problem {
         match error {
             EventsError::NamespaceNotFound(_) => of(StatusCode::NOT_FOUND, "NAMESPACE_NOT_FOUND"),
             EventsError::NamespaceExists(_) => of(StatusCode::CONFLICT, "NAMESPACE_EXISTS"),
-            EventsError::NamespaceKept | EventsError::TooLarge(_) => Problem::invalid(message),
+            EventsError::NamespaceKept | EventsError::TooLarge(_) | EventsError::NoPositions { .. } => {
+                Problem::invalid(message)
+            }
             EventsError::VersionConflict { expected, actual, .. } => {
                 let mut details = format!("\"actual\":{actual},\"expected\":");
                 match expected {

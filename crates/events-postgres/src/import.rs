@@ -25,9 +25,9 @@ const TAKEN: &str = "SELECT m.global, s.name, m.position, m.id FROM messages m \
      LEFT JOIN streams s ON s.space = m.space AND s.stream = m.stream \
      WHERE m.space = $1 AND (m.global = ANY($2) OR m.id = ANY($3))";
 
-const TAKEN_POSITIONS: &str = "SELECT u.name, u.position FROM unnest($2::text[], $3::bigint[]) AS u (name, position) \
+const TAKEN_POSITIONS: &str = "SELECT u.name, u.position, s.tombstone FROM unnest($2::text[], $3::bigint[]) AS u (name, position) \
      JOIN streams s ON s.space = $1 AND s.name = u.name \
-     WHERE u.position < s.floor OR EXISTS (SELECT FROM messages m \
+     WHERE s.tombstone OR u.position < s.floor OR EXISTS (SELECT FROM messages m \
      WHERE m.space = s.space AND m.stream = s.stream AND m.position = u.position)";
 
 const INSERT: &str = "INSERT INTO messages \
@@ -78,9 +78,6 @@ impl PostgresNamespace {
             let Some(target) = targets.get_mut(import.stream.as_str()) else {
                 continue;
             };
-            if target.known.is_tombstone {
-                return Err(EventsError::StreamDeleted(import.stream.clone()));
-            }
             target.added += 1;
             target.last = target.last.max((signed(import.position), import.time));
             after.last_global = after.last_global.max(signed(import.global));
@@ -276,9 +273,16 @@ async fn all_free(link: &mut Lent, batch: &[Import], ids: &[Vec<u8>], space: i64
         }
         used.insert(global);
     }
-    let mut used_positions = HashSet::new();
+    let (mut used_positions, mut tombstones) = (HashSet::new(), HashSet::new());
     for row in link.query(TAKEN_POSITIONS, &[&space, &streams, &positions]).await? {
-        used_positions.insert((get::<String>(&row, 0)?, get::<i64>(&row, 1)?));
+        let stream: String = get(&row, 0)?;
+        if get(&row, 2)? {
+            tombstones.insert(stream.clone());
+        }
+        used_positions.insert((stream, get::<i64>(&row, 1)?));
+    }
+    if let Some(stream) = streams.iter().find(|stream| tombstones.contains(**stream)) {
+        return Err(EventsError::StreamDeleted((*stream).to_owned()));
     }
     let globals_given: HashSet<i64> = globals.iter().copied().collect();
     used.retain(|global| globals_given.contains(global));

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use thalweg_events::{Appended, EventsError, Expected, MessageId, Result, Uuid, names};
+use thalweg_events::{Appended, EventsError, Expected, MessageId, POSITION_MAX, Result, Uuid, names};
 use thalweg_log::Micros;
 
 use crate::text;
@@ -125,8 +125,14 @@ impl<'a> Plan<'a> {
         if let Some(places) = self.known(appends)? {
             return Ok(places);
         }
+        let mut last_global = self.rows.counters.last_global;
         for append in appends {
             self.allows(append)?;
+            last_global += append.events.len() as i64;
+        }
+        if last_global > POSITION_MAX.cast_signed() {
+            let of = "the namespace".to_owned();
+            return Err(EventsError::NoPositions { of });
         }
         Ok(appends.iter().map(|append| self.number(append)).collect())
     }
@@ -137,14 +143,18 @@ impl<'a> Plan<'a> {
             return Err(EventsError::StreamDeleted(append.stream.clone()));
         }
         let version = known.map_or(-1, |known| known.version);
-        if append.expected.allows(version) {
-            return Ok(());
+        if !append.expected.allows(version) {
+            return Err(EventsError::VersionConflict {
+                stream: append.stream.clone(),
+                expected: append.expected,
+                actual: version,
+            });
         }
-        Err(EventsError::VersionConflict {
-            stream: append.stream.clone(),
-            expected: append.expected,
-            actual: version,
-        })
+        if version + append.events.len() as i64 > POSITION_MAX.cast_signed() {
+            let of = format!("stream '{}'", append.stream);
+            return Err(EventsError::NoPositions { of });
+        }
+        Ok(())
     }
 
     /// Where its messages are, if they are all there already; an error if only some are, or others have their ids.

@@ -23,6 +23,8 @@ mod sequencer;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+#[cfg(test)]
+mod verify_tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};

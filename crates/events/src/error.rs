@@ -27,6 +27,11 @@ pub enum EventsError {
     StreamDeleted(String),
     #[error("append exceeds {0}")]
     TooLarge(&'static str),
+    #[error("{of} is full: its last message has the last position that there is")]
+    NoPositions {
+        /// `stream 's'`, or `the namespace`.
+        of: String,
+    },
     /// A place or an id that a message to be imported has is another's. Nothing of its batch is stored.
     #[error("{what}")]
     Taken {

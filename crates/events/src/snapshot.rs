@@ -1,6 +1,6 @@
 //! Snapshots: what a stream came to at a version, kept beside its messages so that a reader need not start from the first.
 //! There is one per stream. A later one takes its place unless it is of a lower version: of several that write at the same
-//! time the slow one loses, whenever it comes.
+//! time the slow one loses, whenever it comes. What was made of messages that were all removed since is none any more.
 
 use bytes::Bytes;
 use thalweg_log::Micros;
@@ -9,7 +9,9 @@ use thalweg_log::format::{Put, Take, varint};
 use crate::error::{EventsError, Result};
 use crate::store::Namespace;
 
+/// As long as the namespace was never cleared; else how often, as it tells it, is part of it.
 const FORM: u8 = 1;
+const FORM_CLEARED: u8 = 2;
 const CONFLICTS_MAX: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,17 +40,19 @@ fn document(stream: &str) -> String {
 /// Durable when it returns.
 pub async fn put(namespace: &dyn Namespace, stream: &str, snapshot: &Snapshot) -> Result<Kept> {
     let name = document(stream);
-    let content = snapshot.encode();
     for _ in 0..CONFLICTS_MAX {
         let known = namespace.document(&name).await?;
         let revision = known.as_ref().map_or(0, |known| known.revision);
+        let cleared = namespace.watch().borrow().cleared;
         // One in an unknown form can be made again from the messages.
         let version = known
             .and_then(|known| Snapshot::decode(&known.content))
-            .map(|known| known.version);
+            .filter(|(_, made)| *made >= cleared)
+            .map(|(known, _)| known.version);
         if let Some(version) = version.filter(|version| *version > snapshot.version) {
             return Ok(Kept { version, stored: false });
         }
+        let content = snapshot.encode(cleared);
         if namespace.put_document(&name, Some(&content), revision).await?.is_some() {
             return Ok(Kept {
                 version: snapshot.version,
@@ -65,19 +69,27 @@ pub async fn get(namespace: &dyn Namespace, stream: &str) -> Result<Option<Snaps
     let Some(known) = namespace.document(&document(stream)).await? else {
         return Ok(None);
     };
-    let snapshot = Snapshot::decode(&known.content);
-    snapshot.map(Some).ok_or_else(|| {
-        EventsError::Damaged(format!(
+    let Some((snapshot, made)) = Snapshot::decode(&known.content) else {
+        return Err(EventsError::Damaged(format!(
             "the snapshot of stream '{stream}' is in no form that this version knows: put it anew"
-        ))
-    })
+        )));
+    };
+    let cleared = namespace.watch().borrow().cleared;
+    Ok(Some(snapshot).filter(|_| made >= cleared))
 }
 
 impl Snapshot {
-    /// Form 1 · version (varint) · time 8 · type (varint length, bytes) · data.
-    fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(32 + self.kind.len() + self.data.len());
-        out.push(FORM);
+    /// Form 1, or form 2 and how often the namespace was cleared (varint) · version (varint) · time 8 · type (varint length,
+    /// bytes) · data.
+    fn encode(&self, cleared: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(40 + self.kind.len() + self.data.len());
+        match cleared {
+            0 => out.push(FORM),
+            _ => {
+                out.push(FORM_CLEARED);
+                varint::put(&mut out, cleared);
+            }
+        }
         varint::put(&mut out, self.version);
         Put(&mut out).i64(self.time);
         varint::put(&mut out, self.kind.len() as u64);
@@ -86,22 +98,25 @@ impl Snapshot {
         out
     }
 
-    fn decode(content: &Bytes) -> Option<Snapshot> {
+    fn decode(content: &Bytes) -> Option<(Snapshot, u64)> {
         let mut take = Take(content);
-        if take.u8()? != FORM {
-            return None;
-        }
-        let (version, rest) = varint::take(take.0)?;
+        let (cleared, rest) = match take.u8()? {
+            FORM => (0, take.0),
+            FORM_CLEARED => varint::take(take.0)?,
+            _ => return None,
+        };
+        let (version, rest) = varint::take(rest)?;
         take.0 = rest;
         let time = take.i64()?;
         let (len, rest) = varint::take(take.0)?;
         let (kind, data) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-        Some(Snapshot {
+        let snapshot = Snapshot {
             version,
             kind: std::str::from_utf8(kind).ok()?.to_owned(),
             data: std::str::from_utf8(data).ok()?.to_owned(),
             time,
-        })
+        };
+        Some((snapshot, cleared))
     }
 }
 
@@ -134,6 +149,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn none_of_messages_that_were_removed_is_left_or_in_the_way() {
+        let namespace = Double::new("a");
+        for _ in 0..2 {
+            assert!(put(&namespace, "cart-1", &of(7)).await.unwrap().stored);
+            namespace.clear().await.unwrap();
+            assert_eq!(get(&namespace, "cart-1").await.unwrap(), None);
+            assert!(put(&namespace, "cart-1", &of(2)).await.unwrap().stored);
+            assert!(!put(&namespace, "cart-1", &of(1)).await.unwrap().stored);
+            assert_eq!(get(&namespace, "cart-1").await.unwrap(), Some(of(2)));
+        }
+    }
+
+    #[tokio::test]
     async fn who_is_overtaken_looks_again() {
         let namespace = Double::new("a");
         namespace.overtake(3);
@@ -147,13 +175,16 @@ mod tests {
     proptest! {
         #[test]
         fn a_snapshot_is_read_as_it_was_written(
-            (version, time) in any::<(u64, i64)>(),
+            (version, time, cleared) in any::<(u64, i64, u64)>(),
             kind in ".{0,40}",
             data in ".{0,100}",
             noise in any::<Vec<u8>>(),
         ) {
             let snapshot = Snapshot { version, kind, data, time };
-            prop_assert_eq!(Snapshot::decode(&snapshot.encode().into()), Some(snapshot));
+            for cleared in [0, cleared] {
+                let written = snapshot.encode(cleared).into();
+                prop_assert_eq!(Snapshot::decode(&written), Some((snapshot.clone(), cleared)));
+            }
             let _ = Snapshot::decode(&noise.into());
         }
     }

@@ -18,6 +18,8 @@ use crate::token::{Token, TokenDigest};
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Messages of one append, streams of one append, and bytes of both.
+/// Of a message in its stream, and of all messages. Larger numbers are not exact with many clients.
+pub const POSITION_MAX: u64 = (1 << 53) - 1;
 pub const APPEND_MESSAGES_MAX: usize = 10_000;
 pub const APPEND_STREAMS_MAX: usize = 1000;
 pub const APPEND_BYTES_MAX: usize = 24 << 20;

@@ -54,11 +54,40 @@ pub fn now() -> Micros {
 
 /// RFC 3339, rounded down to microseconds.
 pub fn parse(text: &str) -> Option<Micros> {
+    // The library takes more: other parts of ISO 8601, and zones by their names.
+    if !is_rfc3339(text.as_bytes()) {
+        return None;
+    }
     let time: Timestamp = text.parse().ok()?;
     let whole = time.as_nanosecond().div_euclid(1000);
     Micros::try_from(whole)
         .ok()
         .filter(|time| (FIRST..=LAST).contains(time))
+}
+
+/// In its form; whether there is such a time is another question.
+fn is_rfc3339(text: &[u8]) -> bool {
+    let is = |text: &[u8], form: &[u8]| {
+        let fits = |(byte, form): (&u8, &u8)| match form {
+            b'0' => byte.is_ascii_digit(),
+            _ => byte.eq_ignore_ascii_case(form),
+        };
+        text.len() == form.len() && text.iter().zip(form).all(fits)
+    };
+    let Some((moment, rest)) = text.split_at_checked(19) else {
+        return false;
+    };
+    let zone = match rest.split_first() {
+        Some((b'.', rest)) => {
+            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if digits == 0 {
+                return false;
+            }
+            rest.get(digits..).unwrap_or_default()
+        }
+        _ => rest,
+    };
+    is(moment, b"0000-00-00T00:00:00") && [&b"Z"[..], b"+00:00", b"-00:00"].iter().any(|form| is(zone, form))
 }
 
 fn digits(out: &mut Vec<u8>, number: u64, count: usize) {
@@ -104,7 +133,21 @@ mod tests {
             assert_eq!(parse(expected), Some(time), "{expected}");
         }
         assert_eq!(parse("2026-01-15T11:30:00.1234567+01:00"), Some(1_768_473_000_123_456));
-        for bad in ["", "2026-01-15", "2026-01-15T10:30:00", "yesterday"] {
+        assert_eq!(parse("2026-01-15t10:30:00z"), parse("2026-01-15T10:30:00Z"));
+        for bad in [
+            "",
+            "2026-01-15",
+            "2026-01-15T10:30:00",
+            "yesterday",
+            "2026-01-15 10:30:00Z",
+            "2026-01-15T10Z",
+            "2026-01-15T10:30:00.Z",
+            "2026-01-15T10:30:00,5Z",
+            "2026-01-15T10:30:00+01",
+            "20260115T103000Z",
+            "2026-01-15T10:30:00Z[UTC]",
+            "2026-02-30T10:30:00Z",
+        ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

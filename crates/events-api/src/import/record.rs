@@ -1,14 +1,12 @@
 //! A line as a message with its place, within the same limits as one that is written.
 
 use thalweg_events::json::{self, Json, Kind};
-use thalweg_events::{Import, MessageId, time};
+use thalweg_events::{Import, MessageId, POSITION_MAX, time};
 
 use super::Failed;
 use crate::args::{STREAM_BYTES_MAX, TYPE_BYTES_MAX, name_fault};
 
 const ID_BYTES_MAX: usize = 255;
-/// Behind it, numbers of JSON are not exact with many clients.
-const POSITION_MAX: i64 = (1 << 53) - 1;
 
 pub(super) fn record(line: &[u8], n: u64, message_bytes_max: usize) -> Result<Import, Failed> {
     let mut compacted = String::with_capacity(line.len());
@@ -38,7 +36,7 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<Import, String> {
     };
     let whole = |name: &str, least: i64| {
         let value = json.get(name).and_then(Json::integer);
-        let value = value.filter(|value| (least..=POSITION_MAX).contains(value));
+        let value = value.filter(|value| (least..=POSITION_MAX.cast_signed()).contains(value));
         let wrong = || format!("{name} must be a number from {least} to {POSITION_MAX}");
         value.map(i64::unsigned_abs).ok_or_else(wrong)
     };

@@ -8,13 +8,15 @@ use tokio::time::Instant;
 use super::{Suite, all, append, event, globals, of_stream, positions, refused, soon, stream_pages, write};
 use crate::error::EventsError;
 use crate::id::MessageId;
-use crate::store::{Expected, Import, Namespace};
+use crate::store::{Expected, Import, Namespace, POSITION_MAX};
 use crate::subscription::{Lease, Nack, Settings, Source, Strategy};
 use crate::subscriptions::{Ask, Subscriptions};
 
 pub async fn run(suite: &Suite) {
     places(suite).await;
     taken(suite).await;
+    gone(suite).await;
+    last_position(suite).await;
     cleared(suite).await;
     subscriptions_begin_anew(suite).await;
 }
@@ -116,6 +118,73 @@ async fn taken(suite: &Suite) {
     assert_eq!(found.event().global, 5, "8: an id may be any text");
     namespace.import(&[free()]).await.unwrap();
     assert_eq!(globals(&all(&namespace).await), [1, 5]);
+}
+
+/// 12: no position is given again when its message was deleted, and nothing comes behind a tombstone.
+async fn gone(suite: &Suite) {
+    let store = suite.open().await;
+    let namespace = suite.namespace(&store).await;
+    for stream in ["a-1", "a-2"] {
+        for _ in 0..3 {
+            write(&namespace, stream, "T", "{}").await;
+        }
+        let tombstone = stream == "a-2";
+        namespace.delete_stream(stream, Expected::Any, tombstone).await.unwrap();
+    }
+    for _ in 0..2 {
+        let error = refused(namespace.import(&[import("b", 0, 100), import("a-1", 2, 101)]).await);
+        assert!(matches!(error, EventsError::Taken { record: 1, .. }), "12: {error}");
+        for position in [1, 7] {
+            let error = refused(
+                namespace
+                    .import(&[import("b", 0, 100), import("a-2", position, 101)])
+                    .await,
+            );
+            assert!(
+                matches!(&error, EventsError::StreamDeleted(stream) if stream == "a-2"),
+                "12: {error}"
+            );
+        }
+        assert_eq!(
+            all(&namespace).await.len(),
+            0,
+            "12: nothing of a refused batch is stored"
+        );
+        store.scavenge().await.unwrap();
+    }
+    namespace.import(&[import("a-1", 3, 100)]).await.unwrap();
+    assert_eq!(positions(&stream_pages(&namespace, of_stream("a-1")).await), [3], "12");
+}
+
+/// 8: behind the largest number that every client has exactly, nothing is stored.
+async fn last_position(suite: &Suite) {
+    let store = suite.open().await;
+    let namespace = suite.namespace(&store).await;
+    namespace.import(&[import("full", POSITION_MAX - 1, 5)]).await.unwrap();
+    let two = [append("full", Expected::Any, vec![event("T", "{}"); 2])];
+    let error = refused(namespace.append(&two).await);
+    assert_eq!(
+        error.to_string(),
+        "stream 'full' is full: its last message has the last position that there is",
+        "8"
+    );
+    assert_eq!(
+        write(&namespace, "full", "T", "{}").await.first_position,
+        POSITION_MAX,
+        "8"
+    );
+    let one = |stream| [append(stream, Expected::Any, vec![event("T", "{}")])];
+    let error = refused(namespace.append(&one("full")).await);
+    assert!(matches!(error, EventsError::NoPositions { .. }), "8: {error}");
+    write(&namespace, "other", "T", "{}").await;
+    namespace.import(&[import("far", 0, POSITION_MAX)]).await.unwrap();
+    let error = refused(namespace.append(&one("other")).await);
+    assert_eq!(
+        error.to_string(),
+        "the namespace is full: its last message has the last position that there is",
+        "8"
+    );
+    assert_eq!(all(&namespace).await.len(), 4, "8");
 }
 
 /// Clearing removes messages and no document; positions begin anew.

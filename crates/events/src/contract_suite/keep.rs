@@ -14,6 +14,7 @@ pub async fn retention(suite: &Suite) {
     deleted(suite).await;
     tombstones(suite).await;
     rules(suite).await;
+    gaps(suite).await;
     ages(suite).await;
 }
 
@@ -128,6 +129,54 @@ async fn tombstones(suite: &Suite) {
         store = suite.again(store).await;
         namespace = store.namespace(&name).await.unwrap();
     }
+}
+
+/// 12: messages are counted and not positions, of which an import may leave out some.
+async fn gaps(suite: &Suite) {
+    let mut store = suite.open().await;
+    let mut namespace = suite.namespace(&store).await;
+    let name = namespace.name().to_owned();
+    let import = |position, global| Import {
+        id: None,
+        stream: "a-1".to_owned(),
+        kind: "T".to_owned(),
+        position,
+        global,
+        data: "{}".to_owned(),
+        metadata: None,
+        time: time::now(),
+    };
+    let batch = [import(0, 1), import(200, 2), import(100, 5), import(300, 4)];
+    namespace.import(&batch).await.unwrap();
+    let rule = |max_count| Retention {
+        max_count: Some(max_count),
+        ..Retention::default()
+    };
+    let own = RetentionOf::Stream("a-1");
+    for (max_count, kept) in [
+        (5, &[0, 100, 200, 300][..]),
+        (4, &[0, 100, 200, 300]),
+        (3, &[100, 200, 300]),
+        (2, &[200, 300]),
+    ] {
+        namespace.set_retention(own, Some(rule(max_count))).await.unwrap();
+        for _ in 0..2 {
+            let found = positions(&stream_pages(&namespace, of_stream("a-1")).await);
+            assert_eq!(found, kept, "12: the newest {max_count}");
+            is_counted(&namespace, kept.len() as u64, 1).await;
+            store.scavenge().await.unwrap();
+            drop(namespace);
+            store = suite.again(store).await;
+            namespace = store.namespace(&name).await.unwrap();
+        }
+    }
+    write(&namespace, "a-1", "T", "{}").await;
+    assert_eq!(
+        positions(&stream_pages(&namespace, of_stream("a-1")).await),
+        [300, 301],
+        "12"
+    );
+    assert_eq!(store.verify().await.unwrap().faults, [], "12");
 }
 
 /// 12: how many, and from where on; a stream's rule stands in place of its category's.

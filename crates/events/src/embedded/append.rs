@@ -20,7 +20,9 @@ use super::sequencer::{Pending, Sequencer};
 use crate::error::{EventsError, Result};
 use crate::event::{EventRef, IdRef, Stored};
 use crate::id::{MessageId, Uuid};
-use crate::store::{APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, Expected};
+use crate::store::{
+    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, Appended, Expected, POSITION_MAX,
+};
 
 /// A part of a submission that is so large is ended: a message is read with the frame that it lies in.
 pub(super) const PART_BYTES: usize = 16 << 10;
@@ -157,6 +159,7 @@ impl EmbeddedNamespace {
                 Err(looked) => return Ok(looked),
             }
         }
+        have_positions(appends, &versions, sequencer.next_global)?;
         let mut numbering = Numbering::new((self.place.clock)(), &mut sequencer);
         let mut places = Vec::with_capacity(appends.len());
         for (append, version) in appends.iter().zip(versions) {
@@ -677,6 +680,25 @@ impl Drop for Submitted {
                 drop(held);
             });
         }
+    }
+}
+
+/// Whether there are so many positions left, in the streams and of all messages.
+fn have_positions(appends: &[Append<'_>], versions: &[i64], next_global: u64) -> Result<()> {
+    let mut globals = next_global;
+    for (append, version) in appends.iter().zip(versions) {
+        let count = append.events.len() as u64;
+        globals += count;
+        if version.saturating_add(count.cast_signed()) > POSITION_MAX.cast_signed() {
+            let of = format!("stream '{}'", append.stream);
+            return Err(EventsError::NoPositions { of });
+        }
+    }
+    match globals > POSITION_MAX + 1 {
+        true => Err(EventsError::NoPositions {
+            of: "the namespace".to_owned(),
+        }),
+        false => Ok(()),
     }
 }
 

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use thalweg_log::{Micros, Offset};
 
 use super::append::as_expected;
-use super::index::{Index, Io, List, Listed, Read, State};
+use super::index::{Index, Io, List, Listed, Read, State, Unread};
 use super::namespace::EmbeddedNamespace;
+use super::pages::PASSED_MAX;
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
 use crate::names;
@@ -48,6 +49,11 @@ impl Rules {
 
     pub fn is_tombstoned(&self, stream: &str) -> bool {
         !self.deleted.is_empty() && self.deleted.get(stream).is_some_and(|deleted| deleted.tombstone)
+    }
+
+    /// Messages of a stream at lower positions were deleted.
+    pub fn deleted_before(&self, stream: &str) -> u64 {
+        self.deleted.get(stream).map_or(0, |deleted| deleted.before)
     }
 
     pub fn of(&self, of: RetentionOf<'_>) -> Option<Retention> {
@@ -119,14 +125,10 @@ impl Hidden {
         if let Some(floor) = self.floors.get(stream) {
             return Ok(*floor);
         }
-        let deleted = rules.deleted.get(stream).map_or(0, |deleted| deleted.before);
+        let deleted = rules.deleted_before(stream);
         let rule = rules.for_stream(stream).unwrap_or_default();
         let of_count = match rule.max_count {
-            // Counted by position, so that nothing has to be counted.
-            Some(count) => {
-                let version = namespace.version_stored(stream, io)?;
-                ((version + 1) as u64).saturating_sub(count)
-            }
+            Some(count) => namespace.floor_of_newest(stream, count, io)?,
             None => 0,
         };
         let floor = deleted.max(rule.truncate_before.unwrap_or(0)).max(of_count);
@@ -191,6 +193,26 @@ struct Less {
 const STREAMS: usize = 1000;
 
 impl EmbeddedNamespace {
+    /// The position of the oldest of so many newest messages of a stream.
+    fn floor_of_newest(&self, stream: &str, count: u64, io: Io) -> Read<u64> {
+        let version = self.version_stored(stream, io)?;
+        let floor = ((version + 1) as u64).saturating_sub(count);
+        // Only what is imported leaves out positions, so that nothing else has to be counted.
+        if floor == 0 || count == 0 || !self.index.read().state.has_imports {
+            return Ok(floor);
+        }
+        let (mut found, mut oldest) = (0, 0);
+        let list = Listed::Of(List::Stream, stream.to_owned());
+        self.walk(&list, None, Direction::Backward, io, &mut |row| {
+            (found, oldest) = (found + 1, row.ordinal);
+            if found > PASSED_MAX as u64 && io == Io::MemoryOnly {
+                return Err(Unread::OnDisk);
+            }
+            Ok(found < count)
+        })?;
+        Ok(if found < count { 0 } else { oldest })
+    }
+
     pub(super) fn hidden(&self) -> Hidden {
         let rules = self.rules();
         Hidden {

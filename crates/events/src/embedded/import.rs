@@ -9,7 +9,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset, Records, Unit};
 
 use super::append::{PART_BYTES, new_id};
-use super::index::{Entry, Io, List, Listed, Read};
+use super::index::{Entry, Io, List, Listed, Read, Unread};
 use super::namespace::{EmbeddedNamespace, or_gone};
 use super::sequencer::Pending;
 use crate::error::{EventsError, Result};
@@ -136,6 +136,12 @@ impl EmbeddedNamespace {
         let (mut globals, mut positions, mut ids) = (HashSet::new(), HashSet::new(), HashSet::<&MessageId>::new());
         let mut versions: HashMap<&Arc<str>, i64> = HashMap::new();
         let last_global = self.index.read().state.last_global;
+        // Nobody deletes a stream meanwhile.
+        let rules = self.rules();
+        if let Some(asked) = batch.iter().find(|asked| rules.is_tombstoned(&asked.stream)) {
+            let stream = asked.stream.to_string();
+            return Err(Unread::Failed(EventsError::StreamDeleted(stream)));
+        }
         for (asked, record) in batch.iter().zip(0..) {
             let Asked {
                 stream,
@@ -154,7 +160,9 @@ impl EmbeddedNamespace {
             }
             let version = versions.get(stream).copied().unwrap_or(-1);
             let list = || Listed::Of(List::Stream, stream.to_string());
-            let is_stored = *position as i64 <= version && self.has_row(&list(), *position, io)?;
+            // A position is not given again when the message that had it is gone.
+            let is_stored = *position < rules.deleted_before(stream)
+                || *position as i64 <= version && self.has_row(&list(), *position, io)?;
             if is_stored || !positions.insert((stream, *position)) {
                 return taken(format!("position {position} of stream {stream} already exists"));
             }

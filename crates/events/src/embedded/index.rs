@@ -276,15 +276,20 @@ impl Index {
     /// Offsets at which messages with an id may be, as far as it is said by the id itself or in memory and in no table of
     /// `view`.
     pub fn id_here(&self, view: &View, id: &MessageId) -> Vec<Offset> {
-        let hash = id_hash(id);
-        let mut found = self.active.id(hash).to_vec();
-        found.extend(view.frozen().map_or(&[][..], |mem| mem.id(hash)));
+        let mut found = self.ids_here(view, id_hash(id));
         if let MessageId::Uuid(uuid) = id
             && let Some(offset) = uuid.made_for()
             && (self.state.cleared_at..self.state.next_offset).contains(&offset)
         {
             found.push(offset);
         }
+        found
+    }
+
+    /// By the hash of an id.
+    pub fn ids_here(&self, view: &View, hash: u64) -> Vec<Offset> {
+        let mut found = self.active.id(hash).to_vec();
+        found.extend(view.frozen().map_or(&[][..], |mem| mem.id(hash)));
         found
     }
 

@@ -18,7 +18,7 @@ use crate::store::{CategoryRead, Direction, From, Page, StreamRead, WithGaps};
 const PAGE: usize = 1000;
 const PAGE_BYTES: usize = 4 << 20;
 /// Rows that are passed over before the rest is left to a thread of its own.
-const PASSED_MAX: usize = 4096;
+pub(super) const PASSED_MAX: usize = 4096;
 
 /// What a page is made of.
 pub(super) struct Wanted {

@@ -168,6 +168,24 @@ impl Disks {
         }
     }
 
+    /// Names of what is in the folder of indexes, with their lengths.
+    pub fn tables(&self) -> Vec<(String, u64)> {
+        let names = self.indexes.names().unwrap().into_iter();
+        let tables = names.map(|name| {
+            let len = self.indexes.open(&name).unwrap().len().unwrap();
+            (name, len)
+        });
+        tables.filter(|(name, _)| name.ends_with(".index")).collect()
+    }
+
+    /// Bends a byte of one of them, or puts it right again.
+    pub fn flip(&self, name: &str, at: u64) {
+        let file = self.indexes.open(name).unwrap();
+        let mut byte = [0];
+        assert_eq!(file.read_at(&mut byte, at).unwrap(), 1);
+        file.write_at(&[byte[0] ^ 0x10], at).unwrap();
+    }
+
     /// From now on no file is made for indexes, or again.
     pub fn fail_indexes(&self, fail: bool) {
         self.fail.store(fail, SeqCst);

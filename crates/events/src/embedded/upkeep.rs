@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thalweg_log::{Offset, ReadWant};
 
-use super::index::{Entry, Event, Io, List, Listed, Space, Unread};
+use super::index::{DocumentAt, Entry, Event, Io, List, Listed, Space, Unread};
 use super::namespace::{EmbeddedNamespace, Place};
 use super::{Inner, replay, scavenge};
 use crate::error::{EventsError, Result};
@@ -95,6 +95,13 @@ impl EmbeddedNamespace {
         let cleared_at = self.index.read().state.cleared_at;
         let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
         !self.rules().is_empty() || first < cleared_at
+    }
+}
+
+fn why(unread: Unread) -> String {
+    match unread {
+        Unread::Failed(error) => error.to_string(),
+        Unread::OnDisk | Unread::Moved => "the index was not read".to_owned(),
     }
 }
 
@@ -219,22 +226,28 @@ impl EmbeddedNamespace {
             what,
         };
         let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
-        let (mut at, mut messages, mut wrong) = (first.max(state.cleared_at), 0, None);
+        let (mut at, mut messages, mut wrong) = (first, 0, None);
         while at < state.next_offset && wrong.is_none() {
             let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |entry, bytes| {
-                let Entry::Event(event) = &entry else { return };
-                if event.offset >= state.next_offset || wrong.is_some() {
+                let offset = entry.offset();
+                if offset >= state.next_offset || wrong.is_some() {
                     return;
                 }
-                match self.misplaced(event) {
-                    Ok(()) => {
-                        messages += 1;
-                        verified.bytes += bytes;
-                    }
-                    // In no list any more, and not yet out of the log.
-                    Err(_) if self.is_scavenged(event.offset) => {}
-                    Err(what) => wrong = Some((event.offset, what)),
-                }
+                let placed = match &entry {
+                    Entry::Event(event) if offset >= state.cleared_at => match self.misplaced(event) {
+                        Ok(()) => {
+                            messages += 1;
+                            verified.bytes += bytes;
+                            Ok(())
+                        }
+                        // In no list any more, and not yet out of the log.
+                        Err(_) if self.is_scavenged(offset) => Ok(()),
+                        Err(what) => Err(what),
+                    },
+                    Entry::Document { name, at } => self.misplaced_document(name, *at),
+                    Entry::Event(_) | Entry::Cleared { .. } => Ok(()),
+                };
+                wrong = placed.err().map(|what| (offset, what));
             });
             match read {
                 Ok(next) => at = next,
@@ -260,7 +273,7 @@ impl EmbeddedNamespace {
     }
 
     /// Whether every list has a message where it is.
-    fn misplaced(&self, event: &Event) -> std::result::Result<(), String> {
+    pub(super) fn misplaced(&self, event: &Event) -> std::result::Result<(), String> {
         let stream = Listed::Of(List::Stream, event.stream.to_string());
         let category = Listed::Of(List::Category, names::category(&event.stream).to_owned());
         for (list, ordinal, what) in [
@@ -284,10 +297,38 @@ impl EmbeddedNamespace {
                         event.position, event.stream
                     ));
                 }
-                Err(Unread::Failed(error)) => return Err(error.to_string()),
-                Err(Unread::OnDisk) => return Err("the index was not read".to_owned()),
+                Err(unread) => return Err(why(unread)),
             }
         }
-        Ok(())
+        // An id that the server made says itself where its message is.
+        let Some(id) = event.id else { return Ok(()) };
+        let (mut found, view) = {
+            let index = self.index.read();
+            let view = index.view();
+            (index.ids_here(&view, id), view)
+        };
+        found.extend(view.ids_in_tables(id, Io::MayBlock).map_err(why)?);
+        match found.contains(&event.offset) {
+            true => Ok(()),
+            false => Err(format!(
+                "position {} of stream {}: the index of ids has {found:?} in the place of {}",
+                event.position, event.stream, event.offset
+            )),
+        }
+    }
+
+    /// Whether the newest of a document's versions is this one or came later.
+    pub(super) fn misplaced_document(&self, name: &str, at: DocumentAt) -> std::result::Result<(), String> {
+        let found = self.document_at(name, Io::MayBlock).map_err(why)?;
+        let is_known = found.is_some_and(|found| match found.offset == at.offset {
+            true => found == at,
+            false => found.offset > at.offset,
+        });
+        match is_known {
+            true => Ok(()),
+            false => Err(format!(
+                "document {name}: the index has {found:?} in the place of {at:?}"
+            )),
+        }
     }
 }

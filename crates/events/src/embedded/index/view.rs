@@ -79,7 +79,12 @@ impl View {
 
     /// Offsets of messages that may have an id.
     pub fn id_in_tables(&self, id: &MessageId, io: Io) -> Read<Vec<Offset>> {
-        let key = keys::hashed(self.space, Family::Id, super::id_hash(id), 0);
+        self.ids_in_tables(super::id_hash(id), io)
+    }
+
+    /// By the hash of an id.
+    pub fn ids_in_tables(&self, hash: u64, io: Io) -> Read<Vec<Offset>> {
+        let key = keys::hashed(self.space, Family::Id, hash, 0);
         let prefix = key.get(..HASHED).unwrap_or_default();
         let filter = keys::filter_hash(&key).unwrap_or_default();
         let mut found = Vec::new();
