@@ -199,7 +199,7 @@ fn the_metrics_tell_what_the_store_is_and_does_and_its_subscriptions_also_after_
     assert!(metric(&events, "thalweg_events_recovery_bytes") > 0.0);
     // And what the log tells.
     assert_eq!(metric(&events, "thalweg_log_poisoned"), 0.0);
-    assert!(metric(&events, "thalweg_log_commit_seconds_count") > 0.0);
+    assert!(metric(&events, "thalweg_log_free_bytes") > 0.0);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! SIGINT and SIGTERM: the first asks for an orderly stop, the second ends the process at once. SIGHUP: the file is to be
-//! read again.
+//! read again. SIGXFSZ: a write goes beyond the limit that files have here, and fails as it does on a full disk.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,6 +11,8 @@ pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
+    /// Nobody listens; without a handler it ends the process.
+    _file_size: Signal,
 }
 
 /// What a signal asks for.
@@ -27,6 +29,7 @@ impl Signals {
             interrupt: install(SignalKind::interrupt())?,
             terminate: install(SignalKind::terminate())?,
             hangup: install(SignalKind::hangup())?,
+            _file_size: install(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?,
         })
     }
 

@@ -31,7 +31,13 @@ async fn is_counted(namespace: &Arc<dyn Namespace>, messages: u64, streams: u64)
         (messages, streams),
         "12: counts obey at once"
     );
-    assert_eq!(all(namespace).await.len() as u64, messages, "12: and reads");
+    let shown = all(namespace).await;
+    assert_eq!(shown.len() as u64, messages, "12: and reads");
+    assert_eq!(
+        info.last_activity,
+        shown.last().map(|newest| newest.event().time),
+        "12: and the time of the newest"
+    );
     let found = namespace.categories().await.unwrap();
     let sums = found
         .iter()

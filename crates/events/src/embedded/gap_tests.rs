@@ -186,3 +186,26 @@ async fn a_generation_of_messages_is_the_same_after_indexes_are_lost() {
     assert_eq!(own.watch().borrow().cleared, before);
     assert_eq!(own.info().await.unwrap().messages, 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_hidden_is_scavenged_now_and_then_by_itself() {
+    let disks = Disks::new();
+    let store = disks.open().await;
+    let namespace = store.namespace(DEFAULT).await.unwrap();
+    append(&namespace, "a-1", 10).await;
+    keep_newest(&namespace, RetentionOf::Stream("a-1"), 3).await;
+    let engine = store.inner.opened(DEFAULT).unwrap().namespace;
+    let stored = || engine.index.read().state.messages;
+    assert_eq!(stored(), 10, "they are hidden, and stored");
+    // As at the start, but sooner.
+    tokio::spawn(upkeep::scavenges(Arc::downgrade(&store.inner), 1));
+    let scavenged = async {
+        while stored() > 3 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), scavenged)
+        .await
+        .unwrap();
+    assert_eq!(store.verify().await.unwrap().faults, []);
+}

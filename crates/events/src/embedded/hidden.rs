@@ -11,11 +11,11 @@ use thalweg_log::{Micros, Offset};
 use super::append::as_expected;
 use super::index::{Index, Io, List, Listed, Read, State, Unread};
 use super::namespace::EmbeddedNamespace;
-use super::pages::PASSED_MAX;
+use super::pages::{PASSED_MAX, Wanted};
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
 use crate::names;
-use crate::store::{CategoryInfo, Direction, Expected, Retention, RetentionOf, StreamInfo};
+use crate::store::{CategoryInfo, CategoryRead, Direction, Expected, Retention, RetentionOf, StreamInfo};
 
 /// How the names of documents begin that are the engine's own.
 pub(super) const OWN: &str = "~";
@@ -307,6 +307,21 @@ impl EmbeddedNamespace {
         }
     }
 
+    /// Of those that are shown.
+    fn time_of_newest(&self) -> Read<Option<Micros>> {
+        let read = CategoryRead {
+            category: None,
+            from: None,
+            direction: Direction::Backward,
+            max: 1,
+            types: &[],
+            correlation: None,
+            member: None,
+        };
+        let page = self.page(&Wanted::of_category(read), Io::MayBlock, &mut None)?;
+        Ok(page.events.first().map(|newest| newest.event().time))
+    }
+
     fn has_messages(&self, stream: &str) -> Read<bool> {
         Ok(self.version_stored(stream, Io::MayBlock)? >= 0)
     }
@@ -325,7 +340,11 @@ impl EmbeddedNamespace {
                 state.messages.saturating_sub(messages),
                 state.streams.saturating_sub(streams),
             );
-            Ok((messages, streams, state.last_activity.filter(|_| messages > 0)))
+            let last_activity = match messages {
+                0 => None,
+                _ => namespace.time_of_newest()?,
+            };
+            Ok((messages, streams, last_activity))
         })
         .await
     }

@@ -60,7 +60,7 @@ impl Wanted {
         }
     }
 
-    fn of_category(read: CategoryRead<'_>) -> Wanted {
+    pub fn of_category(read: CategoryRead<'_>) -> Wanted {
         let (types, kinds) = Wanted::types(read.types);
         Wanted {
             of: match read.category {
@@ -160,7 +160,7 @@ impl EmbeddedNamespace {
     }
 
     /// `gaps`: where what is passed over is noted, if somebody wants to know.
-    fn page(&self, wanted: &Wanted, io: Io, gaps: &mut Option<Passed>) -> Read<Page> {
+    pub(super) fn page(&self, wanted: &Wanted, io: Io, gaps: &mut Option<Passed>) -> Read<Page> {
         let mut page = Page::default();
         if wanted.max == 0 {
             return Ok(page);

@@ -14,7 +14,8 @@ use crate::store::{Direction, Fault, Verified};
 
 /// After a failure, and to look whether the store is still there.
 const AGAIN: Duration = Duration::from_secs(1);
-const SCAVENGED: Duration = Duration::from_secs(600);
+/// So often `AGAIN`.
+const SCAVENGED: u32 = 600;
 /// How long a sync that was asked for is waited for at a time.
 const SYNC: Duration = Duration::from_millis(5);
 
@@ -22,7 +23,7 @@ const SYNC: Duration = Duration::from_millis(5);
 pub(super) fn start(inner: &Arc<Inner>) {
     tokio::spawn(flushes(Arc::downgrade(inner)));
     tokio::spawn(merges(Arc::downgrade(inner)));
-    tokio::spawn(scavenges(Arc::downgrade(inner)));
+    tokio::spawn(scavenges(Arc::downgrade(inner), SCAVENGED));
 }
 
 async fn flushes(weak: Weak<Inner>) {
@@ -66,9 +67,9 @@ async fn merges(weak: Weak<Inner>) {
 }
 
 /// What is hidden is looked for now and then, if there is a rule that hides something.
-async fn scavenges(weak: Weak<Inner>) {
+pub(super) async fn scavenges(weak: Weak<Inner>, every: u32) {
     loop {
-        for _ in 0..SCAVENGED.as_secs() {
+        for _ in 0..every {
             tokio::time::sleep(AGAIN).await;
             if weak.strong_count() == 0 {
                 return;
