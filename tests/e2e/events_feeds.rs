@@ -317,6 +317,22 @@ fn the_whole_process_keeps_events_in_memory_alone_if_it_is_told_to() {
     assert!(!thalweg.data_dir().join("log").exists());
     let jobs = call(&thalweg, json!(["sub.create", "jobs", {"category": "none"}]));
     assert_eq!(jobs.status, 200, "{jobs:?}");
+    // What the listener says by itself is said as the store says it.
+    let mut stream = TcpStream::connect(thalweg.address().unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(
+        stream,
+        "POST /rpc HTTP/1.1\r\nhost: x\r\nlong: {}\r\n\r\n",
+        "x".repeat(70_000)
+    )
+    .unwrap();
+    let refused = first_answer(&mut stream);
+    assert!(
+        refused.starts_with("HTTP/1.1 431 ")
+            && refused.to_lowercase().contains("\r\nserver: thalweg/")
+            && refused.contains(r#""message":"Request header too large""#),
+        "{refused}"
+    );
     // Whoever is told of messages, and whoever waits for some, is answered before the process ends.
     let mut open = ["/subscribe?all=true", "/rpc"].map(|path| {
         let mut stream = TcpStream::connect(thalweg.address().unwrap()).unwrap();

@@ -90,11 +90,7 @@ impl EventsServer {
         let metrics = Arc::new(Metrics::new(false));
         register_process_metrics(&metrics);
         let server = Server::starting(api_options(options), metrics.clone());
-        let manners = Manners {
-            server: format!("Thalweg/{}", env!("CARGO_PKG_VERSION")).parse().ok(),
-            refusal: Some(refusal),
-        };
-        let listeners = Console::serve(tls.clone(), listeners, &server.router(), limits(), &manners, &metrics)?;
+        let listeners = Console::serve(tls.clone(), listeners, &server.router(), limits(), &manners(), &metrics)?;
         if let Some(first) = listeners.first() {
             server.count_connections(first.connections());
         }
@@ -152,18 +148,32 @@ fn api_options(options: &ServeEvents) -> EventsApiOptions {
     }
 }
 
+/// As clients of the event store expect them of a listener, whoever else it answers.
+pub(crate) fn manners() -> Manners {
+    Manners {
+        server: format!("Thalweg/{}", env!("CARGO_PKG_VERSION")).parse().ok(),
+        refusal: Some(refusal),
+    }
+}
+
+/// How long a client may be silent.
+pub(crate) fn patience(limits: &mut Limits) {
+    limits.header_timeout = IDLE_MAX;
+    limits.request_stall_max = Some(REQUEST_STALL);
+    limits.write_stall_max = IDLE_MAX;
+}
+
 fn limits() -> Limits {
     let share = for_connections(CONNECTIONS_MAX);
-    Limits {
+    let mut limits = Limits {
         connections_max: share.connections_max,
         descriptors_max: Some(share.descriptors_max),
-        header_timeout: IDLE_MAX,
-        request_stall_max: Some(REQUEST_STALL),
-        write_stall_max: IDLE_MAX,
         http2_in_clear: false,
         stop_grace: STOP_GRACE,
         ..Limits::default()
-    }
+    };
+    patience(&mut limits);
+    limits
 }
 
 /// On all addresses, or on this machine's own.

@@ -129,6 +129,10 @@ impl Process {
             });
             options.limits.connections_max = share.connections_max;
             options.limits.descriptors_max = Some(share.descriptors_max);
+            if events.is_open() {
+                crate::events::patience(&mut options.limits);
+                options.manners = crate::events::manners();
+            }
             options.config = ConfigText {
                 json: config.to_json(),
                 yaml: config.to_yaml(),

@@ -62,7 +62,7 @@ impl Console {
             tls,
             router,
             limits: options.limits,
-            manners: Manners::default(),
+            manners: options.manners,
             meters,
             state: Some(state),
         }))

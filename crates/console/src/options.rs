@@ -16,6 +16,7 @@ pub struct ConsoleOptions {
     /// Shown by `/debug/config/…`.
     pub config: ConfigText,
     pub limits: Limits,
+    pub manners: Manners,
 }
 
 /// The effective configuration, with secrets masked already.
@@ -34,6 +35,7 @@ impl ConsoleOptions {
             built: String::new(),
             config: ConfigText::default(),
             limits: Limits::default(),
+            manners: Manners::default(),
         }
     }
 }
@@ -93,7 +95,7 @@ impl Default for Limits {
     }
 }
 
-/// What a listener says by itself, where a component answers for all paths.
+/// What a listener says by itself.
 #[derive(Clone, Debug, Default)]
 pub struct Manners {
     /// The header `Server` of every answer.

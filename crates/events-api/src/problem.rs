@@ -40,6 +40,12 @@ impl Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", why)
     }
 
+    /// Where it is tells the log, as for every panic.
+    pub fn bug() -> Problem {
+        let message = "A mistake of the program ended this request; the server's log says where";
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", message)
+    }
+
     pub fn stopping() -> Problem {
         Problem::unavailable("The server is shutting down")
     }

@@ -12,12 +12,14 @@ mod tokens;
 
 pub(crate) use subscriptions::write_message;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, Response, StatusCode};
+use futures::FutureExt as _;
 use thalweg_events::EventsError;
 use thalweg_events::json::Json;
 
@@ -48,7 +50,8 @@ pub(crate) struct Call<'a> {
 pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Body> {
     server.meters.request();
     let method = request.method().clone();
-    let response = match respond(&server, request).await {
+    let done = AssertUnwindSafe(respond(&server, request)).catch_unwind().await;
+    let response = match done.unwrap_or_else(|_| Err(Problem::bug())) {
         Ok(Answer::Text(mut text)) => {
             text.push('\n');
             json_body(Body::from(text))

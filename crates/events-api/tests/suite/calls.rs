@@ -430,3 +430,13 @@ async fn who_waits_is_answered_at_the_first_match_or_when_time_is_up() {
     face.call(json!(["token.revoke", "default", id])).await;
     assert_eq!(waiting.await.unwrap().0, 403);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mistake_of_the_program_is_an_answer_and_ends_nothing_else() {
+    let face = Face::start().await;
+    face.store.seen.panics.store(true, SeqCst);
+    let call = r#"["stream.write","s",{"type":"t","data":{}}]"#;
+    let (status, code, _) = face.refusal(call).await;
+    assert_eq!((status, code.as_str()), (500, "INTERNAL_ERROR"));
+    assert_eq!(face.write("s").await, 1);
+}

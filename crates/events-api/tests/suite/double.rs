@@ -33,6 +33,8 @@ pub struct Seen {
     pub reads: AtomicU64,
     /// The next append deletes its namespace first, as somebody else might.
     pub vanish: AtomicBool,
+    /// The next append meets a mistake of the program.
+    pub panics: AtomicBool,
     /// Appends wait for so many milliseconds.
     pub append_ms: AtomicU64,
     pub clears: AtomicU64,
@@ -279,6 +281,7 @@ impl Namespace for Watched {
             if let Some(dead) = appends.iter().find(dead) {
                 return Err(EventsError::StreamDeleted(dead.stream.to_owned()));
             }
+            assert!(!self.seen.panics.swap(false, SeqCst), "on purpose");
             let wait = self.seen.append_ms.load(SeqCst);
             if wait > 0 {
                 tokio::time::sleep(Duration::from_millis(wait)).await;

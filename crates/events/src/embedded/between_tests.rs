@@ -365,3 +365,35 @@ async fn while_no_table_can_be_written_whoever_waits_for_one_is_told_why() {
     own.append(&to("s", events(None, 1))).await.unwrap();
     assert_eq!(own.version("s").await.unwrap(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_stores_more_waits_while_too_much_is_in_no_table_and_is_refused_when_none_can_be_written() {
+    const MUCH: u64 = 300 << 20;
+    let disks = Disks::new();
+    let store = disks.open().await;
+    let own = store.namespace(DEFAULT).await.unwrap();
+    let shelf = &store.inner.place.shelf;
+    own.append(&to("s", events(None, 1))).await.unwrap();
+    // As after as many bytes of messages.
+    shelf.grown(0, MUCH);
+    let waiting = tokio::spawn({
+        let own = own.clone();
+        async move { own.append(&to("s", events(None, 1))).await.map(drop) }
+    });
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished());
+    assert_eq!(own.version("s").await.unwrap(), 0, "readers do not wait");
+    shelf.shrunk(0, MUCH);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(own.version("s").await.unwrap(), 1);
+    disks.fail_indexes(true);
+    shelf.grown(0, MUCH);
+    let refused = own.append(&to("s", events(None, 1))).await.unwrap_err();
+    assert!(
+        matches!(&refused, EventsError::Unavailable(why) if why.contains("no file can be made")),
+        "{refused}"
+    );
+    disks.fail_indexes(false);
+    shelf.shrunk(0, MUCH);
+    own.append(&to("s", events(None, 1))).await.unwrap();
+}

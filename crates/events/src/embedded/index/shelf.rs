@@ -245,7 +245,7 @@ impl Shelf {
     }
 
     /// So much more is in memory.
-    fn grown(&self, mem_bytes: u64, log_bytes: u64) {
+    pub fn grown(&self, mem_bytes: u64, log_bytes: u64) {
         let mem = self.mem_bytes.fetch_add(mem_bytes, Ordering::Relaxed) + mem_bytes;
         let behind = self.behind.fetch_add(log_bytes, Ordering::Relaxed) + log_bytes;
         if self.disk.is_some() && (mem >= self.mem_bytes_max || behind >= BEHIND_MAX / 2) {
@@ -253,7 +253,7 @@ impl Shelf {
         }
     }
 
-    fn shrunk(&self, mem_bytes: u64, log_bytes: u64) {
+    pub fn shrunk(&self, mem_bytes: u64, log_bytes: u64) {
         self.mem_bytes.fetch_sub(mem_bytes, Ordering::Relaxed);
         self.behind.fetch_sub(log_bytes, Ordering::Relaxed);
         self.caught_up.notify_waiters();
