@@ -21,6 +21,7 @@ mod refusal;
 mod routes;
 mod serve;
 mod status;
+mod streams;
 mod tls;
 mod transport;
 

@@ -50,7 +50,8 @@ pub struct Limits {
     pub descriptors_max: Option<u64>,
     /// Request line and headers of one request; more is status 431.
     pub header_bytes_max: usize,
-    /// From the opening of a connection, or the end of the last response on it, to the end of the next headers.
+    /// From the opening of a connection, or the end of the last response on it, to the end of the next headers. A connection
+    /// of HTTP/2 without requests is closed after it.
     pub header_timeout: Duration,
     /// Request body; more is status 413. Beyond what any path takes: paths have limits of their own, and say what they are of.
     pub body_bytes_max: usize,
@@ -59,11 +60,11 @@ pub struct Limits {
     /// … but as many bytes give it a second back, up to `body_grace`; slower, or silent for longer, is status 408.
     pub body_bytes_per_second_min: u64,
     /// How long a client may send nothing of a request that it has begun, head or body, before its connection is closed;
-    /// `None`: only the other limits hold. Of HTTP/1.1.
+    /// `None`: only the other limits hold.
     pub request_stall_max: Option<Duration>,
     /// How long a client may take nothing of a response that is ready for it.
     pub write_stall_max: Duration,
-    /// The same of a stream of events. Of HTTP/1.1.
+    /// The same of a stream of events.
     pub push_stall_max: Duration,
     /// Whether HTTP/2 is spoken without TLS, too.
     pub http2_in_clear: bool,

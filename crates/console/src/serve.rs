@@ -32,6 +32,7 @@ use tokio_util::task::TaskTracker;
 use crate::exchange::{self, Exchange};
 use crate::guard::Peer;
 use crate::status::State;
+use crate::streams::{Close, Streams};
 use crate::tls::Tls;
 use crate::transport::{Patience, Protocol, Refuse, Transport, detect};
 use crate::{Limits, Manners, history, listen};
@@ -312,11 +313,19 @@ impl Server {
         let patience = Patience {
             write_stall_max: self.limits.write_stall_max,
             push_stall_max: self.limits.push_stall_max,
-            request_stall_max: self.limits.request_stall_max.filter(|_| protocol == Protocol::Http1),
+            request_stall_max: self.limits.request_stall_max,
         };
+        // It knows nothing of streams, nor of what is due on them.
         let exchange = Arc::new(Exchange::default());
-        let refuse = self.refuse.clone().filter(|_| protocol == Protocol::Http1);
-        let io = TokioIo::new(Transport::new(stream, first, patience, exchange.clone()).refusing(refuse));
+        let (refuse, request_stall_max) = match protocol {
+            Protocol::Http1 => (self.refuse.clone(), patience.request_stall_max),
+            Protocol::Http2 => (None, None),
+        };
+        let of_bytes = Patience {
+            request_stall_max,
+            ..patience
+        };
+        let io = TokioIo::new(Transport::new(stream, first, of_bytes, exchange.clone()).refusing(refuse));
         let router = TowerToHyperService::new(self.router.clone());
         let server = self.manners.server.clone();
         // What is read at once with the end of a head is not looked at for its size, so that of the whole is.
@@ -342,20 +351,22 @@ impl Server {
                         Ok::<_, Infallible>(exchange.answer(response))
                     }
                 });
-                self.http1(io, service).await
+                self.http1(io, service).await.map_err(io::Error::other)
             }
             Protocol::Http2 => {
-                let service = service_fn(move |mut request: Request<Incoming>| {
-                    let server = server.clone();
+                let streams = Streams::new(patience, self.limits.header_timeout);
+                let opened = streams.clone();
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (stream, server) = (opened.open(), server.clone());
+                    let mut request = request.map(|body| stream.request(body));
                     request.extensions_mut().insert(Peer(peer));
                     let answer = router.call(request);
-                    async move { Ok::<_, Infallible>(signed(answer.await?, server)) }
+                    async move { Ok::<_, Infallible>(stream.answer(signed(answer.await?, server))) }
                 });
                 // As with the encrypted ones: most connections speak HTTP/1.
-                Box::pin(self.http2(io, service)).await
+                Box::pin(self.http2(io, service, &streams)).await
             }
         }
-        .map_err(io::Error::other)
     }
 
     async fn http1<I, S>(&self, io: I, service: S) -> hyper::Result<()>
@@ -380,7 +391,7 @@ impl Server {
         }
     }
 
-    async fn http2<I, S>(&self, io: I, service: S) -> hyper::Result<()>
+    async fn http2<I, S>(&self, io: I, service: S, streams: &Streams) -> io::Result<()>
     where
         I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
         S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Send + 'static,
@@ -400,7 +411,15 @@ impl Server {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
+            close = streams.closed() => match close {
+                Close::Stalled(how) => return Err(io::Error::new(io::ErrorKind::TimedOut, how)),
+                Close::Idle => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            },
         }
+        .map_err(io::Error::other)
     }
 }
 

@@ -7,5 +7,6 @@ mod limits;
 mod page;
 mod profiles;
 mod stopping;
+mod streams;
 mod support;
 mod tls;
