@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use thalweg_tests::{Thalweg, eventually};
+use thalweg_tests::{Thalweg, eventually, thalweg};
 
 use crate::events_limits::first_answer;
 use crate::events_server::{Events, Pokes, TOKEN};
@@ -161,6 +161,62 @@ fn what_a_recovery_skipped_is_told_as_a_gap_and_what_an_import_left_out_is_not()
         let mut pokes = Pokes::open(&events, &format!("{query}&data=true"));
         assert_eq!(place(&pokes.chunk()).1, 3, "{query}");
         assert_eq!(place(&pokes.chunk()).1, 7, "{query}");
+    }
+}
+
+/// A message whose text alone is damaged, below what was synced: no start of the log looks there, with the indexes nor without.
+#[test]
+fn damage_that_is_met_later_is_told_once_and_passed_over_where_that_was_asked_for() {
+    let mut events = Events::on_disk();
+    for n in 0..30 {
+        let data = json!({"text": format!("text-{n}.")});
+        events.call(json!(["stream.write", "s-1", {"type": "t", "data": data}]));
+    }
+    events.call(json!(["sub.create", "every", {"category": "s", "from": "start", "strategy": "roundRobin"}]));
+    // Writes the indexes.
+    events.call(json!(["sys.scavenge"]));
+    events = events.again();
+    events.process.kill().unwrap();
+    let file = crate::log::commit_file(&events.folder.path().join("data/log"));
+    crate::log::damage_text(&file, "text-12.");
+    let mut folder = std::mem::replace(&mut events.folder, tempfile::tempdir().unwrap());
+    let skipping: Vec<&str> = FLAGS.into_iter().chain(["--recover", "skip"]).collect();
+    for has_indexes in [true, false] {
+        if !has_indexes {
+            std::fs::remove_dir_all(folder.path().join("data/events")).unwrap();
+            let output = thalweg::run(folder.path(), &[&["events", "serve", "--port=0"], &FLAGS[..]].concat()).unwrap();
+            assert_eq!(output.status.code(), Some(65), "{}", output.stderr);
+            assert!(
+                output.stderr.contains("commit-0000000000000000.log"),
+                "{}",
+                output.stderr
+            );
+        }
+        let mut events = Events::start_in(folder, &skipping);
+        let read = events.call(json!(["category.get", "s", {"batchSize": 100}]));
+        let positions: Vec<u64> = read
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|row| row[3].as_u64())
+            .collect();
+        let stored = 30 + u64::from(!has_indexes);
+        let expected: Vec<u64> = (0..stored).filter(|n| *n != 12).collect();
+        assert_eq!(positions, expected, "with indexes: {has_indexes}");
+        let mut pokes = Pokes::open(&events, "stream=s-1&data=true");
+        for n in 0..12 {
+            assert_eq!(place(&pokes.chunk()).1, n);
+        }
+        assert_eq!(pokes.chunk(), gap(12, 12), "with indexes: {has_indexes}");
+        assert_eq!(place(&pokes.chunk()).1, 13);
+        let fetched = events.call(json!(["sub.fetch", "every", {"max": 100}]));
+        assert_eq!(fetched.as_array().unwrap().len(), expected.len(), "{fetched}");
+        let leases: Vec<&Value> = fetched.as_array().unwrap().iter().map(|one| &one["lease"]).collect();
+        events.call(json!(["sub.nack", "every", leases, {"action": "retry"}]));
+        let next = events.call(json!(["stream.write", "s-1", {"type": "t", "data": {}}]));
+        assert_eq!(next["position"], stored);
+        events.process.kill().unwrap();
+        folder = std::mem::replace(&mut events.folder, tempfile::tempdir().unwrap());
     }
 }
 

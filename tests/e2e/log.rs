@@ -248,7 +248,7 @@ fn damage_stops_a_strict_start_and_is_given_up_by_one_that_skips_it() {
 }
 
 /// Flips a bit of a text where it stands last, and nothing else.
-fn damage_text(file: &Path, text: &str) {
+pub fn damage_text(file: &Path, text: &str) {
     let mut bytes = std::fs::read(file).unwrap();
     let at = bytes
         .windows(text.len())

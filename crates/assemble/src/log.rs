@@ -75,6 +75,11 @@ impl OpenLog {
         self.disks.logs()
     }
 
+    /// What a start does not look at is read later, and damage that is met then is told and passed over.
+    pub fn pass_over_damage(&self) {
+        self.logs().iter().for_each(|log| log.pass_over_damage());
+    }
+
     pub fn status(&self) -> LogStatus {
         Log::status(self.disks.as_ref())
     }

@@ -82,6 +82,14 @@ impl Section {
     /// The log looks at its start only at what was not known to be synced, and queues read their own state: damage that they
     /// meet there is given up too, if damage is to be.
     async fn open(&self, data_dir: &Path) -> Result<(Arc<OpenLog>, Queues)> {
+        let (log, queues) = self.open_both(data_dir).await?;
+        if self.log.recover == Recover::Skip {
+            log.pass_over_damage();
+        }
+        Ok((log, queues))
+    }
+
+    async fn open_both(&self, data_dir: &Path) -> Result<(Arc<OpenLog>, Queues)> {
         let log = Arc::new(OpenLog::open(&self.log, self.log_memory, data_dir).await?);
         let error = match self.open_queues(&log).await {
             Err(error) if self.log.recover == Recover::Skip && is_damage(&error) => error,

@@ -8,6 +8,7 @@ mod tests;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -59,6 +60,7 @@ pub struct EmbeddedLog {
     partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
     shelf: Arc<Shelf>,
     pub(crate) upkeep: Arc<Upkeep>,
+    passes_over_damage: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Of the log itself.
     meta: Arc<Partition>,
@@ -132,6 +134,7 @@ impl EmbeddedLog {
             partitions,
             shelf,
             upkeep,
+            passes_over_damage: AtomicBool::new(false),
             threads: Mutex::new(threads),
             meta,
             next_slot,
@@ -373,7 +376,22 @@ impl EmbeddedLog {
         if let Err(error @ (LogError::Corrupt { .. } | LogError::NewerFormat { .. })) = &frames {
             self.upkeep.note(error);
         }
-        frames
+        match frames {
+            Err(error @ LogError::Corrupt { .. }) if self.passes_over_damage.load(Ordering::Relaxed) => {
+                let damaged = self.frame_at(id, from)?.ok_or(error)?;
+                Err(LogError::Gap {
+                    partition: id,
+                    from,
+                    to: damaged.next(),
+                })
+            }
+            frames => frames,
+        }
+    }
+
+    /// From now on what is damaged is a gap, as if it had been given up: whoever reads is told once and goes on behind it.
+    pub fn pass_over_damage(&self) {
+        self.passes_over_damage.store(true, Ordering::Relaxed);
     }
 
     /// The same if all of it is in memory, or if there is nothing yet; `None` if it has to be read from the disk.

@@ -56,6 +56,9 @@ impl Opened {
         let held = take(folder)?;
         let memory = LogMemory::of(usize::try_from(options.memory / 4).unwrap_or(usize::MAX), 1);
         let log = OpenLog::open(&log_settings(options), memory, folder).await?;
+        if options.recover_skip {
+            log.pass_over_damage();
+        }
         let store = open_embedded(log.log(), options.durability, folder, index_memory(options.memory)).await?;
         Ok(Opened {
             store,
