@@ -23,6 +23,7 @@ mod sequencer;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod verify;
 #[cfg(test)]
 mod verify_tests;
 
@@ -149,6 +150,11 @@ impl EmbeddedStore {
     }
 
     /// Writes what is in memory of the indexes as a table, which is done by itself when there is enough of it. Returns
+    /// [`Store::verify`], which tells how far it is every few thousand messages.
+    pub async fn verify_telling(&self, tell: impl FnMut(&Verified) + Send + 'static) -> Result<Verified> {
+        verify::verify(self.inner.clone(), Box::new(tell)).await
+    }
+
     /// when it is written.
     pub async fn flush_indexes(&self) -> Result<()> {
         let inner = self.inner.clone();
@@ -428,7 +434,7 @@ impl Store for EmbeddedStore {
     }
 
     fn verify(&self) -> BoxFuture<'_, Result<Verified>> {
-        Box::pin(to_its_end(upkeep::verify(self.inner.clone())))
+        Box::pin(verify::verify(self.inner.clone(), Box::new(|_| {})))
     }
 
     fn backup(&self) -> BoxFuture<'_, Result<Box<dyn BackupPieces>>> {

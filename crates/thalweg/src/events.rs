@@ -14,6 +14,7 @@ mod import;
 mod list;
 mod maintain;
 mod moment;
+mod progress;
 mod record;
 mod sse;
 mod tail;
@@ -114,6 +115,11 @@ fn settings(options: &ServeOptions) -> Result<ServeEvents> {
     if options.test_mode && !test_mode {
         tracing::warn!("--test-mode is ignored with --db-url: production rules apply");
     }
+    if test_mode && options.data_dir.is_some() {
+        tracing::warn!(
+            "--test-mode keeps everything in memory: --data-dir is not used, and all messages go with this process"
+        );
+    }
     if options.db_type == Some(DbType::Timescale) {
         tracing::warn!("--db-type timescale is plain Postgres here");
     }
@@ -191,6 +197,12 @@ fn of_url(url: &str, options: &ServeOptions) -> Result<EventsPlace> {
         return Ok(EventsPlace::Folder(folder.into()));
     }
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        if options.data_dir.is_some() {
+            tracing::warn!("with --db-url postgres://, nothing is kept in --data-dir");
+        }
+        if options.durability != args::Durability::Fsync {
+            tracing::warn!("with --db-url postgres://, --durability is not used: what the database promises counts");
+        }
         return Ok(EventsPlace::Postgres(url.to_owned()));
     }
     match (url.starts_with("sqlite://"), &options.data_dir) {

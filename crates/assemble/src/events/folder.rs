@@ -10,7 +10,7 @@ use thalweg_events::{EmbeddedStore, EventsError, Restored, Verified, restore};
 use thalweg_log::{Durability, Log};
 use thalweg_queue::settings::LogSettings;
 
-use super::opening::{open_embedded, take, taken};
+use super::opening::{embedded, take, taken};
 use crate::data_dir::DataDir;
 use crate::log::OpenLog;
 use crate::log_memory::LogMemory;
@@ -19,8 +19,8 @@ use crate::log_memory::LogMemory;
 const MEMORY: usize = 64 << 20;
 
 /// Opens the store in `log/` of a folder and reads everything in it. Changes nothing but what any start does: the torn end of
-/// the log is cut off. Must be called on a runtime.
-pub async fn verify_events(folder: &Path) -> Result<Verified> {
+/// the log is cut off. `tell` is told how far it is. Must be called on a runtime.
+pub async fn verify_events(folder: &Path, tell: impl FnMut(&Verified) + Send + 'static) -> Result<Verified> {
     let shown = folder.display();
     ensure!(
         folder.join("log").is_dir(),
@@ -28,8 +28,8 @@ pub async fn verify_events(folder: &Path) -> Result<Verified> {
     );
     let _held = take(folder)?;
     let log = open_log(folder).await?;
-    let store = open_embedded(log.log(), Durability::Fsync, folder, MEMORY).await?;
-    let verified = store.verify().await;
+    let store = embedded(log.log(), Durability::Fsync, folder, MEMORY).await?;
+    let verified = store.verify_telling(tell).await;
     drop(store);
     close(log).await?;
     Ok(verified?)
@@ -76,7 +76,7 @@ async fn restore_to<R: Read + Send + 'static>(
 
 /// Makes what is derived, so that the first start has nothing to make, and looks whether all is there.
 async fn index(log: Arc<dyn Log>, folder: &Path, restored: &Restored) -> Result<()> {
-    let store: EmbeddedStore = super::opening::embedded(log, Durability::Fsync, folder, MEMORY).await?;
+    let store: EmbeddedStore = embedded(log, Durability::Fsync, folder, MEMORY).await?;
     let found = store.has_restored(restored).map_err(|error| match error {
         EventsError::NamespaceNotFound(name) => {
             EventsError::Damaged(format!("namespace '{name}' of the backup was not restored"))

@@ -29,8 +29,7 @@ use crate::store::Direction;
 use mem::Mem;
 use view::{Origin, Source};
 
-pub(crate) use keys::CategoryValue;
-pub(crate) use keys::{DocumentAt, Space};
+pub(crate) use keys::{CategoryValue, DocumentAt, Space, hash};
 pub(crate) use mem::Event;
 pub(crate) use merge::{Gone, GoneOf};
 pub(crate) use rows::{List, NO_GROUP, Row};

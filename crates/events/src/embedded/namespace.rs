@@ -301,7 +301,7 @@ impl EmbeddedNamespace {
 /// As often as a list may be moved while somebody reads it.
 const TRIES: usize = 100;
 
-fn again_if_moved<T>(work: impl Fn() -> Read<T>) -> Read<T> {
+pub(super) fn again_if_moved<T>(work: impl Fn() -> Read<T>) -> Read<T> {
     for _ in 0..TRIES {
         match work() {
             Err(Unread::Moved) => {}

@@ -1,16 +1,14 @@
-//! What goes on behind: tables are written and merged, space is freed, and everything is looked at when somebody asks.
+//! What goes on behind: tables are written and merged, and space is freed.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use thalweg_log::{Offset, ReadWant};
 
-use super::index::{DocumentAt, Entry, Event, Io, List, Listed, Space, Unread};
+use super::index::Space;
 use super::namespace::{EmbeddedNamespace, Place};
-use super::{Inner, replay, scavenge};
+use super::{Inner, scavenge};
 use crate::error::{EventsError, Result};
-use crate::names;
-use crate::store::{Direction, Fault, Verified};
 
 /// After a failure, and to look whether the store is still there.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -99,13 +97,6 @@ impl EmbeddedNamespace {
     }
 }
 
-fn why(unread: Unread) -> String {
-    match unread {
-        Unread::Failed(error) => error.to_string(),
-        Unread::OnDisk | Unread::Moved => "the index was not read".to_owned(),
-    }
-}
-
 impl Inner {
     pub(super) fn all(&self) -> Vec<Arc<EmbeddedNamespace>> {
         self.namespaces
@@ -190,146 +181,4 @@ pub(super) fn until_synced(namespace: &EmbeddedNamespace, next: Offset) -> Resul
         std::thread::sleep(SYNC);
     }
     Ok(())
-}
-
-/// Reads every message, and looks whether each is where the indexes say; and every part of them.
-pub(super) async fn verify(inner: Arc<Inner>) -> Result<Verified> {
-    // Nothing leaves the lists meanwhile.
-    let stays = inner.scavenging.clone().read_owned().await;
-    let all = inner.all();
-    let looked = tokio::task::spawn_blocking(move || {
-        let _stays = stays;
-        let mut verified = Verified::default();
-        if let Err(error) = inner.place.shelf.verify() {
-            verified.faults.push(Fault {
-                namespace: String::new(),
-                offset: 0,
-                what: error.to_string(),
-            });
-        }
-        for namespace in all {
-            namespace.look_at_all(&mut verified);
-        }
-        verified
-    });
-    looked
-        .await
-        .map_err(|_| EventsError::Unavailable("it was given up".to_owned()))
-}
-
-impl EmbeddedNamespace {
-    /// The first fault ends it, since what follows is mostly the same one.
-    fn look_at_all(&self, verified: &mut Verified) {
-        let state = self.index.read().state;
-        let fault = |offset, what: String| Fault {
-            namespace: self.about().name.clone(),
-            offset,
-            what,
-        };
-        let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
-        let (mut at, mut messages, mut wrong) = (first, 0, None);
-        while at < state.next_offset && wrong.is_none() {
-            let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |entry, bytes| {
-                let offset = entry.offset();
-                if offset >= state.next_offset || wrong.is_some() {
-                    return;
-                }
-                let placed = match &entry {
-                    Entry::Event(event) if offset >= state.cleared_at => match self.misplaced(event) {
-                        Ok(()) => {
-                            messages += 1;
-                            verified.bytes += bytes;
-                            Ok(())
-                        }
-                        // In no list any more, and not yet out of the log.
-                        Err(_) if self.is_scavenged(offset) => Ok(()),
-                        Err(what) => Err(what),
-                    },
-                    Entry::Document { name, at } => self.misplaced_document(name, *at),
-                    Entry::Event(_) | Entry::Cleared { .. } => Ok(()),
-                };
-                wrong = placed.err().map(|what| (offset, what));
-            });
-            match read {
-                Ok(next) => at = next,
-                Err(error) => wrong = Some((at, error.to_string())),
-            }
-        }
-        // What was cleared or deleted meanwhile is not where it was.
-        if self.is_gone() || self.index.read().state.generation() != state.generation() {
-            return;
-        }
-        verified.messages += messages;
-        if wrong.is_none() && messages != state.messages {
-            let counted = state.messages;
-            wrong = Some((at, format!("{messages} messages are stored, and {counted} are counted")));
-        }
-        verified.faults.extend(wrong.map(|(offset, what)| fault(offset, what)));
-    }
-
-    fn is_scavenged(&self, offset: Offset) -> bool {
-        let stored = self.reading(Io::MayBlock).message(offset);
-        let stored = stored.ok().flatten();
-        stored.is_some_and(|stored| self.may_go(&mut self.hidden(), &stored.event()).unwrap_or(false))
-    }
-
-    /// Whether every list has a message where it is.
-    pub(super) fn misplaced(&self, event: &Event) -> std::result::Result<(), String> {
-        let stream = Listed::Of(List::Stream, event.stream.to_string());
-        let category = Listed::Of(List::Category, names::category(&event.stream).to_owned());
-        for (list, ordinal, what) in [
-            (stream, event.position, "its stream"),
-            (category, event.global, "its category"),
-            (Listed::All, event.global, "the namespace"),
-        ] {
-            let mut found = None;
-            let walked = self.walk(&list, Some(ordinal), Direction::Forward, Io::MayBlock, &mut |row| {
-                found = Some((row.ordinal, row.offset));
-                Ok(false)
-            });
-            let at = (ordinal, event.offset);
-            match walked {
-                Ok(()) if found == Some(at) => {}
-                // It is being written to a table.
-                Err(Unread::Moved) => {}
-                Ok(()) => {
-                    return Err(format!(
-                        "position {} of stream {}: the index of {what} has {found:?} in the place of {at:?}",
-                        event.position, event.stream
-                    ));
-                }
-                Err(unread) => return Err(why(unread)),
-            }
-        }
-        // An id that the server made says itself where its message is.
-        let Some(id) = event.id else { return Ok(()) };
-        let (mut found, view) = {
-            let index = self.index.read();
-            let view = index.view();
-            (index.ids_here(&view, id), view)
-        };
-        found.extend(view.ids_in_tables(id, Io::MayBlock).map_err(why)?);
-        match found.contains(&event.offset) {
-            true => Ok(()),
-            false => Err(format!(
-                "position {} of stream {}: the index of ids has {found:?} in the place of {}",
-                event.position, event.stream, event.offset
-            )),
-        }
-    }
-
-    /// Whether the newest of a document's versions is this one or came later.
-    pub(super) fn misplaced_document(&self, name: &str, at: DocumentAt) -> std::result::Result<(), String> {
-        let found = self.document_at(name, Io::MayBlock).map_err(why)?;
-        let is_known = found.is_some_and(|found| match found.offset == at.offset {
-            true => found == at,
-            false => found.offset > at.offset,
-        });
-        match is_known {
-            true => Ok(()),
-            false => Err(format!(
-                "document {name}: the index has {found:?} in the place of {at:?}"
-            )),
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::index::{DocumentAt, Entry, Gone, GoneOf, Io};
+use super::index::{DocumentAt, Entry, Event, Gone, GoneOf, Io};
 use super::namespace::EmbeddedNamespace;
 use super::tests::Disks;
 use super::*;
@@ -126,13 +126,11 @@ async fn ids_and_documents_are_looked_for_where_the_log_has_them() {
                 panic!("it is no event");
             };
             assert!(event.id.is_some());
-            assert_eq!(namespace.misplaced(&event), Ok(()));
+            assert_eq!(namespace.misplaced(&[&event]), Ok(Vec::new()));
             event.id = event.id.map(|id| id ^ 1);
-            let what = namespace.misplaced(&event).unwrap_err();
-            assert_eq!(
-                what,
-                "position 0 of stream a-1: the index of ids has [] in the place of 0"
-            );
+            let what = namespace.misplaced(&[&event]).unwrap();
+            let expected = "position 0 of stream a-1: the index of ids has [] in the place of 0";
+            assert_eq!(what, [(0, expected.to_owned())]);
             let at = namespace.document_at("kept", Io::MayBlock).unwrap().unwrap();
             assert_eq!(namespace.misplaced_document("kept", at), Ok(()));
             let later = DocumentAt {
@@ -145,5 +143,49 @@ async fn ids_and_documents_are_looked_for_where_the_log_has_them() {
         looked.await.unwrap();
         // The same of tables.
         write_tables(&store).await;
+    }
+}
+
+/// Each of many messages is looked for together with others, and those that are not there are the ones that are named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_messages_those_that_are_not_where_they_should_be_are_named() {
+    let disks = Disks::new();
+    let store = disks.open().await;
+    let namespace = filled(&store).await;
+    for is_in_tables in [false, true] {
+        if is_in_tables {
+            write_tables(&store).await;
+        }
+        let namespace = namespace.clone();
+        let looked = tokio::task::spawn_blocking(move || {
+            let streams = ["a-1", "a-2", "a-1", "b", "a-1"];
+            let reading = |offset: u64| {
+                let stored = namespace.reading(Io::MayBlock).message(offset).unwrap().unwrap();
+                let Entry::Event(event) = Entry::of(&stored.event(), streams[offset as usize].into(), offset) else {
+                    panic!("it is no event");
+                };
+                event
+            };
+            let right: Vec<Event> = (0..5).map(reading).collect();
+            let named = |events: &[Event]| {
+                let events: Vec<&Event> = events.iter().collect();
+                let mut wrong = namespace.misplaced(&events).unwrap();
+                wrong.sort();
+                wrong.into_iter().map(|(offset, _)| offset).collect::<Vec<u64>>()
+            };
+            assert_eq!(named(&right), [0; 0]);
+            for n in 0..5 {
+                // Where another one is, and where none is; once for each of three lists.
+                for offset in [(n as u64 + 1) % 5, 77] {
+                    let mut bent = right.clone();
+                    (bent[n].offset, bent[n].id) = (offset, None);
+                    assert_eq!(named(&bent), [offset; 3], "{n}");
+                }
+                let mut beyond = right.clone();
+                (beyond[n].position, beyond[n].global) = (1000, 1000);
+                assert_eq!(named(&beyond), [n as u64; 3]);
+            }
+        });
+        looked.await.unwrap();
     }
 }

@@ -2,9 +2,8 @@
 //! A file is looked through as it comes, and has its name only when its end was seen.
 
 use std::fs::File;
-use std::io::{self, BufReader, IsTerminal as _, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use thalweg_events::backup::{BackupError, BackupReader, Counts, Part};
@@ -12,10 +11,10 @@ use thalweg_events::backup::{BackupError, BackupReader, Counts, Part};
 use super::args::{Backup, Restore};
 use super::client::Client;
 use super::files::Output;
+use super::progress::Progress;
 use crate::out;
 
 const BUFFER: usize = 1 << 18;
-const TELL_EVERY: Duration = Duration::from_secs(1);
 
 pub fn backup(options: &Backup) -> Result<()> {
     let mut answer = Client::new(&options.server)?.ask("GET", "/api/v1/events/backup", &[], ())?;
@@ -30,9 +29,8 @@ pub fn backup(options: &Backup) -> Result<()> {
         }
     };
     let (counts, bytes) = copied;
-    let above = if io::stderr().is_terminal() { "\r" } else { "" };
     out::complain(format_args!(
-        "{above}{}; {bytes} bytes in {}",
+        "{}; {bytes} bytes in {}",
         told(&counts),
         options.output.display()
     ));
@@ -118,36 +116,10 @@ pub fn restore(options: &Restore) -> Result<()> {
         Some(_) => error.context(shown),
         None => error,
     })?;
-    let above = if io::stderr().is_terminal() { "\r" } else { "" };
     out::complain(format_args!(
-        "{above}{} in {}",
+        "{} in {}",
         told(&restored.all),
         options.data_dir.display()
     ));
     Ok(())
-}
-
-/// How far it is, over the line before, for who looks at it.
-struct Progress {
-    done: &'static str,
-    told: Instant,
-    on_terminal: bool,
-}
-
-impl Progress {
-    fn new(done: &'static str) -> Progress {
-        Progress {
-            done,
-            told: Instant::now(),
-            on_terminal: io::stderr().is_terminal(),
-        }
-    }
-
-    fn tell(&mut self, bytes: u64) {
-        if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
-            self.told = Instant::now();
-            // Who cannot read it misses nothing.
-            let _ = write!(io::stderr(), "\r{} MiB {}", bytes >> 20, self.done);
-        }
-    }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::args::{Server, Verify};
 use super::client::Client;
+use super::progress::Progress;
 use crate::out;
 
 /// Something is damaged.
@@ -39,7 +40,10 @@ pub fn verify(options: &Verify) -> Result<ExitCode> {
 /// In the form of the server's answer.
 fn of_folder(folder: &Path) -> Result<Value> {
     let runtime = crate::runtime()?;
-    let verified = runtime.block_on(thalweg_assemble::verify_events(folder))?;
+    let mut progress = Progress::new("verified");
+    let verified = runtime.block_on(thalweg_assemble::verify_events(folder, move |verified| {
+        progress.tell(verified.bytes);
+    }))?;
     let faults = verified
         .faults
         .iter()

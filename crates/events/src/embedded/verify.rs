@@ -1,0 +1,264 @@
+//! Reads every message, and looks whether each is where the indexes say; and every part of them.
+//!
+//! Lists are looked at for many messages together: those of one list lie beside each other in it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use thalweg_log::Offset;
+
+use super::index::{DocumentAt, Entry, Event, Io, List, Listed, Unread, hash};
+use super::namespace::{EmbeddedNamespace, again_if_moved};
+use super::{Inner, replay};
+use crate::error::{EventsError, Result};
+use crate::names;
+use crate::store::{Direction, Fault, Verified};
+
+/// Messages looked for together: what is known of them is a few MiB.
+const TOGETHER: usize = 32 << 10;
+
+/// Told how far it is, now and then.
+pub type Tell = Box<dyn FnMut(&Verified) + Send>;
+
+/// Ends early when it is dropped.
+pub(super) async fn verify(inner: Arc<Inner>, mut tell: Tell) -> Result<Verified> {
+    // Nothing leaves the lists meanwhile.
+    let stays = inner.scavenging.clone().read_owned().await;
+    let all = inner.all();
+    let wanted = Wanted::default();
+    let is_wanted = wanted.0.clone();
+    let looked = tokio::task::spawn_blocking(move || {
+        let _stays = stays;
+        let mut verified = Verified::default();
+        if let Err(error) = inner.place.shelf.verify() {
+            verified.faults.push(Fault {
+                namespace: String::new(),
+                offset: 0,
+                what: error.to_string(),
+            });
+        }
+        for namespace in all {
+            let mut goes_on = |looked: &Verified| {
+                tell(looked);
+                is_wanted.load(Ordering::Relaxed)
+            };
+            namespace.look_at_all(&mut verified, &mut goes_on);
+        }
+        verified
+    });
+    let looked = looked.await;
+    looked.map_err(|_| EventsError::Unavailable("it was given up".to_owned()))
+}
+
+/// Until it is dropped.
+struct Wanted(Arc<AtomicBool>);
+
+impl Default for Wanted {
+    fn default() -> Wanted {
+        Wanted(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// What is wrong, and at which offset.
+type Wrong = (Offset, String);
+
+impl EmbeddedNamespace {
+    /// The first fault ends it, since what follows is mostly the same one.
+    fn look_at_all(&self, verified: &mut Verified, goes_on: &mut dyn FnMut(&Verified) -> bool) {
+        let state = self.index.read().state;
+        let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
+        let (mut at, mut batch, mut own) = (first, Vec::new(), Verified::default());
+        let mut wrong: Option<Wrong> = None;
+        while at < state.next_offset && wrong.is_none() {
+            let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |entry, bytes| {
+                let offset = entry.offset();
+                if offset >= state.next_offset || wrong.is_some() {
+                    return;
+                }
+                match entry {
+                    Entry::Event(event) if offset >= state.cleared_at => batch.push((event, bytes)),
+                    Entry::Document { name, at } => {
+                        let placed = self.misplaced_document(&name, at);
+                        wrong = placed.err().map(|what| (offset, what));
+                    }
+                    Entry::Event(_) | Entry::Cleared { .. } => {}
+                }
+            });
+            match read {
+                Ok(next) => at = next,
+                Err(error) => wrong = wrong.or(Some((at, error.to_string()))),
+            }
+            if batch.len() >= TOGETHER || at >= state.next_offset || wrong.is_some() {
+                let misplaced = self.look_at(&batch, &mut own).err();
+                // What comes first is told.
+                wrong = misplaced.or(wrong);
+                batch.clear();
+                let mut so_far = verified.clone();
+                so_far.messages += own.messages;
+                so_far.bytes += own.bytes;
+                if !goes_on(&so_far) {
+                    return;
+                }
+            }
+        }
+        // What was cleared or deleted meanwhile is not where it was.
+        if self.is_gone() || self.index.read().state.generation() != state.generation() {
+            return;
+        }
+        let messages = own.messages;
+        verified.messages += messages;
+        verified.bytes += own.bytes;
+        if wrong.is_none() && messages != state.messages {
+            let counted = state.messages;
+            wrong = Some((at, format!("{messages} messages are stored, and {counted} are counted")));
+        }
+        verified.faults.extend(wrong.map(|(offset, what)| Fault {
+            namespace: self.about().name.clone(),
+            offset,
+            what,
+        }));
+    }
+
+    /// Counts those that are where they should be.
+    fn look_at(&self, batch: &[(Event, u64)], own: &mut Verified) -> std::result::Result<(), Wrong> {
+        let events: Vec<&Event> = batch.iter().map(|(event, _)| event).collect();
+        let mut misplaced = self.misplaced(&events)?;
+        misplaced.sort_by_key(|(offset, _)| *offset);
+        misplaced.dedup_by_key(|(offset, _)| *offset);
+        // In no list any more, and not yet out of the log.
+        if let Some(wrong) = misplaced.iter().find(|(offset, _)| !self.is_scavenged(*offset)) {
+            return Err(wrong.clone());
+        }
+        own.messages += (batch.len() - misplaced.len()) as u64;
+        own.bytes += batch.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let gone = |event: &Event| {
+            misplaced
+                .binary_search_by_key(&event.offset, |(offset, _)| *offset)
+                .is_ok()
+        };
+        let left = batch.iter().filter(|(event, _)| gone(event));
+        own.bytes -= left.map(|(_, bytes)| bytes).sum::<u64>();
+        Ok(())
+    }
+
+    fn is_scavenged(&self, offset: Offset) -> bool {
+        let stored = self.reading(Io::MayBlock).message(offset);
+        let stored = stored.ok().flatten();
+        stored.is_some_and(|stored| self.may_go(&mut self.hidden(), &stored.event()).unwrap_or(false))
+    }
+
+    /// Those that some list does not have where they are; an error if a list cannot be read.
+    pub(super) fn misplaced(&self, events: &[&Event]) -> std::result::Result<Vec<Wrong>, Wrong> {
+        let (mut wrong, mut all) = (Vec::new(), events.to_vec());
+        // In the order of the tables, so that none of their blocks is read twice.
+        all.sort_by_cached_key(|event| (hash(event.stream.as_bytes()), event.position));
+        for group in all.chunk_by(|one, other| one.stream == other.stream) {
+            let Some(first) = group.first() else { continue };
+            let list = Listed::Of(List::Stream, first.stream.to_string());
+            self.not_in(&list, group, |event| event.position, "its stream", &mut wrong)?;
+        }
+        all.sort_by_cached_key(|event| (hash(names::category(&event.stream).as_bytes()), event.global));
+        for group in all.chunk_by(|one, other| names::category(&one.stream) == names::category(&other.stream)) {
+            let Some(first) = group.first() else { continue };
+            let list = Listed::Of(List::Category, names::category(&first.stream).to_owned());
+            self.not_in(&list, group, |event| event.global, "its category", &mut wrong)?;
+        }
+        all.sort_by_key(|event| event.global);
+        self.not_in(&Listed::All, &all, |event| event.global, "the namespace", &mut wrong)?;
+        for event in events {
+            // An id that the server made says itself where its message is.
+            let Some(id) = event.id else { continue };
+            let found = self.with_id(id).map_err(|unread| (event.offset, why(unread)))?;
+            if !found.contains(&event.offset) {
+                let place = format_args!("position {} of stream {}", event.position, event.stream);
+                let what = format!(
+                    "{place}: the index of ids has {found:?} in the place of {}",
+                    event.offset
+                );
+                wrong.push((event.offset, what));
+            }
+        }
+        Ok(wrong)
+    }
+
+    fn with_id(&self, id: u64) -> super::index::Read<Vec<Offset>> {
+        let (mut found, view) = {
+            let index = self.index.read();
+            let view = index.view();
+            (index.ids_here(&view, id), view)
+        };
+        found.extend(view.ids_in_tables(id, Io::MayBlock)?);
+        Ok(found)
+    }
+
+    /// Those of a list's messages, in its order, that it does not have.
+    fn not_in(
+        &self,
+        list: &Listed,
+        events: &[&Event],
+        ordinal_of: impl Fn(&Event) -> u64,
+        of: &str,
+        wrong: &mut Vec<Wrong>,
+    ) -> std::result::Result<(), Wrong> {
+        let Some(first) = events.first() else { return Ok(()) };
+        let looked = again_if_moved(|| {
+            let (mut missing, mut left, mut other) = (Vec::new(), events.iter().peekable(), None);
+            self.walk(
+                list,
+                Some(ordinal_of(first)),
+                Direction::Forward,
+                Io::MayBlock,
+                &mut |row| {
+                    let at = (row.ordinal, row.offset);
+                    while let Some(event) = left.next_if(|event| ordinal_of(event) < row.ordinal) {
+                        missing.push((*event, other.take().or(Some(at))));
+                    }
+                    if left.next_if(|event| (ordinal_of(event), event.offset) == at).is_some() {
+                        other = None;
+                    } else if left.peek().is_some_and(|event| ordinal_of(event) == row.ordinal) {
+                        other = Some(at);
+                    }
+                    Ok(left.peek().is_some())
+                },
+            )?;
+            missing.extend(left.map(|event| (*event, other.take())));
+            Ok(missing)
+        });
+        for (event, found) in looked.map_err(|unread| (first.offset, why(unread)))? {
+            let (position, stream, at) = (event.position, &event.stream, (ordinal_of(event), event.offset));
+            let what = format!(
+                "position {position} of stream {stream}: the index of {of} has {found:?} in the place of {at:?}"
+            );
+            wrong.push((event.offset, what));
+        }
+        Ok(())
+    }
+
+    /// Whether the newest of a document's versions is this one or came later.
+    pub(super) fn misplaced_document(&self, name: &str, at: DocumentAt) -> std::result::Result<(), String> {
+        let found = self.document_at(name, Io::MayBlock).map_err(why)?;
+        let is_known = found.is_some_and(|found| match found.offset == at.offset {
+            true => found == at,
+            false => found.offset > at.offset,
+        });
+        match is_known {
+            true => Ok(()),
+            false => Err(format!(
+                "document {name}: the index has {found:?} in the place of {at:?}"
+            )),
+        }
+    }
+}
+
+fn why(unread: Unread) -> String {
+    match unread {
+        Unread::Failed(error) => error.to_string(),
+        Unread::OnDisk | Unread::Moved => "the index was not read".to_owned(),
+    }
+}

@@ -1,0 +1,42 @@
+//! How far something long is, on one line, for who looks at it.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// The line ends when it is dropped.
+pub struct Progress {
+    done: &'static str,
+    told: Instant,
+    on_terminal: bool,
+    begun: bool,
+}
+
+impl Progress {
+    /// `done` is what happened to the bytes.
+    pub fn new(done: &'static str) -> Progress {
+        Progress {
+            done,
+            told: Instant::now(),
+            on_terminal: io::stderr().is_terminal(),
+            begun: false,
+        }
+    }
+
+    pub fn tell(&mut self, bytes: u64) {
+        if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
+            (self.told, self.begun) = (Instant::now(), true);
+            // Who cannot read it misses nothing.
+            let _ = write!(io::stderr(), "\r{} MiB {}", bytes >> 20, self.done);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.begun {
+            let _ = writeln!(io::stderr());
+        }
+    }
+}
