@@ -13,7 +13,10 @@ use std::time::Duration;
 
 pub use flow::{BufferConfig, FlowConfig, PipelineConfig};
 pub use http::{AuthConfig, BasicAuth, CorsConfig, HttpConfig, Role, Token, TokenSecret};
-pub use process::{LogFormat, LogLevel, LoggerConfig, MemoryConfig, MetricsConfig, ScriptEngine, ScriptingConfig};
+pub use process::{
+    LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, ScriptEngine,
+    ScriptingConfig,
+};
 
 use crate::component::{ComponentKind, ComponentNode};
 use crate::describe::{FieldDoc, describe};

@@ -17,13 +17,15 @@ pub struct MemoryConfig {
 }
 
 /// With less, no share is large enough to work with.
-const MEMORY_MIN: u64 = 64 << 20;
+pub const MEMORY_MIN: u64 = 64 << 20;
+/// What is said of less.
+pub const MEMORY_NEEDED: &str = "the process needs at least 64MiB; give a size such as 2GiB";
 
 impl MemoryConfig {
     pub(super) fn read(mut f: Fields<'_>) -> MemoryConfig {
         let limit = f.opt_size("limit");
         if limit.is_some_and(|limit| limit < MEMORY_MIN) {
-            f.error("limit", "the process needs at least 64MiB; give a size such as 2GiB");
+            f.error("limit", MEMORY_NEEDED);
         }
         let given = f.has("limit").then(|| f.pos_of("limit"));
         f.finish();

@@ -281,7 +281,7 @@ pub struct ServeOptions {
     #[arg(long, value_name = "SIZE", value_parser = size, env = "THALWEG_EVENTS_MIN_FREE")]
     pub min_free: Option<u64>,
     /// Memory that everything takes together; half of the machine's if it is not given
-    #[arg(long, value_name = "SIZE", value_parser = size, env = "THALWEG_EVENTS_MEMORY_LIMIT")]
+    #[arg(long, value_name = "SIZE", value_parser = memory, env = "THALWEG_EVENTS_MEMORY_LIMIT")]
     pub memory_limit: Option<u64>,
     /// Type, data and metadata of one message
     #[arg(long, value_name = "N", default_value_t = MESSAGE_BYTES,
@@ -368,6 +368,14 @@ fn boolean(text: &str) -> Result<bool, String> {
 
 fn size(text: &str) -> Result<u64, String> {
     thalweg_config::parse_size(text)
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    match bytes < thalweg_config::MEMORY_MIN {
+        true => Err(thalweg_config::MEMORY_NEEDED.to_owned()),
+        false => Ok(bytes),
+    }
 }
 
 fn from(text: &str) -> Result<From, String> {

@@ -100,8 +100,23 @@ fn refusal(body: &str, status: u16) -> String {
         (Some("AUTH_REQUIRED"), Some(message)) => {
             format!("AUTH_REQUIRED: {message}; give a token with --token or --token-file")
         }
-        (Some(code), Some(message)) => format!("{code}: {message}"),
+        (Some(code), Some(message)) => format!("{code}: {message}{}", details(&error["details"], message)),
         _ => format!("status {status}: {}", body.trim()),
+    }
+}
+
+/// Those that the message does not have in its words.
+fn details(details: &Value, message: &str) -> String {
+    let Some(details) = details.as_object() else {
+        return String::new();
+    };
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let told = details.iter().map(|(name, value)| (name, plain(value)));
+    let told = told.filter(|(_, value)| !message.contains(value.as_str()));
+    let told: Vec<String> = told.map(|(name, value)| format!("{name} {value}")).collect();
+    match told.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", told.join(", ")),
     }
 }
 
@@ -136,6 +151,12 @@ mod tests {
         assert_eq!(
             refusal(conflict, 409),
             "STREAM_VERSION_CONFLICT: Expected version 5, stream is at version 1"
+        );
+        let taken = r#"{"error":{"code":"MESSAGE_ID_CONFLICT","message":"Message id is used by another message",
+            "details":{"stream":"a-1","position":7}}}"#;
+        assert_eq!(
+            refusal(taken, 409),
+            "MESSAGE_ID_CONFLICT: Message id is used by another message (position 7, stream a-1)"
         );
         let nobody = r#"{"error":{"code":"AUTH_REQUIRED","message":"Token required"}}"#;
         assert!(refusal(nobody, 401).contains("--token"));

@@ -1,7 +1,7 @@
 //! `thalweg events import`: the records of a file or of the standard input, to the server as they are read. What was stored
 //! before a mistake stays, and the mistake names its line.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Read, Write as _};
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Read, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::out;
 
 const TELL_EVERY: Duration = Duration::from_secs(1);
 const USAGE: u8 = 2;
+const BUFFER: usize = 1 << 18;
 
 pub fn run(options: &Import) -> Result<ExitCode> {
     let from_stdin = options.input.as_ref().is_none_or(|path| path.as_os_str() == "-");
@@ -40,6 +41,9 @@ pub fn run(options: &Import) -> Result<ExitCode> {
         true => Box::new(MultiGzDecoder::new(input)),
         false => input,
     };
+    let mut source = BufReader::with_capacity(BUFFER, source);
+    // Before anything is removed for it.
+    look_at_beginning(&mut source)?;
     let path = match options.force {
         true => "/import?force=true",
         false => "/import",
@@ -65,6 +69,18 @@ pub fn run(options: &Import) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What cannot be read, or is no export, is not sent.
+fn look_at_beginning(source: &mut impl BufRead) -> Result<()> {
+    let beginning = source
+        .fill_buf()
+        .context("the file cannot be read; nothing was changed")?;
+    match beginning.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        None | Some(b'{') => Ok(()),
+        Some(0x1f) => bail!("the file is compressed; add --gzip. Nothing was changed"),
+        Some(_) => bail!("the file has no JSON object in its first line, so it is no export; nothing was changed"),
+    }
+}
+
 fn is_meant() -> Result<bool> {
     let mut stderr = io::stderr().lock();
     let _ = write!(
@@ -84,7 +100,7 @@ fn is_meant() -> Result<bool> {
 fn outcome(client: &Client, path: &str, body: SendBody<'_>) -> Result<Value> {
     let headers = [("content-type", "application/x-ndjson")];
     let mut answer = client.ask("POST", path, &headers, body)?;
-    let events = io::BufReader::new(answer.body_mut().with_config().limit(u64::MAX).reader());
+    let events = BufReader::new(answer.body_mut().with_config().limit(u64::MAX).reader());
     let mut last = None;
     for line in events.lines() {
         let line = line.context("the server's answer was cut off; what it stored before stays")?;
@@ -109,7 +125,7 @@ fn outcome(client: &Client, path: &str, body: SendBody<'_>) -> Result<Value> {
 
 /// Tells how far it is, since the server's own reports are read only when all was sent.
 struct Counted {
-    source: Box<dyn Read>,
+    source: BufReader<Box<dyn Read>>,
     lines: u64,
     told: Instant,
     on_terminal: bool,
