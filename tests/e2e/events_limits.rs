@@ -252,15 +252,55 @@ fn the_limit_of_a_message_can_be_moved() {
     invalid(&events, &[(json!(["stream.write", "s", of_bytes(21)]), size)]);
 }
 
+/// The most that the server has had in memory.
+fn peak(events: &Events) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", events.process.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
+}
+
+/// The face alone decides, whatever the engine.
+#[test]
+fn clients_that_take_nothing_of_large_answers_have_no_more_memory_than_there_is() {
+    let events = Events::with(Backend::Fsync, &["--memory-limit", "512MiB"]);
+    events.call(json!(["stream.write", "l-1", of_bytes(15 << 20)]));
+    let page = vec![of_bytes(1000); 300];
+    events.call(json!(["stream.append", "p-1", page]));
+    events.call(json!(["sub.create", "large", {"category": "l", "from": "start"}]));
+    let ask = |line: &str, body: &str| {
+        let mut stream = TcpStream::connect(&events.address).unwrap();
+        let len = body.len();
+        let head = format!(
+            "{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len}\r\n\r\n{body}"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let mut stalled = Vec::new();
+    for _ in 0..30 {
+        stalled.push(ask("POST /rpc", r#"["stream.last","l-1"]"#));
+        stalled.push(ask("POST /rpc", r#"["category.get","l"]"#));
+        stalled.push(ask("POST /rpc", r#"["sub.fetch","large"]"#));
+        stalled.push(ask("GET /subscribe?stream=l-1&data=true", ""));
+        stalled.push(ask("GET /subscribe?subscription=large", ""));
+    }
+    // Others are answered meanwhile, also those that want more than what is buffered anyway.
+    for _ in 0..100 {
+        let read = events.call(json!(["category.get", "p", {"batchSize": 300}]));
+        assert_eq!(read.as_array().map(Vec::len), Some(300));
+    }
+    assert!(peak(&events) < 512 << 20, "{} bytes", peak(&events));
+    drop(stalled);
+    let read = events.call(json!(["stream.last", "l-1"]));
+    assert_eq!(read[4]["x"].as_str().map(str::len), Some((15 << 20) - 9));
+    assert!(peak(&events) < 512 << 20, "{} bytes", peak(&events));
+}
+
 /// Of messages in memory: no other engine keeps them there.
 #[test]
 fn a_store_in_memory_that_is_full_refuses_and_neither_grows_nor_ends() {
     let events = Events::with(Backend::TestMode, &["--memory-limit", "512MiB"]);
-    let resident = || -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", events.process.id())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        peak.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
-    };
+    let resident = || peak(&events);
     let half = of_bytes((12 << 20) - 8);
     let batch = |n: usize| json!(["stream.append", format!("b-{n}"), [half, half]]).to_string();
     let stored = (0..100).take_while(|n| events.rpc(&batch(*n)).0 == 200).count();

@@ -258,13 +258,19 @@ fn a_bad_import_names_its_line_and_force_asks_first() {
     assert_eq!(shell.ok(&["export"]), record("s-3", 0, 1, time));
     let from_stdin = shell.run_with(&["import", "--force"], "y\n");
     assert_eq!(from_stdin.code, Some(2), "{}", from_stdin.stderr);
-    let packed = shell.run(&["import", "--gzip", "--force", "--yes", "--input", "other"]);
-    assert_eq!(packed.code, Some(1));
-    assert!(
-        packed.stderr.contains("the file cannot be read to its end"),
-        "{}",
-        packed.stderr
-    );
+    // What is no export takes nothing away.
+    shell.file("text", "stream,type\n");
+    std::fs::write(shell.folder.path().join("packed"), [0x1f, 0x8b, 8, 0]).unwrap();
+    for (name, flags, told) in [
+        ("other", &["--gzip"][..], "the file cannot be read; nothing was changed"),
+        ("packed", &[], "the file is compressed; add --gzip"),
+        ("text", &[], "it is no export; nothing was changed"),
+    ] {
+        let refused = shell.run(&[&["import", "--force", "--yes", "--input", name], flags].concat());
+        assert_eq!(refused.code, Some(1), "{name}");
+        assert!(refused.stderr.contains(told), "{name}: {}", refused.stderr);
+    }
+    assert_eq!(shell.ok(&["export"]), record("s-3", 0, 1, time));
 }
 
 #[test]

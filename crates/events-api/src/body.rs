@@ -1,86 +1,22 @@
 //! Bodies of requests, read within a budget that all of them share: a body is read when there is room for it and for the
 //! text that is made of it, so no number of clients can take more memory than there is.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::http::StatusCode;
 use futures::{StreamExt as _, TryStreamExt as _};
 use thalweg_events::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
+use crate::memory::{Memory, SMALL_MAX};
 use crate::problem::{Problem, Result};
 
 /// Bytes of a request.
 const BODY_MAX: usize = 100 << 20;
-/// What is not larger is small. One of unknown length may be so large before it takes a share as the largest does.
-const SMALL_MAX: usize = 64 << 10;
-/// Bytes of one permit.
-const UNIT: usize = 4096;
 /// So long a body that is refused is read on, because a client that is still sending when its connection closes may never
 /// see the answer.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// What an import has in memory: a batch, a line, what is made of it, and what was read with it, in largest messages.
-const IMPORT_MESSAGES: usize = 4;
-
-/// What all requests together may take. Half of it is for imports, which take long, and a quarter for small calls, so that
-/// these wait for nothing large.
-pub(crate) struct Memory {
-    small: Share,
-    large: Share,
-    imports: Share,
-    import_bytes: usize,
-}
-
-struct Share {
-    units: usize,
-    free: Arc<Semaphore>,
-}
-
-impl Share {
-    fn new(bytes: usize) -> Share {
-        let units = (bytes / UNIT).clamp(1, u32::MAX as usize);
-        Share {
-            units,
-            free: Arc::new(Semaphore::new(units)),
-        }
-    }
-
-    /// Waits until so much is free; what is larger than all gets all.
-    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let units = bytes.div_ceil(UNIT).clamp(1, self.units);
-        let taken = self.free.clone().acquire_many_owned(units as u32).await;
-        taken.map_err(|_| Problem::stopping())
-    }
-}
-
-impl Memory {
-    pub fn new(bytes: usize, message_bytes_max: usize) -> Memory {
-        Memory {
-            small: Share::new(bytes / 4),
-            large: Share::new(bytes / 4),
-            imports: Share::new(bytes / 2),
-            import_bytes: IMPORT_MESSAGES * message_bytes_max.max(16 << 20),
-        }
-    }
-
-    /// For a body and the text that is made of it.
-    async fn for_call(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let share = if bytes > SMALL_MAX { &self.large } else { &self.small };
-        share.take(2 * bytes).await
-    }
-
-    /// For what a backup has in memory: what it reads at once, and what is made of it.
-    pub async fn for_backup(&self) -> Result<OwnedSemaphorePermit> {
-        self.imports.take(self.import_bytes / 2).await
-    }
-
-    pub async fn for_import(&self) -> Result<OwnedSemaphorePermit> {
-        self.imports.take(self.import_bytes).await
-    }
-}
-
 /// The text of a call without white space, as long as its share of the memory is held.
 pub(crate) struct Text {
     pub text: String,

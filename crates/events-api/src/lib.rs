@@ -11,6 +11,7 @@ mod figures;
 #[doc(hidden)]
 pub mod fuzz;
 mod import;
+mod memory;
 mod meters;
 mod problem;
 mod rpc;
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use auth::Need;
-use body::Memory;
+use memory::Memory;
 use meters::Meters;
 use problem::{Problem, Result};
 use subscribe::Feeds;
@@ -89,7 +90,7 @@ pub struct Server {
     metrics: Arc<Metrics>,
     meters: Arc<Meters>,
     feeds: Feeds,
-    memory: Memory,
+    memory: Arc<Memory>,
     stopping: CancellationToken,
     /// Calls and imports that the store is doing something for.
     running: TaskTracker,
@@ -111,7 +112,7 @@ impl Server {
         Arc::new(Server {
             store: OnceLock::new(),
             feeds: Feeds::new(&options),
-            memory: Memory::new(options.memory_bytes, options.message_bytes_max),
+            memory: Arc::new(Memory::new(options.memory_bytes, options.message_bytes_max)),
             options,
             metrics,
             meters,

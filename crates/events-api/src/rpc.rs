@@ -19,12 +19,14 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, Response, StatusCode};
+use bytes::Bytes;
 use futures::FutureExt as _;
 use thalweg_events::EventsError;
 use thalweg_events::json::Json;
 
 use crate::args::Args;
 use crate::auth::{Caller, admit};
+use crate::memory::Room;
 use crate::problem::{Problem, Result};
 use crate::{Server, body, log_answer};
 
@@ -35,6 +37,8 @@ const ELEMENTS_MAX: usize = 8;
 pub(crate) enum Answer {
     /// The whole of it.
     Text(String),
+    /// The same, with the room that it has.
+    Held(Bytes),
     /// As it comes: an array that is too long to be in memory.
     Stream(Body),
 }
@@ -52,10 +56,8 @@ pub(crate) async fn answer(server: Arc<Server>, request: Request) -> Response<Bo
     let method = request.method().clone();
     let done = AssertUnwindSafe(respond(&server, request)).catch_unwind().await;
     let response = match done.unwrap_or_else(|_| Err(Problem::bug())) {
-        Ok(Answer::Text(mut text)) => {
-            text.push('\n');
-            json_body(Body::from(text))
-        }
+        Ok(Answer::Text(text)) => json_body(Body::from(text)),
+        Ok(Answer::Held(text)) => json_body(Body::from(text)),
         Ok(Answer::Stream(body)) => json_body(body),
         Err(problem) => server.refuse(&problem),
     };
@@ -99,9 +101,40 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
         caller: &caller,
         args: Args(args),
     };
-    let (family, name) = method.split_once('.').unwrap_or((&method, ""));
+    let mut room = Room::default();
+    loop {
+        let mut text = match run(&method, call).await? {
+            Answer::Text(text) => text,
+            other => return Ok(other),
+        };
+        text.push('\n');
+        let bytes = text.len();
+        if !room.is_for(&server.memory, bytes) {
+            drop(std::mem::take(&mut room));
+            let now = server.memory.room_now(bytes);
+            let is_given_up = now.is_none() && only_reads(&method);
+            if is_given_up {
+                drop(std::mem::take(&mut text));
+            }
+            room = match now {
+                Some(now) => now,
+                None => tokio::select! {
+                    room = server.memory.room(bytes) => room?,
+                    () = server.stopping.cancelled() => return Err(Problem::stopping()),
+                },
+            };
+            if is_given_up {
+                continue;
+            }
+        }
+        return Ok(Answer::Held(room.hold(text)));
+    }
+}
+
+async fn run(method: &str, call: Call<'_>) -> Result<Answer> {
+    let (family, name) = method.split_once('.').unwrap_or((method, ""));
     let done = match family {
-        "stream" | "category" | "message" => streams::call(&method, call).await,
+        "stream" | "category" | "message" => streams::call(method, call).await,
         "ns" => namespaces::call(name, call).await,
         "token" => tokens::call(name, call).await,
         "retention" => retention::call(name, call).await,
@@ -118,6 +151,26 @@ async fn respond(server: &Arc<Server>, request: Request) -> Result<Answer> {
             Err(Problem::new(StatusCode::NOT_FOUND, "METHOD_NOT_FOUND", message))
         }
     }
+}
+
+/// Whether a method may be called again instead of keeping what it found.
+fn only_reads(method: &str) -> bool {
+    matches!(
+        method,
+        "stream.get"
+            | "stream.last"
+            | "category.get"
+            | "message.get"
+            | "ns.list"
+            | "ns.info"
+            | "ns.streams"
+            | "ns.categories"
+            | "token.list"
+            | "snapshot.get"
+            | "sub.list"
+            | "sub.info"
+            | "sub.parked"
+    )
 }
 
 /// What the storage makes of a namespace that was deleted meanwhile is nobody's failure: it is not there any more.

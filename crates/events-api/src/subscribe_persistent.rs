@@ -12,12 +12,13 @@ use axum::http::request::Parts;
 use axum::http::{Method, Response};
 use bytes::Bytes;
 use futures::stream;
-use thalweg_events::subscription::{Lease, NAME_BYTES_MAX};
-use thalweg_events::{Ask, EventsError, Message, Namespace};
+use thalweg_events::subscription::{Lease, NAME_BYTES_MAX, Nack};
+use thalweg_events::{Ask, EventsError, Fetched, Message, Namespace};
 use tokio::time::Instant;
 
 use crate::args::name_within;
 use crate::auth::{Need, admit};
+use crate::memory::Room;
 use crate::problem::{Problem, Result};
 use crate::rpc::write_message;
 use crate::subscribe::event_stream;
@@ -39,6 +40,8 @@ struct Consumer {
     held: Vec<Lease>,
     /// Handed out and not sent yet.
     waiting: VecDeque<Message>,
+    /// What those have.
+    room: Room,
     /// The token is not valid any more, or the server stops.
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     begun: bool,
@@ -89,6 +92,7 @@ async fn open(server: &Arc<Server>, request: &Parts, subscription: String) -> Re
         max,
         held: Vec::new(),
         waiting: VecDeque::new(),
+        room: Room::default(),
         ended: {
             let (ended, stopping) = (caller.ended(), server.stopping.clone());
             Box::pin(async move {
@@ -112,10 +116,14 @@ impl Consumer {
         if self.waiting.is_empty() {
             self.fetch().await?;
         }
-        match self.waiting.pop_front() {
-            Some(message) => Some(event(&message)),
-            None => Some(Bytes::from_static(b": hb\n\n")),
-        }
+        let Some(message) = self.waiting.pop_front() else {
+            return Some(Bytes::from_static(b": hb\n\n"));
+        };
+        let room = match self.waiting.is_empty() {
+            true => std::mem::take(&mut self.room),
+            false => self.room.clone(),
+        };
+        Some(room.hold(event(&message)))
     }
 
     /// Waits for messages until something has to be said.
@@ -130,6 +138,10 @@ impl Consumer {
         let fetched = tokio::select! {
             () = &mut self.ended => return None,
             fetched = subscriptions.fetch(&self.namespace, &self.subscription, ask, until) => fetched,
+        };
+        let fetched = match fetched {
+            Ok(fetched) => self.with_room(fetched, until).await,
+            Err(error) => Err(error),
         };
         match fetched {
             Ok(fetched) => {
@@ -152,6 +164,41 @@ impl Consumer {
     }
 }
 
+impl Consumer {
+    /// What was fetched, if there is room for it now; else it goes back, and whoever asks next waits until there may be.
+    async fn with_room(&mut self, mut fetched: Fetched, until: Instant) -> std::result::Result<Fetched, EventsError> {
+        let bytes = bytes_of(&fetched.messages);
+        let memory = &self.server.memory;
+        match memory.room_now(bytes) {
+            Some(room) => self.room = room,
+            None => {
+                let messages = std::mem::take(&mut fetched.messages);
+                give_back(&self.server, &self.namespace, &self.subscription, messages).await?;
+                let _ = tokio::time::timeout_at(until, memory.room(bytes)).await;
+            }
+        }
+        Ok(fetched)
+    }
+}
+
+/// About as much as messages are as text.
+pub(crate) fn bytes_of(messages: &[Message]) -> usize {
+    messages.iter().map(|message| message.stored.bytes() + 200).sum()
+}
+
+/// What there is no room for is handed out again as if it never had been.
+pub(crate) async fn give_back(
+    server: &Server,
+    namespace: &Arc<dyn Namespace>,
+    subscription: &str,
+    messages: Vec<Message>,
+) -> std::result::Result<(), EventsError> {
+    let leases = messages.iter().map(|message| message.lease).collect();
+    drop(messages);
+    let back = server.subscriptions.nack(namespace, subscription, leases, Nack::Back);
+    back.await.map(|_| ())
+}
+
 impl Drop for Consumer {
     fn drop(&mut self) {
         let leases = std::mem::take(&mut self.held);
@@ -171,12 +218,12 @@ impl Drop for Consumer {
 }
 
 /// One event, in one piece.
-fn event(message: &Message) -> Bytes {
+fn event(message: &Message) -> String {
     let mut out = String::with_capacity(message.stored.bytes() + 160);
     out.push_str("event: message\nid: ");
     out.push_str(&message.lease.global.to_string());
     out.push_str("\ndata: ");
     write_message(&mut out, message);
     out.push_str("\n\n");
-    Bytes::from(out)
+    out
 }

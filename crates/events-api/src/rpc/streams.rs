@@ -138,34 +138,41 @@ fn wait(options: Options<'_>) -> Result<Duration> {
 /// An array of messages, read page by page: what is longer than one page goes out while the next is read.
 async fn pages<R, F>(call: &Call<'_>, read: R, max: usize, wait: Duration, with_stream: bool) -> Result<Answer>
 where
-    R: Fn(Place, usize) -> F + Send + 'static,
+    R: Fn(Place, usize) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Page>> + Send,
 {
-    let meters = call.server.meters.of(&call.caller.name);
-    let page = match wait.is_zero() {
-        true => read(Place::Asked, max).await?,
-        false => first_match(call, &read, max, wait).await?,
+    let (meters, memory) = (call.server.meters.of(&call.caller.name), call.server.memory.clone());
+    let first = || async {
+        match wait.is_zero() {
+            true => read(Place::Asked, max).await,
+            false => first_match(call, &read, max, wait).await,
+        }
+    };
+    let (page, room) = tokio::select! {
+        read = memory.read(first, text_bytes) => read?,
+        () = call.server.stopping.cancelled() => return Err(Problem::stopping()),
     };
     meters.read(page.events.len());
-    let mut out = String::with_capacity(2 + page.events.iter().map(|event| event.bytes() + 128).sum::<usize>());
+    let mut out = String::with_capacity(3 + text_bytes(&page));
     out.push('[');
     rows(&mut out, &page.events, true, with_stream);
     let left = max.saturating_sub(page.events.len());
     if left == 0 || page.next.is_none() {
-        out.push(']');
-        return Ok(Answer::Text(out));
+        out.push_str("]\n");
+        return Ok(Answer::Held(room.hold(out)));
     }
     let some = !page.events.is_empty();
-    let begun = Some((read, page.next, left, some, Some(out)));
+    let begun = Some((read, page.next, left, some, Some(room.hold(out))));
+    drop((page, room));
     let stopping = call.server.stopping.clone();
     let chunks = stream::try_unfold(begun, move |state| {
-        let (meters, stopping) = (meters.clone(), stopping.clone());
+        let (meters, memory, stopping) = (meters.clone(), memory.clone(), stopping.clone());
         async move {
             let Some((read, next, left, some, first)) = state else {
                 return Ok(None);
             };
             if let Some(first) = first {
-                return Ok(Some((Bytes::from(first), Some((read, next, left, some, None)))));
+                return Ok(Some((first, Some((read, next, left, some, None)))));
             }
             let Some(next) = next.filter(|_| left > 0) else {
                 return Ok(Some((Bytes::from_static(b"]\n"), None)));
@@ -174,18 +181,26 @@ where
             if stopping.is_cancelled() {
                 return Err(std::io::Error::other("the server is shutting down"));
             }
-            let page = read(Place::Next(next), left)
+            let read_on = memory.read(|| read(Place::Next(next), left), text_bytes);
+            let (page, room) = read_on
                 .await
                 .map_err(|problem| std::io::Error::other(problem.message))?;
             meters.read(page.events.len());
-            let mut out = String::new();
+            let mut out = String::with_capacity(text_bytes(&page));
             rows(&mut out, &page.events, !some, with_stream);
             let some = some || !page.events.is_empty();
             let left = left.saturating_sub(page.events.len());
-            Ok::<_, std::io::Error>(Some((Bytes::from(out), Some((read, page.next, left, some, None)))))
+            let next = page.next;
+            drop(page);
+            Ok::<_, std::io::Error>(Some((room.hold(out), Some((read, next, left, some, None)))))
         }
     });
     Ok(Answer::Stream(Body::from_stream(chunks)))
+}
+
+/// About as much as its messages are as text.
+fn text_bytes(page: &Page) -> usize {
+    page.events.iter().map(|event| event.bytes() + 128).sum()
 }
 
 /// Where a page begins.

@@ -16,6 +16,7 @@ use super::{Answer, Call};
 use crate::args::{Options, name_within};
 use crate::auth::Need;
 use crate::problem::{Problem, Result};
+use crate::subscribe_persistent::{bytes_of, give_back};
 use crate::write::{instant, number, row, text};
 use settings::{MICROS_PER_MS, strategy_name};
 
@@ -35,7 +36,7 @@ pub(super) async fn call(name: &str, call: Call<'_>) -> Option<Result<Answer>> {
         "list" => list(call).await,
         "info" => info(call).await,
         "reset" => reset(call).await,
-        "fetch" => fetch(call).await,
+        "fetch" => return Some(fetch(call).await),
         "ack" => ack(call).await,
         "nack" => nack(call).await,
         "parked" => parked(call).await,
@@ -146,7 +147,7 @@ async fn reset(call: Call<'_>) -> Result<String> {
     Ok(out)
 }
 
-async fn fetch(call: Call<'_>) -> Result<String> {
+async fn fetch(call: Call<'_>) -> Result<Answer> {
     call.args.at_least(1, "sub.fetch requires at least 1 argument: name")?;
     let name = call.subscription_name()?;
     let options = call.args.options(1)?;
@@ -163,13 +164,28 @@ async fn fetch(call: Call<'_>) -> Result<String> {
         held: Vec::new(),
     };
     let until = Instant::now() + Duration::from_millis(wait.unsigned_abs());
-    let fetched = tokio::select! {
-        fetched = call.subscriptions().fetch(namespace, &name, ask, until) => fetched,
+    let fetched = async {
+        loop {
+            let fetched = call.subscriptions().fetch(namespace, &name, ask.clone(), until).await;
+            let fetched = fetched.map_err(Problem::of("fetch messages"))?;
+            let bytes = bytes_of(&fetched.messages);
+            let Some(room) = call.server.memory.room_now(bytes) else {
+                let back = give_back(call.server, namespace, &name, fetched.messages).await;
+                back.map_err(Problem::of("fetch messages"))?;
+                call.server.memory.room(bytes).await?;
+                continue;
+            };
+            return Ok::<_, Problem>((fetched, room));
+        }
+    };
+    let (fetched, room) = tokio::select! {
+        fetched = fetched => fetched?,
         () = call.caller.ended() => return Err(Problem::unauthorized(&call.caller.name)),
         () = call.server.stopping.cancelled() => return Err(Problem::stopping()),
     };
-    let fetched = fetched.map_err(Problem::of("fetch messages"))?;
-    Ok(array(&fetched.messages, write_message))
+    let mut text = array(&fetched.messages, write_message);
+    text.push('\n');
+    Ok(Answer::Held(room.hold(text)))
 }
 
 async fn ack(call: Call<'_>) -> Result<String> {

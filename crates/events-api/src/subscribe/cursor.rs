@@ -23,6 +23,7 @@ use super::frame;
 use super::gaps::Gaps;
 use super::wanted::{Filter, Of, Wanted};
 use crate::Server;
+use crate::memory::{Memory, Room};
 use crate::meters::Listening;
 
 /// Pokes taken or read at once, which are about as many bytes as a connection buffers.
@@ -57,6 +58,11 @@ pub(super) struct Subscription {
     ready: VecDeque<Bytes>,
     /// Of an event that is in several chunks.
     rest: Bytes,
+    memory: Arc<Memory>,
+    /// For whole messages from the store.
+    room: Room,
+    /// For so many bytes of them there was none.
+    lacks_room: Option<usize>,
     begun: bool,
     heartbeat: Duration,
     /// When a heartbeat is due.
@@ -125,6 +131,9 @@ impl Subscription {
             },
             ready: VecDeque::new(),
             rest: Bytes::new(),
+            memory: server.memory.clone(),
+            room: Room::default(),
+            lacks_room: None,
             begun: false,
             heartbeat: server.options.heartbeat,
             due: Instant::now(),
@@ -157,6 +166,15 @@ impl Subscription {
             }
             if Instant::now() >= self.due {
                 return Some(Bytes::from_static(frame::HEARTBEAT));
+            }
+            if let Some(bytes) = self.lacks_room {
+                tokio::select! {
+                    room = self.memory.room(bytes) => {
+                        (self.room, self.lacks_room) = (room.ok()?, None);
+                    }
+                    () = &mut self.over => return None,
+                    () = sleep_until(self.due) => continue,
+                }
             }
             // What comes from here on is heard.
             let wake = self.seat.as_ref().map(|seat| seat.wake.clone());
@@ -314,6 +332,9 @@ impl Subscription {
     /// Everything up to what is `seen` can be read.
     async fn read_on(&mut self, seen: Visible) -> Result<()> {
         let WithGaps { page, gaps, looked } = self.read().await?;
+        if self.data.is_some() && !self.has_room(&page.events) {
+            return Ok(());
+        }
         // What was read while all was removed may be of before or after.
         if self.feed.visible().cleared != self.cleared {
             return Ok(());
@@ -349,6 +370,21 @@ impl Subscription {
             self.ready.extend(known.surplus().map(frame::gap));
         }
         Ok(())
+    }
+
+    /// Whether there is room for messages; without, they are read again when there is.
+    fn has_room(&mut self, events: &[Stored]) -> bool {
+        let bytes = events.iter().map(|stored| stored.bytes() + 256).sum();
+        if self.room.is_for(&self.memory, bytes) {
+            return true;
+        }
+        // It is another one now.
+        drop(std::mem::take(&mut self.room));
+        match self.memory.room_now(bytes) {
+            Some(room) => self.room = room,
+            None => self.lacks_room = Some(bytes),
+        }
+        self.lacks_room.is_none()
     }
 
     async fn read(&mut self) -> Result<WithGaps> {
@@ -402,11 +438,12 @@ impl Subscription {
             newest(&mut wanted, |stored| stored.event().stream);
         }
         let is_stream = matches!(self.of, Of::Stream(_));
+        let room = std::mem::take(&mut self.room);
         for stored in wanted {
             let event = stored.event();
             self.gaps_before(if is_stream { event.position } else { event.global });
             self.ready.push_back(match self.data {
-                Some(_) => frame::message(stored),
+                Some(_) => room.hold(frame::message(stored)),
                 None => frame::poke(&event),
             });
         }

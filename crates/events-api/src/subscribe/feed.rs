@@ -52,7 +52,7 @@ impl Item {
             correlation: frame::correlation(event),
             group: names::group_hash(event.stream),
             poke: frame::poke(event),
-            message: small.then(|| frame::message(stored)),
+            message: small.then(|| Bytes::from(frame::message(stored))),
         }
     }
 

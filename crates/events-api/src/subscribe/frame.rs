@@ -26,14 +26,14 @@ pub(super) fn poke(event: &EventRef<'_>) -> Bytes {
 }
 
 /// The whole of it.
-pub(super) fn message(stored: &Stored) -> Bytes {
+pub(super) fn message(stored: &Stored) -> String {
     let mut out = String::with_capacity(256 + stored.bytes());
     out.push_str("event: message\nid: ");
     number(&mut out, stored.event().global);
     out.push_str("\ndata: ");
     row(&mut out, stored, true);
     out.push_str("\n\n");
-    Bytes::from(out)
+    out
 }
 
 /// That messages were removed before they were read. It has no id: whoever comes again is told again.

@@ -1,0 +1,230 @@
+//! What calls and their answers may have in memory, all of them together.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::problem::{Problem, Result};
+
+/// What is not larger is small. One of unknown length may be so large before it takes a share as the largest does.
+pub(crate) const SMALL_MAX: usize = 64 << 10;
+/// Bytes of one permit.
+const UNIT: usize = 4096;
+/// An answer that is not larger takes no room: as much is buffered for each connection anyway.
+const ANSWER_FREE_MAX: usize = 16 << 10;
+/// One that is not larger waits for none that is.
+const ANSWER_SMALL_MAX: usize = 1 << 20;
+/// What an import has in memory: a batch, a line, what is made of it, and what was read with it, in largest messages.
+const IMPORT_MESSAGES: usize = 4;
+
+/// What all requests and answers together may take, in quarters: for small calls, so that these wait for nothing large; for large
+/// ones; for imports, which take long; and, again in halves, for answers and events on their way to clients, which may be slow.for imports, which take long; and for answers and events on their way to clients, which may be slow.
+pub(crate) struct Memory {
+    small: Share,
+    large: Share,
+    imports: Share,
+    small_answers: Share,
+    large_answers: Share,
+    import_bytes: usize,
+}
+
+struct Share {
+    units: usize,
+    free: Arc<Semaphore>,
+}
+
+impl Share {
+    fn new(bytes: usize) -> Share {
+        let units = (bytes / UNIT).clamp(1, u32::MAX as usize);
+        Share {
+            units,
+            free: Arc::new(Semaphore::new(units)),
+        }
+    }
+
+    /// Of what is larger than all, all.
+    fn units(&self, bytes: usize) -> u32 {
+        bytes.div_ceil(UNIT).clamp(1, self.units) as u32
+    }
+
+    /// Waits until so much is free.
+    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let taken = self.free.clone().acquire_many_owned(self.units(bytes)).await;
+        taken.map_err(|_| Problem::stopping())
+    }
+
+    /// If so much is free.
+    fn take_now(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.free.clone().try_acquire_many_owned(self.units(bytes)).ok()
+    }
+}
+
+impl Memory {
+    pub fn new(bytes: usize, message_bytes_max: usize) -> Memory {
+        Memory {
+            small: Share::new(bytes / 4),
+            large: Share::new(bytes / 4),
+            imports: Share::new(bytes / 4),
+            small_answers: Share::new(bytes / 8),
+            large_answers: Share::new(bytes / 8),
+            import_bytes: IMPORT_MESSAGES * message_bytes_max.max(16 << 20),
+        }
+    }
+
+    /// For a body and the text that is made of it.
+    pub async fn for_call(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let share = if bytes > SMALL_MAX { &self.large } else { &self.small };
+        share.take(2 * bytes).await
+    }
+
+    /// For what a backup has in memory: what it reads at once, and what is made of it.
+    pub async fn for_backup(&self) -> Result<OwnedSemaphorePermit> {
+        self.imports.take(self.import_bytes / 2).await
+    }
+
+    pub async fn for_import(&self) -> Result<OwnedSemaphorePermit> {
+        self.imports.take(self.import_bytes).await
+    }
+
+    /// For an answer of so many bytes and what it is made of, if there is room now.
+    pub fn room_now(&self, bytes: usize) -> Option<Room> {
+        if bytes <= ANSWER_FREE_MAX {
+            return Some(Room::default());
+        }
+        let permit = self.answers(bytes).take_now(2 * bytes)?;
+        Some(Room::new(permit, bytes))
+    }
+
+    /// The same as soon as there is. Whoever waits for it has nothing in memory that needs it.
+    pub async fn room(&self, bytes: usize) -> Result<Room> {
+        match self.room_now(bytes) {
+            Some(room) => Ok(room),
+            None => Ok(Room::new(self.answers(bytes).take(2 * bytes).await?, bytes)),
+        }
+    }
+
+    fn answers(&self, bytes: usize) -> &Share {
+        match bytes > ANSWER_SMALL_MAX {
+            true => &self.large_answers,
+            false => &self.small_answers,
+        }
+    }
+
+    /// What is read, and room for it. What there is no room for is given up, and read again when there is.
+    pub async fn read<T, F>(&self, read: impl Fn() -> F, bytes_of: impl Fn(&T) -> usize) -> Result<(T, Room)>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut room = Room::default();
+        loop {
+            let found = read().await?;
+            let bytes = bytes_of(&found);
+            if room.is_for(self, bytes) {
+                return Ok((found, room));
+            }
+            // It is another one now.
+            drop(std::mem::take(&mut room));
+            if let Some(room) = self.room_now(bytes) {
+                return Ok((found, room));
+            }
+            drop(found);
+            room = self.room(bytes).await?;
+        }
+    }
+}
+
+/// Room that answers have until they are sent.
+#[derive(Clone, Default)]
+pub(crate) struct Room(Option<Arc<Held>>);
+
+struct Held {
+    permit: OwnedSemaphorePermit,
+    is_large: bool,
+}
+
+impl Room {
+    fn new(permit: OwnedSemaphorePermit, bytes: usize) -> Room {
+        let is_large = bytes > ANSWER_SMALL_MAX;
+        Room(Some(Arc::new(Held { permit, is_large })))
+    }
+
+    /// Whether it is room for so much, and not for something of another kind.
+    pub fn is_for(&self, memory: &Memory, bytes: usize) -> bool {
+        let is_free = bytes <= ANSWER_FREE_MAX;
+        match &self.0 {
+            None => is_free,
+            Some(held) => {
+                let enough = memory.answers(bytes).units(2 * bytes) as usize;
+                !is_free && held.is_large == (bytes > ANSWER_SMALL_MAX) && held.permit.num_permits() >= enough
+            }
+        }
+    }
+
+    /// The text, which has it for as long as anything of it is there.
+    pub fn hold(&self, text: String) -> Bytes {
+        match &self.0 {
+            None => Bytes::from(text),
+            Some(held) => Bytes::from_owner(Sent {
+                text,
+                _held: held.clone(),
+            }),
+        }
+    }
+}
+
+struct Sent {
+    text: String,
+    _held: Arc<Held>,
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_has_its_room_until_the_last_of_it_is_gone() {
+        let memory = Memory::new(8 << 20, 1 << 20);
+        let room = memory.room_now(400 << 10).unwrap();
+        let mut sent = room.hold("x".repeat(400 << 10));
+        drop(room);
+        let part = sent.split_to(100);
+        assert!(memory.room_now(400 << 10).is_none());
+        assert!(memory.room_now(10 << 10).is_some(), "what is small needs none");
+        assert!(memory.room_now(2 << 20).is_some(), "what is large has its own");
+        drop(sent);
+        assert!(memory.room_now(400 << 10).is_none());
+        drop(part);
+        assert!(memory.room_now(400 << 10).is_some());
+    }
+
+    #[tokio::test]
+    async fn what_there_is_no_room_for_is_read_again_when_there_is() {
+        let memory = Memory::new(8 << 20, 1 << 20);
+        let held = memory.room_now(400 << 10).unwrap().hold("x".to_owned());
+        let reads = AtomicUsize::new(0);
+        let read = || async {
+            reads.fetch_add(1, SeqCst);
+            Ok(300 << 10)
+        };
+        let mut reading = std::pin::pin!(memory.read(read, |bytes| *bytes));
+        let early = tokio::time::timeout(Duration::from_millis(50), &mut reading).await;
+        assert!(early.is_err() && reads.load(SeqCst) == 1);
+        drop(held);
+        let (bytes, room) = reading.await.unwrap();
+        assert_eq!((bytes, reads.load(SeqCst)), (300 << 10, 2));
+        assert!(room.is_for(&memory, 300 << 10));
+        // More than all there is gets all.
+        drop(room);
+        assert!(memory.read(|| async { Ok(100 << 20) }, |bytes| *bytes).await.is_ok());
+    }
+}
