@@ -296,6 +296,26 @@ fn clients_that_take_nothing_of_large_answers_have_no_more_memory_than_there_is(
     assert!(peak(&events) < 512 << 20, "{} bytes", peak(&events));
 }
 
+/// More than a request may be, and more than there is memory.
+#[test]
+fn an_import_of_any_size_is_stored_as_it_comes() {
+    const RECORDS: u64 = 300;
+    let events = Events::with(Backend::Fsync, &["--memory-limit", "256MiB"]);
+    let text = "x".repeat(1 << 20);
+    let mut lines = String::new();
+    for n in 0..RECORDS {
+        let record = json!({"stream": "i-1", "type": "t", "pos": n, "gpos": n + 1, "data": {"x": text}, "meta": null,
+            "time": "2026-01-15T10:00:00Z"});
+        lines.push_str(&record.to_string());
+        lines.push('\n');
+    }
+    assert!(lines.len() > 256 << 20);
+    let told = events.import("", &lines);
+    assert_eq!(told.last().unwrap()["imported"], RECORDS, "{told:?}");
+    assert!(peak(&events) < 256 << 20, "{} bytes", peak(&events));
+    assert_eq!(events.call(json!(["stream.version", "i-1"])), RECORDS - 1);
+}
+
 /// Of messages in memory: no other engine keeps them there.
 #[test]
 fn a_store_in_memory_that_is_full_refuses_and_neither_grows_nor_ends() {

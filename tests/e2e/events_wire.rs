@@ -15,6 +15,7 @@ for_every_backend!(
     each_mistake_of_a_read_hides_those_behind_it,
     each_mistake_about_namespaces_and_tokens_hides_those_behind_it,
     what_is_read_of_json_is_read_as_the_reference_does,
+    ids_that_the_server_makes_are_uuids_of_version_7_that_begin_with_their_time,
 );
 // The first check is that of the token, which test mode does not make.
 for_backends_with_tokens!(the_envelope_is_checked_in_its_order);
@@ -505,5 +506,33 @@ fn what_is_read_of_json_is_read_as_the_reference_does(events: Events) {
         assert_eq!(events.rpc(&write).0, 200, "{write}");
         let row = events.rpc(r#"["stream.last","kept"]"#).1;
         assert!(row.contains(&format!(",{kept},{kept},")), "{row}");
+    }
+}
+
+fn ids_that_the_server_makes_are_uuids_of_version_7_that_begin_with_their_time(events: Events) {
+    let message = json!({"type": "t", "data": {}});
+    for _ in 0..3 {
+        events.call(json!(["stream.append", "v-1", vec![message.clone(); 5]]));
+    }
+    let read = events.call(json!(["category.get", "v"]));
+    let ids: Vec<&str> = read
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|row| row[0].as_str())
+        .collect();
+    assert_eq!(ids.len(), 15, "{read}");
+    assert!(ids.is_sorted_by_key(|id| &id[..13]), "{ids:?}");
+    for id in ids {
+        let groups: Vec<usize> = id.split('-').map(str::len).collect();
+        assert_eq!(groups, [8, 4, 4, 4, 12], "{id}");
+        assert!(
+            id.chars().all(|c| c == '-' || matches!(c, '0'..='9' | 'a'..='f')),
+            "{id}"
+        );
+        assert!(
+            id[14..].starts_with('7') && id[19..].starts_with(['8', '9', 'a', 'b']),
+            "{id}"
+        );
     }
 }

@@ -201,7 +201,12 @@ impl PostgresNamespace {
              ORDER BY m.space {order}, {index}m.global {order} LIMIT {limit}"
         );
         let rows = self.ask(&page_sql(&picked, "global", order), &asked.parameters).await?;
-        page(&rows, max, read.direction, |stored| stored.event().global)
+        let mut page = page(&rows, max, read.direction, |stored| stored.event().global)?;
+        if let Some(category) = read.correlation {
+            page.events
+                .retain(|stored| text::correlates(stored.event().metadata, category));
+        }
+        Ok(page)
     }
 
     pub(crate) async fn last_of(&self, stream: &str, kind: Option<&str>) -> Result<Option<Stored>> {

@@ -3,6 +3,8 @@
 //! Text of PostgreSQL has no U+0000. JSON has it only as an escape, and names and types are refused with it before they come
 //! here; what may have it all the same (descriptions, ids and names of documents) is stored as bytes.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use thalweg_events::event::{EventRef, IdRef};
 use thalweg_events::json::Json;
@@ -84,12 +86,21 @@ pub(crate) fn group(stream: &str) -> Option<i64> {
 /// What stands for the category of the stream that the metadata names as correlation. Its text may be longer than an index
 /// takes.
 pub(crate) fn correlation(metadata: Option<&str>) -> Option<i64> {
+    let stream = correlated(metadata)?;
+    Some(correlation_of(names::category(&stream)))
+}
+
+/// Whether it is this category: others may have the same number.
+pub(crate) fn correlates(metadata: Option<&str>, category: &str) -> bool {
+    correlated(metadata).is_some_and(|stream| names::category(&stream) == category)
+}
+
+fn correlated(metadata: Option<&str>) -> Option<Cow<'_, str>> {
     let metadata = metadata?;
     if !metadata.contains("correlationStreamName") && !metadata.contains('\\') {
         return None;
     }
-    let stream = Json::new(metadata).get("correlationStreamName")?.string()?;
-    Some(correlation_of(names::category(&stream)))
+    Json::new(metadata).get("correlationStreamName")?.string()
 }
 
 pub(crate) fn correlation_of(category: &str) -> i64 {
@@ -158,9 +169,14 @@ mod tests {
             r#"{"\u0063orrelationStreamName":"order-1"}"#,
         ] {
             assert_eq!(correlation(Some(metadata)), wanted, "{metadata}");
+            assert!(
+                correlates(Some(metadata), "order") && !correlates(Some(metadata), "orde"),
+                "{metadata}"
+            );
         }
         for metadata in [r#"{"correlationStreamName":1}"#, r#"{"other":"order-1"}"#] {
             assert_eq!(correlation(Some(metadata)), None, "{metadata}");
+            assert!(!correlates(Some(metadata), "order"), "{metadata}");
         }
     }
 }

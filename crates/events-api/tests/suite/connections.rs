@@ -3,9 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, Version};
+use futures::StreamExt as _;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use thalweg_console::Limits;
 use thalweg_events_api::{EventsApiOptions, Server};
 use thalweg_telemetry::Metrics;
+use tokio::net::TcpStream;
 
 use crate::client::Client;
 use crate::double::Double;
@@ -206,4 +212,62 @@ async fn while_the_store_is_recovering_the_server_says_that_it_lives_and_is_not_
     for (method, path) in &paths[..5] {
         assert_eq!(ask(method, path).await.status, 200, "{path}");
     }
+}
+
+/// As the listener of the whole process has it, and any with TLS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_subscriptions_go_through_http2_too() {
+    let limits = Limits {
+        http2_in_clear: true,
+        ..limits()
+    };
+    let face = Face::within(EventsApiOptions::default(), limits).await;
+    let io = TokioIo::new(TcpStream::connect(&face.address).await.unwrap());
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    let request = |method: &str, path: &str, body: &'static str| {
+        let uri = format!("http://{}{path}", face.address);
+        let token = format!("Bearer {TOKEN}");
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header("authorization", token);
+        request.body(Body::from(body)).unwrap()
+    };
+    let listening = sender
+        .send_request(request("GET", "/subscribe?stream=s-1", ""))
+        .await
+        .unwrap();
+    assert_eq!(
+        (listening.status().as_u16(), listening.version()),
+        (200, Version::HTTP_2)
+    );
+    let written = request(
+        "POST",
+        "/rpc",
+        r#"["stream.write","s-1",{"type":"t","data":{"n":1.10}}]"#,
+    );
+    let written = sender.send_request(written).await.unwrap();
+    assert_eq!(written.status(), 200);
+    let written = to_bytes(Body::new(written.into_body()), 1000).await.unwrap();
+    assert!(written.starts_with(b"{\"globalPosition\":1,"), "{written:?}");
+    let mut told = Body::new(listening.into_body()).into_data_stream();
+    let mut text = String::new();
+    while !text.contains("event: poke") {
+        let piece = told.next().await.unwrap().unwrap();
+        text += std::str::from_utf8(&piece).unwrap();
+    }
+    let read = sender
+        .send_request(request("POST", "/rpc", r#"["stream.get","s-1"]"#))
+        .await
+        .unwrap();
+    let read = to_bytes(Body::new(read.into_body()), 1000).await.unwrap();
+    assert!(
+        std::str::from_utf8(&read).unwrap().contains(r#"{"n":1.10}"#),
+        "{read:?}"
+    );
+    let nobody = Request::post(format!("http://{}/rpc", face.address))
+        .body(Body::from("[\"ns.list\"]"))
+        .unwrap();
+    assert_eq!(sender.send_request(nobody).await.unwrap().status(), 401);
 }

@@ -112,6 +112,7 @@ async fn what_is_new_is_read_once_for_a_thousand_subscribers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heartbeat_comes_also_where_much_happens_that_is_for_others() {
+    assert_eq!(EventsApiOptions::default().heartbeat, Duration::from_secs(15));
     let face = Arc::new(
         Face::with(EventsApiOptions {
             heartbeat: Duration::from_millis(30),

@@ -1,11 +1,12 @@
 //! What the database cannot hold as text is refused, or held all the same.
 
 use thalweg_events::{
-    Append, EventsError, Expected, Import, MessageId, NewEvent, NewNamespace, Scopes, Store, new_token,
+    Append, CategoryRead, Direction, EventsError, Expected, Import, MessageId, NewEvent, NewNamespace, Scopes, Store,
+    new_token,
 };
 
 use crate::server::Server;
-use crate::servers::{open, read, write};
+use crate::servers::{create, open, read, write};
 
 fn import(id: &str) -> Import {
     Import {
@@ -68,4 +69,46 @@ async fn null_characters_are_kept_in_ids_and_descriptions_and_refused_in_names_b
         ..new
     };
     assert!(store.create(named).await.is_err());
+}
+
+/// An index stands for a category by a number, which another one may have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_another_correlation_with_the_same_number_are_left_out() {
+    let server = Server::start();
+    let store = open(&server).await;
+    create(&store, "same").await;
+    let namespace = store.namespace("same").await.unwrap();
+    for (n, of) in ["order", "other", "order", "other"].into_iter().enumerate() {
+        let metadata = format!("{{\"correlationStreamName\":\"{of}-{n}\"}}");
+        let event = NewEvent {
+            id: None,
+            kind: "T",
+            data: "{}",
+            metadata: Some(&metadata),
+        };
+        let append = Append {
+            stream: "a-1",
+            expected: Expected::Any,
+            events: vec![event],
+        };
+        namespace.append(&[append]).await.unwrap();
+    }
+    let number = i64::from_ne_bytes(xxhash_rust::xxh3::xxh3_64(b"order").to_ne_bytes());
+    server.sql(&format!("UPDATE thalweg_events.messages SET correlation = {number}"));
+    let (mut found, mut from) = (Vec::new(), Some(1));
+    while let Some(at) = from {
+        let read = CategoryRead {
+            category: Some("a"),
+            from: Some(at),
+            direction: Direction::Forward,
+            max: 2,
+            correlation: Some("order"),
+            member: None,
+            types: &[],
+        };
+        let page = namespace.read_category(read).await.unwrap();
+        found.extend(page.events.iter().map(|stored| stored.event().global));
+        from = page.next;
+    }
+    assert_eq!(found, [1, 3]);
 }
