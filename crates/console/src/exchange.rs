@@ -97,13 +97,17 @@ impl Exchange {
 
     /// Has the end of the answer seen.
     pub fn answer(self: Arc<Exchange>, response: Response<Body>) -> Response<Body> {
-        let kind = response.headers().get(header::CONTENT_TYPE);
-        let is_push = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         self.stage.store(ANSWERING, Relaxed);
         self.unanswered.store(false, Relaxed);
-        self.pushing.store(is_push, Relaxed);
+        self.pushing.store(is_push(&response), Relaxed);
         response.map(|inner| Body::new(Answer { inner, exchange: self }))
     }
+}
+
+/// Whether an answer goes on for as long as the client listens.
+pub fn is_push(response: &Response<Body>) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// What the body of a request is.

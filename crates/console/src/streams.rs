@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::http::{Response, header};
+use axum::http::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
+use crate::exchange::is_push;
 use crate::transport::Patience;
 
 /// At once in the hands of the protocol, of each stream. It lets go of a piece only when the client took all of it.
@@ -118,9 +119,7 @@ impl Stream {
     }
 
     pub fn answer(self: Arc<Stream>, response: Response<Body>) -> Response<Body> {
-        let kind = response.headers().get(header::CONTENT_TYPE);
-        let is_push = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        let patience = match is_push {
+        let patience = match is_push(&response) {
             true => self.streams.patience.push_stall_max,
             false => self.streams.patience.write_stall_max,
         };

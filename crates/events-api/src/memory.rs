@@ -18,8 +18,9 @@ const ANSWER_SMALL_MAX: usize = 1 << 20;
 /// What an import has in memory: a batch, a line, what is made of it, and what was read with it, in largest messages.
 const IMPORT_MESSAGES: usize = 4;
 
-/// What all requests and answers together may take, in quarters: for small calls, so that these wait for nothing large; for large
-/// ones; for imports, which take long; and, again in halves, for answers and events on their way to clients, which may be slow.for imports, which take long; and for answers and events on their way to clients, which may be slow.
+/// What all requests and answers together may take, in quarters: for small calls, so that these wait for nothing large; for
+/// large ones; for imports, which take long; and, again in halves, for answers and events on their way to clients, which may
+/// be slow.
 pub(crate) struct Memory {
     small: Share,
     large: Share,

@@ -6,6 +6,7 @@ mod cursor;
 mod feed;
 mod frame;
 mod gaps;
+mod newest;
 mod wanted;
 
 use std::convert::Infallible;

@@ -162,9 +162,7 @@ impl Consumer {
             }
         }
     }
-}
 
-impl Consumer {
     /// What was fetched, if there is room for it now; else it goes back, and whoever asks next waits until there may be.
     async fn with_room(&mut self, mut fetched: Fetched, until: Instant) -> std::result::Result<Fetched, EventsError> {
         let bytes = bytes_of(&fetched.messages);

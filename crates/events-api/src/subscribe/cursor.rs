@@ -8,7 +8,7 @@
 //!
 //! When all messages were removed (`cleared`), it begins at the first position from wherever it was.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep_until};
 use super::feed::{Feed, Found, Item, Key, Seat};
 use super::frame;
 use super::gaps::Gaps;
+use super::newest::Newest;
 use super::wanted::{Filter, Of, Wanted};
 use crate::Server;
 use crate::memory::{Memory, Room};
@@ -45,7 +46,8 @@ pub(super) struct Subscription {
     filter: Filter,
     /// Whole messages, and what is missing between them.
     data: Option<Gaps>,
-    coalesce: bool,
+    /// Pokes, where only the newest of each stream goes out.
+    newest: Option<Newest>,
     /// As with [`Visible::cleared`], what it has seen.
     cleared: u64,
     /// Everything that is for it up to this global position has been taken.
@@ -114,7 +116,7 @@ impl Subscription {
                 };
                 Gaps::new(looked, matches!(wanted.of, Of::Category(_)))
             }),
-            coalesce: wanted.coalesce && !wanted.data,
+            newest: (wanted.coalesce && !wanted.data).then(Newest::default),
             cleared: now.cleared,
             covered,
             next: if is_stream && wanted.resumed.is_none() {
@@ -226,6 +228,9 @@ impl Subscription {
         if seen.cleared != self.cleared {
             (self.covered, self.next, self.after) = (0, 0, 0);
             self.cleared = seen.cleared;
+            if let Some(newest) = &mut self.newest {
+                let _ = newest.take();
+            }
             if let Some(gaps) = &mut self.data {
                 gaps.begin_anew();
             }
@@ -235,7 +240,7 @@ impl Subscription {
                 self.listening.is_behind(0);
                 match items.get(..self.without_gap(&items)) {
                     Some(items) if !items.is_empty() => {
-                        self.take(items);
+                        self.take(items, seen.last);
                         Some(true)
                     }
                     // The store knows what is missing, and has the rest, too.
@@ -245,7 +250,10 @@ impl Subscription {
             Found::Nothing(passed) => {
                 self.listening.is_behind(0);
                 self.covered = self.covered.max(passed);
-                Some(false)
+                if let Some(newest) = &mut self.newest {
+                    self.ready.extend(newest.take());
+                }
+                Some(!self.ready.is_empty())
             }
             // The feed hears of it, too, and wakes everybody; if only this has not heard, it looks again.
             Found::Other => Some(self.feed.visible().cleared != self.cleared),
@@ -292,7 +300,8 @@ impl Subscription {
         items.iter().take_while(is_next).count()
     }
 
-    fn take(&mut self, items: &[Arc<Item>]) {
+    /// While everything up to `last` is stored.
+    fn take(&mut self, items: &[Arc<Item>], last: u64) {
         let mut wanted = Vec::new();
         for item in items {
             self.covered = item.global;
@@ -306,11 +315,12 @@ impl Subscription {
                 wanted.push(item);
             }
         }
-        if self.coalesce {
-            newest(&mut wanted, |item| &item.stream);
-        }
         let is_stream = matches!(self.of, Of::Stream(_));
         for item in wanted {
+            if let Some(newest) = &mut self.newest {
+                newest.add(&item.stream, item.global, item.poke.clone(), last);
+                continue;
+            }
             let place = if is_stream { item.position } else { item.global };
             self.gaps_before(place);
             self.ready.push_back(match (&item.message, &self.data) {
@@ -320,6 +330,14 @@ impl Subscription {
         }
         if let Some(gaps) = &mut self.data {
             gaps.looked = gaps.looked.max(self.covered.saturating_add(1));
+        }
+        self.let_go();
+    }
+
+    /// Of the newest pokes, if it is time to.
+    fn let_go(&mut self) {
+        if let Some(newest) = self.newest.as_mut().filter(|newest| newest.are_due(self.covered)) {
+            self.ready.extend(newest.take());
         }
     }
 
@@ -365,7 +383,8 @@ impl Subscription {
                 false => (2 * self.page).min(MESSAGES_MAX),
             };
         }
-        self.tell(&page.events);
+        self.tell(&page.events, seen.last);
+        self.let_go();
         if let Some(known) = &mut self.data {
             self.ready.extend(known.surplus().map(frame::gap));
         }
@@ -427,20 +446,21 @@ impl Subscription {
         }
     }
 
-    /// Of a page from the store, which knows no correlation of streams.
-    fn tell(&mut self, page: &[Stored]) {
+    /// Of a page from the store, which knows no correlation of streams; everything up to `last` is stored.
+    fn tell(&mut self, page: &[Stored], last: u64) {
         let correlated = |stored: &&Stored| match &self.filter.correlation {
             Some(wanted) => frame::correlation(&stored.event()).as_ref() == Some(wanted),
             None => true,
         };
-        let mut wanted: Vec<&Stored> = page.iter().filter(correlated).collect();
-        if self.coalesce {
-            newest(&mut wanted, |stored| stored.event().stream);
-        }
+        let wanted: Vec<&Stored> = page.iter().filter(correlated).collect();
         let is_stream = matches!(self.of, Of::Stream(_));
         let room = std::mem::take(&mut self.room);
         for stored in wanted {
             let event = stored.event();
+            if let Some(newest) = &mut self.newest {
+                newest.add(event.stream, event.global, frame::poke(&event), last);
+                continue;
+            }
             self.gaps_before(if is_stream { event.position } else { event.global });
             self.ready.push_back(match self.data {
                 Some(_) => room.hold(frame::message(stored)),
@@ -462,19 +482,8 @@ fn part_of(event: &[u8]) -> usize {
         .unwrap_or(CHUNK_MAX)
 }
 
-/// Leaves the last of each stream, in their order.
-fn newest<T: Copy>(items: &mut Vec<T>, stream: impl Fn(&T) -> &str) {
-    let mut seen = HashSet::new();
-    let mut keep: Vec<bool> = items.iter().rev().map(|item| seen.insert(stream(item))).collect();
-    drop(seen);
-    // From the front again.
-    items.retain(|_| keep.pop().unwrap_or(true));
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -493,17 +502,5 @@ mod tests {
             (part_of(b""), part_of(b"ab"), part_of(&[0x80; CHUNK_MAX + 1])),
             (0, 2, CHUNK_MAX)
         );
-    }
-
-    proptest! {
-        #[test]
-        fn the_newest_of_each_stream_stays_in_its_place(streams in proptest::collection::vec("[a-d]", 0..40)) {
-            let all: Vec<(usize, &str)> = streams.iter().map(String::as_str).enumerate().collect();
-            let mut kept = all.clone();
-            newest(&mut kept, |(_, stream)| stream);
-            let is_last = |(at, stream): &(usize, &str)| !all[at + 1..].iter().any(|(_, later)| later == stream);
-            let expected: Vec<_> = all.iter().copied().filter(is_last).collect();
-            prop_assert_eq!(kept, expected);
-        }
     }
 }

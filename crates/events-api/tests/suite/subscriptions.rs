@@ -281,6 +281,25 @@ async fn options_choose_what_is_told_of_history_and_of_what_comes_alike() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_all_that_waits_only_the_newest_of_each_stream_is_told() {
+    let face = Face::start().await;
+    let messages: Vec<Value> = (0..900).map(|n| json!({"type": "t", "data": {"n": n}})).collect();
+    for stream in ["c-1", "d-1", "c-2", "c-1"] {
+        face.call(json!(["stream.append", stream, messages])).await;
+    }
+    let mut all = face.subscribe("all=true&catchup=true&coalesce=true").await;
+    assert_eq!(all.globals(3).await, [1800, 2700, 3600]);
+    let mut category = face.subscribe("category=c&position=1&coalesce=true").await;
+    assert_eq!(category.globals(2).await, [2700, 3600]);
+    let mut stream = face.subscribe("stream=c-1&coalesce=true").await;
+    assert_eq!(stream.next().await, poke("c-1", 1799, 3600));
+    let global = face.write("c-2").await;
+    for pokes in [&mut all, &mut category] {
+        assert_eq!(pokes.next().await, poke("c-2", 900, global));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_message_comes_in_several_chunks_and_a_poke_always_in_one() {
     let face = Face::start().await;
     let mut live = face.subscribe("all=true&data=true").await;

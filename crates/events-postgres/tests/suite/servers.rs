@@ -138,6 +138,39 @@ async fn a_token_revoked_and_a_namespace_deleted_on_one_server_end_on_the_other(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_notification_told_is_found_by_looking() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let server = Server::start();
+    let (one, other) = (open(&server).await, open(&server).await);
+    let token = thalweg_events::Token::parse(&create(&one, "shared").await).unwrap();
+    let namespace = other.namespace("shared").await.unwrap();
+    let mut watch = namespace.watch();
+    let mut valid = other.authorize(&token).await.unwrap().unwrap().valid.clone();
+    // In the place of the database's own.
+    server.sql(
+        "CREATE TABLE thalweg_events.unheard (payload text); \
+         CREATE FUNCTION thalweg_events.pg_notify(text, text) RETURNS void LANGUAGE sql \
+         AS 'INSERT INTO thalweg_events.unheard VALUES ($2)'",
+    );
+    let global = write(&one.namespace("shared").await.unwrap(), "a-1", "{}")
+        .await
+        .unwrap();
+    while watch.borrow_and_update().last < global {
+        tokio::time::timeout(PATIENCE, watch.changed()).await.unwrap().unwrap();
+    }
+    assert_eq!(read(&namespace, 1).await, [(global, "{}".to_owned())]);
+    let id = one.tokens("shared").await.unwrap()[0].id.clone();
+    assert!(one.revoke_token("shared", &id).await.unwrap());
+    let ended = tokio::time::timeout(PATIENCE, valid.changed()).await.unwrap();
+    assert!(ended.is_err(), "a revoked token ends what was granted by it");
+    one.delete("shared").await.unwrap();
+    let closed = async { while watch.changed().await.is_ok() {} };
+    tokio::time::timeout(PATIENCE, closed).await.unwrap();
+    let kinds = server.sql("SELECT string_agg(DISTINCT left(payload, 1), '') FROM thalweg_events.unheard");
+    assert_eq!(kinds, "dmt", "a message, a token and a namespace were told to nobody");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_name_the_place_and_never_the_password_and_a_newer_schema_is_refused() {
     let server = Server::start();
     let nobody = "postgres://thalweg:hidden-word@127.0.0.1:1/postgres";

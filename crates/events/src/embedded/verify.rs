@@ -135,15 +135,14 @@ impl EmbeddedNamespace {
         if let Some(wrong) = misplaced.iter().find(|(offset, _)| !self.is_scavenged(*offset)) {
             return Err(wrong.clone());
         }
-        own.messages += (batch.len() - misplaced.len()) as u64;
-        own.bytes += batch.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let gone = |event: &Event| {
-            misplaced
-                .binary_search_by_key(&event.offset, |(offset, _)| *offset)
-                .is_ok()
+            let found = misplaced.binary_search_by_key(&event.offset, |(offset, _)| *offset);
+            found.is_ok()
         };
-        let left = batch.iter().filter(|(event, _)| gone(event));
-        own.bytes -= left.map(|(_, bytes)| bytes).sum::<u64>();
+        for (_, bytes) in batch.iter().filter(|(event, _)| !gone(event)) {
+            own.messages += 1;
+            own.bytes += bytes;
+        }
         Ok(())
     }
 
