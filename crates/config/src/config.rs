@@ -6,6 +6,7 @@
 
 mod flow;
 mod http;
+mod listener;
 mod process;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use flow::{BufferConfig, FlowConfig, PipelineConfig};
 pub use http::{AuthConfig, BasicAuth, CorsConfig, HttpConfig, Role, Token, TokenSecret};
+pub use listener::ListenerConfig;
 pub use process::{
     LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, ScriptEngine,
     ScriptingConfig,

@@ -26,9 +26,9 @@ mod units;
 
 pub use component::{ComponentKind, ComponentNode};
 pub use config::{
-    AuthConfig, BasicAuth, BufferConfig, Config, CorsConfig, FlowConfig, HttpConfig, LogFormat, LogLevel, LoggerConfig,
-    MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, PipelineConfig, Resources, Role, ScriptEngine,
-    ScriptingConfig, Token, TokenSecret,
+    AuthConfig, BasicAuth, BufferConfig, Config, CorsConfig, FlowConfig, HttpConfig, ListenerConfig, LogFormat,
+    LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, PipelineConfig, Resources, Role,
+    ScriptEngine, ScriptingConfig, Token, TokenSecret,
 };
 pub use describe::{FieldDoc, describe};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};

@@ -5,23 +5,32 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(
-        "cannot listen on {address}: the port is taken by another process; stop it or set http.address to another port"
+        "cannot listen on {address}: the port is taken by another process; stop it or set {section}.address to another port"
     )]
-    Taken { address: String },
+    Taken { section: &'static str, address: String },
     #[error(
-        "cannot listen on {address}: the system keeps this port for privileged processes; set http.address to a port above 1023"
+        "cannot listen on {address}: the system keeps this port for privileged processes; set {section}.address to a port above 1023"
     )]
-    Forbidden { address: String },
+    Forbidden { section: &'static str, address: String },
     #[error(
-        "cannot listen on {address}: this machine has no such address; set http.address to 127.0.0.1:4195, or to 0.0.0.0:4195 for all its addresses"
+        "cannot listen on {address}: this machine has no such address; set {section}.address to 127.0.0.1:{port}, or to 0.0.0.0:{port} for all its addresses", port = port_of(.address)
     )]
-    NoSuchAddress { address: String },
-    #[error("cannot listen on {address}: {error}; set http.address to host:port, for example 127.0.0.1:4195")]
-    Listen { address: String, error: std::io::Error },
+    NoSuchAddress { section: &'static str, address: String },
+    #[error("cannot listen on {address}: {error}; set {section}.address to host:port, for example 127.0.0.1:{port}", port = port_of(.address))]
+    Listen {
+        section: &'static str,
+        address: String,
+        error: std::io::Error,
+    },
     #[error(
-        "http.address {address} can be reached by other hosts without TLS or a login; set it to 127.0.0.1:{port}, or add auth.tokens or http.cert_file and http.key_file, or allow it with http.insecure: true"
+        "{section}.address {address} can be reached by other hosts without TLS or a login; set it to 127.0.0.1:{port}, or add auth.tokens or {section}.cert_file and {section}.key_file, or allow it with {section}.insecure: true"
     )]
-    Unprotected { address: String, port: u16 },
+    Unprotected {
+        /// Where the listener is configured, as `http`.
+        section: &'static str,
+        address: String,
+        port: u16,
+    },
     #[error("{key}: cannot read {path}: {error}; correct the path or the file's permissions")]
     Unreadable {
         key: &'static str,
@@ -40,4 +49,8 @@ pub enum StartError {
     PathTaken { path: String },
     #[error("two components serve the same path: {problem}")]
     PathsClash { problem: String },
+}
+
+fn port_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or("4195", |(_, port)| port)
 }

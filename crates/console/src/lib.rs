@@ -9,6 +9,7 @@
 mod auth;
 mod body;
 mod debug;
+mod door;
 mod error;
 mod exchange;
 mod guard;
@@ -33,6 +34,7 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard};
 
 use tokio::net::TcpListener;
 
+pub use door::{Admission, Denied, Door};
 pub use error::StartError;
 pub use options::{ConfigText, ConsoleOptions, Limits, Manners};
 pub use serve::Running;
@@ -51,7 +53,7 @@ impl Console {
     ) -> Result<Running, StartError> {
         let credentials = auth::Credentials::load(&options.auth, options.http.basic_auth.as_ref())?;
         let tls = Tls::load(&options.http)?.map(Arc::new);
-        let (listener, address) = listen::bind(&options.http.address).await?;
+        let (listener, address) = listen::bind("http", &options.http.address).await?;
         let trust = listen::trust(&options.http, address, credentials.is_some(), tls.is_some())?;
         let guard = guard::Guard::new(&options.http, credentials, trust)?;
         let state = status::State::new(&options, board, metrics, &routes)?;
@@ -93,5 +95,28 @@ impl Console {
             }))
         };
         listeners.into_iter().map(begin).collect()
+    }
+
+    /// Serves paths at doors, all of them counted under one name.
+    pub fn serve_doors(
+        name: &'static str,
+        doors: Vec<(Door, Router)>,
+        limits: Limits,
+        metrics: &Metrics,
+    ) -> Vec<Running> {
+        let meters = serve::Meters::named(name, metrics);
+        let begin = |(door, router): (Door, Router)| {
+            Running::begin(serve::Listener {
+                listener: door.listener,
+                address: door.address,
+                tls: door.tls,
+                router,
+                limits,
+                manners: Manners::default(),
+                meters: meters.clone(),
+                state: None,
+            })
+        };
+        doors.into_iter().map(begin).collect()
     }
 }

@@ -21,8 +21,8 @@ pub enum Trust {
     Everyone,
 }
 
-/// An empty host means all addresses. Port 0 takes a free one.
-pub async fn bind(address: &str) -> Result<(TcpListener, SocketAddr), StartError> {
+/// An empty host means all addresses. Port 0 takes a free one. `section` is where the address is configured.
+pub async fn bind(section: &'static str, address: &str) -> Result<(TcpListener, SocketAddr), StartError> {
     let result = match address.strip_prefix(':') {
         // IPv6 sockets take IPv4 as well, where the machine has IPv6 at all.
         Some(port) => match TcpListener::bind(format!("[::]:{port}")).await {
@@ -35,10 +35,14 @@ pub async fn bind(address: &str) -> Result<(TcpListener, SocketAddr), StartError
     bound.map_err(|error| {
         let address = address.to_owned();
         match error.kind() {
-            ErrorKind::AddrInUse => StartError::Taken { address },
-            ErrorKind::PermissionDenied => StartError::Forbidden { address },
-            ErrorKind::AddrNotAvailable => StartError::NoSuchAddress { address },
-            _ => StartError::Listen { address, error },
+            ErrorKind::AddrInUse => StartError::Taken { section, address },
+            ErrorKind::PermissionDenied => StartError::Forbidden { section, address },
+            ErrorKind::AddrNotAvailable => StartError::NoSuchAddress { section, address },
+            _ => StartError::Listen {
+                section,
+                address,
+                error,
+            },
         }
     })
 }
@@ -58,6 +62,7 @@ pub fn trust(http: &HttpConfig, bound: SocketAddr, login: bool, tls: bool) -> Re
     }
     if !ip.is_loopback() && !ip.is_unspecified() {
         return Err(StartError::Unprotected {
+            section: "http",
             address: bound.to_string(),
             port: bound.port(),
         });

@@ -155,9 +155,14 @@ pub struct Meters {
 
 impl Meters {
     pub fn register(metrics: &Metrics) -> Meters {
-        let connections = IntGauge::new("thalweg_http_connections", "Open connections of the HTTP listener.");
+        Meters::named("thalweg_http", metrics)
+    }
+
+    /// Of listeners that are counted by themselves.
+    pub fn named(name: &'static str, metrics: &Metrics) -> Meters {
+        let connections = IntGauge::new(format!("{name}_connections"), "Open connections of the listener.");
         let refused = IntCounter::new(
-            "thalweg_http_connections_refused_total",
+            format!("{name}_connections_refused_total"),
             "Connections closed because there were too many.",
         );
         let valid = "the name is a valid constant";

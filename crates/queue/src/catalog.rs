@@ -318,7 +318,7 @@ impl Entry {
         let number = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let diags = Diagnostics::new("the catalogue of queues");
         let node = |value: &Value| Node::parse(&value.to_string()).ok();
-        let settings = QueueSettings::read(&node(value.get("settings")?)?, &diags);
+        let settings = QueueSettings::stored(&node(value.get("settings")?)?, &diags);
         let mut groups = Vec::new();
         for group in value.get("groups")?.as_array()? {
             groups.push(GroupEntry {

@@ -318,6 +318,16 @@ impl Queue {
         PartitionId::new(self.id, partition)
     }
 
+    /// Where in the log the messages of each partition lie, for whoever reads them there; none of a queue in memory.
+    pub fn data_ids(&self) -> Vec<PartitionId> {
+        match self.is_in_memory() {
+            true => Vec::new(),
+            false => (0..self.partition_count())
+                .map(|partition| self.data_id(partition))
+                .collect(),
+        }
+    }
+
     pub(crate) fn state_id(&self, partition: u32) -> PartitionId {
         PartitionId::new(self.id | STATE, partition)
     }

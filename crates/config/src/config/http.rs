@@ -66,16 +66,7 @@ impl HttpConfig {
             f.error("root_path", "a path begins with \"/\", for example /benthos");
         }
         let debug_endpoints = f.bool("debug_endpoints", false);
-        let cert_file = f.opt_string("cert_file").filter(|path| !path.is_empty());
-        let key_file = f.opt_string("key_file").filter(|path| !path.is_empty());
-        if cert_file.is_some() != key_file.is_some() {
-            let (given, missing) = if cert_file.is_some() {
-                ("cert_file", "key_file")
-            } else {
-                ("key_file", "cert_file")
-            };
-            f.error(given, format!("TLS needs cert_file and key_file; add {missing}"));
-        }
+        let (cert_file, key_file) = tls_files(&mut f);
         let mut cors_fields = f.fields("cors");
         let cors = CorsConfig {
             enabled: cors_fields.bool("enabled", false),
@@ -92,8 +83,8 @@ impl HttpConfig {
             address,
             root_path,
             debug_endpoints,
-            cert_file: cert_file.map(PathBuf::from),
-            key_file: key_file.map(PathBuf::from),
+            cert_file,
+            key_file,
             cors,
             insecure,
             basic_auth,
@@ -101,8 +92,23 @@ impl HttpConfig {
     }
 }
 
+/// `cert_file` and `key_file`, which are given together or not at all.
+pub(super) fn tls_files(f: &mut Fields<'_>) -> (Option<PathBuf>, Option<PathBuf>) {
+    let cert_file = f.opt_string("cert_file").filter(|path| !path.is_empty());
+    let key_file = f.opt_string("key_file").filter(|path| !path.is_empty());
+    if cert_file.is_some() != key_file.is_some() {
+        let (given, missing) = if cert_file.is_some() {
+            ("cert_file", "key_file")
+        } else {
+            ("key_file", "cert_file")
+        };
+        f.error(given, format!("TLS needs cert_file and key_file; add {missing}"));
+    }
+    (cert_file.map(PathBuf::from), key_file.map(PathBuf::from))
+}
+
 /// `host:port`; the host may be empty, for all interfaces.
-fn is_address(text: &str) -> bool {
+pub(super) fn is_address(text: &str) -> bool {
     let port = text.rsplit_once(':').map(|(_, port)| port);
     port.is_some_and(|port| port.parse::<u16>().is_ok())
 }

@@ -35,6 +35,20 @@ impl QueueSettings {
         QueueSettings::default().patch(node, diags)
     }
 
+    /// Those that were written by [`QueueSettings::to_json`], of internal queues too.
+    pub fn stored(node: &Node, diags: &Diagnostics) -> QueueSettings {
+        let most = QueueSettings {
+            max_message_size: thalweg_log::SUBMISSION_BYTES_MAX as u64,
+            ..QueueSettings::default()
+        };
+        most.patch(node, diags)
+    }
+
+    /// What a message may have at most: a queue that has more already, as those of the lake do, may keep it.
+    fn message_bytes_max(&self) -> u64 {
+        self.max_message_size.max(MESSAGE_BYTES_MAX)
+    }
+
     /// These settings with the fields of the mapping in place of their own; in a nested mapping (`retry`, `dlq`,
     /// `retention`, `compaction`) too, while a list replaces the list. Mistakes go to the diagnostics.
     pub fn patch(&self, node: &Node, diags: &Diagnostics) -> QueueSettings {
@@ -75,7 +89,12 @@ impl QueueSettings {
             topics: topics(f, &self.topics),
             default_group: default_group(f, &self.default_group),
             durability: durability(f).or(self.durability),
-            max_message_size: size(f, "max_message_size", self.max_message_size, 1..=MESSAGE_BYTES_MAX),
+            max_message_size: size(
+                f,
+                "max_message_size",
+                self.max_message_size,
+                1..=self.message_bytes_max(),
+            ),
             max_depth: whole(f, "max_depth", self.max_depth),
             max_bytes: size(f, "max_bytes", self.max_bytes, 0..=u64::MAX),
             overflow: word(f, "overflow", &Overflow::ALL, self.overflow, Overflow::name),

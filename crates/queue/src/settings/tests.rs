@@ -327,6 +327,12 @@ fn internal_queues_refuse_only_what_the_disk_refuses() {
     let lake = QueueSettings::of_lake();
     assert_eq!((lake.max_depth, lake.max_bytes, lake.ttl), (0, 0, Duration::ZERO));
     assert_eq!(lake.max_message_size, 32 << 20);
+    let diags = Diagnostics::new("stored");
+    let node = Node::parse(&lake.to_json().to_string()).unwrap();
+    assert_eq!(
+        (QueueSettings::stored(&node, &diags), diags.has_errors()),
+        (lake.clone(), false)
+    );
     assert_eq!(lake.retention.mode, RetentionMode::Settled);
     assert_eq!(lake.groups, [GroupSettings::new("lake", GroupMode::Stream)]);
     let dead = QueueSettings::of_dead_letters(&QueueSettings::default());

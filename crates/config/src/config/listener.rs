@@ -1,0 +1,44 @@
+//! An address beside that of `http`, with TLS of its own.
+
+use std::path::PathBuf;
+
+use super::http::{is_address, tls_files};
+use crate::fields::Fields;
+use crate::node::Node;
+
+/// Where something is served.
+#[derive(Debug, Clone)]
+pub struct ListenerConfig {
+    /// Where it is configured, as `ingest.otlp.grpc`.
+    pub section: &'static str,
+    pub enabled: bool,
+    /// `host:port`.
+    pub address: String,
+    /// Given together or not at all.
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+    /// Allows an address beyond loopback without TLS and authentication.
+    pub insecure: bool,
+}
+
+impl ListenerConfig {
+    pub fn read(section: &'static str, mut f: Fields<'_>, usual: &str) -> ListenerConfig {
+        let enabled = f.bool("enabled", true);
+        let address = f.string("address", usual);
+        if !is_address(&address) {
+            let got = f.mapping().get("address").map(Node::describe).unwrap_or_default();
+            f.error("address", format!("expected host:port such as {usual}, got {got}"));
+        }
+        let (cert_file, key_file) = tls_files(&mut f);
+        let insecure = f.bool("insecure", false);
+        f.finish();
+        ListenerConfig {
+            section,
+            enabled,
+            address,
+            cert_file,
+            key_file,
+            insecure,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A listener of a face that answers for itself, as a receiver of telemetry does, with the process's own logins.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use thalweg_config::{AuthConfig, ListenerConfig, Role};
+use tokio::net::TcpListener;
+
+use crate::auth::{Credentials, Stranger};
+use crate::tls::{Tls, TlsFiles, TlsNames};
+use crate::{StartError, listen};
+
+/// A bound address, and who may use it.
+pub struct Door {
+    pub listener: TcpListener,
+    pub address: SocketAddr,
+    pub tls: Option<Arc<Tls>>,
+    pub admission: Admission,
+}
+
+/// Who may do what: everybody everything where there are no logins, since then only this machine can ask, or the configuration
+/// allows everybody.
+#[derive(Clone)]
+pub struct Admission(Option<Arc<Credentials>>);
+
+/// Why somebody may not, in one sentence with the cure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// Nothing is known of who asks.
+    Stranger(String),
+    /// It is somebody who may not do this.
+    Lacks(String),
+}
+
+impl Door {
+    /// Binds the address. Without TLS and logins it must be one of this machine alone, unless the configuration says otherwise.
+    pub async fn open(config: &ListenerConfig, auth: &AuthConfig) -> Result<Door, StartError> {
+        let credentials = Credentials::load(auth, None)?.map(Arc::new);
+        let tls = match (config.cert_file.clone(), config.key_file.clone()) {
+            (Some(cert), Some(key)) => Some(Arc::new(Tls::open(TlsFiles {
+                cert,
+                key,
+                client_ca: None,
+                names: TlsNames {
+                    cert: "cert_file",
+                    key: "key_file",
+                    client_ca: "client_ca_file",
+                },
+            })?)),
+            _ => None,
+        };
+        let (listener, address) = listen::bind(config.section, &config.address).await?;
+        let is_protected = credentials.is_some() || tls.is_some() || config.insecure;
+        if !is_protected && !address.ip().to_canonical().is_loopback() {
+            return Err(StartError::Unprotected {
+                section: config.section,
+                address: address.to_string(),
+                port: address.port(),
+            });
+        }
+        Ok(Door {
+            listener,
+            address,
+            tls,
+            admission: Admission(credentials),
+        })
+    }
+}
+
+impl Admission {
+    /// Whether whoever sent these headers has a role.
+    pub async fn admit(&self, headers: &HeaderMap, role: Role) -> Result<(), Denied> {
+        let Some(credentials) = &self.0 else { return Ok(()) };
+        let identity = credentials.identify(headers).await.map_err(|stranger| {
+            Denied::Stranger(match stranger {
+                Stranger::Silent => "send a token of auth.tokens (Authorization: Bearer …)".to_owned(),
+                Stranger::Wrong => "the token, or the user and password, are wrong".to_owned(),
+            })
+        })?;
+        if identity.roles.contains(&role) {
+            return Ok(());
+        }
+        let (name, role) = (identity.name, role.as_str());
+        Err(Denied::Lacks(format!(
+            "\"{name}\" lacks the role {role} that this request needs; add it in auth"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderValue, header};
+    use sha2::{Digest as _, Sha256};
+    use thalweg_config::{Pos, Token, TokenSecret};
+
+    use super::*;
+
+    fn config(address: &str) -> ListenerConfig {
+        ListenerConfig {
+            section: "ingest.otlp.grpc",
+            enabled: true,
+            address: address.to_owned(),
+            cert_file: None,
+            key_file: None,
+            insecure: false,
+        }
+    }
+
+    fn auth(roles: &[Role]) -> AuthConfig {
+        let token = Token {
+            name: "edge".to_owned(),
+            secret: TokenSecret::Sha256(Sha256::digest(b"secret").into()),
+            roles: roles.to_vec(),
+            pos: Pos::WHOLE_FILE,
+        };
+        AuthConfig {
+            tokens: vec![token],
+            users_file: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn without_protection_only_this_machine_is_served() {
+        let open = |address: &'static str, auth: AuthConfig| async move { Door::open(&config(address), &auth).await };
+        let none = AuthConfig {
+            tokens: Vec::new(),
+            users_file: None,
+        };
+        assert!(open("127.0.0.1:0", none.clone()).await.is_ok());
+        assert!(open("0.0.0.0:0", auth(&[Role::Write])).await.is_ok());
+        let error = open("0.0.0.0:0", none).await.err().unwrap().to_string();
+        assert!(error.starts_with("ingest.otlp.grpc.address 0.0.0.0:"), "{error}");
+        assert!(
+            error.ends_with("or allow it with ingest.otlp.grpc.insecure: true"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_role_is_needed_where_there_are_logins() {
+        let door = Door::open(&config("127.0.0.1:0"), &auth(&[Role::Write])).await.unwrap();
+        let mut headers = HeaderMap::new();
+        let silent = door.admission.admit(&headers, Role::Write).await.unwrap_err();
+        assert!(matches!(silent, Denied::Stranger(_)));
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer secret"));
+        assert_eq!(door.admission.admit(&headers, Role::Write).await, Ok(()));
+        let lacks = door.admission.admit(&headers, Role::Read).await.unwrap_err();
+        assert!(matches!(lacks, Denied::Lacks(text) if text.starts_with("\"edge\" lacks the role read")));
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer other"));
+        assert!(door.admission.admit(&headers, Role::Write).await.is_err());
+    }
+}
