@@ -26,6 +26,7 @@ mod lake;
 mod log;
 mod log_tools;
 mod opcua;
+mod otlp;
 mod queue_api;
 mod queue_errors;
 mod queues;

@@ -88,7 +88,8 @@ impl Server {
     }
 }
 
-fn free_port() -> Result<u16> {
+/// A port that nobody listened at a moment ago.
+pub fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 

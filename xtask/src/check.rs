@@ -30,6 +30,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("events-flow", 4),
     ("opcua", 5),
     ("events-api", 5),
+    ("otlp", 5),
     ("queue-api", 5),
     ("console", 5),
     ("assemble", 6),

@@ -78,7 +78,7 @@ impl Checked {
         fields_of_later_versions(&config, &diagnostics);
         let with_events = components.events.shared.is_wanted();
         let settings = Settings::read(&config, components.store.is_wanted(), with_events, &diagnostics);
-        if settings.events.needs_log(with_events) {
+        if settings.events.needs_log(with_events) || settings.ingest.is_some() {
             components.store.want();
         }
         for flow in &mut flows {
@@ -162,20 +162,17 @@ fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<Str
 
 /// Sections that the file format knows and this version does not run: better an error than silence.
 fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
-    let sections = [("mqtt", &config.mqtt), ("ingest", &config.ingest)];
-    for (name, node) in sections {
-        if let Some(node) = node {
-            diagnostics.error(
-                node,
-                format!("this version does not have what \"{name}\" configures; remove the section"),
-            );
-        }
+    if let Some(node) = &config.mqtt {
+        diagnostics.error(
+            node,
+            "this version does not have what \"mqtt\" configures; remove the section",
+        );
     }
-    let serves = config.queues.is_some() || config.events.is_some();
+    let serves = config.queues.is_some() || config.events.is_some() || config.ingest.is_some();
     if config.flows.is_empty() && !serves && !diagnostics.has_errors() {
         diagnostics.error_at(
             thalweg_config::Pos::WHOLE_FILE,
-            "nothing to run: add an input and an output, a list of flows, queues, or events",
+            "nothing to run: add an input and an output, a list of flows, queues, events, or ingest",
         );
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use thalweg_flow::Registry;
 
 use crate::events::EventsStore;
+use crate::ingest::Ingest;
 use crate::lake::{self, Lake};
 use crate::queues::{self, Store};
 
@@ -15,6 +16,7 @@ pub struct Components {
     pub(crate) lake: Arc<Lake>,
     pub(crate) store: Arc<Store>,
     pub(crate) events: Arc<EventsStore>,
+    pub(crate) ingest: Arc<Ingest>,
 }
 
 impl Components {
@@ -36,6 +38,7 @@ impl Components {
             lake,
             store,
             events,
+            ingest: Arc::default(),
         }
     }
 }

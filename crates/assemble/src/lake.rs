@@ -97,14 +97,17 @@ impl StatusSource for Lake {
 }
 
 /// The section `lake`.
+#[derive(Clone, Debug)]
 pub(crate) struct Section {
     pub options: WriterOptions,
+    /// Of [`OTLP_TABLES`].
+    pub promotions: [Promotion; 3],
     /// `lake.memory`, if the file gives it; the options' own is set when the memory is divided.
     pub memory: Option<(u64, Pos)>,
 }
 
 /// Fields of later versions: what this one does in their place.
-const NOT_THERE: [(&str, &str); 11] = [
+const NOT_THERE: [(&str, &str); 8] = [
     ("url", "keeps the lake in data_dir"),
     ("io_bytes_per_second", "writes as fast as the disk takes it"),
     ("compaction", "leaves files as they were flushed"),
@@ -112,16 +115,14 @@ const NOT_THERE: [(&str, &str); 11] = [
     ("rollup", "keeps raw rows only"),
     ("vacuum", "deletes no files"),
     ("publish", "publishes Delta tables only"),
-    ("logs", "has the table tags only"),
-    ("metrics", "has the table tags only"),
-    ("traces", "has the table tags only"),
-    ("events", "has the table tags only"),
+    ("events", "has no table of events"),
 ];
 
 /// Reads the section `lake`; mistakes go to the diagnostics.
 pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     let mut section = Section {
         options: WriterOptions::default(),
+        promotions: Default::default(),
         memory: None,
     };
     let Some(node) = &config.lake else { return section };
@@ -138,21 +139,38 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     options.files.row_group_bytes = usize::try_from(row_group).unwrap_or(options.files.row_group_bytes);
     not_there(&mut parquet, "encodings", "writes the encodings that every reader has");
     parquet.finish();
-    let mut tags = fields.fields("tags");
-    let promoted = usize::try_from(tags.int_in("max_promoted", 256, 0..=10_000)).unwrap_or(256);
-    let (promote, never) = (tags.string_list("promote"), tags.string_list("never_promote"));
-    match Promotion::new(promoted, promote, &never) {
-        Ok(promotion) => options.promotion = promotion,
-        Err(error) => tags.error("never_promote", error),
+    if let Some(promotion) = promotion(fields.fields("tags")) {
+        options.promotion = promotion;
     }
-    not_there(&mut tags, "types", "keeps attributes as text");
-    not_there(&mut tags, "bloom", "writes no Bloom filters");
-    tags.finish();
+    for (name, of) in OTLP_TABLES.into_iter().zip(&mut section.promotions) {
+        let mut table = fields.fields(name);
+        if name == "logs" {
+            not_there(&mut table, "sort", "orders rows by service and time");
+        }
+        *of = promotion(table).unwrap_or_default();
+    }
     for (name, instead) in NOT_THERE {
         not_there(&mut fields, name, instead);
     }
     fields.finish();
     section
+}
+
+/// The tables that receivers of OpenTelemetry data feed.
+pub(crate) const OTLP_TABLES: [&str; 3] = ["logs", "metrics", "traces"];
+
+/// Which attributes of a table have columns.
+fn promotion(mut table: Fields<'_>) -> Option<Promotion> {
+    let promoted = usize::try_from(table.int_in("max_promoted", 256, 0..=10_000)).unwrap_or(256);
+    let (promote, never) = (table.string_list("promote"), table.string_list("never_promote"));
+    let promotion = Promotion::new(promoted, promote, &never);
+    if let Err(error) = &promotion {
+        table.error("never_promote", error);
+    }
+    not_there(&mut table, "types", "keeps attributes as text");
+    not_there(&mut table, "bloom", "writes no Bloom filters");
+    table.finish();
+    promotion.ok()
 }
 
 const ROW_GROUP_BYTES_MIN: u64 = 1 << 20;
@@ -176,7 +194,7 @@ fn read_flush(mut flush: Fields<'_>, options: &mut WriterOptions) {
 }
 
 /// An error for a field that the format has and this version does not.
-fn not_there(fields: &mut Fields<'_>, name: &str, instead: &str) {
+pub(crate) fn not_there(fields: &mut Fields<'_>, name: &str, instead: &str) {
     if fields.node(name).is_some() {
         fields.error(name, format!("not in this version, which {instead}; remove it"));
     }

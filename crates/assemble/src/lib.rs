@@ -8,6 +8,7 @@ mod checked;
 mod components;
 mod data_dir;
 mod events;
+mod ingest;
 mod lake;
 mod log;
 mod log_memory;

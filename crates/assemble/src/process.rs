@@ -14,6 +14,7 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableSta
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
 use crate::events::{CONNECTIONS_MAX, EventsStore};
+use crate::ingest::{Ground, Ingest};
 use crate::lake::Lake;
 use crate::open_files;
 use crate::queues::{Store, declare};
@@ -25,6 +26,7 @@ pub struct Process {
     console: Option<Running>,
     board: StatusBoard,
     lake: Arc<Lake>,
+    ingest: Arc<Ingest>,
     store: Arc<Store>,
     /// What is in force, and its list of queues, which may change.
     config: Node,
@@ -100,7 +102,7 @@ impl Process {
         let starting = Arc::new(Starting::default());
         board.add(starting.clone());
         let lake = components.lake.clone();
-        let lake_metrics = lake.start(&config, settings.lake, &metrics)?;
+        let lake_metrics = lake.start(&config, settings.lake.options.clone(), &metrics)?;
         board.add(lake.clone());
 
         let bodies = settings.store.log_memory.bodies;
@@ -114,7 +116,14 @@ impl Process {
             .await?;
 
         // The address is taken before data moves, so that a taken port is found first.
-        let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics)?;
+        let ingest = components.ingest.clone();
+        let sql = crate::sql::routes(
+            &config.data_dir,
+            settings.query,
+            &metrics,
+            &lake_metrics,
+            ingest.clone(),
+        )?;
         let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
         if let Some(queues) = store.queues() {
             routes.push(Arc::new(thalweg_queue_api::routes_within(queues, bodies)));
@@ -148,6 +157,21 @@ impl Process {
             .map(|console| (console.address().to_string(), config.http.cert_file.is_some()));
         data_dir.announce(http)?;
 
+        if let (Some(section), Some(queues)) = (&settings.ingest, store.queues())
+            && let Some((log, durability)) = store.log(&settings.store)
+        {
+            let ground = Ground {
+                queues,
+                log,
+                durability,
+                lake: thalweg_lake::folder(&config.data_dir),
+                lake_metrics: lake_metrics.clone(),
+                auth: &config.auth,
+                metrics: &metrics,
+            };
+            ingest.start(section, &settings.lake, ground).await?;
+            board.add(ingest.clone());
+        }
         let mut environment = FlowEnvironment {
             metrics,
             data_dir: config.data_dir.clone(),
@@ -172,6 +196,7 @@ impl Process {
             console,
             board,
             lake,
+            ingest,
             store,
             events,
             list: tokio::sync::Mutex::new(reload::list_of(&config.root).cloned()),
@@ -245,6 +270,7 @@ impl Process {
         }
         // Failed messages are settled by the dead letter: only now is it known what became of all.
         let flows = handles.iter().map(|handle| handle.stop_report()).collect();
+        self.ingest.stop(left()).await;
         self.lake.stop(left()).await;
         let tables = self.board.tables();
         // Nothing that waits for messages holds up the listener.

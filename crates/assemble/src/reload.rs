@@ -11,6 +11,7 @@ const SECTIONS: &[&str] = &[
     "log",
     "queues",
     "events",
+    "ingest",
     "lake",
     "query",
     "memory",

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
-use thalweg_lake::WriterOptions;
 use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
 use crate::shares::{self, Share};
-use crate::{events, lake, queues};
+use crate::{events, ingest, lake, queues};
 
 /// Shares of `memory.limit`: percent of it, and at most.
 const LAKE: (u64, u64) = (30, 768 << 20);
@@ -18,6 +17,8 @@ const CACHE: (u64, u64) = (5, 128 << 20);
 const QUEUES: (u64, u64) = (10, u64::MAX);
 /// The log, if there is one, and what is on its way to it.
 const LOG: u64 = 10;
+/// Requests of receivers that are not stored yet, if there are receivers.
+const INGEST: (u64, u64) = (10, 256 << 20);
 /// Requests to the event store and its indexes, if there is one.
 const EVENTS: (u64, u64) = (10, 1 << 30);
 const EVENTS_BYTES_MIN: u64 = 16 << 20;
@@ -32,7 +33,8 @@ const QUEUE_MAX: i64 = 100_000;
 /// The settings of the parts that are not flows, and what may wait in each flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub lake: WriterOptions,
+    pub lake: lake::Section,
+    pub ingest: Option<ingest::Section>,
     pub query: QueryOptions,
     pub store: queues::Section,
     pub events: events::Section,
@@ -44,7 +46,8 @@ impl Settings {
     /// Mistakes go to the diagnostics. Flows may ask for queues, and so for the log, and for the event store.
     pub fn read(config: &Config, with_queues: bool, with_events: bool, diagnostics: &Diagnostics) -> Settings {
         let mut events = events::section(config, with_events, diagnostics);
-        let with_log = with_queues || events.needs_log(with_events);
+        let mut ingest = ingest::section(config, diagnostics);
+        let with_log = with_queues || events.needs_log(with_events) || ingest.is_some();
         let mut lake = lake::section(config, diagnostics);
         let mut query = query_section(config, diagnostics);
         let mut store = queues::section(config, diagnostics);
@@ -70,6 +73,9 @@ impl Settings {
             false => EVENTS_BYTES_MIN,
         };
         all.extend(has_events.then(|| part("events", EVENTS, of_events, None)));
+        let inflight =
+            |ingest: &ingest::Section| part("ingest.inflight_bytes", INGEST, ingest::INFLIGHT_MIN, ingest.inflight);
+        all.extend(ingest.as_ref().map(inflight));
         let (flows, dead_letter) = shares::of_flows(config);
         all.extend(flows);
         all.extend(dead_letter);
@@ -82,9 +88,13 @@ impl Settings {
         let log = if has_log { next() } else { LogMemory::floor(disks) };
         store.log_memory = LogMemory::of(log, disks);
         events.memory_bytes = if has_events { next() } else { 0 };
+        if let Some(ingest) = &mut ingest {
+            ingest.receiver.inflight_bytes_max = next();
+        }
         let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
         Settings {
-            lake: lake.options,
+            lake,
+            ingest,
             query: query.options,
             store,
             events,
@@ -156,7 +166,7 @@ mod tests {
             let (settings, messages) = read(&format!("memory: {{limit: {limit}}}\n"));
             assert_eq!(messages, "");
             let sizes = [
-                settings.lake.memory_bytes,
+                settings.lake.options.memory_bytes,
                 settings.query.memory_bytes,
                 settings.query.cache_bytes,
                 settings.store.memory_bytes,
@@ -176,7 +186,7 @@ mod tests {
         let of = |text: &str| read(text).0;
         let sum = |settings: &Settings| {
             let log = settings.store.log_memory;
-            settings.lake.memory_bytes
+            settings.lake.options.memory_bytes
                 + settings.query.memory_bytes
                 + settings.query.cache_bytes
                 + settings.store.memory_bytes
@@ -190,7 +200,7 @@ mod tests {
             of("memory: {limit: 100MiB}\n"),
             of("memory: {limit: 100MiB}\nlog: {}\n"),
         );
-        assert!(without.lake.memory_bytes > with.lake.memory_bytes);
+        assert!(without.lake.options.memory_bytes > with.lake.options.memory_bytes);
         for limit in ["64MiB", "100MiB", "1GiB", "64GiB"] {
             let (settings, messages) = read(&format!("memory: {{limit: {limit}}}\nlog: {{}}\n"));
             assert_eq!(messages, "");
@@ -270,9 +280,12 @@ mod tests {
         let (settings, messages) = read("lake: {flush: {zstd: 7, interval: 1s}, parquet: {row_group_bytes: 8MiB}}\n");
         assert_eq!(messages, "");
         assert_eq!(
-            (settings.lake.files.zstd_level, settings.lake.files.row_group_bytes),
+            (
+                settings.lake.options.files.zstd_level,
+                settings.lake.options.files.row_group_bytes
+            ),
             (7, 8 << 20)
         );
-        assert_eq!(settings.lake.flush_interval, Duration::from_secs(1));
+        assert_eq!(settings.lake.options.flush_interval, Duration::from_secs(1));
     }
 }

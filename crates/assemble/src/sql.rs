@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use thalweg_config::{Config, Diagnostics};
 use thalweg_lake::LakeMetrics;
+use thalweg_lake::live::LiveTables;
 use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
 use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
 use tokio::runtime::Runtime;
@@ -184,9 +185,11 @@ pub(crate) fn routes(
     options: QueryOptions,
     metrics: &Metrics,
     lake: &LakeMetrics,
+    live: Arc<dyn LiveTables>,
 ) -> Result<Arc<dyn HttpRoutes>> {
     let (memory, cache) = (options.memory_bytes as u64, options.cache_bytes as u64);
     let engine = Engine::open(data_dir, options, QueryMetrics::register(metrics.registry())?)?;
+    engine.set_live(live);
     let watched = engine.clone();
     lake.watch_share("query.memory", memory, move || watched.memory_used() as u64);
     let watched = engine.clone();

@@ -10,6 +10,7 @@ use thalweg_record::Text;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::delta::schema::{Column, TableSchema};
+use crate::rows::slots::Source;
 
 /// Columns that attributes may take unless the user says otherwise.
 pub const MAX_PROMOTED: usize = 256;
@@ -18,7 +19,7 @@ pub const MAX_PROMOTED: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Promotion {
     pub max_promoted: usize,
-    /// Names that get a column however many others there are.
+    /// Names that get a column however many others there are: of any source, or of one as in `resource.host`.
     pub promote: Vec<String>,
     never_promote: GlobSet,
 }
@@ -34,7 +35,7 @@ impl Default for Promotion {
 }
 
 impl Promotion {
-    /// `never_promote` are globs on original names; the error names the one that is not a glob.
+    /// `never_promote` are globs on such names; the error names the one that is not a glob.
     pub fn new(max_promoted: usize, promote: Vec<String>, never_promote: &[String]) -> Result<Promotion, String> {
         let mut globs = GlobSetBuilder::new();
         for pattern in never_promote {
@@ -49,6 +50,40 @@ impl Promotion {
             never_promote,
         })
     }
+
+    fn wants(&self, source: Source, name: &str) -> bool {
+        self.promote.iter().any(|wanted| is_named(wanted, source, name))
+    }
+
+    fn refuses(&self, source: Source, name: &str) -> bool {
+        let never = &self.never_promote;
+        !never.is_empty() && (never.is_match(name) || never.is_match(format!("{}.{name}", source.as_str())))
+    }
+}
+
+/// Whether a name that a user wrote is that of an attribute.
+fn is_named(written: &str, source: Source, name: &str) -> bool {
+    let qualified = written
+        .strip_prefix(source.as_str())
+        .and_then(|rest| rest.strip_prefix('.'));
+    written == name || qualified == Some(name)
+}
+
+impl Source {
+    pub const ALL: [Source; 3] = [Source::Attr, Source::Resource, Source::Scope];
+
+    /// As it begins the names of its columns.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::Attr => "attr",
+            Source::Resource => "resource",
+            Source::Scope => "scope",
+        }
+    }
+
+    pub fn of_name(name: &str) -> Option<Source> {
+        Source::ALL.into_iter().find(|source| source.as_str() == name)
+    }
 }
 
 /// Where an attribute's values go.
@@ -59,15 +94,16 @@ pub enum Place {
     Overflow,
 }
 
-/// The attribute columns of one source (`attr`, `resource`, `scope`) of a table.
+/// The attribute columns of a table.
 #[derive(Clone, Debug)]
 pub struct Bindings {
-    source: &'static str,
     promotion: Promotion,
-    places: HashMap<Text, Place>,
+    /// By [`Source`].
+    places: [HashMap<Text, Place>; 3],
     /// The promoted columns' names, by index.
     columns: Vec<String>,
     taken: HashSet<String>,
+    overflowing: usize,
     /// Changes with every new column: what was resolved before is still right, but may lack columns.
     epoch: u32,
 }
@@ -77,22 +113,21 @@ const OVERFLOW_NAMES_MAX: usize = 65_536;
 
 impl Bindings {
     /// The bindings that a table's schema holds.
-    pub fn of(schema: &TableSchema, source: &'static str, promotion: Promotion) -> Bindings {
+    pub fn of(schema: &TableSchema, promotion: Promotion) -> Bindings {
+        let taken = schema.columns.iter().map(|column| column.name.to_ascii_lowercase());
         let mut bindings = Bindings {
-            source,
             promotion,
-            places: HashMap::new(),
+            places: Default::default(),
             columns: Vec::new(),
-            taken: schema
-                .columns
-                .iter()
-                .map(|column| column.name.to_ascii_lowercase())
-                .collect(),
+            taken: taken.collect(),
+            overflowing: 0,
             epoch: 0,
         };
         for column in &schema.columns {
-            if let Some((_, original)) = column.binding().filter(|(bound, _)| *bound == source) {
-                bindings.bind(original.into(), column.name.clone());
+            let bound = column.binding();
+            let bound = bound.and_then(|(source, original)| Some((Source::of_name(source)?, original)));
+            if let Some((source, original)) = bound {
+                bindings.bind(source, original.into(), column.name.clone());
             }
         }
         bindings
@@ -108,27 +143,28 @@ impl Bindings {
     }
 
     /// The place of a name, or `None` if it was never seen.
-    pub fn place(&self, name: &str) -> Option<Place> {
-        self.places.get(name).copied()
+    pub fn place(&self, source: Source, name: &str) -> Option<Place> {
+        self.places[source as usize].get(name).copied()
     }
 
     /// Gives every name a place and returns the columns that are new, to be added to the table's schema in this order.
     /// Names are bound in byte order, so the same names give the same columns whatever order they arrived in.
-    pub fn admit<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> Vec<Column> {
-        let new: BTreeSet<&str> = names
+    pub fn admit<'a>(&mut self, names: impl IntoIterator<Item = (Source, &'a str)>) -> Vec<Column> {
+        let new = names
             .into_iter()
-            .filter(|name| !self.places.contains_key(*name))
-            .collect();
+            .filter(|(source, name)| self.place(*source, name).is_none());
+        let new: BTreeSet<(Source, &str)> = new.collect();
         let mut columns = Vec::new();
-        for name in new {
-            match self.column_for(name) {
+        for (source, name) in new {
+            match self.column_for(source, name) {
                 Some(column) => {
-                    columns.push(Column::attribute(column.clone(), self.source, name));
+                    columns.push(Column::attribute(column.clone(), source.as_str(), name));
                     self.taken.insert(column.clone());
-                    self.bind(name.into(), column);
+                    self.bind(source, name.into(), column);
                 }
-                None if self.places.len() < self.columns.len() + OVERFLOW_NAMES_MAX => {
-                    self.places.insert(name.into(), Place::Overflow);
+                None if self.overflowing < OVERFLOW_NAMES_MAX => {
+                    self.overflowing += 1;
+                    self.places[source as usize].insert(name.into(), Place::Overflow);
                 }
                 None => {}
             }
@@ -136,22 +172,22 @@ impl Bindings {
         columns
     }
 
-    fn bind(&mut self, original: Text, column: String) {
+    fn bind(&mut self, source: Source, original: Text, column: String) {
         let index = u16::try_from(self.columns.len()).unwrap_or(u16::MAX);
         self.columns.push(column);
-        self.places.insert(original, Place::Column(index));
+        self.places[source as usize].insert(original, Place::Column(index));
         self.epoch += 1;
     }
 
-    fn column_for(&self, name: &str) -> Option<String> {
-        let wanted = self.promotion.promote.iter().any(|promoted| promoted == name);
-        if !wanted && (self.free() == 0 || self.promotion.never_promote.is_match(name)) {
+    fn column_for(&self, source: Source, name: &str) -> Option<String> {
+        let promotion = &self.promotion;
+        if !promotion.wants(source, name) && (self.free() == 0 || promotion.refuses(source, name)) {
             return None;
         }
         if self.columns.len() >= usize::from(u16::MAX) {
             return None;
         }
-        let column = column_name(self.source, name);
+        let column = column_name(source.as_str(), name);
         let column = match self.taken.contains(&column) {
             true => with_suffix(&column, name),
             false => column,
@@ -162,14 +198,22 @@ impl Bindings {
 
     /// How many further names may take a column without using the places reserved by `promote`.
     fn free(&self) -> usize {
-        let promote = &self.promotion.promote;
-        let reserved = promote
-            .iter()
-            .filter(|name| !self.places.contains_key(name.as_str()))
-            .count();
-        self.promotion
-            .max_promoted
-            .saturating_sub(self.columns.len() + reserved)
+        let is_bound = |wanted: &String| {
+            let of = |source: Source| {
+                let own = wanted
+                    .strip_prefix(source.as_str())
+                    .and_then(|rest| rest.strip_prefix('.'));
+                let names = [Some(wanted.as_str()), own];
+                names
+                    .into_iter()
+                    .flatten()
+                    .any(|name| self.place(source, name).is_some())
+            };
+            Source::ALL.into_iter().any(of)
+        };
+        let reserved = self.promotion.promote.iter().filter(|wanted| !is_bound(wanted)).count();
+        let max = self.promotion.max_promoted;
+        max.saturating_sub(self.columns.len() + reserved)
     }
 }
 
@@ -197,7 +241,27 @@ mod tests {
     use proptest::prelude::*;
 
     fn bindings(promotion: Promotion) -> Bindings {
-        Bindings::of(&TableSchema::default(), "attr", promotion)
+        Bindings::of(&TableSchema::default(), promotion)
+    }
+
+    fn attrs<'a>(names: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = (Source, &'a str)> {
+        names.into_iter().map(|name| (Source::Attr, name))
+    }
+
+    #[test]
+    fn a_name_of_each_source_has_its_own_column_and_all_share_the_places() {
+        let promotion = Promotion::new(3, vec!["resource.z".into()], &["scope.*".into(), "secret".into()]).unwrap();
+        let mut bindings = bindings(promotion);
+        let all = Source::ALL.map(|source| (source, "x"));
+        let names = |columns: Vec<Column>| columns.into_iter().map(|column| column.name).collect::<Vec<_>>();
+        assert_eq!(names(bindings.admit(all)), ["attr_x", "resource_x"]);
+        assert_eq!(bindings.place(Source::Scope, "x"), Some(Place::Overflow));
+        let more = [
+            (Source::Attr, "z"),
+            (Source::Resource, "z"),
+            (Source::Resource, "secret"),
+        ];
+        assert_eq!(names(bindings.admit(more)), ["resource_z"], "its place was reserved");
     }
 
     #[test]
@@ -216,7 +280,7 @@ mod tests {
     #[test]
     fn the_second_name_of_a_column_gets_the_hash_of_its_original() {
         let mut bindings = bindings(Promotion::default());
-        let columns = bindings.admit(["a.b", "a_b", "A.b"]);
+        let columns = bindings.admit(attrs(["a.b", "a_b", "A.b"]));
         let names: Vec<_> = columns.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(
             names[0], "attr_a_b",
@@ -228,7 +292,7 @@ mod tests {
             format!("attr_a_b__{}", &format!("{:016x}", xxh3_64(b"a.b"))[..8])
         );
         assert!(names[2].starts_with("attr_a_b__") && names[2] != names[1]);
-        assert!(bindings.admit(["a.b"]).is_empty(), "a bound name stays");
+        assert!(bindings.admit(attrs(["a.b"])).is_empty(), "a bound name stays");
     }
 
     #[test]
@@ -236,18 +300,18 @@ mod tests {
         let schema = TableSchema {
             columns: vec![Column::new("attr_time", ColumnType::String)],
         };
-        let mut bindings = Bindings::of(&schema, "attr", Promotion::default());
-        assert!(bindings.admit(["time"])[0].name.starts_with("attr_time__"));
+        let mut bindings = Bindings::of(&schema, Promotion::default());
+        assert!(bindings.admit(attrs(["time"]))[0].name.starts_with("attr_time__"));
     }
 
     #[test]
     fn the_cap_leaves_room_for_promoted_names_and_patterns_keep_names_out() {
         let promotion = Promotion::new(2, vec!["z".into(), "tmp_z".into()], &["tmp_*".into()]).unwrap();
         let mut bindings = bindings(promotion);
-        assert_eq!(bindings.admit(["a", "b"]).len(), 0, "both places are reserved");
-        assert_eq!(bindings.place("a"), Some(Place::Overflow));
-        assert_eq!(bindings.admit(["z", "tmp_z", "tmp_y"]).len(), 2);
-        assert_eq!(bindings.place("tmp_y"), Some(Place::Overflow));
+        assert_eq!(bindings.admit(attrs(["a", "b"])).len(), 0, "both places are reserved");
+        assert_eq!(bindings.place(Source::Attr, "a"), Some(Place::Overflow));
+        assert_eq!(bindings.admit(attrs(["z", "tmp_z", "tmp_y"])).len(), 2);
+        assert_eq!(bindings.place(Source::Attr, "tmp_y"), Some(Place::Overflow));
         assert!(
             Promotion::new(1, vec![], &["[".into()])
                 .unwrap_err()
@@ -263,16 +327,16 @@ mod tests {
             let mut bindings = bindings(promotion.clone());
             let mut schema = TableSchema::default();
             for names in &flushes {
-                schema.columns.extend(bindings.admit(names.iter().map(String::as_str)));
+                schema.columns.extend(bindings.admit(attrs(names.iter().map(String::as_str))));
             }
             let distinct: HashSet<_> = schema.columns.iter().map(|c| &c.name).collect();
             prop_assert_eq!(distinct.len(), schema.columns.len());
             prop_assert!(schema.columns.len() <= cap);
-            let reopened = Bindings::of(&schema, "attr", promotion);
+            let reopened = Bindings::of(&schema, promotion);
             for name in flushes.iter().flatten() {
-                let place = bindings.place(name).unwrap();
+                let place = bindings.place(Source::Attr, name).unwrap();
                 if let Place::Column(_) = place {
-                    prop_assert_eq!(reopened.place(name), Some(place));
+                    prop_assert_eq!(reopened.place(Source::Attr, name), Some(place));
                 }
             }
         }

@@ -15,6 +15,11 @@ pub enum OpenError {
     Table { path: PathBuf, source: DeltaError },
     #[error("lake.schema_conflict: {path} is a table of another kind: {what}; move it away or set another data_dir")]
     Schema { path: PathBuf, what: String },
+    #[error("the table {path} cannot be fed: {source}")]
+    Log {
+        path: PathBuf,
+        source: thalweg_log::LogError,
+    },
     #[error("the table {path} cannot be written: {source}")]
     Thread { path: PathBuf, source: std::io::Error },
 }
@@ -28,7 +33,7 @@ impl OpenError {
                 matches!(source, DeltaError::Unsupported { .. }) || source.kind() == FaultKind::SyncFailed
             }
             OpenError::Schema { .. } => true,
-            OpenError::Thread { .. } => false,
+            OpenError::Log { .. } | OpenError::Thread { .. } => false,
         }
     }
 }

@@ -6,10 +6,20 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod attributes;
+mod commit;
 pub mod delta;
+pub mod entry;
 mod error;
+pub mod ids;
+pub mod inflate;
+pub mod ingest;
+pub mod live;
 pub mod metrics;
+mod opening;
+pub mod otlp;
+pub mod rows;
 pub mod store;
+pub mod tables;
 pub mod tags;
 mod writer;
 

@@ -24,6 +24,8 @@ pub struct LakeMetrics {
     pub changed_values: IntCounterVec,
     /// `signal`, `reason`
     pub refused_rows: IntCounterVec,
+    /// `table`
+    pub poison_entries: IntCounterVec,
     /// `op`: `put`, `commit`, `checkpoint`; `outcome`: `ok`, `error`.
     pub store_seconds: HistogramVec,
     tables: Arc<Tables>,
@@ -84,6 +86,11 @@ impl LakeMetrics {
                 "Messages that can never become a row; their senders were told.",
                 &["signal", "reason"],
             )?,
+            poison_entries: counter(
+                "thalweg_lake_poison_entries_total",
+                "Entries of the log that could not be decoded and lie in the quarantine.",
+                &["table"],
+            )?,
             store_seconds: histogram(
                 "thalweg_lake_store_seconds",
                 "Duration of operations on the store.",
@@ -97,6 +104,7 @@ impl LakeMetrics {
         registry.register(Box::new(metrics.overflow_values.clone()))?;
         registry.register(Box::new(metrics.changed_values.clone()))?;
         registry.register(Box::new(metrics.refused_rows.clone()))?;
+        registry.register(Box::new(metrics.poison_entries.clone()))?;
         registry.register(Box::new(metrics.store_seconds.clone()))?;
         registry.register(Box::new(TableCollector(metrics.tables.clone())))?;
         Ok(metrics)

@@ -5,14 +5,16 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::object_store::ObjectStoreUrl;
+use thalweg_lake::delta::schema::TableSchema;
 use thalweg_lake::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
+use thalweg_lake::live::LiveTables;
 use thalweg_lake::store::SyncedStore;
 use tokio::sync::Mutex;
 
@@ -24,6 +26,8 @@ pub const CATALOG: &str = "thalweg";
 pub const SCHEMA: &str = "lake";
 /// The one store that queries can reach: the lake folder.
 pub const STORE: &str = "lake://local";
+/// By which every table of the lake is partitioned.
+const DATE: &str = "date";
 
 /// A snapshot not looked at for so long is loaded anew: commits that it would follow may have been cleaned up.
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(3600);
@@ -34,6 +38,8 @@ pub struct Tables {
     store: SyncedStore,
     known: parking_lot::Mutex<HashMap<String, Arc<Mutex<Option<Known>>>>>,
     metrics: QueryMetrics,
+    /// Whoever has rows that no table has yet.
+    live: OnceLock<Arc<dyn LiveTables>>,
 }
 
 struct Known {
@@ -56,17 +62,26 @@ impl Tables {
             store: SyncedStore::new(),
             known: Default::default(),
             metrics,
+            live: OnceLock::new(),
         }
     }
 
-    /// The names of all tables, sorted.
+    /// From now on queries see the rows of these, too.
+    pub fn set_live(&self, live: Arc<dyn LiveTables>) {
+        let _ = self.live.set(live);
+    }
+
+    /// The names of all tables, sorted, those that are fed and have no row yet included.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let tables = entries.filter(|entry| entry.path().join("_delta_log").is_dir());
         let mut names: Vec<String> = tables
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
+        let live = self.live.get().map(|live| live.tables()).unwrap_or_default();
+        names.extend(live.into_iter().map(|spec| spec.name.to_owned()));
         names.sort();
+        names.dedup();
         names
     }
 
@@ -76,6 +91,8 @@ impl Tables {
         if !self.names().iter().any(|known| known == name) {
             return Ok(None);
         }
+        // Before the table is looked at: what it has by then is left out below, and nothing is missed.
+        let live = self.live.get().and_then(|live| live.rows(name));
         let slot = self.known.lock().entry(name.to_owned()).or_default().clone();
         let mut slot = slot.lock().await;
         let fresh = slot
@@ -89,16 +106,27 @@ impl Tables {
         } else {
             *slot = self.load(name).await?;
         }
-        let Some(known) = slot.as_ref() else { return Ok(None) };
         let store = ObjectStoreUrl::parse(STORE).unwrap_or_else(|_| ObjectStoreUrl::local_filesystem());
-        Ok(Some(Arc::new(LakeTable::new(
-            name,
-            known.snapshot.schema.clone(),
-            known.snapshot.metadata.partition_columns.clone(),
-            known.files.clone(),
-            store,
-            self.metrics.clone(),
-        ))))
+        let known = slot.as_ref();
+        let (schema, partitions, files) = match (known, self.columns_of(name)) {
+            (Some(known), _) => (
+                known.snapshot.schema.clone(),
+                known.snapshot.metadata.partition_columns.clone(),
+                known.files.clone(),
+            ),
+            (None, Some(columns)) => (Arc::new(columns), vec![DATE.to_owned()], Arc::default()),
+            (None, None) => return Ok(None),
+        };
+        let live = live.map(|live| live.beyond(known.map(|known| &known.snapshot)));
+        let table = LakeTable::new(name, schema, partitions, files, store, self.metrics.clone());
+        Ok(Some(Arc::new(table.with_live(live.unwrap_or_default()))))
+    }
+
+    /// Those of a table that is fed and has no row yet.
+    fn columns_of(&self, name: &str) -> Option<TableSchema> {
+        let tables = self.live.get()?.tables();
+        let spec = tables.into_iter().find(|spec| spec.name == name)?;
+        Some((spec.columns)())
     }
 
     async fn load(&self, name: &str) -> Result<Option<Known>, DeltaError> {

@@ -26,6 +26,8 @@ use object_store::local::LocalFileSystem;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use thalweg_lake::live::LiveTables;
+
 use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, Tables};
 use crate::error::QueryError;
 use crate::guard::{Watch, guard};
@@ -172,6 +174,11 @@ impl Engine {
             runtime: Some(runtime),
         };
         Ok(Engine { inner: Arc::new(inner) })
+    }
+
+    /// From now on queries see what these have and no table has yet.
+    pub fn set_live(&self, live: Arc<dyn LiveTables>) {
+        self.inner.tables.set_live(live);
     }
 
     /// Bytes that running queries have asked for, of [`QueryOptions::memory_bytes`].

@@ -7,12 +7,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, DataFusionError, Result, ScalarValue, Statistics, ToDFSchema};
 use datafusion::datasource::TableType;
 use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::object_store::ObjectStoreUrl;
 use datafusion::datasource::physical_plan::parquet::CachedParquetFileReaderFactory;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
@@ -23,10 +25,13 @@ use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::union::UnionExec;
 use object_store::ObjectMeta;
 use thalweg_lake::delta::FileEntry;
 use thalweg_lake::delta::schema::TableSchema;
 use thalweg_lake::delta::stats::Bound;
+use thalweg_lake::live::project;
+use thalweg_lake::rows::chunk::Chunk;
 
 use crate::metrics::QueryMetrics;
 use crate::pruning::FileBounds;
@@ -44,6 +49,8 @@ pub struct LakeTable {
     files: Arc<[Arc<FileEntry>]>,
     store: ObjectStoreUrl,
     metrics: QueryMetrics,
+    /// Rows that no file has yet.
+    live: Vec<Arc<Chunk>>,
 }
 
 impl std::fmt::Debug for LakeTable {
@@ -70,7 +77,12 @@ impl LakeTable {
             files,
             store,
             metrics,
+            live: Vec::new(),
         }
+    }
+
+    pub fn with_live(self, live: Vec<Arc<Chunk>>) -> LakeTable {
+        LakeTable { live, ..self }
     }
 
     /// The columns in the order in which files are scanned: those in the files, then the partitions.
@@ -166,15 +178,46 @@ impl TableProvider for LakeTable {
         let files = self.kept_files(state, &scan, filters)?;
         self.metrics.files(self.files.len(), files.len());
         let projection = self.scan_projection(projection, &scan)?;
-        if files.is_empty() {
-            return Ok(Arc::new(EmptyExec::new(Arc::new(
-                scan.table_schema().project(&projection)?,
-            ))));
+        let live = match self.live.is_empty() {
+            true => None,
+            false => Some(self.scan_live(&scan, &projection)?),
+        };
+        match (files.is_empty(), live) {
+            (false, None) => self.scan_files(state, &scan, &files, projection, limit),
+            (false, Some(live)) => {
+                let files = self.scan_files(state, &scan, &files, projection, limit)?;
+                UnionExec::try_new(vec![files, live])
+            }
+            (true, Some(live)) => Ok(live),
+            (true, None) => {
+                let schema = scan.table_schema().project(&projection)?;
+                Ok(Arc::new(EmptyExec::new(Arc::new(schema))))
+            }
         }
-        let statistics = table_statistics(&files, &scan);
+    }
+}
+
+impl LakeTable {
+    /// The rows that no file has yet.
+    fn scan_live(&self, scan: &ScanSchema, projection: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
+        let schema: SchemaRef = Arc::new(scan.table_schema().project(projection)?);
+        let batch = |chunk: &Arc<Chunk>| Ok(project(chunk, &self.schema, &schema)?);
+        let batches: Vec<RecordBatch> = self.live.iter().map(batch).collect::<Result<_>>()?;
+        Ok(MemorySourceConfig::try_new_exec(&[batches], schema, None)?)
+    }
+
+    fn scan_files(
+        &self,
+        state: &dyn Session,
+        scan: &ScanSchema,
+        files: &[Arc<FileEntry>],
+        projection: Vec<usize>,
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let statistics = table_statistics(files, scan);
         let files: Vec<_> = files
             .iter()
-            .map(|file| self.partitioned_file(file, &scan))
+            .map(|file| self.partitioned_file(file, scan))
             .collect::<Result<_>>()?;
         let groups = FileGroup::new(files).split_files(state.config().target_partitions().max(1));
 
@@ -193,9 +236,7 @@ impl TableProvider for LakeTable {
             .build();
         Ok(DataSourceExec::from_data_source(config))
     }
-}
 
-impl LakeTable {
     /// Column numbers of the table as column numbers of the scan.
     fn scan_projection(&self, projection: Option<&Vec<usize>>, scan: &ScanSchema) -> Result<Vec<usize>> {
         let all: Vec<usize> = (0..self.arrow.fields().len()).collect();

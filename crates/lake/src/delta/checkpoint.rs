@@ -83,7 +83,7 @@ pub struct State {
     pub metadata: Option<Metadata>,
     pub adds: BTreeMap<String, Add>,
     removes: BTreeMap<String, Remove>,
-    txns: BTreeMap<String, Txn>,
+    pub txns: BTreeMap<String, Txn>,
 }
 
 impl State {

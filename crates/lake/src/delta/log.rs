@@ -180,6 +180,7 @@ impl DeltaLog {
         for add in state.adds.into_values() {
             snapshot.add(add).map_err(|e| self.unsupported(e))?;
         }
+        snapshot.transactions = state.txns.into_iter().map(|(id, txn)| (id, txn.version)).collect();
         self.refresh(&mut snapshot).await?;
         Ok(Some(snapshot))
     }

@@ -11,6 +11,8 @@ use serde_json::{Map, Value, json};
 
 const SOURCE_KEY: &str = "thalweg.source";
 const NAME_KEY: &str = "thalweg.name";
+/// What Parquet calls the member of a list.
+const ELEMENT: &str = "element";
 
 /// A Delta type.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +27,9 @@ pub enum ColumnType {
     Binary,
     /// `map<string,string>`
     TextMap,
+    /// Its elements may be null.
+    Array(Box<ColumnType>),
+    Struct(Vec<Column>),
     /// A type that only others write; kept as Delta spells it.
     Other(Value),
 }
@@ -109,6 +114,10 @@ impl ColumnType {
             ColumnType::TextMap => {
                 json!({"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": true})
             }
+            ColumnType::Array(element) => {
+                json!({"type": "array", "elementType": element.to_json(), "containsNull": true})
+            }
+            ColumnType::Struct(columns) => struct_json(columns),
             ColumnType::Other(value) => value.clone(),
         }
     }
@@ -130,8 +139,31 @@ impl ColumnType {
         let part = |key| value.get(key).and_then(Value::as_str);
         match (part("type"), part("keyType"), part("valueType")) {
             (Some("map"), Some("string"), Some("string")) => ColumnType::TextMap,
+            (Some("array"), ..) => match value.get("elementType").map(ColumnType::from_json) {
+                Some(element) if element.is_known() && value.get("containsNull") == Some(&Value::Bool(true)) => {
+                    ColumnType::Array(Box::new(element))
+                }
+                _ => ColumnType::Other(value.clone()),
+            },
+            (Some("struct"), ..) => match columns_of(value) {
+                Some(columns) if columns.iter().all(|column| column.kind.is_known()) => ColumnType::Struct(columns),
+                _ => ColumnType::Other(value.clone()),
+            },
             _ => ColumnType::Other(value.clone()),
         }
+    }
+
+    /// Its values have values within them, or are not known: nothing is said of their bounds.
+    pub fn is_nested(&self) -> bool {
+        matches!(
+            self,
+            ColumnType::TextMap | ColumnType::Array(_) | ColumnType::Struct(_) | ColumnType::Other(_)
+        )
+    }
+
+    /// Types within an unknown one are not known either.
+    fn is_known(&self) -> bool {
+        !matches!(self, ColumnType::Other(_))
     }
 
     /// The Arrow type in which a table of this type is read; `None` for types that this program does not read.
@@ -146,6 +178,11 @@ impl ColumnType {
             ColumnType::String => DataType::Utf8,
             ColumnType::Binary => DataType::Binary,
             ColumnType::TextMap => text_map_type(),
+            ColumnType::Array(element) => DataType::List(Arc::new(Field::new(ELEMENT, element.arrow()?, true))),
+            ColumnType::Struct(columns) => {
+                let field = |column: &Column| Some(Field::new(&column.name, column.kind.arrow()?, column.nullable));
+                DataType::Struct(columns.iter().map(field).collect::<Option<Fields>>()?)
+            }
             ColumnType::Other(_) => return None,
         })
     }
@@ -160,6 +197,15 @@ pub(crate) fn text_map_type() -> DataType {
     DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(entry), false)), false)
 }
 
+fn struct_json(columns: &[Column]) -> Value {
+    let fields: Vec<Value> = columns.iter().map(Column::to_json).collect();
+    json!({"type": "struct", "fields": fields})
+}
+
+fn columns_of(value: &Value) -> Option<Vec<Column>> {
+    value.get("fields")?.as_array()?.iter().map(Column::from_json).collect()
+}
+
 /// All columns of a table in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableSchema {
@@ -168,16 +214,12 @@ pub struct TableSchema {
 
 impl TableSchema {
     pub fn to_delta(&self) -> String {
-        let fields: Vec<Value> = self.columns.iter().map(Column::to_json).collect();
-        json!({"type": "struct", "fields": fields}).to_string()
+        struct_json(&self.columns).to_string()
     }
 
     pub fn from_delta(text: &str) -> Option<TableSchema> {
-        let value: Value = serde_json::from_str(text).ok()?;
-        let fields = value.get("fields")?.as_array()?;
-        Some(TableSchema {
-            columns: fields.iter().map(Column::from_json).collect::<Option<_>>()?,
-        })
+        let columns = columns_of(&serde_json::from_str(text).ok()?)?;
+        Some(TableSchema { columns })
     }
 
     pub fn column(&self, name: &str) -> Option<&Column> {
@@ -212,12 +254,20 @@ mod tests {
                 Column::attribute("attr_a_b".into(), "attr", "a.b"),
                 Column::new(
                     "foreign",
-                    ColumnType::Other(json!({"type": "array", "elementType": "long", "containsNull": true})),
+                    ColumnType::Other(json!({"type": "array", "elementType": "decimal(10,2)", "containsNull": true})),
+                ),
+                Column::new(
+                    "events",
+                    ColumnType::Array(Box::new(ColumnType::Struct(vec![
+                        Column::new("name", ColumnType::String),
+                        Column::new("attributes", ColumnType::TextMap),
+                        Column::new("counts", ColumnType::Array(Box::new(ColumnType::Long))),
+                    ]))),
                 ),
             ],
         };
         assert_eq!(TableSchema::from_delta(&schema.to_delta()).unwrap(), schema);
         assert_eq!(schema.columns[3].binding(), Some(("attr", "a.b")));
-        assert_eq!(schema.arrow().fields().len(), 4, "the foreign column is not read");
+        assert_eq!(schema.arrow().fields().len(), 5, "the foreign column is not read");
     }
 }

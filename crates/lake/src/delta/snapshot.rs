@@ -47,6 +47,8 @@ pub struct Snapshot {
     pub metadata: Metadata,
     pub schema: Arc<TableSchema>,
     pub files: BTreeMap<Arc<str>, Arc<FileEntry>>,
+    /// How far each application has written.
+    pub transactions: HashMap<String, i64>,
     /// Sums over `files`.
     pub rows: u64,
     pub bytes: u64,
@@ -73,6 +75,7 @@ impl Snapshot {
             schema: Arc::new(parse_schema(&metadata)?),
             metadata,
             files: BTreeMap::new(),
+            transactions: HashMap::new(),
             rows: 0,
             bytes: 0,
             detail,
@@ -99,7 +102,10 @@ impl Snapshot {
                     check_protocol(&protocol)?;
                     self.protocol = protocol;
                 }
-                Action::CommitInfo(_) | Action::Txn(_) => {}
+                Action::Txn(txn) => {
+                    self.transactions.insert(txn.app_id, txn.version);
+                }
+                Action::CommitInfo(_) => {}
             }
         }
         self.version += 1;

@@ -72,7 +72,7 @@ impl FileStats {
             .filter(|c| c.name != partition)
         {
             let Some(&leaf) = written.get(column.name.as_str()) else {
-                if !matches!(column.kind, ColumnType::TextMap | ColumnType::Other(_)) {
+                if !column.kind.is_nested() {
                     nulls.insert(column.name.clone(), rows.into());
                 }
                 continue;

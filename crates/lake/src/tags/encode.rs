@@ -27,6 +27,7 @@ use super::sample::TimeSource;
 use super::schema as tags;
 use super::series::{Resolved, Series};
 use crate::attributes::Bindings;
+use crate::commit::EncodedFile;
 use crate::delta::actions::Add;
 use crate::delta::schema::{TableSchema, text_map_type};
 use crate::delta::stats::FileStats;
@@ -73,14 +74,6 @@ impl From<arrow::error::ArrowError> for EncodeError {
     fn from(source: arrow::error::ArrowError) -> EncodeError {
         EncodeError { source: source.into() }
     }
-}
-
-/// A file that is ready to be stored.
-#[derive(Debug)]
-pub struct EncodedFile {
-    pub bytes: Bytes,
-    pub rows: u64,
-    pub add: Add,
 }
 
 /// Writes the rows of one generation.

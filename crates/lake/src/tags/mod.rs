@@ -6,7 +6,7 @@ mod sample;
 pub mod schema;
 mod series;
 
-pub use encode::{EncodeError, EncodedFile, Encoder, FileOptions};
+pub use encode::{EncodeError, Encoder, FileOptions};
 pub use rows::{Changed, Generation, ROWS_MAX, RowRules};
 pub use sample::TimeWindow;
 pub use series::{Refusal, RowLimits, SeriesTable, tag_id};

@@ -13,6 +13,7 @@ use thalweg_record::{DropReason, Message, MetaMap, Metadata, Text, key};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::attributes::{Bindings, Place};
+use crate::rows::slots::Source;
 
 /// A script's explicit time in milliseconds.
 const EXPLICIT_TIME: &str = "timestamp_ms";
@@ -100,7 +101,7 @@ impl Series {
         }
         let (mut cells, mut overflow) = (Vec::new(), Vec::new());
         for (index, (name, _)) in (0u16..).zip(&self.attributes) {
-            match bindings.place(name) {
+            match bindings.place(Source::Attr, name) {
                 Some(Place::Column(column)) => cells.push((column, index)),
                 Some(Place::Overflow) | None => overflow.push(index),
             }

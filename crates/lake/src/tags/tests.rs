@@ -13,8 +13,10 @@ use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, V
 use super::sample::Cells;
 use super::*;
 use crate::attributes::{Bindings, Promotion, column_name};
+use crate::commit::EncodedFile;
 use crate::delta::schema::TableSchema;
 use crate::delta::stats::{Bound, FileStats};
+use crate::rows::slots::Source;
 
 const ARRIVAL: i64 = 1_935_817_689_123_456_700;
 
@@ -56,12 +58,14 @@ fn generation(messages: &[Message]) -> Generation {
 /// The columns of the table once the names of `rows` are admitted.
 fn bound(rows: &Generation, promotion: Promotion) -> (TableSchema, Bindings) {
     let mut schema = schema::schema();
-    let mut bindings = Bindings::of(&schema, schema::ATTRIBUTE_SOURCE, promotion);
+    let mut bindings = Bindings::of(&schema, promotion);
     let names = rows
         .series
         .iter()
         .flat_map(|series| series.attributes.iter().map(|(name, _)| name.as_str()));
-    schema.columns.extend(bindings.admit(names));
+    schema
+        .columns
+        .extend(bindings.admit(names.map(|name| (Source::Attr, name))));
     (schema, bindings)
 }
 

@@ -66,7 +66,7 @@ impl Cook<'_> {
     fn next_step(&mut self) -> Step {
         let mut state = self.shared.lock();
         loop {
-            if state.failure.is_some() || self.shared.abandoned.is_set() {
+            if state.failure.is_some() || self.shared.health.is_abandoned() {
                 return Step::End;
             }
             let full = self.rows.memory() >= self.shared.generation_bytes || self.rows.rows() >= ROWS_MAX;

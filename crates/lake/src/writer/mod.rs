@@ -11,25 +11,21 @@ mod shared;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use thalweg_record::{Message, Ticks};
 use thalweg_telemetry::{StatusSource, TableStatus};
 use tokio::sync::oneshot;
 
-use crate::attributes::{Bindings, Promotion};
-use crate::delta::actions::{Action, CommitInfo};
-use crate::delta::{self, CommitOutcome, DeltaLog, Detail, Snapshot};
+use crate::attributes::Promotion;
+use crate::commit::Committer;
 use crate::error::{AppendError, OpenError};
 use crate::metrics::{GaugeSource, LakeMetrics, TableGauges};
+use crate::opening;
 use crate::store::SyncedStore;
 use crate::tags::{self, FileOptions, RowRules};
-use commit::Committer;
 use shared::{Pending, Shared};
 
-/// Temporary files that are older belong to nobody any more.
-const STAGED_AGE: Duration = Duration::from_secs(3600);
 /// A commit lag of so many flush intervals means that data does not flow.
 const LAG_INTERVALS_MAX: u32 = 5;
 /// The same, where the interval is very short.
@@ -110,45 +106,29 @@ impl TagsWriter {
     ) -> Result<TagsWriter, OpenError> {
         let lake = std::path::absolute(&lake).unwrap_or(lake);
         let path = lake.join(tags::schema::TABLE);
-        let folder = {
-            let (store, log) = (store.clone(), path.join("_delta_log"));
-            tokio::task::spawn_blocking(move || store.create_directories(&log)).await
+        let columns = tags::schema::schema();
+        let (log, found) = opening::open(&lake, tags::schema::TABLE, &columns, store).await?;
+        let snapshot = match found {
+            Some(snapshot) => snapshot,
+            None => opening::create(&log, &columns, &metrics).await?,
         };
-        if let Ok(Err(source)) = folder {
-            return Err(OpenError::Folder { path: lake, source });
-        }
-        let table_error = |source| OpenError::Table {
-            path: path.clone(),
-            source,
-        };
-        let log = DeltaLog::new(&path, store).map_err(table_error)?;
-        log.recover(&lake.join("_thalweg/quarantine"), STAGED_AGE)
-            .await
-            .map_err(table_error)?;
-        let snapshot = open_or_create(&log, &metrics).await?;
-        check_schema(&log, &snapshot)?;
 
         let (closed_sender, closed) = tokio::sync::watch::channel(false);
         let shared = Arc::new(Shared::new(options.generation_bytes(), &options, metrics.clone()));
-        let bindings = Bindings::of(
-            &snapshot.schema,
-            tags::schema::ATTRIBUTE_SOURCE,
-            options.promotion.clone(),
-        );
         let committer = Committer::new(
             log,
             snapshot,
-            bindings,
-            shared.clone(),
-            options.clone(),
+            options.promotion.clone(),
+            shared.health.clone(),
             metrics.clone(),
+            options.checkpoint_interval,
+            tokio::runtime::Handle::current(),
         );
-        let runtime = tokio::runtime::Handle::current();
         let thread_error = |source| OpenError::Thread {
             path: path.clone(),
             source,
         };
-        let cook_shared = shared.clone();
+        let (cook_shared, committing, measured) = (shared.clone(), shared.clone(), metrics.clone());
         let thread = std::thread::Builder::new().name("lake-rows".to_owned());
         thread
             .spawn(move || cook::run(&cook_shared, options.rules))
@@ -156,7 +136,7 @@ impl TagsWriter {
         let thread = std::thread::Builder::new().name("lake-commit".to_owned());
         thread
             .spawn(move || {
-                committer.run(&runtime);
+                commit::run(committer, &committing, options.files, &measured);
                 // Nobody may be left to hear it.
                 let _ = closed_sender.send(true);
             })
@@ -283,86 +263,6 @@ impl StatusSource for TagsWriter {
 impl GaugeSource for Shared {
     fn gauges(&self) -> TableGauges {
         self.table_gauges(tags::schema::TABLE)
-    }
-}
-
-async fn open_or_create(log: &DeltaLog, metrics: &LakeMetrics) -> Result<Snapshot, OpenError> {
-    let error = |source| OpenError::Table {
-        path: log.table().to_owned(),
-        source,
-    };
-    loop {
-        if let Some(snapshot) = log.load(Detail::Counts).await.map_err(error)? {
-            return Ok(snapshot);
-        }
-        let now = unix_ms();
-        let schema = tags::schema::schema();
-        let metadata = delta::new_metadata(&schema, tags::schema::DATE, &tags::schema::CONFIGURATION, now);
-        let mut actions = vec![Action::CommitInfo(commit_info("CREATE TABLE", now))];
-        actions.extend(delta::creation(metadata));
-        let outcome = log.commit(0, &actions).await;
-        let label = match &outcome {
-            Ok(CommitOutcome::Committed) => "ok",
-            Ok(CommitOutcome::Taken) => "conflict",
-            Err(_) => "error",
-        };
-        metrics
-            .commits
-            .with_label_values(&[log.table_name(), "create", label])
-            .inc();
-        // Created by us or by another writer just now: either way it can be loaded.
-        outcome.map_err(error)?;
-    }
-}
-
-/// The columns that this program writes must mean the same in the table.
-fn check_schema(log: &DeltaLog, snapshot: &Snapshot) -> Result<(), OpenError> {
-    let conflict = |what: String| OpenError::Schema {
-        path: log.table().to_owned(),
-        what,
-    };
-    if snapshot.metadata.partition_columns != [tags::schema::DATE] {
-        return Err(conflict(format!(
-            "it is partitioned by {:?}, not by date",
-            snapshot.metadata.partition_columns
-        )));
-    }
-    for column in tags::schema::schema().columns {
-        match snapshot.schema.column(&column.name) {
-            Some(found) if found.kind == column.kind => {}
-            Some(_) => return Err(conflict(format!("its column {} has another type", column.name))),
-            None => return Err(conflict(format!("it has no column {}", column.name))),
-        }
-    }
-    Ok(())
-}
-
-fn commit_info(operation: &str, now_unix_ms: i64) -> CommitInfo {
-    CommitInfo {
-        timestamp: now_unix_ms,
-        operation: operation.to_owned(),
-        operation_parameters: Default::default(),
-        engine_info: Some(concat!("thalweg/", env!("CARGO_PKG_VERSION")).to_owned()),
-        is_blind_append: Some(operation == "WRITE"),
-    }
-}
-
-fn unix_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Set once by whoever stops the writer for good.
-#[derive(Debug, Default)]
-struct Flag(AtomicBool);
-
-impl Flag {
-    fn set(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Acquire)
     }
 }
 

@@ -10,7 +10,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use thalweg_record::Message;
 use tokio::sync::oneshot;
 
-use super::{Flag, WriterOptions, WriterStatus};
+use super::{WriterOptions, WriterStatus};
+use crate::commit::Health;
 use crate::error::{AppendError, Refused};
 use crate::metrics::{LakeMetrics, TableGauges};
 use crate::tags::Generation;
@@ -95,7 +96,6 @@ pub(super) struct State {
     pub growing: Buffered,
     pub sealed: Buffered,
     pub committed: Committed,
-    pub trouble: Option<(String, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,8 +108,7 @@ pub(super) struct Buffered {
 pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Trying again has no use any more.
-    pub abandoned: Flag,
+    pub health: Arc<Health>,
     pub generation_bytes: usize,
     held: Arc<AtomicUsize>,
     /// Bytes of messages without an answer at which senders are asked to wait.
@@ -135,10 +134,9 @@ impl Shared {
                 growing: Buffered::default(),
                 sealed: Buffered::default(),
                 committed: Committed::default(),
-                trouble: None,
             }),
             changed: Condvar::new(),
-            abandoned: Flag::default(),
+            health: Arc::default(),
             generation_bytes,
             held: Arc::default(),
             held_max: options.waiting_bytes(),
@@ -210,7 +208,7 @@ impl Shared {
     }
 
     pub fn abandon(&self) {
-        self.abandoned.set();
+        self.health.abandon();
         self.close();
     }
 
@@ -218,7 +216,7 @@ impl Shared {
     pub fn fail(&self, failure: AppendError) {
         let mut state = self.lock();
         if let AppendError::ReadOnly(text) = &failure {
-            state.trouble = Some((text.clone(), Instant::now()));
+            self.health.set_trouble(text);
         }
         state.failure.get_or_insert(failure);
         state.pending.clear();
@@ -243,10 +241,7 @@ impl Shared {
             buffered_rows: state.pending_rows + state.growing.rows + state.sealed.rows,
             last_commit_unix_ms: state.committed.last_commit_unix_ms,
             lag: state.lag(),
-            trouble: state
-                .trouble
-                .as_ref()
-                .map(|(text, since)| (text.clone(), since.elapsed())),
+            trouble: self.health.trouble(),
         }
     }
 

@@ -11,8 +11,10 @@ use prometheus::Registry;
 use thalweg_record::{DropReason, MetaMap, Metadata, Payload, SourceName, Text, Value};
 
 use super::*;
-use crate::delta::actions::Metadata as TableMetadata;
+use crate::commit::commit_info;
+use crate::delta::actions::{Action, Metadata as TableMetadata};
 use crate::delta::schema::Column;
+use crate::delta::{DeltaLog, Detail};
 use crate::store::simulated::{SimulatedDisk, StepKind};
 
 fn fast() -> WriterOptions {

@@ -1,0 +1,401 @@
+//! Brings rows into a table: they become files and one Delta commit, or they stay and are tried again.
+//!
+//! States of rows: *encoded* (files exist in memory), *stored* (all files durable), *committed*. A fault of the store leaves
+//! them where they are and waits; only a failed sync, or a table that this program no longer understands, ends the writer.
+//! Where another writer took the next version, its commit is read first: new columns of its making are adopted, and files
+//! that name columns otherwise are encoded again.
+//!
+//! A commit says how far the log was taken for it, so an attempt whose outcome nobody heard of is settled by reading what the
+//! table says: what is there is not written again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+use crate::attributes::{Bindings, Promotion};
+use crate::delta::actions::{Action, Add, CommitInfo, Metadata, Txn};
+use crate::delta::schema::TableSchema;
+use crate::delta::{CommitOutcome, DeltaError, DeltaLog, Snapshot};
+use crate::error::AppendError;
+use crate::metrics::LakeMetrics;
+use crate::rows::slots::Source;
+use crate::store::FaultKind;
+
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How often a thread that waits for the disk looks whether it should stop.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A file that is ready to be stored.
+#[derive(Debug)]
+pub struct EncodedFile {
+    pub bytes: Bytes,
+    pub rows: u64,
+    pub add: Add,
+}
+
+/// What is to be committed.
+pub(crate) trait Rows {
+    /// Names of attributes, at least those that have no place yet.
+    fn names(&self, bindings: &Bindings) -> Vec<(Source, &str)>;
+
+    /// Files, and how many values went to overflow maps. Every name has its place, and the schema has all columns.
+    fn encode(&self, schema: &TableSchema, bindings: &Bindings) -> Result<(Vec<EncodedFile>, u64), String>;
+}
+
+/// How far a partition of a log was taken, as a table says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Names the partition among all of all logs.
+    pub application: String,
+    /// Of what is taken next.
+    pub offset: i64,
+}
+
+/// Why rows were not committed.
+pub(crate) enum Stop {
+    /// The writer ends.
+    Failed(AppendError),
+    /// Only these rows cannot be written.
+    Rows(AppendError),
+}
+
+/// What keeps a table from taking rows, for those who ask, and whether trying again has any use.
+#[derive(Default)]
+pub(crate) struct Health {
+    trouble: Mutex<Option<(String, Instant)>>,
+    abandoned: AtomicBool,
+}
+
+impl Health {
+    /// Returns whether it is news.
+    pub fn set_trouble(&self, text: &str) -> bool {
+        let mut trouble = self.trouble.lock();
+        if trouble.as_ref().is_some_and(|(known, _)| known == text) {
+            return false;
+        }
+        let since = trouble.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+        *trouble = Some((text.to_owned(), since));
+        true
+    }
+
+    pub fn clear_trouble(&self) -> bool {
+        self.trouble.lock().take().is_some()
+    }
+
+    /// In one sentence, and for how long.
+    pub fn trouble(&self) -> Option<(String, Duration)> {
+        let trouble = self.trouble.lock();
+        trouble.as_ref().map(|(text, since)| (text.clone(), since.elapsed()))
+    }
+
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+}
+
+/// The one that commits to a table. Its calls block.
+pub(crate) struct Committer {
+    pub log: DeltaLog,
+    pub snapshot: Snapshot,
+    pub bindings: Bindings,
+    /// The table's columns with those that the next commit adds.
+    schema: TableSchema,
+    promotion: Promotion,
+    health: Arc<Health>,
+    metrics: LakeMetrics,
+    checkpoint_interval: i64,
+    checkpointing: Arc<AtomicBool>,
+    runtime: Handle,
+}
+
+impl Committer {
+    /// `checkpoint_interval` is in commits.
+    pub fn new(
+        log: DeltaLog,
+        snapshot: Snapshot,
+        promotion: Promotion,
+        health: Arc<Health>,
+        metrics: LakeMetrics,
+        checkpoint_interval: i64,
+        runtime: Handle,
+    ) -> Committer {
+        let schema = (*snapshot.schema).clone();
+        Committer {
+            log,
+            snapshot,
+            bindings: Bindings::of(&schema, promotion.clone()),
+            schema,
+            promotion,
+            health,
+            metrics,
+            checkpoint_interval,
+            checkpointing: Arc::new(AtomicBool::new(false)),
+            runtime,
+        }
+    }
+
+    fn table(&self) -> &str {
+        self.log.table_name()
+    }
+
+    /// Returns when the rows are durable and visible to every reader. `taken` goes with them, of every partition that feeds
+    /// the table, so that the newest commit holds all.
+    pub fn commit(&mut self, rows: &dyn Rows, taken: &[Taken]) -> Result<(), Stop> {
+        loop {
+            let mut files = self.encode(rows)?;
+            self.store(&mut files)?;
+            if self.commit_files(&files, taken)? {
+                self.after_commit();
+                return Ok(());
+            }
+            // The columns have changed under these files. They are nobody's now; what cannot be deleted is an orphan.
+            for file in &files {
+                let _ = self.runtime.block_on(self.log.delete_file(&file.file.add.path));
+            }
+        }
+    }
+
+    fn encode(&mut self, rows: &dyn Rows) -> Result<Vec<Storing>, Stop> {
+        let start = Instant::now();
+        let names = rows.names(&self.bindings);
+        self.schema.columns.extend(self.bindings.admit(names));
+        let encoded = rows.encode(&self.schema, &self.bindings);
+        let (files, overflow) = encoded.map_err(|error| Stop::Rows(AppendError::Failed(error)))?;
+        if overflow > 0 {
+            let counter = self.metrics.overflow_values.with_label_values(&[self.table()]);
+            counter.inc_by(overflow);
+        }
+        self.observe("encode", start);
+        let storing = files.into_iter().map(|file| Storing { file, stored: false });
+        Ok(storing.collect())
+    }
+
+    /// Returns when every file is durable.
+    fn store(&mut self, files: &mut [Storing]) -> Result<(), Stop> {
+        let start = Instant::now();
+        for storing in files {
+            let mut retry = Retry::default();
+            while !storing.stored {
+                let put_start = Instant::now();
+                let put = self.log.put_file(&storing.file.add.path, storing.file.bytes.clone());
+                let put = self.runtime.block_on(put);
+                self.metrics.observe_store("put", put.is_ok(), put_start.elapsed());
+                match put {
+                    Ok(()) => storing.stored = true,
+                    // The name is random: if it exists, an earlier attempt has succeeded after all.
+                    Err(e) if e.kind() == FaultKind::Exists => storing.stored = true,
+                    Err(e) => self.wait_after(&e, &mut retry)?,
+                }
+            }
+        }
+        self.observe("store", start);
+        Ok(())
+    }
+
+    /// Adds the files to the table. `false`: other columns were added first, and the files must be encoded again.
+    fn commit_files(&mut self, files: &[Storing], taken: &[Taken]) -> Result<bool, Stop> {
+        let start = Instant::now();
+        let mut retry = Retry::default();
+        let actions = self.actions(files, taken);
+        loop {
+            let version = self.snapshot.version + 1;
+            let commit_start = Instant::now();
+            let outcome = self.runtime.block_on(self.log.commit(version, &actions));
+            self.metrics
+                .observe_store("commit", outcome.is_ok(), commit_start.elapsed());
+            let label = match &outcome {
+                Ok(CommitOutcome::Committed) => "ok",
+                Ok(CommitOutcome::Taken) => "conflict",
+                Err(_) => "error",
+            };
+            let commits = &self.metrics.commits;
+            commits.with_label_values(&[self.table(), "flush", label]).inc();
+            match outcome {
+                Ok(CommitOutcome::Committed) => {
+                    self.snapshot.advance(actions).map_err(|e| self.lost(e))?;
+                    self.observe("commit", start);
+                    return Ok(true);
+                }
+                Ok(CommitOutcome::Taken) => match self.catch_up(files, taken, &mut retry)? {
+                    Theirs::Ours => return Ok(true),
+                    Theirs::OtherColumns => return Ok(false),
+                    Theirs::Compatible => {}
+                },
+                Err(e) => self.wait_after(&e, &mut retry)?,
+            }
+        }
+    }
+
+    fn actions(&self, files: &[Storing], taken: &[Taken]) -> Vec<Action> {
+        let now = unix_ms();
+        let mut actions = vec![Action::CommitInfo(commit_info("WRITE", now))];
+        if self.schema != *self.snapshot.schema {
+            actions.push(Action::Metadata(Metadata {
+                schema_string: self.schema.to_delta(),
+                ..self.snapshot.metadata.clone()
+            }));
+        }
+        actions.extend(taken.iter().map(|taken| {
+            Action::Txn(Txn {
+                app_id: taken.application.clone(),
+                version: taken.offset,
+                last_updated: Some(now),
+            })
+        }));
+        actions.extend(files.iter().map(|storing| Action::Add(storing.file.add.clone())));
+        actions
+    }
+
+    /// Reads the commits that others made.
+    fn catch_up(&mut self, files: &[Storing], taken: &[Taken], retry: &mut Retry) -> Result<Theirs, Stop> {
+        let before = (self.snapshot.version, self.snapshot.metadata.clone());
+        loop {
+            match self.runtime.block_on(self.log.refresh(&mut self.snapshot)) {
+                Ok(_) => break,
+                Err(e @ DeltaError::Store(_)) => self.wait_after(&e, retry)?,
+                Err(e) => return Err(self.lost(e)),
+            }
+        }
+        // An attempt whose outcome was unknown may have been the one that took the version.
+        let first = files.first().map(|storing| storing.file.add.path.as_str());
+        let is_there = |taken: &Taken| self.is_taken(taken);
+        if first.is_some_and(|path| self.snapshot.files.contains_key(path))
+            || (!taken.is_empty() && taken.iter().all(is_there))
+        {
+            return Ok(Theirs::Ours);
+        }
+        if before.1 != self.snapshot.metadata {
+            tracing::info!(
+                table = self.table(),
+                version = self.snapshot.version,
+                "another writer committed first; its columns are adopted"
+            );
+            self.schema = (*self.snapshot.schema).clone();
+            self.bindings = Bindings::of(&self.schema, self.promotion.clone());
+            return Ok(Theirs::OtherColumns);
+        }
+        if before.0 == self.snapshot.version {
+            // The number is taken by what cannot be read yet.
+            retry.pause(&self.health)?;
+        }
+        Ok(Theirs::Compatible)
+    }
+
+    fn is_taken(&self, taken: &Taken) -> bool {
+        let known = self.snapshot.transactions.get(&taken.application);
+        known.is_some_and(|offset| *offset >= taken.offset)
+    }
+
+    fn after_commit(&mut self) {
+        if self.health.clear_trouble() {
+            tracing::info!(table = self.table(), "the lake takes data again");
+        }
+        let version = self.snapshot.version;
+        let due = version > 0 && version % self.checkpoint_interval == 0;
+        if due && !self.checkpointing.swap(true, Ordering::AcqRel) {
+            let (log, running, metrics) = (self.log.clone(), self.checkpointing.clone(), self.metrics.clone());
+            self.runtime.spawn(async move {
+                let start = Instant::now();
+                let done = log.checkpoint(version).await;
+                metrics.observe_store("checkpoint", done.is_ok(), start.elapsed());
+                if let Err(e) = done {
+                    tracing::warn!(
+                        table = log.table_name(),
+                        version,
+                        "no checkpoint was written, the next one replaces it: {e}"
+                    );
+                }
+                running.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    /// After a fault: says so once, waits, and ends the writer where waiting has no use.
+    fn wait_after(&self, error: &DeltaError, retry: &mut Retry) -> Result<(), Stop> {
+        let text = match error.kind() {
+            FaultKind::SyncFailed => return Err(Stop::Failed(AppendError::ReadOnly(error.to_string()))),
+            FaultKind::DiskFull => format!(
+                "the disk that holds {} is full ({error}); free some space and the lake goes on by itself",
+                self.log.table().display()
+            ),
+            FaultKind::Denied => format!(
+                "{} cannot be written ({error}); correct its permissions and the lake goes on by itself",
+                self.log.table().display()
+            ),
+            _ => format!("the lake could not store rows and tries again: {error}"),
+        };
+        if self.health.set_trouble(&text) {
+            tracing::error!(table = self.table(), "{text}");
+        }
+        retry.pause(&self.health)
+    }
+
+    /// The table is no longer what this writer knows.
+    fn lost(&self, error: impl std::fmt::Display) -> Stop {
+        let text = format!("{error}; the lake takes no more rows until it is restarted");
+        tracing::error!(table = self.table(), "{text}");
+        Stop::Failed(AppendError::ReadOnly(text))
+    }
+
+    fn observe(&self, phase: &str, start: Instant) {
+        let seconds = self.metrics.flush_seconds.with_label_values(&[self.table(), phase]);
+        seconds.observe(start.elapsed().as_secs_f64());
+    }
+}
+
+struct Storing {
+    file: EncodedFile,
+    stored: bool,
+}
+
+/// What the commits of others mean for ours.
+enum Theirs {
+    Compatible,
+    OtherColumns,
+    /// One of them is ours.
+    Ours,
+}
+
+#[derive(Default)]
+struct Retry {
+    next: Option<Duration>,
+}
+
+impl Retry {
+    fn pause(&mut self, health: &Health) -> Result<(), Stop> {
+        let pause = self.next.unwrap_or(RETRY_FIRST);
+        self.next = Some((pause * 2).min(RETRY_MAX));
+        let end = Instant::now() + pause;
+        while Instant::now() < end {
+            if health.is_abandoned() {
+                return Err(Stop::Failed(AppendError::Stopped));
+            }
+            std::thread::sleep(LOOK.min(pause));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn commit_info(operation: &str, now_unix_ms: i64) -> CommitInfo {
+    CommitInfo {
+        timestamp: now_unix_ms,
+        operation: operation.to_owned(),
+        operation_parameters: Default::default(),
+        engine_info: Some(concat!("thalweg/", env!("CARGO_PKG_VERSION")).to_owned()),
+        is_blind_append: Some(operation == "WRITE"),
+    }
+}
+
+pub(crate) fn unix_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

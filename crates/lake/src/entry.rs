@@ -1,0 +1,339 @@
+//! The records of the log that the tables of the lake are made of: one for each request, its bytes as they came behind a head
+//! that says what they are.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | version, 1 |
+//! | 1 | signal: 1 logs, 2 metrics, 3 traces |
+//! | 1 | encoding: 1 protobuf, 2 JSON |
+//! | 1 | compression: 0 none, 1 gzip, 2 zstd |
+//! | 8 | arrival in nanoseconds since 1970, little-endian |
+//! | varint | records in the request, rejected ones included |
+//! | varint | length at which values are cut, plus one; 0: they are not |
+//! | varint, varints | how many records are rejected, and for each how many are between it and the one before |
+//! | varint, bytes | length of the peer's address, and the address |
+//! | the rest | the request |
+//!
+//! What a replay makes of an entry depends on the entry alone, so all that was decided when it was taken is in it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::otlp::Signal;
+
+const VERSION: u8 = 1;
+
+/// How the bytes of a request are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Proto,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
+/// What is known of a request beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryHead<'a> {
+    pub signal: Signal,
+    pub encoding: Encoding,
+    pub compression: Compression,
+    /// Nanoseconds since 1970.
+    pub arrival: i64,
+    /// Rejected ones included.
+    pub records: u32,
+    /// Values are cut at so many bytes.
+    pub cut_values_at: Option<u32>,
+    pub rejected: Rejected<'a>,
+    /// Whoever sent it.
+    pub peer: &'a str,
+}
+
+/// Places of rejected records in their request, ascending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected<'a> {
+    Listed(&'a [u32]),
+    /// As they lie in an entry.
+    Encoded(&'a [u8]),
+}
+
+impl<'a> Rejected<'a> {
+    pub const NONE: Rejected<'static> = Rejected::Listed(&[]);
+
+    pub fn iter(self) -> impl Iterator<Item = u32> + 'a {
+        let (mut listed, mut encoded) = match self {
+            Rejected::Listed(places) => (places.iter(), &[][..]),
+            Rejected::Encoded(bytes) => ([].iter(), bytes),
+        };
+        let mut next = 0_u32;
+        std::iter::from_fn(move || {
+            if let Some(place) = listed.next() {
+                return Some(*place);
+            }
+            let skipped = take_varint(&mut encoded)?;
+            let place = next.saturating_add(u32::try_from(skipped).unwrap_or(u32::MAX));
+            next = place.saturating_add(1);
+            Some(place)
+        })
+    }
+}
+
+/// Why bytes are no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryError {
+    Short,
+    /// It was written by a newer version of the program.
+    Version(u8),
+    Unknown {
+        what: &'static str,
+        value: u8,
+    },
+    Peer,
+}
+
+impl fmt::Display for EntryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EntryError::Short => f.write_str("it ends within its head"),
+            EntryError::Version(version) => {
+                write!(
+                    f,
+                    "it has version {version} and this program reads {VERSION}; use the newer program"
+                )
+            }
+            EntryError::Unknown { what, value } => write!(f, "it has {what} {value}, which does not exist"),
+            EntryError::Peer => f.write_str("the address of its sender is no text"),
+        }
+    }
+}
+
+impl std::error::Error for EntryError {}
+
+impl EntryHead<'_> {
+    /// Adds the head to an entry that is being made; the request follows.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let encoding = match self.encoding {
+            Encoding::Proto => 1,
+            Encoding::Json => 2,
+        };
+        let compression = match self.compression {
+            Compression::None => 0,
+            Compression::Gzip => 1,
+            Compression::Zstd => 2,
+        };
+        let signal = match self.signal {
+            Signal::Logs => 1,
+            Signal::Metrics => 2,
+            Signal::Traces => 3,
+        };
+        out.extend_from_slice(&[VERSION, signal, encoding, compression]);
+        out.extend_from_slice(&self.arrival.to_le_bytes());
+        put_varint(out, self.records.into());
+        put_varint(out, self.cut_values_at.map_or(0, |at| u64::from(at) + 1));
+        put_varint(out, self.rejected.iter().count() as u64);
+        let mut next = 0;
+        for place in self.rejected.iter() {
+            put_varint(out, u64::from(place - next));
+            next = place + 1;
+        }
+        put_varint(out, self.peer.len() as u64);
+        out.extend_from_slice(self.peer.as_bytes());
+    }
+}
+
+/// The head of an entry, and its request.
+pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
+    let (fixed, mut rest) = entry.split_first_chunk::<4>().ok_or(EntryError::Short)?;
+    let [version, signal, encoding, compression] = *fixed;
+    if version != VERSION {
+        return Err(EntryError::Version(version));
+    }
+    let unknown = |what, value| EntryError::Unknown { what, value };
+    let signal = match signal {
+        1 => Signal::Logs,
+        2 => Signal::Metrics,
+        3 => Signal::Traces,
+        value => return Err(unknown("signal", value)),
+    };
+    let encoding = match encoding {
+        1 => Encoding::Proto,
+        2 => Encoding::Json,
+        value => return Err(unknown("encoding", value)),
+    };
+    let compression = match compression {
+        0 => Compression::None,
+        1 => Compression::Gzip,
+        2 => Compression::Zstd,
+        value => return Err(unknown("compression", value)),
+    };
+    let arrival;
+    (arrival, rest) = rest.split_first_chunk::<8>().ok_or(EntryError::Short)?;
+    let mut number = |limit: u64| {
+        let number = take_varint(&mut rest).filter(|number| *number <= limit);
+        number.ok_or(EntryError::Short)
+    };
+    let records = number(u32::MAX.into())? as u32;
+    let cut_values_at = number(u64::from(u32::MAX) + 1)?.checked_sub(1).map(|at| at as u32);
+    let rejected = number(records.into())?;
+    let begin = rest;
+    for _ in 0..rejected {
+        take_varint(&mut rest).ok_or(EntryError::Short)?;
+    }
+    let (rejected, _) = begin.split_at(begin.len() - rest.len());
+    let peer = take_varint(&mut rest).and_then(|len| usize::try_from(len).ok());
+    let (peer, rest) = peer
+        .and_then(|len| rest.split_at_checked(len))
+        .ok_or(EntryError::Short)?;
+    let head = EntryHead {
+        signal,
+        encoding,
+        compression,
+        arrival: i64::from_le_bytes(*arrival),
+        records,
+        cut_values_at,
+        rejected: Rejected::Encoded(rejected),
+        peer: std::str::from_utf8(peer).map_err(|_| EntryError::Peer)?,
+    };
+    Ok((head, rest))
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for (index, byte) in bytes.iter().take(10).enumerate() {
+        number |= u64::from(byte & 0x7f) << (7 * index);
+        if *byte < 0x80 {
+            *bytes = bytes.get(index + 1..)?;
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// Where an entry is in the log; what a client may wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    pub queue: String,
+    pub partition: u32,
+    pub offset: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.queue, self.partition, self.offset)
+    }
+}
+
+/// Why an entry was not stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AppendRefused {
+    /// The log takes nothing any more.
+    Poisoned(String),
+    DiskFull(String),
+    Stopping,
+    /// Too much waits to be stored already.
+    Pressure(Duration),
+    Other(String),
+}
+
+/// A future that may be moved between threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Where entries go: they are as durable as the log promises when the future ends.
+pub trait EntrySink: Send + Sync {
+    fn append(&self, signal: Signal, entry: Vec<u8>) -> BoxFuture<'static, Result<Position, AppendRefused>>;
+}
+
+#[doc(hidden)]
+pub fn fuzz(data: &[u8]) {
+    let Ok((head, request)) = decode(data) else { return };
+    assert!(head.rejected.iter().count() <= head.records as usize);
+    let mut again = Vec::new();
+    head.encode(&mut again);
+    again.extend_from_slice(request);
+    let (decoded, rest) = decode(&again).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(
+        (decoded.arrival, decoded.records, rest),
+        (head.arrival, head.records, request)
+    );
+    assert!(decoded.rejected.iter().eq(head.rejected.iter()));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head<'a>(rejected: &'a [u32], peer: &'a str) -> EntryHead<'a> {
+        EntryHead {
+            signal: Signal::Metrics,
+            encoding: Encoding::Json,
+            compression: Compression::Zstd,
+            arrival: 1_700_000_000_123_456_789,
+            records: 300,
+            cut_values_at: Some(0),
+            rejected: Rejected::Listed(rejected),
+            peer,
+        }
+    }
+
+    #[test]
+    fn version_one_lies_in_these_bytes() {
+        let mut entry = Vec::new();
+        head(&[0, 2, 130], "[::1]:9").encode(&mut entry);
+        entry.extend_from_slice(b"{}");
+        let expected = [
+            &[1, 2, 2, 2][..],
+            &1_700_000_000_123_456_789_i64.to_le_bytes(),
+            &[0xac, 0x02, 1, 3, 0, 1, 127, 7],
+            b"[::1]:9{}",
+        ];
+        assert_eq!(entry, expected.concat());
+        for cut in 0..entry.len() - 2 {
+            assert!(decode(&entry[..cut]).is_err(), "{cut}");
+        }
+        entry[0] = 2;
+        assert_eq!(decode(&entry), Err(EntryError::Version(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_is_read_as_it_was_written(
+            mut rejected in proptest::collection::vec(0_u32..100_000, 0..40),
+            peer in "\\PC{0,20}",
+            request in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            rejected.sort_unstable();
+            rejected.dedup();
+            let head = EntryHead { records: 100_000, ..head(&rejected, &peer) };
+            let mut entry = Vec::new();
+            head.encode(&mut entry);
+            entry.extend_from_slice(&request);
+            let (read, rest) = decode(&entry).unwrap();
+            prop_assert_eq!(rest, &request[..]);
+            prop_assert!(read.rejected.iter().eq(rejected.iter().copied()));
+            prop_assert_eq!(EntryHead { rejected: Rejected::NONE, ..read }, EntryHead { rejected: Rejected::NONE, ..head });
+        }
+
+        #[test]
+        fn whatever_the_bytes_are_nothing_breaks(data in proptest::collection::vec(any::<u8>(), 0..60)) {
+            fuzz(&data);
+            fuzz(&[&[1, 1, 1, 0][..], &data].concat());
+        }
+    }
+}

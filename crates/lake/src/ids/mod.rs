@@ -1,0 +1,4 @@
+//! Numbers by which rows that belong together are found.
+
+pub mod series;
+pub mod span;

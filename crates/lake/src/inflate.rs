@@ -1,0 +1,157 @@
+//! Requests that came compressed. However much they say that they become, they become no more than a limit allows.
+
+use std::io::Read;
+
+use crate::entry::Compression;
+
+/// What a request may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflateLimits {
+    pub bytes: usize,
+    /// Bytes for each byte that came, once there are more than [`RATIO_FREE`].
+    pub ratio: usize,
+    /// Of zstd.
+    pub window: usize,
+}
+
+impl Default for InflateLimits {
+    fn default() -> InflateLimits {
+        InflateLimits {
+            bytes: 64 << 20,
+            ratio: 1000,
+            window: 8 << 20,
+        }
+    }
+}
+
+/// So much may come of little.
+const RATIO_FREE: usize = 1 << 20;
+/// Room for it grows by so much.
+const STEP: usize = 64 << 10;
+
+/// Why a request does not become what it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InflateError {
+    #[error("it cannot be decompressed: {0}")]
+    Malformed(String),
+    #[error("decompressed it has more than {0} bytes")]
+    TooLarge(usize),
+    #[error("it becomes more than {0} times as large")]
+    Ratio(usize),
+    #[error("its zstd window is larger than {0} bytes")]
+    Window(usize),
+}
+
+/// The request that was compressed, all of its parts.
+pub fn inflate(compression: Compression, bytes: &[u8], limits: &InflateLimits) -> Result<Vec<u8>, InflateError> {
+    match compression {
+        Compression::None if bytes.len() > limits.bytes => Err(InflateError::TooLarge(limits.bytes)),
+        Compression::None => Ok(bytes.to_vec()),
+        Compression::Gzip => read(flate2::read::MultiGzDecoder::new(bytes), bytes.len(), limits),
+        Compression::Zstd => {
+            let malformed = |error: std::io::Error| InflateError::Malformed(error.to_string());
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(bytes).map_err(malformed)?;
+            let log = usize::BITS - 1 - limits.window.max(1 << 10).leading_zeros();
+            decoder.window_log_max(log).map_err(malformed)?;
+            read(decoder, bytes.len(), limits).map_err(|error| match error {
+                InflateError::Malformed(text) if text.contains("Frame requires too much memory") => {
+                    InflateError::Window(limits.window)
+                }
+                other => other,
+            })
+        }
+    }
+}
+
+fn read(mut from: impl Read, came: usize, limits: &InflateLimits) -> Result<Vec<u8>, InflateError> {
+    let allowed = came.saturating_mul(limits.ratio).max(RATIO_FREE);
+    let mut out = Vec::new();
+    loop {
+        let len = out.len();
+        if out.capacity() - len < STEP {
+            // Never more than twice what there is.
+            out.reserve(STEP.max(len / 2));
+        }
+        out.resize(len + STEP, 0);
+        let room = out.get_mut(len..).unwrap_or_default();
+        let got = from
+            .read(room)
+            .map_err(|error| InflateError::Malformed(error.to_string()))?;
+        out.truncate(len + got);
+        if out.len() > limits.bytes {
+            return Err(InflateError::TooLarge(limits.bytes));
+        }
+        if out.len() > allowed {
+            return Err(InflateError::Ratio(limits.ratio));
+        }
+        if got == 0 {
+            return Ok(out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn all_parts_of_a_request_are_there() {
+        let text: Vec<u8> = (0..200_000_u32).flat_map(|n| n.to_le_bytes()).collect();
+        let (first, second) = text.split_at(70_000);
+        let limits = InflateLimits::default();
+        let gzipped = [gzip(first), gzip(second)].concat();
+        assert_eq!(inflate(Compression::Gzip, &gzipped, &limits).unwrap(), text);
+        let zstd = |bytes| zstd::bulk::compress(bytes, 1).unwrap();
+        let frames = [zstd(first), zstd(second)].concat();
+        assert_eq!(inflate(Compression::Zstd, &frames, &limits).unwrap(), text);
+        assert_eq!(inflate(Compression::None, &text, &limits).unwrap(), text);
+        for (compression, bytes) in [(Compression::Gzip, gzipped), (Compression::Zstd, frames)] {
+            for cut in [1, 20, bytes.len() / 2, bytes.len() - 1] {
+                let cut = inflate(compression, &bytes[..cut], &limits);
+                assert!(matches!(cut, Err(InflateError::Malformed(_))), "{compression:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_becomes_too_much_is_stopped_on_the_way() {
+        let limits = InflateLimits {
+            bytes: 3 << 20,
+            ratio: 100,
+            window: 1 << 20,
+        };
+        let zeros = vec![0; 16 << 20];
+        let bombs = [
+            (Compression::Gzip, gzip(&zeros)),
+            (Compression::Zstd, zstd::bulk::compress(&zeros, 1).unwrap()),
+        ];
+        for (compression, bomb) in bombs {
+            let failed = inflate(compression, &bomb, &limits);
+            assert_eq!(failed, Err(InflateError::Ratio(100)), "{compression:?}");
+        }
+        let noise: Vec<u8> = (0..2_u64 << 20)
+            .map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8)
+            .collect();
+        let twice = gzip(&[&noise[..], &noise[..]].concat());
+        assert_eq!(
+            inflate(Compression::Gzip, &twice, &limits),
+            Err(InflateError::TooLarge(3 << 20))
+        );
+        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 19).unwrap();
+        encoder.window_log(24).unwrap();
+        encoder.write_all(&noise).unwrap();
+        let wide = encoder.finish().unwrap();
+        assert_eq!(
+            inflate(Compression::Zstd, &wide, &limits),
+            Err(InflateError::Window(1 << 20))
+        );
+    }
+}

@@ -1,0 +1,106 @@
+//! An entry of the log, back to the rows that it stands for.
+
+use crate::entry::{self, Compression, Encoding};
+use crate::inflate::{InflateLimits, inflate};
+use crate::metrics::LakeMetrics;
+use crate::otlp::decode::{Arrival, Changed, Decoder, Window};
+use crate::otlp::json::{JsonLimits, to_proto};
+use crate::rows::chunk::Chunk;
+use crate::tables::TableSpec;
+
+/// What entries may become.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryLimits {
+    pub window: Window,
+    /// Of a request when it is not compressed any more.
+    pub decoded_bytes_max: usize,
+}
+
+impl Default for EntryLimits {
+    fn default() -> EntryLimits {
+        EntryLimits {
+            window: Window::default(),
+            decoded_bytes_max: 64 << 20,
+        }
+    }
+}
+
+pub(super) struct EntryDecoder {
+    decoder: Decoder,
+    limits: EntryLimits,
+    table: &'static str,
+    metrics: LakeMetrics,
+    /// Of a request that came as JSON.
+    proto: Vec<u8>,
+}
+
+impl EntryDecoder {
+    pub fn new(spec: &'static TableSpec, limits: EntryLimits, metrics: LakeMetrics) -> EntryDecoder {
+        EntryDecoder {
+            decoder: Decoder::default(),
+            limits,
+            table: spec.name,
+            metrics,
+            proto: Vec::new(),
+        }
+    }
+
+    /// Adds the rows of an entry. Returns when it arrived. After an error there may be some of them.
+    pub fn decode(&mut self, entry: &[u8], chunk: &mut Chunk) -> Result<i64, String> {
+        let (head, request) = entry::decode(entry).map_err(|error| error.to_string())?;
+        let inflated = match head.compression {
+            Compression::None => None,
+            // The ratio was looked at when it was taken.
+            compression => {
+                let limits = InflateLimits {
+                    bytes: self.limits.decoded_bytes_max,
+                    ratio: usize::MAX,
+                    window: usize::MAX >> 1,
+                };
+                Some(inflate(compression, request, &limits).map_err(|error| error.to_string())?)
+            }
+        };
+        let request = inflated.as_deref().unwrap_or(request);
+        let request = match head.encoding {
+            Encoding::Proto => request,
+            Encoding::Json => {
+                self.proto.clear();
+                let limits = JsonLimits::new(usize::MAX, usize::MAX);
+                to_proto(head.signal, request, &limits, &mut self.proto).map_err(|error| error.to_string())?;
+                &self.proto
+            }
+        };
+        let arrival = Arrival {
+            signal: head.signal,
+            time: head.arrival,
+            window: self.limits.window,
+            rejected: head.rejected,
+            cut_values_at: head.cut_values_at.map(|at| at as usize),
+        };
+        let decoded = self.decoder.decode(request, &arrival, chunk);
+        let changed = decoded.map_err(|malformed| malformed.to_string())?;
+        self.count(&changed);
+        Ok(head.arrival)
+    }
+
+    fn count(&self, changed: &Changed) {
+        for (reason, count) in [
+            ("utf8_replaced", changed.utf8_replaced),
+            ("id_wrong", changed.ids_wrong),
+            ("key_repeated", changed.keys_repeated),
+            ("time_replaced", changed.times_replaced),
+            ("value_cut", changed.values_cut),
+            ("duration_negative", changed.durations_negative),
+        ] {
+            if count > 0 {
+                let changed = &self.metrics.changed_values;
+                changed.with_label_values(&[self.table, reason]).inc_by(count);
+            }
+        }
+    }
+
+    /// Whatever it knows may be wrong.
+    pub fn reset(&mut self) {
+        self.decoder = Decoder::default();
+    }
+}

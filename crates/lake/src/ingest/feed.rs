@@ -1,0 +1,105 @@
+//! What feeds a table: the partitions of a queue in the log.
+
+use std::sync::Arc;
+
+use thalweg_log::format::frame::Kind;
+use thalweg_log::{Log, LogError, Offset, PartitionId, Records, Unit};
+
+use crate::commit::Taken;
+use crate::delta::Snapshot;
+use crate::tables::TableSpec;
+
+/// Told how far a partition was taken: everything before the offset is in the table for good.
+pub type Told = dyn Fn(u32, Offset) + Send + Sync;
+
+/// A queue of the log whose entries become rows of one table.
+#[derive(Clone)]
+pub struct Feed {
+    /// The name of the queue.
+    pub queue: String,
+    pub log: Arc<dyn Log>,
+    /// The queue's partitions.
+    pub partitions: Vec<PartitionId>,
+    pub taken: Arc<Told>,
+}
+
+/// What the log does not have any more, or never had, although the table lacks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    pub from: Offset,
+    pub to: Offset,
+}
+
+/// Where a partition is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begin {
+    At(Offset),
+    /// The log ends before what the table has: it must not give these offsets to anything else.
+    Raise(Offset),
+    Missing(Missing),
+}
+
+impl Feed {
+    /// How tables name a partition.
+    pub(super) fn application(&self, partition: usize) -> String {
+        format!("thalweg/{:016x}/{}/{partition}", self.log.id(), self.queue)
+    }
+
+    pub(super) fn taken_of(&self, offsets: &[Offset]) -> Vec<Taken> {
+        let of = |(partition, offset): (usize, &Offset)| Taken {
+            application: self.application(partition),
+            offset: i64::try_from(*offset).unwrap_or(i64::MAX),
+        };
+        offsets.iter().enumerate().map(of).collect()
+    }
+
+    /// Where the table goes on in a partition, whose offsets the log has within bounds.
+    pub(super) fn begin(&self, partition: usize, table: Option<&Snapshot>, first: Offset, next: Offset) -> Begin {
+        let known = table.and_then(|table| table.transactions.get(&self.application(partition)));
+        let Some(known) = known.and_then(|offset| Offset::try_from(*offset).ok()) else {
+            return Begin::At(first);
+        };
+        match known {
+            known if known > next => Begin::Raise(known),
+            known if known < first => Begin::Missing(Missing { from: known, to: first }),
+            known => Begin::At(known),
+        }
+    }
+
+    /// Makes the log go on behind what the table has: no offset is used twice.
+    pub(super) async fn raise(&self, id: PartitionId, from: Offset, to: Offset) -> Result<(), LogError> {
+        let mut at = from;
+        while at < to {
+            let step = u32::try_from(to - at).unwrap_or(u32::MAX);
+            let nothing = Records::new().covering(step)?.expecting(at);
+            self.log
+                .append(Unit::default().and_of(Kind::Gap, id, nothing), None)
+                .await?;
+            at += Offset::from(step);
+        }
+        Ok(())
+    }
+
+    pub(super) fn gap_text(&self, table: &TableSpec, partition: usize, missing: Missing) -> String {
+        let Missing { from, to } = missing;
+        format!(
+            "lake.gap: the log does not have the entries {from} to {} of {}, partition {partition}, that the table {} lacks; \
+             bring back the files of the log, or start once with --accept-gap to go on without them",
+            to.saturating_sub(1),
+            self.queue,
+            table.name
+        )
+    }
+
+    pub(super) fn passed_over(&self, table: &TableSpec, partition: usize, missing: Missing) {
+        let Missing { from, to } = missing;
+        tracing::warn!(
+            table = table.name,
+            queue = self.queue,
+            partition,
+            from,
+            to,
+            "entries that the log does not have are passed over, as was asked for"
+        );
+    }
+}

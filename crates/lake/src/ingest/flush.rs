@@ -1,0 +1,136 @@
+//! The thread that commits what has grown, and lets the log forget it.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::runtime::Handle;
+
+use super::feed::Feed;
+use super::files::{FileRules, Together};
+use super::table::{Committed, Sealed, Table};
+use crate::attributes::Promotion;
+use crate::commit::{Committer, Stop, unix_ms};
+use crate::delta::{DeltaLog, Snapshot};
+use crate::error::AppendError;
+use crate::opening;
+
+pub(super) struct Flush {
+    pub table: Arc<Table>,
+    pub feed: Arc<Feed>,
+    pub log: DeltaLog,
+    pub promotion: Promotion,
+    pub files: FileRules,
+    pub checkpoint_interval: i64,
+    pub runtime: Handle,
+}
+
+impl Flush {
+    /// Runs until the table ends and what was made before is committed. Without a `snapshot` the table is made with its first
+    /// rows.
+    pub fn run(self, snapshot: Option<Snapshot>) {
+        let _end = End(&self.table);
+        let mut committer = snapshot.map(|snapshot| self.committer(snapshot));
+        if let Some(committer) = &committer {
+            self.table.set_committed(committed(committer, None));
+        }
+        while let Some(sealed) = self.table.next_sealed() {
+            if committer.is_none() {
+                committer = self.make_table();
+            }
+            let Some(committer) = &mut committer else { return };
+            let taken = self.feed.taken_of(&sealed.taken);
+            let rows = Together {
+                spec: self.table.spec,
+                chunks: &sealed.chunks,
+                rules: &self.files,
+            };
+            match committer.commit(&rows, &taken) {
+                Ok(()) => self.settled(sealed, committed(committer, Some(unix_ms()))),
+                Err(Stop::Failed(error)) => return self.table.fail(error),
+                Err(Stop::Rows(error)) => {
+                    // They stay in the log, and the next start tries again.
+                    let text = format!("{error}; the table {} takes no more rows", self.table.spec.name);
+                    tracing::error!(table = self.table.spec.name, "{text}");
+                    return self.table.fail(AppendError::ReadOnly(text));
+                }
+            }
+        }
+    }
+
+    fn committer(&self, snapshot: Snapshot) -> Committer {
+        Committer::new(
+            self.log.clone(),
+            snapshot,
+            self.promotion.clone(),
+            self.table.health.clone(),
+            self.table.metrics.clone(),
+            self.checkpoint_interval,
+            self.runtime.clone(),
+        )
+    }
+
+    fn make_table(&self) -> Option<Committer> {
+        let columns = (self.table.spec.columns)();
+        loop {
+            let made = opening::create(&self.log, &columns, &self.table.metrics);
+            let error = match self.runtime.block_on(made) {
+                Ok(snapshot) => return Some(self.committer(snapshot)),
+                Err(error) => error,
+            };
+            if self.table.health.set_trouble(&error.to_string()) {
+                tracing::error!(table = self.table.spec.name, "{error}");
+            }
+            if error.is_permanent() {
+                self.table.fail(AppendError::ReadOnly(error.to_string()));
+                return None;
+            }
+            if self.table.health.is_abandoned() {
+                return None;
+            }
+            std::thread::sleep(MAKING_PAUSE);
+        }
+    }
+
+    fn settled(&self, sealed: Sealed, committed: Committed) {
+        for (partition, offset) in (0..).zip(&sealed.taken) {
+            (self.feed.taken)(partition, *offset);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+        let visibility = self
+            .table
+            .metrics
+            .visibility_seconds
+            .with_label_values(&[self.table.spec.name]);
+        for arrival in &sealed.arrivals {
+            visibility.observe((now - arrival).max(0) as f64 / 1e9);
+        }
+        self.table.settled(sealed, committed);
+    }
+}
+
+const MAKING_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+
+fn committed(committer: &Committer, last_commit_unix_ms: Option<i64>) -> Committed {
+    let snapshot = &committer.snapshot;
+    Committed {
+        version: snapshot.version,
+        rows: snapshot.rows,
+        bytes: snapshot.bytes,
+        files: snapshot.files_by_level().into_iter().collect(),
+        promoted_columns: committer.bindings.columns().len() as u64,
+        last_commit_unix_ms,
+    }
+}
+
+/// However the thread ends, nobody waits for it.
+struct End<'a>(&'a Table);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        // After an orderly end this changes nothing.
+        if !self.0.is_ending() {
+            self.0.fail(AppendError::Stopped);
+        }
+    }
+}

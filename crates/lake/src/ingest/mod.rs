@@ -1,0 +1,282 @@
+//! From the log to tables: entries that receivers appended become rows, and a commit holds both the rows and how far the log was
+//! taken for them. So a row is in its table exactly once, whatever moment the process ends at.
+//!
+//! ```text
+//! lake.logs, partition 0 ── lake-rows ──┐
+//! lake.logs, partition 1 ── lake-rows ──┴─ rows that grow ── lake-commit ── files, one Delta commit ── the log may forget
+//! ```
+//!
+//! While a commit waits for the disk the next rows grow, up to their limit; then entries wait in the log, where they are on disk.
+
+mod decode;
+mod feed;
+mod files;
+mod flush;
+mod lane;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use thalweg_log::Offset;
+use thalweg_telemetry::{StatusSource, TableStatus};
+use tokio::runtime::Handle;
+
+use crate::attributes::Promotion;
+use crate::delta::{DeltaLog, Snapshot};
+use crate::error::OpenError;
+use crate::live::LiveRows;
+use crate::metrics::{GaugeSource, LakeMetrics};
+use crate::opening;
+use crate::store::SyncedStore;
+use crate::tables::TableSpec;
+use decode::EntryDecoder;
+pub use decode::EntryLimits;
+use feed::Begin;
+pub use feed::{Feed, Told};
+pub use files::FileRules;
+use flush::Flush;
+use lane::Lane;
+use table::Table;
+
+/// A commit lag of so many flush intervals means that data does not flow.
+const LAG_INTERVALS_MAX: u32 = 5;
+/// The same, where the interval is very short.
+const LAG_MIN: Duration = Duration::from_secs(10);
+const TROUBLE_MAX: Duration = Duration::from_secs(60);
+
+/// How tables are written (`lake.*`).
+#[derive(Clone, Debug)]
+pub struct IngestOptions {
+    /// Memory of rows after which a flush starts.
+    pub flush_bytes: usize,
+    /// Age of the oldest row at which a flush starts.
+    pub flush_interval: Duration,
+    pub files: FileRules,
+    /// Commits between two checkpoints.
+    pub checkpoint_interval: i64,
+    pub entries: EntryLimits,
+    /// What the log lacks is passed over, and said, where the table would stop otherwise.
+    pub accept_gap: bool,
+}
+
+impl Default for IngestOptions {
+    fn default() -> IngestOptions {
+        IngestOptions {
+            flush_bytes: 64 << 20,
+            flush_interval: Duration::from_secs(2),
+            files: FileRules::default(),
+            checkpoint_interval: 100,
+            entries: EntryLimits::default(),
+            accept_gap: false,
+        }
+    }
+}
+
+/// The writer of one table that the log feeds. Stops when it is dropped, and forgets what is not committed: the log has it.
+pub struct TableWriter {
+    table: Arc<Table>,
+    feed: Arc<Feed>,
+    flush_interval: Duration,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl TableWriter {
+    /// Opens a table in a lake folder and begins to take what the log has for it. The table itself is made with its first rows.
+    /// Only one process may write it; the caller sees to that. Must be called on a tokio runtime.
+    pub async fn open(
+        lake: &Path,
+        spec: &'static TableSpec,
+        store: SyncedStore,
+        feed: Feed,
+        promotion: Promotion,
+        metrics: LakeMetrics,
+        options: &IngestOptions,
+    ) -> Result<TableWriter, OpenError> {
+        let lake = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
+        let columns = (spec.columns)();
+        let (log, snapshot) = opening::open(&lake, spec.name, &columns, store).await?;
+        let from = begin(&feed, spec, snapshot.as_ref(), options.accept_gap).await;
+        let from = from.map_err(|source| OpenError::Log {
+            path: lake.join(spec.name),
+            source,
+        })?;
+        let offsets: Vec<Offset> = from.iter().map(|(offset, _)| *offset).collect();
+        let table = Table::new(
+            spec,
+            &offsets,
+            options.flush_bytes,
+            options.flush_interval,
+            metrics.clone(),
+        );
+        let table = Arc::new(table);
+        let watched: Arc<dyn GaugeSource> = table.clone();
+        metrics.watch(Arc::downgrade(&watched));
+        let feed = Arc::new(feed);
+        let writer = TableWriter {
+            table: table.clone(),
+            feed: feed.clone(),
+            flush_interval: options.flush_interval,
+            threads: Mutex::default(),
+        };
+        let gap = from.into_iter().find_map(|(_, gap)| gap);
+        if let Some(text) = gap {
+            tracing::error!(table = spec.name, "{text}");
+            table.fail(crate::AppendError::ReadOnly(text));
+            return Ok(writer);
+        }
+        writer.spawn(&lake, log, snapshot, promotion, options)?;
+        Ok(writer)
+    }
+
+    fn spawn(
+        &self,
+        lake: &Path,
+        log: DeltaLog,
+        snapshot: Option<Snapshot>,
+        promotion: Promotion,
+        options: &IngestOptions,
+    ) -> Result<(), OpenError> {
+        let (runtime, feed) = (Handle::current(), &self.feed);
+        let path = lake.join(self.table.spec.name);
+        let flush = Flush {
+            table: self.table.clone(),
+            feed: feed.clone(),
+            log,
+            promotion,
+            files: options.files.clone(),
+            checkpoint_interval: options.checkpoint_interval,
+            runtime: runtime.clone(),
+        };
+        self.thread(&path, "lake-commit", move || flush.run(snapshot))?;
+        for (partition, id) in feed.partitions.iter().enumerate() {
+            let lane = Lane {
+                table: self.table.clone(),
+                feed: feed.clone(),
+                partition,
+                id: *id,
+                decoder: EntryDecoder::new(self.table.spec, options.entries, self.table.metrics.clone()),
+                quarantine: opening::quarantine(lake),
+                accept_gap: options.accept_gap,
+                runtime: runtime.clone(),
+                poisoned: BTreeSet::new(),
+            };
+            self.thread(&path, "lake-rows", move || lane.run())?;
+        }
+        Ok(())
+    }
+
+    fn thread(&self, path: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = spawned.map_err(|source| {
+            self.table.end();
+            let path: PathBuf = path.to_owned();
+            OpenError::Thread { path, source }
+        })?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Commits what there is now.
+    pub fn hurry(&self) {
+        self.table.hurry();
+    }
+
+    /// Takes nothing more, and commits what was taken. What is not committed `within` this time is given up: the log has it.
+    pub async fn close(&self, within: Duration) {
+        self.table.end();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let mut joined = tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                // What it has to say about a panic was said.
+                let _ = thread.join();
+            }
+        });
+        if tokio::time::timeout(within, &mut joined).await.is_err() {
+            self.table.health.abandon();
+        }
+    }
+
+    pub fn spec(&self) -> &'static TableSpec {
+        self.table.spec
+    }
+
+    /// Rows that are decoded and not committed.
+    pub fn live(&self) -> LiveRows {
+        self.table.live(&self.feed)
+    }
+
+    /// Bytes of rows that are not committed.
+    pub fn buffer_bytes(&self) -> u64 {
+        self.table.buffer_bytes()
+    }
+}
+
+impl Drop for TableWriter {
+    fn drop(&mut self) {
+        self.table.health.abandon();
+        self.table.end();
+    }
+}
+
+impl StatusSource for TableWriter {
+    fn tables(&self) -> Vec<TableStatus> {
+        vec![self.table.status()]
+    }
+
+    fn not_ready(&self) -> Vec<String> {
+        let lag_max = (self.flush_interval * LAG_INTERVALS_MAX).max(LAG_MIN);
+        let lag = self.table.lag();
+        match self.table.health.trouble() {
+            Some((text, since)) if since > TROUBLE_MAX || self.table.has_failed() => vec![text],
+            trouble if lag > lag_max => {
+                let cause = trouble.map(|(text, _)| format!(": {text}")).unwrap_or_default();
+                let (table, seconds) = (self.table.spec.name, lag.as_secs_f64());
+                vec![format!(
+                    "rows of the table {table} wait for their commit since {seconds:.0} s{cause}"
+                )]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Where each partition is read from, and what keeps it from being read.
+async fn begin(
+    feed: &Feed,
+    spec: &TableSpec,
+    snapshot: Option<&Snapshot>,
+    accept_gap: bool,
+) -> Result<Vec<(Offset, Option<String>)>, thalweg_log::LogError> {
+    let mut from = Vec::with_capacity(feed.partitions.len());
+    for (partition, id) in feed.partitions.iter().enumerate() {
+        let bounds = feed.log.bounds(*id)?;
+        from.push(match feed.begin(partition, snapshot, bounds.first, bounds.next) {
+            Begin::At(offset) => (offset, None),
+            Begin::Raise(offset) => {
+                tracing::error!(
+                    table = spec.name,
+                    queue = feed.queue,
+                    partition,
+                    log_end = bounds.next,
+                    table_has = offset,
+                    "the log ends before what the table has of it: entries of it are lost, and the log goes on behind them"
+                );
+                feed.raise(*id, bounds.next, offset).await?;
+                (offset, None)
+            }
+            Begin::Missing(missing) if accept_gap => {
+                feed.passed_over(spec, partition, missing);
+                (missing.to, None)
+            }
+            Begin::Missing(missing) => (missing.to, Some(feed.gap_text(spec, partition, missing))),
+        });
+    }
+    Ok(from)
+}

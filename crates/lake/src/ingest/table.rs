@@ -1,0 +1,410 @@
+//! What the threads of a table share: rows that grow, one lot for each partition of its log, and what is known of the table.
+//!
+//! Locks are taken in this order: rows of a partition, state.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use thalweg_log::Offset;
+use thalweg_telemetry::TableStatus;
+use tokio::sync::watch;
+
+use super::feed::Feed;
+use crate::commit::Health;
+use crate::error::AppendError;
+use crate::live::{LivePart, LiveRows};
+use crate::metrics::{GaugeSource, LakeMetrics, TableGauges};
+use crate::rows::chunk::Chunk;
+use crate::tables::TableSpec;
+
+/// Rows and bytes at which a chunk is full.
+const CHUNK_ROWS: usize = 65_536;
+const CHUNK_BYTES: usize = 16 << 20;
+/// So often rows are closed for queries.
+const SHOWN_AGAIN: Duration = Duration::from_millis(100);
+/// Chunks whose room is kept for the next ones.
+const SPARE_CHUNKS: usize = 8;
+
+/// Rows of a partition that are on their way to a commit.
+pub(super) struct Growing {
+    /// Those that do not change any more.
+    chunks: Vec<Arc<Chunk>>,
+    chunk: Option<Chunk>,
+    /// When one was closed for a query.
+    shown: Option<Instant>,
+    /// Where they begin.
+    pub first: Offset,
+    /// The offset that is taken next.
+    pub next: Offset,
+    /// When each entry arrived, in nanoseconds.
+    pub arrivals: Vec<i64>,
+}
+
+impl Growing {
+    /// Nothing of it is to be trusted: it is made again.
+    pub fn begin_again(&mut self) {
+        self.chunks.clear();
+        self.chunk = None;
+        self.arrivals.clear();
+        self.next = self.first;
+    }
+
+    fn buffered(&self) -> (u64, usize) {
+        let chunks = || self.chunks.iter().map(AsRef::as_ref).chain(&self.chunk);
+        (
+            chunks().map(|chunk| chunk.rows() as u64).sum(),
+            chunks().map(Chunk::bytes).sum(),
+        )
+    }
+
+    fn close_chunk(&mut self) {
+        if let Some(chunk) = self.chunk.take_if(|chunk| chunk.rows() > 0) {
+            self.chunks.push(Arc::new(chunk));
+        }
+    }
+}
+
+/// Rows that are committed together.
+pub(super) struct Sealed {
+    pub chunks: Vec<Arc<Chunk>>,
+    /// By partition, what is taken next.
+    pub taken: Vec<Offset>,
+    pub arrivals: Vec<i64>,
+}
+
+/// How much waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Buffered {
+    pub rows: u64,
+    pub bytes: usize,
+    /// Since there is something to commit.
+    pub since: Option<Instant>,
+}
+
+impl Buffered {
+    fn and(self, other: Buffered) -> Buffered {
+        Buffered {
+            rows: self.rows + other.rows,
+            bytes: self.bytes + other.bytes,
+            since: self.since.into_iter().chain(other.since).min(),
+        }
+    }
+}
+
+/// What is committed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Committed {
+    pub version: i64,
+    pub rows: u64,
+    pub bytes: u64,
+    pub files: Vec<(u32, u64)>,
+    pub promoted_columns: u64,
+    pub last_commit_unix_ms: Option<i64>,
+}
+
+struct State {
+    /// By partition.
+    growing: Vec<Buffered>,
+    sealed: Buffered,
+    /// The rows that are being committed, by partition.
+    committing: Vec<(Offset, Vec<Arc<Chunk>>)>,
+    hurry: bool,
+    committed: Committed,
+    /// Set for good: nothing more is taken.
+    failure: Option<AppendError>,
+    spares: Vec<Chunk>,
+}
+
+pub(super) struct Table {
+    pub spec: &'static TableSpec,
+    pub health: Arc<Health>,
+    pub metrics: LakeMetrics,
+    flush_bytes: usize,
+    flush_interval: Duration,
+    lanes: Vec<Mutex<Growing>>,
+    state: Mutex<State>,
+    changed: Condvar,
+    ending: watch::Sender<bool>,
+}
+
+impl Table {
+    /// `from` is what is taken next of each partition.
+    pub fn new(
+        spec: &'static TableSpec,
+        from: &[Offset],
+        flush_bytes: usize,
+        flush_interval: Duration,
+        metrics: LakeMetrics,
+    ) -> Table {
+        let growing = |next: &Offset| {
+            Mutex::new(Growing {
+                chunks: Vec::new(),
+                chunk: None,
+                shown: None,
+                first: *next,
+                next: *next,
+                arrivals: Vec::new(),
+            })
+        };
+        Table {
+            spec,
+            health: Arc::default(),
+            metrics,
+            flush_bytes,
+            flush_interval,
+            lanes: from.iter().map(growing).collect(),
+            state: Mutex::new(State {
+                growing: vec![Buffered::default(); from.len()],
+                sealed: Buffered::default(),
+                committing: Vec::new(),
+                hurry: false,
+                committed: Committed::default(),
+                failure: None,
+                spares: Vec::new(),
+            }),
+            changed: Condvar::new(),
+            ending: watch::Sender::new(false),
+        }
+    }
+
+    pub fn lane(&self, partition: usize) -> Option<MutexGuard<'_, Growing>> {
+        self.lanes.get(partition).map(Mutex::lock)
+    }
+
+    /// A chunk with room.
+    pub fn chunk<'a>(&self, growing: &'a mut Growing) -> &'a mut Chunk {
+        let is_full = |chunk: &Chunk| chunk.rows() >= CHUNK_ROWS || chunk.bytes() >= CHUNK_BYTES;
+        if growing.chunk.as_ref().is_some_and(is_full) {
+            growing.close_chunk();
+        }
+        growing.chunk.get_or_insert_with(|| {
+            let spare = self.state.lock().spares.pop();
+            spare.unwrap_or_else(|| Chunk::new(self.spec))
+        })
+    }
+
+    /// What is not committed, by partition. Of what is being committed the commit decides whether it is beyond the table.
+    pub fn live(&self, feed: &Feed) -> LiveRows {
+        let mut parts = Vec::new();
+        for (partition, lane) in self.lanes.iter().enumerate() {
+            let mut growing = lane.lock();
+            // Each time leaves a smaller chunk behind, so not for each of many queries.
+            if growing.shown.is_none_or(|shown| shown.elapsed() >= SHOWN_AGAIN) {
+                growing.close_chunk();
+                growing.shown = Some(Instant::now());
+            }
+            parts.push((partition, growing.first, growing.chunks.clone()));
+        }
+        // Rows that went from there to here meanwhile are the same rows, and maybe more.
+        for (partition, (first, chunks)) in self.state.lock().committing.iter().enumerate() {
+            parts.retain(|(of, at, _)| (*of, *at) != (partition, *first));
+            parts.push((partition, *first, chunks.clone()));
+        }
+        let part = |(partition, first, chunks)| LivePart {
+            application: feed.application(partition),
+            first,
+            chunks,
+        };
+        LiveRows {
+            parts: parts.into_iter().map(part).collect(),
+        }
+    }
+
+    /// Lets others see what waits in a partition. Its rows are locked.
+    pub fn publish(&self, partition: usize, growing: &Growing) {
+        let (rows, bytes) = growing.buffered();
+        let mut state = self.state.lock();
+        let Some(waits) = state.growing.get_mut(partition) else {
+            return;
+        };
+        let was_empty = waits.since.is_none();
+        // Entries without a row are taken by a commit, too.
+        let since = (growing.next > growing.first).then(|| waits.since.unwrap_or_else(Instant::now));
+        *waits = Buffered { rows, bytes, since };
+        let is_enough = state.grown().bytes >= self.flush_bytes;
+        drop(state);
+        if is_enough || was_empty {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Returns when there is room for more rows; `false` when no more are to be made.
+    pub fn wait_for_room(&self) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if self.is_ending() || state.failure.is_some() {
+                return false;
+            }
+            if state.grown().bytes < self.flush_bytes {
+                return true;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.state.lock().grown().bytes < self.flush_bytes
+    }
+
+    /// Rows that are to be committed, as soon as there are; `None` when the table ends.
+    pub fn next_sealed(&self) -> Option<Sealed> {
+        let mut state = self.state.lock();
+        loop {
+            if state.failure.is_some() || self.health.is_abandoned() {
+                return None;
+            }
+            let grown = state.grown();
+            let Some(since) = grown.since else {
+                state.hurry = false;
+                if self.is_ending() {
+                    return None;
+                }
+                self.changed.wait(&mut state);
+                continue;
+            };
+            let due = since + self.flush_interval;
+            if grown.bytes >= self.flush_bytes || state.hurry || self.is_ending() || due <= Instant::now() {
+                break;
+            }
+            self.changed.wait_until(&mut state, due);
+        }
+        state.hurry = false;
+        drop(state);
+        Some(self.seal())
+    }
+
+    fn seal(&self) -> Sealed {
+        let mut sealed = Sealed {
+            chunks: Vec::new(),
+            taken: Vec::with_capacity(self.lanes.len()),
+            arrivals: Vec::new(),
+        };
+        for (partition, lane) in self.lanes.iter().enumerate() {
+            let mut growing = lane.lock();
+            growing.close_chunk();
+            let chunks = std::mem::take(&mut growing.chunks);
+            sealed.chunks.extend(chunks.iter().cloned());
+            sealed.arrivals.append(&mut growing.arrivals);
+            sealed.taken.push(growing.next);
+            let first = growing.first;
+            growing.first = growing.next;
+            let mut state = self.state.lock();
+            state.committing.push((first, chunks));
+            let waits = state.growing.get_mut(partition).map(std::mem::take).unwrap_or_default();
+            state.sealed = state.sealed.and(waits);
+        }
+        self.changed.notify_all();
+        sealed
+    }
+
+    /// Rows are committed.
+    pub fn settled(&self, sealed: Sealed, committed: Committed) {
+        let mut state = self.state.lock();
+        state.sealed = Buffered::default();
+        state.committing.clear();
+        state.committed = committed;
+        let wanted = SPARE_CHUNKS.saturating_sub(state.spares.len());
+        drop(state);
+        // Those that a query looks at go with it.
+        let spares = sealed.chunks.into_iter().filter_map(Arc::into_inner).take(wanted);
+        let spares: Vec<Chunk> = spares
+            .map(|mut chunk| {
+                chunk.clear();
+                chunk
+            })
+            .collect();
+        self.state.lock().spares.extend(spares);
+    }
+
+    pub fn hurry(&self) {
+        self.state.lock().hurry = true;
+        self.changed.notify_all();
+    }
+
+    /// No more rows are made; what there is is committed.
+    pub fn end(&self) {
+        let state = self.state.lock();
+        self.ending.send_replace(true);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+
+    /// Told when the table ends.
+    pub fn ending(&self) -> watch::Receiver<bool> {
+        self.ending.subscribe()
+    }
+
+    /// Nothing is committed any more, and nothing more is made.
+    pub fn fail(&self, failure: AppendError) {
+        if let AppendError::ReadOnly(text) = &failure {
+            self.health.set_trouble(text);
+        }
+        self.state.lock().failure.get_or_insert(failure);
+        self.end();
+    }
+
+    pub fn set_committed(&self, committed: Committed) {
+        self.state.lock().committed = committed;
+    }
+
+    /// Whether nothing can be expected of it any more without a restart.
+    pub fn has_failed(&self) -> bool {
+        self.state.lock().failure.is_some()
+    }
+
+    /// For how long the oldest row waits for its commit.
+    pub fn lag(&self) -> Duration {
+        let state = self.state.lock();
+        let since = state.grown().and(state.sealed).since;
+        since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    pub fn buffer_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        let spares: usize = state.spares.iter().map(Chunk::bytes).sum();
+        (state.grown().bytes + state.sealed.bytes + spares) as u64
+    }
+
+    pub fn status(&self) -> TableStatus {
+        let state = self.state.lock();
+        let committed = &state.committed;
+        TableStatus {
+            name: self.spec.name.to_owned(),
+            rows: committed.rows,
+            files: committed.files.iter().map(|(_, count)| count).sum(),
+            bytes: committed.bytes,
+            version: committed.version,
+            buffered_rows: state.grown().rows + state.sealed.rows,
+            last_commit_unix_ms: committed.last_commit_unix_ms,
+            failed: self.health.trouble().map(|(text, _)| text),
+        }
+    }
+}
+
+impl State {
+    fn grown(&self) -> Buffered {
+        let waits = self.growing.iter().copied();
+        waits.fold(Buffered::default(), Buffered::and)
+    }
+}
+
+impl GaugeSource for Table {
+    fn gauges(&self) -> TableGauges {
+        let (buffer_bytes, commit_lag) = (self.buffer_bytes(), self.lag());
+        let committed = self.state.lock().committed.clone();
+        TableGauges {
+            table: self.spec.name.to_owned(),
+            files: committed.files,
+            bytes: committed.bytes,
+            rows: committed.rows,
+            buffer_bytes,
+            commit_lag,
+            promoted_columns: committed.promoted_columns,
+        }
+    }
+}

@@ -1,0 +1,330 @@
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use arrow::array::AsArray;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use prometheus::Registry;
+use tempfile::TempDir;
+use thalweg_log::disk::Ram;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+
+use super::*;
+use crate::delta::Detail;
+use crate::entry::{Compression, Encoding, EntryHead, Rejected};
+use crate::live::LiveRows;
+use crate::otlp::Signal;
+use crate::tables::LOGS;
+
+/// A log with a queue of two partitions, and a lake folder.
+struct World {
+    log: Arc<EmbeddedLog>,
+    folder: TempDir,
+    /// What the log was told by partition.
+    told: Arc<[AtomicU64; 2]>,
+}
+
+const PARTITIONS: [PartitionId; 2] = [PartitionId::new(7, 0), PartitionId::new(7, 1)];
+
+impl World {
+    async fn new() -> World {
+        let options = LogOptions {
+            file_bytes: 1 << 20,
+            first_file_bytes: 1 << 20,
+            spare: 0,
+            min_free_bytes: Some(0),
+            ..LogOptions::default()
+        };
+        let log = EmbeddedLog::open(Arc::new(Ram::new(256 << 20)), 0xab, &options).unwrap();
+        for id in PARTITIONS {
+            log.create(id, thalweg_log::Durability::Fsync).await.unwrap();
+        }
+        World {
+            log: Arc::new(log),
+            folder: tempfile::tempdir().unwrap(),
+            told: Arc::default(),
+        }
+    }
+
+    fn feed(&self) -> Feed {
+        let told = self.told.clone();
+        Feed {
+            queue: "lake.logs".to_owned(),
+            log: self.log.clone(),
+            partitions: PARTITIONS.to_vec(),
+            taken: Arc::new(move |partition, offset| told[partition as usize].store(offset, Ordering::SeqCst)),
+        }
+    }
+
+    async fn open(&self, options: &IngestOptions) -> TableWriter {
+        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let opened = TableWriter::open(
+            self.folder.path(),
+            &LOGS,
+            SyncedStore::new(),
+            self.feed(),
+            Promotion::default(),
+            metrics,
+            options,
+        );
+        opened.await.unwrap()
+    }
+
+    /// One entry with logs of these bodies.
+    async fn append(&self, partition: usize, bodies: &[&str]) -> u64 {
+        self.append_bytes(partition, &entry(bodies)).await
+    }
+
+    async fn append_bytes(&self, partition: usize, entry: &[u8]) -> u64 {
+        let mut records = Records::new();
+        records.push(&RecordRef::of(1, entry)).unwrap();
+        let appended = self.log.append(Unit::of(PARTITIONS[partition], records), None).await;
+        appended.unwrap().offsets[0]
+    }
+
+    /// The bodies in the table, sorted, and the positions that it states.
+    async fn stored(&self) -> (Vec<String>, Vec<i64>) {
+        bodies(&self.folder.path().join("logs"), &self.feed()).await
+    }
+
+    async fn wait_for(&self, rows: usize) -> Vec<String> {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (bodies, _) = self.stored().await;
+            if bodies.len() >= rows {
+                return bodies;
+            }
+            assert!(Instant::now() < until, "{bodies:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn bodies(table: &Path, feed: &Feed) -> (Vec<String>, Vec<i64>) {
+    let log = DeltaLog::new(table, SyncedStore::new()).unwrap();
+    let Some(snapshot) = log.load(Detail::Counts).await.unwrap() else {
+        return Default::default();
+    };
+    let mut bodies = Vec::new();
+    for file in snapshot.files.values() {
+        let bytes = bytes::Bytes::from(std::fs::read(table.join(&*file.path)).unwrap());
+        let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)
+            .unwrap()
+            .build()
+            .unwrap();
+        for batch in reader {
+            let batch = batch.unwrap();
+            let column = batch.column_by_name("body").unwrap().as_string::<i32>().clone();
+            bodies.extend(column.iter().map(|body| body.unwrap_or("null").to_owned()));
+        }
+    }
+    bodies.sort();
+    let position = |partition| snapshot.transactions.get(&feed.application(partition)).copied();
+    (
+        bodies,
+        [0, 1].map(|partition| position(partition).unwrap_or(-1)).to_vec(),
+    )
+}
+
+/// Commits only when it is asked to, or closes.
+fn slow() -> IngestOptions {
+    IngestOptions {
+        flush_interval: Duration::from_secs(3600),
+        ..IngestOptions::default()
+    }
+}
+
+fn fast() -> IngestOptions {
+    IngestOptions {
+        flush_interval: Duration::from_millis(20),
+        ..IngestOptions::default()
+    }
+}
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_of_all_partitions_become_rows_and_the_log_is_told() {
+    let world = World::new().await;
+    world.append(0, &["a", "b"]).await;
+    let writer = world.open(&fast()).await;
+    assert_eq!(world.wait_for(2).await, ["a", "b"]);
+    world.append(1, &["c"]).await;
+    world.append(0, &["d"]).await;
+    assert_eq!(world.wait_for(4).await, ["a", "b", "c", "d"]);
+    writer.close(SOON).await;
+    assert_eq!(world.stored().await.1, [2, 1]);
+    assert_eq!(world.told[0].load(Ordering::SeqCst), 2);
+    assert_eq!(world.told[1].load(Ordering::SeqCst), 1);
+    let status = writer.tables().remove(0);
+    assert_eq!(
+        (status.name.as_str(), status.rows, status.buffered_rows),
+        ("logs", 4, 0)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_not_committed_is_taken_again_and_what_was_is_not() {
+    let world = World::new().await;
+    let mut expected = Vec::new();
+    for round in 0..6 {
+        let writer = world.open(&slow()).await;
+        let body = format!("round {round}");
+        world.append(round % 2, &[&body]).await;
+        expected.push(body);
+        match round % 3 {
+            // Given up as it is, before or after it was decoded.
+            0 => drop(writer),
+            1 => {
+                writer.hurry();
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                drop(writer);
+            }
+            _ => {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                writer.close(SOON).await;
+            }
+        }
+    }
+    let writer = world.open(&fast()).await;
+    world.wait_for(6).await;
+    writer.close(SOON).await;
+    assert_eq!(world.stored().await, (expected, vec![3, 3]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_cannot_be_decoded_is_set_aside_and_the_next_one_is_taken() {
+    let world = World::new().await;
+    world.append(0, &["a"]).await;
+    let poison = [&entry(&["x"])[..], &[0x0a, 0x7f]].concat();
+    let offset = world.append_bytes(0, &poison).await;
+    world.append(0, &["b"]).await;
+    let writer = world.open(&fast()).await;
+    assert_eq!(world.wait_for(2).await, ["a", "b"]);
+    writer.close(SOON).await;
+    assert_eq!(world.stored().await.1, [3, 0]);
+    let aside = opening::quarantine(world.folder.path()).join(format!("logs-0-{offset}.bin"));
+    assert_eq!(std::fs::read(aside).unwrap(), poison);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_stops_where_the_log_lacks_what_it_lacks_until_that_is_accepted() {
+    let world = World::new().await;
+    let writer = world.open(&fast()).await;
+    world.append(0, &["a"]).await;
+    world.wait_for(1).await;
+    writer.close(SOON).await;
+    for body in ["b", "c", "d"] {
+        world.append(0, &[body]).await;
+    }
+    world.log.trim(PARTITIONS[0], 3).unwrap();
+    let until = Instant::now() + SOON;
+    while world.log.bounds(PARTITIONS[0]).unwrap().first < 3 {
+        assert!(Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let writer = world.open(&fast()).await;
+    let trouble = writer.not_ready();
+    assert!(
+        trouble[0].starts_with("lake.gap: the log does not have the entries 1 to 2 of lake.logs, partition 0"),
+        "{trouble:?}"
+    );
+    writer.close(SOON).await;
+    assert_eq!(world.stored().await.0, ["a"]);
+    let accepted = IngestOptions {
+        accept_gap: true,
+        ..fast()
+    };
+    let writer = world.open(&accepted).await;
+    assert_eq!(world.wait_for(2).await, ["a", "d"]);
+    writer.close(SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_ends_before_what_the_table_has_goes_on_behind_it() {
+    let world = World::new().await;
+    let writer = world.open(&fast()).await;
+    for body in ["a", "b"] {
+        world.append(0, &[body]).await;
+    }
+    world.wait_for(2).await;
+    writer.close(SOON).await;
+    // The same table with a log of the same name that has less: as after a power cut without syncs.
+    let younger = World {
+        folder: world.folder,
+        ..World::new().await
+    };
+    younger.append(0, &["b again"]).await;
+    let writer = younger.open(&fast()).await;
+    assert_eq!(younger.log.bounds(PARTITIONS[0]).unwrap().next, 2);
+    assert_eq!(younger.append(0, &["c"]).await, 2);
+    younger.wait_for(3).await;
+    writer.close(SOON).await;
+    let (bodies, positions) = younger.stored().await;
+    assert_eq!(
+        (bodies, positions),
+        (["a", "b", "c"].map(str::to_owned).to_vec(), vec![3, 0])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_seen_once_while_they_grow_are_committed_and_after() {
+    let world = World::new().await;
+    let writer = world.open(&fast()).await;
+    let table = world.folder.path().join("logs");
+    let mut sum = 0;
+    for entry in 0..200 {
+        world.append(entry % 2, &["x", "y", "z"]).await;
+        sum += 3;
+        let until = Instant::now() + SOON;
+        loop {
+            // First the rows that wait, then the table.
+            let live: LiveRows = writer.live();
+            let log = DeltaLog::new(&table, SyncedStore::new()).unwrap();
+            let snapshot = log.load(Detail::Counts).await.unwrap();
+            let stored = snapshot.as_ref().map_or(0, |snapshot| snapshot.rows);
+            let waiting: usize = live.beyond(snapshot.as_ref()).iter().map(|chunk| chunk.rows()).sum();
+            let seen = stored + waiting as u64;
+            assert!(seen <= sum, "{seen} of {sum}");
+            if seen == sum {
+                break;
+            }
+            assert!(Instant::now() < until, "{seen} of {sum}");
+        }
+    }
+    writer.close(SOON).await;
+}
+
+/// A request with log records of these bodies, as an entry.
+fn entry(bodies: &[&str]) -> Vec<u8> {
+    let field = |key: u8, inner: &[u8]| {
+        let mut out = vec![key];
+        let mut len = inner.len();
+        while len >= 0x80 {
+            out.push((len & 0x7f) as u8 | 0x80);
+            len >>= 7;
+        }
+        out.push(len as u8);
+        out.extend_from_slice(inner);
+        out
+    };
+    let records: Vec<u8> = bodies
+        .iter()
+        .flat_map(|body| field(0x12, &field(0x2a, &field(0x0a, body.as_bytes()))))
+        .collect();
+    let request = field(0x0a, &field(0x12, &records));
+    let head = EntryHead {
+        signal: Signal::Logs,
+        encoding: Encoding::Proto,
+        compression: Compression::None,
+        arrival: 1_700_000_000_000_000_000,
+        records: bodies.len() as u32,
+        cut_values_at: None,
+        rejected: Rejected::NONE,
+        peer: "",
+    };
+    let mut entry = Vec::new();
+    head.encode(&mut entry);
+    [entry, request].concat()
+}

@@ -1,0 +1,122 @@
+//! Rows that are not committed, for queries: they see what was received a moment ago together with what the tables have.
+//!
+//! Which of them a version of the table has already is told by the version itself: its commit says how far the log was taken.
+//! So whoever takes the rows first and looks at the table then sees every row once.
+
+mod arrays;
+mod overflow;
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::error::ArrowError;
+use thalweg_log::Offset;
+
+use crate::attributes::{Bindings, Place, Promotion};
+use crate::delta::Snapshot;
+use crate::delta::schema::{Column, TableSchema};
+use crate::rows::chunk::Chunk;
+use crate::rows::slots::Source;
+use crate::rows::text::NULL;
+use crate::rows::values::Values;
+use crate::tables::TableSpec;
+use overflow::overflow;
+
+/// The partition of tables.
+const DATE: &str = "date";
+const OVERFLOW: &str = "overflow";
+
+/// Whoever has rows that are not committed.
+pub trait LiveTables: Send + Sync {
+    /// The tables that it feeds.
+    fn tables(&self) -> Vec<&'static TableSpec>;
+
+    /// What a table has now beyond its commits; `None` if it does not feed it.
+    fn rows(&self, table: &str) -> Option<LiveRows>;
+}
+
+/// Rows of one table.
+#[derive(Clone, Default)]
+pub struct LiveRows {
+    pub parts: Vec<LivePart>,
+}
+
+/// Rows that one commit brings to the table, from one partition of the log.
+#[derive(Clone)]
+pub struct LivePart {
+    /// How the table names the partition.
+    pub application: String,
+    /// Of the first entry.
+    pub first: Offset,
+    pub chunks: Vec<Arc<Chunk>>,
+}
+
+impl LiveRows {
+    /// Those that a version of the table does not have.
+    pub fn beyond(self, table: Option<&Snapshot>) -> Vec<Arc<Chunk>> {
+        let taken = |part: &LivePart| {
+            let known = table.and_then(|table| table.transactions.get(&part.application));
+            known.and_then(|offset| Offset::try_from(*offset).ok()).unwrap_or(0)
+        };
+        let beyond = self.parts.into_iter().filter(|part| part.first >= taken(part));
+        beyond.flat_map(|part| part.chunks).collect()
+    }
+}
+
+/// A chunk as a query sees it: some columns of the table, with texts as views. Attributes without a column are in the overflow
+/// map.
+pub fn project(chunk: &Chunk, table: &TableSchema, columns: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+    let bindings = Bindings::of(table, Promotion::default());
+    let of = |field: &Arc<Field>| match table.column(field.name()) {
+        Some(column) => array(chunk, column, &bindings, field.data_type()),
+        None => Ok(new_null_array(field.data_type(), chunk.rows())),
+    };
+    let arrays: Vec<ArrayRef> = columns.fields().iter().map(of).collect::<Result<_, _>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(chunk.rows()));
+    RecordBatch::try_new_with_options(columns.clone(), arrays, &options)
+}
+
+/// One column of a table.
+fn array(chunk: &Chunk, column: &Column, bindings: &Bindings, as_type: &DataType) -> Result<ArrayRef, ArrowError> {
+    let rows = chunk.rows();
+    let null = || Ok(new_null_array(as_type, rows));
+    match column.name.as_str() {
+        DATE => {
+            return Ok(chunk
+                .times()
+                .map_or_else(|| new_null_array(as_type, rows), |times| arrays::days(times, rows)));
+        }
+        OVERFLOW => return overflow(chunk, bindings)?.map_or_else(null, Ok),
+        name => {
+            if let Some(values) = chunk.fixed(name) {
+                return arrays::array(&values, rows, as_type);
+            }
+        }
+    }
+    let bound = column
+        .binding()
+        .and_then(|(source, name)| Some((Source::of_name(source)?, name)));
+    let slot = bound.and_then(|(source, name)| chunk.slots().get(source, name));
+    match slot {
+        Some(slot) => arrays::array(&Values::Texts(&slot.column), rows, as_type),
+        None => null(),
+    }
+}
+
+/// How many values of a chunk go to overflow maps.
+pub(crate) fn overflowing(chunk: &Chunk, bindings: &Bindings) -> u64 {
+    let slots = chunk.slots().all().iter();
+    let unplaced = slots.filter(|slot| !matches!(bindings.place(slot.source, &slot.name), Some(Place::Column(_))));
+    let values = unplaced.map(|slot| slot.column.keys().iter().filter(|key| **key != NULL).count());
+    (values.sum::<usize>() + chunk.extras().len()) as u64
+}
+
+/// Texts and bytes as views, into which nothing is copied.
+pub(crate) fn with_views(kind: DataType) -> DataType {
+    match kind {
+        DataType::Utf8 => DataType::Utf8View,
+        DataType::Binary => DataType::BinaryView,
+        other => other,
+    }
+}

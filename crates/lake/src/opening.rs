@@ -1,0 +1,106 @@
+//! A table before anybody writes it: it is looked at, taken back to its last whole version, and made if it does not exist.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::commit::{commit_info, unix_ms};
+use crate::delta::actions::Action;
+use crate::delta::schema::TableSchema;
+use crate::delta::{self, CommitOutcome, DeltaLog, Detail, Snapshot};
+use crate::error::OpenError;
+use crate::metrics::LakeMetrics;
+use crate::store::SyncedStore;
+use crate::tags::schema::{CONFIGURATION, DATE};
+
+/// Temporary files that are older belong to nobody any more.
+const STAGED_AGE: Duration = Duration::from_secs(3600);
+
+/// The folder of entries and files that cannot be read, in the one of a lake.
+pub(crate) fn quarantine(lake: &Path) -> PathBuf {
+    lake.join("_thalweg/quarantine")
+}
+
+/// The log of a table, whose folders are made, and its newest version, if there is a table. `columns` are those that this
+/// program writes: they must mean the same there. `lake` is absolute.
+pub(crate) async fn open(
+    lake: &Path,
+    name: &str,
+    columns: &TableSchema,
+    store: SyncedStore,
+) -> Result<(DeltaLog, Option<Snapshot>), OpenError> {
+    let path = lake.join(name);
+    let folder = {
+        let (store, log) = (store.clone(), path.join("_delta_log"));
+        tokio::task::spawn_blocking(move || store.create_directories(&log)).await
+    };
+    if let Ok(Err(source)) = folder {
+        let path = lake.to_owned();
+        return Err(OpenError::Folder { path, source });
+    }
+    let error = |source| OpenError::Table {
+        path: path.clone(),
+        source,
+    };
+    let log = DeltaLog::new(&path, store).map_err(error)?;
+    let recovered = log.recover(&quarantine(lake), STAGED_AGE).await;
+    recovered.map_err(error)?;
+    let snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    if let Some(snapshot) = &snapshot {
+        check(&log, snapshot, columns)?;
+    }
+    Ok((log, snapshot))
+}
+
+/// Makes the table, unless another writer just did.
+pub(crate) async fn create(
+    log: &DeltaLog,
+    columns: &TableSchema,
+    metrics: &LakeMetrics,
+) -> Result<Snapshot, OpenError> {
+    let error = |source| OpenError::Table {
+        path: log.table().to_owned(),
+        source,
+    };
+    let now = unix_ms();
+    let metadata = delta::new_metadata(columns, DATE, &CONFIGURATION, now);
+    let mut actions = vec![Action::CommitInfo(commit_info("CREATE TABLE", now))];
+    actions.extend(delta::creation(metadata));
+    let outcome = log.commit(0, &actions).await;
+    let label = match &outcome {
+        Ok(CommitOutcome::Committed) => "ok",
+        Ok(CommitOutcome::Taken) => "conflict",
+        Err(_) => "error",
+    };
+    let commits = metrics.commits.with_label_values(&[log.table_name(), "create", label]);
+    commits.inc();
+    outcome.map_err(error)?;
+    // Created by us or by another writer just now: either way it can be loaded.
+    let snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    let gone = || OpenError::Schema {
+        path: log.table().to_owned(),
+        what: "it was removed while it was made".to_owned(),
+    };
+    let snapshot = snapshot.ok_or_else(gone)?;
+    check(log, &snapshot, columns)?;
+    Ok(snapshot)
+}
+
+/// The columns that this program writes must mean the same in the table.
+fn check(log: &DeltaLog, snapshot: &Snapshot, columns: &TableSchema) -> Result<(), OpenError> {
+    let conflict = |what: String| OpenError::Schema {
+        path: log.table().to_owned(),
+        what,
+    };
+    let partitions = &snapshot.metadata.partition_columns;
+    if partitions != &[DATE] {
+        return Err(conflict(format!("it is partitioned by {partitions:?}, not by date")));
+    }
+    for column in &columns.columns {
+        match snapshot.schema.column(&column.name) {
+            Some(found) if found.kind == column.kind => {}
+            Some(_) => return Err(conflict(format!("its column {} has another type", column.name))),
+            None => return Err(conflict(format!("it has no column {}", column.name))),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! From the bytes of a request to rows.
+//!
+//! What a resource and a scope have is read once and put into all of their rows; attributes of records are put into columns
+//! where they are read. Nothing is made in between. The request has passed the look of [`walk`](super::walk), so what cannot be
+//! read here was changed since; then some of its rows may be in the chunk, and whoever asked gives that up.
+
+mod attributes;
+mod logs;
+mod metrics;
+#[cfg(test)]
+mod tests;
+mod times;
+mod traces;
+mod value;
+
+use super::Signal;
+use super::fields::{group, request, resource, scope, scoped};
+use super::walk::first_of;
+use super::wire::{Cursor, END, Result};
+use crate::entry::Rejected;
+use crate::rows::chunk::Chunk;
+use crate::rows::slots::{Guess, Source};
+use crate::tables;
+pub(crate) use attributes::Pairs;
+pub use times::Window;
+use value::Reader;
+
+/// What is known of a request beside its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    pub signal: Signal,
+    /// Nanoseconds since 1970.
+    pub time: i64,
+    pub window: Window,
+    /// Records that are left out, ascending.
+    pub rejected: Rejected<'a>,
+    /// Longer values are cut.
+    pub cut_values_at: Option<usize>,
+}
+
+/// What is not in the rows as it was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Texts that were not valid UTF-8.
+    pub utf8_replaced: u64,
+    /// Of a trace or a span, of another length than they have.
+    pub ids_wrong: u64,
+    /// Attributes of a name that came again.
+    pub keys_repeated: u64,
+    pub times_replaced: u64,
+    pub values_cut: u64,
+    /// Spans that end before they begin; they are kept so.
+    pub durations_negative: u64,
+}
+
+/// Makes rows of requests of one signal. Remembers what the last ones were like.
+#[derive(Default)]
+pub struct Decoder {
+    read: Reader,
+    resource: Pairs,
+    scope: Pairs,
+    resource_guess: Guess,
+    scope_guess: Guess,
+    guess: Guess,
+    series: crate::ids::series::Series,
+    bytes: Vec<u8>,
+}
+
+/// One request on its way.
+struct Decoding<'a, 'd> {
+    decoder: &'d mut Decoder,
+    chunk: &'d mut Chunk,
+    arrival: &'d Arrival<'a>,
+    /// Records so far, and the next one that is left out.
+    ordinal: u32,
+    rejected: Box<dyn Iterator<Item = u32> + 'a>,
+    next_rejected: Option<u32>,
+}
+
+impl Decoder {
+    /// Adds the records of a request to a chunk of the signal's table, but for those that are rejected.
+    pub fn decode(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<Changed> {
+        self.read.begin(arrival.cut_values_at);
+        let mut rejected: Box<dyn Iterator<Item = u32> + '_> = Box::new(arrival.rejected.iter());
+        let next_rejected = rejected.next();
+        let mut decoding = Decoding {
+            decoder: self,
+            chunk,
+            arrival,
+            ordinal: 0,
+            rejected,
+            next_rejected,
+        };
+        let mut at = Cursor::new(request);
+        loop {
+            match at.key()? {
+                request::GROUPS => decoding.group(at.message()?)?,
+                END => break,
+                key => at.skip(key, request::KNOWN)?,
+            }
+        }
+        chunk.sort_extras();
+        Ok(self.read.changed)
+    }
+}
+
+impl<'a> Decoding<'a, '_> {
+    fn group(&mut self, group: Cursor<'_>) -> Result<()> {
+        let begin = self.chunk.rows();
+        self.decoder.resource.clear();
+        if let Some(mut at) = first_of(group)? {
+            loop {
+                match at.key()? {
+                    resource::ATTRIBUTES => {
+                        let pair = at.message()?;
+                        let Decoder { resource, read, .. } = &mut *self.decoder;
+                        resource.read(pair, read)?;
+                    }
+                    END => break,
+                    key => at.skip(key, 0)?,
+                }
+            }
+        }
+        self.decoder.resource.settle(&mut self.decoder.read);
+        let mut schema_url = None;
+        let mut at = group;
+        loop {
+            match at.key()? {
+                group::SCOPES => self.scope(at.message()?)?,
+                group::SCHEMA_URL => schema_url = Some(at.bytes()?),
+                END => break,
+                key => at.skip(key, 0)?,
+            }
+        }
+        let rows = begin..self.chunk.rows();
+        let Decoder {
+            resource,
+            resource_guess,
+            read,
+            ..
+        } = &mut *self.decoder;
+        resource.put(self.chunk, rows.clone(), Source::Resource, resource_guess);
+        let column = common(self.arrival.signal).resource_schema;
+        put_text(self.chunk, column, rows, schema_url, read);
+        Ok(())
+    }
+
+    fn scope(&mut self, group: Cursor<'_>) -> Result<()> {
+        let begin = self.chunk.rows();
+        let (mut name, mut version, mut schema_url) = (None, None, None);
+        self.decoder.scope.clear();
+        if let Some(mut at) = first_of(group)? {
+            loop {
+                match at.key()? {
+                    scope::NAME => name = Some(at.bytes()?),
+                    scope::VERSION => version = Some(at.bytes()?),
+                    scope::ATTRIBUTES => {
+                        let pair = at.message()?;
+                        let Decoder { scope, read, .. } = &mut *self.decoder;
+                        scope.read(pair, read)?;
+                    }
+                    END => break,
+                    key => at.skip(key, 0)?,
+                }
+            }
+        }
+        self.decoder.scope.settle(&mut self.decoder.read);
+        if self.arrival.signal == Signal::Metrics {
+            let Decoder {
+                series,
+                resource,
+                scope,
+                ..
+            } = &mut *self.decoder;
+            series.begin_scope(name.unwrap_or_default(), version.unwrap_or_default(), resource, scope);
+        }
+        let mut at = group;
+        loop {
+            match at.key()? {
+                scoped::RECORDS => {
+                    let record = at.message()?;
+                    match self.arrival.signal {
+                        Signal::Logs => self.log(record)?,
+                        Signal::Metrics => self.metric(record)?,
+                        Signal::Traces => self.span(record)?,
+                    }
+                }
+                scoped::SCHEMA_URL => schema_url = Some(at.bytes()?),
+                END => break,
+                key => at.skip(key, 0)?,
+            }
+        }
+        let rows = begin..self.chunk.rows();
+        let Decoder {
+            scope,
+            scope_guess,
+            read,
+            ..
+        } = &mut *self.decoder;
+        scope.put(self.chunk, rows.clone(), Source::Scope, scope_guess);
+        let columns = common(self.arrival.signal);
+        for (column, text) in [
+            (columns.scope_name, name),
+            (columns.scope_version, version),
+            (columns.scope_schema, schema_url),
+        ] {
+            put_text(self.chunk, column, rows.clone(), text, read);
+        }
+        Ok(())
+    }
+
+    /// Whether the next record has a row.
+    fn is_taken(&mut self) -> bool {
+        let ordinal = self.ordinal;
+        self.ordinal += 1;
+        if self.next_rejected == Some(ordinal) {
+            self.next_rejected = self.rejected.next();
+            return false;
+        }
+        true
+    }
+}
+
+/// Columns that the tables of all signals have.
+struct Common {
+    scope_name: usize,
+    scope_version: usize,
+    resource_schema: usize,
+    scope_schema: usize,
+}
+
+fn common(signal: Signal) -> Common {
+    macro_rules! of {
+        ($table:ident) => {
+            Common {
+                scope_name: tables::$table::SCOPE_NAME,
+                scope_version: tables::$table::SCOPE_VERSION,
+                resource_schema: tables::$table::RESOURCE_SCHEMA,
+                scope_schema: tables::$table::SCOPE_SCHEMA,
+            }
+        };
+    }
+    match signal {
+        Signal::Logs => of!(logs),
+        Signal::Metrics => of!(metrics),
+        Signal::Traces => of!(traces),
+    }
+}
+
+/// The same text for some rows; what is empty was not sent.
+fn put_text(chunk: &mut Chunk, column: usize, rows: std::ops::Range<usize>, text: Option<&[u8]>, read: &mut Reader) {
+    if let Some(text) = text.filter(|text| !text.is_empty()) {
+        let text = read.text(text);
+        chunk.texts(column).push_run(rows, text.as_bytes());
+    }
+}
+
+#[doc(hidden)]
+pub fn fuzz(data: &[u8]) {
+    use super::walk::{WalkLimits, walk};
+    let Some((pick, request)) = data.split_first() else {
+        return;
+    };
+    let (signal, table) = match pick % 3 {
+        0 => (Signal::Logs, &tables::LOGS),
+        1 => (Signal::Metrics, &tables::METRICS),
+        _ => (Signal::Traces, &tables::TRACES),
+    };
+    let Ok(walked) = walk(signal, request, &WalkLimits::default()) else {
+        return;
+    };
+    let arrival = Arrival {
+        signal,
+        time: 1_700_000_000_000_000_000,
+        window: Window::default(),
+        rejected: Rejected::Listed(&walked.rejected),
+        cut_values_at: None,
+    };
+    let mut chunk = Chunk::new(table);
+    let decoded = Decoder::default().decode(request, &arrival, &mut chunk);
+    assert!(decoded.is_ok(), "what the look takes can be decoded: {decoded:?}");
+    assert_eq!(chunk.rows(), walked.records as usize - walked.rejected.len());
+}

@@ -1,0 +1,68 @@
+//! The time of a row: the first that is there of its own, the one at which it was observed, and its arrival.
+
+use super::Decoding;
+use crate::rows::chunk::Chunk;
+
+/// How far before and after its arrival the time of a record may be, in nanoseconds: what is beyond is a mistake of its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub past: i64,
+    pub future: i64,
+}
+
+impl Default for Window {
+    /// Ten years, and a day.
+    fn default() -> Window {
+        const HOUR: i64 = 3_600_000_000_000;
+        Window {
+            past: 10 * 8_766 * HOUR,
+            future: 24 * HOUR,
+        }
+    }
+}
+
+/// The columns of the time of a row.
+pub(super) struct TimeColumns {
+    pub time: usize,
+    pub arrival: usize,
+    pub source: usize,
+    pub original: usize,
+}
+
+impl Decoding<'_, '_> {
+    /// Zero is none. A time beyond the window is replaced by the arrival, and kept as it was sent.
+    #[inline]
+    pub(super) fn put_time(&mut self, row: usize, own: u64, observed: u64, columns: &TimeColumns) {
+        let arrival = self.arrival.time;
+        let (sent, source) = match (own, observed) {
+            (0, 0) => (None, Some("arrival")),
+            (0, observed) => (Some(observed), Some("observed")),
+            (own, _) => (Some(own), None),
+        };
+        let within = |sent: u64| {
+            let window = self.arrival.window;
+            let time = i64::try_from(sent).ok()?;
+            let is_within =
+                time >= arrival.saturating_sub(window.past) && time <= arrival.saturating_add(window.future);
+            is_within.then_some(time)
+        };
+        let chunk: &mut Chunk = self.chunk;
+        chunk.longs(columns.arrival).push(row, arrival);
+        match sent.map(|sent| within(sent).ok_or(sent)) {
+            Some(Ok(time)) => {
+                chunk.longs(columns.time).push(row, time);
+                if let Some(source) = source {
+                    chunk.texts(columns.source).push(row, source.as_bytes());
+                }
+            }
+            replaced => {
+                chunk.longs(columns.time).push(row, arrival);
+                chunk.texts(columns.source).push(row, b"arrival");
+                if let Some(Err(sent)) = replaced {
+                    chunk.texts(columns.original).push(row, sent.to_string().as_bytes());
+                    self.decoder.read.changed.times_replaced += 1;
+                }
+            }
+        }
+    }
+}

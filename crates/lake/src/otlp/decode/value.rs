@@ -1,0 +1,270 @@
+//! Values as text: a text as it is, everything else as documented for attribute columns.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+use super::Changed;
+use crate::otlp::fields::{any, list, map, pair};
+use crate::otlp::wire::{Cursor, END, Result};
+
+/// What kind of value was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// There is no value.
+    Null,
+    Text,
+    Bool,
+    Int,
+    Double,
+    Bytes,
+    Array,
+    Map,
+}
+
+impl Kind {
+    /// As a column names it; `None` for texts, which most values are.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Kind::Null | Kind::Text => None,
+            Kind::Bool => Some("bool"),
+            Kind::Int => Some("int"),
+            Kind::Double => Some("double"),
+            Kind::Bytes => Some("bytes"),
+            Kind::Array => Some("array"),
+            Kind::Map => Some("map"),
+        }
+    }
+}
+
+/// Reads texts and values, and counts what it changes of them.
+#[derive(Default)]
+pub(super) struct Reader {
+    pub changed: Changed,
+    cut_at: Option<usize>,
+    /// What is not a text in the request.
+    made: String,
+}
+
+impl Reader {
+    pub fn begin(&mut self, cut_at: Option<usize>) {
+        self.changed = Changed::default();
+        self.cut_at = cut_at;
+    }
+
+    /// Valid UTF-8, with U+FFFD for what was not.
+    #[inline]
+    pub fn text<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, str> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(_) => {
+                self.changed.utf8_replaced += 1;
+                Cow::Owned(String::from_utf8_lossy(bytes).into_owned())
+            }
+        }
+    }
+
+    /// A value as text; `None` if there is none.
+    #[inline]
+    pub fn value<'a>(&'a mut self, mut at: Cursor<'a>) -> Result<(Kind, Cow<'a, str>)> {
+        loop {
+            match at.key()? {
+                any::TEXT => {
+                    let text = self.text(at.bytes()?);
+                    return Ok((Kind::Text, self.cut(text)));
+                }
+                END => return Ok((Kind::Null, Cow::Borrowed(""))),
+                key @ (any::BOOL | any::INT | any::DOUBLE | any::BYTES | any::LIST | any::MAP) => {
+                    let kind = self.make(key, &mut at)?;
+                    let made = Cow::Borrowed(self.made.as_str());
+                    return Ok((kind, Self::cut_made(made, self.cut_at, &mut self.changed)));
+                }
+                key => at.skip(key, any::KNOWN)?,
+            }
+        }
+    }
+
+    /// Longer ones end where a character does.
+    #[inline]
+    fn cut<'a>(&mut self, text: Cow<'a, str>) -> Cow<'a, str> {
+        Self::cut_made(text, self.cut_at, &mut self.changed)
+    }
+
+    #[inline]
+    fn cut_made<'a>(text: Cow<'a, str>, cut_at: Option<usize>, changed: &mut Changed) -> Cow<'a, str> {
+        let Some(limit) = cut_at.filter(|limit| text.len() > *limit) else {
+            return text;
+        };
+        changed.values_cut += 1;
+        let end = text.floor_char_boundary(limit);
+        match text {
+            Cow::Borrowed(text) => Cow::Borrowed(text.get(..end).unwrap_or_default()),
+            Cow::Owned(mut text) => {
+                text.truncate(end);
+                Cow::Owned(text)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn make(&mut self, key: u32, at: &mut Cursor<'_>) -> Result<Kind> {
+        let mut made = std::mem::take(&mut self.made);
+        made.clear();
+        let kind = match key {
+            any::BOOL => {
+                made.push_str(if at.number()? == 0 { "false" } else { "true" });
+                Kind::Bool
+            }
+            any::INT => {
+                made.push_str(itoa::Buffer::new().format(at.number()? as i64));
+                Kind::Int
+            }
+            any::DOUBLE => {
+                write_double(f64::from_bits(at.fixed64()?), &mut made);
+                Kind::Double
+            }
+            any::BYTES => {
+                BASE64_STANDARD.encode_string(at.bytes()?, &mut made);
+                Kind::Bytes
+            }
+            any::LIST => {
+                self.write_list(at.message()?, &mut made)?;
+                Kind::Array
+            }
+            _ => {
+                self.write_map(at.message()?, &mut made)?;
+                Kind::Map
+            }
+        };
+        self.made = made;
+        Ok(kind)
+    }
+
+    /// As compact JSON. How deep values lie in each other was looked at before.
+    fn write_value(&mut self, mut at: Cursor<'_>, out: &mut String) -> Result<()> {
+        loop {
+            match at.key()? {
+                any::TEXT => write_json_text(&self.text(at.bytes()?), out),
+                any::BOOL => out.push_str(if at.number()? == 0 { "false" } else { "true" }),
+                any::INT => out.push_str(itoa::Buffer::new().format(at.number()? as i64)),
+                any::DOUBLE => {
+                    let number = f64::from_bits(at.fixed64()?);
+                    match number.is_finite() {
+                        true => write_double(number, out),
+                        // JSON has no such numbers.
+                        false => {
+                            out.push('"');
+                            write_double(number, out);
+                            out.push('"');
+                        }
+                    }
+                }
+                any::BYTES => {
+                    out.push('"');
+                    BASE64_STANDARD.encode_string(at.bytes()?, out);
+                    out.push('"');
+                }
+                any::LIST => self.write_list(at.message()?, out)?,
+                any::MAP => self.write_map(at.message()?, out)?,
+                END => out.push_str("null"),
+                key => {
+                    at.skip(key, any::KNOWN)?;
+                    continue;
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    fn write_list(&mut self, mut at: Cursor<'_>, out: &mut String) -> Result<()> {
+        out.push('[');
+        let mut is_first = true;
+        loop {
+            match at.key()? {
+                list::VALUES => {
+                    if !std::mem::take(&mut is_first) {
+                        out.push(',');
+                    }
+                    self.write_value(at.message()?, out)?;
+                }
+                END => break,
+                key => at.skip(key, 0)?,
+            }
+        }
+        out.push(']');
+        Ok(())
+    }
+
+    fn write_map(&mut self, mut at: Cursor<'_>, out: &mut String) -> Result<()> {
+        out.push('{');
+        let mut is_first = true;
+        loop {
+            match at.key()? {
+                map::PAIRS => {
+                    if !std::mem::take(&mut is_first) {
+                        out.push(',');
+                    }
+                    let (name, value) = name_and_value(at.message()?)?;
+                    write_json_text(&self.text(name), out);
+                    out.push(':');
+                    match value {
+                        Some(value) => self.write_value(value, out)?,
+                        None => out.push_str("null"),
+                    }
+                }
+                END => break,
+                key => at.skip(key, 0)?,
+            }
+        }
+        out.push('}');
+        Ok(())
+    }
+}
+
+/// A pair as it lies there.
+#[inline(always)]
+pub(super) fn name_and_value<'a>(mut at: Cursor<'a>) -> Result<(&'a [u8], Option<Cursor<'a>>)> {
+    let (mut name, mut value): (&[u8], _) = (&[], None);
+    loop {
+        match at.key()? {
+            pair::NAME => name = at.bytes()?,
+            pair::VALUE => value = Some(at.message()?),
+            END => return Ok((name, value)),
+            key => at.skip(key, 0)?,
+        }
+    }
+}
+
+/// The shortest digits that read back equal, as JavaScript writes them: with an exponent from 1e21 on and below 1e-6.
+pub(super) fn write_double(value: f64, out: &mut String) {
+    let size = value.abs();
+    // To a text nothing fails.
+    let _ = match value {
+        value if value.is_nan() => write!(out, "NaN"),
+        value if value.is_infinite() => write!(out, "{}Infinity", if value < 0.0 { "-" } else { "" }),
+        value if size >= 1e21 => write!(out, "{}", format!("{value:e}").replace('e', "e+")),
+        value if size < 1e-6 && size > 0.0 => write!(out, "{value:e}"),
+        value => write!(out, "{value}"),
+    };
+}
+
+/// In quotes.
+fn write_json_text(text: &str, out: &mut String) {
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            control if control < ' ' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(control));
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+}

@@ -1,0 +1,161 @@
+//! Protobuf written front to back. A message is written behind room for its length, which is filled in when it ends.
+
+use crate::otlp::wire::Key;
+
+/// Room for a length that is not guessed: it is filled whatever the length is.
+pub const WIDE: usize = 5;
+
+pub struct Out<'o> {
+    bytes: &'o mut Vec<u8>,
+    /// What was there before.
+    begin: usize,
+}
+
+/// A message that is not at its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    /// Where its length lies.
+    at: usize,
+    /// The room for it.
+    width: usize,
+}
+
+impl Out<'_> {
+    pub fn new(bytes: &mut Vec<u8>) -> Out<'_> {
+        let begin = bytes.len();
+        Out { bytes, begin }
+    }
+
+    /// What was written.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.begin
+    }
+
+    /// For what writes by itself.
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        self.bytes
+    }
+
+    #[inline(always)]
+    pub fn key(&mut self, key: Key) {
+        self.varint(u64::from(key));
+    }
+
+    #[inline(always)]
+    pub fn varint(&mut self, number: u64) {
+        match number < 0x80 {
+            true => self.bytes.push(number as u8),
+            false => self.long_varint(number),
+        }
+    }
+
+    fn long_varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+
+    #[inline(always)]
+    pub fn fixed64(&mut self, number: u64) {
+        self.bytes.extend_from_slice(&number.to_le_bytes());
+    }
+
+    #[inline(always)]
+    pub fn fixed32(&mut self, number: u32) {
+        self.bytes.extend_from_slice(&number.to_le_bytes());
+    }
+
+    /// With its length before it.
+    #[inline(always)]
+    pub fn text(&mut self, text: &[u8]) {
+        self.varint(text.len() as u64);
+        self.bytes.extend_from_slice(text);
+    }
+
+    /// Leaves room for a length of so many bytes.
+    #[inline(always)]
+    pub fn open(&mut self, width: usize) -> Open {
+        let at = self.bytes.len();
+        self.bytes.resize(at + width, 0);
+        Open { at, width }
+    }
+
+    /// Everything since is what was opened. It moves if there is not the room that its length takes.
+    #[inline(always)]
+    pub fn close(&mut self, open: Open) {
+        let len = self.bytes.len() - (open.at + open.width);
+        match (open.width, len < 0x80) {
+            (1, true) => {
+                if let Some(place) = self.bytes.get_mut(open.at) {
+                    *place = len as u8;
+                }
+            }
+            _ => self.close_long(open, len),
+        }
+    }
+
+    fn close_long(&mut self, open: Open, len: usize) {
+        let width = match open.width {
+            WIDE => WIDE,
+            _ => width_of(len),
+        };
+        let (from, to) = (open.at + open.width, open.at + width);
+        if width > open.width {
+            self.bytes.resize(to + len, 0);
+        }
+        self.bytes.copy_within(from..from + len, to);
+        self.bytes.truncate(to + len);
+        let mut left = len;
+        for (index, byte) in self.bytes.iter_mut().skip(open.at).take(width).enumerate() {
+            let is_last = index + 1 == width;
+            *byte = (left & 0x7f) as u8 | if is_last { 0 } else { 0x80 };
+            left >>= 7;
+        }
+    }
+}
+
+/// How many bytes a length takes.
+pub fn width_of(len: usize) -> usize {
+    (1..WIDE).find(|width| len >> (7 * width) == 0).unwrap_or(WIDE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::otlp::wire::Cursor;
+
+    #[test]
+    fn a_message_has_its_length_before_it_whatever_room_was_left() {
+        for len in [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152] {
+            for width in 1..=WIDE {
+                let mut bytes = vec![9];
+                let mut out = Out::new(&mut bytes);
+                let open = out.open(width);
+                out.bytes().extend((0..len).map(|at: usize| at as u8));
+                out.close(open);
+                let expected: Vec<u8> = (0..len).map(|at| at as u8).collect();
+                assert_eq!(
+                    out.len(),
+                    expected.len() + if width == WIDE { WIDE } else { width_of(len) }
+                );
+                let mut at = Cursor::new(&bytes[1..]);
+                assert_eq!(
+                    (at.bytes(), at.len(), bytes[0]),
+                    (Ok(&expected[..]), 0, 9),
+                    "{len} {width}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_they_were_written() {
+        for number in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
+            let mut bytes = Vec::new();
+            Out::new(&mut bytes).varint(number);
+            assert_eq!(Cursor::new(&bytes).number(), Ok(number));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Rows of one table in memory.
+
+use super::data::Data;
+use super::nested::{Lists, Structs, TextMaps};
+use super::numbers::Numbers;
+use super::slots::{Extra, Slots, Source};
+use super::text::TextColumn;
+use super::values::Values;
+use crate::delta::schema::TableSchema;
+use crate::tables::TableSpec;
+
+/// The time of a row, of which whole microseconds are kept in a second column.
+const TIME_NANOS: &str = "time_unix_nano";
+const TIME: &str = "time";
+const ARRIVAL: &str = "arrival_unix_nano";
+
+/// Rows that grow. Whoever adds them says which columns each has; all others are null.
+pub struct Chunk {
+    spec: &'static TableSpec,
+    schema: TableSchema,
+    rows: usize,
+    /// By the place of their column in the table.
+    data: Vec<Data>,
+    time: usize,
+    pub(crate) slots: Slots,
+    extras: Vec<Extra>,
+    extras_bytes: usize,
+}
+
+impl Chunk {
+    pub fn new(spec: &'static TableSpec) -> Chunk {
+        let schema = (spec.columns)();
+        let data = schema.columns.iter().map(|column| match column.binding() {
+            Some(_) => Data::Derived,
+            None => Data::new(&column.kind, spec.plain.contains(&column.name.as_str())),
+        });
+        Chunk {
+            spec,
+            rows: 0,
+            data: data.collect(),
+            time: schema
+                .columns
+                .iter()
+                .position(|column| column.name == TIME_NANOS)
+                .unwrap_or_default(),
+            schema,
+            slots: Slots::default(),
+            extras: Vec::new(),
+            extras_bytes: 0,
+        }
+    }
+
+    pub fn spec(&self) -> &'static TableSpec {
+        self.spec
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of a row that begins.
+    pub(crate) fn begin_row(&mut self) -> usize {
+        self.rows += 1;
+        self.rows - 1
+    }
+
+    /// In nanoseconds, of every row.
+    pub fn times(&self) -> Option<&Numbers<i64>> {
+        match self.data.get(self.time) {
+            Some(Data::Longs(times)) => Some(times),
+            _ => None,
+        }
+    }
+
+    /// The same of when each row arrived.
+    pub fn arrivals(&self) -> Option<&Numbers<i64>> {
+        match self.data.get(self.place(ARRIVAL)?) {
+            Some(Data::Longs(times)) => Some(times),
+            _ => None,
+        }
+    }
+
+    /// Whether a fixed column has what is no number.
+    pub fn has_nan(&self, name: &str) -> bool {
+        match self.place(name).and_then(|at| self.data.get(at)) {
+            Some(Data::Doubles(column)) => column.values().iter().any(|value| value.is_nan()),
+            _ => false,
+        }
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.schema.columns.iter().position(|column| column.name == name)
+    }
+
+    /// A fixed column, but for those that are made of others: the date, and the overflow map.
+    pub fn fixed(&self, name: &str) -> Option<Values<'_>> {
+        if name == TIME {
+            return self.times().map(Values::Nanos);
+        }
+        if name == OVERFLOW {
+            return None;
+        }
+        self.data.get(self.place(name)?)?.values(self.rows)
+    }
+
+    /// Attributes that have a column here.
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Attributes of names beyond those, in the order of rows.
+    pub fn extras(&self) -> &[Extra] {
+        &self.extras
+    }
+
+    pub(crate) fn push_extra(&mut self, row: usize, source: Source, name: &str, text: &str) {
+        self.extras_bytes += size_of::<Extra>() + name.len() + text.len();
+        self.extras.push(Extra {
+            row: u32::try_from(row).unwrap_or(u32::MAX),
+            source,
+            name: name.into(),
+            text: text.into(),
+        });
+    }
+
+    /// Those of a run come behind those of its rows.
+    pub(crate) fn sort_extras(&mut self) {
+        if !self.extras.is_sorted_by_key(|extra| extra.row) {
+            self.extras.sort_by_key(|extra| extra.row);
+        }
+    }
+
+    /// Bytes that it holds.
+    pub fn bytes(&self) -> usize {
+        self.data.iter().map(Data::memory).sum::<usize>() + self.slots.memory() + self.extras_bytes
+    }
+
+    /// Empties it and keeps its room for rows that are like those that it had.
+    pub fn clear(&mut self) {
+        self.rows = 0;
+        self.data.iter_mut().for_each(Data::clear);
+        self.slots.clear();
+        (self.extras, self.extras_bytes) = (Vec::new(), 0);
+    }
+}
+
+const OVERFLOW: &str = "overflow";
+
+/// Columns by their place in the table, which is a constant of its module.
+macro_rules! columns {
+    ($($name:ident: $variant:ident -> $type:ty,)*) => {
+        impl Chunk {
+            $(#[inline(always)]
+            pub(crate) fn $name(&mut self, column: usize) -> &mut $type {
+                match self.data.get_mut(column) {
+                    Some(Data::$variant(data)) => data,
+                    other => wrong(column, other.is_some()),
+                }
+            })*
+        }
+    };
+}
+
+columns! {
+    longs: Longs -> Numbers<i64>,
+    integers: Integers -> Numbers<i32>,
+    doubles: Doubles -> Numbers<f64>,
+    booleans: Booleans -> Numbers<bool>,
+    texts: Texts -> TextColumn,
+    lists: Lists -> Lists,
+}
+
+/// The constants of a table do not fit its columns, which its tests look at.
+#[cold]
+fn wrong(column: usize, is_there: bool) -> ! {
+    panic!("column {column} has another type (there: {is_there})")
+}
+
+impl Data {
+    pub(crate) fn push_long(&mut self, row: usize, value: i64) {
+        if let Data::Longs(column) = self {
+            column.push(row, value);
+        }
+    }
+
+    pub(crate) fn push_double(&mut self, row: usize, value: f64) {
+        if let Data::Doubles(column) = self {
+            column.push(row, value);
+        }
+    }
+
+    pub(crate) fn push_text(&mut self, row: usize, text: &str) {
+        if let Data::Texts(column) = self {
+            column.push(row, text.as_bytes());
+        }
+    }
+
+    pub(crate) fn map(&mut self) -> Option<&mut TextMaps> {
+        match self {
+            Data::Maps(maps) => Some(maps),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn members(&mut self) -> Option<&mut Structs> {
+        match self {
+            Data::Structs(structs) => Some(structs),
+            _ => None,
+        }
+    }
+}

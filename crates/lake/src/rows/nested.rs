@@ -1,0 +1,180 @@
+//! Columns of lists, structs and maps.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, ListArray, MapArray, StringArray, StructArray};
+use arrow::buffer::{BooleanBuffer, NullBuffer, OffsetBuffer};
+use arrow::datatypes::{DataType, Field, Fields};
+use arrow::error::ArrowError;
+
+use super::data::Data;
+use super::numbers::Numbers;
+use super::text::Texts;
+use crate::delta::schema::{Column, ColumnType, text_map_type};
+
+/// A list for each row, or none. Its items are the rows of a column of their own.
+#[derive(Debug)]
+pub struct Lists {
+    /// Of the items of a row.
+    ends: Numbers<u32>,
+    items: Box<Data>,
+    len: u32,
+    /// Of them, those that belong to a row.
+    closed: u32,
+    element: DataType,
+}
+
+impl Lists {
+    pub fn new(element: &ColumnType) -> Lists {
+        Lists {
+            ends: Numbers::new(),
+            items: Box::new(Data::new(element, false)),
+            len: 0,
+            closed: 0,
+            element: element.arrow().unwrap_or(DataType::Null),
+        }
+    }
+
+    /// The items, and the row of theirs that is next.
+    pub fn next_item(&mut self) -> (&mut Data, usize) {
+        let row = self.len as usize;
+        self.len += 1;
+        (&mut self.items, row)
+    }
+
+    /// What was added since the last row was closed is the list of this one.
+    pub fn close(&mut self, row: usize) {
+        self.ends.push(row, self.len);
+        self.closed = self.len;
+    }
+
+    /// The same, if there are any: else the row has no list.
+    pub fn close_if_any(&mut self, row: usize) {
+        if self.len > self.closed {
+            self.close(row);
+        }
+    }
+
+    pub fn array(&self, rows: usize) -> Result<ArrayRef, ArrowError> {
+        let (offsets, nulls) = offsets(&self.ends, rows);
+        let field = Arc::new(Field::new("element", self.element.clone(), true));
+        let items = self.items.array(self.len as usize, &self.element)?;
+        Ok(Arc::new(ListArray::try_new(field, offsets, items, nulls)?))
+    }
+
+    pub fn clear(&mut self) {
+        self.ends.clear();
+        self.items.clear();
+        (self.len, self.closed) = (0, 0);
+    }
+
+    pub fn memory(&self) -> usize {
+        self.ends.memory() + self.items.memory()
+    }
+}
+
+/// A struct for each row: its members are columns with as many rows.
+#[derive(Debug)]
+pub struct Structs {
+    pub members: Vec<Data>,
+    fields: Fields,
+}
+
+impl Structs {
+    pub fn new(members: &[Column]) -> Structs {
+        let field = |member: &Column| {
+            let kind = member.kind.arrow().unwrap_or(DataType::Null);
+            Field::new(&member.name, kind, member.nullable)
+        };
+        Structs {
+            members: members.iter().map(|member| Data::new(&member.kind, false)).collect(),
+            fields: members.iter().map(field).collect(),
+        }
+    }
+
+    pub fn array(&self, rows: usize) -> Result<ArrayRef, ArrowError> {
+        let members = self.members.iter().zip(&self.fields);
+        let arrays = members.map(|(member, field)| member.array(rows, field.data_type()));
+        let arrays = arrays.collect::<Result<_, _>>()?;
+        Ok(Arc::new(StructArray::try_new(self.fields.clone(), arrays, None)?))
+    }
+}
+
+/// A map of texts for each row, or none.
+#[derive(Debug, Default)]
+pub struct TextMaps {
+    ends: Numbers<u32>,
+    keys: Texts,
+    values: Texts,
+    /// Entries that belong to a row.
+    closed: usize,
+}
+
+impl TextMaps {
+    /// Adds to the map of the row that is closed next.
+    pub fn push(&mut self, key: &str, value: &str) {
+        self.keys.push(key.as_bytes());
+        self.values.push(value.as_bytes());
+    }
+
+    pub fn close(&mut self, row: usize) {
+        self.closed = self.keys.len();
+        self.ends.push(row, u32::try_from(self.closed).unwrap_or(u32::MAX));
+    }
+
+    /// The same, if there is anything: else the row has no map.
+    pub fn close_if_any(&mut self, row: usize) {
+        if self.keys.len() > self.closed {
+            self.close(row);
+        }
+    }
+
+    pub fn array(&self, rows: usize) -> Result<ArrayRef, ArrowError> {
+        let (offsets, nulls) = offsets(&self.ends, rows);
+        let texts = |texts: &Texts| -> ArrayRef {
+            let text = |at| std::str::from_utf8(texts.get(at)).unwrap_or_default();
+            Arc::new(StringArray::from_iter_values((0..texts.len()).map(text)))
+        };
+        let DataType::Map(entry, is_sorted) = text_map_type() else {
+            return Err(ArrowError::SchemaError("a map is no map".to_owned()));
+        };
+        let DataType::Struct(fields) = entry.data_type() else {
+            return Err(ArrowError::SchemaError("a map has no entries".to_owned()));
+        };
+        let entries = StructArray::try_new(fields.clone(), vec![texts(&self.keys), texts(&self.values)], None)?;
+        Ok(Arc::new(MapArray::try_new(
+            entry.clone(),
+            offsets,
+            entries,
+            nulls,
+            is_sorted,
+        )?))
+    }
+
+    pub fn clear(&mut self) {
+        self.ends.clear();
+        self.keys.clear();
+        self.values.clear();
+        self.closed = 0;
+    }
+
+    pub fn memory(&self) -> usize {
+        self.ends.memory() + self.keys.capacity() + self.values.capacity()
+    }
+}
+
+/// Where the items of each row begin and end; rows that were passed over have none.
+fn offsets(ends: &Numbers<u32>, rows: usize) -> (OffsetBuffer<i32>, Option<NullBuffer>) {
+    let mut last = 0;
+    let mut offsets = Vec::with_capacity(rows + 1);
+    offsets.push(0);
+    for row in 0..rows {
+        last = ends.get(row).unwrap_or(last);
+        offsets.push(i32::try_from(last).unwrap_or(i32::MAX));
+    }
+    let nulls = NullBuffer::new(BooleanBuffer::collect_bool(rows, |row| ends.is_present(row)));
+    (
+        OffsetBuffer::new(offsets.into()),
+        (nulls.null_count() > 0).then_some(nulls),
+    )
+}

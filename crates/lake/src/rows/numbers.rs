@@ -1,0 +1,120 @@
+//! Columns of numbers.
+
+use std::ops::Range;
+
+/// Rows that have a number, and its zero for those that have none.
+#[derive(Debug, Default)]
+pub struct Numbers<T> {
+    values: Vec<T>,
+    /// A bit for each of them, once one was passed over.
+    present: Vec<u64>,
+    nulls: usize,
+}
+
+impl<T: Copy + Default> Numbers<T> {
+    pub fn new() -> Numbers<T> {
+        Numbers::default()
+    }
+
+    /// One for each row up to the last that has a number.
+    pub fn values(&self) -> &[T] {
+        &self.values
+    }
+
+    pub fn get(&self, row: usize) -> Option<T> {
+        self.values.get(row).copied().filter(|_| self.is_present(row))
+    }
+
+    pub fn is_present(&self, row: usize) -> bool {
+        row < self.values.len()
+            && (self.nulls == 0
+                || self
+                    .present
+                    .get(row / 64)
+                    .is_some_and(|bits| bits >> (row % 64) & 1 == 1))
+    }
+
+    /// Of the rows up to the last that has a number.
+    pub fn nulls(&self) -> usize {
+        self.nulls
+    }
+
+    /// The number of a row behind all others, or another one for the last.
+    #[inline]
+    pub fn push(&mut self, row: usize, value: T) {
+        self.push_run(row..row + 1, value);
+    }
+
+    #[inline]
+    pub fn push_run(&mut self, rows: Range<usize>, value: T) {
+        let len = self.values.len();
+        if rows.start < len {
+            if rows.start + 1 == len && rows.end == len {
+                self.values[rows.start] = value;
+            }
+            return;
+        }
+        if rows.start > len {
+            self.pass_over(rows.start);
+        }
+        self.values.resize(rows.end, value);
+        if self.nulls > 0 {
+            self.mark(rows);
+        }
+    }
+
+    #[cold]
+    fn pass_over(&mut self, row: usize) {
+        let len = self.values.len();
+        if self.nulls == 0 {
+            self.present.clear();
+            self.mark(0..len);
+        }
+        self.nulls += row - len;
+        self.values.resize(row, T::default());
+    }
+
+    fn mark(&mut self, rows: Range<usize>) {
+        self.present.resize(rows.end.div_ceil(64), 0);
+        for row in rows {
+            if let Some(bits) = self.present.get_mut(row / 64) {
+                *bits |= 1 << (row % 64);
+            }
+        }
+    }
+
+    /// Empties it and keeps its room.
+    pub fn clear(&mut self) {
+        self.values.clear();
+        self.present.clear();
+        self.nulls = 0;
+    }
+
+    pub fn memory(&self) -> usize {
+        self.values.capacity() * size_of::<T>() + self.present.capacity() * size_of::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_passed_over_are_null_and_the_last_number_of_a_row_counts() {
+        let mut column = Numbers::new();
+        column.push(0, 7_i64);
+        column.push(0, 8);
+        assert_eq!((column.nulls(), column.get(0), column.get(1)), (0, Some(8), None));
+        column.push_run(70..72, 9);
+        column.push(200, -1);
+        let there: Vec<usize> = (0..300).filter(|row| column.get(*row).is_some()).collect();
+        assert_eq!(there, [0, 70, 71, 200]);
+        assert_eq!(
+            (column.nulls(), column.values().len(), column.get(71)),
+            (197, 201, Some(9))
+        );
+        column.clear();
+        column.push(2, 1);
+        assert_eq!((column.get(0), column.get(2), column.nulls()), (None, Some(1), 2));
+    }
+}

@@ -1,0 +1,137 @@
+//! The attributes of rows: a column for each name that they have, found without a search where rows are alike.
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::text::{Kind, TextColumn};
+
+/// Names that have columns, in a chunk; further ones cost what their values cost, and no column.
+const SLOTS_MAX: usize = 1024;
+
+/// Whose attribute it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    Attr,
+    Resource,
+    Scope,
+}
+
+/// The column of a name.
+#[derive(Debug)]
+pub struct Slot {
+    pub source: Source,
+    /// As it was sent.
+    pub name: Box<str>,
+    pub column: TextColumn,
+}
+
+/// All columns of some rows.
+#[derive(Debug, Default)]
+pub struct Slots {
+    slots: Vec<Slot>,
+    index: HashTable<u32>,
+}
+
+/// The names of the record before, in their order: the next one mostly has the same.
+#[derive(Debug, Default)]
+pub struct Guess {
+    slots: Vec<u32>,
+    at: usize,
+}
+
+impl Guess {
+    /// Another record begins.
+    pub fn begin(&mut self) {
+        self.at = 0;
+    }
+}
+
+impl Slots {
+    pub fn all(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The column of the next attribute of a record; `None` if there are too many.
+    #[inline]
+    pub fn next(&mut self, source: Source, name: &str, guess: &mut Guess) -> Option<&mut TextColumn> {
+        let at = guess.at;
+        guess.at += 1;
+        let guessed = guess.slots.get(at).copied().unwrap_or(u32::MAX) as usize;
+        let is_right = |slot: &Slot| *slot.name == *name && slot.source == source;
+        if self.slots.get(guessed).is_some_and(is_right) {
+            return Some(&mut self.slots[guessed].column);
+        }
+        let found = self.find(source, name)?;
+        if guess.slots.len() <= at {
+            guess.slots.resize(at + 1, u32::MAX);
+        }
+        guess.slots[at] = found;
+        Some(&mut self.slots[found as usize].column)
+    }
+
+    /// The column of a name, if it was seen.
+    pub fn get(&self, source: Source, name: &str) -> Option<&Slot> {
+        let hash = hash(source, name);
+        let same = |at: &u32| {
+            let slot = self.slots.get(*at as usize);
+            slot.is_some_and(|slot| slot.source == source && *slot.name == *name)
+        };
+        let at = self.index.find(hash, same)?;
+        self.slots.get(*at as usize)
+    }
+
+    pub fn memory(&self) -> usize {
+        let of = |slot: &Slot| slot.column.memory() + slot.name.len() + size_of::<Slot>();
+        self.slots.iter().map(of).sum::<usize>() + self.index.capacity() * (size_of::<u32>() + 1)
+    }
+
+    #[inline(never)]
+    fn find(&mut self, source: Source, name: &str) -> Option<u32> {
+        let Slots { slots, index } = self;
+        let same = |at: &u32| {
+            let slot = &slots[*at as usize];
+            *slot.name == *name && slot.source == source
+        };
+        let hash_of = |at: &u32| hash(slots[*at as usize].source, &slots[*at as usize].name);
+        let is_full = slots.len() >= SLOTS_MAX;
+        match index.entry(hash(source, name), same, hash_of) {
+            Entry::Occupied(known) => Some(*known.get()),
+            Entry::Vacant(_) if is_full => None,
+            Entry::Vacant(new) => {
+                let at = slots.len() as u32;
+                new.insert(at);
+                slots.push(Slot {
+                    source,
+                    name: name.into(),
+                    column: TextColumn::new(Kind::Dictionary),
+                });
+                Some(at)
+            }
+        }
+    }
+
+    /// Empties the columns and keeps them.
+    pub fn clear(&mut self) {
+        // Names that came once would stay for ever.
+        if self.slots.len() > SLOTS_MAX / 2 {
+            *self = Slots::default();
+        }
+        for slot in &mut self.slots {
+            slot.column.clear(Kind::Dictionary);
+        }
+    }
+}
+
+fn hash(source: Source, name: &str) -> u64 {
+    xxh3_64(name.as_bytes()) ^ source as u64
+}
+
+/// An attribute of a row whose name has no column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extra {
+    pub row: u32,
+    pub source: Source,
+    pub name: Box<str>,
+    pub text: Box<str>,
+}

@@ -1,0 +1,316 @@
+//! Columns of text.
+//!
+//! Most columns say few things often, so a column begins as a dictionary: the texts that it has, and a key for each row. One
+//! that says something new most of the time gives the dictionary up and has its texts one behind the other. Neither has a limit
+//! at which it would fail.
+
+use std::ops::Range;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The key of a row without a text.
+pub const NULL: u32 = u32::MAX;
+
+/// Rows after which a dictionary may be given up.
+const TRIED_ROWS: usize = 4096;
+/// Bytes of its texts at which it is, whatever they are.
+const TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// Texts one behind the other.
+#[derive(Debug, Default)]
+pub struct Texts {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<u32>,
+}
+
+impl Texts {
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    #[inline]
+    pub fn get(&self, at: usize) -> &[u8] {
+        self.bytes.get(self.range(at)).unwrap_or_default()
+    }
+
+    #[inline]
+    fn range(&self, at: usize) -> Range<usize> {
+        let begin = at.checked_sub(1).and_then(|before| self.ends.get(before));
+        let end = self.ends.get(at).copied().unwrap_or_default();
+        begin.copied().unwrap_or_default() as usize..end as usize
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+}
+
+/// A column of up to [`u32::MAX`] bytes of text, which whoever fills it sees to.
+#[derive(Debug)]
+pub struct TextColumn {
+    kind: Kind,
+    first: Kind,
+    /// Rows that have a key, or are passed over.
+    keys: Vec<u32>,
+    texts: Texts,
+    /// Keys by their texts.
+    index: HashTable<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Each text is there once.
+    Dictionary,
+    /// Each row has its own.
+    Plain,
+}
+
+impl TextColumn {
+    pub fn new(kind: Kind) -> TextColumn {
+        TextColumn {
+            kind,
+            first: kind,
+            keys: Vec::new(),
+            texts: Texts::default(),
+            index: HashTable::new(),
+        }
+    }
+
+    /// What it was made as.
+    pub fn first_kind(&self) -> Kind {
+        self.first
+    }
+
+    /// Of a dictionary, where each text is once. A plain column's keys ascend.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// One for each row up to the last that has a text.
+    pub fn keys(&self) -> &[u32] {
+        &self.keys
+    }
+
+    pub fn texts(&self) -> &Texts {
+        &self.texts
+    }
+
+    pub fn text_of(&self, row: usize) -> Option<&[u8]> {
+        let key = *self.keys.get(row).filter(|key| **key != NULL)?;
+        Some(self.texts.get(key as usize))
+    }
+
+    /// The text of a row behind all others, or another one for the last: the last counts. Returns whether it was another.
+    #[inline]
+    pub fn push(&mut self, row: usize, text: &[u8]) -> bool {
+        if row < self.keys.len() {
+            return self.replace(row, text);
+        }
+        let key = self.key_of(text);
+        if self.keys.len() < row {
+            self.keys.resize(row, NULL);
+        }
+        self.keys.push(key);
+        self.may_give_up();
+        false
+    }
+
+    /// The same text for each of some rows behind all others.
+    pub fn push_run(&mut self, rows: Range<usize>, text: &[u8]) {
+        if rows.is_empty() {
+            return;
+        }
+        if self.keys.len() < rows.start {
+            self.keys.resize(rows.start, NULL);
+        }
+        match self.kind {
+            Kind::Dictionary => {
+                let key = self.key_of(text);
+                self.keys.resize(rows.end, key);
+                self.may_give_up();
+            }
+            // They may have one text all the same.
+            Kind::Plain => {
+                self.texts.push(text);
+                self.keys.resize(rows.end, self.texts.len() as u32 - 1);
+            }
+        }
+    }
+
+    #[inline]
+    fn key_of(&mut self, text: &[u8]) -> u32 {
+        if self.kind == Kind::Plain {
+            self.texts.push(text);
+            return self.texts.len() as u32 - 1;
+        }
+        // Rows beside each other often say the same.
+        if let Some(&last) = self.keys.last()
+            && last != NULL
+            && self.texts.get(last as usize) == text
+        {
+            return last;
+        }
+        let TextColumn { texts, index, .. } = self;
+        let hash = xxh3_64(text);
+        let same = |key: &u32| texts.get(*key as usize) == text;
+        match index.entry(hash, same, |key| xxh3_64(texts.get(*key as usize))) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                let key = texts.len() as u32;
+                new.insert(key);
+                texts.push(text);
+                key
+            }
+        }
+    }
+
+    #[cold]
+    fn replace(&mut self, row: usize, text: &[u8]) -> bool {
+        if self.keys.get(row) == Some(&NULL) || row + 1 != self.keys.len() {
+            // Rows come in their order.
+            return false;
+        }
+        let key = self.key_of(text);
+        if let Some(last) = self.keys.last_mut() {
+            *last = key;
+        }
+        true
+    }
+
+    #[inline]
+    fn may_give_up(&mut self) {
+        let (texts, rows) = (self.texts.len(), self.keys.len());
+        let is_poor = rows >= TRIED_ROWS && texts > rows / 2;
+        if self.kind == Kind::Dictionary && (is_poor || self.texts.bytes.len() > TEXT_BYTES_MAX) {
+            self.give_up();
+        }
+    }
+
+    /// Rows keep the keys that they have: a key of a plain column is the place of a text, too.
+    #[cold]
+    fn give_up(&mut self) {
+        self.kind = Kind::Plain;
+        self.index = HashTable::new();
+    }
+
+    /// Empties it and keeps its room, for rows that are like those that it had.
+    pub fn clear(&mut self, kind: Kind) {
+        self.kind = kind;
+        self.keys.clear();
+        self.texts.clear();
+        self.index.clear();
+    }
+
+    /// Bytes that it holds.
+    pub fn memory(&self) -> usize {
+        let index = self.index.capacity() * (size_of::<u32>() + 1);
+        self.keys.capacity() * size_of::<u32>() + self.texts.capacity() + index
+    }
+}
+
+/// Up to 16 bytes in hexadecimal digits.
+#[inline]
+pub fn hex<'a>(bytes: &[u8], out: &'a mut [u8; 32]) -> &'a [u8] {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    let (pairs, _) = out.as_chunks_mut::<2>();
+    for ([high, low], byte) in pairs.iter_mut().zip(bytes) {
+        *high = DIGITS[usize::from(byte >> 4)];
+        *low = DIGITS[usize::from(byte & 15)];
+    }
+    out.get(..2 * bytes.len()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(column: &TextColumn, rows: usize) -> Vec<Option<String>> {
+        let text = |row| {
+            column
+                .text_of(row)
+                .map(|text| String::from_utf8(text.to_vec()).unwrap())
+        };
+        (0..rows).map(text).collect()
+    }
+
+    #[test]
+    fn rows_that_are_passed_over_are_null() {
+        for kind in [Kind::Dictionary, Kind::Plain] {
+            let mut column = TextColumn::new(kind);
+            column.push(1, b"a");
+            column.push(2, b"");
+            column.push(5, b"a");
+            column.push_run(7..9, b"b");
+            column.push_run(9..9, b"c");
+            let expected = [
+                None,
+                Some("a"),
+                Some(""),
+                None,
+                None,
+                Some("a"),
+                None,
+                Some("b"),
+                Some("b"),
+                None,
+            ];
+            assert_eq!(
+                all(&column, 10),
+                expected.map(|text| text.map(str::to_owned)),
+                "{kind:?}"
+            );
+            assert_eq!(column.texts().len(), if kind == Kind::Plain { 4 } else { 3 });
+        }
+    }
+
+    #[test]
+    fn of_two_texts_of_a_row_the_last_counts() {
+        for kind in [Kind::Dictionary, Kind::Plain] {
+            let mut column = TextColumn::new(kind);
+            column.push(0, b"first");
+            assert!(!column.push(1, b"a longer one"));
+            assert!(column.push(1, b"x") && column.push(1, b"first"));
+            column.push(2, b"next");
+            let expected = ["first", "first", "next"].map(|text| Some(text.to_owned()));
+            assert_eq!(all(&column, 3), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_dictionary_of_which_most_is_new_is_given_up_and_loses_nothing() {
+        let mut column = TextColumn::new(Kind::Dictionary);
+        let text = |row: usize| format!("{}", row - row % 3 / 2);
+        for row in 0..10_000 {
+            column.push(row, text(row).as_bytes());
+        }
+        assert_eq!(column.kind(), Kind::Plain);
+        assert!((0..10_000).all(|row| column.text_of(row) == Some(text(row).as_bytes())));
+        let mut few = TextColumn::new(Kind::Dictionary);
+        for row in 0..10_000 {
+            few.push(row, (row % 7).to_string().as_bytes());
+        }
+        assert_eq!((few.kind(), few.texts().len()), (Kind::Dictionary, 7));
+        few.clear(Kind::Dictionary);
+        assert_eq!((few.keys().len(), few.texts().len(), few.text_of(0)), (0, 0, None));
+        few.push(0, b"6");
+        assert_eq!(few.text_of(0), Some(&b"6"[..]));
+    }
+}

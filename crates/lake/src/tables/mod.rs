@@ -1,0 +1,95 @@
+//! The tables of the lake: which columns each has, and how its files are ordered and encoded.
+
+pub mod logs;
+pub mod metrics;
+pub mod spec;
+pub mod traces;
+
+use crate::delta::schema::{Column, ColumnType, TableSchema};
+
+pub use logs::LOGS;
+pub use metrics::METRICS;
+pub use spec::TableSpec;
+pub use traces::TRACES;
+
+/// A list of fixed columns, with a constant for the place of each that rows are made with.
+macro_rules! fixed {
+    ($($(#[$doc:meta])* $constant:ident $name:literal: $kind:expr,)*) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms, reason = "they are the constants below")]
+        enum Place {
+            $($constant,)*
+        }
+        $($(#[$doc])* pub const $constant: usize = Place::$constant as usize;)*
+
+        fn columns() -> $crate::delta::schema::TableSchema {
+            use $crate::delta::schema::ColumnType::*;
+            $crate::tables::schema([$(($name, $kind),)*])
+        }
+    };
+}
+pub(crate) use fixed;
+
+/// Columns that every row has a value in.
+const REQUIRED: [&str; 4] = ["date", "time", "time_unix_nano", "arrival_unix_nano"];
+/// The one column of an attribute among the fixed ones: files are ordered by it.
+const SERVICE: (&str, &str, &str) = ("resource_service_name", "resource", "service.name");
+
+fn schema<const N: usize>(columns: [(&str, ColumnType); N]) -> TableSchema {
+    let column = |(name, kind): (&str, ColumnType)| match name {
+        name if name == SERVICE.0 => Column::attribute(name.to_owned(), SERVICE.1, SERVICE.2),
+        name if REQUIRED.contains(&name) => Column::required(name, kind),
+        name => Column::new(name, kind),
+    };
+    TableSchema {
+        columns: columns.into_iter().map(column).collect(),
+    }
+}
+
+/// A list of structs of these members.
+fn structs<const N: usize>(members: [(&str, ColumnType); N]) -> ColumnType {
+    let members = members.into_iter().map(|(name, kind)| Column::new(name, kind));
+    ColumnType::Array(Box::new(ColumnType::Struct(members.collect())))
+}
+
+fn list(element: ColumnType) -> ColumnType {
+    ColumnType::Array(Box::new(element))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_say_what_is_true_of_their_columns() {
+        for spec in [&LOGS, &METRICS, &TRACES] {
+            let schema = (spec.columns)();
+            let of = |name: &str| schema.column(name).unwrap_or_else(|| panic!("{}: {name}", spec.name));
+            assert_eq!(
+                (schema.columns[0].name.as_str(), &schema.columns[0].kind),
+                ("date", &ColumnType::Date)
+            );
+            for name in spec.sort {
+                of(name);
+            }
+            for name in spec.plain {
+                assert_eq!(of(name).kind, ColumnType::String, "{name}");
+            }
+            for name in spec.near {
+                assert!(
+                    matches!(of(name).kind, ColumnType::Long | ColumnType::Timestamp),
+                    "{name}"
+                );
+            }
+            for name in REQUIRED {
+                assert!(!of(name).nullable);
+            }
+            let nested = |column: &Column| matches!(column.kind, ColumnType::Array(_) | ColumnType::TextMap);
+            let first = schema.columns.iter().position(nested).unwrap();
+            assert!(schema.columns[first..].iter().all(nested), "what is nested comes last");
+        }
+        let schema = (LOGS.columns)();
+        for (place, name) in [(logs::BODY, "body"), (logs::SERVICE, "resource_service_name")] {
+            assert_eq!(schema.columns[place].name, name);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What is fixed of a table.
+
+use crate::delta::schema::TableSchema;
+use crate::rows::slots::Source;
+
+/// A table of the lake before it has columns for attributes.
+pub struct TableSpec {
+    pub name: &'static str,
+    /// Its fixed columns, in their order: partition, sort keys, numbers and short texts, and what is nested last, so that the
+    /// columns that have statistics in the log are the useful ones.
+    pub columns: fn() -> TableSchema,
+    /// By which columns the rows of a file are ordered. Equal ones keep the order of the log.
+    pub sort: &'static [&'static str],
+    /// Attributes that have a column from the beginning.
+    pub bound: &'static [(Source, &'static str)],
+    /// Columns of text that say something new in most rows: written without a dictionary.
+    pub plain: &'static [&'static str],
+    /// Columns of numbers of which each is near the one before: times and positions.
+    pub near: &'static [&'static str],
+}

@@ -1,0 +1,151 @@
+//! OTLP over HTTP: `POST /v1/logs`, `/v1/metrics`, `/v1/traces`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use axum::routing::post;
+use thalweg_lake::entry::{Compression, Encoding};
+use thalweg_lake::otlp::Signal;
+
+use crate::receiver::{Asked, Came, Receiver, Taken};
+use crate::refusal::Refusal;
+use crate::reply;
+
+/// Where an entry is in the log, for who wants to wait until queries see it.
+const POSITION: &str = "thalweg-position";
+const PROTO: &str = "application/x-protobuf";
+const JSON: &str = "application/json";
+
+const PATHS: [(&str, Signal); 3] = [
+    ("/v1/logs", Signal::Logs),
+    ("/v1/metrics", Signal::Metrics),
+    ("/v1/traces", Signal::Traces),
+];
+
+/// For a listener of its own.
+pub fn router(receiver: &Arc<Receiver>) -> Router {
+    PATHS.into_iter().fold(Router::new(), |router, (path, signal)| {
+        let receiver = receiver.clone();
+        let answer = move |request: Request| answer(receiver.clone(), signal, request);
+        router.route(path, post(answer))
+    })
+}
+
+async fn answer(receiver: Arc<Receiver>, signal: Signal, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let asked = Asked {
+        signal,
+        protocol: "http",
+        peer: String::new(),
+    };
+    // Whoever sends something else is told so in what most senders read.
+    let kind = parts.headers.get(header::CONTENT_TYPE);
+    let is_json = kind.is_some_and(|kind| kind.as_bytes().windows(4).any(|part| part == b"json"));
+    let encoding = if is_json { Encoding::Json } else { Encoding::Proto };
+    match take(&receiver, &asked, &parts.headers, body).await {
+        Ok(taken) => {
+            receiver.count(&asked, "ok");
+            accepted(signal, &taken, encoding)
+        }
+        Err(refusal) => {
+            receiver.count(&asked, refusal.code);
+            refused(&refusal, encoding)
+        }
+    }
+}
+
+async fn take(receiver: &Arc<Receiver>, asked: &Asked, headers: &HeaderMap, body: Body) -> Result<Taken, Refusal> {
+    let encoding = encoding_of(headers)?;
+    let compression = compression_of(headers)?;
+    let options = &receiver.options;
+    let read = receiver.read(headers, body, options.body_bytes_max, options.body_timeout);
+    let (bytes, held) = read.await?;
+    let came = Came {
+        encoding,
+        compression,
+        bytes,
+        held,
+    };
+    receiver.take(asked, came).await
+}
+
+fn encoding_of(headers: &HeaderMap) -> Result<Encoding, Refusal> {
+    let given = headers
+        .get(header::CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    let kind = given
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii();
+    match kind {
+        kind if kind.eq_ignore_ascii_case(PROTO.as_bytes()) => Ok(Encoding::Proto),
+        kind if kind.eq_ignore_ascii_case(JSON.as_bytes()) => Ok(Encoding::Json),
+        kind => Err(Refusal::media_type(format!(
+            "content-type is \"{}\"; send {PROTO} or {JSON}",
+            kind.escape_ascii()
+        ))),
+    }
+}
+
+fn compression_of(headers: &HeaderMap) -> Result<Compression, Refusal> {
+    let given = headers
+        .get(header::CONTENT_ENCODING)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    compression(given).ok_or_else(|| {
+        let given = given.escape_ascii();
+        Refusal::encoding(format!("content-encoding is \"{given}\"; send gzip, zstd or none"))
+    })
+}
+
+/// By its name in both protocols.
+pub fn compression(name: &[u8]) -> Option<Compression> {
+    match name.trim_ascii().to_ascii_lowercase().as_slice() {
+        b"" | b"identity" | b"none" => Some(Compression::None),
+        b"gzip" | b"x-gzip" => Some(Compression::Gzip),
+        b"zstd" => Some(Compression::Zstd),
+        _ => None,
+    }
+}
+
+fn accepted(signal: Signal, taken: &Taken, encoding: Encoding) -> Response {
+    let mut response = response(
+        StatusCode::OK,
+        encoding,
+        reply::success(signal, &taken.partial, encoding),
+    );
+    let position = taken.position.as_ref().map(ToString::to_string);
+    if let Some(Ok(position)) = position.map(HeaderValue::try_from) {
+        response.headers_mut().insert(POSITION, position);
+    }
+    response
+}
+
+fn refused(refusal: &Refusal, encoding: Encoding) -> Response {
+    let mut response = response(refusal.status, encoding, reply::status(refusal, encoding));
+    let headers = response.headers_mut();
+    if let Some(pause) = refusal.retry_after {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(reply::seconds(pause)));
+    }
+    if refusal.status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+fn response(status: StatusCode, encoding: Encoding, body: Vec<u8>) -> Response {
+    let kind = match encoding {
+        Encoding::Proto => PROTO,
+        Encoding::Json => JSON,
+    };
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

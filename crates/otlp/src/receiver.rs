@@ -1,0 +1,233 @@
+//! What both protocols do with a request: look it over, store it, say what was rejected.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use bytes::Bytes;
+use prometheus::Registry;
+use thalweg_lake::entry::{Compression, Encoding, EntryHead, EntrySink, Position, Rejected};
+use thalweg_lake::inflate::{InflateError, InflateLimits, inflate};
+use thalweg_lake::otlp::Signal;
+use thalweg_lake::otlp::json::{JsonLimits, to_proto};
+use thalweg_lake::otlp::walk::{Reason, Walked, walk};
+use tokio::sync::Semaphore;
+
+use crate::body::{self, Held, Room};
+use crate::meters::Meters;
+use crate::refusal::{RETRY_MIN, Refusal};
+use crate::reply::Partial;
+use crate::{Admission, ReceiverOptions};
+
+/// Reasons that an answer names.
+const REASONS_MAX: usize = 5;
+
+/// Takes export requests. All listeners share one.
+pub struct Receiver {
+    sink: Arc<dyn EntrySink>,
+    admission: Arc<dyn Admission>,
+    pub(crate) options: ReceiverOptions,
+    room: Room,
+    requests: Arc<Semaphore>,
+    pub(crate) meters: Meters,
+}
+
+/// A request that is about to be read.
+pub(crate) struct Asked {
+    pub signal: Signal,
+    pub protocol: &'static str,
+    pub peer: String,
+}
+
+/// A request whose bytes are there.
+pub(crate) struct Came {
+    pub encoding: Encoding,
+    pub compression: Compression,
+    pub bytes: Bytes,
+    /// Of how much memory it has.
+    pub held: Held,
+}
+
+/// What became of a request that was taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub partial: Partial,
+    /// `None`: there was nothing in it.
+    pub position: Option<Position>,
+}
+
+impl Receiver {
+    pub fn new(
+        sink: Arc<dyn EntrySink>,
+        admission: Arc<dyn Admission>,
+        options: ReceiverOptions,
+        registry: &Registry,
+    ) -> prometheus::Result<Arc<Receiver>> {
+        Ok(Arc::new(Receiver {
+            sink,
+            admission,
+            room: Room::new(options.inflight_bytes_max),
+            requests: Arc::new(Semaphore::new(options.requests_max)),
+            options,
+            meters: Meters::register(registry)?,
+        }))
+    }
+
+    /// Whether somebody may send, and all the bytes of what he sends.
+    pub(crate) async fn read(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        bytes_max: usize,
+        within: Duration,
+    ) -> Result<(Bytes, Held), Refusal> {
+        self.admission.admit(headers).await?;
+        let mut held = Held::default();
+        let within = within.min(self.options.body_timeout);
+        let bytes = body::read(body, bytes_max, within, &self.room, &mut held).await?;
+        self.meters.bytes.inc_by(bytes.len() as u64);
+        self.meters
+            .inflight_bytes
+            .set(i64::try_from(self.room.used()).unwrap_or(i64::MAX));
+        Ok((bytes, held))
+    }
+
+    /// Stores a request. What was begun is brought to its end, whether somebody waits for it or not.
+    pub(crate) async fn take(self: &Arc<Receiver>, asked: &Asked, came: Came) -> Result<Taken, Refusal> {
+        let began = Instant::now();
+        let permit = self.requests.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| Refusal::pressure(RETRY_MIN))?;
+        let (receiver, signal, peer) = (self.clone(), asked.signal, asked.peer.clone());
+        let taking = tokio::spawn(async move {
+            let _permit = permit;
+            receiver.store(signal, &peer, came).await
+        });
+        let taken = taking.await.unwrap_or_else(|_| Err(stopping()));
+        if taken.is_ok() {
+            self.meters.ack_seconds.observe(began.elapsed().as_secs_f64());
+        }
+        taken
+    }
+
+    async fn store(&self, signal: Signal, peer: &str, mut came: Came) -> Result<Taken, Refusal> {
+        let walked = self.look(signal, &mut came)?;
+        let name = signal.name();
+        self.meters
+            .records
+            .with_label_values(&[name])
+            .inc_by(walked.records.into());
+        for (reason, count) in Reason::ALL
+            .into_iter()
+            .zip(walked.reasons)
+            .filter(|(_, count)| *count > 0)
+        {
+            let rejected = &self.meters.rejected;
+            rejected.with_label_values(&[name, reason.name()]).inc_by(count.into());
+        }
+        let partial = partial(&walked);
+        if walked.records == 0 {
+            return Ok(Taken {
+                partial,
+                position: None,
+            });
+        }
+        if walked.rejected.len() == walked.records as usize {
+            return Err(Refusal::all_rejected(partial.why));
+        }
+        let limits = &self.options.walk;
+        let head = EntryHead {
+            signal,
+            encoding: came.encoding,
+            compression: came.compression,
+            arrival: now(),
+            records: walked.records,
+            cut_values_at: limits
+                .cut_values
+                .then(|| u32::try_from(limits.value_bytes).unwrap_or(u32::MAX)),
+            rejected: Rejected::Listed(&walked.rejected),
+            peer,
+        };
+        let mut entry = Vec::with_capacity(came.bytes.len() + peer.len() + 64);
+        head.encode(&mut entry);
+        entry.extend_from_slice(&came.bytes);
+        let position = Some(self.sink.append(signal, entry).await?);
+        Ok(Taken { partial, position })
+    }
+
+    /// Decompresses what is compressed, and translates JSON, only to look at it: the log gets what came.
+    fn look(&self, signal: Signal, came: &mut Came) -> Result<Walked, Refusal> {
+        let options = &self.options;
+        let inflated = match came.compression {
+            Compression::None => None,
+            compression => {
+                let limits = InflateLimits {
+                    bytes: options.decoded_bytes_max,
+                    ratio: options.ratio_max,
+                    window: options.zstd_window_max,
+                };
+                let inflated = inflate(compression, &came.bytes, &limits)?;
+                self.room.hold(&mut came.held, inflated.len())?;
+                Some(inflated)
+            }
+        };
+        let request = inflated.as_deref().unwrap_or(&came.bytes);
+        let mut proto = Vec::new();
+        let request = match came.encoding {
+            Encoding::Proto => request,
+            Encoding::Json => {
+                let limits = JsonLimits::new(options.walk.nesting, options.decoded_bytes_max);
+                to_proto(signal, request, &limits, &mut proto).map_err(|error| match error.is_too_large() {
+                    true => InflateError::TooLarge(options.decoded_bytes_max).into(),
+                    false => Refusal::malformed(error.to_string()),
+                })?;
+                self.room.hold(&mut came.held, proto.len())?;
+                &proto
+            }
+        };
+        walk(signal, request, &options.walk).map_err(|malformed| Refusal::malformed(malformed.to_string()))
+    }
+
+    /// One more request, and what became of it.
+    pub(crate) fn count(&self, asked: &Asked, code: &str) {
+        let requests = &self.meters.requests;
+        requests
+            .with_label_values(&[asked.signal.name(), asked.protocol, code])
+            .inc();
+    }
+}
+
+fn partial(walked: &Walked) -> Partial {
+    let mut reasons: Vec<(u32, &str)> = Reason::ALL
+        .into_iter()
+        .zip(walked.reasons)
+        .filter(|(_, count)| *count > 0)
+        .map(|(reason, count)| (count, reason.name()))
+        .collect();
+    reasons.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+    let reasons: Vec<String> = reasons
+        .into_iter()
+        .take(REASONS_MAX)
+        .map(|(count, name)| format!("{name}: {count}"))
+        .collect();
+    let rejected = u32::try_from(walked.rejected.len()).unwrap_or(u32::MAX);
+    let why = match rejected {
+        0 => String::new(),
+        _ => format!(
+            "{rejected} of {} records rejected ({})",
+            walked.records,
+            reasons.join(", ")
+        ),
+    };
+    Partial { rejected, why }
+}
+
+fn stopping() -> Refusal {
+    thalweg_lake::entry::AppendRefused::Stopping.into()
+}
+
+/// Nanoseconds since 1970.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,148 @@
+//! Why a request is not taken, as HTTP and gRPC say it.
+//!
+//! What is refused for good never has a status that senders try again; what may be tried again says after how long.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use thalweg_lake::entry::AppendRefused;
+use thalweg_lake::inflate::InflateError;
+
+use crate::Denied;
+
+/// Between [`RETRY_MIN`] and [`RETRY_MAX`], what is asked of senders when the log takes nothing.
+const RETRY_LATER: Duration = Duration::from_secs(10);
+pub const RETRY_MIN: Duration = Duration::from_secs(1);
+pub const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Codes of gRPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+    Unavailable = 14,
+    Unauthenticated = 16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: StatusCode,
+    pub grpc: Code,
+    /// Names the reason for programs.
+    pub code: &'static str,
+    pub text: String,
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, grpc: Code, code: &'static str, text: impl Into<String>) -> Refusal {
+        Refusal {
+            status,
+            grpc,
+            code,
+            text: text.into(),
+            retry_after: None,
+        }
+    }
+
+    fn after(self, pause: Duration) -> Refusal {
+        Refusal {
+            retry_after: Some(pause.clamp(RETRY_MIN, RETRY_MAX)),
+            ..self
+        }
+    }
+
+    pub fn malformed(text: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, Code::InvalidArgument, "otlp.malformed", text)
+    }
+
+    pub fn all_rejected(text: String) -> Refusal {
+        Refusal::new(
+            StatusCode::BAD_REQUEST,
+            Code::InvalidArgument,
+            "otlp.all_rejected",
+            text,
+        )
+    }
+
+    pub fn media_type(text: String) -> Refusal {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Refusal::new(status, Code::Unimplemented, "otlp.media_type", text)
+    }
+
+    pub fn encoding(text: String) -> Refusal {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Refusal::new(status, Code::Unimplemented, "otlp.encoding", text)
+    }
+
+    pub fn too_large(limit: usize) -> Refusal {
+        let text = format!("the request has more than {limit} bytes (ingest.max_body_bytes); send smaller batches");
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Refusal::new(status, Code::ResourceExhausted, "otlp.too_large", text)
+    }
+
+    pub fn too_slow(limit: Duration) -> Refusal {
+        let text = format!("the request was not there within {limit:?} (ingest.body_timeout)");
+        let status = StatusCode::REQUEST_TIMEOUT;
+        Refusal::new(status, Code::DeadlineExceeded, "otlp.timeout", text)
+    }
+
+    pub fn pressure(pause: Duration) -> Refusal {
+        let text = "more is being stored than there is room for; try again";
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        Refusal::new(status, Code::ResourceExhausted, "otlp.pressure", text).after(pause)
+    }
+
+    pub fn unknown_method(path: &str) -> Refusal {
+        let text = format!("there is no method {path}");
+        Refusal::new(StatusCode::NOT_FOUND, Code::Unimplemented, "otlp.method", text)
+    }
+}
+
+impl From<InflateError> for Refusal {
+    fn from(error: InflateError) -> Refusal {
+        let large = |code, text| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::ResourceExhausted, code, text);
+        let text = format!("the request: {error}");
+        match error {
+            InflateError::Malformed(_) => Refusal::malformed(text),
+            InflateError::TooLarge(_) => large("otlp.decoded_too_large", text + " (ingest.max_decoded_bytes)"),
+            InflateError::Ratio(_) => large("otlp.decoded_too_large", text + " (ingest.max_ratio)"),
+            InflateError::Window(_) => large("otlp.zstd_window", text + " (ingest.zstd_window)"),
+        }
+    }
+}
+
+impl From<AppendRefused> for Refusal {
+    fn from(refused: AppendRefused) -> Refusal {
+        let unavailable = |code, text| {
+            let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, code, text);
+            refusal.after(RETRY_LATER)
+        };
+        match refused {
+            AppendRefused::Poisoned(text) => unavailable("log_poisoned", text),
+            AppendRefused::DiskFull(text) => unavailable("disk_full", text),
+            AppendRefused::Stopping => unavailable("stopping", "the process stops".to_owned()),
+            AppendRefused::Pressure(pause) => Refusal::pressure(pause),
+            AppendRefused::Other(text) => unavailable("unavailable", text),
+        }
+    }
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Refusal {
+        match denied {
+            Denied::NotAuthenticated(text) => Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                Code::Unauthenticated,
+                "not_authenticated",
+                text,
+            ),
+            Denied::NotAuthorized(text) => {
+                Refusal::new(StatusCode::FORBIDDEN, Code::PermissionDenied, "not_authorized", text)
+            }
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! Both protocols over real connections, with a log in memory.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderMap, Request, StatusCode};
+use bytes::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prometheus::Registry;
+use thalweg_lake::entry::{AppendRefused, BoxFuture, Compression, Encoding, EntrySink, Position, decode};
+use thalweg_lake::otlp::Signal;
+use thalweg_otlp::{Admission, Denied, Receiver, ReceiverOptions, grpc_router, http_router};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+
+/// Keeps entries, or refuses them.
+#[derive(Default)]
+struct Log {
+    entries: Mutex<Vec<(Signal, Vec<u8>)>>,
+    refuses: Mutex<Option<AppendRefused>>,
+}
+
+struct Shared(Arc<Log>);
+
+impl EntrySink for Shared {
+    fn append(&self, signal: Signal, entry: Vec<u8>) -> BoxFuture<'static, Result<Position, AppendRefused>> {
+        let log = self.0.clone();
+        Box::pin(async move {
+            if let Some(refused) = log.refuses.lock().await.clone() {
+                return Err(refused);
+            }
+            let mut entries = log.entries.lock().await;
+            entries.push((signal, entry));
+            Ok(Position {
+                queue: "lake.logs".to_owned(),
+                partition: 3,
+                offset: entries.len() as u64 - 1,
+            })
+        })
+    }
+}
+
+/// Whoever has no token is a stranger, and one token may not send.
+struct Tokens;
+
+impl Admission for Tokens {
+    fn admit<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, Result<(), Denied>> {
+        let token = headers.get("authorization").map(|value| value.as_bytes());
+        let answer = match token {
+            Some(b"Bearer writer") => Ok(()),
+            Some(_) => Err(Denied::NotAuthorized("lacks the role write".to_owned())),
+            None => Err(Denied::NotAuthenticated("send a token".to_owned())),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+struct World {
+    log: Arc<Log>,
+    http: String,
+    grpc: String,
+}
+
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Vec<u8>,
+    trailers: HeaderMap,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl World {
+    async fn new(options: ReceiverOptions) -> World {
+        let log = Arc::new(Log::default());
+        let sink = Arc::new(Shared(log.clone()));
+        let receiver = Receiver::new(sink, Arc::new(Tokens), options, &Registry::new()).unwrap();
+        let mut addresses = Vec::new();
+        for router in [http_router(&receiver), grpc_router(&receiver)] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            addresses.push(listener.local_addr().unwrap().to_string());
+            tokio::spawn(async move { axum::serve(listener, router).await });
+        }
+        let grpc = addresses.pop().unwrap();
+        let http = addresses.pop().unwrap();
+        World { log, http, grpc }
+    }
+
+    async fn post(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let stream = TcpStream::connect(&self.http).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let request = request(path, headers, body).header("host", "x");
+        let response = sender.send_request(request.body(Body::from(body.to_vec())).unwrap());
+        read(response.await.unwrap()).await
+    }
+
+    async fn call(&self, service: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let stream = TcpStream::connect(&self.grpc).await.unwrap();
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let (mut sender, connection) = handshake.await.unwrap();
+        tokio::spawn(connection);
+        let path = format!("http://{}/opentelemetry.proto.collector.{service}/Export", self.grpc);
+        let request = request(&path, headers, body).header("te", "trailers");
+        let response = sender.send_request(request.body(Body::from(body.to_vec())).unwrap());
+        read(response.await.unwrap()).await
+    }
+
+    /// The last entry: its encoding, compression, records, and request.
+    async fn last(&self) -> (Signal, Encoding, Compression, u32, Vec<u32>, Vec<u8>) {
+        let entries = self.log.entries.lock().await;
+        let (signal, entry) = entries.last().unwrap();
+        let (head, request) = decode(entry).unwrap();
+        assert_eq!(*signal, head.signal);
+        let rejected = head.rejected.iter().collect();
+        (
+            *signal,
+            head.encoding,
+            head.compression,
+            head.records,
+            rejected,
+            request.to_vec(),
+        )
+    }
+}
+
+fn request(path: &str, headers: &[(&str, &str)], _: &[u8]) -> axum::http::request::Builder {
+    let with_token = headers.iter().any(|(name, _)| *name == "authorization");
+    let mut request = Request::post(path);
+    for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
+        request = request.header(*name, *value);
+    }
+    match with_token {
+        true => request,
+        false => request.header("authorization", "Bearer writer"),
+    }
+}
+
+async fn read(response: axum::http::Response<hyper::body::Incoming>) -> Answer {
+    let (parts, body) = response.into_parts();
+    let mut body = std::pin::pin!(body);
+    let (mut all, mut trailers) = (Vec::new(), HeaderMap::new());
+    while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
+        match frame.unwrap().into_data() {
+            Ok(data) => all.extend_from_slice(&data),
+            Err(frame) => trailers = frame.into_trailers().unwrap(),
+        }
+    }
+    Answer {
+        status: parts.status,
+        headers: parts.headers,
+        body: all,
+        trailers,
+    }
+}
+
+fn field(key: u8, inner: &[u8]) -> Vec<u8> {
+    assert!(inner.len() < 128);
+    [&[key, inner.len() as u8][..], inner].concat()
+}
+
+/// Logs with these bodies.
+fn logs(bodies: &[&str]) -> Vec<u8> {
+    let log = |body: &&str| field(0x12, &field(0x2a, &field(0x0a, body.as_bytes())));
+    let logs: Vec<u8> = bodies.iter().flat_map(log).collect();
+    field(0x0a, &field(0x12, &logs))
+}
+
+fn frame(flag: u8, message: &[u8]) -> Vec<u8> {
+    [&[flag][..], &(message.len() as u32).to_be_bytes(), message].concat()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+const PROTO: (&str, &str) = ("content-type", "application/x-protobuf");
+const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
+const GRPC: (&str, &str) = ("content-type", "application/grpc");
+const LOGS: &str = "logs.v1.LogsService";
+
+#[tokio::test]
+async fn requests_of_every_form_are_stored_as_they_came() {
+    let world = World::new(ReceiverOptions::default()).await;
+    let request = logs(&["a", "b"]);
+    let answer = world.post("/v1/logs", &[PROTO], &request).await;
+    assert_eq!((answer.status, answer.body.len()), (StatusCode::OK, 0));
+    assert_eq!(answer.header("content-type"), "application/x-protobuf");
+    assert_eq!(answer.header("thalweg-position"), "lake.logs:3:0");
+    assert_eq!(
+        world.last().await,
+        (
+            Signal::Logs,
+            Encoding::Proto,
+            Compression::None,
+            2,
+            vec![],
+            request.clone()
+        )
+    );
+
+    let zipped = gzip(&request);
+    let answer = world
+        .post("/v1/logs", &[PROTO, ("content-encoding", "gzip")], &zipped)
+        .await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(
+        world.last().await,
+        (
+            Signal::Logs,
+            Encoding::Proto,
+            Compression::Gzip,
+            2,
+            vec![],
+            zipped.clone()
+        )
+    );
+
+    let json = br#"{"resourceSpans":[{"scopeSpans":[{"spans":[
+        {"traceId":"0102030405060708090a0b0c0d0e0f10","spanId":"0102030405060708","name":"x"}]}]}]}"#;
+    let packed = zstd::bulk::compress(json, 1).unwrap();
+    let answer = world
+        .post("/v1/traces", &[JSON, ("content-encoding", "zstd")], &packed)
+        .await;
+    assert_eq!((answer.status, answer.text().as_str()), (StatusCode::OK, "{}"));
+    assert_eq!(
+        world.last().await,
+        (Signal::Traces, Encoding::Json, Compression::Zstd, 1, vec![], packed)
+    );
+
+    let answer = world.call(LOGS, &[GRPC], &frame(0, &request)).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.header("content-type"), "application/grpc+proto");
+    assert_eq!(
+        (answer.body, answer.trailers["grpc-status"].to_str().unwrap()),
+        (frame(0, b""), "0")
+    );
+    assert_eq!(answer.trailers["thalweg-position"], "lake.logs:3:3");
+    assert_eq!(world.last().await.5, request);
+    let answer = world
+        .call(LOGS, &[GRPC, ("grpc-encoding", "gzip")], &frame(1, &zipped))
+        .await;
+    assert_eq!(answer.trailers["grpc-status"], "0");
+    assert_eq!(
+        world.last().await,
+        (Signal::Logs, Encoding::Proto, Compression::Gzip, 2, vec![], zipped)
+    );
+
+    // Nothing is nothing to store.
+    let before = world.log.entries.lock().await.len();
+    for answer in [
+        world.post("/v1/metrics", &[PROTO], b"").await,
+        world.call(LOGS, &[GRPC], &frame(0, b"")).await,
+    ] {
+        assert_eq!(answer.status, StatusCode::OK);
+    }
+    assert_eq!(world.log.entries.lock().await.len(), before);
+}
+
+#[tokio::test]
+async fn rejected_records_are_told_and_the_others_are_stored() {
+    let options = ReceiverOptions {
+        walk: thalweg_lake::otlp::walk::WalkLimits {
+            value_bytes: 5,
+            ..Default::default()
+        },
+        ..ReceiverOptions::default()
+    };
+    let world = World::new(options).await;
+    let request = logs(&["short", "much longer", "x"]);
+    let why = "1 of 3 records rejected (value_too_long: 1)";
+    let answer = world.post("/v1/logs", &[PROTO], &request).await;
+    let partial = field(0x0a, &[&[0x08, 1][..], &field(0x12, why.as_bytes())].concat());
+    assert_eq!((answer.status, &answer.body), (StatusCode::OK, &partial));
+    assert_eq!(world.last().await.4, [1]);
+    let answer = world.call(LOGS, &[GRPC], &frame(0, &request)).await;
+    assert_eq!(
+        (answer.body, answer.trailers["grpc-status"].to_str().unwrap()),
+        (frame(0, &partial), "0")
+    );
+    let json = br#"{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"much longer"}},{}]}]}]}"#;
+    let answer = world.post("/v1/logs", &[JSON], json).await;
+    let expected =
+        r#"{"partialSuccess":{"rejectedLogRecords":"1","errorMessage":"1 of 2 records rejected (value_too_long: 1)"}}"#;
+    assert_eq!(answer.text(), expected);
+    let all = world.post("/v1/logs", &[PROTO], &logs(&["much longer"])).await;
+    assert_eq!(all.status, StatusCode::BAD_REQUEST);
+    assert!(
+        all.text().contains("otlp.all_rejected: 1 of 1 records rejected"),
+        "{}",
+        all.text()
+    );
+}
+
+#[tokio::test]
+async fn what_is_refused_is_told_in_the_words_of_both_protocols() {
+    let options = ReceiverOptions {
+        body_bytes_max: 2_000,
+        decoded_bytes_max: 4 << 20,
+        ratio_max: 10,
+        inflight_bytes_max: 8 << 20,
+        ..ReceiverOptions::default()
+    };
+    let world = World::new(options).await;
+    let request = logs(&["a"]);
+    let bomb = gzip(&vec![0; 1_900_000]);
+    let large = vec![0x7a; 3_000];
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a [u8], u16, u8, &'a str);
+    let cases: [Case<'_>; 5] = [
+        (&[], &[0x0a, 9, 1], 400, 3, "otlp.malformed"),
+        (&[("encoding", "gzip")], &request, 400, 3, "otlp.malformed"),
+        (&[("encoding", "gzip")], &bomb, 413, 8, "otlp.decoded_too_large"),
+        (&[("encoding", "br")], &request, 415, 12, "otlp.encoding"),
+        (&[], &large, 413, 8, "otlp.too_large"),
+    ];
+    for (headers, body, status, code, reason) in cases {
+        let encoding = headers.first().map_or("", |(_, value)| value);
+        let answer = world
+            .post("/v1/logs", &[PROTO, ("content-encoding", encoding)], body)
+            .await;
+        assert_eq!(answer.status.as_u16(), status, "{reason}: {}", answer.text());
+        assert_eq!(answer.body[..2], [0x08, code], "{reason}: a google.rpc.Status");
+        assert!(answer.text().contains(&format!("{reason}: ")), "{}", answer.text());
+        assert_eq!(answer.header("retry-after"), "", "{reason}");
+        let flag = u8::from(!encoding.is_empty());
+        let answer = world
+            .call(LOGS, &[GRPC, ("grpc-encoding", encoding)], &frame(flag, body))
+            .await;
+        assert_eq!(
+            (answer.status, answer.header("grpc-status")),
+            (StatusCode::OK, code.to_string().as_str()),
+            "{reason}"
+        );
+        assert!(
+            answer.header("grpc-message").starts_with(reason),
+            "{}",
+            answer.header("grpc-message")
+        );
+        assert!(!answer.header("grpc-status-details-bin").is_empty());
+    }
+    let answer = world
+        .post("/v1/logs", &[("content-type", "text/plain")], &request)
+        .await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.text().contains("otlp.media_type")),
+        (415, true)
+    );
+    let answer = world
+        .call(LOGS, &[("content-type", "text/plain")], &frame(0, &request))
+        .await;
+    assert_eq!(answer.status.as_u16(), 415);
+    let answer = world.call("logs.v1.NoService", &[GRPC], &frame(0, &request)).await;
+    assert_eq!(answer.header("grpc-status"), "12");
+    let answer = world.post("/v1/logs", &[JSON], b"{\"resourceLogs\": 5}").await;
+    assert_eq!(answer.status.as_u16(), 400);
+    assert!(
+        answer
+            .text()
+            .starts_with("{\"code\":3,\"message\":\"otlp.malformed: byte "),
+        "{}",
+        answer.text()
+    );
+    assert!(world.log.entries.lock().await.is_empty());
+}
+
+#[tokio::test]
+async fn what_may_be_tried_again_says_so() {
+    let world = World::new(ReceiverOptions::default()).await;
+    let request = logs(&["a"]);
+    let refusals = [
+        (
+            AppendRefused::Pressure(Duration::from_secs(7)),
+            429,
+            "8",
+            "7",
+            "otlp.pressure",
+        ),
+        (
+            AppendRefused::DiskFull("the disk is full".to_owned()),
+            503,
+            "14",
+            "10",
+            "disk_full",
+        ),
+        (
+            AppendRefused::Poisoned("a sync failed".to_owned()),
+            503,
+            "14",
+            "10",
+            "log_poisoned",
+        ),
+        (AppendRefused::Stopping, 503, "14", "10", "stopping"),
+    ];
+    for (refused, status, code, after, reason) in refusals {
+        *world.log.refuses.lock().await = Some(refused);
+        let answer = world
+            .post(
+                "/v1/logs",
+                &[JSON],
+                br#"{"resourceLogs":[{"scopeLogs":[{"logRecords":[{}]}]}]}"#,
+            )
+            .await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.header("retry-after")),
+            (status, after),
+            "{reason}"
+        );
+        let status: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(status["details"][0]["reason"], reason);
+        assert_eq!(status["details"][1]["retryDelay"], format!("{after}s"));
+        let answer = world.call(LOGS, &[GRPC], &frame(0, &request)).await;
+        assert_eq!(answer.header("grpc-status"), code, "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn senders_need_a_login_that_may_write() {
+    let world = World::new(ReceiverOptions::default()).await;
+    let request = logs(&["a"]);
+    for (token, status, code, reason) in [
+        ("", 401, "16", "not_authenticated"),
+        ("Bearer reader", 403, "7", "not_authorized"),
+    ] {
+        let answer = world
+            .post("/v1/logs", &[PROTO, ("authorization", token)], &request)
+            .await;
+        assert_eq!(answer.status.as_u16(), status);
+        assert!(answer.text().contains(reason));
+        let answer = world
+            .call(LOGS, &[GRPC, ("authorization", token)], &frame(0, &request))
+            .await;
+        assert_eq!(answer.header("grpc-status"), code);
+    }
+    assert!(world.log.entries.lock().await.is_empty());
+}
+
+#[tokio::test]
+async fn more_than_there_is_room_for_is_told_to_come_later() {
+    let options = ReceiverOptions {
+        inflight_bytes_max: 1024,
+        ..ReceiverOptions::default()
+    };
+    let world = World::new(options).await;
+    let answer = world.post("/v1/logs", &[PROTO], &vec![0x7a; 3_000]).await;
+    assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (429, "1"));
+    let answer = world.post("/v1/logs", &[PROTO], &logs(&["a"])).await;
+    assert_eq!(answer.status, StatusCode::OK, "what was refused holds nothing");
+    let none: Bytes = Bytes::new();
+    assert_eq!(world.post("/v1/logs", &[PROTO], &none).await.status, StatusCode::OK);
+}
