@@ -14,7 +14,9 @@ fn start(more: &str) -> (Thalweg, Api) {
     let yaml = format!(
         "ingest:\n  otlp:\n    http: {{address: \"127.0.0.1:{http}\"}}\n    grpc: {{address: \"127.0.0.1:{grpc}\"}}\n{more}"
     );
-    let thalweg = Thalweg::start(&yaml).unwrap();
+    let mut thalweg = Thalweg::start(&yaml).unwrap();
+    // The status page answers before there are receivers.
+    thalweg.wait_ready().unwrap();
     (thalweg, Api::at_root(&format!("127.0.0.1:{http}")))
 }
 
@@ -165,6 +167,7 @@ fn what_was_answered_is_there_once_after_every_kill() {
         }
         thalweg.process.kill().unwrap();
         thalweg.restart().unwrap();
+        thalweg.wait_ready().unwrap();
     }
     eventually(|| {
         let (rows, numbers, sum) = counts(&thalweg)?;
