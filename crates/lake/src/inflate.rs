@@ -138,7 +138,7 @@ mod tests {
             assert_eq!(failed, Err(InflateError::Ratio(100)), "{compression:?}");
         }
         let noise: Vec<u8> = (0..2_u64 << 20)
-            .map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8)
+            .map(|n| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()) as u8)
             .collect();
         let twice = gzip(&[&noise[..], &noise[..]].concat());
         assert_eq!(

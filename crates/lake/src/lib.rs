@@ -10,6 +10,7 @@ mod commit;
 pub mod delta;
 pub mod entry;
 mod error;
+mod file;
 pub mod ids;
 pub mod inflate;
 pub mod ingest;

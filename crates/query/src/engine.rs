@@ -148,11 +148,13 @@ impl Engine {
         let broken = |what: &str, error: String| QueryError::unavailable(format!("{what}: {error}"));
         let environment =
             environment(&lake, &options).map_err(|e| broken("queries cannot be set up", e.to_string()))?;
-        let in_memory = SessionStateBuilder::new()
+        let mut in_memory = SessionStateBuilder::new()
             .with_config(session_config(&options))
             .with_runtime_env(environment)
-            .with_default_features()
-            .build();
+            .with_default_features();
+        let mut scalar_functions = in_memory.scalar_functions().clone().unwrap_or_default();
+        scalar_functions.extend(crate::templates::functions());
+        let in_memory = in_memory.with_scalar_functions(scalar_functions).build();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("query")
             .thread_stack_size(STACK_BYTES)

@@ -14,6 +14,7 @@ pub mod print;
 mod pruning;
 mod statement;
 mod table;
+mod templates;
 #[cfg(test)]
 mod tests;
 

@@ -243,6 +243,32 @@ async fn attributes_and_buckets_have_functions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_have_templates_and_fingerprints() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path()).await;
+    let engine = engine(folder.path(), QueryOptions::default());
+    let sql = "SELECT log_template('User 17 of \"x\"') AS t, log_fingerprint('a 1') = log_fingerprint('a 2') AS same, \
+               log_fingerprint('') IS NULL AS none, log_fingerprint(tag) = log_fingerprint('x') AS other \
+               FROM tags LIMIT 1";
+    assert_eq!(
+        text(&engine, sql).await,
+        "t,same,none,other\nuser <num> of <str>,true,true,false\n"
+    );
+    let plan = plan(
+        &engine,
+        "SELECT count(*) FROM tags WHERE value_int = log_fingerprint('a 1')",
+    )
+    .await;
+    assert!(!plan.contains("log_fingerprint"), "a constant is made once: {plan}");
+    assert!(
+        error(&engine, "SELECT log_template(1, 2)")
+            .await
+            .message
+            .contains("log_template")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_but_the_lake_can_be_reached() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path()).await;

@@ -2,3 +2,4 @@
 
 pub mod series;
 pub mod span;
+pub mod template;

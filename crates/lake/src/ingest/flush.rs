@@ -6,12 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 
 use super::feed::Feed;
-use super::files::{FileRules, Together};
+use super::files::Together;
 use super::table::{Committed, Sealed, Table};
 use crate::attributes::Promotion;
 use crate::commit::{Committer, Stop, unix_ms};
 use crate::delta::{DeltaLog, Snapshot};
 use crate::error::AppendError;
+use crate::file::FileRules;
 use crate::opening;
 
 pub(super) struct Flush {

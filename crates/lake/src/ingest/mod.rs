@@ -8,11 +8,13 @@
 //!
 //! While a commit waits for the disk the next rows grow, up to their limit; then entries wait in the log, where they are on disk.
 
+mod columns;
 mod decode;
 mod feed;
 mod files;
 mod flush;
 mod lane;
+mod order;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -31,6 +33,7 @@ use tokio::runtime::Handle;
 use crate::attributes::Promotion;
 use crate::delta::{DeltaLog, Snapshot};
 use crate::error::OpenError;
+pub use crate::file::FileRules;
 use crate::live::LiveRows;
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
@@ -40,7 +43,6 @@ use decode::EntryDecoder;
 pub use decode::EntryLimits;
 use feed::Begin;
 pub use feed::{Feed, Told};
-pub use files::FileRules;
 use flush::Flush;
 use lane::Lane;
 use table::Table;

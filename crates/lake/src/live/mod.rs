@@ -21,7 +21,7 @@ use crate::rows::slots::Source;
 use crate::rows::text::NULL;
 use crate::rows::values::Values;
 use crate::tables::TableSpec;
-use overflow::overflow;
+pub(crate) use overflow::overflow;
 
 /// The partition of tables.
 const DATE: &str = "date";
@@ -110,13 +110,4 @@ pub(crate) fn overflowing(chunk: &Chunk, bindings: &Bindings) -> u64 {
     let unplaced = slots.filter(|slot| !matches!(bindings.place(slot.source, &slot.name), Some(Place::Column(_))));
     let values = unplaced.map(|slot| slot.column.keys().iter().filter(|key| **key != NULL).count());
     (values.sum::<usize>() + chunk.extras().len()) as u64
-}
-
-/// Texts and bytes as views, into which nothing is copied.
-pub(crate) fn with_views(kind: DataType) -> DataType {
-    match kind {
-        DataType::Utf8 => DataType::Utf8View,
-        DataType::Binary => DataType::BinaryView,
-        other => other,
-    }
 }

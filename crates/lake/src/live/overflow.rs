@@ -13,7 +13,7 @@ use crate::rows::chunk::Chunk;
 use crate::rows::slots::Slot;
 
 /// A map for each row of a chunk, null where a row has nothing to put there; `None` if no row has. Their keys are the names as they were sent, behind `attr.`, `resource.` or `scope.`.
-pub(super) fn overflow(chunk: &Chunk, bindings: &Bindings) -> Result<Option<ArrayRef>, ArrowError> {
+pub(crate) fn overflow(chunk: &Chunk, bindings: &Bindings) -> Result<Option<ArrayRef>, ArrowError> {
     let is_placed = |slot: &&Slot| matches!(bindings.place(slot.source, &slot.name), Some(Place::Column(_)));
     let slots: Vec<&Slot> = chunk.slots().all().iter().filter(|slot| !is_placed(slot)).collect();
     let slots: Vec<(String, &Slot)> = slots

@@ -1,8 +1,8 @@
 //! Log records.
 
-use super::Decoding;
 use super::times::TimeColumns;
 use super::value::Kind;
+use super::{Decoder, Decoding};
 use crate::otlp::fields::log;
 use crate::otlp::wire::{Cursor, END, Result};
 use crate::rows::text::hex;
@@ -38,9 +38,18 @@ impl Decoding<'_, '_> {
                 log::SEVERITY_TEXT => self.put_text(row, table::SEVERITY_TEXT, at.bytes()?),
                 log::BODY => {
                     let value = at.message()?;
-                    let (kind, text) = self.decoder.read.value(value)?;
+                    let Decoder {
+                        read,
+                        templates,
+                        is_without_ids,
+                        ..
+                    } = &mut *self.decoder;
+                    let (kind, text) = read.value(value)?;
                     if kind != Kind::Null {
                         self.chunk.texts(table::BODY).push(row, text.as_bytes());
+                        if !*is_without_ids && let Some(fingerprint) = templates.fingerprint(&text) {
+                            self.chunk.longs(table::FINGERPRINT).push(row, fingerprint);
+                        }
                     }
                     if let Some(name) = kind.name() {
                         self.chunk.texts(table::BODY_KIND).push(row, name.as_bytes());

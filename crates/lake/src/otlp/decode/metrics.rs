@@ -145,8 +145,10 @@ impl Decoding<'_, '_> {
         if point.flags != 0 {
             self.chunk.longs(table::FLAGS).push(row, point.flags as u32 as i64);
         }
-        let id = self.decoder.series.id();
-        self.chunk.longs(table::SERIES).push(row, id);
+        if !self.decoder.is_without_ids {
+            let id = self.decoder.series.id();
+            self.chunk.longs(table::SERIES).push(row, id);
+        }
         Ok(())
     }
 

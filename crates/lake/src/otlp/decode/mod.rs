@@ -63,6 +63,8 @@ pub struct Decoder {
     scope_guess: Guess,
     guess: Guess,
     series: crate::ids::series::Series,
+    templates: crate::ids::template::Templates,
+    is_without_ids: bool,
     bytes: Vec<u8>,
 }
 
@@ -78,6 +80,14 @@ struct Decoding<'a, 'd> {
 }
 
 impl Decoder {
+    /// Leaves out fingerprints and numbers of series, which can be made of the rest.
+    pub fn without_ids() -> Decoder {
+        Decoder {
+            is_without_ids: true,
+            ..Decoder::default()
+        }
+    }
+
     /// Adds the records of a request to a chunk of the signal's table, but for those that are rejected.
     pub fn decode(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<Changed> {
         self.read.begin(arrival.cut_values_at);

@@ -63,7 +63,9 @@ impl Decoding<'_, '_> {
         self.chunk.texts(table::KIND).push(row, kind.as_bytes());
         self.chunk.texts(table::STATUS).push(row, status_name(code).as_bytes());
         self.put_text(row, table::NAME, name);
-        self.put_fingerprint(row, kind, name);
+        if !self.decoder.is_without_ids {
+            self.put_fingerprint(row, kind, name);
+        }
         Ok(())
     }
 

@@ -240,6 +240,13 @@ pub(super) fn name_and_value<'a>(mut at: Cursor<'a>) -> Result<(&'a [u8], Option
 /// The shortest digits that read back equal, as JavaScript writes them: with an exponent from 1e21 on and below 1e-6.
 pub(super) fn write_double(value: f64, out: &mut String) {
     let size = value.abs();
+    if (1e-4..1e15).contains(&size) {
+        // Here the digits are the same, but for a fraction that is zero.
+        let mut digits = zmij::Buffer::new();
+        let digits = digits.format_finite(value);
+        out.push_str(digits.strip_suffix(".0").unwrap_or(digits));
+        return;
+    }
     // To a text nothing fails.
     let _ = match value {
         value if value.is_nan() => write!(out, "NaN"),

@@ -1,0 +1,26 @@
+//! What a record costs on its way from the bytes of a request to a table: `cargo bench --profile release -p thalweg-lake
+//! [-- PART OF A NAME] [--quick] [--input FILE]`.
+//!
+//! `decode_*` makes rows in memory, without the numbers that rows are grouped by; `decode_fingerprint_*` with them; `full_chain_*` takes
+//! the entries of a log, and ends when they are committed to a Delta table on disk, sorted, in Parquet of zstd 1, synced.
+//! `parquet_read_*` reads time, service and two more columns of such files. `*_gz` begins with gzip; `*_wide` has forty columns.
+//! A run whose rows are not as many as its records fails.
+#![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
+
+#[path = "../../../log/benches/support/environment.rs"]
+mod environment;
+mod generator;
+mod harness;
+mod rows;
+
+use thalweg_telemetry::alloc::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting<tikv_jemallocator::Jemalloc> = Counting(tikv_jemallocator::Jemalloc);
+
+fn main() {
+    let session = harness::Session::parse();
+    std::fs::create_dir_all(&session.folder).unwrap();
+    session.print_head();
+    rows::run(&session);
+}

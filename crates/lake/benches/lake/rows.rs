@@ -1,0 +1,291 @@
+//! The rows of the table that is printed.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flate2::Compression as Level;
+use flate2::write::GzEncoder;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use prometheus::Registry;
+use thalweg_lake::LakeMetrics;
+use thalweg_lake::attributes::Promotion;
+use thalweg_lake::delta::{DeltaLog, Detail};
+use thalweg_lake::entry::{Compression, Encoding, EntryHead, Rejected};
+use thalweg_lake::inflate::{InflateLimits, inflate};
+use thalweg_lake::ingest::{Feed, IngestOptions, TableWriter};
+use thalweg_lake::otlp::Signal;
+use thalweg_lake::otlp::decode::{Arrival, Decoder, Window};
+use thalweg_lake::otlp::walk::{WalkLimits, walk};
+use thalweg_lake::rows::chunk::Chunk;
+use thalweg_lake::store::SyncedStore;
+use thalweg_lake::tables::{LOGS, METRICS, TRACES, TableSpec};
+use thalweg_log::disk::Ram;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_telemetry::StatusSource as _;
+
+use crate::generator::{BEGIN_NANOS, Generator, Shape};
+use crate::harness::Session;
+
+/// As exporters send them.
+const RECORDS_PER_REQUEST: u64 = 1000;
+/// Rows of a chunk before it is emptied.
+const CHUNK_ROWS: usize = 65_536;
+const PARTITION: PartitionId = PartitionId::new(7, 0);
+
+struct Input {
+    /// Of the names of rows.
+    name: &'static str,
+    signal: Signal,
+    table: &'static TableSpec,
+    requests: Vec<Vec<u8>>,
+    records: u64,
+}
+
+impl Input {
+    fn generated(name: &'static str, shape: Shape, records: u64) -> Input {
+        let (signal, table) = match shape {
+            Shape::Logs | Shape::WideLogs => (Signal::Logs, &LOGS),
+            Shape::Metrics => (Signal::Metrics, &METRICS),
+            Shape::Traces => (Signal::Traces, &TRACES),
+        };
+        let mut generator = Generator::new(shape, 1);
+        let requests = (0..records / RECORDS_PER_REQUEST).map(|_| generator.request(RECORDS_PER_REQUEST));
+        Input {
+            name,
+            signal,
+            table,
+            requests: requests.collect(),
+            records,
+        }
+    }
+
+    /// The requests of a file, again and again until there are enough records. Its name says what they are.
+    fn of_file(path: &Path, records: u64) -> Input {
+        let mut bytes = Vec::new();
+        File::open(path).unwrap().read_to_end(&mut bytes).unwrap();
+        if path.extension().is_some_and(|extension| extension == "gz") {
+            let mut plain = Vec::new();
+            flate2::read::MultiGzDecoder::new(&bytes[..])
+                .read_to_end(&mut plain)
+                .unwrap();
+            bytes = plain;
+        }
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (name, signal, table) = match file.as_str() {
+            file if file.starts_with("metrics") => ("metrics", Signal::Metrics, &METRICS),
+            file if file.starts_with("traces") => ("traces", Signal::Traces, &TRACES),
+            _ => ("logs", Signal::Logs, &LOGS),
+        };
+        let of_file = u64::from(walk(signal, &bytes, &WalkLimits::default()).unwrap().records);
+        let times = records.div_ceil(of_file);
+        Input {
+            name,
+            signal,
+            table,
+            requests: vec![bytes; usize::try_from(times).unwrap()],
+            records: of_file * times,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.requests.iter().map(Vec::len).sum::<usize>() as u64
+    }
+
+    fn arrival(&self) -> Arrival<'static> {
+        Arrival {
+            signal: self.signal,
+            time: BEGIN_NANOS as i64,
+            window: Window::default(),
+            rejected: Rejected::Listed(&[]),
+            cut_values_at: None,
+        }
+    }
+}
+
+pub fn run(session: &Session) {
+    let records = session.records();
+    let shapes = [
+        ("logs", Shape::Logs),
+        ("logs_wide", Shape::WideLogs),
+        ("metrics", Shape::Metrics),
+        ("traces", Shape::Traces),
+    ];
+    match &session.input {
+        Some(path) => rows_of(session, &Input::of_file(path, records)),
+        None => {
+            for (name, shape) in shapes {
+                let few = if shape == Shape::WideLogs { 4 } else { 1 };
+                rows_of(session, &Input::generated(name, shape, records / few));
+            }
+        }
+    }
+}
+
+fn rows_of(session: &Session, input: &Input) {
+    let name = |of: &str| format!("{of}_{}", input.name);
+    let decoders: [(&str, fn() -> Decoder); 2] = [
+        ("decode", Decoder::without_ids),
+        ("decode_fingerprint", Decoder::default),
+    ];
+    for (of, decoder) in decoders {
+        let (mut decoder, mut chunk) = (decoder(), Chunk::new(input.table));
+        session.measure(&name(of), || decode(input, &mut decoder, &mut chunk));
+    }
+    if session.wants(&format!("{}_gz", name("decode"))) {
+        let packed: Vec<Vec<u8>> = input.requests.iter().map(|request| gzip(request)).collect();
+        let (mut decoder, mut chunk) = (Decoder::without_ids(), Chunk::new(input.table));
+        session.measure(&format!("{}_gz", name("decode")), || {
+            decode_gz(input, &packed, &mut decoder, &mut chunk)
+        });
+    }
+    let folder = tempfile::tempdir_in(&session.folder).unwrap();
+    if session.wants(&name("full_chain")) || session.wants(&name("parquet_read")) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let log = runtime.block_on(filled(input));
+        session.measure(&name("full_chain"), || {
+            // What the run before left is not of this one.
+            let _ = std::fs::remove_dir_all(folder.path().join(input.table.name));
+            runtime.block_on(full_chain(input, log.clone(), folder.path()))
+        });
+        let files = runtime.block_on(files_of(input, folder.path()));
+        if !files.is_empty() {
+            session.measure(&name("parquet_read"), || read(input, &files));
+        }
+    }
+}
+
+fn decode(input: &Input, decoder: &mut Decoder, chunk: &mut Chunk) -> (u64, u64, ()) {
+    let (arrival, mut rows) = (input.arrival(), 0);
+    for request in &input.requests {
+        if chunk.rows() >= CHUNK_ROWS {
+            rows += chunk.rows();
+            chunk.clear();
+        }
+        decoder.decode(request, &arrival, chunk).unwrap();
+    }
+    rows += chunk.rows();
+    chunk.clear();
+    assert_eq!(rows as u64, input.records);
+    (input.records, input.bytes(), ())
+}
+
+fn gzip(request: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Level::new(6));
+    encoder.write_all(request).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn decode_gz(input: &Input, packed: &[Vec<u8>], decoder: &mut Decoder, chunk: &mut Chunk) -> (u64, u64, ()) {
+    let (arrival, mut rows) = (input.arrival(), 0);
+    let limits = InflateLimits {
+        bytes: 64 << 20,
+        ratio: 1000,
+        window: 8 << 20,
+    };
+    for request in packed {
+        let request = inflate(Compression::Gzip, request, &limits).unwrap();
+        decoder.decode(&request, &arrival, chunk).unwrap();
+        rows += chunk.rows();
+        chunk.clear();
+    }
+    assert_eq!(rows as u64, input.records);
+    (input.records, input.bytes(), ())
+}
+
+/// A log in memory that has the requests as entries.
+async fn filled(input: &Input) -> Arc<EmbeddedLog> {
+    let options = LogOptions {
+        min_free_bytes: Some(0),
+        spare: 0,
+        ..LogOptions::default()
+    };
+    let disk = Ram::new(input.bytes() * 2 + (1 << 30));
+    let log = EmbeddedLog::open(Arc::new(disk), 0xab, &options).unwrap();
+    log.create(PARTITION, Durability::Fsync).await.unwrap();
+    for request in &input.requests {
+        let head = EntryHead {
+            signal: input.signal,
+            encoding: Encoding::Proto,
+            compression: Compression::None,
+            arrival: BEGIN_NANOS as i64,
+            records: RECORDS_PER_REQUEST as u32,
+            rejected: Rejected::Listed(&[]),
+            cut_values_at: None,
+            peer: "",
+        };
+        let mut entry = Vec::with_capacity(request.len() + 64);
+        head.encode(&mut entry);
+        entry.extend_from_slice(request);
+        let mut records = Records::new();
+        records.push(&RecordRef::of(1, &entry)).unwrap();
+        log.append(Unit::of(PARTITION, records), None).await.unwrap();
+    }
+    Arc::new(log)
+}
+
+async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, lake: &Path) -> (u64, u64, ()) {
+    let feed = Feed {
+        queue: format!("lake.{}", input.table.name),
+        log: log.clone(),
+        partitions: vec![PARTITION],
+        taken: Arc::new(|_, _| {}),
+    };
+    let options = IngestOptions {
+        flush_interval: Duration::from_secs(60),
+        ..IngestOptions::default()
+    };
+    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let (store, promotion) = (SyncedStore::new(), Promotion::default());
+    let opened = TableWriter::open(lake, input.table, store, feed, promotion, metrics, &options);
+    let writer = opened.await.unwrap();
+    loop {
+        let status = writer.tables().remove(0);
+        if status.rows + status.buffered_rows >= input.records {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    writer.close(Duration::from_secs(600)).await;
+    drop(writer);
+    assert_eq!(rows_in(input, lake).await, input.records);
+    (input.records, input.bytes(), ())
+}
+
+async fn rows_in(input: &Input, lake: &Path) -> u64 {
+    let log = DeltaLog::new(&lake.join(input.table.name), SyncedStore::new()).unwrap();
+    let snapshot = log.load(Detail::Counts).await.unwrap();
+    snapshot.map_or(0, |snapshot| snapshot.rows)
+}
+
+async fn files_of(input: &Input, lake: &Path) -> Vec<std::path::PathBuf> {
+    let table = lake.join(input.table.name);
+    let log = DeltaLog::new(&table, SyncedStore::new()).unwrap();
+    let snapshot = log.load(Detail::Counts).await.unwrap();
+    let files = snapshot.map(|snapshot| snapshot.files.values().map(|file| table.join(&*file.path)).collect());
+    files.unwrap_or_default()
+}
+
+/// Time, service, and what a search would look at.
+fn read(input: &Input, files: &[std::path::PathBuf]) -> (u64, u64, ()) {
+    let columns = match input.signal {
+        Signal::Logs => ["time_unix_nano", "resource_service_name", "severity_number", "body"],
+        Signal::Metrics => ["time_unix_nano", "resource_service_name", "metric_name", "value"],
+        Signal::Traces => ["time_unix_nano", "resource_service_name", "name", "duration_ns"],
+    };
+    let (mut rows, mut bytes) = (0, 0);
+    for path in files {
+        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+        let mask = ProjectionMask::columns(builder.parquet_schema(), columns);
+        bytes += path.metadata().unwrap().len();
+        for batch in builder.with_projection(mask).with_batch_size(8192).build().unwrap() {
+            rows += batch.unwrap().num_rows() as u64;
+        }
+    }
+    assert_eq!(rows, input.records);
+    (rows, bytes, ())
+}

@@ -1,0 +1,341 @@
+//! One column of the rows of a file, gathered in their order into pages.
+
+use arrow::buffer::BooleanBuffer;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use parquet::basic::Encoding;
+use parquet::errors::Result;
+
+use super::bits::{differences, hybrid, run, width_of};
+use super::bounds::Bounds;
+use super::pages::{Pages, put_levels};
+use super::{PAGE_BYTES, PAGE_ROWS};
+use crate::rows::text::NULL;
+
+/// Bytes of a dictionary beyond which texts are written as they are.
+const DICTIONARY_BYTES_MAX: usize = 1 << 20;
+/// Numbers of a dictionary.
+const DICTIONARY_NUMBERS_MAX: usize = 4096;
+
+/// Whether each row has a value; `None` if all have.
+pub(crate) type Present = Option<BooleanBuffer>;
+
+/// A number as files have it.
+pub(super) trait Number: Copy + Default + PartialOrd {
+    fn put(self, out: &mut Vec<u8>);
+    fn bits(self) -> u64;
+    /// `None` if there can be none.
+    fn bounds(values: &[Self]) -> Option<Bounds>;
+}
+
+/// The least and the greatest of numbers that have an order.
+fn ends<T: Copy + PartialOrd>(values: &[T]) -> Option<(T, T)> {
+    let first = *values.first()?;
+    Some(values.iter().fold((first, first), |(least, greatest), value| {
+        (
+            if *value < least { *value } else { least },
+            if *value > greatest { *value } else { greatest },
+        )
+    }))
+}
+
+impl Number for i64 {
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+
+    fn bits(self) -> u64 {
+        self as u64
+    }
+
+    fn bounds(values: &[i64]) -> Option<Bounds> {
+        ends(values).map(|(least, greatest)| Bounds::Longs(least, greatest))
+    }
+}
+
+impl Number for i32 {
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+
+    fn bits(self) -> u64 {
+        self as u64
+    }
+
+    fn bounds(values: &[i32]) -> Option<Bounds> {
+        ends(values).map(|(least, greatest)| Bounds::Integers(least, greatest))
+    }
+}
+
+impl Number for f64 {
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+
+    fn bits(self) -> u64 {
+        self.to_bits()
+    }
+
+    /// A reader that puts what is no number above all numbers would skip rows that it asks for.
+    fn bounds(values: &[f64]) -> Option<Bounds> {
+        if values.iter().any(|value| value.is_nan()) {
+            return None;
+        }
+        // Both zeros are equal, and readers may look for either.
+        let signed = |end: f64, zero: f64| if end == 0.0 { zero } else { end };
+        ends(values).map(|(least, greatest)| Bounds::Doubles(signed(least, -0.0), signed(greatest, 0.0)))
+    }
+}
+
+/// Rows of a column in the order of the file, one piece after the other.
+struct Gathered<T> {
+    values: Vec<T>,
+    levels: Vec<u32>,
+}
+
+impl<T: Copy> Gathered<T> {
+    fn new() -> Gathered<T> {
+        Gathered {
+            values: Vec::with_capacity(PAGE_ROWS),
+            levels: Vec::new(),
+        }
+    }
+
+    /// Values of the rows that have one, and a level for each row if some have none.
+    fn gather(&mut self, order: &[u32], values: &[T], present: &Present) {
+        self.values.clear();
+        self.levels.clear();
+        match present {
+            None => self.values.extend(order.iter().map(|row| values[*row as usize])),
+            Some(present) => {
+                for row in order {
+                    let is_present = present.value(*row as usize);
+                    self.levels.push(u32::from(is_present));
+                    if is_present {
+                        self.values.push(values[*row as usize]);
+                    }
+                }
+            }
+        }
+    }
+
+    fn nulls(&self, rows: usize) -> usize {
+        rows - self.values.len()
+    }
+}
+
+/// Begins a page: which of its rows have a value.
+fn begin(pages: &mut Pages<'_>, rows: usize, levels: &[u32]) {
+    let is_nullable = pages.is_nullable();
+    let body = pages.body();
+    body.clear();
+    if is_nullable {
+        put_levels(body, |out| match levels {
+            [] => run(1, rows, 1, out),
+            levels => hybrid(levels, 1, out),
+        });
+    }
+}
+
+/// Times and positions: each near the one before.
+pub(super) fn near(pages: &mut Pages<'_>, order: &[u32], values: &[i64], present: &Present) -> Result<()> {
+    let mut gathered = Gathered::new();
+    for rows in order.chunks(PAGE_ROWS) {
+        gathered.gather(rows, values, present);
+        begin(pages, rows.len(), &gathered.levels);
+        differences(&gathered.values, pages.body());
+        let bounds = i64::bounds(&gathered.values);
+        pages.page(
+            rows.len(),
+            gathered.nulls(rows.len()),
+            Encoding::DELTA_BINARY_PACKED,
+            bounds,
+        )?;
+    }
+    Ok(())
+}
+
+/// Numbers as they are, or by a dictionary where they are few.
+pub(super) fn numbers<T: Number>(
+    pages: &mut Pages<'_>,
+    order: &[u32],
+    values: &[T],
+    present: &Present,
+    may_be_few: bool,
+) -> Result<()> {
+    let few = if may_be_few { few(order, values, present) } else { None };
+    let mut gathered = Gathered::new();
+    let Some((numbers, ids)) = few else {
+        for rows in order.chunks(PAGE_ROWS) {
+            gathered.gather(rows, values, present);
+            begin(pages, rows.len(), &gathered.levels);
+            gathered.values.iter().for_each(|value| value.put(pages.body()));
+            let bounds = T::bounds(&gathered.values);
+            pages.page(rows.len(), gathered.nulls(rows.len()), Encoding::PLAIN, bounds)?;
+        }
+        return Ok(());
+    };
+    pages.body().clear();
+    numbers.iter().for_each(|value| value.put(pages.body()));
+    pages.dictionary(numbers.len())?;
+    let (width, mut at) = (width_of(numbers.len()), 0);
+    for rows in order.chunks(PAGE_ROWS) {
+        gathered.gather(rows, values, present);
+        begin(pages, rows.len(), &gathered.levels);
+        let ids = ids.get(at..at + gathered.values.len()).unwrap_or_default();
+        at += gathered.values.len();
+        put_ids(pages.body(), ids, width);
+        let bounds = T::bounds(&gathered.values);
+        pages.page(rows.len(), gathered.nulls(rows.len()), Encoding::RLE_DICTIONARY, bounds)?;
+    }
+    Ok(())
+}
+
+fn put_ids(out: &mut Vec<u8>, ids: &[u32], width: u32) {
+    out.push(width as u8);
+    hybrid(ids, width, out);
+}
+
+/// The numbers that a column has, and for each row that has one which it is; `None` if there are too many.
+fn few<T: Number>(order: &[u32], values: &[T], present: &Present) -> Option<(Vec<T>, Vec<u32>)> {
+    let limit = DICTIONARY_NUMBERS_MAX.min(order.len() / 2);
+    let (mut numbers, mut ids): (Vec<T>, Vec<u32>) = (Vec::new(), Vec::with_capacity(order.len()));
+    let mut index: HashTable<u32> = HashTable::new();
+    let hash = |bits: u64| (bits ^ bits >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut last: Option<(u64, u32)> = None;
+    for row in order {
+        if present.as_ref().is_some_and(|present| !present.value(*row as usize)) {
+            continue;
+        }
+        let value = values[*row as usize];
+        let bits = value.bits();
+        if let Some((known, id)) = last
+            && known == bits
+        {
+            ids.push(id);
+            continue;
+        }
+        let same = |id: &u32| numbers.get(*id as usize).is_some_and(|number| number.bits() == bits);
+        let hash_of = |id: &u32| hash(numbers.get(*id as usize).map_or(0, |number| number.bits()));
+        let id = match index.entry(hash(bits), same, hash_of) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(_) if numbers.len() >= limit => return None,
+            Entry::Vacant(new) => {
+                let id = numbers.len() as u32;
+                new.insert(id);
+                numbers.push(value);
+                id
+            }
+        };
+        last = Some((bits, id));
+        ids.push(id);
+    }
+    Some((numbers, ids))
+}
+
+pub(super) fn booleans(pages: &mut Pages<'_>, order: &[u32], values: &[bool], present: &Present) -> Result<()> {
+    let mut gathered = Gathered::new();
+    for rows in order.chunks(PAGE_ROWS) {
+        gathered.gather(rows, values, present);
+        begin(pages, rows.len(), &gathered.levels);
+        for eight in gathered.values.chunks(8) {
+            let bits = eight.iter().rev().fold(0, |bits, value| bits << 1 | u8::from(*value));
+            pages.body().push(bits);
+        }
+        let bounds = ends(&gathered.values).map(|(least, greatest)| Bounds::Booleans(least, greatest));
+        pages.page(rows.len(), gathered.nulls(rows.len()), Encoding::PLAIN, bounds)?;
+    }
+    Ok(())
+}
+
+/// Texts of which each is there once, and which one each row has.
+pub(super) fn dictionary(pages: &mut Pages<'_>, order: &[u32], texts: &[&[u8]], ids: &[u32]) -> Result<()> {
+    // Others of the file may use what these rows do not.
+    let mut is_used = vec![false; texts.len()];
+    let mut present = 0;
+    for row in order {
+        let id = ids[*row as usize];
+        if id != NULL {
+            is_used[id as usize] = true;
+            present += 1;
+        }
+    }
+    if present == 0 {
+        return pages.nulls(order.len());
+    }
+    let mut used: Vec<u32> = (0..texts.len() as u32).filter(|id| is_used[*id as usize]).collect();
+    let bytes: usize = used.iter().map(|id| texts[*id as usize].len()).sum();
+    if bytes > DICTIONARY_BYTES_MAX || (used.len() > present / 2 && present > PAGE_ROWS / 16) {
+        let rows: Vec<Option<&[u8]>> = order
+            .iter()
+            .map(|row| texts.get(ids[*row as usize] as usize).copied())
+            .collect();
+        return put_texts(pages, &rows);
+    }
+    // In their order, so that the least and the greatest of rows are those of numbers.
+    used.sort_unstable_by_key(|id| texts[*id as usize]);
+    let mut ranks = vec![NULL; texts.len()];
+    pages.body().clear();
+    for (rank, id) in (0..).zip(&used) {
+        ranks[*id as usize] = rank;
+        put_text(pages.body(), texts[*id as usize]);
+    }
+    pages.dictionary(used.len())?;
+    let width = width_of(used.len());
+    let (mut levels, mut gathered) = (Vec::with_capacity(PAGE_ROWS), Vec::with_capacity(PAGE_ROWS));
+    for rows in order.chunks(PAGE_ROWS) {
+        levels.clear();
+        gathered.clear();
+        for row in rows {
+            let id = ids[*row as usize];
+            levels.push(u32::from(id != NULL));
+            if id != NULL {
+                gathered.push(ranks[id as usize]);
+            }
+        }
+        let nulls = rows.len() - gathered.len();
+        begin(pages, rows.len(), if nulls == 0 { &[] } else { &levels });
+        put_ids(pages.body(), &gathered, width);
+        let text = |rank: u32| used.get(rank as usize).map_or(&[][..], |id| texts[*id as usize]);
+        let bounds = ends(&gathered).map(|(least, greatest)| Bounds::of_texts(text(least), text(greatest)));
+        pages.page(rows.len(), nulls, Encoding::RLE_DICTIONARY, bounds)?;
+    }
+    Ok(())
+}
+
+/// Texts as they are.
+pub(super) fn plain(pages: &mut Pages<'_>, order: &[u32], rows: &[Option<&[u8]>]) -> Result<()> {
+    let ordered: Vec<Option<&[u8]>> = order.iter().map(|row| rows[*row as usize]).collect();
+    put_texts(pages, &ordered)
+}
+
+fn put_texts(pages: &mut Pages<'_>, mut rows: &[Option<&[u8]>]) -> Result<()> {
+    let mut levels = Vec::with_capacity(PAGE_ROWS);
+    while !rows.is_empty() {
+        let (mut count, mut bytes) = (0, 0);
+        while let Some(row) = rows.get(count)
+            && count < PAGE_ROWS
+            && (bytes < PAGE_BYTES)
+        {
+            bytes += row.map_or(0, |text| text.len() + 4);
+            count += 1;
+        }
+        let (page, rest) = rows.split_at(count);
+        rows = rest;
+        levels.clear();
+        levels.extend(page.iter().map(|row| u32::from(row.is_some())));
+        let nulls = page.iter().filter(|row| row.is_none()).count();
+        begin(pages, count, if nulls == 0 { &[] } else { &levels });
+        let texts = || page.iter().flatten().copied();
+        texts().for_each(|text| put_text(pages.body(), text));
+        let bounds = texts().min().zip(texts().max());
+        let bounds = bounds.map(|(least, greatest)| Bounds::of_texts(least, greatest));
+        pages.page(count, nulls, Encoding::PLAIN, bounds)?;
+    }
+    Ok(())
+}
+
+fn put_text(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text);
+}

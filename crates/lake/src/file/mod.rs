@@ -1,0 +1,186 @@
+//! Rows as a Parquet file.
+//!
+//! Whoever has rows knows which of their texts are the same, so columns come as dictionaries and keys, as numbers, or as texts
+//! of their own, for all rows at once, and an order. What is written is what the order says; no row is moved before. Columns of
+//! lists, structs and maps go through Arrow's writer, unless they are empty; so does the footer.
+
+mod bits;
+mod bounds;
+mod column;
+mod pages;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, UInt32Array};
+use arrow::compute::take;
+use arrow::datatypes::SchemaRef;
+use parquet::arrow::ArrowSchemaConverter;
+use parquet::arrow::arrow_writer::{ArrowRowGroupWriterFactory, compute_leaves};
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::{ParquetMetaData, SortingColumn};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+
+pub(crate) use column::Present;
+use pages::{Pages, Press};
+
+const PAGE_BYTES: usize = 1 << 20;
+const PAGE_ROWS: usize = 20_000;
+const STATISTICS_BYTES: usize = 64;
+const ROW_GROUP_ROWS: usize = 1 << 20;
+
+/// How files are written.
+#[derive(Clone, Debug)]
+pub struct FileRules {
+    pub zstd_level: i32,
+    /// About so many, before they are compressed.
+    pub row_group_bytes: usize,
+}
+
+impl Default for FileRules {
+    fn default() -> FileRules {
+        FileRules {
+            zstd_level: 1,
+            row_group_bytes: 32 << 20,
+        }
+    }
+}
+
+/// A column of all rows, whatever their order in the file.
+pub(crate) enum Column<'a> {
+    /// `is_near`: times and positions, of which each is near the one before.
+    Longs {
+        values: Vec<i64>,
+        present: Present,
+        is_near: bool,
+    },
+    Integers(Vec<i32>, Present),
+    Doubles(Vec<f64>, Present),
+    Booleans(Vec<bool>, Present),
+    /// Texts that are each there once, and which of them each row has; [`NULL`](crate::rows::text::NULL) for none.
+    Dictionary {
+        texts: Vec<&'a [u8]>,
+        ids: Vec<u32>,
+    },
+    Plain(Vec<Option<&'a [u8]>>),
+    /// Of lists, structs or maps.
+    Nested(ArrayRef),
+    /// No row has a value.
+    Nothing,
+}
+
+/// Rows that become files.
+pub(crate) struct Rows<'a> {
+    /// Of the columns, in their order.
+    pub schema: SchemaRef,
+    pub columns: Vec<Column<'a>>,
+    /// Columns that the order goes by.
+    pub sort: &'static [&'static str],
+    /// About, of each.
+    pub bytes_per_row: usize,
+}
+
+impl Rows<'_> {
+    /// A file of some rows, in an order that was made for them.
+    pub fn write(&self, order: &[u32], rules: &FileRules) -> Result<(Vec<u8>, ParquetMetaData)> {
+        let level = ZstdLevel::try_new(rules.zstd_level)?;
+        let compression = Compression::ZSTD(level);
+        let schema = ArrowSchemaConverter::new().convert(&self.schema)?;
+        let properties = Arc::new(self.properties(compression));
+        let mut writer = SerializedFileWriter::new(Vec::new(), schema.root_schema_ptr(), properties)?;
+        let mut press = Press::new(compression, rules.zstd_level)?;
+        let rows_of_group = (rules.row_group_bytes / self.bytes_per_row.max(1)).clamp(1, ROW_GROUP_ROWS);
+        // Groups of one size, so that the last is no scrap.
+        let groups = order.len().div_ceil(rows_of_group).max(1);
+        for (number, rows) in order.chunks(order.len().div_ceil(groups).max(1)).enumerate() {
+            self.write_group(&mut writer, &mut press, number, rows)?;
+        }
+        let footer = writer.finish()?;
+        Ok((std::mem::take(writer.inner_mut()), footer))
+    }
+
+    fn write_group(
+        &self,
+        writer: &mut SerializedFileWriter<Vec<u8>>,
+        press: &mut Press,
+        number: usize,
+        order: &[u32],
+    ) -> Result<()> {
+        let is_nested = |column: &Column<'_>| matches!(column, Column::Nested(_));
+        let mut nested = match self.columns.iter().any(is_nested) {
+            true => {
+                let factory = ArrowRowGroupWriterFactory::new(writer, self.schema.clone());
+                factory.create_column_writers(number)?
+            }
+            false => Vec::new(),
+        }
+        .into_iter();
+        let leaves = writer.schema_descr().columns().to_vec();
+        let mut group = writer.next_row_group()?;
+        let mut leaves = leaves.into_iter().peekable();
+        for (field, column) in self.schema.fields().iter().zip(&self.columns) {
+            let Column::Nested(array) = column else {
+                // A column of Arrow may be several of Parquet.
+                while let Some(leaf) = leaves.next_if(|leaf| leaf.path().parts().first() == Some(field.name())) {
+                    nested.next();
+                    let mut pages = Pages::new(press, leaf);
+                    write_column(&mut pages, column, order)?;
+                    let (bytes, closed) = pages.close()?;
+                    group.append_column(&bytes, closed)?;
+                }
+                continue;
+            };
+            let array = take(array, &UInt32Array::from(order.to_vec()), None)?;
+            for leaf in compute_leaves(field, &array)? {
+                leaves.next();
+                let missing = || ParquetError::General("a column has no writer".to_owned());
+                let mut writer = nested.next().ok_or_else(missing)?;
+                writer.write(&leaf)?;
+                writer.close()?.append_to_row_group(&mut group)?;
+            }
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    fn properties(&self, compression: Compression) -> WriterProperties {
+        let sorted = |name: &&str| {
+            let index = self.schema.index_of(name).ok();
+            Some(SortingColumn {
+                column_idx: i32::try_from(index?).ok()?,
+                descending: false,
+                nulls_first: true,
+            })
+        };
+        WriterProperties::builder()
+            .set_created_by(format!("thalweg version {}", env!("CARGO_PKG_VERSION")))
+            .set_compression(compression)
+            .set_data_page_size_limit(PAGE_BYTES)
+            .set_data_page_row_count_limit(PAGE_ROWS)
+            .set_statistics_enabled(EnabledStatistics::Page)
+            .set_statistics_truncate_length(Some(STATISTICS_BYTES))
+            .set_column_index_truncate_length(Some(STATISTICS_BYTES))
+            .set_sorting_columns(Some(self.sort.iter().filter_map(sorted).collect()))
+            .build()
+    }
+}
+
+fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32]) -> Result<()> {
+    match column {
+        Column::Longs {
+            values,
+            present,
+            is_near: true,
+        } => column::near(pages, order, values, present),
+        Column::Longs { values, present, .. } => column::numbers(pages, order, values, present, true),
+        Column::Integers(values, present) => column::numbers(pages, order, values, present, true),
+        Column::Doubles(values, present) => column::numbers(pages, order, values, present, false),
+        Column::Booleans(values, present) => column::booleans(pages, order, values, present),
+        Column::Dictionary { texts, ids } => column::dictionary(pages, order, texts, ids),
+        Column::Plain(rows) => column::plain(pages, order, rows),
+        Column::Nested(_) | Column::Nothing => pages.nulls(order.len()),
+    }
+}

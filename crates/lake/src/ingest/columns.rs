@@ -1,0 +1,202 @@
+//! The columns of chunks, together, as files take them.
+
+use std::sync::Arc;
+
+use arrow::array::{Array as _, ArrayRef, new_null_array};
+use arrow::buffer::BooleanBuffer;
+use arrow::compute::concat;
+use arrow::datatypes::{DataType, Field};
+use arrow::error::ArrowError;
+use hashbrown::HashMap;
+
+use crate::attributes::Bindings;
+use crate::delta::schema;
+use crate::file::{Column, Present};
+use crate::live::overflow;
+use crate::rows::chunk::Chunk;
+use crate::rows::numbers::Numbers;
+use crate::rows::slots::Source;
+use crate::rows::text::{Kind, NULL, TextColumn};
+use crate::rows::values::Values;
+use crate::tables::TableSpec;
+
+const NANOS_PER_MICRO: i64 = 1_000;
+const OVERFLOW: &str = "overflow";
+
+/// A column of all rows of some chunks.
+pub(super) fn column<'a>(
+    spec: &TableSpec,
+    chunks: &'a [Arc<Chunk>],
+    column: &schema::Column,
+    field: &Field,
+    bindings: &Bindings,
+) -> Result<Column<'a>, ArrowError> {
+    let is_near = spec.near.contains(&column.name.as_str());
+    let of_chunk = |chunk: &'a Arc<Chunk>| -> Result<(usize, Option<Values<'a>>), ArrowError> {
+        Ok((chunk.rows(), values(chunk, column, bindings)?))
+    };
+    let parts: Vec<(usize, Option<Values<'_>>)> = chunks.iter().map(of_chunk).collect::<Result<_, _>>()?;
+    let Some(first) = parts.iter().find_map(|(_, values)| values.as_ref()) else {
+        return Ok(Column::Nothing);
+    };
+    macro_rules! numbers {
+        ($variant:ident) => {
+            together(&parts, |values| match values {
+                Values::$variant(column) => Some(column),
+                _ => None,
+            })
+        };
+    }
+    Ok(match first {
+        Values::Longs(_) => {
+            let (values, present) = numbers!(Longs);
+            Column::Longs {
+                values,
+                present,
+                is_near,
+            }
+        }
+        Values::Nanos(_) => {
+            let (mut values, present) = numbers!(Nanos);
+            values
+                .iter_mut()
+                .for_each(|nanos| *nanos = nanos.div_euclid(NANOS_PER_MICRO));
+            Column::Longs {
+                values,
+                present,
+                is_near,
+            }
+        }
+        Values::Integers(_) => {
+            let (values, present) = numbers!(Integers);
+            Column::Integers(values, present)
+        }
+        Values::Doubles(_) => {
+            let (values, present) = numbers!(Doubles);
+            Column::Doubles(values, present)
+        }
+        Values::Booleans(_) => {
+            let (values, present) = numbers!(Booleans);
+            Column::Booleans(values, present)
+        }
+        Values::Texts(_) => texts(&parts),
+        Values::Nested(_) => nested(&parts, field.data_type())?,
+    })
+}
+
+/// The column of a chunk; `None` if no row has a value.
+fn values<'a>(
+    chunk: &'a Chunk,
+    column: &schema::Column,
+    bindings: &Bindings,
+) -> Result<Option<Values<'a>>, ArrowError> {
+    if column.name == OVERFLOW {
+        return Ok(overflow(chunk, bindings)?.map(Values::Nested));
+    }
+    let of_attribute = || {
+        let (source, name) = column.binding()?;
+        let slot = chunk.slots().get(Source::of_name(source)?, name)?;
+        Some(Values::Texts(&slot.column))
+    };
+    let found = chunk.fixed(&column.name).or_else(of_attribute);
+    Ok(found.filter(|values| match values {
+        Values::Longs(column) | Values::Nanos(column) => !column.values().is_empty(),
+        Values::Integers(column) => !column.values().is_empty(),
+        Values::Doubles(column) => !column.values().is_empty(),
+        Values::Booleans(column) => !column.values().is_empty(),
+        Values::Texts(column) => !column.keys().is_empty(),
+        Values::Nested(array) => array.null_count() < array.len(),
+    }))
+}
+
+type Part<'a> = (usize, Option<Values<'a>>);
+
+fn together<'a, T: Copy + Default + 'a>(
+    parts: &[Part<'a>],
+    of: impl Fn(&Values<'a>) -> Option<&'a Numbers<T>>,
+) -> (Vec<T>, Present) {
+    let rows: usize = parts.iter().map(|(rows, _)| rows).sum();
+    let columns = || {
+        parts
+            .iter()
+            .map(|(rows, values)| (*rows, values.as_ref().and_then(&of)))
+    };
+    let mut all = Vec::with_capacity(rows);
+    let mut is_whole = true;
+    for (rows, column) in columns() {
+        let (end, known) = (all.len() + rows, column.map_or(&[][..], Numbers::values));
+        all.extend_from_slice(known.get(..rows.min(known.len())).unwrap_or_default());
+        is_whole &= all.len() == end && column.is_some_and(|column| column.nulls() == 0);
+        all.resize(end, T::default());
+    }
+    let present = || {
+        let mut bits = arrow::array::BooleanBufferBuilder::new(rows);
+        for (rows, column) in columns() {
+            match column {
+                Some(column) => (0..rows).for_each(|row| bits.append(column.is_present(row))),
+                None => bits.append_n(rows, false),
+            }
+        }
+        bits.finish()
+    };
+    let present: Option<BooleanBuffer> = (!is_whole).then(present);
+    (all, present)
+}
+
+fn texts<'a>(parts: &[Part<'a>]) -> Column<'a> {
+    fn column<'a>(values: &Option<Values<'a>>) -> Option<&'a TextColumn> {
+        match values {
+            Some(Values::Texts(column)) => Some(column),
+            _ => None,
+        }
+    }
+    let rows: usize = parts.iter().map(|(rows, _)| rows).sum();
+    let is_plain = |(_, values): &Part<'_>| column(values).is_some_and(|column| column.kind() == Kind::Plain);
+    if parts.iter().any(is_plain) {
+        let mut all = Vec::with_capacity(rows);
+        for (rows, values) in parts {
+            let end = all.len() + rows;
+            if let Some(column) = column(values) {
+                all.extend((0..*rows).map(|row| column.text_of(row)));
+            }
+            all.resize(end, None);
+        }
+        return Column::Plain(all);
+    }
+    let distinct = parts
+        .iter()
+        .filter_map(|(_, values)| column(values).map(|column| column.texts().len()));
+    let mut known: HashMap<&[u8], u32> = HashMap::with_capacity(distinct.max().unwrap_or_default());
+    let (mut texts, mut ids) = (Vec::new(), Vec::with_capacity(rows));
+    for (rows, values) in parts {
+        let end = ids.len() + rows;
+        if let Some(column) = column(values) {
+            let all = column.texts();
+            let id_of = |key: usize| {
+                let text = all.get(key);
+                *known.entry(text).or_insert_with(|| {
+                    texts.push(text);
+                    texts.len() as u32 - 1
+                })
+            };
+            let id_of: Vec<u32> = (0..all.len()).map(id_of).collect();
+            let id = |key: &u32| id_of.get(*key as usize).copied().unwrap_or(NULL);
+            ids.extend(column.keys().iter().take(*rows).map(id));
+        }
+        ids.resize(end, NULL);
+    }
+    Column::Dictionary { texts, ids }
+}
+
+fn nested<'a>(parts: &[Part<'a>], kind: &DataType) -> Result<Column<'a>, ArrowError> {
+    let array = |(rows, values): &Part<'a>| -> Vec<ArrayRef> {
+        match values {
+            Some(Values::Nested(array)) if array.len() >= *rows => vec![array.slice(0, *rows)],
+            Some(Values::Nested(array)) => vec![array.clone(), new_null_array(kind, rows - array.len())],
+            _ => vec![new_null_array(kind, *rows)],
+        }
+    };
+    let arrays: Vec<ArrayRef> = parts.iter().flat_map(array).collect();
+    let arrays: Vec<&dyn arrow::array::Array> = arrays.iter().map(AsRef::as_ref).collect();
+    Ok(Column::Nested(concat(&arrays)?))
+}
