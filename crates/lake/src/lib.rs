@@ -7,6 +7,7 @@
 
 pub mod attributes;
 mod commit;
+pub mod compaction;
 pub mod delta;
 pub mod entry;
 mod error;

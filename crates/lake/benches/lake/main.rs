@@ -7,6 +7,7 @@
 //! A run whose rows are not as many as its records fails.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
+#[allow(dead_code, reason = "other programs use what is not used here")]
 #[path = "../../../log/benches/support/environment.rs"]
 mod environment;
 mod generator;

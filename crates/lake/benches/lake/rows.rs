@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::attributes::Promotion;
+use thalweg_lake::compaction::{Bucket, Merge, MergeError, Sink};
+use thalweg_lake::delta::schema::Column;
 use thalweg_lake::delta::{DeltaLog, Detail};
 use thalweg_lake::entry::{Compression, Encoding, EntryHead, Rejected};
 use thalweg_lake::inflate::{InflateLimits, inflate};
-use thalweg_lake::ingest::{Feed, IngestOptions, TableWriter};
+use thalweg_lake::ingest::{Feed, FileRules, IngestOptions, TableWriter};
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::otlp::decode::{Arrival, Decoder, Window};
 use thalweg_lake::otlp::walk::{WalkLimits, walk};
@@ -128,12 +130,12 @@ pub fn run(session: &Session) {
 
 fn rows_of(session: &Session, input: &Input) {
     let name = |of: &str| format!("{of}_{}", input.name);
-    let decoders: [(&str, fn() -> Decoder); 2] = [
-        ("decode", Decoder::without_ids),
-        ("decode_fingerprint", Decoder::default),
+    let decoders = [
+        ("decode", Decoder::without_ids()),
+        ("decode_fingerprint", Decoder::default()),
     ];
-    for (of, decoder) in decoders {
-        let (mut decoder, mut chunk) = (decoder(), Chunk::new(input.table));
+    for (of, mut decoder) in decoders {
+        let mut chunk = Chunk::new(input.table);
         session.measure(&name(of), || decode(input, &mut decoder, &mut chunk));
     }
     if session.wants(&format!("{}_gz", name("decode"))) {
@@ -144,7 +146,10 @@ fn rows_of(session: &Session, input: &Input) {
         });
     }
     let folder = tempfile::tempdir_in(&session.folder).unwrap();
-    if session.wants(&name("full_chain")) || session.wants(&name("parquet_read")) {
+    if ["full_chain", "parquet_read", "compact"]
+        .iter()
+        .any(|of| session.wants(&name(of)))
+    {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let log = runtime.block_on(filled(input));
         session.measure(&name("full_chain"), || {
@@ -152,9 +157,15 @@ fn rows_of(session: &Session, input: &Input) {
             let _ = std::fs::remove_dir_all(folder.path().join(input.table.name));
             runtime.block_on(full_chain(input, log.clone(), folder.path()))
         });
+        if !session.wants(&name("full_chain")) {
+            runtime.block_on(full_chain(input, log.clone(), folder.path()));
+        }
         let files = runtime.block_on(files_of(input, folder.path()));
         if !files.is_empty() {
             session.measure(&name("parquet_read"), || read(input, &files));
+            session.measure(&name("compact"), || {
+                compact(input, &files, &folder.path().join("compacted"))
+            });
         }
     }
 }
@@ -262,7 +273,7 @@ async fn rows_in(input: &Input, lake: &Path) -> u64 {
     snapshot.map_or(0, |snapshot| snapshot.rows)
 }
 
-async fn files_of(input: &Input, lake: &Path) -> Vec<std::path::PathBuf> {
+async fn files_of(input: &Input, lake: &Path) -> Vec<PathBuf> {
     let table = lake.join(input.table.name);
     let log = DeltaLog::new(&table, SyncedStore::new()).unwrap();
     let snapshot = log.load(Detail::Counts).await.unwrap();
@@ -271,7 +282,7 @@ async fn files_of(input: &Input, lake: &Path) -> Vec<std::path::PathBuf> {
 }
 
 /// Time, service, and what a search would look at.
-fn read(input: &Input, files: &[std::path::PathBuf]) -> (u64, u64, ()) {
+fn read(input: &Input, files: &[PathBuf]) -> (u64, u64, ()) {
     let columns = match input.signal {
         Signal::Logs => ["time_unix_nano", "resource_service_name", "severity_number", "body"],
         Signal::Metrics => ["time_unix_nano", "resource_service_name", "metric_name", "value"],
@@ -288,4 +299,68 @@ fn read(input: &Input, files: &[std::path::PathBuf]) -> (u64, u64, ()) {
     }
     assert_eq!(rows, input.records);
     (rows, bytes, ())
+}
+
+/// All files as one: read, merged, written, synced, and read again for the check.
+fn compact(input: &Input, files: &[PathBuf], folder: &Path) -> (u64, u64, ()) {
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir(folder).unwrap();
+    let names = {
+        let file = File::open(&files[0]).unwrap();
+        let builder = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+        builder
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| field.name().clone())
+            .collect::<Vec<String>>()
+    };
+    let mut table = (input.table.columns)();
+    for name in names {
+        if table.column(&name).is_none() {
+            table.columns.push(Column::attribute(name.clone(), "attr", &name));
+        }
+    }
+    let merge = Merge {
+        spec: input.table,
+        table: &table,
+        inputs: files,
+        bucket: Bucket(i64::MAX),
+        rules: FileRules::default(),
+        target_bytes: 256 << 20,
+        is_stopped: &|| false,
+    };
+    let mut made = 0;
+    let merged = merge.run(&mut || {
+        made += 1;
+        let path = folder.join(format!("{made}.parquet"));
+        let file = File::create(&path).unwrap();
+        Ok(Box::new(ToDisk { file, path }))
+    });
+    assert_eq!(merged.unwrap().tally.rows, input.records);
+    let bytes = files.iter().map(|path| path.metadata().unwrap().len()).sum();
+    (input.records, bytes, ())
+}
+
+struct ToDisk {
+    file: File,
+    path: PathBuf,
+}
+
+impl Sink for ToDisk {
+    fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
+        self.file
+            .write_all(&bytes)
+            .map_err(|error| MergeError::Sink(error.to_string()))
+    }
+
+    fn finish(&mut self) -> Result<(), MergeError> {
+        self.file
+            .sync_all()
+            .map_err(|error| MergeError::Sink(error.to_string()))
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
 }

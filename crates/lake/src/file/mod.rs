@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, UInt32Array};
 use arrow::compute::take;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::ArrowSchemaConverter;
 use parquet::arrow::arrow_writer::{ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::basic::{Compression, ZstdLevel};
@@ -86,42 +86,82 @@ pub(crate) struct Rows<'a> {
 impl Rows<'_> {
     /// A file of some rows, in an order that was made for them.
     pub fn write(&self, order: &[u32], rules: &FileRules) -> Result<(Vec<u8>, ParquetMetaData)> {
-        let level = ZstdLevel::try_new(rules.zstd_level)?;
-        let compression = Compression::ZSTD(level);
-        let schema = ArrowSchemaConverter::new().convert(&self.schema)?;
-        let properties = Arc::new(self.properties(compression));
-        let mut writer = SerializedFileWriter::new(Vec::new(), schema.root_schema_ptr(), properties)?;
-        let mut press = Press::new(compression, rules.zstd_level)?;
-        let rows_of_group = (rules.row_group_bytes / self.bytes_per_row.max(1)).clamp(1, ROW_GROUP_ROWS);
+        let mut writer = FileWriter::new(self.schema.clone(), self.sort, rules)?;
+        let rows_of_group = rows_of_group(rules, self.bytes_per_row);
         // Groups of one size, so that the last is no scrap.
         let groups = order.len().div_ceil(rows_of_group).max(1);
-        for (number, rows) in order.chunks(order.len().div_ceil(groups).max(1)).enumerate() {
-            self.write_group(&mut writer, &mut press, number, rows)?;
+        for rows in order.chunks(order.len().div_ceil(groups).max(1)) {
+            writer.write_group(&self.columns, rows)?;
         }
-        let footer = writer.finish()?;
-        Ok((std::mem::take(writer.inner_mut()), footer))
+        writer.finish()
+    }
+}
+
+/// How many rows of a size make a row group.
+pub(crate) fn rows_of_group(rules: &FileRules, bytes_per_row: usize) -> usize {
+    (rules.row_group_bytes / bytes_per_row.max(1)).clamp(1, ROW_GROUP_ROWS)
+}
+
+/// A file on its way, one row group after the other.
+pub(crate) struct FileWriter {
+    writer: SerializedFileWriter<Vec<u8>>,
+    press: Press,
+    schema: SchemaRef,
+    groups: usize,
+    taken: u64,
+}
+
+impl FileWriter {
+    pub fn new(schema: SchemaRef, sort: &[&str], rules: &FileRules) -> Result<FileWriter> {
+        let compression = Compression::ZSTD(ZstdLevel::try_new(rules.zstd_level)?);
+        let parquet = ArrowSchemaConverter::new().convert(&schema)?;
+        let properties = Arc::new(properties(&schema, sort, compression));
+        Ok(FileWriter {
+            writer: SerializedFileWriter::new(Vec::new(), parquet.root_schema_ptr(), properties)?,
+            press: Press::new(compression, rules.zstd_level)?,
+            schema,
+            groups: 0,
+            taken: 0,
+        })
     }
 
-    fn write_group(
-        &self,
-        writer: &mut SerializedFileWriter<Vec<u8>>,
-        press: &mut Press,
-        number: usize,
-        order: &[u32],
-    ) -> Result<()> {
+    /// What is finished since it was taken last.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        let bytes = std::mem::take(self.writer.inner_mut());
+        self.taken += bytes.len() as u64;
+        bytes
+    }
+
+    /// Of the file so far.
+    pub fn len(&self) -> u64 {
+        self.taken + self.writer.inner().len() as u64
+    }
+
+    /// The end of the file, and its footer.
+    pub fn finish(mut self) -> Result<(Vec<u8>, ParquetMetaData)> {
+        let footer = self.writer.finish()?;
+        Ok((std::mem::take(self.writer.inner_mut()), footer))
+    }
+
+    /// Some rows of columns that are those of the file.
+    pub fn write_group(&mut self, columns: &[Column<'_>], order: &[u32]) -> Result<()> {
+        let FileWriter {
+            writer, press, schema, ..
+        } = self;
         let is_nested = |column: &Column<'_>| matches!(column, Column::Nested(_));
-        let mut nested = match self.columns.iter().any(is_nested) {
+        let mut nested = match columns.iter().any(is_nested) {
             true => {
-                let factory = ArrowRowGroupWriterFactory::new(writer, self.schema.clone());
-                factory.create_column_writers(number)?
+                let factory = ArrowRowGroupWriterFactory::new(writer, schema.clone());
+                factory.create_column_writers(self.groups)?
             }
             false => Vec::new(),
         }
         .into_iter();
+        self.groups += 1;
         let leaves = writer.schema_descr().columns().to_vec();
         let mut group = writer.next_row_group()?;
         let mut leaves = leaves.into_iter().peekable();
-        for (field, column) in self.schema.fields().iter().zip(&self.columns) {
+        for (field, column) in schema.fields().iter().zip(columns) {
             let Column::Nested(array) = column else {
                 // A column of Arrow may be several of Parquet.
                 while let Some(leaf) = leaves.next_if(|leaf| leaf.path().parts().first() == Some(field.name())) {
@@ -145,27 +185,27 @@ impl Rows<'_> {
         group.close()?;
         Ok(())
     }
+}
 
-    fn properties(&self, compression: Compression) -> WriterProperties {
-        let sorted = |name: &&str| {
-            let index = self.schema.index_of(name).ok();
-            Some(SortingColumn {
-                column_idx: i32::try_from(index?).ok()?,
-                descending: false,
-                nulls_first: true,
-            })
-        };
-        WriterProperties::builder()
-            .set_created_by(format!("thalweg version {}", env!("CARGO_PKG_VERSION")))
-            .set_compression(compression)
-            .set_data_page_size_limit(PAGE_BYTES)
-            .set_data_page_row_count_limit(PAGE_ROWS)
-            .set_statistics_enabled(EnabledStatistics::Page)
-            .set_statistics_truncate_length(Some(STATISTICS_BYTES))
-            .set_column_index_truncate_length(Some(STATISTICS_BYTES))
-            .set_sorting_columns(Some(self.sort.iter().filter_map(sorted).collect()))
-            .build()
-    }
+fn properties(schema: &Schema, sort: &[&str], compression: Compression) -> WriterProperties {
+    let sorted = |name: &&str| {
+        let index = schema.index_of(name).ok();
+        Some(SortingColumn {
+            column_idx: i32::try_from(index?).ok()?,
+            descending: false,
+            nulls_first: true,
+        })
+    };
+    WriterProperties::builder()
+        .set_created_by(format!("thalweg version {}", env!("CARGO_PKG_VERSION")))
+        .set_compression(compression)
+        .set_data_page_size_limit(PAGE_BYTES)
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_statistics_enabled(EnabledStatistics::Page)
+        .set_statistics_truncate_length(Some(STATISTICS_BYTES))
+        .set_column_index_truncate_length(Some(STATISTICS_BYTES))
+        .set_sorting_columns(Some(sort.iter().filter_map(sorted).collect()))
+        .build()
 }
 
 fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32]) -> Result<()> {

@@ -102,7 +102,7 @@ const EACH: u64 = 0x0101_0101_0101_0101;
 #[inline(always)]
 fn letters_of(eight: u64) -> usize {
     const HIGH: u64 = EACH * 0x80;
-    let lower = (eight | EACH * 0x20) & !HIGH;
+    let lower = (eight | (EACH * 0x20)) & !HIGH;
     let from_a = lower + EACH * (0x80 - b'a' as u64);
     let beyond_z = lower + EACH * (0x7f - b'z' as u64);
     let letters = from_a & !beyond_z & !eight & HIGH;
@@ -142,7 +142,7 @@ impl<'a> Scanner<'a> {
                 return false;
             };
             let eight = u64::from_le_bytes(*eight);
-            out.extend_from_slice(&(eight | EACH * 0x20).to_le_bytes());
+            out.extend_from_slice(&(eight | (EACH * 0x20)).to_le_bytes());
             let letters = letters_of(eight);
             end += letters;
             if letters < 8 {

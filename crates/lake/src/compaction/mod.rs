@@ -1,0 +1,12 @@
+//! Many small sorted files become few large ones.
+//!
+//! Files of one day are merged by buckets of event time, so that a query for some hours opens few of them. What is read goes
+//! through memory in pieces, and a file leaves its table only with the commit that brings the one that has its rows.
+
+mod columns;
+mod input;
+mod merge;
+#[cfg(test)]
+mod tests;
+
+pub use merge::{Bucket, Merge, MergeError, Merged, Output, Sink};
