@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::attributes::{Bindings, Promotion};
-use crate::delta::actions::{Action, Add, CommitInfo, Metadata, Txn};
+use crate::delta::actions::{Action, Add, CommitInfo, Metadata, Remove, Txn};
 use crate::delta::schema::TableSchema;
 use crate::delta::{CommitOutcome, DeltaError, DeltaLog, Snapshot};
 use crate::error::AppendError;
@@ -54,6 +54,19 @@ pub(crate) struct Taken {
     pub application: String,
     /// Of what is taken next.
     pub offset: i64,
+}
+
+/// Files that others take the place of.
+#[derive(Clone, Debug)]
+pub(crate) struct Replacement {
+    /// As the table's history calls it.
+    pub operation: &'static str,
+    /// As metrics do.
+    pub kind: &'static str,
+    pub removed: Vec<Arc<str>>,
+    pub added: Vec<Add>,
+    /// Whether the table has other rows afterwards.
+    pub changes_data: bool,
 }
 
 /// Why rows were not committed.
@@ -162,6 +175,71 @@ impl Committer {
                 let _ = self.runtime.block_on(self.log.delete_file(&file.file.add.path));
             }
         }
+    }
+
+    /// Puts files in the place of others that have the same rows. `false`: some of these are not there any more.
+    pub fn replace(&mut self, files: &Replacement) -> Result<bool, Stop> {
+        let mut retry = Retry::default();
+        loop {
+            let is_there = |path: &Arc<str>| self.snapshot.files.contains_key(path);
+            if !files.removed.iter().all(is_there) {
+                return Ok(false);
+            }
+            let (version, actions) = (self.snapshot.version + 1, self.replacing(files));
+            let start = Instant::now();
+            let outcome = self.runtime.block_on(self.log.commit(version, &actions));
+            self.metrics.observe_store("commit", outcome.is_ok(), start.elapsed());
+            let label = match &outcome {
+                Ok(CommitOutcome::Committed) => "ok",
+                Ok(CommitOutcome::Taken) => "conflict",
+                Err(_) => "error",
+            };
+            let commits = &self.metrics.commits;
+            commits.with_label_values(&[self.table(), files.kind, label]).inc();
+            match outcome {
+                Ok(CommitOutcome::Committed) => {
+                    self.snapshot.advance(actions).map_err(|e| self.lost(e))?;
+                    self.after_commit();
+                    return Ok(true);
+                }
+                Ok(CommitOutcome::Taken) => {
+                    self.catch_up(&[], &[], &mut retry)?;
+                    // An attempt whose outcome was unknown may have been the one that took the version.
+                    let added = files.added.first().and_then(|add| self.snapshot.files.get(&*add.path));
+                    let is_new = |path: &str| !files.removed.iter().any(|removed| **removed == *path);
+                    if added.is_some_and(|added| is_new(&added.path)) {
+                        return Ok(true);
+                    }
+                }
+                Err(e) => self.wait_after(&e, &mut retry)?,
+            }
+        }
+    }
+
+    fn replacing(&self, files: &Replacement) -> Vec<Action> {
+        let now = unix_ms();
+        let mut actions = vec![Action::CommitInfo(commit_info(files.operation, now))];
+        // Every commit says how far the logs were taken, so the newest one has all.
+        let taken = self.snapshot.transactions.iter();
+        let taken = taken.filter(|(application, _)| application.starts_with("thalweg/"));
+        actions.extend(taken.map(|(application, offset)| {
+            Action::Txn(Txn {
+                app_id: application.clone(),
+                version: *offset,
+                last_updated: Some(now),
+            })
+        }));
+        let added = |path: &str| files.added.iter().any(|add| add.path == path);
+        let removed = files.removed.iter().filter(|path| !added(path));
+        actions.extend(removed.map(|path| {
+            Action::Remove(Remove {
+                path: path.to_string(),
+                data_change: files.changes_data,
+                deletion_timestamp: Some(now),
+            })
+        }));
+        actions.extend(files.added.iter().cloned().map(Action::Add));
+        actions
     }
 
     fn encode(&mut self, rows: &dyn Rows) -> Result<Vec<Storing>, Stop> {

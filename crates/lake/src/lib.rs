@@ -23,6 +23,7 @@ pub mod rows;
 pub mod store;
 pub mod tables;
 pub mod tags;
+pub mod upkeep;
 mod writer;
 
 pub use error::{AppendError, OpenError, Refused};

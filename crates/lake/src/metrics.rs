@@ -16,7 +16,7 @@ pub struct LakeMetrics {
     pub flush_seconds: HistogramVec,
     /// `table`; from the append of a batch until its rows can be queried.
     pub visibility_seconds: HistogramVec,
-    /// `table`, `kind`: `flush`, `create`; `outcome`: `ok`, `conflict`, `error`.
+    /// `table`, `kind`: `flush`, `create`, `compact`, `retain`; `outcome`: `ok`, `conflict`, `error`.
     pub commits: IntCounterVec,
     /// `table`
     pub overflow_values: IntCounterVec,
@@ -28,6 +28,14 @@ pub struct LakeMetrics {
     pub poison_entries: IntCounterVec,
     /// `op`: `put`, `commit`, `checkpoint`; `outcome`: `ok`, `error`.
     pub store_seconds: HistogramVec,
+    /// `table`; `outcome`: `ok`, `dropped`, `failed`.
+    pub compaction_jobs: IntCounterVec,
+    /// `direction`: `in`, `out`.
+    pub compaction_bytes: IntCounterVec,
+    /// `table`
+    pub expired_files: IntCounterVec,
+    /// `table`
+    pub vacuumed_files: IntCounterVec,
     tables: Arc<Tables>,
 }
 
@@ -96,8 +104,32 @@ impl LakeMetrics {
                 "Duration of operations on the store.",
                 &["op", "outcome"],
             )?,
+            compaction_jobs: counter(
+                "thalweg_lake_compaction_jobs_total",
+                "Merges of files.",
+                &["table", "outcome"],
+            )?,
+            compaction_bytes: counter(
+                "thalweg_lake_compaction_bytes_total",
+                "Bytes of files that were merged, and of those that were made.",
+                &["direction"],
+            )?,
+            expired_files: counter(
+                "thalweg_lake_expired_files_total",
+                "Files whose rows were older than they are kept.",
+                &["table"],
+            )?,
+            vacuumed_files: counter(
+                "thalweg_lake_vacuumed_files_total",
+                "Files that no version needed any more and that were deleted.",
+                &["table"],
+            )?,
             tables: Arc::new(Tables::new()?),
         };
+        registry.register(Box::new(metrics.expired_files.clone()))?;
+        registry.register(Box::new(metrics.vacuumed_files.clone()))?;
+        registry.register(Box::new(metrics.compaction_jobs.clone()))?;
+        registry.register(Box::new(metrics.compaction_bytes.clone()))?;
         registry.register(Box::new(metrics.flush_seconds.clone()))?;
         registry.register(Box::new(metrics.visibility_seconds.clone()))?;
         registry.register(Box::new(metrics.commits.clone()))?;

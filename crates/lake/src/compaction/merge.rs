@@ -16,11 +16,11 @@ use crate::file::{FileRules, FileWriter, rows_of_group};
 use crate::tables::TableSpec;
 
 /// Rows of event time that belong into one file, by their width in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bucket(pub i64);
 
 impl Bucket {
-    fn of(self, time: i64) -> i64 {
+    pub(super) fn of(self, time: i64) -> i64 {
         time.div_euclid(self.0.max(1))
     }
 }

@@ -6,7 +6,10 @@
 mod columns;
 mod input;
 mod merge;
+mod plan;
 #[cfg(test)]
 mod tests;
 
 pub use merge::{Bucket, Merge, MergeError, Merged, Output, Sink};
+pub use plan::CompactionOptions;
+pub(crate) use plan::{Job, plan};

@@ -36,6 +36,12 @@ pub struct FileEntry {
     pub partition: Box<[Option<Box<str>>]>,
     /// How often the rows were merged: 0 is a flush.
     pub level: u32,
+    /// It is not merged any more.
+    pub is_sealed: bool,
+    /// Of its rows, in nanoseconds: the first and the last.
+    pub times: Option<(i64, i64)>,
+    /// When the newest of its rows arrived, in nanoseconds.
+    pub arrival_max: Option<i64>,
     pub stats: FileStats,
 }
 
@@ -122,17 +128,14 @@ impl Snapshot {
         self.remove(&path);
         let partitions = self.metadata.partition_columns.iter();
         let partition = partitions.map(|column| add.partition_values.get(column).cloned().flatten().map(Into::into));
-        let level = add
-            .tags
-            .as_ref()
-            .and_then(|tags| tags.get("thalweg.level")?.as_ref()?.parse().ok());
+        let tag = |name: &str| add.tags.as_ref()?.get(name)?.as_deref();
+        let known = add.stats.as_deref().map(Known::of).unwrap_or_default();
         let mut stats = match &add.stats {
             Some(text) if self.detail == Detail::Stats => FileStats::parse(text, &self.schema, &mut self.names),
-            Some(text) => FileStats {
-                rows: rows_only(text),
+            _ => FileStats {
+                rows: known.num_records,
                 columns: Box::default(),
             },
-            None => FileStats::default(),
         };
         if self.detail == Detail::Counts {
             stats.columns = Box::default();
@@ -144,7 +147,10 @@ impl Snapshot {
             size: add.size,
             modified_unix_ms: add.modification_time,
             partition: partition.collect(),
-            level: level.unwrap_or(0),
+            level: tag("thalweg.level").and_then(|level| level.parse().ok()).unwrap_or(0),
+            is_sealed: tag("thalweg.sealed") == Some("true"),
+            times: known.min_values.time_unix_nano.zip(known.max_values.time_unix_nano),
+            arrival_max: tag("thalweg.arrival_max").and_then(|arrival| arrival.parse().ok()),
             stats,
         };
         self.files.insert(path, Arc::new(entry));
@@ -168,14 +174,25 @@ impl Snapshot {
     }
 }
 
-/// The row count alone: `{"numRecords":123,...` as this program writes it, else by the full parser.
-fn rows_only(text: &str) -> Option<u64> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Rows {
-        num_records: Option<u64>,
+/// What whoever writes a table has to know of a file's statistics.
+#[derive(Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Known {
+    num_records: Option<u64>,
+    min_values: KnownBounds,
+    max_values: KnownBounds,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct KnownBounds {
+    time_unix_nano: Option<i64>,
+}
+
+impl Known {
+    fn of(text: &str) -> Known {
+        serde_json::from_str(text).unwrap_or_default()
     }
-    serde_json::from_str::<Rows>(text).ok()?.num_records
 }
 
 fn parse_schema(metadata: &Metadata) -> Result<TableSchema, Unsupported> {

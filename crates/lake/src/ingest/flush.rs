@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 use super::feed::Feed;
 use super::files::Together;
-use super::table::{Committed, Sealed, Table};
+use super::table::{Asked, Committed, Sealed, Table, Work};
 use crate::attributes::Promotion;
 use crate::commit::{Committer, Stop, unix_ms};
 use crate::delta::{DeltaLog, Snapshot};
@@ -34,19 +34,17 @@ impl Flush {
         if let Some(committer) = &committer {
             self.table.set_committed(committed(committer, None));
         }
-        while let Some(sealed) = self.table.next_sealed() {
+        while let Some(work) = self.table.next_work() {
             if committer.is_none() {
                 committer = self.make_table();
             }
             let Some(committer) = &mut committer else { return };
-            let taken = self.feed.taken_of(&sealed.taken);
-            let rows = Together {
-                spec: self.table.spec,
-                chunks: &sealed.chunks,
-                rules: &self.files,
+            let stop = match work {
+                Work::Rows(sealed) => self.commit(committer, sealed),
+                Work::Files(asked) => self.replace(committer, &asked),
             };
-            match committer.commit(&rows, &taken) {
-                Ok(()) => self.settled(sealed, committed(committer, Some(unix_ms()))),
+            match stop {
+                Ok(()) => {}
                 Err(Stop::Failed(error)) => return self.table.fail(error),
                 Err(Stop::Rows(error)) => {
                     // They stay in the log, and the next start tries again.
@@ -56,6 +54,26 @@ impl Flush {
                 }
             }
         }
+    }
+
+    fn commit(&self, committer: &mut Committer, sealed: Sealed) -> Result<(), Stop> {
+        let rows = Together {
+            spec: self.table.spec,
+            chunks: &sealed.chunks,
+            rules: &self.files,
+        };
+        committer.commit(&rows, &self.feed.taken_of(&sealed.taken))?;
+        self.settled(sealed, committed(committer, Some(unix_ms())));
+        Ok(())
+    }
+
+    fn replace(&self, committer: &mut Committer, asked: &Asked) -> Result<(), Stop> {
+        let is_done = committer.replace(&asked.files)?;
+        let last_commit = self.table.committed().last_commit_unix_ms;
+        self.table.set_committed(committed(committer, last_commit));
+        // Whoever asked may have gone.
+        let _ = asked.outcome.send(is_done);
+        Ok(())
     }
 
     fn committer(&self, snapshot: Snapshot) -> Committer {

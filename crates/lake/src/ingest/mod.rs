@@ -17,7 +17,7 @@ mod lane;
 mod order;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,7 @@ use thalweg_telemetry::{StatusSource, TableStatus};
 use tokio::runtime::Handle;
 
 use crate::attributes::Promotion;
+use crate::commit::Replacement;
 use crate::delta::{DeltaLog, Snapshot};
 use crate::error::OpenError;
 pub use crate::file::FileRules;
@@ -85,6 +86,7 @@ impl Default for IngestOptions {
 pub struct TableWriter {
     table: Arc<Table>,
     feed: Arc<Feed>,
+    log: DeltaLog,
     flush_interval: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -124,6 +126,7 @@ impl TableWriter {
         let writer = TableWriter {
             table: table.clone(),
             feed: feed.clone(),
+            log: log.clone(),
             flush_interval: options.flush_interval,
             threads: Mutex::default(),
         };
@@ -203,6 +206,15 @@ impl TableWriter {
         if tokio::time::timeout(within, &mut joined).await.is_err() {
             self.table.health.abandon();
         }
+    }
+
+    /// Asks for files to be replaced. The receiver has nothing if the writer ends before.
+    pub(crate) fn replace(&self, files: Replacement) -> std::sync::mpsc::Receiver<bool> {
+        self.table.replace(files)
+    }
+
+    pub(crate) fn log(&self) -> &DeltaLog {
+        &self.log
     }
 
     pub fn spec(&self) -> &'static TableSpec {

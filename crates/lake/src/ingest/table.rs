@@ -2,7 +2,8 @@
 //!
 //! Locks are taken in this order: rows of a partition, state.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -11,7 +12,7 @@ use thalweg_telemetry::TableStatus;
 use tokio::sync::watch;
 
 use super::feed::Feed;
-use crate::commit::Health;
+use crate::commit::{Health, Replacement};
 use crate::error::AppendError;
 use crate::live::{LivePart, LiveRows};
 use crate::metrics::{GaugeSource, LakeMetrics, TableGauges};
@@ -103,6 +104,18 @@ pub(super) struct Committed {
     pub last_commit_unix_ms: Option<i64>,
 }
 
+/// Somebody waits for the outcome of a replacement; dropped, there is none.
+pub(super) struct Asked {
+    pub files: Replacement,
+    pub outcome: mpsc::SyncSender<bool>,
+}
+
+/// What the thread that commits does next.
+pub(super) enum Work {
+    Rows(Sealed),
+    Files(Asked),
+}
+
 struct State {
     /// By partition.
     growing: Vec<Buffered>,
@@ -110,6 +123,7 @@ struct State {
     /// The rows that are being committed, by partition.
     committing: Vec<(Offset, Vec<Arc<Chunk>>)>,
     hurry: bool,
+    replacements: VecDeque<Asked>,
     committed: Committed,
     /// Set for good: nothing more is taken.
     failure: Option<AppendError>,
@@ -159,6 +173,7 @@ impl Table {
                 sealed: Buffered::default(),
                 committing: Vec::new(),
                 hurry: false,
+                replacements: VecDeque::new(),
                 committed: Committed::default(),
                 failure: None,
                 spares: Vec::new(),
@@ -247,31 +262,50 @@ impl Table {
         self.state.lock().grown().bytes < self.flush_bytes
     }
 
-    /// Rows that are to be committed, as soon as there are; `None` when the table ends.
-    pub fn next_sealed(&self) -> Option<Sealed> {
+    /// What is to be committed, as soon as there is anything, and rows first; `None` when the table ends.
+    pub fn next_work(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
             if state.failure.is_some() || self.health.is_abandoned() {
                 return None;
             }
             let grown = state.grown();
-            let Some(since) = grown.since else {
-                state.hurry = false;
-                if self.is_ending() {
-                    return None;
-                }
-                self.changed.wait(&mut state);
-                continue;
-            };
-            let due = since + self.flush_interval;
-            if grown.bytes >= self.flush_bytes || state.hurry || self.is_ending() || due <= Instant::now() {
+            let due = grown.since.map(|since| since + self.flush_interval);
+            let is_due = grown.bytes >= self.flush_bytes || due.is_some_and(|due| due <= Instant::now());
+            if grown.since.is_some() && (is_due || state.hurry || self.is_ending()) {
                 break;
             }
-            self.changed.wait_until(&mut state, due);
+            if self.is_ending() {
+                return None;
+            }
+            if let Some(asked) = state.replacements.pop_front() {
+                return Some(Work::Files(asked));
+            }
+            match due {
+                Some(due) => {
+                    self.changed.wait_until(&mut state, due);
+                }
+                None => {
+                    state.hurry = false;
+                    self.changed.wait(&mut state);
+                }
+            }
         }
         state.hurry = false;
         drop(state);
-        Some(self.seal())
+        Some(Work::Rows(self.seal()))
+    }
+
+    /// Asks for files to be replaced. The receiver has nothing if the table ends before.
+    pub fn replace(&self, files: Replacement) -> mpsc::Receiver<bool> {
+        let (outcome, receiver) = mpsc::sync_channel(1);
+        let mut state = self.state.lock();
+        if state.failure.is_none() && !self.is_ending() {
+            state.replacements.push_back(Asked { files, outcome });
+        }
+        drop(state);
+        self.changed.notify_all();
+        receiver
     }
 
     fn seal(&self) -> Sealed {
@@ -324,8 +358,10 @@ impl Table {
 
     /// No more rows are made; what there is is committed.
     pub fn end(&self) {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         self.ending.send_replace(true);
+        // Whoever waits for these hears that there is no outcome.
+        state.replacements.clear();
         drop(state);
         self.changed.notify_all();
     }
@@ -350,6 +386,10 @@ impl Table {
 
     pub fn set_committed(&self, committed: Committed) {
         self.state.lock().committed = committed;
+    }
+
+    pub fn committed(&self) -> Committed {
+        self.state.lock().committed.clone()
     }
 
     /// Whether nothing can be expected of it any more without a restart.
@@ -396,7 +436,7 @@ impl State {
 impl GaugeSource for Table {
     fn gauges(&self) -> TableGauges {
         let (buffer_bytes, commit_lag) = (self.buffer_bytes(), self.lag());
-        let committed = self.state.lock().committed.clone();
+        let committed = self.committed();
         TableGauges {
             table: self.spec.name.to_owned(),
             files: committed.files,

@@ -18,9 +18,9 @@ use crate::otlp::Signal;
 use crate::tables::LOGS;
 
 /// A log with a queue of two partitions, and a lake folder.
-struct World {
+pub(crate) struct World {
     log: Arc<EmbeddedLog>,
-    folder: TempDir,
+    pub folder: TempDir,
     /// What the log was told by partition.
     told: Arc<[AtomicU64; 2]>,
 }
@@ -28,7 +28,7 @@ struct World {
 const PARTITIONS: [PartitionId; 2] = [PartitionId::new(7, 0), PartitionId::new(7, 1)];
 
 impl World {
-    async fn new() -> World {
+    pub async fn new() -> World {
         let options = LogOptions {
             file_bytes: 1 << 20,
             first_file_bytes: 1 << 20,
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    async fn open(&self, options: &IngestOptions) -> TableWriter {
+    pub async fn open(&self, options: &IngestOptions) -> TableWriter {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let opened = TableWriter::open(
             self.folder.path(),
@@ -72,7 +72,7 @@ impl World {
     }
 
     /// One entry with logs of these bodies.
-    async fn append(&self, partition: usize, bodies: &[&str]) -> u64 {
+    pub async fn append(&self, partition: usize, bodies: &[&str]) -> u64 {
         self.append_bytes(partition, &entry(bodies)).await
     }
 
@@ -84,7 +84,7 @@ impl World {
     }
 
     /// The bodies in the table, sorted, and the positions that it states.
-    async fn stored(&self) -> (Vec<String>, Vec<i64>) {
+    pub async fn stored(&self) -> (Vec<String>, Vec<i64>) {
         bodies(&self.folder.path().join("logs"), &self.feed()).await
     }
 
@@ -135,7 +135,7 @@ fn slow() -> IngestOptions {
     }
 }
 
-fn fast() -> IngestOptions {
+pub(crate) fn fast() -> IngestOptions {
     IngestOptions {
         flush_interval: Duration::from_millis(20),
         ..IngestOptions::default()

@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 
 use super::{DiskFault, Placing, PutFault, SyncedStore};
 
+const SYNC_BYTES: usize = 8 << 20;
+
 #[derive(Debug)]
 pub(super) struct Upload {
     store: SyncedStore,
@@ -26,6 +28,8 @@ pub(super) struct Upload {
 struct State {
     file: File,
     next: usize,
+    /// Bytes since the last sync.
+    unsynced: usize,
     early: std::collections::BTreeMap<usize, PutPayload>,
 }
 
@@ -34,6 +38,7 @@ impl Upload {
         let state = State {
             file,
             next: 0,
+            unsynced: 0,
             early: Default::default(),
         };
         Upload {
@@ -63,6 +68,13 @@ impl MultipartUpload for Upload {
                         for bytes in payload.iter() {
                             let written = inner.disk.write(&mut state.file, &staged, bytes);
                             written.map_err(|e| DiskFault::io("write", &staged, e))?;
+                            state.unsynced += bytes.len();
+                        }
+                        // A long sync at the end would keep everybody else's waiting.
+                        if state.unsynced >= SYNC_BYTES {
+                            state.unsynced = 0;
+                            let synced = inner.disk.sync_file(&state.file, &staged);
+                            synced.map_err(|e| inner.poison(DiskFault::sync(&staged, e)))?;
                         }
                         state.next += 1;
                     }

@@ -1,0 +1,483 @@
+//! What happens to tables by itself: files are merged, those whose rows are too old leave, and those that nobody needs are deleted.
+//!
+//! One thread does it for all tables, one thing after the other. Whatever it changes is one commit of the table's writer, so it may
+//! end at any moment: what it made without a commit is deleted as nobody's later.
+
+mod expire;
+#[cfg(test)]
+mod tests;
+mod vacuum;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use object_store::{MultipartUpload, PutPayload};
+use parking_lot::{Condvar, Mutex};
+use tokio::runtime::Handle;
+
+use crate::commit::{Replacement, unix_ms};
+use crate::compaction::{CompactionOptions, Job, Merge, MergeError, Merged, Output, Sink, plan};
+use crate::delta::actions::Add;
+use crate::delta::stats::FileStats;
+use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
+use crate::file::FileRules;
+use crate::ingest::TableWriter;
+use crate::metrics::LakeMetrics;
+use expire::expired;
+use vacuum::Vacuum;
+
+/// So often files are looked for that are older than they are kept, and that nobody needs.
+const CLEAN_EVERY: Duration = Duration::from_secs(3600);
+/// After a job that failed its table is left alone for so long.
+const PAUSE: Duration = Duration::from_secs(60);
+/// Files are written in pieces of this size, so that nobody waits long for the disk.
+const PIECE_BYTES: usize = 1 << 20;
+const DATE: &str = "date";
+/// What a file that is read holds for each of its columns: a page, and rows that are made of it.
+const INPUT_ROWS: u64 = 30_000;
+
+/// How tables are kept in order.
+#[derive(Clone, Debug)]
+pub struct UpkeepOptions {
+    pub compaction: CompactionOptions,
+    /// What may be written; 0 is no limit.
+    pub bytes_per_second: u64,
+    /// Days after which rows leave, by table; 0 keeps them.
+    pub retention: Vec<(&'static str, u32)>,
+    /// How long files stay that were removed.
+    pub vacuum_retain: Duration,
+    /// So often tables are looked at.
+    pub look_every: Duration,
+}
+
+impl Default for UpkeepOptions {
+    fn default() -> UpkeepOptions {
+        UpkeepOptions {
+            compaction: CompactionOptions::default(),
+            bytes_per_second: 256 << 20,
+            retention: Vec::new(),
+            vacuum_retain: Duration::from_secs(24 * 3600),
+            look_every: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Keeps tables in order in the background. Stops when it is dropped; what is on its way is given up.
+pub struct Upkeep {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stop {
+    is_stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    fn is_stopped(&self) -> bool {
+        *self.is_stopped.lock()
+    }
+
+    /// Returns whether it is stopped.
+    fn wait(&self, at_most: Duration) -> bool {
+        let mut is_stopped = self.is_stopped.lock();
+        if !*is_stopped {
+            self.changed.wait_for(&mut is_stopped, at_most);
+        }
+        *is_stopped
+    }
+}
+
+impl Upkeep {
+    /// Must be called on a tokio runtime.
+    pub fn start(
+        tables: Vec<Arc<TableWriter>>,
+        options: UpkeepOptions,
+        metrics: LakeMetrics,
+    ) -> std::io::Result<Upkeep> {
+        let stop = Arc::new(Stop::default());
+        let worker = Worker {
+            stop: stop.clone(),
+            options,
+            metrics,
+            runtime: Handle::current(),
+        };
+        let run = move || worker.run(&tables);
+        let thread = std::thread::Builder::new().name("lake-upkeep".to_owned()).spawn(run)?;
+        Ok(Upkeep {
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Returns when nothing is written any more.
+    pub fn stop(mut self) {
+        self.tell();
+        if let Some(thread) = self.thread.take() {
+            // What it has to say about a panic was said.
+            let _ = thread.join();
+        }
+    }
+
+    fn tell(&self) {
+        *self.stop.is_stopped.lock() = true;
+        self.stop.changed.notify_all();
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+struct Worker {
+    stop: Arc<Stop>,
+    options: UpkeepOptions,
+    metrics: LakeMetrics,
+    runtime: Handle,
+}
+
+/// What is known of a table.
+struct Known {
+    writer: Arc<TableWriter>,
+    log: DeltaLog,
+    snapshot: Option<Snapshot>,
+    left_alone: Option<Instant>,
+    vacuum: Vacuum,
+    cleaned: Option<Instant>,
+}
+
+/// Why a job came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    #[error(transparent)]
+    Table(#[from] DeltaError),
+    /// Others changed the table, or it ends.
+    #[error("the table has changed")]
+    Changed,
+}
+
+impl Worker {
+    fn run(self, tables: &[Arc<TableWriter>]) {
+        let known = |writer: &Arc<TableWriter>| Known {
+            writer: writer.clone(),
+            log: writer.log().clone(),
+            snapshot: None,
+            left_alone: None,
+            vacuum: Vacuum::default(),
+            cleaned: None,
+        };
+        let mut tables: Vec<Known> = tables.iter().map(known).collect();
+        while !self.stop.wait(self.options.look_every) {
+            for table in &mut tables {
+                self.look_at(table);
+                if table.cleaned.is_none_or(|cleaned| cleaned.elapsed() >= CLEAN_EVERY) {
+                    table.cleaned = Some(Instant::now());
+                    if let Err(error) = self.clean(table) {
+                        let name = table.writer.spec().name;
+                        tracing::warn!(
+                            table = name,
+                            "old files could not be looked for, which is tried again: {error}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what there is to do.
+    fn look_at(&self, table: &mut Known) {
+        if table.left_alone.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
+        while !self.stop.is_stopped() {
+            let name = table.writer.spec().name;
+            let outcome = match self.step(table) {
+                Ok(false) => return,
+                Ok(true) => "ok",
+                Err(Failed::Changed | Failed::Merge(MergeError::Stopped)) => "dropped",
+                Err(error) => {
+                    let code = match error {
+                        Failed::Merge(MergeError::Mismatch { .. }) => "lake.compaction_mismatch: ",
+                        _ => "",
+                    };
+                    tracing::error!(
+                        table = name,
+                        "{code}files were not merged, and stay as they are: {error}"
+                    );
+                    table.left_alone = Some(Instant::now() + PAUSE);
+                    "failed"
+                }
+            };
+            let jobs = &self.metrics.compaction_jobs;
+            jobs.with_label_values(&[name, outcome]).inc();
+            if outcome != "ok" {
+                return;
+            }
+        }
+    }
+
+    /// What the table has now; `None` if it was not made yet.
+    fn newest<'a>(&self, table: &'a mut Known) -> Result<Option<&'a Snapshot>, Failed> {
+        match &mut table.snapshot {
+            Some(snapshot) => {
+                self.runtime.block_on(table.log.refresh(snapshot))?;
+            }
+            none => *none = self.runtime.block_on(table.log.load(Detail::Counts))?,
+        }
+        Ok(table.snapshot.as_ref())
+    }
+
+    /// Lets old rows go, and deletes files.
+    fn clean(&self, table: &mut Known) -> Result<(), Failed> {
+        let (name, mut vacuum) = (table.writer.spec().name, std::mem::take(&mut table.vacuum));
+        let (writer, log) = (table.writer.clone(), table.log.clone());
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(());
+        };
+        let days = self.options.retention.iter().find(|(table, _)| *table == name);
+        if let Some(expired) = days.and_then(|(_, days)| expired(snapshot, *days, now())) {
+            let files = expired.removed.len() as u64;
+            if writer.replace(expired).recv() != Ok(true) {
+                return Err(Failed::Changed);
+            }
+            self.metrics.expired_files.with_label_values(&[name]).inc_by(files);
+            tracing::info!(table = name, files, "rows were older than they are kept");
+        }
+        let deleted = self
+            .runtime
+            .block_on(vacuum.run(&log, snapshot, self.options.vacuum_retain));
+        table.vacuum = vacuum;
+        let deleted = deleted?;
+        self.metrics.vacuumed_files.with_label_values(&[name]).inc_by(deleted);
+        if deleted > 0 {
+            tracing::info!(table = name, files = deleted, "files that nobody needs were deleted");
+        }
+        Ok(())
+    }
+
+    /// Returns whether there was a job.
+    fn step(&self, table: &mut Known) -> Result<bool, Failed> {
+        let (writer, log) = (table.writer.clone(), table.log.clone());
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(false);
+        };
+        let Some(job) = plan(snapshot, now(), &self.options.compaction) else {
+            return Ok(false);
+        };
+        let job = self.within_memory(job);
+        let replacement = self.merge(writer.spec(), &log, snapshot, &job)?;
+        let added = replacement.added.clone();
+        let outcome = writer.replace(replacement).recv();
+        match outcome {
+            Ok(true) => Ok(true),
+            Ok(false) => {
+                // Nobody refers to what was made. What cannot be deleted is an orphan.
+                for add in added {
+                    let _ = self.runtime.block_on(log.delete_file(&add.path));
+                }
+                Err(Failed::Changed)
+            }
+            Err(_) => Err(Failed::Changed),
+        }
+    }
+
+    /// With fewer files, if all would take too much; two are always merged.
+    fn within_memory(&self, mut job: Job) -> Job {
+        let of_row = |file: &Arc<FileEntry>| {
+            // Compressed bytes become a multiple of them.
+            8 * file.size / file.stats.rows.unwrap_or(1).max(1)
+        };
+        let mut left = self
+            .options
+            .compaction
+            .memory
+            .saturating_sub(2 * FileRules::default().row_group_bytes as u64);
+        let mut count = 0;
+        for file in &job.inputs {
+            let needed = of_row(file) * INPUT_ROWS.min(file.stats.rows.unwrap_or(INPUT_ROWS));
+            if count >= 2 && needed > left {
+                break;
+            }
+            left = left.saturating_sub(needed);
+            count += 1;
+        }
+        if count < job.inputs.len() {
+            job.inputs.truncate(count);
+            job.is_final = false;
+        }
+        job
+    }
+
+    fn merge(
+        &self,
+        spec: &'static crate::tables::TableSpec,
+        log: &DeltaLog,
+        snapshot: &Snapshot,
+        job: &Job,
+    ) -> Result<Replacement, Failed> {
+        let start = Instant::now();
+        let inputs: Vec<PathBuf> = job.inputs.iter().map(|file| log.table().join(&*file.path)).collect();
+        let date = job
+            .inputs
+            .first()
+            .and_then(|file| file.partition.first().cloned())
+            .flatten();
+        let date = date.map(String::from).ok_or(Failed::Changed)?;
+        let is_stopped = || self.stop.is_stopped();
+        let merge = Merge {
+            spec,
+            table: &snapshot.schema,
+            inputs: &inputs,
+            bucket: job.bucket,
+            rules: FileRules {
+                zstd_level: self.options.compaction.zstd_level,
+                ..FileRules::default()
+            },
+            target_bytes: self.options.compaction.target,
+            is_stopped: &is_stopped,
+        };
+        let pace = Arc::new(Pace::new(self.options.bytes_per_second));
+        let merged = merge.run(&mut || {
+            let relative = format!("{DATE}={date}/{}.parquet", uuid::Uuid::new_v4());
+            let sink = ToStore::begin(log, relative, &self.runtime, pace.clone())?;
+            Ok(Box::new(sink) as Box<dyn Sink>)
+        })?;
+        let bytes = &self.metrics.compaction_bytes;
+        bytes
+            .with_label_values(&["in"])
+            .inc_by(job.inputs.iter().map(|file| file.size).sum());
+        bytes
+            .with_label_values(&["out"])
+            .inc_by(merged.outputs.iter().map(|output| output.bytes).sum());
+        tracing::info!(
+            table = spec.name,
+            date,
+            files = inputs.len(),
+            into = merged.outputs.len(),
+            rows = merged.tally.rows,
+            level = job.level,
+            sealed = job.is_final,
+            seconds = start.elapsed().as_secs_f64(),
+            "files were merged"
+        );
+        Ok(replacement(log, snapshot, job, merged, &date))
+    }
+}
+
+/// In nanoseconds since 1970.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn replacement(log: &DeltaLog, snapshot: &Snapshot, job: &Job, merged: Merged, date: &str) -> Replacement {
+    let arrival_max = job.inputs.iter().filter_map(|file| file.arrival_max).max();
+    let add = |output: Output| {
+        let mut tags = vec![("thalweg.level", job.level.to_string())];
+        tags.extend(arrival_max.map(|arrival| ("thalweg.arrival_max", arrival.to_string())));
+        if job.is_final {
+            tags.push(("thalweg.sealed", "true".to_owned()));
+        }
+        let tags = tags.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
+        let path = output
+            .sink
+            .path()
+            .strip_prefix(log.table())
+            .unwrap_or(output.sink.path());
+        Add {
+            path: path.to_string_lossy().into_owned(),
+            partition_values: [(DATE.to_owned(), Some(date.to_owned()))].into(),
+            size: output.bytes,
+            modification_time: unix_ms(),
+            data_change: false,
+            stats: Some(FileStats::delta_json(&snapshot.schema, DATE, &output.footer)),
+            tags: Some(tags.collect()),
+            deletion_vector: None,
+        }
+    };
+    Replacement {
+        operation: "OPTIMIZE",
+        kind: "compact",
+        removed: job.inputs.iter().map(|file| file.path.clone()).collect(),
+        added: merged.outputs.into_iter().map(add).collect(),
+        changes_data: false,
+    }
+}
+
+/// Bytes that may be written in a time.
+struct Pace {
+    bytes_per_second: u64,
+    next: Mutex<Instant>,
+}
+
+impl Pace {
+    fn new(bytes_per_second: u64) -> Pace {
+        Pace {
+            bytes_per_second,
+            next: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Returns when so many bytes may be written.
+    fn wait(&self, bytes: usize) {
+        if self.bytes_per_second == 0 {
+            return;
+        }
+        let mut next = self.next.lock();
+        let now = Instant::now();
+        std::thread::sleep(next.saturating_duration_since(now));
+        *next = (*next).max(now) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+    }
+}
+
+/// A file in the folder of a table.
+struct ToStore {
+    upload: Box<dyn MultipartUpload>,
+    runtime: Handle,
+    pace: Arc<Pace>,
+    path: PathBuf,
+}
+
+impl ToStore {
+    fn begin(log: &DeltaLog, relative: String, runtime: &Handle, pace: Arc<Pace>) -> Result<ToStore, MergeError> {
+        let failed = |error: &dyn std::fmt::Display| MergeError::Sink(error.to_string());
+        let path = log.path(&relative).map_err(|error| failed(&error))?;
+        let upload = runtime.block_on(log.store().put_multipart_opts(&path, Default::default()));
+        Ok(ToStore {
+            upload: upload.map_err(|error| failed(&error))?,
+            runtime: runtime.clone(),
+            pace,
+            path: log.table().join(relative),
+        })
+    }
+}
+
+impl Sink for ToStore {
+    fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
+        let bytes = bytes::Bytes::from(bytes);
+        for begin in (0..bytes.len()).step_by(PIECE_BYTES) {
+            let piece = bytes.slice(begin..bytes.len().min(begin + PIECE_BYTES));
+            self.pace.wait(piece.len());
+            let part = self.upload.put_part(PutPayload::from(piece));
+            let put = self.runtime.block_on(part);
+            put.map_err(|error| MergeError::Sink(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), MergeError> {
+        let done = self.runtime.block_on(self.upload.complete());
+        done.map(|_| ()).map_err(|error| MergeError::Sink(error.to_string()))
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}

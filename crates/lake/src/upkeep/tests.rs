@@ -1,0 +1,123 @@
+use std::path::Path;
+
+use prometheus::Registry;
+use thalweg_telemetry::StatusSource as _;
+
+use super::*;
+use crate::ingest::tests::{World, fast};
+use crate::store::SyncedStore;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Looks all the time, and merges four files.
+fn eager() -> UpkeepOptions {
+    UpkeepOptions {
+        compaction: CompactionOptions {
+            inputs: 4,
+            ..CompactionOptions::default()
+        },
+        bytes_per_second: 0,
+        look_every: Duration::from_millis(5),
+        ..UpkeepOptions::default()
+    }
+}
+
+fn start(writer: &Arc<TableWriter>, options: UpkeepOptions) -> Upkeep {
+    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    Upkeep::start(vec![writer.clone()], options, metrics).unwrap()
+}
+
+async fn stop(upkeep: Upkeep) {
+    tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+}
+
+async fn snapshot(lake: &Path) -> Snapshot {
+    let log = DeltaLog::new(&lake.join("logs"), SyncedStore::new()).unwrap();
+    log.load(Detail::Counts).await.unwrap().unwrap()
+}
+
+fn on_disk(lake: &Path) -> usize {
+    let days = std::fs::read_dir(lake.join("logs")).unwrap().flatten();
+    let days = days.filter(|day| day.file_name().to_string_lossy().starts_with("date="));
+    days.map(|day| std::fs::read_dir(day.path()).unwrap().count()).sum()
+}
+
+async fn eventually(mut is_so: impl AsyncFnMut() -> bool) {
+    let until = Instant::now() + SOON;
+    while !is_so().await {
+        assert!(Instant::now() < until, "it took too long");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Twenty small files.
+async fn many_files(world: &World, writer: &TableWriter) -> Vec<String> {
+    let mut bodies = Vec::new();
+    for number in 0..20 {
+        let body = format!("body {number:02}");
+        world.append(number % 2, &[&body]).await;
+        bodies.push(body);
+        eventually(async || writer.tables()[0].rows == bodies.len() as u64).await;
+    }
+    bodies
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_are_merged_while_rows_come_and_those_that_nobody_needs_are_deleted() {
+    let world = World::new().await;
+    let writer = Arc::new(world.open(&fast()).await);
+    let upkeep = start(&writer, eager());
+    let bodies = many_files(&world, &writer).await;
+    let lake = world.folder.path();
+    // Of 20 files with one row each, four of a level become one of the next.
+    eventually(async || snapshot(lake).await.files.len() <= 5).await;
+    let merged = snapshot(lake).await;
+    assert_eq!(merged.rows, 20);
+    assert!(
+        merged.files.values().any(|file| file.level >= 2),
+        "{:?}",
+        merged.files_by_level()
+    );
+    assert_eq!(world.stored().await, (bodies.clone(), vec![10, 10]));
+    stop(upkeep).await;
+    assert!(on_disk(lake) > merged.files.len(), "readers may have an older version");
+    let now = UpkeepOptions {
+        vacuum_retain: Duration::ZERO,
+        ..eager()
+    };
+    let upkeep = start(&writer, now);
+    eventually(async || on_disk(lake) == snapshot(lake).await.files.len()).await;
+    stop(upkeep).await;
+    assert_eq!(world.stored().await, (bodies, vec![10, 10]));
+    writer.close(SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_complete_is_sealed_and_rows_that_are_too_old_leave() {
+    let world = World::new().await;
+    let writer = Arc::new(world.open(&fast()).await);
+    many_files(&world, &writer).await;
+    let lake = world.folder.path();
+    let mut options = eager();
+    options.compaction.seal_after = Duration::ZERO;
+    let upkeep = start(&writer, options.clone());
+    eventually(async || snapshot(lake).await.files.values().all(|file| file.is_sealed)).await;
+    assert_eq!(snapshot(lake).await.files.len(), 1);
+    stop(upkeep).await;
+    // The rows are of 2023.
+    options.retention = vec![("metrics", 1), ("logs", 36_500)];
+    let upkeep = start(&writer, options.clone());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stop(upkeep).await;
+    assert_eq!(snapshot(lake).await.rows, 20);
+    options.retention = vec![("logs", 30)];
+    let upkeep = start(&writer, options);
+    eventually(async || snapshot(lake).await.files.is_empty()).await;
+    stop(upkeep).await;
+    assert_eq!(
+        world.stored().await,
+        (vec![], vec![10, 10]),
+        "how far the log was taken stays"
+    );
+    writer.close(SOON).await;
+}

@@ -1,0 +1,93 @@
+//! Files that no version of a table needs any more are deleted.
+//!
+//! A file stays while it is live, and for some time after the commit that removed it: readers may have an older version. What no
+//! commit ever named, of a process that ended before its commit, goes at the same age.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, SystemTime};
+
+use futures::TryStreamExt as _;
+
+use crate::commit::unix_ms;
+use crate::delta::actions::Action;
+use crate::delta::{DeltaError, DeltaLog, Snapshot};
+
+/// What is remembered of a table between two times.
+#[derive(Default)]
+pub(super) struct Vacuum {
+    /// Commits up to this one were read.
+    read: Option<i64>,
+    /// Files that were removed, and when, in milliseconds since 1970.
+    removed: HashMap<String, i64>,
+}
+
+impl Vacuum {
+    /// Deletes what is older than `retain`, and returns how many files that were. `snapshot` is the newest version.
+    pub async fn run(&mut self, log: &DeltaLog, snapshot: &Snapshot, retain: Duration) -> Result<u64, DeltaError> {
+        let oldest = unix_ms() - i64::try_from(retain.as_millis()).unwrap_or(i64::MAX);
+        self.read_commits(log, snapshot, oldest).await?;
+        self.removed.retain(|_, removed| *removed >= oldest);
+        let limit = SystemTime::now().checked_sub(retain).unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut deleted = 0;
+        for (path, modified) in files(log).await? {
+            let is_needed = snapshot.files.contains_key(path.as_str()) || self.removed.contains_key(&path);
+            if is_needed || modified >= limit {
+                continue;
+            }
+            log.delete_file(&path).await?;
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
+    /// From the newest one back to the oldest whose removals count.
+    async fn read_commits(&mut self, log: &DeltaLog, snapshot: &Snapshot, oldest: i64) -> Result<(), DeltaError> {
+        let mut version = snapshot.version;
+        while version >= 0 && self.read.is_none_or(|read| version > read) {
+            // Older ones are in a checkpoint, and gone.
+            let Some(actions) = log.read_commit(version).await? else {
+                break;
+            };
+            let mut newest = None;
+            for action in actions {
+                match action {
+                    Action::CommitInfo(info) => newest = newest.max(Some(info.timestamp)),
+                    Action::Remove(remove) => {
+                        let at = remove.deletion_timestamp.unwrap_or(i64::MAX);
+                        let path = object_store::path::Path::from_url_path(&remove.path);
+                        let path = path.map_or(remove.path, |path| path.to_string());
+                        self.removed.insert(path, at);
+                    }
+                    _ => {}
+                }
+            }
+            // Commits of others may not say when they were made.
+            if newest.is_some_and(|newest| newest < oldest) {
+                break;
+            }
+            version -= 1;
+        }
+        self.read = Some(snapshot.version);
+        Ok(())
+    }
+}
+
+/// Files of rows in the folder of a table, and when they were written.
+async fn files(log: &DeltaLog) -> Result<Vec<(String, SystemTime)>, DeltaError> {
+    let prefix = log.path("")?;
+    let mut found = Vec::new();
+    let mut listed = log.store().list(Some(&prefix));
+    let mut seen = HashSet::new();
+    while let Some(object) = listed.try_next().await? {
+        let Some(parts) = object.location.prefix_match(&prefix) else {
+            continue;
+        };
+        let parts: Vec<String> = parts.map(|part| part.as_ref().to_owned()).collect();
+        let relative = parts.join("/");
+        let is_of_rows = relative.ends_with(".parquet") && !relative.starts_with('_');
+        if is_of_rows && seen.insert(relative.clone()) {
+            found.push((relative, object.last_modified.into()));
+        }
+    }
+    Ok(found)
+}
