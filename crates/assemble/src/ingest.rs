@@ -18,6 +18,7 @@ use thalweg_lake::live::{LiveRows, LiveTables};
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::store::SyncedStore;
 use thalweg_lake::tables::TableSpec;
+use thalweg_lake::upkeep::Upkeep;
 use thalweg_lake::{LakeMetrics, tables};
 use thalweg_log::Durability;
 use thalweg_otlp::Receiver;
@@ -50,7 +51,9 @@ pub(crate) struct Ingest {
 }
 
 struct Open {
-    writers: Vec<TableWriter>,
+    writers: Vec<Arc<TableWriter>>,
+    /// Of the tables, until the process ends.
+    upkeep: Mutex<Option<Upkeep>>,
     listeners: Mutex<Vec<Running>>,
 }
 
@@ -95,15 +98,18 @@ impl Ingest {
                 ground.lake_metrics.clone(),
                 &options,
             );
-            writers.push(writer.await?);
+            writers.push(Arc::new(writer.await?));
             queues.push(queue);
         }
         let queues = <[Arc<Queue>; 3]>::try_from(queues)
             .ok()
             .context("a queue of the lake is missing")?;
         let listeners = receive(section, doors, QueueSink(queues), ground.metrics)?;
+        let upkeep = Upkeep::start(writers.clone(), lake.upkeep.clone(), ground.lake_metrics);
+        let upkeep = upkeep.context("the thread that keeps tables in order cannot be started")?;
         let _ = self.running.set(Open {
             writers,
+            upkeep: Mutex::new(Some(upkeep)),
             listeners: Mutex::new(listeners),
         });
         Ok(())
@@ -115,20 +121,24 @@ impl Ingest {
         let listeners = std::mem::take(&mut *open.listeners.lock());
         let stopped = join_all(listeners.into_iter().map(Running::stop));
         let _cut_off = tokio::time::timeout(within, stopped).await;
+        if let Some(upkeep) = open.upkeep.lock().take() {
+            // It ends with the row group that it writes; nothing is lost with it.
+            let _cut_off = tokio::time::timeout(within, tokio::task::spawn_blocking(|| upkeep.stop())).await;
+        }
         join_all(open.writers.iter().map(|writer| writer.close(within))).await;
     }
 
     /// Bytes of rows that are not committed.
     pub fn buffer_bytes(&self) -> u64 {
         let writers = self.running.get().map_or(&[][..], |open| &open.writers);
-        writers.iter().map(TableWriter::buffer_bytes).sum()
+        writers.iter().map(|writer| writer.buffer_bytes()).sum()
     }
 }
 
 impl LiveTables for Ingest {
     fn tables(&self) -> Vec<&'static TableSpec> {
         let writers = self.running.get().map_or(&[][..], |open| &open.writers);
-        writers.iter().map(TableWriter::spec).collect()
+        writers.iter().map(|writer| writer.spec()).collect()
     }
 
     fn rows(&self, table: &str) -> Option<LiveRows> {
@@ -140,12 +150,12 @@ impl LiveTables for Ingest {
 impl StatusSource for Ingest {
     fn tables(&self) -> Vec<TableStatus> {
         let writers = self.running.get().map_or(&[][..], |open| &open.writers);
-        writers.iter().flat_map(StatusSource::tables).collect()
+        writers.iter().flat_map(|writer| writer.tables()).collect()
     }
 
     fn not_ready(&self) -> Vec<String> {
         let writers = self.running.get().map_or(&[][..], |open| &open.writers);
-        writers.iter().flat_map(StatusSource::not_ready).collect()
+        writers.iter().flat_map(|writer| writer.not_ready()).collect()
     }
 }
 
@@ -195,7 +205,7 @@ fn options(section: &Section, lake: &crate::lake::Section) -> IngestOptions {
     let options = &lake.options;
     IngestOptions {
         flush_bytes: options.flush_bytes.min(options.memory_bytes / MEMORY_PARTS).max(1),
-        flush_interval: options.flush_interval,
+        flush_interval: lake.log_flush_interval,
         checkpoint_interval: options.checkpoint_interval,
         files: FileRules {
             zstd_level: options.files.zstd_level,

@@ -15,7 +15,9 @@ use thalweg_flow::{
     Rejection, WriteError,
 };
 use thalweg_lake::attributes::Promotion;
+use thalweg_lake::compaction::CompactionOptions;
 use thalweg_lake::store::SyncedStore;
+use thalweg_lake::upkeep::UpkeepOptions;
 use thalweg_lake::{AppendError, LakeMetrics, TagsWriter, WriterOptions};
 use thalweg_record::{Message, Ticks};
 use thalweg_telemetry::{Metrics, StatusSource, TableStatus};
@@ -104,16 +106,17 @@ pub(crate) struct Section {
     pub promotions: [Promotion; 3],
     /// `lake.memory`, if the file gives it; the options' own is set when the memory is divided.
     pub memory: Option<(u64, Pos)>,
+    /// How old rows may be that came through the log when they are committed.
+    pub log_flush_interval: Duration,
+    pub upkeep: UpkeepOptions,
+    /// `lake.compaction.memory`, if the file gives it.
+    pub compaction_memory: Option<(u64, Pos)>,
 }
 
 /// Fields of later versions: what this one does in their place.
-const NOT_THERE: [(&str, &str); 8] = [
+const NOT_THERE: [(&str, &str); 4] = [
     ("url", "keeps the lake in data_dir"),
-    ("io_bytes_per_second", "writes as fast as the disk takes it"),
-    ("compaction", "leaves files as they were flushed"),
-    ("retention", "keeps everything"),
     ("rollup", "keeps raw rows only"),
-    ("vacuum", "deletes no files"),
     ("publish", "publishes Delta tables only"),
     ("events", "has no table of events"),
 ];
@@ -124,13 +127,34 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
         options: WriterOptions::default(),
         promotions: Default::default(),
         memory: None,
+        log_flush_interval: LOG_FLUSH_INTERVAL,
+        upkeep: UpkeepOptions::default(),
+        compaction_memory: None,
     };
     let Some(node) = &config.lake else { return section };
     let options = &mut section.options;
     let mut fields = Fields::new(node, diagnostics);
     let memory = fields.opt_size("memory");
     section.memory = memory.map(|bytes| (bytes, fields.pos_of("memory")));
-    read_flush(fields.fields("flush"), options);
+    section.log_flush_interval = read_flush(fields.fields("flush"), options);
+    section.upkeep.bytes_per_second = fields.size("io_bytes_per_second", "256MiB");
+    section.compaction_memory = read_compaction(fields.fields("compaction"), &mut section.upkeep.compaction);
+    let mut retention = fields.fields("retention");
+    for name in OTLP_TABLES {
+        let days = retention.int_in(name, 0, 0..=DAYS_MAX);
+        section.upkeep.retention.push((name, u32::try_from(days).unwrap_or(0)));
+    }
+    not_there(&mut retention, "tags", "keeps all tags");
+    retention.finish();
+    let mut vacuum = fields.fields("vacuum");
+    section.upkeep.vacuum_retain = vacuum.duration("retain", "24h");
+    if section.upkeep.vacuum_retain < VACUUM_RETAIN_MIN {
+        vacuum.error(
+            "retain",
+            "expected at least 1m: queries and other readers may use older versions",
+        );
+    }
+    vacuum.finish();
     let mut parquet = fields.fields("parquet");
     let row_group = parquet.size("row_group_bytes", "32MiB");
     if !(ROW_GROUP_BYTES_MIN..=ROW_GROUP_BYTES_MAX).contains(&row_group) {
@@ -173,24 +197,42 @@ fn promotion(mut table: Fields<'_>) -> Option<Promotion> {
     promotion.ok()
 }
 
+/// Rows are on disk in the log, and seen by queries, long before.
+const LOG_FLUSH_INTERVAL: Duration = Duration::from_secs(60);
+const TARGET_MIN: u64 = 1 << 20;
+const TARGET_MAX: u64 = 4 << 30;
+/// Two open files, and a row group.
+pub(crate) const COMPACTION_MEMORY_MIN: u64 = 16 << 20;
+const DAYS_MAX: i64 = 36_500;
+const VACUUM_RETAIN_MIN: Duration = Duration::from_secs(60);
 const ROW_GROUP_BYTES_MIN: u64 = 1 << 20;
 const ROW_GROUP_BYTES_MAX: u64 = 1 << 30;
 
-fn read_flush(mut flush: Fields<'_>, options: &mut WriterOptions) {
+fn read_compaction(mut fields: Fields<'_>, options: &mut CompactionOptions) -> Option<(u64, Pos)> {
+    options.target = fields.size("target", "256MiB");
+    if !(TARGET_MIN..=TARGET_MAX).contains(&options.target) {
+        fields.error("target", "expected 1MiB to 4GiB");
+    }
+    options.seal_after = fields.duration("seal_after", "2h");
+    options.zstd_level = i32::try_from(fields.int_in("zstd", 3, 1..=22)).unwrap_or(3);
+    let memory = fields.opt_size("memory").map(|bytes| (bytes, fields.pos_of("memory")));
+    fields.finish();
+    memory
+}
+
+/// Returns the interval of tables that the log feeds.
+fn read_flush(mut flush: Fields<'_>, options: &mut WriterOptions) -> Duration {
     options.flush_bytes = usize::try_from(flush.size("bytes", "64MiB")).unwrap_or(options.flush_bytes);
-    let interval = flush.duration("interval", "2s");
-    let (place, diagnostics) = (flush.pos_of("interval"), flush.diags());
-    if interval > FLUSH_INTERVAL_MAX {
-        diagnostics.warn_at(
-            place,
-            "lake.flush.interval: without a log, rows are committed at least every 2 s, since acknowledgements wait for it",
-        );
-    } else if interval < FLUSH_INTERVAL_MIN {
+    let interval = flush.duration("interval", "60s");
+    if interval < FLUSH_INTERVAL_MIN {
         flush.error("interval", "expected at least 10ms");
     }
-    options.flush_interval = interval.clamp(FLUSH_INTERVAL_MIN, FLUSH_INTERVAL_MAX);
+    let interval = interval.max(FLUSH_INTERVAL_MIN);
+    // No log stands in front of the table of tags.
+    options.flush_interval = interval.min(FLUSH_INTERVAL_MAX);
     options.files.zstd_level = i32::try_from(flush.int_in("zstd", 1, 1..=22)).unwrap_or(1);
     flush.finish();
+    interval
 }
 
 /// An error for a field that the format has and this version does not.

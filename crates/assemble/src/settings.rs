@@ -19,6 +19,8 @@ const QUEUES: (u64, u64) = (10, u64::MAX);
 const LOG: u64 = 10;
 /// Requests of receivers that are not stored yet, if there are receivers.
 const INGEST: (u64, u64) = (10, 256 << 20);
+/// Merges of files, if there are receivers.
+const COMPACTION: (u64, u64) = (15, 384 << 20);
 /// Requests to the event store and its indexes, if there is one.
 const EVENTS: (u64, u64) = (10, 1 << 30);
 const EVENTS_BYTES_MIN: u64 = 16 << 20;
@@ -76,6 +78,11 @@ impl Settings {
         let inflight =
             |ingest: &ingest::Section| part("ingest.inflight_bytes", INGEST, ingest::INFLIGHT_MIN, ingest.inflight);
         all.extend(ingest.as_ref().map(inflight));
+        let compaction = |_: &ingest::Section| {
+            let given = lake.compaction_memory;
+            part("lake.compaction.memory", COMPACTION, lake::COMPACTION_MEMORY_MIN, given)
+        };
+        all.extend(ingest.as_ref().map(compaction));
         let (flows, dead_letter) = shares::of_flows(config);
         all.extend(flows);
         all.extend(dead_letter);
@@ -90,6 +97,7 @@ impl Settings {
         events.memory_bytes = if has_events { next() } else { 0 };
         if let Some(ingest) = &mut ingest {
             ingest.receiver.inflight_bytes_max = next();
+            lake.upkeep.compaction.memory = next() as u64;
         }
         let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
         Settings {
@@ -257,14 +265,15 @@ mod tests {
                  raise memory.limit\n",
             ),
             (
-                "lake: {flush: {interval: 30s}}\n",
-                "f.yaml:1:26: warning: lake.flush.interval: without a log, rows are committed at least every 2 s, since \
-                 acknowledgements wait for it\n",
+                "lake: {rollup: {lateness: 1m}, tags: {bloom: [tag]}}\n",
+                "f.yaml:1:16: lake.rollup: not in this version, which keeps raw rows only; remove it\n\
+                 f.yaml:1:46: lake.tags.bloom: not in this version, which writes no Bloom filters; remove it\n",
             ),
             (
-                "lake: {compaction: {target: 1GiB}, tags: {bloom: [tag]}}\n",
-                "f.yaml:1:20: lake.compaction: not in this version, which leaves files as they were flushed; remove it\n\
-                 f.yaml:1:50: lake.tags.bloom: not in this version, which writes no Bloom filters; remove it\n",
+                "lake: {compaction: {target: 1KiB, zstd: 0}, vacuum: {retain: 1s}}\n",
+                "f.yaml:1:29: lake.compaction.target: expected 1MiB to 4GiB\n\
+                 f.yaml:1:41: lake.compaction.zstd: expected a whole number from 1 to 22, got the number 0\n\
+                 f.yaml:1:62: lake.vacuum.retain: expected at least 1m: queries and other readers may use older versions\n",
             ),
             (
                 "lake: {flush: {zstd: 40}}\n",

@@ -1,7 +1,6 @@
 //! The thread that commits what has grown, and lets the log forget it.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 
@@ -113,16 +112,6 @@ impl Flush {
     fn settled(&self, sealed: Sealed, committed: Committed) {
         for (partition, offset) in (0..).zip(&sealed.taken) {
             (self.feed.taken)(partition, *offset);
-        }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
-        let visibility = self
-            .table
-            .metrics
-            .visibility_seconds
-            .with_label_values(&[self.table.spec.name]);
-        for arrival in &sealed.arrivals {
-            visibility.observe((now - arrival).max(0) as f64 / 1e9);
         }
         self.table.settled(sealed, committed);
     }

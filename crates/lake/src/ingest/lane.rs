@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::records;
@@ -105,6 +105,7 @@ impl Lane {
             return Ok(false);
         };
         let (base, next) = (frame.header.base, frame.header.next());
+        let mut arrivals = Vec::new();
         if frame.header.kind == Kind::Gap && growing.next < next {
             let from = growing.next.max(base);
             return Err(Halt::Missing(Missing { from, to: next }));
@@ -127,7 +128,7 @@ impl Lane {
                     catch_unwind(AssertUnwindSafe(|| decoder.decode(record.value, chunk)))
                 };
                 match arrival.unwrap_or_else(|_| Err("this program has a fault".to_owned())) {
-                    Ok(arrival) => growing.arrivals.push(arrival),
+                    Ok(arrival) => arrivals.push(arrival),
                     Err(why) => {
                         self.set_aside(offset, record.value, &why);
                         self.poisoned.insert(offset);
@@ -144,7 +145,19 @@ impl Lane {
         growing.next = growing.next.max(next);
         table.publish(self.partition, &growing);
         drop(growing);
+        self.visible(&arrivals);
         Ok(table.has_room())
+    }
+
+    /// Queries see the rows of entries that arrived then.
+    fn visible(&self, arrivals: &[i64]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+        let seconds = &self.table.metrics.visibility_seconds;
+        let seconds = seconds.with_label_values(&[self.table.spec.name]);
+        for arrival in arrivals {
+            seconds.observe((now - arrival).max(0) as f64 / 1e9);
+        }
     }
 
     fn set_aside(&self, offset: Offset, entry: &[u8], why: &str) {

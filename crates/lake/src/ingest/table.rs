@@ -38,8 +38,6 @@ pub(super) struct Growing {
     pub first: Offset,
     /// The offset that is taken next.
     pub next: Offset,
-    /// When each entry arrived, in nanoseconds.
-    pub arrivals: Vec<i64>,
 }
 
 impl Growing {
@@ -47,7 +45,6 @@ impl Growing {
     pub fn begin_again(&mut self) {
         self.chunks.clear();
         self.chunk = None;
-        self.arrivals.clear();
         self.next = self.first;
     }
 
@@ -71,7 +68,6 @@ pub(super) struct Sealed {
     pub chunks: Vec<Arc<Chunk>>,
     /// By partition, what is taken next.
     pub taken: Vec<Offset>,
-    pub arrivals: Vec<i64>,
 }
 
 /// How much waits.
@@ -158,7 +154,6 @@ impl Table {
                 shown: None,
                 first: *next,
                 next: *next,
-                arrivals: Vec::new(),
             })
         };
         Table {
@@ -312,14 +307,12 @@ impl Table {
         let mut sealed = Sealed {
             chunks: Vec::new(),
             taken: Vec::with_capacity(self.lanes.len()),
-            arrivals: Vec::new(),
         };
         for (partition, lane) in self.lanes.iter().enumerate() {
             let mut growing = lane.lock();
             growing.close_chunk();
             let chunks = std::mem::take(&mut growing.chunks);
             sealed.chunks.extend(chunks.iter().cloned());
-            sealed.arrivals.append(&mut growing.arrivals);
             sealed.taken.push(growing.next);
             let first = growing.first;
             growing.first = growing.next;

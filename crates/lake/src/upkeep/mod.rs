@@ -288,17 +288,25 @@ impl Worker {
         }
     }
 
+    fn rules(&self) -> FileRules {
+        let rules = FileRules::default();
+        let part = usize::try_from(self.options.compaction.memory / 8).unwrap_or(usize::MAX);
+        FileRules {
+            zstd_level: self.options.compaction.zstd_level,
+            row_group_bytes: part.clamp(1 << 20, rules.row_group_bytes),
+        }
+    }
+
     /// With fewer files, if all would take too much; two are always merged.
     fn within_memory(&self, mut job: Job) -> Job {
         let of_row = |file: &Arc<FileEntry>| {
             // Compressed bytes become a multiple of them.
             8 * file.size / file.stats.rows.unwrap_or(1).max(1)
         };
-        let mut left = self
-            .options
-            .compaction
-            .memory
-            .saturating_sub(2 * FileRules::default().row_group_bytes as u64);
+        let rules = self.rules();
+        // Rows that wait for their group, of several buckets, and the group that is made of them.
+        let of_groups = 4 * rules.row_group_bytes as u64;
+        let mut left = self.options.compaction.memory.saturating_sub(of_groups);
         let mut count = 0;
         for file in &job.inputs {
             let needed = of_row(file) * INPUT_ROWS.min(file.stats.rows.unwrap_or(INPUT_ROWS));
@@ -336,10 +344,7 @@ impl Worker {
             table: &snapshot.schema,
             inputs: &inputs,
             bucket: job.bucket,
-            rules: FileRules {
-                zstd_level: self.options.compaction.zstd_level,
-                ..FileRules::default()
-            },
+            rules: self.rules(),
             target_bytes: self.options.compaction.target,
             is_stopped: &is_stopped,
         };
