@@ -196,7 +196,7 @@ fn check_knows_what_this_version_cannot_do() {
 metrics: {mapping: root = this}
 scripting: {engine: native}
 memory: {limit: 1GiB}
-lake: {memory: 900MiB, compaction: {target: 1GiB}, flush: {interval: 30s}}
+lake: {memory: 900MiB, rollup: {lateness: 1m}, flush: {interval: 1ms}}
 query: {memory: 500MiB, timout: 5s}
 input: {stdin: {}}
 output: {drop: {}}
@@ -213,8 +213,8 @@ output: {drop: {}}
         "flow.yaml:1:20: metrics.mapping: this ve",
         "flow.yaml:2:21: scripting.engine: this v",
         "flow.yaml:4:16: the parts of memory.limi",
-        "flow.yaml:4:36: lake.compaction: not in ",
-        "flow.yaml:4:70: warning: lake.flush.inte",
+        "flow.yaml:4:32: lake.rollup: not in this",
+        "flow.yaml:4:66: lake.flush.interval: exp",
         "flow.yaml:5:25: unknown field \"timout\" i",
     ];
     assert_eq!(starts, expected, "{}", checked.stderr);

@@ -121,7 +121,8 @@ impl Ingest {
         let listeners = std::mem::take(&mut *open.listeners.lock());
         let stopped = join_all(listeners.into_iter().map(Running::stop));
         let _cut_off = tokio::time::timeout(within, stopped).await;
-        if let Some(upkeep) = open.upkeep.lock().take() {
+        let upkeep = open.upkeep.lock().take();
+        if let Some(upkeep) = upkeep {
             // It ends with the row group that it writes; nothing is lost with it.
             let _cut_off = tokio::time::timeout(within, tokio::task::spawn_blocking(|| upkeep.stop())).await;
         }

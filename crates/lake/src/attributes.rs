@@ -147,6 +147,11 @@ impl Bindings {
         self.places[source as usize].get(name).copied()
     }
 
+    /// Whether a name that was never seen is to have a column.
+    pub fn would_bind(&self, source: Source, name: &str) -> bool {
+        self.place(source, name).is_none() && self.column_for(source, name).is_some()
+    }
+
     /// Gives every name a place and returns the columns that are new, to be added to the table's schema in this order.
     /// Names are bound in byte order, so the same names give the same columns whatever order they arrived in.
     pub fn admit<'a>(&mut self, names: impl IntoIterator<Item = (Source, &'a str)>) -> Vec<Column> {

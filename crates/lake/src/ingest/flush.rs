@@ -31,6 +31,7 @@ impl Flush {
         let _end = End(&self.table);
         let mut committer = snapshot.map(|snapshot| self.committer(snapshot));
         if let Some(committer) = &committer {
+            self.table.set_bindings(&committer.bindings);
             self.table.set_committed(committed(committer, None));
         }
         while let Some(work) = self.table.next_work() {
@@ -62,6 +63,7 @@ impl Flush {
             rules: &self.files,
         };
         committer.commit(&rows, &self.feed.taken_of(&sealed.taken))?;
+        self.table.set_bindings(&committer.bindings);
         self.settled(sealed, committed(committer, Some(unix_ms())));
         Ok(())
     }
@@ -69,6 +71,7 @@ impl Flush {
     fn replace(&self, committer: &mut Committer, asked: &Asked) -> Result<(), Stop> {
         let is_done = committer.replace(&asked.files)?;
         let last_commit = self.table.committed().last_commit_unix_ms;
+        self.table.set_bindings(&committer.bindings);
         self.table.set_committed(committed(committer, last_commit));
         // Whoever asked may have gone.
         let _ = asked.outcome.send(is_done);

@@ -135,7 +135,7 @@ impl Lane {
                         self.decoder.reset();
                         // Half of it may be in the rows.
                         growing.begin_again();
-                        table.publish(self.partition, &growing);
+                        table.publish(self.partition, &mut growing);
                         return Err(Halt::Again);
                     }
                 }
@@ -143,7 +143,7 @@ impl Lane {
             growing.next = offset + 1;
         }
         growing.next = growing.next.max(next);
-        table.publish(self.partition, &growing);
+        table.publish(self.partition, &mut growing);
         drop(growing);
         self.visible(&arrivals);
         Ok(table.has_room())
@@ -185,7 +185,7 @@ impl Lane {
         self.feed.passed_over(self.table.spec, self.partition, missing);
         if let Some(mut growing) = self.table.lane(self.partition) {
             growing.next = growing.next.max(missing.to);
-            self.table.publish(self.partition, &growing);
+            self.table.publish(self.partition, &mut growing);
         }
     }
 

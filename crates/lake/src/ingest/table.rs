@@ -12,11 +12,13 @@ use thalweg_telemetry::TableStatus;
 use tokio::sync::watch;
 
 use super::feed::Feed;
+use crate::attributes::Bindings;
 use crate::commit::{Health, Replacement};
 use crate::error::AppendError;
 use crate::live::{LivePart, LiveRows};
 use crate::metrics::{GaugeSource, LakeMetrics, TableGauges};
 use crate::rows::chunk::Chunk;
+use crate::rows::slots::Slot;
 use crate::tables::TableSpec;
 
 /// Rows and bytes at which a chunk is full.
@@ -24,6 +26,8 @@ const CHUNK_ROWS: usize = 65_536;
 const CHUNK_BYTES: usize = 16 << 20;
 /// So often rows are closed for queries.
 const SHOWN_AGAIN: Duration = Duration::from_millis(100);
+/// Rows with names that have no column yet are committed so soon.
+const NEW_NAMES_WITHIN: Duration = Duration::from_secs(2);
 /// Chunks whose room is kept for the next ones.
 const SPARE_CHUNKS: usize = 8;
 
@@ -32,6 +36,10 @@ pub(super) struct Growing {
     /// Those that do not change any more.
     chunks: Vec<Arc<Chunk>>,
     chunk: Option<Chunk>,
+    /// Attributes of the chunk whose names were looked at.
+    looked_at: usize,
+    /// Some name is to have a column and has none yet.
+    has_new_names: bool,
     /// When one was closed for a query.
     shown: Option<Instant>,
     /// Where they begin.
@@ -45,6 +53,7 @@ impl Growing {
     pub fn begin_again(&mut self) {
         self.chunks.clear();
         self.chunk = None;
+        self.looked_at = 0;
         self.next = self.first;
     }
 
@@ -59,7 +68,24 @@ impl Growing {
     fn close_chunk(&mut self) {
         if let Some(chunk) = self.chunk.take_if(|chunk| chunk.rows() > 0) {
             self.chunks.push(Arc::new(chunk));
+            self.looked_at = 0;
         }
+    }
+
+    /// Without `bindings` there is no table yet, and every name is new.
+    fn look_for_names(&mut self, bindings: &dyn Fn() -> Option<Arc<Bindings>>) {
+        let Some(chunk) = &self.chunk else { return };
+        let slots = chunk.slots().all();
+        if self.has_new_names || slots.len() <= self.looked_at {
+            return;
+        }
+        let bindings = bindings();
+        let is_new = |slot: &Slot| {
+            let would_bind = |bindings: &Arc<Bindings>| bindings.would_bind(slot.source, &slot.name);
+            bindings.as_ref().is_none_or(would_bind)
+        };
+        self.has_new_names = slots.iter().skip(self.looked_at).any(is_new);
+        self.looked_at = slots.len();
     }
 }
 
@@ -77,6 +103,7 @@ pub(super) struct Buffered {
     pub bytes: usize,
     /// Since there is something to commit.
     pub since: Option<Instant>,
+    pub has_new_names: bool,
 }
 
 impl Buffered {
@@ -85,6 +112,7 @@ impl Buffered {
             rows: self.rows + other.rows,
             bytes: self.bytes + other.bytes,
             since: self.since.into_iter().chain(other.since).min(),
+            has_new_names: self.has_new_names || other.has_new_names,
         }
     }
 }
@@ -133,6 +161,8 @@ pub(super) struct Table {
     flush_bytes: usize,
     flush_interval: Duration,
     lanes: Vec<Mutex<Growing>>,
+    /// Of the newest commit.
+    bindings: Mutex<Option<Arc<Bindings>>>,
     state: Mutex<State>,
     changed: Condvar,
     ending: watch::Sender<bool>,
@@ -151,6 +181,8 @@ impl Table {
             Mutex::new(Growing {
                 chunks: Vec::new(),
                 chunk: None,
+                looked_at: 0,
+                has_new_names: false,
                 shown: None,
                 first: *next,
                 next: *next,
@@ -163,6 +195,7 @@ impl Table {
             flush_bytes,
             flush_interval,
             lanes: from.iter().map(growing).collect(),
+            bindings: Mutex::default(),
             state: Mutex::new(State {
                 growing: vec![Buffered::default(); from.len()],
                 sealed: Buffered::default(),
@@ -222,7 +255,8 @@ impl Table {
     }
 
     /// Lets others see what waits in a partition. Its rows are locked.
-    pub fn publish(&self, partition: usize, growing: &Growing) {
+    pub fn publish(&self, partition: usize, growing: &mut Growing) {
+        growing.look_for_names(&|| self.bindings.lock().clone());
         let (rows, bytes) = growing.buffered();
         let mut state = self.state.lock();
         let Some(waits) = state.growing.get_mut(partition) else {
@@ -231,10 +265,16 @@ impl Table {
         let was_empty = waits.since.is_none();
         // Entries without a row are taken by a commit, too.
         let since = (growing.next > growing.first).then(|| waits.since.unwrap_or_else(Instant::now));
-        *waits = Buffered { rows, bytes, since };
+        let is_news = growing.has_new_names && !waits.has_new_names;
+        *waits = Buffered {
+            rows,
+            bytes,
+            since,
+            has_new_names: growing.has_new_names,
+        };
         let is_enough = state.grown().bytes >= self.flush_bytes;
         drop(state);
-        if is_enough || was_empty {
+        if is_enough || was_empty || is_news {
             self.changed.notify_all();
         }
     }
@@ -265,7 +305,12 @@ impl Table {
                 return None;
             }
             let grown = state.grown();
-            let due = grown.since.map(|since| since + self.flush_interval);
+            // A name is a column for those who ask only when it is committed.
+            let interval = match grown.has_new_names {
+                true => self.flush_interval.min(NEW_NAMES_WITHIN),
+                false => self.flush_interval,
+            };
+            let due = grown.since.map(|since| since + interval);
             let is_due = grown.bytes >= self.flush_bytes || due.is_some_and(|due| due <= Instant::now());
             if grown.since.is_some() && (is_due || state.hurry || self.is_ending()) {
                 break;
@@ -316,6 +361,7 @@ impl Table {
             sealed.taken.push(growing.next);
             let first = growing.first;
             growing.first = growing.next;
+            growing.has_new_names = false;
             let mut state = self.state.lock();
             state.committing.push((first, chunks));
             let waits = state.growing.get_mut(partition).map(std::mem::take).unwrap_or_default();
@@ -379,6 +425,14 @@ impl Table {
 
     pub fn set_committed(&self, committed: Committed) {
         self.state.lock().committed = committed;
+    }
+
+    /// Names that have columns now.
+    pub fn set_bindings(&self, bindings: &Bindings) {
+        let mut known = self.bindings.lock();
+        if known.as_ref().is_none_or(|known| known.epoch() != bindings.epoch()) {
+            *known = Some(Arc::new(bindings.clone()));
+        }
     }
 
     pub fn committed(&self) -> Committed {
