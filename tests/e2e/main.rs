@@ -27,6 +27,7 @@ mod log;
 mod log_tools;
 mod opcua;
 mod otlp;
+mod otlp_senders;
 mod queue_api;
 mod queue_errors;
 mod queues;

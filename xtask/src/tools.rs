@@ -1,4 +1,4 @@
-//! Installs what the tests need beyond Rust: real OPC UA servers, readers of our tables, a browser, a
+//! Installs what the tests need beyond Rust: real OPC UA servers, SDKs of OpenTelemetry, readers of our tables, a browser, a
 //! database. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
 
 use std::path::PathBuf;
@@ -14,10 +14,29 @@ const PYTHON_PACKAGES: &[&str] = &[
     "deltalake==1.6.6",
     "duckdb==1.5.5",
     "duckdb-extension-delta==1.5.5",
+    "opentelemetry-exporter-otlp-proto-grpc==1.45.2",
+    "opentelemetry-exporter-otlp-proto-http==1.45.2",
+    "opentelemetry-sdk==1.45.2",
     "pyarrow==26.0.1",
     "schemathesis==4.32.5",
 ];
-const NODE_PACKAGES: &[&str] = &["node-opcua@2.186.4", "playwright-core@1.65.1", "typescript@5.9.3"];
+const NODE_PACKAGES: &[&str] = &[
+    "@opentelemetry/api@1.9.1",
+    "@opentelemetry/exporter-logs-otlp-grpc@0.223.1",
+    "@opentelemetry/exporter-logs-otlp-http@0.223.1",
+    "@opentelemetry/exporter-logs-otlp-proto@0.223.1",
+    "@opentelemetry/exporter-metrics-otlp-grpc@0.223.0",
+    "@opentelemetry/exporter-metrics-otlp-http@0.223.0",
+    "@opentelemetry/exporter-trace-otlp-grpc@0.223.1",
+    "@opentelemetry/exporter-trace-otlp-http@0.223.1",
+    "@opentelemetry/resources@2.12.1",
+    "@opentelemetry/sdk-logs@0.223.1",
+    "@opentelemetry/sdk-metrics@2.12.1",
+    "@opentelemetry/sdk-trace-base@2.12.1",
+    "node-opcua@2.186.4",
+    "playwright-core@1.65.1",
+    "typescript@5.9.3",
+];
 
 /// Where the tools are, for the tests' environment.
 pub struct Tools {

@@ -137,6 +137,10 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     let memory = fields.opt_size("memory");
     section.memory = memory.map(|bytes| (bytes, fields.pos_of("memory")));
     section.log_flush_interval = read_flush(fields.fields("flush"), options);
+    // There is nothing new more often.
+    section.upkeep.look_every = section
+        .log_flush_interval
+        .clamp(LOOK_EVERY_MIN, section.upkeep.look_every);
     section.upkeep.bytes_per_second = fields.size("io_bytes_per_second", "256MiB");
     section.compaction_memory = read_compaction(fields.fields("compaction"), &mut section.upkeep.compaction);
     let mut retention = fields.fields("retention");
@@ -203,6 +207,7 @@ const TARGET_MIN: u64 = 1 << 20;
 const TARGET_MAX: u64 = 4 << 30;
 /// Two open files, and a row group.
 pub(crate) const COMPACTION_MEMORY_MIN: u64 = 16 << 20;
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(100);
 const DAYS_MAX: i64 = 36_500;
 const VACUUM_RETAIN_MIN: Duration = Duration::from_secs(60);
 const ROW_GROUP_BYTES_MIN: u64 = 1 << 20;
