@@ -1,13 +1,18 @@
-//! `cargo xtask bench NAME [--quick] [--json FILE] [--only WORD]`: drives the real binary and measures it from outside.
+//! `cargo xtask bench NAME [--quick] [--json FILE] [--only WORD] [--input FILE]`: drives the real binary and measures it from outside.
 //!
 //! A row is the median of several windows of one run. CPU is that of all threads of the process under test; simulators
 //! and load generators are processes of their own. Allocations come from the binary's counting allocator.
 
 mod collect;
+mod driver;
 #[path = "../../../crates/log/benches/support/environment.rs"]
 mod environment;
 mod events;
 mod events_scale;
+#[allow(dead_code, reason = "the benchmark of the crate uses the rest")]
+#[path = "../../../crates/lake/benches/lake/generator.rs"]
+mod generator;
+mod lake;
 mod queue;
 mod report;
 mod tags;
@@ -18,7 +23,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use report::{Row, Stage};
 
-const BENCHMARKS: &str = "collect, tags, queue, events, events-scale";
+const BENCHMARKS: &str = "collect, tags, queue, events, events-scale, lake";
 
 /// How much to measure.
 #[derive(Clone, Copy)]
@@ -55,7 +60,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let Some(name) = words.next() else {
         bail!("which benchmark? valid: {BENCHMARKS}")
     };
-    let (mut effort, mut json, mut only) = (FULL, None, None);
+    let (mut effort, mut json, mut only, mut input) = (FULL, None, None, None);
     while let Some(word) = words.next() {
         match word {
             "--quick" => effort = QUICK,
@@ -63,11 +68,17 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                 Some(file) => json = Some(file),
                 None => bail!("--json takes a file"),
             },
-            "--only" if matches!(name, "queue" | "events") => match words.next() {
+            "--input" if name == "lake" => match words.next() {
+                Some(file) => input = Some(file),
+                None => bail!("--input takes a file of OTLP requests"),
+            },
+            "--only" if matches!(name, "queue" | "events" | "lake") => match words.next() {
                 Some(word) => only = Some(word),
                 None => bail!("--only takes a word that the names of the rows have"),
             },
-            other => bail!("unknown option {other}; valid: --quick, --json FILE, and of queue and events --only WORD"),
+            other => bail!(
+                "unknown option {other}; valid: --quick, --json FILE, of queue, events and lake --only WORD, of lake --input FILE"
+            ),
         }
     }
     // Where the binary under test has its data.
@@ -82,6 +93,10 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         "events" => {
             folder = environment::bench_folder();
             events::run(effort, only)?
+        }
+        "lake" => {
+            folder = environment::bench_folder();
+            lake::run(effort, only, input)?
         }
         "events-scale" => {
             folder = environment::bench_folder();

@@ -10,7 +10,7 @@ use arrow::datatypes::{
 use hashbrown::HashMap;
 
 use super::merge::{MergeError, Run};
-use crate::file::{Column, Present};
+use crate::file::{Column, Present, Segment};
 use crate::rows::text::NULL;
 use crate::tables::TableSpec;
 
@@ -27,6 +27,9 @@ type Part<'a> = (Option<&'a ArrayRef>, &'a Run);
 
 fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column<'a>, MergeError> {
     let name = field.name().as_str();
+    if runs.iter().any(|run| run.piece.pages.contains_key(name)) {
+        return Ok(Column::Pages(segments(name, runs)));
+    }
     let parts: Vec<Part<'a>> = runs
         .iter()
         .map(|run| (run.piece.rows.column_by_name(name), run))
@@ -68,6 +71,33 @@ fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column
         },
         kind => nested(&parts, kind)?,
     })
+}
+
+/// Rows of one row group that follow each other are one.
+fn segments(name: &str, runs: &[Run]) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::with_capacity(runs.len());
+    for run in runs {
+        let Some(source) = run.piece.pages.get(name) else {
+            segments.push(Segment::Nulls(run.len));
+            continue;
+        };
+        let first = run.piece.first_row + run.begin;
+        match segments.last_mut() {
+            Some(Segment::Rows {
+                source: last,
+                begin,
+                len,
+            }) if Arc::ptr_eq(last, source) && *begin + *len == first => {
+                *len += run.len;
+            }
+            _ => segments.push(Segment::Rows {
+                source: source.clone(),
+                begin: first,
+                len: run.len,
+            }),
+        }
+    }
+    segments
 }
 
 fn rows(parts: &[Part<'_>]) -> usize {

@@ -1,5 +1,6 @@
 //! A sorted file that is read from its beginning to its end.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use parquet::errors::ParquetError;
-use parquet::file::metadata::ParquetMetaData;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::merge::MergeError;
 use crate::delta::schema::{ColumnType, TableSchema};
+use crate::file::{SourcePages, level_of};
 use crate::tables::TableSpec;
 
 const PIECE_ROWS: usize = 8192;
@@ -25,9 +27,14 @@ const ARRIVAL: &str = "arrival_unix_nano";
 
 /// Some rows of a file, and what they are ordered by.
 pub(super) struct Piece {
+    /// Without the columns whose pages are copied.
     pub rows: RecordBatch,
     pub keys: Rows,
     pub input: usize,
+    /// Pages of the row group, by column.
+    pub pages: Arc<HashMap<String, Arc<SourcePages>>>,
+    /// Of the row group.
+    pub first_row: usize,
 }
 
 /// What tells that no row was lost: it does not depend on their order.
@@ -78,7 +85,7 @@ fn dictionary() -> DataType {
 /// A file whose footer was read.
 struct Opened<'a> {
     path: &'a Path,
-    file: File,
+    file: Arc<File>,
     metadata: ArrowReaderMetadata,
 }
 
@@ -86,25 +93,30 @@ impl Opened<'_> {
     fn new<'a>(path: &'a Path, spec: &TableSpec, table: &TableSchema) -> Result<Opened<'a>, MergeError> {
         let open = || -> Result<(File, ArrowReaderMetadata), ParquetError> {
             let file = File::open(path)?;
-            let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+            let options = ArrowReaderOptions::new()
+                .with_skip_arrow_metadata(true)
+                .with_page_index_policy(PageIndexPolicy::Optional);
             let found = ArrowReaderMetadata::load(&file, options.clone())?;
             let schema = as_read(spec, table, found.schema(), found.metadata());
             let options = options.with_schema(Arc::new(schema));
             Ok((file, ArrowReaderMetadata::try_new(found.metadata().clone(), options)?))
         };
         let (file, metadata) = open().map_err(|error| broken(path, &error))?;
-        Ok(Opened { path, file, metadata })
+        Ok(Opened {
+            path,
+            file: Arc::new(file),
+            metadata,
+        })
     }
 
     /// The rows of one row group: no piece has those of two, which have different dictionaries.
-    fn group(&self, group: usize, columns: Option<&[&str]>) -> Result<ParquetRecordBatchReader, MergeError> {
+    fn group(&self, group: usize, wanted: impl Fn(&str) -> bool) -> Result<ParquetRecordBatchReader, MergeError> {
         let read = || -> Result<ParquetRecordBatchReader, ParquetError> {
             let builder =
                 ParquetRecordBatchReaderBuilder::new_with_metadata(self.file.try_clone()?, self.metadata.clone());
-            let mask = match columns {
-                Some(columns) => ProjectionMask::columns(builder.parquet_schema(), columns.iter().copied()),
-                None => ProjectionMask::all(),
-            };
+            let fields = builder.schema().fields().iter().map(|field| field.name().as_str());
+            let roots = fields.enumerate().filter(|(_, name)| wanted(name)).map(|(at, _)| at);
+            let mask = ProjectionMask::roots(builder.parquet_schema(), roots.collect::<Vec<usize>>());
             builder
                 .with_row_groups(vec![group])
                 .with_projection(mask)
@@ -131,6 +143,9 @@ pub(super) struct Input<'a> {
     number: usize,
     next_group: usize,
     reader: Option<ParquetRecordBatchReader>,
+    /// Columns whose pages can be copied, by row group.
+    pages: Vec<Arc<HashMap<String, Arc<SourcePages>>>>,
+    next_row: usize,
     /// Of a row, before it is compressed.
     pub bytes_per_row: usize,
 }
@@ -152,7 +167,46 @@ impl Input<'_> {
             number,
             next_group: 0,
             reader: None,
+            pages: Vec::new(),
+            next_row: 0,
         })
+    }
+
+    /// Columns of texts whose pages can be copied into a file that is compressed so hard.
+    pub fn copyable(&mut self, spec: &TableSpec, level: i32) -> Vec<String> {
+        let metadata = self.opened.metadata.metadata();
+        if level_of(metadata).is_none_or(|own| own < level) {
+            return Vec::new();
+        }
+        let leaves = metadata.file_metadata().schema_descr();
+        let of_group = |group: usize| -> HashMap<String, Arc<SourcePages>> {
+            let of_leaf = |leaf: usize| {
+                let column = leaves.column(leaf);
+                let [name] = column.path().parts() else { return None };
+                if spec.sort.contains(&name.as_str()) {
+                    return None;
+                }
+                let pages = SourcePages::of(&self.opened.file, metadata, group, leaf)?;
+                Some((name.clone(), Arc::new(pages)))
+            };
+            (0..leaves.num_columns()).filter_map(of_leaf).collect()
+        };
+        let pages: Vec<_> = (0..self.opened.groups()).map(of_group).collect();
+        let names = pages
+            .first()
+            .map(|pages| pages.keys().cloned().collect::<Vec<String>>());
+        let names = names.unwrap_or_default().into_iter();
+        let names = names.filter(|name| pages.iter().all(|pages| pages.contains_key(name)));
+        let names: Vec<String> = names.collect();
+        self.pages = pages.into_iter().map(Arc::new).collect();
+        names
+    }
+
+    /// The pages of these columns are copied, and no others.
+    pub fn copy_only(&mut self, names: &HashSet<String>) {
+        for pages in &mut self.pages {
+            Arc::make_mut(pages).retain(|name, _| names.contains(name));
+        }
     }
 
     pub fn columns(&self) -> &Schema {
@@ -165,8 +219,11 @@ impl Input<'_> {
                 if self.next_group == self.opened.groups() {
                     return Ok(None);
                 }
-                self.reader = Some(self.opened.group(self.next_group, None)?);
+                let pages = self.pages.get(self.next_group);
+                let is_read = |name: &str| pages.is_none_or(|pages| !pages.contains_key(name));
+                self.reader = Some(self.opened.group(self.next_group, is_read)?);
                 self.next_group += 1;
+                self.next_row = 0;
                 continue;
             };
             let next = reader.next().transpose();
@@ -176,10 +233,14 @@ impl Input<'_> {
             };
             let keys = keys.of(&rows)?;
             tally.add(&rows, &keys)?;
+            let first_row = self.next_row;
+            self.next_row += rows.num_rows();
             return Ok(Some(Piece {
                 rows,
                 keys,
                 input: self.number,
+                pages: self.pages.get(self.next_group - 1).cloned().unwrap_or_default(),
+                first_row,
             }));
         }
     }
@@ -211,10 +272,10 @@ impl Tally {
         keys: &Keys,
     ) -> Result<Tally, MergeError> {
         let opened = Opened::new(path, spec, table)?;
-        let columns: Vec<&str> = keys.names.iter().chain(&[ARRIVAL]).copied().collect();
+        let is_read = |name: &str| name == ARRIVAL || keys.names.contains(&name);
         let mut tally = Tally::default();
         for group in 0..opened.groups() {
-            for rows in opened.group(group, Some(&columns))? {
+            for rows in opened.group(group, is_read)? {
                 let rows = rows.map_err(|error| broken(path, &error))?;
                 let of_rows = keys.of(&rows)?;
                 tally.add(&rows, &of_rows)?;

@@ -1,6 +1,6 @@
 //! The merge: rows of sorted files, in the order of all, a run of one file at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -90,6 +90,7 @@ impl Merge<'_> {
         for (number, path) in self.inputs.iter().enumerate() {
             inputs.push(Input::open(path, number, self.spec, self.table)?);
         }
+        self.choose_copied(&mut inputs);
         let mut read = Tally::default();
         let mut heads = Heads::default();
         for input in &mut inputs {
@@ -132,6 +133,25 @@ impl Merge<'_> {
             }),
             false => Err(MergeError::Mismatch { read, written }),
         }
+    }
+
+    /// Pages are copied of columns that all files have in pages that can be.
+    fn choose_copied(&self, inputs: &mut [Input<'_>]) {
+        let of_inputs: Vec<HashSet<String>> = inputs
+            .iter_mut()
+            .map(|input| input.copyable(self.spec, self.rules.zstd_level).into_iter().collect())
+            .collect();
+        let is_ready = |name: &String| {
+            let mut all = inputs.iter().zip(&of_inputs);
+            all.all(|(input, copyable)| copyable.contains(name) || input.columns().index_of(name).is_err())
+        };
+        let names: HashSet<String> = of_inputs
+            .iter()
+            .flatten()
+            .filter(|name| is_ready(name))
+            .cloned()
+            .collect();
+        inputs.iter_mut().for_each(|input| input.copy_only(&names));
     }
 
     /// Columns that some file has, in the order of the table.

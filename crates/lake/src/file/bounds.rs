@@ -29,6 +29,16 @@ impl Bounds {
         Bounds::Texts(lower(least), upper(greatest))
     }
 
+    /// Of texts of which nobody knows whether they were cut.
+    pub fn of_cut_texts(least: &[u8], greatest: &[u8]) -> Bounds {
+        let bound = |bytes: &[u8]| TextBound {
+            bytes: bytes.to_vec(),
+            // A cut ends at the last character that fits.
+            is_exact: bytes.len() <= TEXT_BYTES_MAX - 4,
+        };
+        Bounds::Texts(bound(least), Some(bound(greatest)))
+    }
+
     /// Both together. They are of one column, and so of one type.
     pub fn and(self, other: Bounds) -> Bounds {
         use Bounds::*;

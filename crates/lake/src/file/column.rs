@@ -14,6 +14,8 @@ use crate::rows::text::NULL;
 
 /// Bytes of a dictionary beyond which texts are written as they are.
 const DICTIONARY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a page that may end before it is full.
+const BROKEN_BYTES_MIN: usize = if cfg!(test) { 256 } else { 128 << 10 };
 /// Numbers of a dictionary.
 const DICTIONARY_NUMBERS_MAX: usize = 4096;
 
@@ -249,7 +251,13 @@ pub(super) fn booleans(pages: &mut Pages<'_>, order: &[u32], values: &[bool], pr
 }
 
 /// Texts of which each is there once, and which one each row has.
-pub(super) fn dictionary(pages: &mut Pages<'_>, order: &[u32], texts: &[&[u8]], ids: &[u32]) -> Result<()> {
+pub(super) fn dictionary(
+    pages: &mut Pages<'_>,
+    order: &[u32],
+    breaks: &[usize],
+    texts: &[&[u8]],
+    ids: &[u32],
+) -> Result<()> {
     // Others of the file may use what these rows do not.
     let mut is_used = vec![false; texts.len()];
     let mut present = 0;
@@ -270,7 +278,7 @@ pub(super) fn dictionary(pages: &mut Pages<'_>, order: &[u32], texts: &[&[u8]], 
             .iter()
             .map(|row| texts.get(ids[*row as usize] as usize).copied())
             .collect();
-        return put_texts(pages, &rows);
+        return put_texts(pages, &rows, breaks);
     }
     // In their order, so that the least and the greatest of rows are those of numbers.
     used.sort_unstable_by_key(|id| texts[*id as usize]);
@@ -304,22 +312,29 @@ pub(super) fn dictionary(pages: &mut Pages<'_>, order: &[u32], texts: &[&[u8]], 
 }
 
 /// Texts as they are.
-pub(super) fn plain(pages: &mut Pages<'_>, order: &[u32], rows: &[Option<&[u8]>]) -> Result<()> {
+pub(super) fn plain(pages: &mut Pages<'_>, order: &[u32], breaks: &[usize], rows: &[Option<&[u8]>]) -> Result<()> {
     let ordered: Vec<Option<&[u8]>> = order.iter().map(|row| rows[*row as usize]).collect();
-    put_texts(pages, &ordered)
+    put_texts(pages, &ordered, breaks)
 }
 
-fn put_texts(pages: &mut Pages<'_>, mut rows: &[Option<&[u8]>]) -> Result<()> {
+/// `breaks` are rows at which a page had better begin: a merge copies pages whose rows stay together.
+pub(super) fn put_texts(pages: &mut Pages<'_>, mut rows: &[Option<&[u8]>], breaks: &[usize]) -> Result<()> {
     let mut levels = Vec::with_capacity(PAGE_ROWS);
+    let (mut begin_row, mut breaks) = (0, breaks.iter().copied().peekable());
     while !rows.is_empty() {
         let (mut count, mut bytes) = (0, 0);
         while let Some(row) = rows.get(count)
             && count < PAGE_ROWS
-            && (bytes < PAGE_BYTES)
+            && bytes < PAGE_BYTES
         {
+            while breaks.next_if(|at| *at < begin_row + count).is_some() {}
+            if bytes >= BROKEN_BYTES_MIN && breaks.peek() == Some(&(begin_row + count)) {
+                break;
+            }
             bytes += row.map_or(0, |text| text.len() + 4);
             count += 1;
         }
+        begin_row += count;
         let (page, rest) = rows.split_at(count);
         rows = rest;
         levels.clear();

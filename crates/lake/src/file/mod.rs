@@ -7,6 +7,7 @@
 mod bits;
 mod bounds;
 mod column;
+mod copy;
 mod pages;
 #[cfg(test)]
 mod tests;
@@ -20,17 +21,33 @@ use parquet::arrow::ArrowSchemaConverter;
 use parquet::arrow::arrow_writer::{ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::{ParquetMetaData, SortingColumn};
+use parquet::file::metadata::{KeyValue, ParquetMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 
 pub(crate) use column::Present;
+pub(crate) use copy::{Segment, SourcePages};
 use pages::{Pages, Press};
 
 const PAGE_BYTES: usize = 1 << 20;
 const PAGE_ROWS: usize = 20_000;
 const STATISTICS_BYTES: usize = 64;
 const ROW_GROUP_ROWS: usize = 1 << 20;
+
+/// What a file says of how hard it is compressed.
+const LEVEL_KEY: &str = "thalweg.zstd";
+
+/// How hard a file is compressed; `None` if it does not say.
+pub(crate) fn level_of(file: &ParquetMetaData) -> Option<i32> {
+    let pairs = file.file_metadata().key_value_metadata()?;
+    pairs
+        .iter()
+        .find(|pair| pair.key == LEVEL_KEY)?
+        .value
+        .as_ref()?
+        .parse()
+        .ok()
+}
 
 /// How files are written.
 #[derive(Clone, Debug)]
@@ -66,6 +83,8 @@ pub(crate) enum Column<'a> {
         ids: Vec<u32>,
     },
     Plain(Vec<Option<&'a [u8]>>),
+    /// Texts of other files, in the order in which they are written.
+    Pages(Vec<Segment>),
     /// Of lists, structs or maps.
     Nested(ArrayRef),
     /// No row has a value.
@@ -109,16 +128,19 @@ pub(crate) struct FileWriter {
     schema: SchemaRef,
     groups: usize,
     taken: u64,
+    /// The column that the order goes by first.
+    sorted_by: Option<usize>,
 }
 
 impl FileWriter {
     pub fn new(schema: SchemaRef, sort: &[&str], rules: &FileRules) -> Result<FileWriter> {
         let compression = Compression::ZSTD(ZstdLevel::try_new(rules.zstd_level)?);
         let parquet = ArrowSchemaConverter::new().convert(&schema)?;
-        let properties = Arc::new(properties(&schema, sort, compression));
+        let properties = Arc::new(properties(&schema, sort, compression, rules.zstd_level));
         Ok(FileWriter {
             writer: SerializedFileWriter::new(Vec::new(), parquet.root_schema_ptr(), properties)?,
             press: Press::new(compression, rules.zstd_level)?,
+            sorted_by: sort.first().and_then(|name| schema.index_of(name).ok()),
             schema,
             groups: 0,
             taken: 0,
@@ -158,6 +180,7 @@ impl FileWriter {
         }
         .into_iter();
         self.groups += 1;
+        let breaks = breaks(self.sorted_by.and_then(|at| columns.get(at)), order);
         let leaves = writer.schema_descr().columns().to_vec();
         let mut group = writer.next_row_group()?;
         let mut leaves = leaves.into_iter().peekable();
@@ -167,7 +190,7 @@ impl FileWriter {
                 while let Some(leaf) = leaves.next_if(|leaf| leaf.path().parts().first() == Some(field.name())) {
                     nested.next();
                     let mut pages = Pages::new(press, leaf);
-                    write_column(&mut pages, column, order)?;
+                    write_column(&mut pages, column, order, &breaks)?;
                     let (bytes, closed) = pages.close()?;
                     group.append_column(&bytes, closed)?;
                 }
@@ -187,7 +210,7 @@ impl FileWriter {
     }
 }
 
-fn properties(schema: &Schema, sort: &[&str], compression: Compression) -> WriterProperties {
+fn properties(schema: &Schema, sort: &[&str], compression: Compression, level: i32) -> WriterProperties {
     let sorted = |name: &&str| {
         let index = schema.index_of(name).ok();
         Some(SortingColumn {
@@ -205,10 +228,23 @@ fn properties(schema: &Schema, sort: &[&str], compression: Compression) -> Write
         .set_statistics_truncate_length(Some(STATISTICS_BYTES))
         .set_column_index_truncate_length(Some(STATISTICS_BYTES))
         .set_sorting_columns(Some(sort.iter().filter_map(sorted).collect()))
+        .set_key_value_metadata(Some(vec![KeyValue::new(LEVEL_KEY.to_owned(), level.to_string())]))
         .build()
 }
 
-fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32]) -> Result<()> {
+/// Where the first column of the order has another text.
+fn breaks(column: Option<&Column<'_>>, order: &[u32]) -> Vec<usize> {
+    let Some(Column::Dictionary { ids, .. }) = column else {
+        return Vec::new();
+    };
+    let differ = |at: &usize| {
+        let id = |at: usize| order.get(at).and_then(|row| ids.get(*row as usize));
+        id(*at) != id(at - 1)
+    };
+    (1..order.len()).filter(differ).collect()
+}
+
+fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32], breaks: &[usize]) -> Result<()> {
     match column {
         Column::Longs {
             values,
@@ -219,8 +255,9 @@ fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32]) -> Re
         Column::Integers(values, present) => column::numbers(pages, order, values, present, true),
         Column::Doubles(values, present) => column::numbers(pages, order, values, present, false),
         Column::Booleans(values, present) => column::booleans(pages, order, values, present),
-        Column::Dictionary { texts, ids } => column::dictionary(pages, order, texts, ids),
-        Column::Plain(rows) => column::plain(pages, order, rows),
+        Column::Dictionary { texts, ids } => column::dictionary(pages, order, breaks, texts, ids),
+        Column::Plain(rows) => column::plain(pages, order, breaks, rows),
+        Column::Pages(segments) => copy::copy(pages, segments),
         Column::Nested(_) | Column::Nothing => pages.nulls(order.len()),
     }
 }

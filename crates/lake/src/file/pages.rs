@@ -113,6 +113,26 @@ impl<'p> Pages<'p> {
         Ok(())
     }
 
+    /// A page of texts of another file, with its header.
+    pub fn copy(&mut self, page: &[u8], rows: usize, nulls: usize, bounds: Option<Bounds>) -> Result<()> {
+        let head = Head::parse(page).filter(|head| head.values == rows && head.len + head.compressed == page.len());
+        let head = head.ok_or_else(|| ParquetError::General("a page is not what its file says of it".to_owned()))?;
+        let offset = self.bytes.len() as i64;
+        self.data_offset.get_or_insert(offset);
+        if !self.encodings.contains(&head.encoding) {
+            self.encodings.push(head.encoding);
+        }
+        self.bytes.extend_from_slice(page);
+        self.uncompressed += head.len + head.uncompressed;
+        self.offsets.append_row_count(rows as i64);
+        self.offsets
+            .append_offset_and_size(offset, i32::try_from(page.len()).map_err(|_| too_large())?);
+        self.rows += rows;
+        self.nulls += nulls;
+        self.tell(rows, nulls, bounds);
+        Ok(())
+    }
+
     fn tell(&mut self, rows: usize, nulls: usize, bounds: Option<Bounds>) {
         if rows == nulls {
             self.index.append(true, Vec::new(), Vec::new(), nulls as i64);
@@ -240,6 +260,59 @@ fn put_header(out: &mut Vec<u8>, kind: i64, [plain, packed, values]: [usize; 3],
     }
     out.extend_from_slice(&[0, 0]);
     Ok(())
+}
+
+/// What the header of a data page says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Of the header itself.
+    pub len: usize,
+    pub uncompressed: usize,
+    pub compressed: usize,
+    /// Rows, with those that have no value.
+    pub values: usize,
+    pub encoding: Encoding,
+}
+
+impl Head {
+    /// `None` for a header of another form than ours.
+    pub fn parse(page: &[u8]) -> Option<Head> {
+        let mut at = 0;
+        let byte = |at: &mut usize| {
+            let found = page.get(*at).copied();
+            *at += 1;
+            found
+        };
+        let field = |at: &mut usize, head: u8| -> Option<i64> {
+            (byte(at)? == head).then_some(())?;
+            let (mut value, mut shift) = (0_u64, 0);
+            loop {
+                let next = byte(at)?;
+                value |= u64::from(next & 0x7f).checked_shl(shift)?;
+                shift += 7;
+                if next & 0x80 == 0 {
+                    return Some((value >> 1) as i64 ^ -((value & 1) as i64));
+                }
+            }
+        };
+        const NUMBER: u8 = 1 << 4 | I32;
+        let kind = field(&mut at, NUMBER)?;
+        let (uncompressed, compressed) = (field(&mut at, NUMBER)?, field(&mut at, NUMBER)?);
+        (kind == DATA_PAGE && *page.get(at)? == 2 << 4 | STRUCT).then_some(())?;
+        at += 1;
+        let (values, encoding) = (field(&mut at, NUMBER)?, field(&mut at, NUMBER)?);
+        let levels = (field(&mut at, NUMBER)?, field(&mut at, NUMBER)?);
+        let encodings = [Encoding::PLAIN, Encoding::DELTA_BINARY_PACKED, Encoding::RLE_DICTIONARY];
+        let rle = number_of(Encoding::RLE);
+        (levels == (rle, rle) && page.get(at..at + 2)? == [0, 0]).then_some(())?;
+        Some(Head {
+            len: at + 2,
+            uncompressed: usize::try_from(uncompressed).ok()?,
+            compressed: usize::try_from(compressed).ok()?,
+            values: usize::try_from(values).ok()?,
+            encoding: encodings.into_iter().find(|known| number_of(*known) == encoding)?,
+        })
+    }
 }
 
 /// As the format numbers it.
