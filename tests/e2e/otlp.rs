@@ -206,6 +206,7 @@ impl Random {
 
 /// `THALWEG_KILL_ROUNDS` and `THALWEG_KILL_SEED` make it another one.
 #[test]
+#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
 fn rows_are_there_once_whenever_flushes_and_merges_are_killed() {
     const DAY_NANOS: u64 = 86_400_000_000_000;
     let of_environment = |name: &str, default: u64| {
