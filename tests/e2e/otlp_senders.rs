@@ -111,9 +111,9 @@ fn python_logs(thalweg: &Thalweg, service: &str) {
     assert_eq!(trace.len(), 32, "{:?}", logs[0]);
     let expected = |n: u64| {
         let own = n % 2 == 1;
-        let observed = 1_900_000_000_000_000_500 + n;
+        let observed = 1_780_000_000_000_000_500 + n;
         json!({
-            "time_unix_nano": (if own { 1_900_000_000_000_000_000 + n } else { observed }).to_string(),
+            "time_unix_nano": (if own { 1_780_000_000_000_000_000 + n } else { observed }).to_string(),
             "observed_time_unix_nano": observed.to_string(),
             "time_source": if own { Value::Null } else { "observed".into() },
             "severity_number": 13, "severity_text": "WARN",
@@ -237,7 +237,7 @@ fn every_field_of_the_node_sdk_is_found() {
                 format!("line {n} of {service}")
             };
             let expected = json!({
-                "time_unix_nano": (1_900_000_000_000_000_000 + n).to_string(), "severity_number": 13, "body": body,
+                "time_unix_nano": (1_780_000_000_000_000_000 + n).to_string(), "severity_number": 13, "body": body,
                 "resource_answer": "42", "resource_tags": r#"["a","b"]"#, "attr_n": n.to_string(),
                 "attr_even": n.is_multiple_of(2).to_string(), "attr_half": (n as f64 / 2.0 + 0.25).to_string(), "attr_raw": "AP8=",
             });

@@ -32,7 +32,7 @@ const logs = new LoggerProvider({resource, processors: [new BatchLogRecordProces
 const logger = logs.getLogger('sender', '9');
 for (let number = 0; number < LOGS; number += 1) {
   logger.emit({
-    timestamp: [1_900_000_000, number],
+    timestamp: [1_780_000_000, number],
     severityNumber: 13,
     severityText: 'WARN',
     body: number === 1 ? {n: number, deep: [1, 'two', null]} : `line ${number} of ${name}`,
@@ -59,10 +59,8 @@ if (kind !== 'proto') {
   providers.push(tracing, metrics);
 }
 
-for (const provider of providers) {
-  await provider.forceFlush();
-  await provider.shutdown();
-}
+// A shutdown sends what there is; metrics would be sent again after a flush.
+for (const provider of providers) await provider.shutdown();
 if (failures.length > 0) {
   console.error(failures.join('\n'));
   process.exit(1);
