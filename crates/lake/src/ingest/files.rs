@@ -19,6 +19,7 @@ use crate::file::{self, Column, FileRules};
 use crate::live::overflowing;
 use crate::rows::chunk::Chunk;
 use crate::rows::slots::Source;
+use crate::rows::space::Space;
 use crate::tables::TableSpec;
 
 const DATE: &str = "date";
@@ -67,12 +68,12 @@ impl Together<'_> {
         let sort = |name: &&str| columns.get(arrow.index_of(name).ok()?);
         let sort: Vec<&Column<'_>> = self.spec.sort.iter().filter_map(sort).collect();
         let order = order(rows, &sort);
-        let bytes: usize = self.chunks.iter().map(|chunk| chunk.bytes()).sum();
+        let space: Space = self.chunks.iter().map(|chunk| chunk.space()).sum();
         let all = file::Rows {
             schema: arrow,
             columns,
             sort: self.spec.sort,
-            bytes_per_row: bytes / rows,
+            bytes_per_row: space.used / rows,
         };
         let days = self.days(order);
         days.into_iter().map(|day| self.file(schema, &all, day)).collect()

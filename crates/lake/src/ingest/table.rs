@@ -19,6 +19,7 @@ use crate::live::{LivePart, LiveRows};
 use crate::metrics::{GaugeSource, LakeMetrics, TableGauges};
 use crate::rows::chunk::Chunk;
 use crate::rows::slots::Slot;
+use crate::rows::space::Space;
 use crate::tables::TableSpec;
 
 /// Rows and bytes at which a chunk is full.
@@ -30,6 +31,7 @@ const SHOWN_AGAIN: Duration = Duration::from_millis(100);
 const NEW_NAMES_WITHIN: Duration = Duration::from_secs(2);
 /// Chunks whose room is kept for the next ones.
 const SPARE_CHUNKS: usize = 8;
+const SPARE_BYTES: usize = 2 * CHUNK_BYTES;
 
 /// Rows of a partition that are on their way to a commit.
 pub(super) struct Growing {
@@ -57,11 +59,11 @@ impl Growing {
         self.next = self.first;
     }
 
-    fn buffered(&self) -> (u64, usize) {
+    fn buffered(&self) -> (u64, Space) {
         let chunks = || self.chunks.iter().map(AsRef::as_ref).chain(&self.chunk);
         (
             chunks().map(|chunk| chunk.rows() as u64).sum(),
-            chunks().map(Chunk::bytes).sum(),
+            chunks().map(Chunk::space).sum(),
         )
     }
 
@@ -100,7 +102,7 @@ pub(super) struct Sealed {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Buffered {
     pub rows: u64,
-    pub bytes: usize,
+    pub space: Space,
     /// Since there is something to commit.
     pub since: Option<Instant>,
     pub has_new_names: bool,
@@ -110,7 +112,7 @@ impl Buffered {
     fn and(self, other: Buffered) -> Buffered {
         Buffered {
             rows: self.rows + other.rows,
-            bytes: self.bytes + other.bytes,
+            space: self.space + other.space,
             since: self.since.into_iter().chain(other.since).min(),
             has_new_names: self.has_new_names || other.has_new_names,
         }
@@ -217,7 +219,7 @@ impl Table {
 
     /// A chunk with room.
     pub fn chunk<'a>(&self, growing: &'a mut Growing) -> &'a mut Chunk {
-        let is_full = |chunk: &Chunk| chunk.rows() >= CHUNK_ROWS || chunk.bytes() >= CHUNK_BYTES;
+        let is_full = |chunk: &Chunk| chunk.rows() >= CHUNK_ROWS || chunk.space().used >= CHUNK_BYTES;
         if growing.chunk.as_ref().is_some_and(is_full) {
             growing.close_chunk();
         }
@@ -257,7 +259,7 @@ impl Table {
     /// Lets others see what waits in a partition. Its rows are locked.
     pub fn publish(&self, partition: usize, growing: &mut Growing) {
         growing.look_for_names(&|| self.bindings.lock().clone());
-        let (rows, bytes) = growing.buffered();
+        let (rows, space) = growing.buffered();
         let mut state = self.state.lock();
         let Some(waits) = state.growing.get_mut(partition) else {
             return;
@@ -268,11 +270,11 @@ impl Table {
         let is_news = growing.has_new_names && !waits.has_new_names;
         *waits = Buffered {
             rows,
-            bytes,
+            space,
             since,
             has_new_names: growing.has_new_names,
         };
-        let is_enough = state.grown().bytes >= self.flush_bytes;
+        let is_enough = state.grown().space.used >= self.flush_bytes;
         drop(state);
         if is_enough || was_empty || is_news {
             self.changed.notify_all();
@@ -286,7 +288,7 @@ impl Table {
             if self.is_ending() || state.failure.is_some() {
                 return false;
             }
-            if state.grown().bytes < self.flush_bytes {
+            if state.grown().space.used < self.flush_bytes {
                 return true;
             }
             self.changed.wait(&mut state);
@@ -294,7 +296,7 @@ impl Table {
     }
 
     pub fn has_room(&self) -> bool {
-        self.state.lock().grown().bytes < self.flush_bytes
+        self.state.lock().grown().space.used < self.flush_bytes
     }
 
     /// What is to be committed, as soon as there is anything, and rows first; `None` when the table ends.
@@ -311,7 +313,7 @@ impl Table {
                 false => self.flush_interval,
             };
             let due = grown.since.map(|since| since + interval);
-            let is_due = grown.bytes >= self.flush_bytes || due.is_some_and(|due| due <= Instant::now());
+            let is_due = grown.space.used >= self.flush_bytes || due.is_some_and(|due| due <= Instant::now());
             if grown.since.is_some() && (is_due || state.hurry || self.is_ending()) {
                 break;
             }
@@ -380,8 +382,10 @@ impl Table {
         let wanted = SPARE_CHUNKS.saturating_sub(state.spares.len());
         drop(state);
         // Those that a query looks at go with it.
-        let spares = sealed.chunks.into_iter().filter_map(Arc::into_inner).take(wanted);
+        let spares = sealed.chunks.into_iter().filter_map(Arc::into_inner);
         let spares: Vec<Chunk> = spares
+            .filter(|chunk| chunk.space().held <= SPARE_BYTES)
+            .take(wanted)
             .map(|mut chunk| {
                 chunk.clear();
                 chunk
@@ -453,8 +457,8 @@ impl Table {
 
     pub fn buffer_bytes(&self) -> u64 {
         let state = self.state.lock();
-        let spares: usize = state.spares.iter().map(Chunk::bytes).sum();
-        (state.grown().bytes + state.sealed.bytes + spares) as u64
+        let spares: Space = state.spares.iter().map(Chunk::space).sum();
+        (state.grown().space + state.sealed.space + spares).held as u64
     }
 
     pub fn status(&self) -> TableStatus {

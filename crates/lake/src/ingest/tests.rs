@@ -296,6 +296,32 @@ async fn rows_are_seen_once_while_they_grow_are_committed_and_after() {
     writer.close(SOON).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_is_not_early_because_the_one_before_left_its_room() {
+    let world = World::new().await;
+    let options = IngestOptions {
+        flush_bytes: 256 << 10,
+        ..slow()
+    };
+    for entry in 0..60 {
+        let bodies: Vec<String> = (0..20).map(|row| format!("{entry} {row} {:1000}", "")).collect();
+        let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
+        world.append(0, &bodies).await;
+    }
+    let writer = world.open(&options).await;
+    writer.hurry();
+    let until = Instant::now() + SOON;
+    while world.told[0].load(Ordering::SeqCst) < 40 {
+        assert!(Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    writer.close(SOON).await;
+    assert_eq!(world.stored().await.0.len(), 1200);
+    // Some 20 KiB an entry: a dozen in each commit, and one commit made the table.
+    let commits = writer.tables()[0].version;
+    assert!((4..=8).contains(&commits), "{commits} commits");
+}
+
 /// A request with log records of these bodies, as an entry.
 fn entry(bodies: &[&str]) -> Vec<u8> {
     let field = |key: u8, inner: &[u8]| {

@@ -4,6 +4,7 @@ use super::data::Data;
 use super::nested::{Lists, Structs, TextMaps};
 use super::numbers::Numbers;
 use super::slots::{Extra, Slots, Source};
+use super::space::Space;
 use super::text::TextColumn;
 use super::values::Values;
 use crate::delta::schema::TableSchema;
@@ -130,9 +131,8 @@ impl Chunk {
         }
     }
 
-    /// Bytes that it holds.
-    pub fn bytes(&self) -> usize {
-        self.data.iter().map(Data::memory).sum::<usize>() + self.slots.memory() + self.extras_bytes
+    pub fn space(&self) -> Space {
+        self.data.iter().map(Data::space).sum::<Space>() + self.slots.space() + Space::full(self.extras_bytes)
     }
 
     /// Empties it and keeps its room for rows that are like those that it had.

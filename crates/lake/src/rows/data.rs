@@ -11,6 +11,7 @@ use arrow::error::ArrowError;
 
 use super::nested::{Lists, Structs, TextMaps};
 use super::numbers::Numbers;
+use super::space::Space;
 use super::text::{Kind, TextColumn};
 use super::values::Values;
 use crate::delta::schema::ColumnType;
@@ -118,18 +119,17 @@ impl Data {
         }
     }
 
-    /// Bytes that it holds.
-    pub fn memory(&self) -> usize {
+    pub fn space(&self) -> Space {
         match self {
-            Data::Longs(column) => column.memory(),
-            Data::Integers(column) => column.memory(),
-            Data::Doubles(column) => column.memory(),
-            Data::Booleans(column) => column.memory(),
-            Data::Texts(column) => column.memory(),
-            Data::Lists(column) => column.memory(),
-            Data::Structs(column) => column.members.iter().map(Data::memory).sum(),
-            Data::Maps(column) => column.memory(),
-            Data::Derived => 0,
+            Data::Longs(column) => column.space(),
+            Data::Integers(column) => column.space(),
+            Data::Doubles(column) => column.space(),
+            Data::Booleans(column) => column.space(),
+            Data::Texts(column) => column.space(),
+            Data::Lists(column) => column.space(),
+            Data::Structs(column) => column.members.iter().map(Data::space).sum(),
+            Data::Maps(column) => column.space(),
+            Data::Derived => Space::default(),
         }
     }
 }

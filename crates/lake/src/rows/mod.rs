@@ -8,5 +8,6 @@ pub mod data;
 pub mod nested;
 pub mod numbers;
 pub mod slots;
+pub mod space;
 pub mod text;
 pub mod values;

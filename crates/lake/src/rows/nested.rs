@@ -9,6 +9,7 @@ use arrow::error::ArrowError;
 
 use super::data::Data;
 use super::numbers::Numbers;
+use super::space::Space;
 use super::text::Texts;
 use crate::delta::schema::{Column, ColumnType, text_map_type};
 
@@ -68,8 +69,8 @@ impl Lists {
         (self.len, self.closed) = (0, 0);
     }
 
-    pub fn memory(&self) -> usize {
-        self.ends.memory() + self.items.memory()
+    pub fn space(&self) -> Space {
+        self.ends.space() + self.items.space()
     }
 }
 
@@ -158,8 +159,8 @@ impl TextMaps {
         self.closed = 0;
     }
 
-    pub fn memory(&self) -> usize {
-        self.ends.memory() + self.keys.capacity() + self.values.capacity()
+    pub fn space(&self) -> Space {
+        self.ends.space() + self.keys.space() + self.values.space()
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::space::Space;
+
 /// Rows that have a number, and its zero for those that have none.
 #[derive(Debug, Default)]
 pub struct Numbers<T> {
@@ -90,8 +92,8 @@ impl<T: Copy + Default> Numbers<T> {
         self.nulls = 0;
     }
 
-    pub fn memory(&self) -> usize {
-        self.values.capacity() * size_of::<T>() + self.present.capacity() * size_of::<u64>()
+    pub fn space(&self) -> Space {
+        Space::of(&self.values) + Space::of(&self.present)
     }
 }
 

@@ -4,6 +4,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::space::Space;
 use super::text::{Kind, TextColumn};
 
 /// Names that have columns, in a chunk; further ones cost what their values cost, and no column.
@@ -81,9 +82,9 @@ impl Slots {
         self.slots.get(*at as usize)
     }
 
-    pub fn memory(&self) -> usize {
-        let of = |slot: &Slot| slot.column.memory() + slot.name.len() + size_of::<Slot>();
-        self.slots.iter().map(of).sum::<usize>() + self.index.capacity() * (size_of::<u32>() + 1)
+    pub fn space(&self) -> Space {
+        let of = |slot: &Slot| slot.column.space() + Space::full(slot.name.len() + size_of::<Slot>());
+        self.slots.iter().map(of).sum::<Space>() + Space::of_index(&self.index)
     }
 
     #[inline(never)]

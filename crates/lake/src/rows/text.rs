@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use super::space::Space;
+
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use xxhash_rust::xxh3::xxh3_64;
@@ -58,8 +60,8 @@ impl Texts {
         self.ends.clear();
     }
 
-    pub(super) fn capacity(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
+    pub(super) fn space(&self) -> Space {
+        Space::of(&self.bytes) + Space::of(&self.ends)
     }
 }
 
@@ -219,10 +221,8 @@ impl TextColumn {
         self.index.clear();
     }
 
-    /// Bytes that it holds.
-    pub fn memory(&self) -> usize {
-        let index = self.index.capacity() * (size_of::<u32>() + 1);
-        self.keys.capacity() * size_of::<u32>() + self.texts.capacity() + index
+    pub fn space(&self) -> Space {
+        Space::of(&self.keys) + self.texts.space() + Space::of_index(&self.index)
     }
 }
 
