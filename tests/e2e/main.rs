@@ -33,4 +33,5 @@ mod queue_errors;
 mod queues;
 mod restart;
 mod signals;
+mod sketches;
 mod values;

@@ -11,6 +11,7 @@ use crate::shell::{exists, run};
 /// Exact versions, so that a test run means the same thing tomorrow.
 const PYTHON_PACKAGES: &[&str] = &[
     "asyncua==2.1.0",
+    "ddsketch[serialization]==3.0.1",
     "deltalake==1.6.6",
     "duckdb==1.5.5",
     "duckdb-extension-delta==1.5.5",

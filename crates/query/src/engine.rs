@@ -154,7 +154,13 @@ impl Engine {
             .with_default_features();
         let mut scalar_functions = in_memory.scalar_functions().clone().unwrap_or_default();
         scalar_functions.extend(crate::templates::functions());
-        let in_memory = in_memory.with_scalar_functions(scalar_functions).build();
+        scalar_functions.push(crate::sketches::quantile_function());
+        let mut aggregate_functions = in_memory.aggregate_functions().clone().unwrap_or_default();
+        aggregate_functions.push(crate::sketches::merge_function());
+        let in_memory = in_memory
+            .with_scalar_functions(scalar_functions)
+            .with_aggregate_functions(aggregate_functions)
+            .build();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("query")
             .thread_stack_size(STACK_BYTES)

@@ -1,5 +1,7 @@
 //! Queries over a table that the lake's own writer made.
 
+mod sketches;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

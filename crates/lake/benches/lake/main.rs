@@ -4,6 +4,7 @@
 //! `decode_*` makes rows in memory, without the numbers that rows are grouped by; `decode_fingerprint_*` with them; `full_chain_*` takes
 //! the entries of a log, and ends when they are committed to a Delta table on disk, sorted, in Parquet of zstd 1, synced.
 //! `parquet_read_*` reads time, service and two more columns of such files. `*_gz` begins with gzip; `*_wide` has forty columns.
+//! `sketch_*` and `rollup_*` have no tables: their records are values, encoded sketches and points.
 //! A run whose rows are not as many as its records fails.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
@@ -13,6 +14,7 @@ mod environment;
 mod generator;
 mod harness;
 mod rows;
+mod sketches;
 
 use thalweg_telemetry::alloc::Counting;
 
@@ -24,4 +26,5 @@ fn main() {
     std::fs::create_dir_all(&session.folder).unwrap();
     session.print_head();
     rows::run(&session);
+    sketches::run(&session);
 }

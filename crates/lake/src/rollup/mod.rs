@@ -1,0 +1,45 @@
+//! Rollups: of each series one row per window of 10 s, 1 min, 5 min, 20 min and 1 h, each made from those of the resolution before.
+
+pub mod points;
+
+const NANOS_PER_S: i64 = 1_000_000_000;
+
+/// The length of a window. Windows begin at multiples of it, counted from 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Resolution {
+    TenSeconds,
+    Minute,
+    FiveMinutes,
+    TwentyMinutes,
+    Hour,
+}
+
+impl Resolution {
+    /// From the finest, which is made from raw rows.
+    pub const ALL: [Resolution; 5] = [
+        Resolution::TenSeconds,
+        Resolution::Minute,
+        Resolution::FiveMinutes,
+        Resolution::TwentyMinutes,
+        Resolution::Hour,
+    ];
+
+    pub const fn seconds(self) -> i32 {
+        match self {
+            Resolution::TenSeconds => 10,
+            Resolution::Minute => 60,
+            Resolution::FiveMinutes => 300,
+            Resolution::TwentyMinutes => 1200,
+            Resolution::Hour => 3600,
+        }
+    }
+
+    pub const fn nanos(self) -> i64 {
+        self.seconds() as i64 * NANOS_PER_S
+    }
+
+    /// The beginning of the window that a time lies in. The one that would begin before all times begins with them.
+    pub fn window_of(self, time: i64) -> i64 {
+        time.saturating_sub(time.rem_euclid(self.nanos()))
+    }
+}

@@ -1,0 +1,66 @@
+//! Which bin a value belongs to: bin `i` has the values above `GAMMA^(i-1)` up to `GAMMA^i`, as in the paper (Masson, Rim, Lee:
+//! "DDSketch", VLDB 2019) and in the public implementations for Python and JavaScript.
+
+use std::f64::consts::LN_2;
+
+/// How far apart the ends of a bin are: a relative accuracy of 0.01.
+pub const GAMMA: f64 = 1.01 / 0.99;
+/// Bins for each power of two: `ln 2 / ln GAMMA`, rounded as the public implementation rounds it.
+pub(super) const BINS_PER_OCTAVE: f64 = 34.656_203_751_888_17;
+/// What is nearer to zero counts as zero: a double has no full accuracy there.
+pub(super) const VALUE_MIN: f64 = f64::MIN_POSITIVE * GAMMA;
+/// Bins of the values from [`VALUE_MIN`] to the largest double.
+pub(super) const INDEX_MIN: i32 = -35_417;
+pub(super) const INDEX_MAX: i32 = 35_488;
+
+/// Where a positive value lies, in bins from 1: the same double that the public implementation makes of it, which divides by
+/// `ln 2` before it multiplies.
+#[inline]
+pub(super) fn place(value: f64) -> f64 {
+    value.ln() / LN_2 * BINS_PER_OCTAVE
+}
+
+/// The bin of a place, rounded up. A call of `ceil` is slower than this where processors need not have an instruction for it.
+#[inline]
+pub(super) fn bin_at(place: f64) -> i32 {
+    // Truncated: no place is beyond the indexes of doubles.
+    let whole = place as i32;
+    whole + i32::from(f64::from(whole) < place)
+}
+
+/// What a bin stands for: no value in it is further away than one part in a hundred.
+pub(super) fn value_of(index: i32) -> f64 {
+    // From its lower end, which a double can hold even in the last bin.
+    let low = (f64::from(index - 1) / BINS_PER_OCTAVE).exp2();
+    (low * (2.0 * GAMMA / (1.0 + GAMMA))).min(f64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_end_at_the_powers_of_gamma() {
+        assert_eq!(bin_at(place(1.0)), 0);
+        assert_eq!(bin_at(place(1.0 + f64::EPSILON)), 1);
+        assert_eq!((bin_at(place(GAMMA * 0.999)), bin_at(place(GAMMA * 1.001))), (1, 2));
+        assert_eq!(bin_at(place(VALUE_MIN)), INDEX_MIN);
+        assert_eq!(bin_at(place(f64::MAX)), INDEX_MAX);
+        for (place, expected) in [(-1.5, -1), (-1.0, -1), (-0.5, 0), (0.0, 0), (0.5, 1), (1.0, 1)] {
+            assert_eq!(bin_at(place), expected, "{place}");
+        }
+    }
+
+    #[test]
+    fn every_bin_is_near_what_it_stands_for() {
+        for index in INDEX_MIN..=INDEX_MAX {
+            let value = value_of(index);
+            assert!(value.is_finite() && value >= VALUE_MIN * 0.98, "{index}: {value}");
+            let low = (f64::from(index - 1) / BINS_PER_OCTAVE).exp2();
+            let high = (f64::from(index) / BINS_PER_OCTAVE).exp2().min(f64::MAX);
+            assert!((value - low) / low <= 0.010_000_001, "{index}");
+            assert!((high - value) / high <= 0.010_000_001, "{index}");
+        }
+        assert_eq!(BINS_PER_OCTAVE, LN_2 * (1.0 / (2.0 * 0.01_f64 / 0.99).ln_1p()));
+    }
+}
