@@ -20,8 +20,24 @@ def count(sketch):
     return sketch._negative_store.count + sketch._zero_count + sketch._store.count
 
 
+def empty():
+    return LogCollapsingLowestDenseDDSketch(relative_accuracy=0.01, bin_limit=2048)
+
+
+def collapsing(given):
+    """With bins of the kind that it merges: those that it reads are of another one."""
+    sketch = empty()
+    for own, read in [(sketch._store, given._store), (sketch._negative_store, given._negative_store)]:
+        for number, weight in enumerate(read.bins):
+            if weight > 0:
+                own.add(read.offset + number, weight)
+    sketch._zero_count = given._zero_count
+    sketch._count = given._count
+    return sketch
+
+
 def answer(question):
-    sketch = LogCollapsingLowestDenseDDSketch(relative_accuracy=0.01, bin_limit=2048)
+    sketch = empty()
     for value in question["values"]:
         sketch.add(value)
     found = {"quantiles": []}
@@ -32,9 +48,7 @@ def answer(question):
         found["count"] = given._count
         found["quantiles"] = [given.get_quantile_value(part) for part in question["parts"]]
         if question.get("merge"):
-            # Its gamma passed through the accuracy that it stands for, which changes its last bit.
-            given._mapping = sketch._mapping
-            sketch.merge(given)
+            sketch.merge(collapsing(given))
     found["sketch"] = DDSketchProto.to_proto(sketch).SerializeToString().hex()
     return found
 
