@@ -16,6 +16,7 @@ use thalweg_flow::{
 };
 use thalweg_lake::attributes::Promotion;
 use thalweg_lake::compaction::CompactionOptions;
+use thalweg_lake::rollup::job::RollupOptions;
 use thalweg_lake::store::SyncedStore;
 use thalweg_lake::upkeep::UpkeepOptions;
 use thalweg_lake::{AppendError, LakeMetrics, TagsWriter, WriterOptions};
@@ -113,10 +114,12 @@ pub(crate) struct Section {
     pub compaction_memory: Option<(u64, Pos)>,
 }
 
+/// Of rollups, as settings name them.
+const RESOLUTIONS: [&str; 5] = ["10s", "1m", "5m", "20m", "1h"];
+
 /// Fields of later versions: what this one does in their place.
-const NOT_THERE: [(&str, &str); 4] = [
+const NOT_THERE: [(&str, &str); 3] = [
     ("url", "keeps the lake in data_dir"),
-    ("rollup", "keeps raw rows only"),
     ("publish", "publishes Delta tables only"),
     ("events", "has no table of events"),
 ];
@@ -148,8 +151,14 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
         let days = retention.int_in(name, 0, 0..=DAYS_MAX);
         section.upkeep.retention.push((name, u32::try_from(days).unwrap_or(0)));
     }
+    let mut rollup = retention.fields("metrics_rollup");
+    for (name, days) in RESOLUTIONS.into_iter().zip(&mut section.upkeep.rollup_retention) {
+        *days = u32::try_from(rollup.int_in(name, 0, 0..=DAYS_MAX)).unwrap_or(0);
+    }
+    rollup.finish();
     not_there(&mut retention, "tags", "keeps all tags");
     retention.finish();
+    read_rollup(fields.fields("rollup"), &mut section.upkeep.rollup);
     let mut vacuum = fields.fields("vacuum");
     section.upkeep.vacuum_retain = vacuum.duration("retain", "24h");
     if section.upkeep.vacuum_retain < VACUUM_RETAIN_MIN {
@@ -223,6 +232,16 @@ fn read_compaction(mut fields: Fields<'_>, options: &mut CompactionOptions) -> O
     let memory = fields.opt_size("memory").map(|bytes| (bytes, fields.pos_of("memory")));
     fields.finish();
     memory
+}
+
+fn read_rollup(mut fields: Fields<'_>, options: &mut RollupOptions) {
+    let mut lateness = fields.fields("lateness");
+    let defaults = ["30s", "60s", "120s", "300s", "300s"];
+    for ((name, default), late) in RESOLUTIONS.into_iter().zip(defaults).zip(&mut options.lateness) {
+        *late = lateness.duration(name, default);
+    }
+    lateness.finish();
+    fields.finish();
 }
 
 /// Returns the interval of tables that the log feeds.

@@ -31,7 +31,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A file that is ready to be stored.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct EncodedFile {
     pub bytes: Bytes,
     pub rows: u64,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
-use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, proto};
+use prometheus::{
+    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, proto,
+};
 
 const SECONDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
 
@@ -32,6 +34,10 @@ pub struct LakeMetrics {
     pub compaction_jobs: IntCounterVec,
     /// `direction`: `in`, `out`.
     pub compaction_bytes: IntCounterVec,
+    /// `resolution`: complete windows that are not made yet.
+    pub rollup_lag_seconds: GaugeVec,
+    /// Rows that no window could take.
+    pub rollup_inexact: IntCounter,
     /// `table`
     pub expired_files: IntCounterVec,
     /// `table`
@@ -114,6 +120,17 @@ impl LakeMetrics {
                 "Bytes of files that were merged, and of those that were made.",
                 &["direction"],
             )?,
+            rollup_lag_seconds: GaugeVec::new(
+                Opts::new(
+                    "thalweg_lake_rollup_lag_seconds",
+                    "Time between the end of the windows that are complete and of those that are made.",
+                ),
+                &["resolution"],
+            )?,
+            rollup_inexact: IntCounter::new(
+                "thalweg_lake_rollup_inexact_total",
+                "Rows that no window of a rollup could take.",
+            )?,
             expired_files: counter(
                 "thalweg_lake_expired_files_total",
                 "Files whose rows were older than they are kept.",
@@ -126,6 +143,8 @@ impl LakeMetrics {
             )?,
             tables: Arc::new(Tables::new()?),
         };
+        registry.register(Box::new(metrics.rollup_lag_seconds.clone()))?;
+        registry.register(Box::new(metrics.rollup_inexact.clone()))?;
         registry.register(Box::new(metrics.expired_files.clone()))?;
         registry.register(Box::new(metrics.vacuumed_files.clone()))?;
         registry.register(Box::new(metrics.compaction_jobs.clone()))?;

@@ -10,7 +10,7 @@ use crate::delta::{self, CommitOutcome, DeltaLog, Detail, Snapshot};
 use crate::error::OpenError;
 use crate::metrics::LakeMetrics;
 use crate::store::SyncedStore;
-use crate::tags::schema::{CONFIGURATION, DATE};
+use crate::tags::schema::CONFIGURATION;
 
 /// Temporary files that are older belong to nobody any more.
 const STAGED_AGE: Duration = Duration::from_secs(3600);
@@ -25,6 +25,7 @@ pub(crate) fn quarantine(lake: &Path) -> PathBuf {
 pub(crate) async fn open(
     lake: &Path,
     name: &str,
+    partitions: &[&str],
     columns: &TableSchema,
     store: SyncedStore,
 ) -> Result<(DeltaLog, Option<Snapshot>), OpenError> {
@@ -46,7 +47,7 @@ pub(crate) async fn open(
     recovered.map_err(error)?;
     let snapshot = log.load(Detail::Counts).await.map_err(error)?;
     if let Some(snapshot) = &snapshot {
-        check(&log, snapshot, columns)?;
+        check(&log, snapshot, partitions, columns)?;
     }
     Ok((log, snapshot))
 }
@@ -54,6 +55,7 @@ pub(crate) async fn open(
 /// Makes the table, unless another writer just did.
 pub(crate) async fn create(
     log: &DeltaLog,
+    partitions: &[&str],
     columns: &TableSchema,
     metrics: &LakeMetrics,
 ) -> Result<Snapshot, OpenError> {
@@ -62,7 +64,7 @@ pub(crate) async fn create(
         source,
     };
     let now = unix_ms();
-    let metadata = delta::new_metadata(columns, DATE, &CONFIGURATION, now);
+    let metadata = delta::new_metadata(columns, partitions, &CONFIGURATION, now);
     let mut actions = vec![Action::CommitInfo(commit_info("CREATE TABLE", now))];
     actions.extend(delta::creation(metadata));
     let outcome = log.commit(0, &actions).await;
@@ -81,19 +83,21 @@ pub(crate) async fn create(
         what: "it was removed while it was made".to_owned(),
     };
     let snapshot = snapshot.ok_or_else(gone)?;
-    check(log, &snapshot, columns)?;
+    check(log, &snapshot, partitions, columns)?;
     Ok(snapshot)
 }
 
 /// The columns that this program writes must mean the same in the table.
-fn check(log: &DeltaLog, snapshot: &Snapshot, columns: &TableSchema) -> Result<(), OpenError> {
+fn check(log: &DeltaLog, snapshot: &Snapshot, partitions: &[&str], columns: &TableSchema) -> Result<(), OpenError> {
     let conflict = |what: String| OpenError::Schema {
         path: log.table().to_owned(),
         what,
     };
-    let partitions = &snapshot.metadata.partition_columns;
-    if partitions != &[DATE] {
-        return Err(conflict(format!("it is partitioned by {partitions:?}, not by date")));
+    let found = &snapshot.metadata.partition_columns;
+    if found != partitions {
+        return Err(conflict(format!(
+            "it is partitioned by {found:?}, not by {partitions:?}"
+        )));
     }
     for column in &columns.columns {
         match snapshot.schema.column(&column.name) {

@@ -12,6 +12,7 @@ pub mod http;
 mod metrics;
 pub mod print;
 mod pruning;
+mod revisions;
 mod sketches;
 mod statement;
 mod table;

@@ -32,9 +32,11 @@ use thalweg_lake::delta::schema::TableSchema;
 use thalweg_lake::delta::stats::Bound;
 use thalweg_lake::live::project;
 use thalweg_lake::rows::chunk::Chunk;
+use thalweg_lake::tables::TableSpec;
 
 use crate::metrics::QueryMetrics;
 use crate::pruning::FileBounds;
+use crate::revisions::{newest, of_keys, spec_of, split};
 
 /// Enough for the footer and the page index of a file of a flush, so that one read fetches them.
 const FOOTER_BYTES: usize = 64 << 10;
@@ -51,6 +53,8 @@ pub struct LakeTable {
     metrics: QueryMetrics,
     /// Rows that no file has yet.
     live: Vec<Arc<Chunk>>,
+    /// Some rows stand for others.
+    has_revisions: bool,
 }
 
 impl std::fmt::Debug for LakeTable {
@@ -70,6 +74,7 @@ impl LakeTable {
     ) -> LakeTable {
         let arrow = Arc::new(with_views(&schema.arrow()));
         LakeTable {
+            has_revisions: files.iter().any(|file| file.revises),
             name: name.to_owned(),
             schema,
             arrow,
@@ -175,6 +180,9 @@ impl TableProvider for LakeTable {
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let scan = self.scan_schema();
+        if let Some(spec) = self.has_revisions.then(|| spec_of(&self.name)).flatten() {
+            return self.scan_newest(state, spec, projection, filters).await;
+        }
         let files = self.kept_files(state, &scan, filters)?;
         self.metrics.files(self.files.len(), files.len());
         let projection = self.scan_projection(projection, &scan)?;
@@ -198,6 +206,42 @@ impl TableProvider for LakeTable {
 }
 
 impl LakeTable {
+    /// Of rows with revisions, the newest.
+    async fn scan_newest(
+        &self,
+        state: &dyn Session,
+        spec: &TableSpec,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let files = self.kept_files(state, &self.scan_schema(), &of_keys(spec, filters))?;
+        let (compared, others) = split(files);
+        let part = |files: Vec<Arc<FileEntry>>| LakeTable {
+            files: files.into(),
+            has_revisions: false,
+            live: Vec::new(),
+            name: self.name.clone(),
+            schema: self.schema.clone(),
+            arrow: self.arrow.clone(),
+            partitions: self.partitions.clone(),
+            store: self.store.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let (is_compared, has_others) = (!compared.is_empty(), !others.is_empty());
+        let others = part(others).scan(state, projection, filters, None).await?;
+        if !is_compared {
+            return Ok(others);
+        }
+        let all = (0..self.arrow.fields().len()).collect();
+        let wanted = projection.unwrap_or(&all).iter();
+        let wanted: Vec<String> = wanted.map(|index| self.arrow.field(*index).name().clone()).collect();
+        let newest = newest(state, spec, part(compared), filters, &wanted).await?;
+        match has_others {
+            true => UnionExec::try_new(vec![others, newest]),
+            false => Ok(newest),
+        }
+    }
+
     /// The rows that no file has yet.
     fn scan_live(&self, scan: &ScanSchema, projection: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
         let schema: SchemaRef = Arc::new(scan.table_schema().project(projection)?);

@@ -9,7 +9,8 @@ use arrow::datatypes::{
 };
 use hashbrown::HashMap;
 
-use super::merge::{MergeError, Run};
+use super::merge::MergeError;
+use super::sorted::Run;
 use crate::file::{Column, Present, Segment};
 use crate::rows::text::NULL;
 use crate::tables::TableSpec;
@@ -18,7 +19,7 @@ use crate::tables::TableSpec;
 const TRIED_TEXTS: usize = 4096;
 
 /// One column for each of a schema.
-pub(super) fn columns<'a>(spec: &TableSpec, schema: &Schema, runs: &'a [Run]) -> Result<Vec<Column<'a>>, MergeError> {
+pub(crate) fn columns<'a>(spec: &TableSpec, schema: &Schema, runs: &'a [Run]) -> Result<Vec<Column<'a>>, MergeError> {
     schema.fields().iter().map(|field| column(spec, field, runs)).collect()
 }
 

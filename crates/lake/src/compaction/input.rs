@@ -25,16 +25,45 @@ const PIECE_ROWS: usize = 8192;
 const TIME_NANOS: &str = "time_unix_nano";
 const ARRIVAL: &str = "arrival_unix_nano";
 
+/// How a file is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reading {
+    /// Columns that are not looked at.
+    pub left_out: &'static [&'static str],
+    /// All texts are dictionaries, whatever they are in the file.
+    pub as_dictionaries: bool,
+}
+
 /// Some rows of a file, and what they are ordered by.
-pub(super) struct Piece {
+pub(crate) struct Piece {
     /// Without the columns whose pages are copied.
     pub rows: RecordBatch,
-    pub keys: Rows,
+    keys: Option<Rows>,
     pub input: usize,
     /// Pages of the row group, by column.
     pub pages: Arc<HashMap<String, Arc<SourcePages>>>,
     /// Of the row group.
     pub first_row: usize,
+    /// Of its rows, the least and the greatest.
+    pub times: (i64, i64),
+}
+
+impl Piece {
+    /// Rows that were made, and are not compared with others.
+    pub fn of(rows: RecordBatch) -> Piece {
+        Piece {
+            keys: None,
+            input: 0,
+            pages: Arc::default(),
+            first_row: 0,
+            times: (0, 0),
+            rows,
+        }
+    }
+
+    pub fn key(&self, row: usize) -> &[u8] {
+        self.keys.as_ref().map_or(&[], |keys| keys.row(row).data())
+    }
 }
 
 /// What tells that no row was lost: it does not depend on their order.
@@ -45,7 +74,7 @@ pub struct Tally {
 }
 
 /// Makes keys that sort as bytes: the same for all files of a table.
-pub(super) struct Keys {
+pub(crate) struct Keys {
     converter: RowConverter,
     names: &'static [&'static str],
 }
@@ -90,14 +119,19 @@ struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    fn new<'a>(path: &'a Path, spec: &TableSpec, table: &TableSchema) -> Result<Opened<'a>, MergeError> {
+    fn new<'a>(
+        path: &'a Path,
+        spec: &TableSpec,
+        table: &TableSchema,
+        reading: Reading,
+    ) -> Result<Opened<'a>, MergeError> {
         let open = || -> Result<(File, ArrowReaderMetadata), ParquetError> {
             let file = File::open(path)?;
             let options = ArrowReaderOptions::new()
                 .with_skip_arrow_metadata(true)
                 .with_page_index_policy(PageIndexPolicy::Optional);
             let found = ArrowReaderMetadata::load(&file, options.clone())?;
-            let schema = as_read(spec, table, found.schema(), found.metadata());
+            let schema = as_read(spec, table, found.schema(), found.metadata(), reading);
             let options = options.with_schema(Arc::new(schema));
             Ok((file, ArrowReaderMetadata::try_new(found.metadata().clone(), options)?))
         };
@@ -138,7 +172,7 @@ fn broken(path: &Path, error: &dyn std::fmt::Display) -> MergeError {
     }
 }
 
-pub(super) struct Input<'a> {
+pub(crate) struct Input<'a> {
     opened: Opened<'a>,
     number: usize,
     next_group: usize,
@@ -148,6 +182,8 @@ pub(super) struct Input<'a> {
     next_row: usize,
     /// Of a row, before it is compressed.
     pub bytes_per_row: usize,
+    /// Columns that are not read.
+    left_out: &'static [&'static str],
 }
 
 impl Input<'_> {
@@ -156,8 +192,9 @@ impl Input<'_> {
         number: usize,
         spec: &TableSpec,
         table: &TableSchema,
+        reading: Reading,
     ) -> Result<Input<'a>, MergeError> {
-        let opened = Opened::new(path, spec, table)?;
+        let opened = Opened::new(path, spec, table, reading)?;
         let groups = opened.metadata.metadata().row_groups();
         let bytes: i64 = groups.iter().map(|group| group.total_byte_size()).sum();
         let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();
@@ -169,6 +206,7 @@ impl Input<'_> {
             reader: None,
             pages: Vec::new(),
             next_row: 0,
+            left_out: reading.left_out,
         })
     }
 
@@ -220,7 +258,9 @@ impl Input<'_> {
                     return Ok(None);
                 }
                 let pages = self.pages.get(self.next_group);
-                let is_read = |name: &str| pages.is_none_or(|pages| !pages.contains_key(name));
+                let left_out = self.left_out;
+                let is_read =
+                    |name: &str| !left_out.contains(&name) && pages.is_none_or(|pages| !pages.contains_key(name));
                 self.reader = Some(self.opened.group(self.next_group, is_read)?);
                 self.next_group += 1;
                 self.next_row = 0;
@@ -235,9 +275,13 @@ impl Input<'_> {
             tally.add(&rows, &keys)?;
             let first_row = self.next_row;
             self.next_row += rows.num_rows();
+            let all = times(&rows)?;
+            let least = all.iter().copied().min().unwrap_or_default();
+            let greatest = all.iter().copied().max().unwrap_or_default();
             return Ok(Some(Piece {
+                times: (least, greatest),
                 rows,
-                keys,
+                keys: Some(keys),
                 input: self.number,
                 pages: self.pages.get(self.next_group - 1).cloned().unwrap_or_default(),
                 first_row,
@@ -255,13 +299,24 @@ impl Tally {
     }
 
     fn add(&mut self, rows: &RecordBatch, keys: &Rows) -> Result<(), MergeError> {
-        let arrivals = longs(rows, ARRIVAL)?;
-        for (key, arrival) in keys.iter().zip(arrivals) {
-            let sum = xxh3_64(key.as_ref()) ^ (*arrival as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            self.checksum = self.checksum.wrapping_add(sum);
+        let arrivals = arrivals(rows)?;
+        for (row, key) in keys.iter().enumerate() {
+            self.add_key(key.data(), arrivals.and_then(|arrivals| arrivals.get(row)));
         }
-        self.rows += rows.num_rows() as u64;
         Ok(())
+    }
+
+    fn add_key(&mut self, key: &[u8], arrival: Option<&i64>) {
+        let arrival = arrival.map_or(0, |arrival| *arrival as u64);
+        let sum = xxh3_64(key) ^ arrival.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.checksum = self.checksum.wrapping_add(sum);
+        self.rows += 1;
+    }
+
+    pub(super) fn add_row(&mut self, piece: &Piece, row: usize) {
+        let arrivals = arrivals(&piece.rows).ok().flatten();
+        let arrival = arrivals.and_then(|arrivals| arrivals.get(row));
+        self.add_key(piece.key(row), arrival);
     }
 
     /// Of a file that is there.
@@ -271,7 +326,7 @@ impl Tally {
         table: &TableSchema,
         keys: &Keys,
     ) -> Result<Tally, MergeError> {
-        let opened = Opened::new(path, spec, table)?;
+        let opened = Opened::new(path, spec, table, Reading::default())?;
         let is_read = |name: &str| name == ARRIVAL || keys.names.contains(&name);
         let mut tally = Tally::default();
         for group in 0..opened.groups() {
@@ -290,6 +345,14 @@ pub(super) fn times(rows: &RecordBatch) -> Result<&[i64], MergeError> {
     longs(rows, TIME_NANOS)
 }
 
+/// Rows that were derived have none.
+fn arrivals(rows: &RecordBatch) -> Result<Option<&[i64]>, MergeError> {
+    match rows.column_by_name(ARRIVAL) {
+        Some(_) => longs(rows, ARRIVAL).map(Some),
+        None => Ok(None),
+    }
+}
+
 fn longs<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a [i64], MergeError> {
     let column = rows.column_by_name(name).ok_or(MergeError::NoKey)?;
     let column = column.as_primitive_opt::<Int64Type>().ok_or(MergeError::NoKey)?;
@@ -300,7 +363,13 @@ fn longs<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a [i64], MergeError>
 }
 
 /// Texts as they are in the file: by a dictionary where it has one, else as views into its pages.
-fn as_read(spec: &TableSpec, table: &TableSchema, file: &Schema, metadata: &ParquetMetaData) -> Schema {
+fn as_read(
+    spec: &TableSpec,
+    table: &TableSchema,
+    file: &Schema,
+    metadata: &ParquetMetaData,
+    reading: Reading,
+) -> Schema {
     let leaves = metadata.file_metadata().schema_descr();
     let has_dictionary = |name: &str| {
         let leaf = (0..leaves.num_columns()).find(|at| leaves.column(*at).path().parts() == [name.to_owned()]);
@@ -317,7 +386,7 @@ fn as_read(spec: &TableSpec, table: &TableSchema, file: &Schema, metadata: &Parq
         let name = field.name().as_str();
         let kind = match (field.data_type(), table.column(name).map(|column| &column.kind)) {
             (_, Some(kind)) if spec.sort.contains(&name) => key_type(spec, name, kind),
-            (DataType::Utf8, _) if has_dictionary(name) => dictionary(),
+            (DataType::Utf8, _) if reading.as_dictionaries || has_dictionary(name) => dictionary(),
             (DataType::Utf8, _) => DataType::Utf8View,
             (DataType::Binary, _) => DataType::BinaryView,
             (kind, _) => kind.clone(),

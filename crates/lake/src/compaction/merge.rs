@@ -10,7 +10,8 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::columns::columns;
-use super::input::{Input, Keys, Piece, Tally, times};
+use super::input::{Input, Keys, Reading, Tally, times};
+use super::sorted::{Newest, Run, Sorted};
 use crate::delta::schema::TableSchema;
 use crate::file::{FileRules, FileWriter, rows_of_group};
 use crate::tables::TableSpec;
@@ -85,19 +86,11 @@ pub struct Merged {
 impl Merge<'_> {
     /// Files with the rows of all, which were read again and found to be those.
     pub fn run(&self, new_file: &mut dyn FnMut() -> Result<Box<dyn Sink>, MergeError>) -> Result<Merged, MergeError> {
-        let keys = Keys::new(self.spec, self.table)?;
         let mut inputs = Vec::with_capacity(self.inputs.len());
         for (number, path) in self.inputs.iter().enumerate() {
-            inputs.push(Input::open(path, number, self.spec, self.table)?);
+            inputs.push(Input::open(path, number, self.spec, self.table, Reading::default())?);
         }
         self.choose_copied(&mut inputs);
-        let mut read = Tally::default();
-        let mut heads = Heads::default();
-        for input in &mut inputs {
-            if let Some(piece) = input.next(&keys, &mut read)? {
-                heads.add(Head::new(piece)?);
-            }
-        }
         let bytes_per_row = inputs.iter().map(|input| input.bytes_per_row).max().unwrap_or_default();
         let mut outputs = Outputs {
             merge: self,
@@ -108,28 +101,27 @@ impl Merge<'_> {
             done: Vec::new(),
             held: 0,
         };
-        while let Some(mut head) = heads.next() {
-            let end = heads.end_of_run(&head);
-            outputs.take(&head, end)?;
-            head.at = end;
-            if head.at == head.piece.rows.num_rows() {
-                let input = inputs.get_mut(head.piece.input).ok_or(MergeError::NoKey)?;
-                match input.next(&keys, &mut read)? {
-                    Some(piece) => head = Head::new(piece)?,
-                    None => continue,
-                }
+        let mut sorted = Sorted::new(inputs, Keys::new(self.spec, self.table)?);
+        let mut newest = Newest::default();
+        while let Some(run) = sorted.next()? {
+            match self.spec.has_revisions() {
+                true => newest.push(&run, |run| outputs.take(run))?,
+                false => outputs.take(&run)?,
             }
-            heads.add(head);
         }
+        if let Some(run) = newest.finish() {
+            outputs.take(&run)?;
+        }
+        let read = sorted.tally;
         let done = outputs.finish()?;
         let mut written = Tally::default();
         for output in &done {
-            written = written.and(Tally::of_file(output.sink.path(), self.spec, self.table, &keys)?);
+            written = written.and(Tally::of_file(output.sink.path(), self.spec, self.table, &sorted.keys)?);
         }
-        match written == read {
+        match written.and(newest.tally) == read {
             true => Ok(Merged {
                 outputs: done,
-                tally: read,
+                tally: written,
             }),
             false => Err(MergeError::Mismatch { read, written }),
         }
@@ -165,88 +157,6 @@ impl Merge<'_> {
     }
 }
 
-/// Rows of one file, of which the next one is known.
-struct Head {
-    piece: Arc<Piece>,
-    times: Times,
-    at: usize,
-}
-
-/// Of the first and of the last row of a piece.
-#[derive(Clone, Copy)]
-struct Times {
-    least: i64,
-    greatest: i64,
-}
-
-impl Head {
-    fn new(piece: Piece) -> Result<Head, MergeError> {
-        let all = times(&piece.rows)?;
-        let times = Times {
-            least: all.iter().copied().min().unwrap_or_default(),
-            greatest: all.iter().copied().max().unwrap_or_default(),
-        };
-        Ok(Head {
-            piece: Arc::new(piece),
-            times,
-            at: 0,
-        })
-    }
-
-    fn key(&self, row: usize) -> (&[u8], usize) {
-        (self.piece.keys.row(row).data(), self.piece.input)
-    }
-}
-
-/// The next rows of all files, the least one last.
-#[derive(Default)]
-struct Heads(Vec<Head>);
-
-impl Heads {
-    fn add(&mut self, head: Head) {
-        let key = head.key(head.at);
-        let place = self.0.partition_point(|other| other.key(other.at) > key);
-        self.0.insert(place, head);
-    }
-
-    fn next(&mut self) -> Option<Head> {
-        self.0.pop()
-    }
-
-    /// Of the rows of a file that come before all of the others, the end within its piece.
-    fn end_of_run(&self, head: &Head) -> usize {
-        let rows = head.piece.rows.num_rows();
-        let Some(other) = self.0.last() else { return rows };
-        let limit = other.key(other.at);
-        let is_before = |row: usize| head.key(row) < limit;
-        if is_before(rows - 1) {
-            return rows;
-        }
-        // Runs are short or very long: the step doubles until it is too far.
-        let (mut from, mut step) = (head.at, 1);
-        while from + step < rows && is_before(from + step) {
-            from += step;
-            step *= 2;
-        }
-        let (mut low, mut high) = (from + 1, rows.min(from + step));
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match is_before(middle) {
-                true => low = middle + 1,
-                false => high = middle,
-            }
-        }
-        low
-    }
-}
-
-/// Rows of one piece that lie behind each other in a file that is made.
-pub(super) struct Run {
-    pub piece: Arc<Piece>,
-    pub begin: usize,
-    pub len: usize,
-}
-
 /// A bucket of which rows wait for their row group.
 #[derive(Default)]
 struct Growing {
@@ -268,33 +178,33 @@ struct Outputs<'m, 'f> {
 }
 
 impl Outputs<'_, '_> {
-    /// The rows of a piece up to an end.
-    fn take(&mut self, head: &Head, end: usize) -> Result<(), MergeError> {
-        let bucket = self.merge.bucket;
-        if bucket.of(head.times.least) == bucket.of(head.times.greatest) {
-            return self.push(bucket.of(head.times.least), head, head.at, end);
+    fn take(&mut self, run: &Run) -> Result<(), MergeError> {
+        let (bucket, (least, greatest)) = (self.merge.bucket, run.piece.times);
+        let end = run.begin + run.len;
+        if bucket.of(least) == bucket.of(greatest) {
+            return self.push(bucket.of(least), run, run.begin, end);
         }
-        let all = times(&head.piece.rows)?;
-        let mut begin = head.at;
+        let all = times(&run.piece.rows)?;
+        let mut begin = run.begin;
         while let Some(first) = all.get(begin..end).and_then(<[i64]>::first) {
             let of = bucket.of(*first);
             let same = all.get(begin..end).unwrap_or_default().iter();
             let next = begin + same.take_while(|time| bucket.of(**time) == of).count();
-            self.push(of, head, begin, next)?;
+            self.push(of, run, begin, next)?;
             begin = next;
         }
         Ok(())
     }
 
-    fn push(&mut self, bucket: i64, head: &Head, begin: usize, end: usize) -> Result<(), MergeError> {
+    fn push(&mut self, bucket: i64, run: &Run, begin: usize, end: usize) -> Result<(), MergeError> {
         let growing = self.growing.entry(bucket).or_default();
         let len = end - begin;
         growing.rows += len;
         self.held += len;
         match growing.runs.last_mut() {
-            Some(last) if Arc::ptr_eq(&last.piece, &head.piece) && last.begin + last.len == begin => last.len += len,
+            Some(last) if Arc::ptr_eq(&last.piece, &run.piece) && last.begin + last.len == begin => last.len += len,
             _ => growing.runs.push(Run {
-                piece: head.piece.clone(),
+                piece: run.piece.clone(),
                 begin,
                 len,
             }),

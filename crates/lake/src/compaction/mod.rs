@@ -7,9 +7,13 @@ mod columns;
 mod input;
 mod merge;
 mod plan;
+mod sorted;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use columns::columns;
+pub(crate) use input::{Input, Keys, Piece, Reading};
 pub use merge::{Bucket, Merge, MergeError, Merged, Output, Sink};
 pub use plan::CompactionOptions;
 pub(crate) use plan::{Job, plan};
+pub(crate) use sorted::{Newest, Run, Sorted};

@@ -146,6 +146,7 @@ mod tests {
             modified_unix_ms: number,
             partition: Box::new([Some("1970-01-01".into())]),
             level,
+            revises: false,
             is_sealed: false,
             times: Some((hour * HOUR, hour * HOUR + HOUR - 1)),
             arrival_max: None,

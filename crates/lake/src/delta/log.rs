@@ -426,7 +426,7 @@ pub fn creation(metadata: Metadata) -> Vec<Action> {
 /// Metadata of a new table.
 pub fn new_metadata(
     schema: &super::schema::TableSchema,
-    partition: &str,
+    partitions: &[&str],
     configuration: &[(&str, &str)],
     created_unix_ms: i64,
 ) -> Metadata {
@@ -436,7 +436,7 @@ pub fn new_metadata(
         description: None,
         format: Format::default(),
         schema_string: schema.to_delta(),
-        partition_columns: vec![partition.to_owned()],
+        partition_columns: partitions.iter().map(|name| (*name).to_owned()).collect(),
         configuration: configuration
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))

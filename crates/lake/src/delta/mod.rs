@@ -12,6 +12,7 @@ mod snapshot;
 pub mod stats;
 
 pub use log::{CommitOutcome, DeltaError, DeltaLog, creation, new_metadata};
+pub(crate) use snapshot::times_of;
 pub use snapshot::{Detail, FileEntry, Snapshot, Unsupported};
 
 #[cfg(test)]

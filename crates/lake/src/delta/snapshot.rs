@@ -38,6 +38,8 @@ pub struct FileEntry {
     pub level: u32,
     /// It is not merged any more.
     pub is_sealed: bool,
+    /// Rows of it are newer than such with the same window elsewhere.
+    pub revises: bool,
     /// Of its rows, in nanoseconds: the first and the last.
     pub times: Option<(i64, i64)>,
     /// When the newest of its rows arrived, in nanoseconds.
@@ -149,6 +151,7 @@ impl Snapshot {
             partition: partition.collect(),
             level: tag("thalweg.level").and_then(|level| level.parse().ok()).unwrap_or(0),
             is_sealed: tag("thalweg.sealed") == Some("true"),
+            revises: tag("thalweg.revises") == Some("true"),
             times: known.min_values.time_unix_nano.zip(known.max_values.time_unix_nano),
             arrival_max: tag("thalweg.arrival_max").and_then(|arrival| arrival.parse().ok()),
             stats,
@@ -172,6 +175,12 @@ impl Snapshot {
         }
         levels
     }
+}
+
+/// Of the rows of a file, the first and the last, in nanoseconds.
+pub(crate) fn times_of(add: &Add) -> Option<(i64, i64)> {
+    let known = Known::of(add.stats.as_deref()?);
+    known.min_values.time_unix_nano.zip(known.max_values.time_unix_nano)
 }
 
 /// What whoever writes a table has to know of a file's statistics.

@@ -53,7 +53,7 @@ impl FileStats {
     }
 
     /// Delta's JSON for a file that was just written. Columns of `schema` that the file lacks count as all null.
-    pub fn delta_json(schema: &TableSchema, partition: &str, file: &ParquetMetaData) -> String {
+    pub fn delta_json(schema: &TableSchema, partitions: &[&str], file: &ParquetMetaData) -> String {
         let rows = file.file_metadata().num_rows();
         let written: HashMap<&str, usize> = file
             .file_metadata()
@@ -69,7 +69,7 @@ impl FileStats {
             .columns
             .iter()
             .take(INDEXED_COLUMNS)
-            .filter(|c| c.name != partition)
+            .filter(|c| !partitions.contains(&c.name.as_str()))
         {
             let Some(&leaf) = written.get(column.name.as_str()) else {
                 if !column.kind.is_nested() {
@@ -261,7 +261,7 @@ mod tests {
         writer.write(&batch).unwrap();
         let footer = writer.close().unwrap();
         FileStats::parse(
-            &FileStats::delta_json(&schema, "date", &footer),
+            &FileStats::delta_json(&schema, &["date"], &footer),
             &schema,
             &mut HashMap::new(),
         )

@@ -34,7 +34,7 @@ async fn created(folder: &std::path::Path) -> DeltaLog {
     let log = DeltaLog::new(&folder.join("t"), SyncedStore::new()).unwrap();
     let actions = creation(new_metadata(
         &schema(),
-        "date",
+        &["date"],
         &[("delta.checkpointInterval", "100")],
         7,
     ));
@@ -147,7 +147,7 @@ async fn commits_beyond_the_retention_go_the_oldest_first_and_never_past_the_che
     let folder = tempfile::tempdir().unwrap();
     let log = DeltaLog::new(&folder.path().join("t"), SyncedStore::new()).unwrap();
     let week = [("delta.logRetentionDuration", "interval 7 days")];
-    log.commit(0, &creation(new_metadata(&schema(), "date", &week, 7)))
+    log.commit(0, &creation(new_metadata(&schema(), &["date"], &week, 7)))
         .await
         .unwrap();
     for version in 1..=8 {
@@ -198,7 +198,7 @@ async fn a_torn_newest_commit_is_moved_away_and_an_older_one_is_an_error() {
     let mut snapshot = Snapshot::new(
         0,
         actions::Protocol::plain(),
-        new_metadata(&schema(), "date", &[], 0),
+        new_metadata(&schema(), &["date"], &[], 0),
         Detail::Counts,
     )
     .unwrap();

@@ -146,7 +146,7 @@ impl Together<'_> {
             size: bytes.len() as u64,
             modification_time: unix_ms(),
             data_change: true,
-            stats: Some(FileStats::delta_json(schema, DATE, &footer)),
+            stats: Some(FileStats::delta_json(schema, self.spec.partitions, &footer)),
             tags: Some(tags.collect()),
             deletion_vector: None,
         };

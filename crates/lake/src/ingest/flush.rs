@@ -93,7 +93,7 @@ impl Flush {
     fn make_table(&self) -> Option<Committer> {
         let columns = (self.table.spec.columns)();
         loop {
-            let made = opening::create(&self.log, &columns, &self.table.metrics);
+            let made = opening::create(&self.log, self.table.spec.partitions, &columns, &self.table.metrics);
             let error = match self.runtime.block_on(made) {
                 Ok(snapshot) => return Some(self.committer(snapshot)),
                 Err(error) => error,

@@ -105,7 +105,7 @@ impl TableWriter {
     ) -> Result<TableWriter, OpenError> {
         let lake = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
         let columns = (spec.columns)();
-        let (log, snapshot) = opening::open(&lake, spec.name, &columns, store).await?;
+        let (log, snapshot) = opening::open(&lake, spec.name, spec.partitions, &columns, store).await?;
         let from = begin(&feed, spec, snapshot.as_ref(), options.accept_gap).await;
         let from = from.map_err(|source| OpenError::Log {
             path: lake.join(spec.name),

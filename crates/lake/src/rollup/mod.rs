@@ -1,6 +1,13 @@
 //! Rollups: of each series one row per window of 10 s, 1 min, 5 min, 20 min and 1 h, each made from those of the resolution before.
 
+pub mod job;
+mod last;
+mod pass;
 pub mod points;
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
 
 const NANOS_PER_S: i64 = 1_000_000_000;
 

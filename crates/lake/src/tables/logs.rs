@@ -5,6 +5,8 @@ use super::{TableSpec, fixed};
 pub static LOGS: TableSpec = TableSpec {
     name: "logs",
     columns,
+    rollup: None,
+    partitions: &["date"],
     sort: &["resource_service_name", "time_unix_nano"],
     bound: &[],
     plain: &["body", "trace_id", "span_id"],

@@ -5,6 +5,8 @@ use super::{TableSpec, fixed, list, structs};
 pub static METRICS: TableSpec = TableSpec {
     name: "metrics",
     columns,
+    rollup: Some(&super::METRICS_ROLLUP),
+    partitions: &["date"],
     sort: &["metric_name", "series_id", "time_unix_nano"],
     bound: &[],
     plain: &[],

@@ -2,6 +2,7 @@
 
 pub mod logs;
 pub mod metrics;
+mod metrics_rollup;
 pub mod spec;
 pub mod traces;
 
@@ -9,6 +10,7 @@ use crate::delta::schema::{Column, ColumnType, TableSchema};
 
 pub use logs::LOGS;
 pub use metrics::METRICS;
+pub use metrics_rollup::METRICS_ROLLUP;
 pub use spec::TableSpec;
 pub use traces::TRACES;
 

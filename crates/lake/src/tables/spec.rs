@@ -9,6 +9,10 @@ pub struct TableSpec {
     /// Its fixed columns, in their order: partition, sort keys, numbers and short texts, and what is nested last, so that the
     /// columns that have statistics in the log are the useful ones.
     pub columns: fn() -> TableSchema,
+    /// The table of its windows.
+    pub rollup: Option<&'static TableSpec>,
+    /// By which columns files are told apart: each has one value of them.
+    pub partitions: &'static [&'static str],
     /// By which columns the rows of a file are ordered. Equal ones keep the order of the log.
     pub sort: &'static [&'static str],
     /// Attributes that have a column from the beginning.
@@ -17,4 +21,11 @@ pub struct TableSpec {
     pub plain: &'static [&'static str],
     /// Columns of numbers of which each is near the one before: times and positions.
     pub near: &'static [&'static str],
+}
+
+impl TableSpec {
+    /// Whether of rows that differ in the last part of their key only the last one counts.
+    pub fn has_revisions(&self) -> bool {
+        self.sort.last() == Some(&"revision")
+    }
 }

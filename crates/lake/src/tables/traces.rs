@@ -5,6 +5,8 @@ use super::{TableSpec, fixed, structs};
 pub static TRACES: TableSpec = TableSpec {
     name: "traces",
     columns,
+    rollup: None,
+    partitions: &["date"],
     sort: &["trace_id", "time_unix_nano"],
     bound: &[],
     plain: &["trace_id", "span_id", "parent_span_id"],

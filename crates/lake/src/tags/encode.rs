@@ -166,7 +166,7 @@ impl<'a> Encoder<'a> {
             size: bytes.len() as u64,
             modification_time: now_unix_ms,
             data_change: true,
-            stats: Some(FileStats::delta_json(self.schema, tags::DATE, &footer)),
+            stats: Some(FileStats::delta_json(self.schema, &[tags::DATE], &footer)),
             tags: Some(tags.into_iter().map(|(k, v)| (k.to_owned(), Some(v))).collect()),
             deletion_vector: None,
         };

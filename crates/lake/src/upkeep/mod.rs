@@ -25,6 +25,10 @@ use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
 use crate::file::FileRules;
 use crate::ingest::TableWriter;
 use crate::metrics::LakeMetrics;
+use crate::rollup::Resolution;
+use crate::rollup::job::{RollupError, RollupOptions, Rollups};
+use crate::store::SyncedStore;
+use crate::tables::TableSpec;
 use expire::expired;
 use vacuum::Vacuum;
 
@@ -34,7 +38,6 @@ const CLEAN_EVERY: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_secs(60);
 /// Files are written in pieces of this size, so that nobody waits long for the disk.
 const PIECE_BYTES: usize = 1 << 20;
-const DATE: &str = "date";
 /// What a file that is read holds for each of its columns: a page, and rows that are made of it.
 const INPUT_ROWS: u64 = 30_000;
 
@@ -46,6 +49,9 @@ pub struct UpkeepOptions {
     pub bytes_per_second: u64,
     /// Days after which rows leave, by table; 0 keeps them.
     pub retention: Vec<(&'static str, u32)>,
+    /// Of rollups, by resolution.
+    pub rollup_retention: [u32; 5],
+    pub rollup: RollupOptions,
     /// How long files stay that were removed.
     pub vacuum_retain: Duration,
     /// So often tables are looked at.
@@ -58,6 +64,8 @@ impl Default for UpkeepOptions {
             compaction: CompactionOptions::default(),
             bytes_per_second: 256 << 20,
             retention: Vec::new(),
+            rollup_retention: [0; 5],
+            rollup: RollupOptions::default(),
             vacuum_retain: Duration::from_secs(24 * 3600),
             look_every: Duration::from_secs(10),
         }
@@ -141,14 +149,52 @@ struct Worker {
     runtime: Handle,
 }
 
+/// The one that commits to a table.
+trait Owner {
+    /// Puts files in the place of others. `false`: these were not there any more; `None`: nobody knows, or nothing is written any more.
+    fn replace(&mut self, files: Replacement) -> Option<bool>;
+}
+
+impl Owner for Arc<TableWriter> {
+    fn replace(&mut self, files: Replacement) -> Option<bool> {
+        TableWriter::replace(self, files).recv().ok()
+    }
+}
+
+impl Owner for Rollups {
+    fn replace(&mut self, files: Replacement) -> Option<bool> {
+        Rollups::replace(self, &files)
+    }
+}
+
 /// What is known of a table.
 struct Known {
-    writer: Arc<TableWriter>,
+    spec: &'static TableSpec,
     log: DeltaLog,
     snapshot: Option<Snapshot>,
     left_alone: Option<Instant>,
     vacuum: Vacuum,
     cleaned: Option<Instant>,
+}
+
+impl Known {
+    fn new(spec: &'static TableSpec, log: &DeltaLog) -> Known {
+        Known {
+            spec,
+            log: log.clone(),
+            snapshot: None,
+            left_alone: None,
+            vacuum: Vacuum::default(),
+            cleaned: None,
+        }
+    }
+}
+
+/// A table that is made of another one here.
+struct Rolled {
+    rollups: Rollups,
+    table: Known,
+    left_alone: Option<Instant>,
 }
 
 /// Why a job came to nothing.
@@ -165,40 +211,83 @@ enum Failed {
 
 impl Worker {
     fn run(self, tables: &[Arc<TableWriter>]) {
-        let known = |writer: &Arc<TableWriter>| Known {
-            writer: writer.clone(),
-            log: writer.log().clone(),
-            snapshot: None,
-            left_alone: None,
-            vacuum: Vacuum::default(),
-            cleaned: None,
-        };
-        let mut tables: Vec<Known> = tables.iter().map(known).collect();
+        let mut rollups: Vec<Rolled> = tables.iter().filter_map(|writer| self.rolled(writer)).collect();
+        let known = |writer: &Arc<TableWriter>| (writer.clone(), Known::new(writer.spec(), writer.log()));
+        let mut tables: Vec<(Arc<TableWriter>, Known)> = tables.iter().map(known).collect();
         while !self.stop.wait(self.options.look_every) {
-            for table in &mut tables {
-                self.look_at(table);
-                if table.cleaned.is_none_or(|cleaned| cleaned.elapsed() >= CLEAN_EVERY) {
-                    table.cleaned = Some(Instant::now());
-                    if let Err(error) = self.clean(table) {
-                        let name = table.writer.spec().name;
-                        tracing::warn!(
-                            table = name,
-                            "old files could not be looked for, which is tried again: {error}"
-                        );
-                    }
-                }
+            for (writer, table) in &mut tables {
+                self.keep(table, writer);
+            }
+            for rolled in &mut rollups {
+                self.roll(rolled);
+                self.keep(&mut rolled.table, &mut rolled.rollups);
+            }
+        }
+    }
+
+    /// The rollup of a table that has one.
+    fn rolled(&self, writer: &Arc<TableWriter>) -> Option<Rolled> {
+        let (source, spec) = (writer.spec(), writer.spec().rollup?);
+        let opened = Rollups::open(
+            writer.log().clone(),
+            source,
+            spec,
+            SyncedStore::new(),
+            RollupOptions {
+                memory: usize::try_from(self.options.compaction.memory / 4).unwrap_or(usize::MAX),
+                ..self.options.rollup.clone()
+            },
+            self.metrics.clone(),
+            self.runtime.clone(),
+        );
+        match opened {
+            Ok(rollups) => Some(Rolled {
+                table: Known::new(spec, rollups.log()),
+                rollups,
+                left_alone: None,
+            }),
+            Err(error) => {
+                tracing::error!(table = spec.name, "no rollups are made until the next start: {error}");
+                None
+            }
+        }
+    }
+
+    fn roll(&self, rolled: &mut Rolled) {
+        if rolled.left_alone.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
+        match rolled.rollups.run(now(), &|| self.stop.is_stopped()) {
+            Ok(()) | Err(RollupError::Merge(MergeError::Stopped)) => {}
+            Err(error) => {
+                let table = rolled.table.spec.name;
+                tracing::error!(table, "rollups were not made, which is tried again: {error}");
+                rolled.left_alone = Some(Instant::now() + PAUSE);
+            }
+        }
+    }
+
+    fn keep(&self, table: &mut Known, owner: &mut dyn Owner) {
+        self.look_at(table, owner);
+        if table.cleaned.is_none_or(|cleaned| cleaned.elapsed() >= CLEAN_EVERY) {
+            table.cleaned = Some(Instant::now());
+            if let Err(error) = self.clean(table, owner) {
+                tracing::warn!(
+                    table = table.spec.name,
+                    "old files could not be looked for, which is tried again: {error}"
+                );
             }
         }
     }
 
     /// Does what there is to do.
-    fn look_at(&self, table: &mut Known) {
+    fn look_at(&self, table: &mut Known, owner: &mut dyn Owner) {
         if table.left_alone.is_some_and(|until| until > Instant::now()) {
             return;
         }
         while !self.stop.is_stopped() {
-            let name = table.writer.spec().name;
-            let outcome = match self.step(table) {
+            let name = table.spec.name;
+            let outcome = match self.step(table, owner) {
                 Ok(false) => return,
                 Ok(true) => "ok",
                 Err(Failed::Changed | Failed::Merge(MergeError::Stopped)) => "dropped",
@@ -235,16 +324,16 @@ impl Worker {
     }
 
     /// Lets old rows go, and deletes files.
-    fn clean(&self, table: &mut Known) -> Result<(), Failed> {
-        let (name, mut vacuum) = (table.writer.spec().name, std::mem::take(&mut table.vacuum));
-        let (writer, log) = (table.writer.clone(), table.log.clone());
+    fn clean(&self, table: &mut Known, owner: &mut dyn Owner) -> Result<(), Failed> {
+        let (name, mut vacuum) = (table.spec.name, std::mem::take(&mut table.vacuum));
+        let (spec, log) = (table.spec, table.log.clone());
         let Some(snapshot) = self.newest(table)? else {
             return Ok(());
         };
-        let days = self.options.retention.iter().find(|(table, _)| *table == name);
-        if let Some(expired) = days.and_then(|(_, days)| expired(snapshot, *days, now())) {
+        let days = |file: &FileEntry| self.days_kept(spec, file);
+        if let Some(expired) = expired(snapshot, &days, now()) {
             let files = expired.removed.len() as u64;
-            if writer.replace(expired).recv() != Ok(true) {
+            if owner.replace(expired) != Some(true) {
                 return Err(Failed::Changed);
             }
             self.metrics.expired_files.with_label_values(&[name]).inc_by(files);
@@ -262,9 +351,26 @@ impl Worker {
         Ok(())
     }
 
+    /// 0 keeps them.
+    fn days_kept(&self, spec: &TableSpec, file: &FileEntry) -> u32 {
+        if spec.has_revisions() {
+            let of = |resolution: &Resolution| {
+                let seconds = file.partition.first().and_then(Option::as_deref);
+                seconds == Some(resolution.seconds().to_string().as_str())
+            };
+            let at = Resolution::ALL.iter().position(of);
+            return at
+                .and_then(|at| self.options.rollup_retention.get(at))
+                .copied()
+                .unwrap_or(0);
+        }
+        let days = self.options.retention.iter().find(|(table, _)| *table == spec.name);
+        days.map_or(0, |(_, days)| *days)
+    }
+
     /// Returns whether there was a job.
-    fn step(&self, table: &mut Known) -> Result<bool, Failed> {
-        let (writer, log) = (table.writer.clone(), table.log.clone());
+    fn step(&self, table: &mut Known, owner: &mut dyn Owner) -> Result<bool, Failed> {
+        let (spec, log) = (table.spec, table.log.clone());
         let Some(snapshot) = self.newest(table)? else {
             return Ok(false);
         };
@@ -272,19 +378,18 @@ impl Worker {
             return Ok(false);
         };
         let job = self.within_memory(job);
-        let replacement = self.merge(writer.spec(), &log, snapshot, &job)?;
+        let replacement = self.merge(spec, &log, snapshot, &job)?;
         let added = replacement.added.clone();
-        let outcome = writer.replace(replacement).recv();
-        match outcome {
-            Ok(true) => Ok(true),
-            Ok(false) => {
+        match owner.replace(replacement) {
+            Some(true) => Ok(true),
+            Some(false) => {
                 // Nobody refers to what was made. What cannot be deleted is an orphan.
                 for add in added {
                     let _ = self.runtime.block_on(log.delete_file(&add.path));
                 }
                 Err(Failed::Changed)
             }
-            Err(_) => Err(Failed::Changed),
+            None => Err(Failed::Changed),
         }
     }
 
@@ -325,19 +430,19 @@ impl Worker {
 
     fn merge(
         &self,
-        spec: &'static crate::tables::TableSpec,
+        spec: &'static TableSpec,
         log: &DeltaLog,
         snapshot: &Snapshot,
         job: &Job,
     ) -> Result<Replacement, Failed> {
         let start = Instant::now();
         let inputs: Vec<PathBuf> = job.inputs.iter().map(|file| log.table().join(&*file.path)).collect();
-        let date = job
-            .inputs
-            .first()
-            .and_then(|file| file.partition.first().cloned())
-            .flatten();
-        let date = date.map(String::from).ok_or(Failed::Changed)?;
+        let partition = partition(snapshot, job).ok_or(Failed::Changed)?;
+        let folder: Vec<String> = partition
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let folder = folder.join("/");
         let is_stopped = || self.stop.is_stopped();
         let merge = Merge {
             spec,
@@ -350,7 +455,7 @@ impl Worker {
         };
         let pace = Arc::new(Pace::new(self.options.bytes_per_second));
         let merged = merge.run(&mut || {
-            let relative = format!("{DATE}={date}/{}.parquet", uuid::Uuid::new_v4());
+            let relative = format!("{folder}/{}.parquet", uuid::Uuid::new_v4());
             let sink = ToStore::begin(log, relative, &self.runtime, pace.clone())?;
             Ok(Box::new(sink) as Box<dyn Sink>)
         })?;
@@ -363,7 +468,7 @@ impl Worker {
             .inc_by(merged.outputs.iter().map(|output| output.bytes).sum());
         tracing::info!(
             table = spec.name,
-            date,
+            folder,
             files = inputs.len(),
             into = merged.outputs.len(),
             rows = merged.tally.rows,
@@ -372,7 +477,7 @@ impl Worker {
             seconds = start.elapsed().as_secs_f64(),
             "files were merged"
         );
-        Ok(replacement(log, snapshot, job, merged, &date))
+        Ok(replacement(log, snapshot, job, merged, &partition))
     }
 }
 
@@ -382,11 +487,46 @@ fn now() -> i64 {
     i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
 }
 
-fn replacement(log: &DeltaLog, snapshot: &Snapshot, job: &Job, merged: Merged, date: &str) -> Replacement {
+/// The columns that files are told apart by, with the values of those of a job.
+fn partition(snapshot: &Snapshot, job: &Job) -> Option<Vec<(String, String)>> {
+    let values = job.inputs.first()?.partition.iter();
+    let columns = snapshot.metadata.partition_columns.iter().zip(values);
+    columns
+        .map(|(name, value)| Some((name.clone(), value.as_ref()?.to_string())))
+        .collect()
+}
+
+/// Whether rows of a job are newer than such of other files.
+fn revises(snapshot: &Snapshot, job: &Job) -> bool {
+    let times = job.inputs.iter().filter_map(|file| file.times);
+    let span = times.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+    let is_other = |file: &&Arc<FileEntry>| {
+        let overlaps = span.zip(file.times).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1);
+        let same = job
+            .inputs
+            .first()
+            .is_some_and(|first| first.partition == file.partition);
+        overlaps && same && !job.inputs.iter().any(|input| input.path == file.path)
+    };
+    job.inputs.iter().any(|file| file.revises) && snapshot.files.values().any(|file| is_other(&file))
+}
+
+fn replacement(
+    log: &DeltaLog,
+    snapshot: &Snapshot,
+    job: &Job,
+    merged: Merged,
+    partition: &[(String, String)],
+) -> Replacement {
+    let revises = revises(snapshot, job);
     let arrival_max = job.inputs.iter().filter_map(|file| file.arrival_max).max();
+    let partitions: Vec<&str> = partition.iter().map(|(name, _)| name.as_str()).collect();
     let add = |output: Output| {
         let mut tags = vec![("thalweg.level", job.level.to_string())];
         tags.extend(arrival_max.map(|arrival| ("thalweg.arrival_max", arrival.to_string())));
+        if revises {
+            tags.push(("thalweg.revises", "true".to_owned()));
+        }
         if job.is_final {
             tags.push(("thalweg.sealed", "true".to_owned()));
         }
@@ -398,11 +538,14 @@ fn replacement(log: &DeltaLog, snapshot: &Snapshot, job: &Job, merged: Merged, d
             .unwrap_or(output.sink.path());
         Add {
             path: path.to_string_lossy().into_owned(),
-            partition_values: [(DATE.to_owned(), Some(date.to_owned()))].into(),
+            partition_values: partition
+                .iter()
+                .map(|(name, value)| (name.clone(), Some(value.clone())))
+                .collect(),
             size: output.bytes,
             modification_time: unix_ms(),
             data_change: false,
-            stats: Some(FileStats::delta_json(&snapshot.schema, DATE, &output.footer)),
+            stats: Some(FileStats::delta_json(&snapshot.schema, &partitions, &output.footer)),
             tags: Some(tags.collect()),
             deletion_vector: None,
         }

@@ -107,10 +107,10 @@ impl TagsWriter {
         let lake = std::path::absolute(&lake).unwrap_or(lake);
         let path = lake.join(tags::schema::TABLE);
         let columns = tags::schema::schema();
-        let (log, found) = opening::open(&lake, tags::schema::TABLE, &columns, store).await?;
+        let (log, found) = opening::open(&lake, tags::schema::TABLE, &[tags::schema::DATE], &columns, store).await?;
         let snapshot = match found {
             Some(snapshot) => snapshot,
-            None => opening::create(&log, &columns, &metrics).await?,
+            None => opening::create(&log, &[tags::schema::DATE], &columns, &metrics).await?,
         };
 
         let (closed_sender, closed) = tokio::sync::watch::channel(false);

@@ -1,0 +1,288 @@
+//! One pass over sorted rows: the windows of a resolution within a span of time, or those of some series again.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use super::Resolution;
+use super::last::LastPoints;
+use super::points::{Data, Kind, LOOKBACK_NANOS, Window, Windows};
+use super::read::{LEFT_OUT, Rows};
+use super::write::Made;
+use crate::compaction::{Input, Keys, MergeError, Newest, Piece, Reading, Run, Sorted};
+use crate::delta::schema::TableSchema;
+use crate::tables::TableSpec;
+
+/// Of series that have late rows: the times of the first and the last of them.
+pub(super) type Touched = HashMap<i64, (i64, i64)>;
+
+/// What is read, and for which windows.
+pub(super) struct Pass<'a> {
+    pub source: &'static TableSpec,
+    pub schema: &'a TableSchema,
+    /// In the order of the log.
+    pub inputs: &'a [PathBuf],
+    pub resolution: Resolution,
+    /// Windows that begin from here on, and end by `to`.
+    pub from: i64,
+    pub to: i64,
+    /// Rows from here on are looked at.
+    pub since: i64,
+    /// Only these series and times, and the window that follows: its first difference is another one now.
+    pub touched: Option<&'a Touched>,
+    pub is_stopped: &'a dyn Fn() -> bool,
+}
+
+/// What a pass came upon.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Rows that no window could take.
+    pub left_out: u64,
+    /// Windows that were made for late rows, by series: the beginnings of the first and the last.
+    pub remade: Touched,
+}
+
+/// The series whose rows come now.
+struct Series {
+    id: i64,
+    kind: Kind,
+    /// A row that says what it is.
+    of: (Arc<Piece>, usize),
+    /// The last row that differences are made to.
+    last: Option<(Arc<Piece>, usize)>,
+    touched: Option<(i64, i64)>,
+    /// A window behind the touched ones was made.
+    is_past: bool,
+}
+
+impl Pass<'_> {
+    pub fn run(&self, last: Option<&mut LastPoints>, made: &mut Made<'_>) -> Result<Seen, MergeError> {
+        let reading = Reading {
+            left_out: LEFT_OUT,
+            as_dictionaries: true,
+        };
+        let open = |(number, path)| Input::open(path, number, self.source, self.schema, reading);
+        let inputs: Vec<Input<'_>> = self
+            .inputs
+            .iter()
+            .map(PathBuf::as_path)
+            .enumerate()
+            .map(open)
+            .collect::<Result<_, _>>()?;
+        let mut running = Running {
+            pass: self,
+            windows: Windows::new(self.resolution),
+            rows: inputs.iter().map(|_| None).collect(),
+            series: None,
+            skipped: None,
+            last,
+            made,
+            seen: Seen::default(),
+        };
+        let mut sorted = Sorted::new(inputs, Keys::new(self.source, self.schema)?);
+        let mut newest = Newest::default();
+        while let Some(run) = sorted.next()? {
+            if (self.is_stopped)() {
+                return Err(MergeError::Stopped);
+            }
+            match self.source.has_revisions() {
+                true => newest.push(&run, |run| running.take(run))?,
+                false => running.take(&run)?,
+            }
+        }
+        if let Some(run) = newest.finish() {
+            running.take(&run)?;
+        }
+        running.end_series()?;
+        Ok(running.seen)
+    }
+}
+
+struct Running<'r, 'm> {
+    pass: &'r Pass<'r>,
+    windows: Windows,
+    /// Of each input, the piece that it is at.
+    rows: Vec<Option<Rows>>,
+    series: Option<Series>,
+    /// One that has no windows, or is not asked for.
+    skipped: Option<i64>,
+    last: Option<&'r mut LastPoints>,
+    made: &'r mut Made<'m>,
+    seen: Seen,
+}
+
+impl Running<'_, '_> {
+    fn take(&mut self, run: &Run) -> Result<(), MergeError> {
+        let place = self.rows.get_mut(run.piece.input).ok_or(MergeError::NoKey)?;
+        let rows = match place.take() {
+            Some(rows) if Arc::ptr_eq(&rows.piece, &run.piece) => rows,
+            _ => Rows::new(run.piece.clone(), self.pass.source.has_revisions())?,
+        };
+        for row in run.begin..run.begin + run.len {
+            self.take_row(&rows, row)?;
+        }
+        if let Some(place) = self.rows.get_mut(run.piece.input) {
+            *place = Some(rows);
+        }
+        Ok(())
+    }
+
+    fn take_row(&mut self, rows: &Rows, row: usize) -> Result<(), MergeError> {
+        let (id, time) = (rows.series(row), rows.time(row));
+        if self.skipped == Some(id) {
+            return Ok(());
+        }
+        if self.series.as_ref().is_none_or(|series| series.id != id) {
+            self.end_series()?;
+            self.begin_series(rows, row, id);
+        }
+        let Some(series) = &mut self.series else { return Ok(()) };
+        if time < self.pass.since || time >= self.pass.to {
+            return Ok(());
+        }
+        let ready = if self.pass.source.has_revisions() {
+            match rows.window(row) {
+                Some(window) => self.windows.push_window(&window),
+                None => Ok(None),
+            }
+        } else {
+            let point = rows.point(series.kind, row);
+            if is_compared(series.kind) && !matches!(point.data, Data::Nothing) {
+                series.last = Some((rows.piece.clone(), row));
+            }
+            self.windows.push(&point)
+        };
+        match ready {
+            Ok(Some(window)) => keep(
+                series,
+                self.pass.source.has_revisions(),
+                &window,
+                self.made,
+                &mut self.seen.remade,
+            ),
+            Ok(None) => Ok(()),
+            Err(error) => {
+                self.seen.left_out += 1;
+                tracing::debug!(series = id, "a row is in no window: {error}");
+                Ok(())
+            }
+        }
+    }
+
+    fn begin_series(&mut self, rows: &Rows, row: usize, id: i64) {
+        let touched = match self.pass.touched {
+            Some(touched) => touched.get(&id).copied(),
+            None => Some((self.pass.from, self.pass.to)),
+        };
+        let (Some(kind), Some((first, _))) = (rows.kind(row), touched) else {
+            self.skipped = Some(id);
+            return;
+        };
+        let from = self.pass.resolution.window_of(first).max(self.pass.from);
+        self.windows.begin(kind, from);
+        if let Some(point) = self.last.as_ref().and_then(|last| last.get(id)) {
+            // One from before this span, so nothing is ready.
+            let is_before = point.time < self.pass.since;
+            if is_before && self.windows.push(&point).is_err() {
+                self.seen.left_out += 1;
+            }
+        }
+        self.series = Some(Series {
+            id,
+            kind,
+            of: (rows.piece.clone(), row),
+            last: None,
+            touched: self.pass.touched.and(touched),
+            is_past: false,
+        });
+    }
+
+    fn end_series(&mut self) -> Result<(), MergeError> {
+        let Some(mut series) = self.series.take() else {
+            return Ok(());
+        };
+        if let Some(window) = self.windows.finish() {
+            keep(
+                &mut series,
+                self.pass.source.has_revisions(),
+                &window,
+                self.made,
+                &mut self.seen.remade,
+            )?;
+        }
+        let (Some((piece, row)), Some(last)) = (&series.last, &mut self.last) else {
+            return Ok(());
+        };
+        let known = self.rows.get(piece.input).and_then(Option::as_ref);
+        match known.filter(|rows| Arc::ptr_eq(&rows.piece, piece)) {
+            Some(rows) => last.put(series.id, series.kind, &rows.point(series.kind, *row)),
+            None => {
+                let rows = Rows::new(piece.clone(), false)?;
+                last.put(series.id, series.kind, &rows.point(series.kind, *row));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes a window, if it is asked for.
+fn keep(
+    series: &mut Series,
+    is_rolled: bool,
+    window: &Window<'_>,
+    made: &mut Made<'_>,
+    remade: &mut Touched,
+) -> Result<(), MergeError> {
+    if let Some((_, last)) = series.touched {
+        // Of what is behind the late rows only the first has another difference.
+        let is_other = is_compared(series.kind) && !is_rolled;
+        if window.start > last && (!is_other || std::mem::replace(&mut series.is_past, true)) {
+            return Ok(());
+        }
+        let span = remade.entry(series.id).or_insert((window.start, window.start));
+        span.1 = window.start;
+    }
+    made.push(window, &series.of)
+}
+
+fn is_compared(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Counter | Kind::Histogram { is_cumulative: true } | Kind::Exponential { is_cumulative: true }
+    )
+}
+
+/// From when on rows are needed for windows from here on.
+pub(super) fn since(from: i64, source: &TableSpec) -> i64 {
+    match source.has_revisions() {
+        true => from,
+        false => from.saturating_sub(LOOKBACK_NANOS),
+    }
+}
+
+/// Adds the rows of a file that are of a time before.
+pub(super) fn touch(path: &Path, before: i64, touched: &mut Touched) -> Result<(), MergeError> {
+    let broken = |error: &dyn std::fmt::Display| MergeError::Input {
+        path: path.to_owned(),
+        error: error.to_string(),
+    };
+    let file = File::open(path).map_err(|error| broken(&error))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| broken(&error))?;
+    let mask = ProjectionMask::columns(builder.parquet_schema(), ["series_id", "time_unix_nano"]);
+    let reader = builder.with_projection(mask).build().map_err(|error| broken(&error))?;
+    for rows in reader {
+        let rows = rows.map_err(|error| broken(&error))?;
+        let (series, times) = super::read::series_and_times(&rows).ok_or(MergeError::NoKey)?;
+        for (series, time) in series.values().iter().zip(times.values()) {
+            if *time < before {
+                let span = touched.entry(*series).or_insert((*time, *time));
+                *span = (span.0.min(*time), span.1.max(*time));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Rows of files as points and windows.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch};
+use arrow::datatypes::{ArrowPrimitiveType, Float64Type, Int32Type, Int64Type};
+
+use super::points::{Data, Exponential, Histogram, Kind, Point, Window};
+use crate::compaction::{MergeError, Piece};
+use crate::sketch::Run as Buckets;
+
+/// Columns of `metrics` that no window is made of.
+pub(super) const LEFT_OUT: &[&str] = &["exemplars", "quantiles", "time", "arrival_unix_nano", "description"];
+
+/// Some rows of a file, by what windows are made of. Only one row is looked at at a time.
+pub(super) struct Rows {
+    pub piece: Arc<Piece>,
+    series: PrimitiveArray<Int64Type>,
+    times: PrimitiveArray<Int64Type>,
+    kind: [Option<ArrayRef>; 2],
+    is_monotonic: Option<BooleanArray>,
+    start: Longs,
+    count: Longs,
+    sum: Doubles,
+    min: Doubles,
+    max: Doubles,
+    bounds: Lists,
+    counts: Lists,
+    of: Of,
+}
+
+type Longs = Option<PrimitiveArray<Int64Type>>;
+type Doubles = Option<PrimitiveArray<Float64Type>>;
+type Integers = Option<PrimitiveArray<Int32Type>>;
+type Lists = Option<ListArray>;
+
+/// What only one of both tables has.
+enum Of {
+    Points(Points),
+    Windows(Windows),
+}
+
+struct Points {
+    value: Doubles,
+    scale: Integers,
+    zero_count: Longs,
+    zero_threshold: Doubles,
+    offsets: [Integers; 2],
+    sides: [Lists; 2],
+}
+
+struct Windows {
+    first: Doubles,
+    last: Doubles,
+    increase: Doubles,
+    first_time: Longs,
+    last_time: Longs,
+    resets: Longs,
+    sketch: Option<ArrayRef>,
+}
+
+fn numbers<T: ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Option<PrimitiveArray<T>> {
+    rows.column_by_name(name)?.as_primitive_opt::<T>().cloned()
+}
+
+pub(super) fn series_and_times(rows: &RecordBatch) -> Option<(PrimitiveArray<Int64Type>, PrimitiveArray<Int64Type>)> {
+    numbers(rows, "series_id").zip(numbers(rows, "time_unix_nano"))
+}
+
+fn lists(rows: &RecordBatch, name: &str) -> Lists {
+    rows.column_by_name(name)?.as_list_opt::<i32>().cloned()
+}
+
+fn at<T: ArrowPrimitiveType>(column: &Option<PrimitiveArray<T>>, row: usize) -> Option<T::Native> {
+    let column = column.as_ref()?;
+    column.is_valid(row).then(|| column.value(row))
+}
+
+/// The numbers of a list, which has none where there is no list.
+fn list<T: ArrowPrimitiveType>(column: &Lists, row: usize) -> &[T::Native] {
+    let Some(column) = column.as_ref().filter(|column| column.is_valid(row)) else {
+        return &[];
+    };
+    let ends = column.value_offsets();
+    let (Some(begin), Some(end)) = (ends.get(row), ends.get(row + 1)) else {
+        return &[];
+    };
+    let values = column.values().as_primitive_opt::<T>();
+    let range = usize::try_from(*begin).unwrap_or_default()..usize::try_from(*end).unwrap_or_default();
+    values.and_then(|values| values.values().get(range)).unwrap_or_default()
+}
+
+fn text(column: &Option<ArrayRef>, row: usize) -> Option<&str> {
+    let column = column.as_ref()?.as_dictionary_opt::<Int32Type>()?;
+    let texts = column.values().as_string_opt::<i32>()?;
+    column.key(row).map(|key| texts.value(key))
+}
+
+impl Rows {
+    pub fn new(piece: Arc<Piece>, is_windows: bool) -> Result<Rows, MergeError> {
+        let rows = &piece.rows;
+        let of = match is_windows {
+            false => Of::Points(Points {
+                value: numbers(rows, "value"),
+                scale: numbers(rows, "scale"),
+                zero_count: numbers(rows, "zero_count"),
+                zero_threshold: numbers(rows, "zero_threshold"),
+                offsets: ["positive_offset", "negative_offset"].map(|name| numbers(rows, name)),
+                sides: ["positive_counts", "negative_counts"].map(|name| lists(rows, name)),
+            }),
+            true => Of::Windows(Windows {
+                first: numbers(rows, "first"),
+                last: numbers(rows, "last"),
+                increase: numbers(rows, "increase"),
+                first_time: numbers(rows, "first_time_unix_nano"),
+                last_time: numbers(rows, "last_time_unix_nano"),
+                resets: numbers(rows, "resets"),
+                sketch: rows.column_by_name("sketch").cloned(),
+            }),
+        };
+        Ok(Rows {
+            series: numbers(rows, "series_id").ok_or(MergeError::NoKey)?,
+            times: numbers(rows, "time_unix_nano").ok_or(MergeError::NoKey)?,
+            kind: ["metric_type", "temporality"].map(|name| rows.column_by_name(name).cloned()),
+            is_monotonic: rows
+                .column_by_name("is_monotonic")
+                .and_then(|column| column.as_boolean_opt().cloned()),
+            start: numbers(rows, "start_time_unix_nano"),
+            count: numbers(rows, "count"),
+            sum: numbers(rows, "sum"),
+            min: numbers(rows, "min"),
+            max: numbers(rows, "max"),
+            bounds: lists(rows, "explicit_bounds"),
+            counts: lists(rows, "bucket_counts"),
+            of,
+            piece,
+        })
+    }
+
+    pub fn series(&self, row: usize) -> i64 {
+        self.series.value(row)
+    }
+
+    pub fn time(&self, row: usize) -> i64 {
+        self.times.value(row)
+    }
+
+    /// `None` for what has no windows.
+    pub fn kind(&self, row: usize) -> Option<Kind> {
+        let [kind, temporality] = &self.kind;
+        let is_monotonic = self.is_monotonic.as_ref();
+        let is_monotonic = is_monotonic.is_some_and(|column| column.is_valid(row) && column.value(row));
+        Kind::of_metric(text(kind, row)?, text(temporality, row), is_monotonic)
+    }
+
+    pub fn point(&self, kind: Kind, row: usize) -> Point<'_> {
+        Point {
+            time: self.time(row),
+            start: at(&self.start, row),
+            data: self.data(kind, row).unwrap_or(Data::Nothing),
+        }
+    }
+
+    fn data(&self, kind: Kind, row: usize) -> Option<Data<'_>> {
+        let Of::Points(points) = &self.of else { return None };
+        Some(match kind {
+            Kind::Value | Kind::Delta | Kind::Counter => Data::Number(at(&points.value, row)?),
+            Kind::Histogram { .. } => Data::Histogram(Histogram {
+                count: at(&self.count, row)?,
+                sum: at(&self.sum, row),
+                min: at(&self.min, row),
+                max: at(&self.max, row),
+                bounds: list::<Float64Type>(&self.bounds, row),
+                counts: list::<Int64Type>(&self.counts, row),
+            }),
+            Kind::Exponential { .. } => {
+                let side = |side: usize| Buckets {
+                    offset: points
+                        .offsets
+                        .get(side)
+                        .and_then(|offset| at(offset, row))
+                        .unwrap_or_default(),
+                    counts: points
+                        .sides
+                        .get(side)
+                        .map(|counts| list::<Int64Type>(counts, row))
+                        .unwrap_or_default(),
+                };
+                Data::Exponential(Exponential {
+                    count: at(&self.count, row)?,
+                    sum: at(&self.sum, row),
+                    min: at(&self.min, row),
+                    max: at(&self.max, row),
+                    scale: at(&points.scale, row).unwrap_or_default(),
+                    zero_count: at(&points.zero_count, row).unwrap_or_default(),
+                    zero_threshold: at(&points.zero_threshold, row).unwrap_or_default(),
+                    positive: side(0),
+                    negative: side(1),
+                })
+            }
+        })
+    }
+
+    /// Of a rollup.
+    pub fn window(&self, row: usize) -> Option<Window<'_>> {
+        let Of::Windows(windows) = &self.of else { return None };
+        let sketch = windows.sketch.as_ref().filter(|column| column.is_valid(row));
+        let has_buckets = self.counts.as_ref().is_some_and(|counts| counts.is_valid(row));
+        Some(Window {
+            start: self.time(row),
+            count: at(&self.count, row)?,
+            sum: at(&self.sum, row),
+            min: at(&self.min, row),
+            max: at(&self.max, row),
+            first: at(&windows.first, row),
+            last: at(&windows.last, row),
+            increase: at(&windows.increase, row),
+            first_time: at(&windows.first_time, row),
+            last_time: at(&windows.last_time, row),
+            resets: at(&windows.resets, row),
+            explicit_bounds: has_buckets.then(|| list::<Float64Type>(&self.bounds, row)),
+            bucket_counts: has_buckets.then(|| list::<Int64Type>(&self.counts, row)),
+            sketch: sketch.and_then(|column| Some(column.as_binary_view_opt()?.value(row))),
+        })
+    }
+}

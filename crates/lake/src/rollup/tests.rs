@@ -1,0 +1,424 @@
+//! Windows of a table that grows, against windows that are made of all points at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::AsArray;
+use prometheus::Registry;
+use prost::Message as _;
+use tempfile::TempDir;
+use thalweg_log::disk::Ram;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
+use thalweg_telemetry::StatusSource as _;
+use tokio::runtime::Handle;
+
+use super::Resolution;
+use super::job::{RollupOptions, Rollups};
+use super::points::{self, Kind, Point, Windows};
+use super::read::Rows;
+use crate::LakeMetrics;
+use crate::attributes::Promotion;
+use crate::compaction::{CompactionOptions, Input, Keys, Reading, Sorted};
+use crate::delta::{DeltaLog, Detail, Snapshot};
+use crate::entry::{Compression, Encoding, EntryHead, Rejected};
+use crate::ingest::{Feed, IngestOptions, TableWriter};
+use crate::otlp::Signal;
+use crate::otlp::json::tests::proto;
+use crate::store::SyncedStore;
+use crate::tables::{METRICS, METRICS_ROLLUP};
+use crate::upkeep::{Upkeep, UpkeepOptions};
+
+const S: i64 = 1_000_000_000;
+const HOUR: i64 = 3600 * S;
+/// Shortly before midnight.
+const BEGIN: i64 = 1_700_006_400 * S - 2 * HOUR;
+const PARTITION: PartitionId = PartitionId::new(7, 0);
+const BOUNDS: [f64; 3] = [1.0, 10.0, 100.0];
+
+/// A sent point: its series, time, and what differs.
+#[derive(Clone, Debug)]
+struct Sent {
+    series: usize,
+    time: i64,
+    value: f64,
+    counts: [i64; 4],
+}
+
+/// By series: what kind it is.
+const SERIES: [Kind; 6] = [
+    Kind::Value,
+    Kind::Counter,
+    Kind::Counter,
+    Kind::Delta,
+    Kind::Histogram { is_cumulative: true },
+    Kind::Histogram { is_cumulative: false },
+];
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: i64) -> i64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as i64) % limit
+    }
+}
+
+fn metric(sent: &Sent) -> proto::Metric {
+    let text = proto::Any {
+        value: Some(proto::Value::Text(format!("node {}", sent.series))),
+    };
+    let attributes = vec![proto::Pair {
+        key: "host".to_owned(),
+        value: Some(text),
+    }];
+    let number = || {
+        vec![proto::NumberPoint {
+            attributes: attributes.clone(),
+            time: sent.time as u64,
+            value: Some(proto::NumberValue::Double(sent.value)),
+            ..Default::default()
+        }]
+    };
+    let sum = |temporality| proto::Sum {
+        points: number(),
+        temporality,
+        is_monotonic: true,
+    };
+    let data = match SERIES[sent.series] {
+        Kind::Value => proto::Data::Gauge(proto::Gauge { points: number() }),
+        Kind::Counter => proto::Data::Sum(sum(2)),
+        Kind::Delta => proto::Data::Sum(sum(1)),
+        Kind::Histogram { is_cumulative } => proto::Data::Histogram(proto::Histogram {
+            points: vec![proto::HistogramPoint {
+                attributes: attributes.clone(),
+                time: sent.time as u64,
+                count: sent.counts.iter().sum::<i64>() as u64,
+                sum: Some(sent.value),
+                buckets: sent.counts.iter().map(|count| *count as u64).collect(),
+                bounds: BOUNDS.to_vec(),
+                ..Default::default()
+            }],
+            temporality: if is_cumulative { 2 } else { 1 },
+        }),
+        Kind::Exponential { .. } => unreachable!(),
+    };
+    proto::Metric {
+        name: format!("metric {}", sent.series % 2),
+        unit: "1".to_owned(),
+        data: Some(data),
+        ..Default::default()
+    }
+}
+
+struct World {
+    folder: TempDir,
+    log: Arc<EmbeddedLog>,
+    writer: Arc<TableWriter>,
+    rows: u64,
+}
+
+impl World {
+    async fn new() -> World {
+        let options = LogOptions {
+            spare: 0,
+            min_free_bytes: Some(0),
+            ..LogOptions::default()
+        };
+        let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(1 << 30)), 0xab, &options).unwrap());
+        log.create(PARTITION, Durability::Fsync).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let feed = Feed {
+            queue: "lake.metrics".to_owned(),
+            log: log.clone(),
+            partitions: vec![PARTITION],
+            taken: Arc::new(|_, _| {}),
+        };
+        let options = IngestOptions {
+            flush_interval: Duration::from_secs(3600),
+            ..IngestOptions::default()
+        };
+        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let (store, promotion) = (SyncedStore::new(), Promotion::default());
+        let writer = TableWriter::open(folder.path(), &METRICS, store, feed, promotion, metrics, &options);
+        World {
+            writer: Arc::new(writer.await.unwrap()),
+            log,
+            folder,
+            rows: 0,
+        }
+    }
+
+    /// Points in the table, in a file of their own.
+    async fn send(&mut self, points: &[Sent], arrival: i64) {
+        let scope = proto::ScopeMetrics {
+            records: points.iter().map(metric).collect(),
+            ..Default::default()
+        };
+        let group = proto::ResourceMetrics {
+            scopes: vec![scope],
+            ..Default::default()
+        };
+        let head = EntryHead {
+            signal: Signal::Metrics,
+            encoding: Encoding::Proto,
+            compression: Compression::None,
+            arrival,
+            records: points.len() as u32,
+            cut_values_at: None,
+            rejected: Rejected::NONE,
+            peer: "",
+        };
+        let mut entry = Vec::new();
+        head.encode(&mut entry);
+        entry.extend(proto::Metrics { groups: vec![group] }.encode_to_vec());
+        let mut records = Records::new();
+        records.push(&RecordRef::of(1, &entry)).unwrap();
+        self.log.append(Unit::of(PARTITION, records), None).await.unwrap();
+        self.rows += points.len() as u64;
+        let until = Instant::now() + Duration::from_secs(20);
+        while self.writer.tables()[0].rows < self.rows {
+            assert!(Instant::now() < until);
+            self.writer.hurry();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    async fn rollups(&self, memory: usize) -> Rollups {
+        let options = RollupOptions {
+            memory,
+            late_every: Duration::ZERO,
+            ..RollupOptions::default()
+        };
+        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let (source, store) = (self.writer.log().clone(), SyncedStore::new());
+        let runtime = Handle::current();
+        let open = move || Rollups::open(source, &METRICS, &METRICS_ROLLUP, store, options, metrics, runtime);
+        tokio::task::spawn_blocking(open).await.unwrap().unwrap()
+    }
+
+    async fn table(&self) -> Snapshot {
+        let log = DeltaLog::new(&self.folder.path().join("metrics_rollup"), SyncedStore::new()).unwrap();
+        log.load(Detail::Counts).await.unwrap().unwrap()
+    }
+
+    /// Of each resolution, series and beginning the newest window.
+    async fn windows(&self) -> BTreeMap<(String, String, i64), String> {
+        let table = self.table().await;
+        let mut newest: BTreeMap<_, (i64, String)> = BTreeMap::new();
+        for file in table.files.values() {
+            let path = self.folder.path().join("metrics_rollup").join(&*file.path);
+            let reading = Reading {
+                left_out: &[],
+                as_dictionaries: true,
+            };
+            let input = Input::open(&path, 0, &METRICS_ROLLUP, &table.schema, reading).unwrap();
+            let mut sorted = Sorted::new(vec![input], Keys::new(&METRICS_ROLLUP, &table.schema).unwrap());
+            while let Some(run) = sorted.next().unwrap() {
+                let rows = Rows::new(run.piece.clone(), true).unwrap();
+                let hosts = run.piece.rows.column_by_name("attr_host").unwrap();
+                let hosts = hosts.as_dictionary::<arrow::datatypes::Int32Type>();
+                let texts = hosts.values().as_string::<i32>();
+                let revisions = run.piece.rows.column_by_name("revision").unwrap();
+                let revisions = revisions.as_primitive::<arrow::datatypes::Int64Type>();
+                for row in run.begin..run.begin + run.len {
+                    let host = texts.value(hosts.key(row).unwrap()).to_owned();
+                    let resolution = file.partition[0].clone().unwrap().to_string();
+                    let window = rows.window(row).unwrap();
+                    let revision = revisions.value(row);
+                    let place = newest.entry((resolution, host, window.start)).or_default();
+                    if place.0 < revision {
+                        *place = (revision, shown(&window));
+                    }
+                }
+            }
+        }
+        newest.into_iter().map(|(key, (_, window))| (key, window)).collect()
+    }
+}
+
+/// Sums of numbers in another order differ in their last digits.
+fn shown(window: &points::Window<'_>) -> String {
+    let points::Window {
+        count,
+        sum,
+        min,
+        max,
+        first,
+        last,
+        increase,
+        first_time,
+        last_time,
+        resets,
+        explicit_bounds,
+        bucket_counts,
+        sketch,
+        ..
+    } = window;
+    let round = |value: &Option<f64>| value.map(|value| format!("{value:.3}"));
+    format!(
+        "{count} {:?} {min:?} {max:?} {first:?} {last:?} {:?} {first_time:?} {last_time:?} {resets:?} {explicit_bounds:?} \
+         {bucket_counts:?} {sketch:?}",
+        round(sum),
+        round(increase)
+    )
+}
+
+/// What is to be there.
+fn expected(sent: &[Sent]) -> BTreeMap<(String, String, i64), String> {
+    let mut all = BTreeMap::new();
+    for resolution in Resolution::ALL {
+        for (series, kind) in SERIES.into_iter().enumerate() {
+            let mut of_series: Vec<&Sent> = sent.iter().filter(|sent| sent.series == series).collect();
+            of_series.sort_by_key(|sent| sent.time);
+            let mut put = |window: Option<points::Window<'_>>| {
+                if let Some(window) = window {
+                    let key = (resolution.seconds().to_string(), format!("node {series}"), window.start);
+                    all.insert(key, shown(&window));
+                }
+            };
+            let mut windows = Windows::new(resolution);
+            windows.begin(kind, i64::MIN);
+            for sent in of_series {
+                let data = match kind {
+                    Kind::Histogram { .. } => points::Data::Histogram(points::Histogram {
+                        count: sent.counts.iter().sum(),
+                        sum: Some(sent.value),
+                        min: None,
+                        max: None,
+                        bounds: &BOUNDS,
+                        counts: &sent.counts,
+                    }),
+                    _ => points::Data::Number(sent.value),
+                };
+                let point = Point {
+                    time: sent.time,
+                    start: None,
+                    data,
+                };
+                put(windows.push(&point).unwrap());
+            }
+            put(windows.finish());
+        }
+    }
+    all
+}
+
+/// Points of a few minutes, and some that are late by up to hours.
+fn batch(dice: &mut Dice, clock: i64, is_late: bool, totals: &mut [f64; 6]) -> Vec<Sent> {
+    let mut sent = Vec::new();
+    for _ in 0..20 + dice.below(40) {
+        let series = dice.below(6) as usize;
+        let past = if is_late {
+            dice.below(3 * HOUR)
+        } else {
+            dice.below(150 * S)
+        };
+        totals[series] = match dice.below(30) {
+            0 => 1.0,
+            _ => totals[series] + dice.below(1000) as f64 / 8.0,
+        };
+        sent.push(Sent {
+            series,
+            time: clock - past,
+            value: totals[series],
+            counts: [(); 4].map(|()| dice.below(50)),
+        });
+    }
+    sent
+}
+
+/// No two points of a series have the same time.
+fn only_new(batch: Vec<Sent>, sent: &[Sent]) -> Vec<Sent> {
+    let is_new = |new: &Sent| {
+        !sent
+            .iter()
+            .any(|sent| (sent.series, sent.time) == (new.series, new.time))
+    };
+    batch.into_iter().filter(is_new).collect()
+}
+
+async fn grown(seed: u64, memory: usize, compacts: bool) {
+    let mut dice = Dice(seed);
+    let (mut world, mut sent, mut clock) = (World::new().await, Vec::new(), BEGIN);
+    let mut totals = [0.0; 6];
+    let mut rollups = Some(world.rollups(memory).await);
+    for round in 0..30 {
+        clock += 60 * S + dice.below(600 * S);
+        let new = only_new(batch(&mut dice, clock, round % 4 == 3, &mut totals), &sent);
+        world.send(&new, clock).await;
+        sent.extend(new);
+        let mut running = match dice.below(4) {
+            0 => world.rollups(memory).await,
+            _ => rollups.take().unwrap(),
+        };
+        let is_over = round == 29;
+        let now = if is_over { clock + HOUR } else { clock };
+        let run = move || {
+            running.run(now, &|| false).unwrap();
+            // Late rows of what was made last.
+            running.run(now, &|| false).unwrap();
+            running
+        };
+        rollups = Some(tokio::task::spawn_blocking(run).await.unwrap());
+        if compacts && round % 10 == 9 {
+            drop(rollups.take());
+            compact(&world).await;
+            rollups = Some(world.rollups(memory).await);
+        }
+    }
+    let (found, expected) = (world.windows().await, expected(&sent));
+    for (key, window) in &expected {
+        assert_eq!(found.get(key), Some(window), "seed {seed}: {key:?}");
+    }
+    assert_eq!(found.len(), expected.len(), "seed {seed}");
+}
+
+/// Merges until nothing is left to be merged.
+async fn compact(world: &World) {
+    let options = UpkeepOptions {
+        compaction: CompactionOptions {
+            inputs: 4,
+            seal_after: Duration::ZERO,
+            ..CompactionOptions::default()
+        },
+        bytes_per_second: 0,
+        look_every: Duration::from_millis(5),
+        rollup: RollupOptions {
+            // Nothing is complete.
+            lateness: [Duration::from_secs(1 << 30); 5],
+            quiet: Duration::from_secs(1 << 33),
+            ..RollupOptions::default()
+        },
+        ..UpkeepOptions::default()
+    };
+    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let upkeep = Upkeep::start(vec![world.writer.clone()], options, metrics).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while !world.table().await.files.values().all(|file| file.is_sealed) {
+        assert!(Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_a_table_that_grows_are_those_of_all_of_its_points() {
+    for seed in 0..6 {
+        grown(seed, 1 << 20, false).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_memory_for_the_points_before_they_are_read_again() {
+    grown(100, 0, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn merged_files_have_the_newest_windows() {
+    grown(200, 1 << 20, true).await;
+}

@@ -1,0 +1,84 @@
+//! Tables whose rows have revisions: of those with the same key only the newest is a row.
+//!
+//! Few files have rows that stand for rows of others, and the table's log says which. Only these and the ones that overlap them
+//! are compared; all others are read as they are.
+
+use std::sync::Arc;
+
+use datafusion::catalog::Session;
+use datafusion::common::Result;
+use datafusion::datasource::provider_as_source;
+use datafusion::functions_window::expr_fn::row_number;
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{Expr, ExprFunctionExt, LogicalPlanBuilder, col, ident, lit};
+use datafusion::physical_plan::ExecutionPlan;
+use thalweg_lake::delta::FileEntry;
+use thalweg_lake::tables::{METRICS_ROLLUP, TableSpec};
+
+use crate::table::LakeTable;
+
+const NUMBER: &str = "__revision";
+
+/// The table of a name, if its rows have revisions.
+pub fn spec_of(name: &str) -> Option<&'static TableSpec> {
+    [&METRICS_ROLLUP].into_iter().find(|spec| spec.name == name)
+}
+
+/// The filters by which all revisions of a row are kept or none: those on what identifies it.
+pub fn of_keys(spec: &TableSpec, filters: &[Expr]) -> Vec<Expr> {
+    let is_key = |name: &str| {
+        let is_fixed = spec.sort.contains(&name) || spec.partitions.contains(&name) || name == "time";
+        let is_attribute = ["attr_", "resource_", "scope_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix));
+        name != "revision" && (is_fixed || is_attribute)
+    };
+    let is_of_keys = |filter: &&Expr| filter.column_refs().iter().all(|column| is_key(&column.name));
+    filters.iter().filter(is_of_keys).cloned().collect()
+}
+
+/// Files whose rows are to be compared, and all others.
+pub fn split(files: Vec<Arc<FileEntry>>) -> (Vec<Arc<FileEntry>>, Vec<Arc<FileEntry>>) {
+    let revising: Vec<Arc<FileEntry>> = files.iter().filter(|file| file.revises).cloned().collect();
+    let is_compared = |file: &Arc<FileEntry>| {
+        revising.iter().any(|revising| {
+            let overlap = file
+                .times
+                .zip(revising.times)
+                .is_none_or(|(a, b)| a.0 <= b.1 && b.0 <= a.1);
+            overlap && file.partition == revising.partition
+        })
+    };
+    files.into_iter().partition(is_compared)
+}
+
+/// Of the rows of a table the newest of each key. `wanted` are columns of it.
+pub async fn newest(
+    state: &dyn Session,
+    spec: &TableSpec,
+    table: LakeTable,
+    filters: &[Expr],
+    wanted: &[String],
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let revision = "revision";
+    let keys = spec
+        .partitions
+        .iter()
+        .chain(spec.sort)
+        .filter(|name| **name != revision);
+    let numbered = row_number()
+        .partition_by(keys.map(|name| ident(*name)).collect())
+        .order_by(vec![col(revision).sort(false, false)])
+        .build()?
+        .alias(NUMBER);
+    let mut plan = LogicalPlanBuilder::scan(spec.name, provider_as_source(Arc::new(table)), None)?;
+    if let Some(filter) = conjunction(of_keys(spec, filters)) {
+        plan = plan.filter(filter)?;
+    }
+    let plan = plan
+        .window([numbered])?
+        .filter(col(NUMBER).eq(lit(1_u64)))?
+        .project(wanted.iter().map(ident))?
+        .build()?;
+    state.create_physical_plan(&plan).await
+}
