@@ -293,7 +293,7 @@ impl Sketch {
 
 impl Store {
     fn encoded_len(&self) -> usize {
-        let counts = self.counts().len() * size_of::<f64>();
+        let counts = size_of_val(self.counts());
         let first = if self.low() == 0 {
             0
         } else {
@@ -304,7 +304,7 @@ impl Store {
 
     fn encode(&self, out: &mut Vec<u8>) {
         put_key(store::RUN, out);
-        put_number(self.counts().len() * size_of::<f64>(), out);
+        put_number(size_of_val(self.counts()), out);
         for count in self.counts() {
             out.extend_from_slice(&count.to_le_bytes());
         }
