@@ -32,6 +32,7 @@ mod queue_api;
 mod queue_errors;
 mod queues;
 mod restart;
+mod rollups;
 mod signals;
 mod sketches;
 mod values;

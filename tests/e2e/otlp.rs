@@ -11,7 +11,7 @@ use thalweg_tests::{Thalweg, eventually};
 use crate::otlp_senders::ask_with;
 
 /// A process that receives, and the port at which it does over HTTP.
-fn start(more: &str) -> (Thalweg, Api) {
+pub fn start(more: &str) -> (Thalweg, Api) {
     let (http, grpc) = (free_port().unwrap(), free_port().unwrap());
     let yaml = format!(
         "ingest:\n  otlp:\n    http: {{address: \"127.0.0.1:{http}\"}}\n    grpc: {{address: \"127.0.0.1:{grpc}\"}}\n{more}"
@@ -23,23 +23,23 @@ fn start(more: &str) -> (Thalweg, Api) {
 }
 
 /// Stops it as an operator does.
-fn end(thalweg: &mut Thalweg) {
+pub fn end(thalweg: &mut Thalweg) {
     thalweg.process.signal("TERM").unwrap();
     let status = thalweg.process.wait_within(Duration::from_secs(20)).unwrap();
     assert!(status.success(), "{}", thalweg.process.stderr());
 }
 
-fn now() -> u64 {
+pub fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     u64::try_from(now.as_nanos()).unwrap()
 }
 
-fn attributes(pairs: &[(&str, Value)]) -> Value {
+pub fn attributes(pairs: &[(&str, Value)]) -> Value {
     let pair = |(key, value): &(&str, Value)| json!({"key": key, "value": value});
     pairs.iter().map(pair).collect()
 }
 
-fn text(text: &str) -> Value {
+pub fn text(text: &str) -> Value {
     json!({"stringValue": text})
 }
 
@@ -64,7 +64,7 @@ fn logs_of(time: u64, numbers: std::ops::Range<u64>) -> Value {
     }]})
 }
 
-fn is_stored(answer: &Answer) {
+pub fn is_stored(answer: &Answer) {
     assert_eq!((answer.status, answer.text.as_str()), (200, "{}"), "{answer:?}");
 }
 

@@ -241,6 +241,7 @@ fn read_rollup(mut fields: Fields<'_>, options: &mut RollupOptions) {
         *late = lateness.duration(name, default);
     }
     lateness.finish();
+    options.late_every = fields.duration("late_interval", "5m");
     fields.finish();
 }
 
