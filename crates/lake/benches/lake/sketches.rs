@@ -82,8 +82,8 @@ fn rollups(session: &Session, values: &[f64]) {
             windows.begin(kind, i64::MIN);
             for number in 0..POINTS_PER_SERIES.min(points - series * POINTS_PER_SERIES) {
                 // Five buckets get some.
-                for bucket in 3..8 {
-                    counts[bucket] += 10 + i64::try_from(number).unwrap() % 7;
+                for count in &mut counts[3..8] {
+                    *count += 10 + i64::try_from(number).unwrap() % 7;
                     all += 10 + i64::try_from(number).unwrap() % 7;
                 }
                 let data = Data::Histogram(Histogram {

@@ -36,8 +36,8 @@ type Lists = Option<ListArray>;
 
 /// What only one of both tables has.
 enum Of {
-    Points(Points),
-    Windows(Windows),
+    Points(Box<Points>),
+    Windows(Box<Windows>),
 }
 
 struct Points {
@@ -100,15 +100,15 @@ impl Rows {
     pub fn new(piece: Arc<Piece>, is_windows: bool) -> Result<Rows, MergeError> {
         let rows = &piece.rows;
         let of = match is_windows {
-            false => Of::Points(Points {
+            false => Of::Points(Box::new(Points {
                 value: numbers(rows, "value"),
                 scale: numbers(rows, "scale"),
                 zero_count: numbers(rows, "zero_count"),
                 zero_threshold: numbers(rows, "zero_threshold"),
                 offsets: ["positive_offset", "negative_offset"].map(|name| numbers(rows, name)),
                 sides: ["positive_counts", "negative_counts"].map(|name| lists(rows, name)),
-            }),
-            true => Of::Windows(Windows {
+            })),
+            true => Of::Windows(Box::new(Windows {
                 first: numbers(rows, "first"),
                 last: numbers(rows, "last"),
                 increase: numbers(rows, "increase"),
@@ -116,7 +116,7 @@ impl Rows {
                 last_time: numbers(rows, "last_time_unix_nano"),
                 resets: numbers(rows, "resets"),
                 sketch: rows.column_by_name("sketch").cloned(),
-            }),
+            })),
         };
         Ok(Rows {
             series: numbers(rows, "series_id").ok_or(MergeError::NoKey)?,
