@@ -64,6 +64,6 @@ fn http(effort: Effort) -> Result<Row> {
     Ok(row)
 }
 
-fn free_port() -> Result<u16> {
+pub(super) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -1,9 +1,11 @@
-//! `cargo xtask bench NAME [--quick] [--json FILE] [--only WORD] [--input FILE]`: drives the real binary and measures it from outside.
+//! `cargo xtask bench NAME [--quick] [--json FILE] [--only WORD] [--input FILE]
+//! [--cooked [--rows N]]`: drives the real binary and measures it from outside.
 //!
 //! A row is the median of several windows of one run. CPU is that of all threads of the process under test; simulators
 //! and load generators are processes of their own. Allocations come from the binary's counting allocator.
 
 mod collect;
+mod cooked;
 mod driver;
 #[path = "../../../crates/log/benches/support/environment.rs"]
 mod environment;
@@ -61,6 +63,8 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         bail!("which benchmark? valid: {BENCHMARKS}")
     };
     let (mut effort, mut json, mut only, mut input) = (FULL, None, None, None);
+    // Of a long run.
+    let (mut is_cooked, mut cooked_rows) = (false, 100_000_000);
     while let Some(word) = words.next() {
         match word {
             "--quick" => effort = QUICK,
@@ -72,12 +76,18 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                 Some(file) => input = Some(file),
                 None => bail!("--input takes a file of OTLP requests"),
             },
+            "--cooked" if name == "lake" => is_cooked = true,
+            "--rows" if name == "lake" => match words.next().map(str::parse) {
+                Some(Ok(rows)) => cooked_rows = rows,
+                _ => bail!("--rows takes how many logs --cooked sends"),
+            },
             "--only" if matches!(name, "queue" | "events" | "lake") => match words.next() {
                 Some(word) => only = Some(word),
                 None => bail!("--only takes a word that the names of the rows have"),
             },
             other => bail!(
-                "unknown option {other}; valid: --quick, --json FILE, of queue, events and lake --only WORD, of lake --input FILE"
+                "unknown option {other}; valid: --quick, --json FILE, of queue, events and lake --only WORD, of lake --input FILE, \
+                 --cooked, --rows N"
             ),
         }
     }
@@ -93,6 +103,12 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         "events" => {
             folder = environment::bench_folder();
             events::run(effort, only)?
+        }
+        "lake" if is_cooked => {
+            folder = environment::bench_folder();
+            let row = cooked::run(cooked_rows)?;
+            report::print(name, std::slice::from_ref(&row), &folder);
+            vec![row]
         }
         "lake" => {
             folder = environment::bench_folder();

@@ -81,6 +81,15 @@ impl UnderTest {
         Ok(ureq::get(self.url(path)?).call()?.body_mut().read_to_string()?)
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it tells of itself, as text.
+    pub fn metrics(&self) -> Result<String> {
+        self.get("/metrics")
+    }
+
     /// The rows of a query as JSON.
     pub fn sql(&self, query: &str) -> Result<serde_json::Value> {
         let answer = ureq::post(self.url("/api/sql?format=json")?)
@@ -146,7 +155,7 @@ impl UnderTest {
     }
 
     fn look(&self) -> Result<Look> {
-        let text = self.get("/metrics")?;
+        let text = self.metrics()?;
         let mut sums: HashMap<String, f64> = HashMap::new();
         let mut quantiles = HashMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {

@@ -28,8 +28,10 @@ type Part<'a> = (Option<&'a ArrayRef>, &'a Run);
 
 fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column<'a>, MergeError> {
     let name = field.name().as_str();
-    if runs.iter().any(|run| run.piece.pages.contains_key(name)) {
-        return Ok(Column::Pages(segments(name, runs)));
+    let is_near = spec.near.contains(&name);
+    if runs.iter().any(|run| run.piece.sources.contains_key(name)) {
+        let segments = segments(name, runs);
+        return Ok(Column::Read { segments, is_near });
     }
     let parts: Vec<Part<'a>> = runs
         .iter()
@@ -39,7 +41,6 @@ fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column
     if !parts.iter().any(has_values) {
         return Ok(Column::Nothing);
     }
-    let is_near = spec.near.contains(&name);
     Ok(match field.data_type() {
         DataType::Int64 => {
             let (values, present) = numbers::<Int64Type>(&parts)?;
@@ -76,25 +77,21 @@ fn column<'a>(spec: &TableSpec, field: &Field, runs: &'a [Run]) -> Result<Column
 
 /// Rows of one row group that follow each other are one.
 fn segments(name: &str, runs: &[Run]) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::with_capacity(runs.len());
+    let mut segments: Vec<Segment> = Vec::new();
     for run in runs {
-        let Some(source) = run.piece.pages.get(name) else {
-            segments.push(Segment::Nulls(run.len));
-            continue;
-        };
+        let source = run.piece.sources.get(name).filter(|source| !source.is_empty());
         let first = run.piece.first_row + run.begin;
-        match segments.last_mut() {
-            Some(Segment::Rows {
-                source: last,
-                begin,
-                len,
-            }) if Arc::ptr_eq(last, source) && *begin + *len == first => {
-                *len += run.len;
+        match (source, segments.last_mut()) {
+            (None, Some(Segment::Nulls(rows))) => *rows += run.len,
+            (None, _) => segments.push(Segment::Nulls(run.len)),
+            (Some(source), Some(Segment::Rows { source: last, rows }))
+                if Arc::ptr_eq(last, source) && rows.end == first =>
+            {
+                rows.end += run.len;
             }
-            _ => segments.push(Segment::Rows {
+            (Some(source), _) => segments.push(Segment::Rows {
                 source: source.clone(),
-                begin: first,
-                len: run.len,
+                rows: first..first + run.len,
             }),
         }
     }

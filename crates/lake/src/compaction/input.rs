@@ -5,20 +5,20 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
-use arrow::row::{RowConverter, Rows, SortField};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
+use parquet::basic::Type;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
-use xxhash_rust::xxh3::xxh3_64;
+use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, RowGroupMetaData};
 
+use super::keys::{KeyRows, Keys, dictionary, key_type};
 use super::merge::MergeError;
 use crate::delta::schema::{ColumnType, TableSchema};
-use crate::file::{SourcePages, level_of};
+use crate::file::SourceColumn;
 use crate::tables::TableSpec;
 
 const PIECE_ROWS: usize = 8192;
@@ -34,14 +34,17 @@ pub(crate) struct Reading {
     pub as_dictionaries: bool,
 }
 
+/// Columns of a row group that are read page by page.
+pub(crate) type SourceColumns = HashMap<String, Arc<SourceColumn>>;
+
 /// Some rows of a file, and what they are ordered by.
 pub(crate) struct Piece {
-    /// Without the columns whose pages are copied.
+    /// Without the columns that are read page by page.
     pub rows: RecordBatch,
-    keys: Option<Rows>,
+    pub keys: KeyRows,
     pub input: usize,
-    /// Pages of the row group, by column.
-    pub pages: Arc<HashMap<String, Arc<SourcePages>>>,
+    /// Of the row group.
+    pub sources: Arc<SourceColumns>,
     /// Of the row group.
     pub first_row: usize,
     /// Of its rows, the least and the greatest.
@@ -52,17 +55,13 @@ impl Piece {
     /// Rows that were made, and are not compared with others.
     pub fn of(rows: RecordBatch) -> Piece {
         Piece {
-            keys: None,
+            keys: KeyRows::default(),
             input: 0,
-            pages: Arc::default(),
+            sources: Arc::default(),
             first_row: 0,
             times: (0, 0),
             rows,
         }
-    }
-
-    pub fn key(&self, row: usize) -> &[u8] {
-        self.keys.as_ref().map_or(&[], |keys| keys.row(row).data())
     }
 }
 
@@ -71,44 +70,6 @@ impl Piece {
 pub struct Tally {
     pub rows: u64,
     checksum: u64,
-}
-
-/// Makes keys that sort as bytes: the same for all files of a table.
-pub(crate) struct Keys {
-    converter: RowConverter,
-    names: &'static [&'static str],
-}
-
-impl Keys {
-    pub fn new(spec: &'static TableSpec, table: &TableSchema) -> Result<Keys, MergeError> {
-        let field = |name: &&str| {
-            let kind = table.column(name).map(|column| &column.kind);
-            SortField::new(key_type(spec, name, kind.unwrap_or(&ColumnType::String)))
-        };
-        Ok(Keys {
-            converter: RowConverter::new(spec.sort.iter().map(field).collect())?,
-            names: spec.sort,
-        })
-    }
-
-    fn of(&self, rows: &RecordBatch) -> Result<Rows, MergeError> {
-        let column = |name: &&str| rows.column_by_name(name).cloned();
-        let columns: Option<Vec<ArrayRef>> = self.names.iter().map(column).collect();
-        let columns = columns.ok_or(MergeError::NoKey)?;
-        Ok(self.converter.convert_columns(&columns)?)
-    }
-}
-
-fn key_type(spec: &TableSpec, name: &str, kind: &ColumnType) -> DataType {
-    match kind {
-        ColumnType::String if spec.plain.contains(&name) => DataType::Utf8View,
-        ColumnType::String => dictionary(),
-        other => other.arrow().unwrap_or(DataType::Null),
-    }
-}
-
-fn dictionary() -> DataType {
-    DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
 }
 
 /// A file whose footer was read.
@@ -177,8 +138,8 @@ pub(crate) struct Input<'a> {
     number: usize,
     next_group: usize,
     reader: Option<ParquetRecordBatchReader>,
-    /// Columns whose pages can be copied, by row group.
-    pages: Vec<Arc<HashMap<String, Arc<SourcePages>>>>,
+    /// By row group.
+    sources: Vec<Arc<SourceColumns>>,
     next_row: usize,
     /// Of a row, before it is compressed.
     pub bytes_per_row: usize,
@@ -204,46 +165,41 @@ impl Input<'_> {
             number,
             next_group: 0,
             reader: None,
-            pages: Vec::new(),
+            sources: Vec::new(),
             next_row: 0,
             left_out: reading.left_out,
         })
     }
 
-    /// Columns of texts whose pages can be copied into a file that is compressed so hard.
-    pub fn copyable(&mut self, spec: &TableSpec, level: i32) -> Vec<String> {
+    /// Looks for columns that can be read page by page. What rows are ordered by and checked with is read before the others.
+    pub fn find_sources(&mut self, spec: &TableSpec, table: &TableSchema) {
         let metadata = self.opened.metadata.metadata();
-        if level_of(metadata).is_none_or(|own| own < level) {
-            return Vec::new();
-        }
         let leaves = metadata.file_metadata().schema_descr();
-        let of_group = |group: usize| -> HashMap<String, Arc<SourcePages>> {
+        let of_group = |group: usize| -> SourceColumns {
             let of_leaf = |leaf: usize| {
                 let column = leaves.column(leaf);
                 let [name] = column.path().parts() else { return None };
-                if spec.sort.contains(&name.as_str()) {
-                    return None;
-                }
-                let pages = SourcePages::of(&self.opened.file, metadata, group, leaf)?;
-                Some((name.clone(), Arc::new(pages)))
+                let is_read_before =
+                    spec.sort.contains(&name.as_str()) || [TIME_NANOS, ARRIVAL].contains(&name.as_str());
+                let is_of_table = stored(&table.column(name)?.kind) == Some(column.physical_type());
+                (is_of_table && !is_read_before).then_some(())?;
+                let source = SourceColumn::of(&self.opened.file, metadata, group, leaf)?;
+                Some((name.clone(), Arc::new(source)))
             };
             (0..leaves.num_columns()).filter_map(of_leaf).collect()
         };
-        let pages: Vec<_> = (0..self.opened.groups()).map(of_group).collect();
-        let names = pages
-            .first()
-            .map(|pages| pages.keys().cloned().collect::<Vec<String>>());
-        let names = names.unwrap_or_default().into_iter();
-        let names = names.filter(|name| pages.iter().all(|pages| pages.contains_key(name)));
-        let names: Vec<String> = names.collect();
-        self.pages = pages.into_iter().map(Arc::new).collect();
-        names
+        self.sources = (0..self.opened.groups()).map(of_group).map(Arc::new).collect();
     }
 
-    /// The pages of these columns are copied, and no others.
-    pub fn copy_only(&mut self, names: &HashSet<String>) {
-        for pages in &mut self.pages {
-            Arc::make_mut(pages).retain(|name, _| names.contains(name));
+    /// Whether a column is read page by page, or is not there.
+    pub fn is_source(&self, name: &str) -> bool {
+        self.columns().index_of(name).is_err() || self.sources.iter().all(|sources| sources.contains_key(name))
+    }
+
+    /// These columns are read page by page, and no others.
+    pub fn keep_sources(&mut self, names: &HashSet<String>) {
+        for sources in &mut self.sources {
+            Arc::make_mut(sources).retain(|name, _| names.contains(name));
         }
     }
 
@@ -257,10 +213,10 @@ impl Input<'_> {
                 if self.next_group == self.opened.groups() {
                     return Ok(None);
                 }
-                let pages = self.pages.get(self.next_group);
+                let sources = self.sources.get(self.next_group);
                 let left_out = self.left_out;
-                let is_read =
-                    |name: &str| !left_out.contains(&name) && pages.is_none_or(|pages| !pages.contains_key(name));
+                let is_source = |name: &str| sources.is_some_and(|sources| sources.contains_key(name));
+                let is_read = |name: &str| !left_out.contains(&name) && !is_source(name);
                 self.reader = Some(self.opened.group(self.next_group, is_read)?);
                 self.next_group += 1;
                 self.next_row = 0;
@@ -281,13 +237,42 @@ impl Input<'_> {
             return Ok(Some(Piece {
                 times: (least, greatest),
                 rows,
-                keys: Some(keys),
+                keys,
                 input: self.number,
-                pages: self.pages.get(self.next_group - 1).cloned().unwrap_or_default(),
+                sources: self.sources.get(self.next_group - 1).cloned().unwrap_or_default(),
                 first_row,
             }));
         }
     }
+}
+
+/// Bytes that a file takes while it is read with others: of each column a page, and its dictionary.
+pub(crate) fn memory_of(path: &Path, spec: &TableSpec, table: &TableSchema) -> Result<u64, MergeError> {
+    /// Of a column, whatever it has.
+    const COLUMN: u64 = 16 << 10;
+    let opened = Opened::new(path, spec, table, Reading::default())?;
+    let metadata = opened.metadata.metadata();
+    let of_group = |(number, group): (usize, &RowGroupMetaData)| -> u64 {
+        let offsets = metadata.offset_index().and_then(|index| index.get(number));
+        let of_leaf = |(leaf, chunk): (usize, &ColumnChunkMetaData)| {
+            let all = u64::try_from(chunk.uncompressed_size()).unwrap_or_default();
+            let pages = offsets
+                .and_then(|offsets| offsets.get(leaf))
+                .map_or(1, |pages| pages.page_locations.len());
+            match chunk.dictionary_page_offset() {
+                Some(_) => COLUMN + all,
+                None => COLUMN + all / pages.max(1) as u64,
+            }
+        };
+        group.columns().iter().enumerate().map(of_leaf).sum()
+    };
+    Ok(metadata
+        .row_groups()
+        .iter()
+        .enumerate()
+        .map(of_group)
+        .max()
+        .unwrap_or_default())
 }
 
 impl Tally {
@@ -298,25 +283,18 @@ impl Tally {
         }
     }
 
-    fn add(&mut self, rows: &RecordBatch, keys: &Rows) -> Result<(), MergeError> {
-        let arrivals = arrivals(rows)?;
-        for (row, key) in keys.iter().enumerate() {
-            self.add_key(key.data(), arrivals.and_then(|arrivals| arrivals.get(row)));
-        }
+    fn add(&mut self, rows: &RecordBatch, keys: &KeyRows) -> Result<(), MergeError> {
+        let sums = keys.checksums(rows.num_rows(), arrivals(rows)?);
+        self.checksum = sums.iter().fold(self.checksum, |all, sum| all.wrapping_add(*sum));
+        self.rows += sums.len() as u64;
         Ok(())
     }
 
-    fn add_key(&mut self, key: &[u8], arrival: Option<&i64>) {
-        let arrival = arrival.map_or(0, |arrival| *arrival as u64);
-        let sum = xxh3_64(key) ^ arrival.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.checksum = self.checksum.wrapping_add(sum);
+    pub(super) fn add_row(&mut self, piece: &Piece, row: usize) -> Result<(), MergeError> {
+        let arrival = arrivals(&piece.rows)?.and_then(|arrivals| arrivals.get(row));
+        self.checksum = self.checksum.wrapping_add(piece.keys.checksum(row, arrival.copied()));
         self.rows += 1;
-    }
-
-    pub(super) fn add_row(&mut self, piece: &Piece, row: usize) {
-        let arrivals = arrivals(&piece.rows).ok().flatten();
-        let arrival = arrivals.and_then(|arrivals| arrivals.get(row));
-        self.add_key(piece.key(row), arrival);
+        Ok(())
     }
 
     /// Of a file that is there.
@@ -362,6 +340,18 @@ fn longs<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a [i64], MergeError>
         .ok_or(MergeError::NoKey)
 }
 
+/// As what a column lies in a file; `None` if it is nested.
+fn stored(kind: &ColumnType) -> Option<Type> {
+    Some(match kind {
+        ColumnType::Long | ColumnType::Timestamp => Type::INT64,
+        ColumnType::Integer | ColumnType::Date => Type::INT32,
+        ColumnType::Double => Type::DOUBLE,
+        ColumnType::Boolean => Type::BOOLEAN,
+        ColumnType::String | ColumnType::Binary => Type::BYTE_ARRAY,
+        _ => return None,
+    })
+}
+
 /// Texts as they are in the file: by a dictionary where it has one, else as views into its pages.
 fn as_read(
     spec: &TableSpec,
@@ -375,7 +365,7 @@ fn as_read(
         let leaf = (0..leaves.num_columns()).find(|at| leaves.column(*at).path().parts() == [name.to_owned()]);
         let groups = metadata.row_groups();
         leaf.is_some_and(|leaf| {
-            let chunk = |group: &parquet::file::metadata::RowGroupMetaData| {
+            let chunk = |group: &RowGroupMetaData| {
                 let chunk = group.column(leaf);
                 chunk.dictionary_page_offset().is_some()
             };

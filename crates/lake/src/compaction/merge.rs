@@ -10,8 +10,9 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::columns::columns;
-use super::input::{Input, Keys, Reading, Tally, times};
-use super::sorted::{Newest, Run, Sorted};
+use super::input::{Input, Reading, Tally, times};
+use super::keys::Keys;
+use super::sorted::{Newest, Run, Sorted, laid_out};
 use crate::delta::schema::TableSchema;
 use crate::file::{FileRules, FileWriter, rows_of_group};
 use crate::tables::TableSpec;
@@ -90,7 +91,7 @@ impl Merge<'_> {
         for (number, path) in self.inputs.iter().enumerate() {
             inputs.push(Input::open(path, number, self.spec, self.table, Reading::default())?);
         }
-        self.choose_copied(&mut inputs);
+        self.choose_sources(&mut inputs);
         let bytes_per_row = inputs.iter().map(|input| input.bytes_per_row).max().unwrap_or_default();
         let mut outputs = Outputs {
             merge: self,
@@ -101,7 +102,7 @@ impl Merge<'_> {
             done: Vec::new(),
             held: 0,
         };
-        let mut sorted = Sorted::new(inputs, Keys::new(self.spec, self.table)?);
+        let mut sorted = Sorted::new(inputs, Keys::new(self.spec));
         let mut newest = Newest::default();
         while let Some(run) = sorted.next()? {
             match self.spec.has_revisions() {
@@ -127,23 +128,17 @@ impl Merge<'_> {
         }
     }
 
-    /// Pages are copied of columns that all files have in pages that can be.
-    fn choose_copied(&self, inputs: &mut [Input<'_>]) {
-        let of_inputs: Vec<HashSet<String>> = inputs
+    /// Columns are read page by page that all files have in our own form.
+    fn choose_sources(&self, inputs: &mut [Input<'_>]) {
+        inputs
             .iter_mut()
-            .map(|input| input.copyable(self.spec, self.rules.zstd_level).into_iter().collect())
-            .collect();
-        let is_ready = |name: &String| {
-            let mut all = inputs.iter().zip(&of_inputs);
-            all.all(|(input, copyable)| copyable.contains(name) || input.columns().index_of(name).is_err())
-        };
-        let names: HashSet<String> = of_inputs
-            .iter()
-            .flatten()
-            .filter(|name| is_ready(name))
+            .for_each(|input| input.find_sources(self.spec, self.table));
+        let columns = self.table.columns.iter().map(|column| &column.name);
+        let names: HashSet<String> = columns
+            .filter(|name| inputs.iter().all(|input| input.is_source(name)))
             .cloned()
             .collect();
-        inputs.iter_mut().for_each(|input| input.copy_only(&names));
+        inputs.iter_mut().for_each(|input| input.keep_sources(&names));
     }
 
     /// Columns that some file has, in the order of the table.
@@ -238,8 +233,8 @@ impl Outputs<'_, '_> {
         let Some((writer, sink)) = &mut growing.file else {
             return Ok(());
         };
-        let made = columns(self.merge.spec, &self.schema, &runs)?;
-        let order: Vec<u32> = (0..rows as u32).collect();
+        let (parts, order) = laid_out(&runs);
+        let made = columns(self.merge.spec, &self.schema, &parts)?;
         writer.write_group(&made, &order)?;
         drop(made);
         growing.file_rows += rows as u64;

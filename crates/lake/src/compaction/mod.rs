@@ -5,6 +5,7 @@
 
 mod columns;
 mod input;
+mod keys;
 mod merge;
 mod plan;
 mod sorted;
@@ -12,7 +13,8 @@ mod sorted;
 mod tests;
 
 pub(crate) use columns::columns;
-pub(crate) use input::{Input, Keys, Piece, Reading};
+pub(crate) use input::{Input, Piece, Reading, memory_of};
+pub(crate) use keys::Keys;
 pub use merge::{Bucket, Merge, MergeError, Merged, Output, Sink};
 pub use plan::CompactionOptions;
 pub(crate) use plan::{Job, plan};

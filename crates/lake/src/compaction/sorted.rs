@@ -1,8 +1,11 @@
 //! Rows of sorted files in the order of all, a run of one file at a time.
 
+use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::input::{Input, Keys, Piece, Tally};
+use super::input::{Input, Piece, Tally};
+use super::keys::Keys;
 use super::merge::MergeError;
 
 /// Files that are read together. Rows with equal keys come in the order of the files.
@@ -21,6 +24,46 @@ pub(crate) struct Run {
     pub piece: Arc<Piece>,
     pub begin: usize,
     pub len: usize,
+}
+
+/// Runs as parts of their pieces, those of a file behind each other, and the order in which their rows come.
+pub(crate) fn laid_out(runs: &[Run]) -> (Vec<Run>, Vec<u32>) {
+    let mut parts: Vec<Run> = Vec::new();
+    // Of each file the last part. Its rows come in their order, but for those that are left out or belong elsewhere.
+    let mut last_of: HashMap<usize, usize> = HashMap::new();
+    let mut places = Vec::with_capacity(runs.len());
+    for run in runs {
+        let known = last_of.get(&run.piece.input).copied();
+        let open = known.and_then(|number| Some((number, parts.get_mut(number)?)));
+        match open.filter(|(_, part)| Arc::ptr_eq(&part.piece, &run.piece) && part.begin + part.len == run.begin) {
+            Some((number, part)) => {
+                places.push((number, part.len));
+                part.len += run.len;
+            }
+            None => {
+                last_of.insert(run.piece.input, parts.len());
+                places.push((parts.len(), 0));
+                parts.push(run.clone());
+            }
+        }
+    }
+    let mut by_file: Vec<usize> = (0..parts.len()).collect();
+    by_file.sort_by_key(|number| parts.get(*number).map(|part| part.piece.input));
+    let (mut begins, mut end) = (vec![0; parts.len()], 0);
+    let mut laid_out = Vec::with_capacity(parts.len());
+    for number in by_file {
+        if let Some((begin, part)) = begins.get_mut(number).zip(parts.get(number)) {
+            *begin = end;
+            end += part.len;
+            laid_out.push(part.clone());
+        }
+    }
+    let mut order = Vec::with_capacity(end);
+    for (run, (number, within)) in runs.iter().zip(places) {
+        let first = begins.get(number).copied().unwrap_or_default() + within;
+        order.extend(first as u32..(first + run.len) as u32);
+    }
+    (laid_out, order)
 }
 
 impl<'a> Sorted<'a> {
@@ -76,8 +119,10 @@ struct Head {
 }
 
 impl Head {
-    fn key(&self, row: usize) -> (&[u8], usize) {
-        (self.piece.key(row), self.piece.input)
+    /// How one of its rows stands to the next one of another file.
+    fn compare(&self, row: usize, other: &Head) -> Ordering {
+        let by_key = self.piece.keys.compare(row, &other.piece.keys, other.at);
+        by_key.then_with(|| self.piece.input.cmp(&other.piece.input))
     }
 }
 
@@ -87,8 +132,7 @@ struct Heads(Vec<Head>);
 
 impl Heads {
     fn add(&mut self, head: Head) {
-        let key = head.key(head.at);
-        let place = self.0.partition_point(|other| other.key(other.at) > key);
+        let place = self.0.partition_point(|other| head.compare(head.at, other).is_lt());
         self.0.insert(place, head);
     }
 
@@ -96,8 +140,7 @@ impl Heads {
     fn end_of_run(&self, head: &Head) -> usize {
         let rows = head.piece.rows.num_rows();
         let Some(other) = self.0.last() else { return rows };
-        let limit = other.key(other.at);
-        let is_before = |row: usize| head.key(row) < limit;
+        let is_before = |row: usize| head.compare(row, other).is_lt();
         if is_before(rows - 1) {
             return rows;
         }
@@ -119,9 +162,6 @@ impl Heads {
     }
 }
 
-/// Bytes of a revision at the end of a key: a mark, and a number.
-const REVISION_BYTES: usize = 9;
-
 /// Leaves out rows of which there is a newer revision: one that differs in the last part of its key only.
 #[derive(Default)]
 pub(crate) struct Newest {
@@ -133,23 +173,23 @@ pub(crate) struct Newest {
 
 impl Newest {
     /// Gives the rows that are known to have no newer revision.
-    pub fn push<E>(&mut self, run: &Run, mut give: impl FnMut(&Run) -> Result<(), E>) -> Result<(), E> {
+    pub fn push(&mut self, run: &Run, mut give: impl FnMut(&Run) -> Result<(), MergeError>) -> Result<(), MergeError> {
         let part = |begin: usize, end: usize| Run {
             piece: run.piece.clone(),
             begin,
             len: end - begin,
         };
-        let end = run.begin + run.len;
+        let (keys, end) = (&run.piece.keys, run.begin + run.len);
         if let Some(held) = self.held.take() {
-            match what(&held.piece, held.begin) == what(&run.piece, run.begin) {
-                true => self.tally.add_row(&held.piece, held.begin),
+            match held.piece.keys.are_revisions(held.begin, keys, run.begin) {
+                true => self.tally.add_row(&held.piece, held.begin)?,
                 false => give(&held)?,
             }
         }
         let mut begin = run.begin;
         for row in run.begin + 1..end {
-            if what(&run.piece, row - 1) == what(&run.piece, row) {
-                self.tally.add_row(&run.piece, row - 1);
+            if keys.are_revisions(row - 1, keys, row) {
+                self.tally.add_row(&run.piece, row - 1)?;
                 if begin < row - 1 {
                     give(&part(begin, row - 1))?;
                 }
@@ -167,10 +207,4 @@ impl Newest {
     pub fn finish(&mut self) -> Option<Run> {
         self.held.take()
     }
-}
-
-/// The key of a row without its revision.
-fn what(piece: &Piece, row: usize) -> &[u8] {
-    let key = piece.key(row);
-    key.get(..key.len().saturating_sub(REVISION_BYTES)).unwrap_or_default()
 }

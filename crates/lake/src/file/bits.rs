@@ -1,4 +1,4 @@
-//! How Parquet packs numbers: levels and dictionary indices as runs, times as differences.
+//! How Parquet packs numbers, and takes them back: levels and dictionary indices as runs, times as differences.
 
 /// Values of a run that are worth one.
 const RUN_MIN: usize = 8;
@@ -60,17 +60,18 @@ fn put_literals(values: &[u32], width: u32, out: &mut Vec<u8>) {
 /// So many values of a width, zeros behind those that there are.
 fn pack(values: impl Iterator<Item = u64>, count: usize, width: u32, out: &mut Vec<u8>) {
     let end = out.len() + (count * width as usize).div_ceil(8);
-    let (mut bits, mut held) = (0_u128, 0);
+    let (mut bits, mut held) = (0_u64, 0);
     for value in values {
-        bits |= u128::from(value) << held;
+        bits |= value << held;
         held += width;
-        if held >= 64 {
-            out.extend_from_slice(&(bits as u64).to_le_bytes());
-            bits >>= 64;
-            held -= 64;
+        if held >= u64::BITS {
+            out.extend_from_slice(&bits.to_le_bytes());
+            held -= u64::BITS;
+            // What of the value did not fit.
+            bits = value.checked_shr(width - held).unwrap_or_default();
         }
     }
-    out.extend_from_slice(&(bits as u64).to_le_bytes());
+    out.extend_from_slice(&bits.to_le_bytes());
     out.resize(end, 0);
 }
 
@@ -100,6 +101,198 @@ pub(super) fn differences(values: &[i64], out: &mut Vec<u8>) {
         for (width, mini) in widths.iter().zip(differences.chunks(MINI_BLOCK)) {
             pack(mini.iter().map(above), MINI_BLOCK, u32::from(*width), out);
         }
+    }
+}
+
+/// Bytes behind a page that its readers may look at, whatever they are.
+pub(super) const PADDING: usize = 16;
+
+/// A number behind `at`, which moves on.
+fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
+    let (mut value, mut shift) = (0_u64, 0);
+    loop {
+        let byte = *bytes.get(*at)?;
+        *at += 1;
+        value |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+}
+
+fn take_zigzag(bytes: &[u8], at: &mut usize) -> Option<i64> {
+    let value = take_varint(bytes, at)?;
+    Some((value >> 1) as i64 ^ -((value & 1) as i64))
+}
+
+/// Takes what [`hybrid`] packed, some values at a time. Its bytes are those of a page, with [`PADDING`] behind them.
+#[derive(Debug, Default)]
+pub(super) struct HybridReader {
+    /// Of the next run; of packed values, where these begin.
+    at: usize,
+    width: u32,
+    /// Values of this run that are left.
+    left: usize,
+    /// What they are; `None` if they are packed.
+    value: Option<u32>,
+    /// Packed ones that were taken.
+    taken: usize,
+}
+
+impl HybridReader {
+    /// `None` if numbers of so many bits are none of ours.
+    pub fn new(at: usize, width: u32) -> Option<HybridReader> {
+        (width <= u32::BITS).then(|| HybridReader {
+            at,
+            width,
+            ..HybridReader::default()
+        })
+    }
+
+    /// The next values; `None` if there are not as many.
+    pub fn read(&mut self, bytes: &[u8], mut count: usize, out: &mut Vec<u32>) -> Option<()> {
+        while count > 0 {
+            if self.left == 0 {
+                self.next_run(bytes)?;
+            }
+            let taken = count.min(self.left);
+            match self.value {
+                Some(value) => out.resize(out.len() + taken, value),
+                None => self.unpack(bytes, taken, out)?,
+            }
+            self.pass(taken);
+            count -= taken;
+        }
+        Some(())
+    }
+
+    pub fn skip(&mut self, bytes: &[u8], mut count: usize) -> Option<()> {
+        while count > 0 {
+            if self.left == 0 {
+                self.next_run(bytes)?;
+            }
+            let skipped = count.min(self.left);
+            self.pass(skipped);
+            count -= skipped;
+        }
+        Some(())
+    }
+
+    fn next_run(&mut self, bytes: &[u8]) -> Option<()> {
+        let head = usize::try_from(take_varint(bytes, &mut self.at)?).ok()?;
+        let (count, is_packed) = (head >> 1, head & 1 == 1);
+        self.taken = 0;
+        if is_packed {
+            self.left = count.checked_mul(8)?;
+            self.value = None;
+        } else {
+            let len = self.width.div_ceil(8) as usize;
+            let bytes = bytes.get(self.at..self.at + len)?;
+            self.value = Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte)));
+            self.left = count;
+            self.at += len;
+        }
+        // Else a page would go on for ever.
+        (self.left > 0).then_some(())
+    }
+
+    fn unpack(&self, bytes: &[u8], count: usize, out: &mut Vec<u32>) -> Option<()> {
+        let width = self.width as usize;
+        let packed = bytes.get(self.at..)?;
+        let first = self.taken.checked_mul(width)?;
+        // The last one, too, lies within what may be looked at.
+        packed.get((first + count.checked_mul(width)?) / 8 + 7)?;
+        let mask = (1_u64 << width) - 1;
+        let value = |number: usize| {
+            let bit = first + number * width;
+            let bits = packed.get(bit / 8..).and_then(<[u8]>::first_chunk::<8>);
+            bits.map_or(0, |bits| (u64::from_le_bytes(*bits) >> (bit % 8) & mask) as u32)
+        };
+        out.extend((0..count).map(value));
+        Some(())
+    }
+
+    fn pass(&mut self, count: usize) {
+        self.left -= count;
+        self.taken += count;
+        if self.left == 0 && self.value.is_none() {
+            self.at = self
+                .at
+                .saturating_add(self.taken.saturating_mul(self.width as usize) / 8);
+        }
+    }
+}
+
+/// Takes what [`differences`] packed, some numbers at a time. Its bytes are those of a page, with [`PADDING`] behind them.
+#[derive(Debug)]
+pub(super) struct DifferencesReader {
+    /// Of the next block, or of the packed differences of this part of one.
+    at: usize,
+    /// Numbers that are left.
+    left: usize,
+    is_begun: bool,
+    last: i64,
+    least: i64,
+    widths: [u8; MINI_BLOCKS],
+    /// The part of the block that is read, and how much of it was.
+    mini: usize,
+    taken: usize,
+}
+
+impl DifferencesReader {
+    /// `None` if it is not packed as here.
+    pub fn new(bytes: &[u8], mut at: usize) -> Option<DifferencesReader> {
+        let (block, minis) = (take_varint(bytes, &mut at)?, take_varint(bytes, &mut at)?);
+        let count = take_varint(bytes, &mut at)?;
+        let first = take_zigzag(bytes, &mut at)?;
+        ((block, minis) == (BLOCK as u64, MINI_BLOCKS as u64)).then_some(())?;
+        Some(DifferencesReader {
+            at,
+            left: usize::try_from(count).ok()?,
+            is_begun: false,
+            last: first,
+            least: 0,
+            widths: [0; MINI_BLOCKS],
+            mini: MINI_BLOCKS,
+            taken: 0,
+        })
+    }
+
+    /// Gives the next numbers; `None` if there are not as many.
+    pub fn read(&mut self, bytes: &[u8], mut count: usize, mut give: impl FnMut(i64)) -> Option<()> {
+        self.left = self.left.checked_sub(count)?;
+        if count > 0 && !std::mem::replace(&mut self.is_begun, true) {
+            give(self.last);
+            count -= 1;
+        }
+        while count > 0 {
+            if self.mini == MINI_BLOCKS {
+                self.least = take_zigzag(bytes, &mut self.at)?;
+                self.widths = *bytes.get(self.at..)?.first_chunk()?;
+                self.at += MINI_BLOCKS;
+                (self.mini, self.taken) = (0, 0);
+            }
+            let width = usize::from(*self.widths.get(self.mini).filter(|width| **width <= 64)?);
+            let packed = bytes.get(self.at..)?;
+            let taken = count.min(MINI_BLOCK - self.taken);
+            let mask = u64::MAX.checked_shr(u64::BITS - width as u32).unwrap_or(0);
+            for number in self.taken..self.taken + taken {
+                let bit = number * width;
+                let bits = u128::from_le_bytes(*packed.get(bit / 8..)?.first_chunk()?);
+                let above = (bits >> (bit % 8)) as u64 & mask;
+                self.last = self.last.wrapping_add(self.least).wrapping_add(above as i64);
+                give(self.last);
+            }
+            count -= taken;
+            self.taken += taken;
+            if self.taken == MINI_BLOCK {
+                self.at += MINI_BLOCK * width / 8;
+                self.mini += 1;
+                self.taken = 0;
+            }
+        }
+        Some(())
     }
 }
 
@@ -184,7 +377,72 @@ mod tests {
         }
     }
 
+    /// The same in several pieces, of which some are passed over.
+    fn in_pieces(count: usize, pieces: &[usize], mut piece: impl FnMut(std::ops::Range<usize>, bool)) {
+        let mut at = 0;
+        for (number, len) in pieces.iter().cycle().enumerate() {
+            let end = count.min(at + len);
+            piece(at..end, number % 3 == 2);
+            at = end;
+            if at == count {
+                return;
+            }
+        }
+    }
+
+    fn padded(bytes: &[u8]) -> Vec<u8> {
+        [bytes, &[0xa5; PADDING]].concat()
+    }
+
     proptest! {
+        #[test]
+        fn readers_take_what_was_packed(
+            runs in prop::collection::vec((0_u32..600, 1_usize..30), 1..60),
+            values in prop::collection::vec(prop_oneof![any::<i64>(), -1000_i64..1000, Just(i64::MIN)], 1..400),
+            pieces in prop::collection::vec(1_usize..150, 1..6),
+        ) {
+            let indices: Vec<u32> = runs.iter().flat_map(|(value, len)| std::iter::repeat_n(*value, *len)).collect();
+            for width in [width_of(600), 17, 32] {
+                let mut bytes = vec![7];
+                hybrid(&indices, width, &mut bytes);
+                let (bytes, mut reader) = (padded(&bytes), HybridReader::new(1, width).unwrap());
+                in_pieces(indices.len(), &pieces, |rows, is_skipped| {
+                    let mut found = Vec::new();
+                    if is_skipped {
+                        return reader.skip(&bytes, rows.len()).unwrap();
+                    }
+                    reader.read(&bytes, rows.len(), &mut found).unwrap();
+                    assert_eq!(found, indices[rows]);
+                });
+            }
+            let mut bytes = vec![7];
+            differences(&values, &mut bytes);
+            let bytes = padded(&bytes);
+            let mut reader = DifferencesReader::new(&bytes, 1).unwrap();
+            in_pieces(values.len(), &pieces, |rows, _| {
+                let mut found = Vec::new();
+                reader.read(&bytes, rows.len(), |value| found.push(value)).unwrap();
+                assert_eq!(found, values[rows]);
+            });
+            let beyond = reader.read(&bytes, 1, |_| {});
+            prop_assert!(beyond.is_none());
+        }
+
+        #[test]
+        fn readers_of_other_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..200), width in 0_u32..40) {
+            let bytes = padded(&bytes);
+            if let Some(mut reader) = HybridReader::new(0, width) {
+                let mut found = Vec::new();
+                let is_read = reader.read(&bytes, 1000, &mut found).is_some();
+                prop_assert!(found.len() == 1000 || !is_read);
+            }
+            if let Some(mut reader) = DifferencesReader::new(&bytes, 0) {
+                let mut found = 0;
+                let is_read = reader.read(&bytes, 1000, |_| found += 1).is_some();
+                prop_assert!(found == 1000 || !is_read);
+            }
+        }
+
         #[test]
         fn indices_come_back(runs in prop::collection::vec((0_u32..600, 1_usize..30), 0..60), wide in any::<bool>()) {
             let values: Vec<u32> = runs.iter().flat_map(|(value, len)| std::iter::repeat_n(*value, *len)).collect();

@@ -9,7 +9,7 @@ use parquet::errors::Result;
 use super::bits::{differences, hybrid, run, width_of};
 use super::bounds::Bounds;
 use super::pages::{Pages, put_levels};
-use super::{PAGE_BYTES, PAGE_ROWS};
+use super::{Break, PAGE_BYTES, PAGE_ROWS};
 use crate::rows::text::NULL;
 
 /// Bytes of a dictionary beyond which texts are written as they are.
@@ -18,13 +18,20 @@ const DICTIONARY_BYTES_MAX: usize = 1 << 20;
 const BROKEN_BYTES_MIN: usize = if cfg!(test) { 256 } else { 128 << 10 };
 /// Numbers of a dictionary.
 const DICTIONARY_NUMBERS_MAX: usize = 4096;
+/// Numbers that are found without a search.
+const RECENT: usize = 256;
 
 /// Whether each row has a value; `None` if all have.
 pub(crate) type Present = Option<BooleanBuffer>;
 
 /// A number as files have it.
 pub(super) trait Number: Copy + Default + PartialOrd {
+    const BYTES: usize;
     fn put(self, out: &mut Vec<u8>);
+    /// Of so many bytes.
+    fn of_bytes(bytes: &[u8]) -> Self;
+    /// Only numbers of 64 bits are written as differences.
+    fn of_long(value: i64) -> Self;
     fn bits(self) -> u64;
     /// `None` if there can be none.
     fn bounds(values: &[Self]) -> Option<Bounds>;
@@ -42,6 +49,18 @@ fn ends<T: Copy + PartialOrd>(values: &[T]) -> Option<(T, T)> {
 }
 
 impl Number for i64 {
+    const BYTES: usize = size_of::<i64>();
+
+    fn of_bytes(bytes: &[u8]) -> i64 {
+        bytes
+            .first_chunk()
+            .map_or_else(i64::default, |bytes| i64::from_le_bytes(*bytes))
+    }
+
+    fn of_long(value: i64) -> i64 {
+        value
+    }
+
     fn put(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
@@ -56,6 +75,18 @@ impl Number for i64 {
 }
 
 impl Number for i32 {
+    const BYTES: usize = size_of::<i32>();
+
+    fn of_bytes(bytes: &[u8]) -> i32 {
+        bytes
+            .first_chunk()
+            .map_or_else(i32::default, |bytes| i32::from_le_bytes(*bytes))
+    }
+
+    fn of_long(value: i64) -> i32 {
+        value as i32
+    }
+
     fn put(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
@@ -70,6 +101,18 @@ impl Number for i32 {
 }
 
 impl Number for f64 {
+    const BYTES: usize = size_of::<f64>();
+
+    fn of_bytes(bytes: &[u8]) -> f64 {
+        bytes
+            .first_chunk()
+            .map_or_else(f64::default, |bytes| f64::from_le_bytes(*bytes))
+    }
+
+    fn of_long(value: i64) -> f64 {
+        value as f64
+    }
+
     fn put(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
@@ -204,14 +247,16 @@ fn few<T: Number>(order: &[u32], values: &[T], present: &Present) -> Option<(Vec
     let (mut numbers, mut ids): (Vec<T>, Vec<u32>) = (Vec::new(), Vec::with_capacity(order.len()));
     let mut index: HashTable<u32> = HashTable::new();
     let hash = |bits: u64| (bits ^ bits >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut last: Option<(u64, u32)> = None;
+    // Those that came last, by a part of their hash: most columns of few numbers have no others.
+    let mut recent: Vec<Option<(u64, u32)>> = vec![None; RECENT];
     for row in order {
         if present.as_ref().is_some_and(|present| !present.value(*row as usize)) {
             continue;
         }
         let value = values[*row as usize];
         let bits = value.bits();
-        if let Some((known, id)) = last
+        let place = (hash(bits) >> 32) as usize % RECENT;
+        if let Some((known, id)) = recent[place]
             && known == bits
         {
             ids.push(id);
@@ -229,7 +274,7 @@ fn few<T: Number>(order: &[u32], values: &[T], present: &Present) -> Option<(Vec
                 id
             }
         };
-        last = Some((bits, id));
+        recent[place] = Some((bits, id));
         ids.push(id);
     }
     Some((numbers, ids))
@@ -254,7 +299,7 @@ pub(super) fn booleans(pages: &mut Pages<'_>, order: &[u32], values: &[bool], pr
 pub(super) fn dictionary(
     pages: &mut Pages<'_>,
     order: &[u32],
-    breaks: &[usize],
+    breaks: &[Break],
     texts: &[&[u8]],
     ids: &[u32],
 ) -> Result<()> {
@@ -268,67 +313,103 @@ pub(super) fn dictionary(
             present += 1;
         }
     }
-    if present == 0 {
-        return pages.nulls(order.len());
-    }
-    let mut used: Vec<u32> = (0..texts.len() as u32).filter(|id| is_used[*id as usize]).collect();
-    let bytes: usize = used.iter().map(|id| texts[*id as usize].len()).sum();
-    if bytes > DICTIONARY_BYTES_MAX || (used.len() > present / 2 && present > PAGE_ROWS / 16) {
+    let used = (0..texts.len() as u32).filter(|id| is_used[*id as usize]);
+    let mut used: Vec<(u128, u32)> = used.map(|id| (head(texts[id as usize]), id)).collect();
+    let bytes = used.iter().map(|(_, id)| texts[*id as usize].len()).sum();
+    if is_poor(used.len(), bytes, present) {
         let rows: Vec<Option<&[u8]>> = order
             .iter()
             .map(|row| texts.get(ids[*row as usize] as usize).copied())
             .collect();
-        return put_texts(pages, &rows, breaks);
+        return put_texts(pages, &rows, 0, breaks);
     }
     // In their order, so that the least and the greatest of rows are those of numbers.
-    used.sort_unstable_by_key(|id| texts[*id as usize]);
+    used.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| texts[a.1 as usize].cmp(texts[b.1 as usize])));
     let mut ranks = vec![NULL; texts.len()];
-    pages.body().clear();
-    for (rank, id) in (0..).zip(&used) {
+    let mut ranked = Vec::with_capacity(used.len());
+    for (rank, (_, id)) in (0..).zip(&used) {
         ranks[*id as usize] = rank;
-        put_text(pages.body(), texts[*id as usize]);
+        ranked.push(texts[*id as usize]);
     }
-    pages.dictionary(used.len())?;
-    let width = width_of(used.len());
-    let (mut levels, mut gathered) = (Vec::with_capacity(PAGE_ROWS), Vec::with_capacity(PAGE_ROWS));
+    let rank_of = |row: u32| ranks.get(ids[row as usize] as usize).copied().unwrap_or(NULL);
+    put_ranks(pages, order, &ranked, rank_of)
+}
+
+/// The first bytes of a text as a number: in most cases it tells which of two is less.
+pub(super) fn head(text: &[u8]) -> u128 {
+    if let Some(head) = text.first_chunk() {
+        return u128::from_be_bytes(*head);
+    }
+    let mut head = [0; 16];
+    head[..text.len()].copy_from_slice(text);
+    u128::from_be_bytes(head)
+}
+
+/// Whether texts are better written as they are: so many, of so many bytes, in so many rows.
+pub(super) fn is_poor(texts: usize, bytes: usize, rows: usize) -> bool {
+    bytes > DICTIONARY_BYTES_MAX || (texts > rows / 2 && rows > PAGE_ROWS / 16)
+}
+
+/// Texts that ascend, all of them used, and the place of each row's among them.
+pub(super) fn put_ranks(
+    pages: &mut Pages<'_>,
+    order: &[u32],
+    texts: &[&[u8]],
+    rank_of: impl Fn(u32) -> u32,
+) -> Result<()> {
+    if texts.is_empty() {
+        return pages.nulls(order.len());
+    }
+    pages.body().clear();
+    texts.iter().for_each(|text| put_text(pages.body(), text));
+    pages.dictionary(texts.len())?;
+    let width = width_of(texts.len());
+    let (mut levels, mut gathered) = (Vec::new(), Vec::with_capacity(PAGE_ROWS));
     for rows in order.chunks(PAGE_ROWS) {
-        levels.clear();
         gathered.clear();
-        for row in rows {
-            let id = ids[*row as usize];
-            levels.push(u32::from(id != NULL));
-            if id != NULL {
-                gathered.push(ranks[id as usize]);
-            }
+        gathered.extend(rows.iter().map(|row| rank_of(*row)));
+        levels.clear();
+        if gathered.contains(&NULL) {
+            levels.extend(gathered.iter().map(|rank| u32::from(*rank != NULL)));
+            gathered.retain(|rank| *rank != NULL);
         }
-        let nulls = rows.len() - gathered.len();
-        begin(pages, rows.len(), if nulls == 0 { &[] } else { &levels });
+        begin(pages, rows.len(), &levels);
         put_ids(pages.body(), &gathered, width);
-        let text = |rank: u32| used.get(rank as usize).map_or(&[][..], |id| texts[*id as usize]);
+        let text = |rank: u32| texts.get(rank as usize).copied().unwrap_or_default();
         let bounds = ends(&gathered).map(|(least, greatest)| Bounds::of_texts(text(least), text(greatest)));
+        let nulls = rows.len() - gathered.len();
         pages.page(rows.len(), nulls, Encoding::RLE_DICTIONARY, bounds)?;
     }
     Ok(())
 }
 
 /// Texts as they are.
-pub(super) fn plain(pages: &mut Pages<'_>, order: &[u32], breaks: &[usize], rows: &[Option<&[u8]>]) -> Result<()> {
+pub(super) fn plain(pages: &mut Pages<'_>, order: &[u32], breaks: &[Break], rows: &[Option<&[u8]>]) -> Result<()> {
     let ordered: Vec<Option<&[u8]>> = order.iter().map(|row| rows[*row as usize]).collect();
-    put_texts(pages, &ordered, breaks)
+    put_texts(pages, &ordered, 0, breaks)
 }
 
-/// `breaks` are rows at which a page had better begin: a merge copies pages whose rows stay together.
-pub(super) fn put_texts(pages: &mut Pages<'_>, mut rows: &[Option<&[u8]>], breaks: &[usize]) -> Result<()> {
+/// Texts of rows from `begin_row` on. `breaks` are rows at which a page had better begin: a merge copies pages whose rows stay
+/// together.
+pub(super) fn put_texts(
+    pages: &mut Pages<'_>,
+    mut rows: &[Option<&[u8]>],
+    mut begin_row: usize,
+    breaks: &[Break],
+) -> Result<()> {
     let mut levels = Vec::with_capacity(PAGE_ROWS);
-    let (mut begin_row, mut breaks) = (0, breaks.iter().copied().peekable());
+    let passed = breaks.partition_point(|at| at.row < begin_row);
+    let mut breaks = breaks.iter().copied().skip(passed).peekable();
     while !rows.is_empty() {
         let (mut count, mut bytes) = (0, 0);
         while let Some(row) = rows.get(count)
             && count < PAGE_ROWS
             && bytes < PAGE_BYTES
         {
-            while breaks.next_if(|at| *at < begin_row + count).is_some() {}
-            if bytes >= BROKEN_BYTES_MIN && breaks.peek() == Some(&(begin_row + count)) {
+            while breaks.next_if(|at| at.row < begin_row + count).is_some() {}
+            if let Some(at) = breaks.peek().filter(|at| at.row == begin_row + count)
+                && (bytes >= BROKEN_BYTES_MIN || (at.is_due && count > 0))
+            {
                 break;
             }
             bytes += row.map_or(0, |text| text.len() + 4);
@@ -339,15 +420,31 @@ pub(super) fn put_texts(pages: &mut Pages<'_>, mut rows: &[Option<&[u8]>], break
         rows = rest;
         levels.clear();
         levels.extend(page.iter().map(|row| u32::from(row.is_some())));
-        let nulls = page.iter().filter(|row| row.is_none()).count();
-        begin(pages, count, if nulls == 0 { &[] } else { &levels });
-        let texts = || page.iter().flatten().copied();
-        texts().for_each(|text| put_text(pages.body(), text));
-        let bounds = texts().min().zip(texts().max());
+        let present = levels.iter().filter(|level| **level == 1).count();
+        begin(pages, count, if present == count { &[] } else { &levels });
+        let (mut least, mut greatest) = (Extreme::default(), Extreme::default());
+        for text in page.iter().flatten() {
+            put_text(pages.body(), text);
+            let head = head(text);
+            if least.text.is_none_or(|known| (head, *text) < (least.head, known)) {
+                least = Extreme { head, text: Some(text) };
+            }
+            if greatest.text.is_none_or(|known| (head, *text) > (greatest.head, known)) {
+                greatest = Extreme { head, text: Some(text) };
+            }
+        }
+        let bounds = least.text.zip(greatest.text);
         let bounds = bounds.map(|(least, greatest)| Bounds::of_texts(least, greatest));
-        pages.page(count, nulls, Encoding::PLAIN, bounds)?;
+        pages.page(count, count - present, Encoding::PLAIN, bounds)?;
     }
     Ok(())
+}
+
+/// The least or the greatest of some texts.
+#[derive(Default)]
+struct Extreme<'t> {
+    head: u128,
+    text: Option<&'t [u8]>,
 }
 
 fn put_text(out: &mut Vec<u8>, text: &[u8]) {

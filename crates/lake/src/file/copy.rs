@@ -1,261 +1,317 @@
-//! Pages of files that were written here, which other files take over as they are.
+//! Columns that are made of those of other files.
 //!
-//! A merge moves long runs of rows from one file to another. Where such a run has all rows of a page of texts, the page is the same
-//! in both, so its bytes are copied, and nothing is decompressed, looked at or compressed again. Of the pages at the ends of a
-//! run the texts are taken.
+//! A merge moves rows from sorted files to another one. Numbers and keys are unpacked and packed again; the dictionaries of all
+//! become one by sorting, because they are sorted. Of texts that are their own, a page whose rows stay together is the same in both
+//! files, so its bytes are copied, and nothing is decompressed, looked at or compressed again. Of the pages at the ends of a run
+//! the texts are taken.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt as _;
+use std::ops::Range;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use parquet::basic::{Compression, Encoding, Type};
-use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::ParquetMetaData;
-use parquet::file::page_index::column_index::ColumnIndexMetaData;
-use zstd::bulk::Decompressor;
+use parquet::basic::Type;
+use parquet::errors::Result;
 
-use super::bounds::Bounds;
-use super::column::put_texts;
-use super::pages::{Head, Pages};
+use super::Break;
+use super::column::{self, Number, Present, head, is_poor, put_ranks, put_texts};
+use super::pages::Pages;
+use super::source::{Dictionary, Form, OwnTexts, Presence, SourceColumn};
+use crate::rows::text::NULL;
 
 /// Smaller pages are not worth being pages of their own.
 const COPIED_BYTES_MIN: usize = if cfg!(test) { 64 } else { 4096 };
 
-/// The pages of a column of texts in one row group of a file.
-pub(crate) struct SourcePages {
-    file: Arc<File>,
-    pages: Vec<SourcePage>,
-}
-
-struct SourcePage {
-    offset: u64,
-    len: usize,
-    /// Of the row group.
-    first_row: usize,
-    rows: usize,
-    nulls: usize,
-    bounds: Option<Bounds>,
-}
-
 /// Rows of a source that lie behind each other, or rows without a value.
 pub(crate) enum Segment {
     Rows {
-        source: Arc<SourcePages>,
-        begin: usize,
-        len: usize,
+        source: Arc<SourceColumn>,
+        rows: Range<usize>,
     },
     Nulls(usize),
 }
 
-impl SourcePages {
-    /// `None` for a column that others, or other versions, have written in another form.
-    pub fn of(file: &Arc<File>, metadata: &ParquetMetaData, group: usize, leaf: usize) -> Option<SourcePages> {
-        let of_group = metadata.row_group(group);
-        let chunk = of_group.column(leaf);
-        let column = chunk.column_descr();
-        let is_ours = column.physical_type() == Type::BYTE_ARRAY
-            && (column.max_def_level(), column.max_rep_level()) == (1, 0)
-            && matches!(chunk.compression(), Compression::ZSTD(_))
-            && chunk.dictionary_page_offset().is_none();
-        if !is_ours {
-            return None;
+impl Segment {
+    fn len(&self) -> usize {
+        match self {
+            Segment::Rows { rows, .. } => rows.len(),
+            Segment::Nulls(rows) => *rows,
         }
-        let locations = &metadata.offset_index()?.get(group)?.get(leaf)?.page_locations;
-        let ColumnIndexMetaData::BYTE_ARRAY(index) = metadata.column_index()?.get(group)?.get(leaf)? else {
-            return None;
-        };
-        let rows = usize::try_from(of_group.num_rows()).ok()?;
-        let page = |number: usize| {
-            let location = locations.get(number)?;
-            let first_row = usize::try_from(location.first_row_index).ok()?;
-            let end = locations
-                .get(number + 1)
-                .map_or(Some(rows), |next| usize::try_from(next.first_row_index).ok())?;
-            let ends = index.min_value(number).zip(index.max_value(number));
-            Some(SourcePage {
-                offset: u64::try_from(location.offset).ok()?,
-                len: usize::try_from(location.compressed_page_size).ok()?,
-                first_row,
-                rows: end.checked_sub(first_row)?,
-                nulls: usize::try_from(index.null_count(number)?).ok()?,
-                bounds: ends.map(|(least, greatest)| Bounds::of_cut_texts(least, greatest)),
-            })
-        };
-        let pages: Vec<SourcePage> = (0..locations.len()).map(page).collect::<Option<_>>()?;
-        let source = SourcePages {
-            file: file.clone(),
-            pages,
-        };
-        let first = source.pages.first()?;
-        let head = Head::parse(&source.read(first).ok()?)?;
-        (head.encoding == Encoding::PLAIN && head.values == first.rows).then_some(source)
-    }
-
-    fn read(&self, page: &SourcePage) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; page.len];
-        self.file.read_exact_at(&mut bytes, page.offset)?;
-        Ok(bytes)
     }
 }
 
-/// A page whose texts were taken out of it.
-struct Decoded {
-    page: usize,
-    bytes: Vec<u8>,
-    /// Where the text of each row lies.
-    texts: Vec<Option<(usize, usize)>>,
-}
-
-/// Takes texts out of pages, and remembers the last page of each source: a run begins where the one before it ended.
-#[derive(Default)]
-struct Decoder {
-    decompressor: Option<Decompressor<'static>>,
-    last: HashMap<*const SourcePages, Decoded>,
-}
-
-impl Decoder {
-    fn texts(&mut self, source: &Arc<SourcePages>, number: usize) -> Result<&Decoded> {
-        let key = Arc::as_ptr(source);
-        if self.last.get(&key).is_none_or(|known| known.page != number) {
-            let decoded = self.decode(source, number)?;
-            self.last.insert(key, decoded);
-        }
-        self.last.get(&key).ok_or_else(torn)
+/// The rows of all segments, which `order` counts from the first to the last, each of them once.
+pub(super) fn copy(
+    pages: &mut Pages<'_>,
+    segments: &[Segment],
+    order: &[u32],
+    breaks: &[Break],
+    is_near: bool,
+) -> Result<()> {
+    if segments.iter().all(|segment| matches!(segment, Segment::Nulls(_))) {
+        return pages.nulls(order.len());
     }
-
-    fn decode(&mut self, source: &SourcePages, number: usize) -> Result<Decoded> {
-        let page = source.pages.get(number).ok_or_else(torn)?;
-        let packed = source.read(page)?;
-        let head = Head::parse(&packed).ok_or_else(torn)?;
-        let decompressor = match &mut self.decompressor {
-            Some(known) => known,
-            none => none.insert(Decompressor::new()?),
-        };
-        let body = packed.get(head.len..).ok_or_else(torn)?;
-        let bytes = decompressor.decompress(body, head.uncompressed)?;
-        let texts = texts_of(&bytes, page.rows).ok_or_else(torn)?;
-        Ok(Decoded {
-            page: number,
-            bytes,
-            texts,
-        })
-    }
-}
-
-/// Where the texts of a page lie: behind the levels, each behind its length.
-fn texts_of(page: &[u8], rows: usize) -> Option<Vec<Option<(usize, usize)>>> {
-    let number = |at: usize| Some(u32::from_le_bytes(*page.get(at..at + 4)?.as_array()?) as usize);
-    let levels_end = 4 + number(0)?;
-    let is_present = levels(page.get(4..levels_end)?, rows)?;
-    let (mut at, mut texts) = (levels_end, Vec::with_capacity(rows));
-    for is_present in is_present {
-        texts.push(match is_present {
-            true => {
-                let (begin, end) = (at + 4, at + 4 + number(at)?);
-                at = end;
-                (end <= page.len()).then_some(Some((begin, end)))?
-            }
-            false => None,
-        });
-    }
-    Some(texts)
-}
-
-/// Runs and packed bits of width one.
-fn levels(mut bytes: &[u8], rows: usize) -> Option<Vec<bool>> {
-    let mut levels = Vec::with_capacity(rows);
-    while levels.len() < rows {
-        let (mut head, mut shift) = (0_usize, 0);
-        loop {
-            let (byte, rest) = bytes.split_first()?;
-            bytes = rest;
-            head |= usize::from(byte & 0x7f).checked_shl(shift)?;
-            shift += 7;
-            if byte & 0x80 == 0 {
-                break;
+    match pages.kind() {
+        Type::INT64 => {
+            let (values, present) = numbers::<i64>(pages, segments)?;
+            match is_near {
+                true => column::near(pages, order, &values, &present),
+                false => column::numbers(pages, order, &values, &present, true),
             }
         }
-        let count = head >> 1;
-        if head & 1 == 0 {
-            let (value, rest) = bytes.split_first()?;
-            bytes = rest;
-            levels.resize(levels.len() + count.min(rows - levels.len()), *value != 0);
-            continue;
+        Type::INT32 => {
+            let (values, present) = numbers::<i32>(pages, segments)?;
+            column::numbers(pages, order, &values, &present, true)
         }
-        let (packed, rest) = bytes.split_at_checked(count)?;
-        bytes = rest;
-        let bits = packed
-            .iter()
-            .flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1));
-        levels.extend(bits.take(rows - levels.len()));
-    }
-    Some(levels)
-}
-
-/// Texts between two pages that are copied.
-#[derive(Default)]
-struct Between {
-    bytes: Vec<u8>,
-    texts: Vec<Option<(usize, usize)>>,
-}
-
-impl Between {
-    fn push(&mut self, decoded: &Decoded, rows: std::ops::Range<usize>) {
-        for text in decoded.texts.get(rows).unwrap_or_default() {
-            self.texts.push(text.map(|(begin, end)| {
-                let at = self.bytes.len();
-                self.bytes
-                    .extend_from_slice(decoded.bytes.get(begin..end).unwrap_or_default());
-                (at, self.bytes.len())
-            }));
+        Type::DOUBLE => {
+            let (values, present) = numbers::<f64>(pages, segments)?;
+            column::numbers(pages, order, &values, &present, false)
         }
-    }
-
-    fn write(&mut self, pages: &mut Pages<'_>) -> Result<()> {
-        if self.texts.is_empty() {
-            return Ok(());
+        Type::BOOLEAN => {
+            let (mut values, mut presence) = (Vec::new(), Presence::default());
+            for segment in segments {
+                match segment {
+                    Segment::Rows { source, rows } => {
+                        source.booleans(pages.unpacker(), rows.clone(), &mut values, &mut presence)?;
+                    }
+                    Segment::Nulls(rows) => {
+                        values.resize(values.len() + rows, false);
+                        presence.append(*rows, false);
+                    }
+                }
+            }
+            column::booleans(pages, order, &values, &presence.finish())
         }
-        let text = |text: &Option<(usize, usize)>| text.and_then(|(begin, end)| self.bytes.get(begin..end));
-        let rows: Vec<Option<&[u8]>> = self.texts.iter().map(text).collect();
-        put_texts(pages, &rows, &[])?;
-        self.bytes.clear();
-        self.texts.clear();
-        Ok(())
+        _ => texts(pages, segments, order, breaks),
     }
 }
 
-/// The rows of all segments.
-pub(super) fn copy(pages: &mut Pages<'_>, segments: &[Segment]) -> Result<()> {
-    let (mut decoder, mut between) = (Decoder::default(), Between::default());
+fn numbers<T: Number>(pages: &mut Pages<'_>, segments: &[Segment]) -> Result<(Vec<T>, Present)> {
+    let (mut values, mut presence) = (Vec::with_capacity(rows_of(segments)), Presence::default());
     for segment in segments {
-        let (source, begin, end) = match segment {
-            Segment::Rows { source, begin, len } => (source, *begin, begin + len),
+        match segment {
+            Segment::Rows { source, rows } => {
+                source.numbers(pages.unpacker(), rows.clone(), &mut values, &mut presence)?;
+            }
             Segment::Nulls(rows) => {
-                between.texts.resize(between.texts.len() + rows, None);
+                values.resize(values.len() + rows, T::default());
+                presence.append(*rows, false);
+            }
+        }
+    }
+    Ok((values, presence.finish()))
+}
+
+fn rows_of(segments: &[Segment]) -> usize {
+    segments.iter().map(Segment::len).sum()
+}
+
+fn texts(pages: &mut Pages<'_>, segments: &[Segment], order: &[u32], breaks: &[Break]) -> Result<()> {
+    let rows_of = |form: Form| -> usize {
+        let is_of = |segment: &&Segment| matches!(segment, Segment::Rows { source, .. } if source.form == form);
+        segments.iter().filter(is_of).map(Segment::len).sum()
+    };
+    match rows_of(Form::Texts) > rows_of(Form::TextsByKey) {
+        true => Copying::new(pages, segments, breaks).run(order),
+        false => by_key(pages, segments, order, breaks),
+    }
+}
+
+/// Where the texts of some rows are.
+enum Of {
+    Dictionary(Arc<Dictionary>),
+    /// A text for each row.
+    Own(OwnTexts),
+}
+
+impl Of {
+    fn len(&self) -> usize {
+        match self {
+            Of::Dictionary(texts) => texts.len(),
+            Of::Own(texts) => texts.len(),
+        }
+    }
+
+    fn text(&self, key: u32) -> &[u8] {
+        match self {
+            Of::Dictionary(texts) => texts.text(key as usize),
+            Of::Own(texts) => texts.text(key as usize).unwrap_or_default(),
+        }
+    }
+}
+
+/// One dictionary, of those of all.
+fn by_key(pages: &mut Pages<'_>, segments: &[Segment], order: &[u32], breaks: &[Break]) -> Result<()> {
+    let (mut keys, mut all, mut parts) = (Vec::with_capacity(order.len()), Vec::new(), Vec::new());
+    for segment in segments {
+        let (source, rows) = match segment {
+            Segment::Rows { source, rows } => (source, rows.clone()),
+            Segment::Nulls(rows) => {
+                keys.resize(keys.len() + rows, NULL);
                 continue;
             }
         };
-        let first = source.pages.partition_point(|page| page.first_row + page.rows <= begin);
-        for (number, page) in source.pages.iter().enumerate().skip(first) {
-            let page_end = page.first_row + page.rows;
+        let begin = keys.len();
+        match source.form {
+            Form::TextsByKey => {
+                all.push(Of::Dictionary(source.dictionary(pages.unpacker())?));
+                source.keys(pages.unpacker(), rows, &mut keys)?;
+            }
+            _ => {
+                let mut texts = OwnTexts::default();
+                source.texts(pages.unpacker(), rows, &mut texts)?;
+                keys.extend((0..).zip(texts.iter()).map(|(key, text)| text.map_or(NULL, |_| key)));
+                all.push(Of::Own(texts));
+            }
+        }
+        parts.push(begin..keys.len());
+    }
+    let (ranked, present) = ranked(&all, &parts, &mut keys);
+    let bytes = ranked.iter().map(|text| text.len()).sum();
+    if is_poor(ranked.len(), bytes, present) {
+        let text = |row: &u32| ranked.get(*keys.get(*row as usize)? as usize).copied();
+        let rows: Vec<Option<&[u8]>> = order.iter().map(text).collect();
+        return put_texts(pages, &rows, 0, breaks);
+    }
+    put_ranks(pages, order, &ranked, |row| {
+        keys.get(row as usize).copied().unwrap_or(NULL)
+    })
+}
+
+/// The texts that keys stand for, ascending. Each key becomes the place of its text there. Returns how many rows have one, too.
+fn ranked<'t>(all: &'t [Of], parts: &[Range<usize>], keys: &mut [u32]) -> (Vec<&'t [u8]>, usize) {
+    const UNUSED: u32 = NULL;
+    const USED: u32 = 0;
+    let (mut present, mut entries) = (0, Vec::new());
+    let mut ranks: Vec<Vec<u32>> = Vec::with_capacity(all.len());
+    for (number, (of, part)) in (0_u32..).zip(all.iter().zip(parts)) {
+        let mut of_key = vec![UNUSED; of.len()];
+        for key in keys.get(part.clone()).unwrap_or_default() {
+            if let Some(place) = of_key.get_mut(*key as usize) {
+                *place = USED;
+                present += 1;
+            }
+        }
+        let used = (0_u32..).zip(&of_key).filter(|(_, place)| **place == USED);
+        entries.extend(used.map(|(key, _)| (head(of.text(key)), number, key)));
+        ranks.push(of_key);
+    }
+    let text = |of: u32, key: u32| all.get(of as usize).map_or(&[][..], |of| of.text(key));
+    // Dictionaries are sorted already, and a stable sort merges what is.
+    entries.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| text(a.1, a.2).cmp(text(b.1, b.2))));
+    let mut texts: Vec<&[u8]> = Vec::new();
+    let mut last = None;
+    for (head, of, key) in entries {
+        let same = |(last_head, last): (u128, &[u8])| last_head == head && last == text(of, key);
+        if !last.is_some_and(same) {
+            texts.push(text(of, key));
+            last = texts.last().map(|text| (head, *text));
+        }
+        if let Some(rank) = ranks.get_mut(of as usize).and_then(|ranks| ranks.get_mut(key as usize)) {
+            *rank = texts.len() as u32 - 1;
+        }
+    }
+    for (ranks, part) in ranks.iter().zip(parts) {
+        for key in keys.get_mut(part.clone()).unwrap_or_default() {
+            *key = ranks.get(*key as usize).copied().unwrap_or(NULL);
+        }
+    }
+    (texts, present)
+}
+
+/// Texts that are written as they are.
+struct Copying<'c, 'p> {
+    pages: &'c mut Pages<'p>,
+    segments: &'c [Segment],
+    /// The first row of each segment.
+    begins: Vec<usize>,
+    breaks: &'c [Break],
+    /// Those between two pages that are copied.
+    between: OwnTexts,
+    written: usize,
+    keys: Vec<u32>,
+}
+
+impl<'c, 'p> Copying<'c, 'p> {
+    fn new(pages: &'c mut Pages<'p>, segments: &'c [Segment], breaks: &'c [Break]) -> Copying<'c, 'p> {
+        let mut end = 0;
+        let begin = |segment: &Segment| {
+            end += segment.len();
+            end - segment.len()
+        };
+        Copying {
+            begins: segments.iter().map(begin).collect(),
+            pages,
+            segments,
+            breaks,
+            between: OwnTexts::default(),
+            written: 0,
+            keys: Vec::new(),
+        }
+    }
+
+    fn run(mut self, order: &[u32]) -> Result<()> {
+        for together in order.chunk_by(|row, next| row + 1 == *next) {
+            let Some(first) = together.first() else { continue };
+            let (mut at, end) = (*first as usize, *first as usize + together.len());
+            let mut number = self.begins.partition_point(|begin| *begin <= at) - 1;
+            while at < end
+                && let Some((segment, begin)) = self.segments.get(number).zip(self.begins.get(number))
+            {
+                let last = end.min(begin + segment.len());
+                self.take(segment, at - begin..last - begin)?;
+                at = last;
+                number += 1;
+            }
+        }
+        self.write_between()
+    }
+
+    /// Some rows of a segment.
+    fn take(&mut self, segment: &Segment, of: Range<usize>) -> Result<()> {
+        let (source, begin, end) = match segment {
+            Segment::Nulls(_) => {
+                self.between.push_nulls(of.len());
+                return Ok(());
+            }
+            Segment::Rows { source, rows } => (source, rows.start + of.start, rows.start + of.end),
+        };
+        if source.form == Form::TextsByKey {
+            self.keys.clear();
+            source.keys(self.pages.unpacker(), begin..end, &mut self.keys)?;
+            let dictionary = source.dictionary(self.pages.unpacker())?;
+            let text = |key: &u32| (*key != NULL).then(|| dictionary.text(*key as usize));
+            self.keys.iter().for_each(|key| self.between.push(text(key)));
+            return Ok(());
+        }
+        let is_copied = source.is_packed_as(self.pages.level());
+        for page in source.pages.iter().skip(source.first_page_of(begin)) {
             if page.first_row >= end {
                 break;
             }
-            let is_whole = begin <= page.first_row && page_end <= end;
-            if is_whole && page.len >= COPIED_BYTES_MIN {
-                between.write(pages)?;
-                let bytes = source.read(page)?;
-                pages.copy(&bytes, page.rows, page.nulls, page.bounds.clone())?;
+            let is_whole = begin <= page.first_row && page.end() <= end;
+            if is_whole
+                && is_copied
+                && page.len >= COPIED_BYTES_MIN
+                && let Some(nulls) = page.nulls
+            {
+                self.write_between()?;
+                self.pages.copy(source, page, nulls)?;
+                self.written += page.rows;
                 continue;
             }
-            let rows = begin.max(page.first_row) - page.first_row..end.min(page_end) - page.first_row;
-            between.push(decoder.texts(source, number)?, rows);
+            let rows = begin.max(page.first_row)..end.min(page.end());
+            source.texts(self.pages.unpacker(), rows, &mut self.between)?;
         }
+        Ok(())
     }
-    between.write(pages)
-}
 
-fn torn() -> ParquetError {
-    ParquetError::General("a page is not what its file says of it".to_owned())
+    fn write_between(&mut self) -> Result<()> {
+        if self.between.len() == 0 {
+            return Ok(());
+        }
+        let rows: Vec<Option<&[u8]>> = self.between.iter().collect();
+        put_texts(self.pages, &rows, self.written, self.breaks)?;
+        self.written += rows.len();
+        self.between.clear();
+        Ok(())
+    }
 }

@@ -9,6 +9,7 @@ mod bounds;
 mod column;
 mod copy;
 mod pages;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -26,13 +27,17 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 
 pub(crate) use column::Present;
-pub(crate) use copy::{Segment, SourcePages};
+pub(crate) use copy::Segment;
 use pages::{Pages, Press};
+pub(crate) use source::SourceColumn;
 
 const PAGE_BYTES: usize = 1 << 20;
 const PAGE_ROWS: usize = 20_000;
 const STATISTICS_BYTES: usize = 64;
 const ROW_GROUP_ROWS: usize = 1 << 20;
+/// Rows with one text in the first column of the order that are many, and which part of them are pages of their own at either end.
+const EDGED_ROWS: usize = if cfg!(test) { 64 } else { 4096 };
+const EDGES: usize = 16;
 
 /// What a file says of how hard it is compressed.
 const LEVEL_KEY: &str = "thalweg.zstd";
@@ -83,8 +88,11 @@ pub(crate) enum Column<'a> {
         ids: Vec<u32>,
     },
     Plain(Vec<Option<&'a [u8]>>),
-    /// Texts of other files, in the order in which they are written.
-    Pages(Vec<Segment>),
+    /// Rows of other files, which are read when they are written.
+    Read {
+        segments: Vec<Segment>,
+        is_near: bool,
+    },
     /// Of lists, structs or maps.
     Nested(ArrayRef),
     /// No row has a value.
@@ -149,7 +157,10 @@ impl FileWriter {
 
     /// What is finished since it was taken last.
     pub fn take_bytes(&mut self) -> Vec<u8> {
-        let bytes = std::mem::take(self.writer.inner_mut());
+        let place = self.writer.inner_mut();
+        // The next piece is about as large.
+        let next = Vec::with_capacity(place.len() + place.len() / 8);
+        let bytes = std::mem::replace(place, next);
         self.taken += bytes.len() as u64;
         bytes
     }
@@ -191,8 +202,9 @@ impl FileWriter {
                     nested.next();
                     let mut pages = Pages::new(press, leaf);
                     write_column(&mut pages, column, order, &breaks)?;
-                    let (bytes, closed) = pages.close()?;
-                    group.append_column(&bytes, closed)?;
+                    let (packed, closed) = pages.close()?;
+                    group.append_column(&&packed, closed)?;
+                    press.column = packed.0;
                 }
                 continue;
             };
@@ -232,19 +244,38 @@ fn properties(schema: &Schema, sort: &[&str], compression: Compression, level: i
         .build()
 }
 
-/// Where the first column of the order has another text.
-fn breaks(column: Option<&Column<'_>>, order: &[u32]) -> Vec<usize> {
+/// A row at which a page of texts had better begin: a merge copies pages whose rows stay together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Break {
+    row: usize,
+    /// Even if the page before it is small.
+    is_due: bool,
+}
+
+/// Where the first column of the order has another text. Of many rows with one text the first and the last, of whose times other
+/// files may have some too, are pages of their own, so that the rows between them stay together.
+fn breaks(column: Option<&Column<'_>>, order: &[u32]) -> Vec<Break> {
     let Some(Column::Dictionary { ids, .. }) = column else {
         return Vec::new();
     };
-    let differ = |at: &usize| {
-        let id = |at: usize| order.get(at).and_then(|row| ids.get(*row as usize));
-        id(*at) != id(at - 1)
-    };
-    (1..order.len()).filter(differ).collect()
+    let id = |row: &u32| ids.get(*row as usize);
+    let (mut breaks, mut begin, mut were_many) = (Vec::new(), 0, false);
+    for same in order.chunk_by(|row, next| id(row) == id(next)) {
+        let (len, end, are_many) = (same.len(), begin + same.len(), same.len() >= EDGED_ROWS);
+        breaks.push(Break {
+            row: begin,
+            is_due: are_many || were_many,
+        });
+        if are_many {
+            breaks.extend([begin + len / EDGES, end - len / EDGES].map(|row| Break { row, is_due: true }));
+        }
+        were_many = are_many;
+        begin = end;
+    }
+    breaks
 }
 
-fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32], breaks: &[usize]) -> Result<()> {
+fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32], breaks: &[Break]) -> Result<()> {
     match column {
         Column::Longs {
             values,
@@ -257,7 +288,7 @@ fn write_column(pages: &mut Pages<'_>, column: &Column<'_>, order: &[u32], break
         Column::Booleans(values, present) => column::booleans(pages, order, values, present),
         Column::Dictionary { texts, ids } => column::dictionary(pages, order, breaks, texts, ids),
         Column::Plain(rows) => column::plain(pages, order, breaks, rows),
-        Column::Pages(segments) => copy::copy(pages, segments),
+        Column::Read { segments, is_near } => copy::copy(pages, segments, order, breaks, *is_near),
         Column::Nested(_) | Column::Nothing => pages.nulls(order.len()),
     }
 }

@@ -6,27 +6,47 @@ use parquet::column::writer::ColumnCloseResult;
 use parquet::data_type::{BoolType, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ColumnChunkMetaData, ColumnIndexBuilder, OffsetIndexBuilder};
+use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::statistics::{Statistics, ValueStatistics};
 use parquet::schema::types::ColumnDescPtr;
 use zstd::bulk::Compressor;
 
 use super::bits::{run, width_of, zigzag};
 use super::bounds::Bounds;
+use super::source::{SourceColumn, SourcePage, Unpacker};
 
 /// Types of fields, as Thrift's compact protocol numbers them.
 const I32: u8 = 5;
 const STRUCT: u8 = 12;
-/// Of page headers.
-const DATA_PAGE: i64 = 0;
-const DICTIONARY_PAGE: i64 = 2;
+/// As page headers number it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageKind {
+    Data = 0,
+    Dictionary = 2,
+}
+
+impl PageKind {
+    /// The field that says more of such a page: how far behind the one before.
+    fn field(self) -> u8 {
+        match self {
+            PageKind::Data => 2,
+            PageKind::Dictionary => 4,
+        }
+    }
+}
 
 /// Compresses pages, one after the other, in the same memory.
 pub(super) struct Press {
     compressor: Compressor<'static>,
     compression: Compression,
+    level: i32,
     /// The page that is being made.
     pub body: Vec<u8>,
     packed: Vec<u8>,
+    /// Memory for the pages of a column.
+    pub column: Vec<u8>,
+    /// For those of other files.
+    pub unpacker: Unpacker,
 }
 
 impl Press {
@@ -34,8 +54,11 @@ impl Press {
         Ok(Press {
             compressor: Compressor::new(level)?,
             compression,
+            level,
             body: Vec::new(),
             packed: Vec::new(),
+            column: Vec::new(),
+            unpacker: Unpacker::default(),
         })
     }
 }
@@ -60,11 +83,13 @@ pub(super) struct Pages<'p> {
 
 impl<'p> Pages<'p> {
     pub fn new(press: &'p mut Press, column: ColumnDescPtr) -> Pages<'p> {
+        let mut bytes = std::mem::take(&mut press.column);
+        bytes.clear();
         Pages {
             index: ColumnIndexBuilder::new(column.physical_type()),
             press,
             column,
-            bytes: Vec::new(),
+            bytes,
             offsets: OffsetIndexBuilder::new(),
             dictionary_offset: None,
             data_offset: None,
@@ -83,6 +108,19 @@ impl<'p> Pages<'p> {
         &mut self.press.body
     }
 
+    /// How hard they are compressed.
+    pub fn level(&self) -> i32 {
+        self.press.level
+    }
+
+    pub fn unpacker(&mut self) -> &mut Unpacker {
+        &mut self.press.unpacker
+    }
+
+    pub fn kind(&self) -> Type {
+        self.column.physical_type()
+    }
+
     /// Whether rows may be without a value.
     pub fn is_nullable(&self) -> bool {
         self.column.max_def_level() > 0
@@ -92,7 +130,7 @@ impl<'p> Pages<'p> {
     pub fn dictionary(&mut self, texts: usize) -> Result<()> {
         self.dictionary_offset = Some(self.bytes.len() as i64);
         self.encodings.push(Encoding::PLAIN);
-        self.put(DICTIONARY_PAGE, texts, Encoding::PLAIN)?;
+        self.put(PageKind::Dictionary, texts, Encoding::PLAIN)?;
         Ok(())
     }
 
@@ -103,7 +141,7 @@ impl<'p> Pages<'p> {
         if !self.encodings.contains(&encoding) {
             self.encodings.push(encoding);
         }
-        let len = self.put(DATA_PAGE, rows, encoding)?;
+        let len = self.put(PageKind::Data, rows, encoding)?;
         let len = i32::try_from(len).map_err(|_| too_large())?;
         self.offsets.append_row_count(rows as i64);
         self.offsets.append_offset_and_size(offset, len);
@@ -113,23 +151,25 @@ impl<'p> Pages<'p> {
         Ok(())
     }
 
-    /// A page of texts of another file, with its header.
-    pub fn copy(&mut self, page: &[u8], rows: usize, nulls: usize, bounds: Option<Bounds>) -> Result<()> {
-        let head = Head::parse(page).filter(|head| head.values == rows && head.len + head.compressed == page.len());
+    /// A page of another file, as it is there.
+    pub fn copy(&mut self, source: &SourceColumn, page: &SourcePage, nulls: usize) -> Result<()> {
+        let offset = self.bytes.len();
+        source.read_packed(page, &mut self.bytes)?;
+        let bytes = self.bytes.get(offset..).unwrap_or_default();
+        let head = Head::parse(bytes, PageKind::Data)
+            .filter(|head| head.values == page.rows && head.len + head.compressed == bytes.len());
         let head = head.ok_or_else(|| ParquetError::General("a page is not what its file says of it".to_owned()))?;
-        let offset = self.bytes.len() as i64;
-        self.data_offset.get_or_insert(offset);
+        self.data_offset.get_or_insert(offset as i64);
         if !self.encodings.contains(&head.encoding) {
             self.encodings.push(head.encoding);
         }
-        self.bytes.extend_from_slice(page);
+        let len = i32::try_from(bytes.len()).map_err(|_| too_large())?;
         self.uncompressed += head.len + head.uncompressed;
-        self.offsets.append_row_count(rows as i64);
-        self.offsets
-            .append_offset_and_size(offset, i32::try_from(page.len()).map_err(|_| too_large())?);
-        self.rows += rows;
+        self.offsets.append_row_count(page.rows as i64);
+        self.offsets.append_offset_and_size(offset as i64, len);
+        self.rows += page.rows;
         self.nulls += nulls;
-        self.tell(rows, nulls, bounds);
+        self.tell(page.rows, nulls, page.bounds.clone());
         Ok(())
     }
 
@@ -166,7 +206,7 @@ impl<'p> Pages<'p> {
     }
 
     /// Returns the bytes of the page with its header.
-    fn put(&mut self, kind: i64, values: usize, encoding: Encoding) -> Result<usize> {
+    fn put(&mut self, kind: PageKind, values: usize, encoding: Encoding) -> Result<usize> {
         let Press {
             compressor,
             body,
@@ -183,7 +223,8 @@ impl<'p> Pages<'p> {
         Ok(self.bytes.len() - begin)
     }
 
-    pub fn close(self) -> Result<(Bytes, ColumnCloseResult)> {
+    /// The bytes can be memory for the next column.
+    pub fn close(self) -> Result<(PackedColumn, ColumnCloseResult)> {
         let Pages { mut index, bounds, .. } = self;
         let has_all = index.valid();
         if self.is_ascending && has_all {
@@ -211,7 +252,30 @@ impl<'p> Pages<'p> {
             column_index: has_all.then(|| index.build()).transpose()?,
             offset_index: Some(self.offsets.build()),
         };
-        Ok((self.bytes.into(), closed))
+        Ok((PackedColumn(self.bytes), closed))
+    }
+}
+
+/// The pages of a column, from which a file takes them.
+pub(super) struct PackedColumn(pub Vec<u8>);
+
+impl Length for &PackedColumn {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+impl<'a> ChunkReader for &'a PackedColumn {
+    type T = &'a [u8];
+
+    fn get_read(&self, start: u64) -> Result<&'a [u8]> {
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        Ok(self.0.get(start..).unwrap_or_default())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        let found = self.get_read(start)?.get(..length);
+        found.map(Bytes::copy_from_slice).ok_or_else(too_large)
     }
 }
 
@@ -241,20 +305,24 @@ pub(super) fn put_levels(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// A page header in Thrift's compact protocol.
-fn put_header(out: &mut Vec<u8>, kind: i64, [plain, packed, values]: [usize; 3], encoding: Encoding) -> Result<()> {
+fn put_header(
+    out: &mut Vec<u8>,
+    kind: PageKind,
+    [plain, packed, values]: [usize; 3],
+    encoding: Encoding,
+) -> Result<()> {
     let number = |out: &mut Vec<u8>, skipped: u8, value: i64| {
         out.push(skipped << 4 | I32);
         zigzag(value, out);
     };
     let size = |len: usize| i32::try_from(len).map(i64::from).map_err(|_| too_large());
-    number(out, 1, kind);
+    number(out, 1, kind as i64);
     number(out, 1, size(plain)?);
     number(out, 1, size(packed)?);
-    // The field of a data page is the fifth, that of a dictionary the seventh.
-    out.push((if kind == DATA_PAGE { 2 } else { 4 }) << 4 | STRUCT);
+    out.push(kind.field() << 4 | STRUCT);
     number(out, 1, size(values)?);
     number(out, 1, number_of(encoding));
-    if kind == DATA_PAGE {
+    if kind == PageKind::Data {
         number(out, 1, number_of(Encoding::RLE));
         number(out, 1, number_of(Encoding::RLE));
     }
@@ -262,21 +330,21 @@ fn put_header(out: &mut Vec<u8>, kind: i64, [plain, packed, values]: [usize; 3],
     Ok(())
 }
 
-/// What the header of a data page says.
+/// What the header of a page says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Of the header itself.
     pub len: usize,
     pub uncompressed: usize,
     pub compressed: usize,
-    /// Rows, with those that have no value.
+    /// Rows, with those that have no value; of a dictionary its entries.
     pub values: usize,
     pub encoding: Encoding,
 }
 
 impl Head {
     /// `None` for a header of another form than ours.
-    pub fn parse(page: &[u8]) -> Option<Head> {
+    pub fn parse(page: &[u8], kind: PageKind) -> Option<Head> {
         let mut at = 0;
         let byte = |at: &mut usize| {
             let found = page.get(*at).copied();
@@ -296,15 +364,18 @@ impl Head {
             }
         };
         const NUMBER: u8 = 1 << 4 | I32;
-        let kind = field(&mut at, NUMBER)?;
+        let is_right = field(&mut at, NUMBER)? == kind as i64;
         let (uncompressed, compressed) = (field(&mut at, NUMBER)?, field(&mut at, NUMBER)?);
-        (kind == DATA_PAGE && *page.get(at)? == 2 << 4 | STRUCT).then_some(())?;
+        (is_right && *page.get(at)? == kind.field() << 4 | STRUCT).then_some(())?;
         at += 1;
         let (values, encoding) = (field(&mut at, NUMBER)?, field(&mut at, NUMBER)?);
-        let levels = (field(&mut at, NUMBER)?, field(&mut at, NUMBER)?);
+        if kind == PageKind::Data {
+            let levels = (field(&mut at, NUMBER)?, field(&mut at, NUMBER)?);
+            let rle = number_of(Encoding::RLE);
+            (levels == (rle, rle)).then_some(())?;
+        }
         let encodings = [Encoding::PLAIN, Encoding::DELTA_BINARY_PACKED, Encoding::RLE_DICTIONARY];
-        let rle = number_of(Encoding::RLE);
-        (levels == (rle, rle) && page.get(at..at + 2)? == [0, 0]).then_some(())?;
+        (page.get(at..at + 2)? == [0, 0]).then_some(())?;
         Some(Head {
             len: at + 2,
             uncompressed: usize::try_from(uncompressed).ok()?,

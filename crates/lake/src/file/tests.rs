@@ -7,7 +7,9 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Int64Type};
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection, RowSelector};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection, RowSelector,
+};
 use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::statistics::Statistics;
@@ -360,4 +362,118 @@ fn texts_that_are_mostly_new_have_no_dictionary() {
     let footer = check(&given, &order, &FileRules::default());
     let has_dictionary = |leaf: usize| footer.row_group(0).column(leaf).dictionary_page_offset().is_some();
     assert!(!has_dictionary(5) && has_dictionary(1) && !has_dictionary(0));
+}
+
+/// A file on a disk, its rows as Arrow has them, and its columns of one value a row, by row group.
+struct Stored {
+    rows: RecordBatch,
+    groups: Vec<Vec<Arc<SourceColumn>>>,
+}
+
+/// Columns of lists come last.
+const FLAT: usize = 8;
+
+impl Stored {
+    fn new((given, order, rules): &(Given, Vec<u32>, FileRules)) -> Stored {
+        let (bytes, _) = given.rows().write(order, rules).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Required);
+        let metadata = ArrowReaderMetadata::load(&file, options).unwrap();
+        let (file, metadata) = (Arc::new(file), metadata.metadata());
+        let of_group = |group: usize| {
+            let column = |leaf: usize| Arc::new(SourceColumn::of(&file, metadata, group, leaf).unwrap());
+            (0..FLAT).map(column).collect()
+        };
+        Stored {
+            rows: given.batch(order),
+            groups: (0..metadata.num_row_groups()).map(of_group).collect(),
+        }
+    }
+}
+
+/// Not in their order, and always the same.
+fn shuffle<T>(values: &mut Vec<T>, seed: u64) {
+    let mut state = seed | 1;
+    let mut shuffled: Vec<(u64, T)> = values
+        .drain(..)
+        .map(|value| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 20, value)
+        })
+        .collect();
+    shuffled.sort_by_key(|(number, _)| *number);
+    values.extend(shuffled.into_iter().map(|(_, value)| value));
+}
+
+/// Rows of files, cut into pieces that come in another order, and written from there.
+fn check_copied(files: &[Stored], lens: &[usize], seed: u64, is_mixed: bool, rules: &FileRules) {
+    let mut lens = lens.iter().copied().cycle();
+    let mut pieces = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        let mut before = 0;
+        for (group, columns) in file.groups.iter().enumerate() {
+            let rows = columns[0].pages.last().unwrap().end();
+            let mut at = 0;
+            while at < rows {
+                let end = rows.min(at + lens.next().unwrap());
+                pieces.push((number, group, at..end, before));
+                at = end;
+            }
+            before += rows;
+        }
+    }
+    shuffle(&mut pieces, seed);
+    let slices: Vec<RecordBatch> = pieces
+        .iter()
+        .map(|(file, _, rows, before)| files[*file].rows.slice(before + rows.start, rows.len()))
+        .collect();
+    let all = concat_batches(&schema(), &slices).unwrap();
+    let mut order: Vec<u32> = (0..all.num_rows() as u32).collect();
+    if is_mixed {
+        shuffle(&mut order, seed);
+    }
+    let segment = |(file, group, rows, _): &(usize, usize, std::ops::Range<usize>, usize), leaf: usize| {
+        let source = files[*file].groups[*group][leaf].clone();
+        match source.is_empty() {
+            true => Segment::Nulls(rows.len()),
+            false => Segment::Rows {
+                source,
+                rows: rows.clone(),
+            },
+        }
+    };
+    let mut columns: Vec<Column<'_>> = (0..FLAT)
+        .map(|leaf| Column::Read {
+            segments: pieces.iter().map(|piece| segment(piece, leaf)).collect(),
+            is_near: leaf == 0,
+        })
+        .collect();
+    columns.extend([Column::Nested(all.column(FLAT).clone()), Column::Nothing]);
+    let mut writer = FileWriter::new(schema(), &["near"], rules).unwrap();
+    writer.write_group(&columns, &order).unwrap();
+    let (bytes, _) = writer.finish().unwrap();
+    let order = UInt32Array::from(order);
+    let expected = all.columns().iter().map(|column| take(column, &order, None).unwrap());
+    let expected = RecordBatch::try_new(schema(), expected.collect()).unwrap();
+    let file = Bytes::from(bytes);
+    assert_same(&read(&file, None), &expected);
+    check_bounds(&file, &expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn columns_of_other_files_come_back(
+        files in prop::collection::vec(given(), 1..4),
+        lens in prop::collection::vec(1_usize..90, 1..8),
+        seed in any::<u64>(),
+        is_mixed in any::<bool>(),
+        zstd_level in 1..3,
+    ) {
+        let files: Vec<Stored> = files.iter().map(Stored::new).collect();
+        let rules = FileRules { zstd_level, ..FileRules::default() };
+        check_copied(&files, &lens, seed, is_mixed, &rules);
+    }
 }

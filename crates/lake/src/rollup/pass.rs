@@ -83,7 +83,7 @@ impl Pass<'_> {
             made,
             seen: Seen::default(),
         };
-        let mut sorted = Sorted::new(inputs, Keys::new(self.source, self.schema)?);
+        let mut sorted = Sorted::new(inputs, Keys::new(self.source));
         let mut newest = Newest::default();
         while let Some(run) = sorted.next()? {
             if (self.is_stopped)() {

@@ -217,7 +217,7 @@ impl World {
                 as_dictionaries: true,
             };
             let input = Input::open(&path, 0, &METRICS_ROLLUP, &table.schema, reading).unwrap();
-            let mut sorted = Sorted::new(vec![input], Keys::new(&METRICS_ROLLUP, &table.schema).unwrap());
+            let mut sorted = Sorted::new(vec![input], Keys::new(&METRICS_ROLLUP));
             while let Some(run) = sorted.next().unwrap() {
                 let rows = Rows::new(run.piece.clone(), true).unwrap();
                 let hosts = run.piece.rows.column_by_name("attr_host").unwrap();

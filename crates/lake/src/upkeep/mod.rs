@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 
 use crate::commit::{Replacement, unix_ms};
-use crate::compaction::{CompactionOptions, Job, Merge, MergeError, Merged, Output, Sink, plan};
+use crate::compaction::{CompactionOptions, Job, Merge, MergeError, Merged, Output, Sink, memory_of, plan};
 use crate::delta::actions::Add;
 use crate::delta::stats::FileStats;
 use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
@@ -38,8 +38,6 @@ const CLEAN_EVERY: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_secs(60);
 /// Files are written in pieces of this size, so that nobody waits long for the disk.
 const PIECE_BYTES: usize = 1 << 20;
-/// What a file that is read holds for each of its columns: a page, and rows that are made of it.
-const INPUT_ROWS: u64 = 30_000;
 
 /// How tables are kept in order.
 #[derive(Clone, Debug)]
@@ -377,7 +375,7 @@ impl Worker {
         let Some(job) = plan(snapshot, now(), &self.options.compaction) else {
             return Ok(false);
         };
-        let job = self.within_memory(job);
+        let job = self.within_memory(spec, &log, snapshot, job);
         let replacement = self.merge(spec, &log, snapshot, &job)?;
         let added = replacement.added.clone();
         match owner.replace(replacement) {
@@ -403,18 +401,14 @@ impl Worker {
     }
 
     /// With fewer files, if all would take too much; two are always merged.
-    fn within_memory(&self, mut job: Job) -> Job {
-        let of_row = |file: &Arc<FileEntry>| {
-            // Compressed bytes become a multiple of them.
-            8 * file.size / file.stats.rows.unwrap_or(1).max(1)
-        };
-        let rules = self.rules();
+    fn within_memory(&self, spec: &TableSpec, log: &DeltaLog, snapshot: &Snapshot, mut job: Job) -> Job {
         // Rows that wait for their group, of several buckets, and the group that is made of them.
-        let of_groups = 4 * rules.row_group_bytes as u64;
+        let of_groups = 4 * self.rules().row_group_bytes as u64;
         let mut left = self.options.compaction.memory.saturating_sub(of_groups);
         let mut count = 0;
         for file in &job.inputs {
-            let needed = of_row(file) * INPUT_ROWS.min(file.stats.rows.unwrap_or(INPUT_ROWS));
+            // Whoever merges tells what is wrong with a file that cannot be read.
+            let needed = memory_of(&log.table().join(&*file.path), spec, &snapshot.schema).unwrap_or_default();
             if count >= 2 && needed > left {
                 break;
             }
