@@ -351,13 +351,15 @@ output: {lake: {}}
     .unwrap();
     thalweg.wait_ready().unwrap();
     let out = thalweg.balance().unwrap().out;
-    let rows = thalweg
-        .sql("select count(distinct value) as n, min(value) as first from tags")
-        .unwrap();
-    assert!(
-        rows[0]["n"].as_u64().unwrap() >= out && rows[0]["first"].as_f64() == Some(1.0),
-        "{rows:?}"
-    );
+    eventually(|| {
+        let rows = thalweg.sql("select count(distinct value) as n, min(value) as first from tags")?;
+        anyhow::ensure!(
+            rows[0]["n"].as_u64() >= Some(out) && rows[0]["first"].as_f64() == Some(1.0),
+            "{rows:?}"
+        );
+        Ok(())
+    })
+    .unwrap();
     thalweg.stop().unwrap();
 }
 

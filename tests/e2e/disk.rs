@@ -4,9 +4,11 @@ use serde_json::Value;
 use thalweg_tests::thalweg::{RUN, binary};
 use thalweg_tests::{Disk, Thalweg, eventually};
 
-/// With little room to wait in, so that the source stands still soon.
+/// With little room to wait in, so that the source stands still soon when the log is full. A table that cannot be committed is said
+/// to be so after ten seconds.
 const FLOW: &str = "\
-lake: {flush: {bytes: 256KiB}}
+log: {min_free: 16MiB, commit: {spare: 1}}
+lake: {flush: {bytes: 256KiB, interval: 200ms}}
 buffer: {memory: {limit: 256KiB}}
 input:
   generate: {interval: 2ms, batch_size: 20, mapping: root = counter()}
@@ -73,67 +75,107 @@ fn assert_whole(rows: &[Value], out: u64) {
 const WHOLE: &str =
     "select count(*) as n, min(value_int) as min, max(value_int) as max, sum(value_int) as sum from tags";
 
-#[test]
-fn a_disk_that_fills_up_stops_the_source_and_loses_nothing() {
-    // The lake alone, then the whole data folder.
-    for mounted in ["data/lake", "data"] {
-        let mut thalweg = Thalweg::start_with_disk(FLOW, mounted, |_| Ok(())).unwrap();
-        wait_for_rows(&mut thalweg, 500);
-        disk(&thalweg).fill().unwrap();
-        let out = wait_for_standstill(&mut thalweg, "No space left on device");
-        // What was acknowledged can still be asked for.
-        let counted = thalweg.sql("select count(*) as n from tags").unwrap();
-        assert!(counted[0]["n"].as_u64() >= Some(out), "{counted:?}, {out} acknowledged");
-        disk(&thalweg).free().unwrap();
-        wait_for_rows(&mut thalweg, out + 500);
-        thalweg.wait_ready().unwrap();
-        let balance = thalweg.stop().unwrap();
-        assert_eq!(
-            (balance.entered, balance.dropped),
-            (balance.out, 0),
-            "mounted at {mounted}"
+/// Waits until it is said that the table cannot be committed, and why.
+fn wait_for_trouble(thalweg: &mut Thalweg, why: &str) {
+    eventually(|| {
+        thalweg.process.check_running()?;
+        let (status, body) = thalweg.request("/ready")?;
+        anyhow::ensure!(
+            status == 503 && body.contains(why) && body.contains("lake"),
+            "{status} {body}"
         );
-        let asked = disk(&thalweg)
-            .enter(thalweg.folder.path(), &binary())
-            .args(["sql", "--data-dir", "data", "--format", "json", WHOLE])
-            .output()
-            .unwrap();
-        assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
-        assert_whole(
-            &serde_json::from_slice::<Vec<Value>>(&asked.stdout).unwrap(),
-            balance.out,
-        );
-    }
+        let log = thalweg.process.stdout();
+        anyhow::ensure!(log.contains(why), "not logged: {log}");
+        Ok(())
+    })
+    .unwrap();
+    let errors = thalweg.process.stderr();
+    assert!(!errors.contains("panicked"), "{errors}");
+}
+
+/// Waits until the table has every number up to one that was acknowledged, and has them once.
+fn wait_until_whole(thalweg: &mut Thalweg, out: u64) {
+    eventually(|| {
+        let rows = thalweg.sql(WHOLE)?;
+        let n = rows[0]["n"].as_u64();
+        anyhow::ensure!(n >= Some(out), "{rows:?}, {out} acknowledged");
+        assert_whole(&rows, n.unwrap_or_default());
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]
-fn a_process_that_is_killed_on_a_full_disk_starts_on_it_and_goes_on_when_there_is_room() {
+fn a_log_on_a_disk_that_fills_up_stops_the_source_and_loses_nothing() {
+    let mut thalweg = Thalweg::start_with_disk_of(FLOW, "data", 400, |_| Ok(())).unwrap();
+    wait_for_rows(&mut thalweg, 500);
+    disk(&thalweg).fill().unwrap();
+    let out = wait_for_standstill(&mut thalweg, "is full");
+    // What was acknowledged can still be asked for.
+    let counted = thalweg.sql("select count(*) as n from tags").unwrap();
+    assert!(counted[0]["n"].as_u64() >= Some(out), "{counted:?}, {out} acknowledged");
+    disk(&thalweg).free().unwrap();
+    wait_for_rows(&mut thalweg, out + 500);
+    thalweg.wait_ready().unwrap();
+    let balance = thalweg.stop().unwrap();
+    assert_eq!((balance.entered, balance.dropped), (balance.out, 0));
+    let asked = disk(&thalweg)
+        .enter(thalweg.folder.path(), &binary())
+        .args(["sql", "--data-dir", "data", "--format", "json", WHOLE])
+        .output()
+        .unwrap();
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    assert_whole(
+        &serde_json::from_slice::<Vec<Value>>(&asked.stdout).unwrap(),
+        balance.out,
+    );
+}
+
+#[test]
+fn a_lake_on_a_disk_that_fills_up_leaves_rows_in_the_log_until_there_is_room() {
     let mut thalweg = Thalweg::start_with_disk(FLOW, "data/lake", |_| Ok(())).unwrap();
     wait_for_rows(&mut thalweg, 500);
     disk(&thalweg).fill().unwrap();
-    let acknowledged = wait_for_standstill(&mut thalweg, "No space left on device");
+    wait_for_trouble(&mut thalweg, "No space left on device");
+    // The log goes on to take what comes.
+    let out = thalweg.balance().unwrap().out;
+    let out = wait_for_rows(&mut thalweg, out + 500);
+    disk(&thalweg).free().unwrap();
+    wait_until_whole(&mut thalweg, out);
+    thalweg.wait_ready().unwrap();
+    let balance = thalweg.stop().unwrap();
+    assert_eq!((balance.entered, balance.dropped), (balance.out, 0));
+}
+
+#[test]
+fn a_process_that_is_killed_while_its_lake_is_full_starts_on_it_and_goes_on_when_there_is_room() {
+    let mut thalweg = Thalweg::start_with_disk(FLOW, "data/lake", |_| Ok(())).unwrap();
+    wait_for_rows(&mut thalweg, 500);
+    disk(&thalweg).fill().unwrap();
+    wait_for_trouble(&mut thalweg, "No space left on device");
+    let acknowledged = thalweg.balance().unwrap().out;
     thalweg.process.kill().unwrap();
     // What it left behind half written may be taken away at the start: no more room than that is to be had.
     thalweg.restart().unwrap();
     disk(&thalweg).fill().unwrap();
-    wait_for_standstill(&mut thalweg, "No space left on device");
-    let counted = thalweg.sql(WHOLE).unwrap();
-    assert!(counted[0]["n"].as_u64() >= Some(acknowledged), "{counted:?}");
+    wait_for_trouble(&mut thalweg, "No space left on device");
     disk(&thalweg).free().unwrap();
-    wait_for_rows(&mut thalweg, 500);
-    let rows = thalweg
-        .sql("select count(distinct value_int) as n, max(value_int) as max from tags")
-        .unwrap();
-    assert_eq!(
-        rows[0]["n"], rows[0]["max"],
-        "both runs count from 1: no number is missing"
-    );
+    eventually(|| {
+        let rows = thalweg.sql("select count(distinct value_int) as n, max(value_int) as max from tags")?;
+        anyhow::ensure!(rows[0]["max"].as_u64() >= Some(acknowledged), "{rows:?}");
+        anyhow::ensure!(
+            rows[0]["n"] == rows[0]["max"],
+            "both runs count from 1, and a number is missing: {rows:?}"
+        );
+        Ok(())
+    })
+    .unwrap();
     let balance = thalweg.stop().unwrap();
     assert_eq!(balance.dropped, 0);
 }
 
 #[test]
-fn a_lake_on_a_disk_that_becomes_read_only_holds_messages_back_until_it_can_be_written() {
+fn a_lake_on_a_disk_that_is_read_only_holds_messages_back_until_it_can_be_written() {
     let mut thalweg = Thalweg::start_with_disk(FLOW, "data/lake", |disk| disk.set_writable(false)).unwrap();
     let out = wait_for_standstill(&mut thalweg, "Read-only file system");
     assert_eq!(out, 0);

@@ -11,7 +11,7 @@ use thalweg_flow::{FlowSpec, OutputSpec, ParseContext};
 use thalweg_telemetry::logging;
 
 use crate::components::Components;
-use crate::settings::Settings;
+use crate::settings::{Settings, Used};
 
 /// What a file says, and what is to be said about it.
 pub struct Checked {
@@ -76,9 +76,13 @@ impl Checked {
         }
         sections_of_later_versions(&config, &diagnostics);
         fields_of_later_versions(&config, &diagnostics);
-        let with_events = components.events.shared.is_wanted();
-        let settings = Settings::read(&config, components.store.is_wanted(), with_events, &diagnostics);
-        if settings.events.needs_log(with_events) || settings.ingest.is_some() {
+        let used = Used {
+            queues: components.store.is_wanted(),
+            events: components.events.shared.is_wanted(),
+            lake: components.lake.is_wanted(),
+        };
+        let settings = Settings::read(&config, used, &diagnostics);
+        if settings.events.needs_log(used.events) || settings.ingest.is_some() {
             components.store.want();
         }
         for flow in &mut flows {

@@ -29,7 +29,7 @@ impl Components {
         let events = Arc::new(EventsStore::default());
         thalweg_opcua::register(&mut registry, opcua.clone());
         thalweg_tags::register(&mut registry);
-        lake::register(&mut registry, lake.clone());
+        lake::register(&mut registry, lake.clone(), &store);
         queues::register(&mut registry, &store);
         thalweg_events_flow::register(&mut registry, &events.shared);
         Components {

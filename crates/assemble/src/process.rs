@@ -14,8 +14,8 @@ use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableSta
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
 use crate::events::{CONNECTIONS_MAX, EventsStore};
-use crate::ingest::{Ground, Ingest};
-use crate::lake::Lake;
+use crate::ingest::Ingest;
+use crate::lake::{Ground, Lake};
 use crate::open_files;
 use crate::queues::{Store, declare};
 use crate::reload;
@@ -102,7 +102,7 @@ impl Process {
         let starting = Arc::new(Starting::default());
         board.add(starting.clone());
         let lake = components.lake.clone();
-        let lake_metrics = lake.start(&config, settings.lake.options.clone(), &metrics)?;
+        let lake_metrics = lake.register(&settings.lake, &metrics)?;
         board.add(lake.clone());
 
         let bodies = settings.store.log_memory.bodies;
@@ -115,15 +115,10 @@ impl Process {
             .start(&settings.events, store.log(&settings.store), &config.data_dir, &metrics)
             .await?;
 
+        let entries = settings.entries();
         // The address is taken before data moves, so that a taken port is found first.
         let ingest = components.ingest.clone();
-        let sql = crate::sql::routes(
-            &config.data_dir,
-            settings.query,
-            &metrics,
-            &lake_metrics,
-            ingest.clone(),
-        )?;
+        let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics, lake.clone())?;
         let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
         if let Some(queues) = store.queues() {
             routes.push(Arc::new(thalweg_queue_api::routes_within(queues, bodies)));
@@ -157,20 +152,22 @@ impl Process {
             .map(|console| (console.address().to_string(), config.http.cert_file.is_some()));
         data_dir.announce(http)?;
 
-        if let (Some(section), Some(queues)) = (&settings.ingest, store.queues())
-            && let Some((log, durability)) = store.log(&settings.store)
+        if (settings.ingest.is_some() || lake.is_wanted())
+            && let (Some(queues), Some((log, durability))) = (store.queues(), store.log(&settings.store))
         {
             let ground = Ground {
                 queues,
                 log,
                 durability,
-                lake: thalweg_lake::folder(&config.data_dir),
-                lake_metrics: lake_metrics.clone(),
-                auth: &config.auth,
-                metrics: &metrics,
+                folder: thalweg_lake::folder(&config.data_dir),
+                metrics: lake_metrics.clone(),
+                entries,
+                section: settings.lake,
             };
-            ingest.start(section, &settings.lake, ground).await?;
-            board.add(ingest.clone());
+            lake.start(ground).await?;
+        }
+        if let Some(section) = &settings.ingest {
+            ingest.start(section, &lake, &config.auth, &metrics).await?;
         }
         let mut environment = FlowEnvironment {
             metrics,

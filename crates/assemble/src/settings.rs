@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
+use thalweg_lake::ingest::EntryLimits;
 use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
@@ -19,7 +20,7 @@ const QUEUES: (u64, u64) = (10, u64::MAX);
 const LOG: u64 = 10;
 /// Requests of receivers that are not stored yet, if there are receivers.
 const INGEST: (u64, u64) = (10, 256 << 20);
-/// Merges of files, if there are receivers.
+/// Merges of files, if there are tables.
 const COMPACTION: (u64, u64) = (15, 384 << 20);
 /// Requests to the event store and its indexes, if there is one.
 const EVENTS: (u64, u64) = (10, 1 << 30);
@@ -44,12 +45,23 @@ pub(crate) struct Settings {
     pub flows: Vec<(String, usize)>,
 }
 
+/// What the flows of a file use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Used {
+    /// Queues, and so the log.
+    pub queues: bool,
+    pub events: bool,
+    /// Tables of the lake.
+    pub lake: bool,
+}
+
 impl Settings {
-    /// Mistakes go to the diagnostics. Flows may ask for queues, and so for the log, and for the event store.
-    pub fn read(config: &Config, with_queues: bool, with_events: bool, diagnostics: &Diagnostics) -> Settings {
-        let mut events = events::section(config, with_events, diagnostics);
+    /// Mistakes go to the diagnostics.
+    pub fn read(config: &Config, used: Used, diagnostics: &Diagnostics) -> Settings {
+        let mut events = events::section(config, used.events, diagnostics);
         let mut ingest = ingest::section(config, diagnostics);
-        let with_log = with_queues || events.needs_log(with_events) || ingest.is_some();
+        let has_tables = used.lake || ingest.is_some();
+        let with_log = used.queues || events.needs_log(used.events) || has_tables;
         let mut lake = lake::section(config, diagnostics);
         let mut query = query_section(config, diagnostics);
         let mut store = queues::section(config, diagnostics);
@@ -69,7 +81,7 @@ impl Settings {
         });
         let has_log = log.is_some();
         all.extend(log);
-        let has_events = events.is_on(with_events);
+        let has_events = events.is_on(used.events);
         let of_events = match events.is_in_memory() {
             true => EVENTS_IN_MEMORY_BYTES_MIN,
             false => EVENTS_BYTES_MIN,
@@ -78,11 +90,9 @@ impl Settings {
         let inflight =
             |ingest: &ingest::Section| part("ingest.inflight_bytes", INGEST, ingest::INFLIGHT_MIN, ingest.inflight);
         all.extend(ingest.as_ref().map(inflight));
-        let compaction = |_: &ingest::Section| {
-            let given = lake.compaction_memory;
-            part("lake.compaction.memory", COMPACTION, lake::COMPACTION_MEMORY_MIN, given)
-        };
-        all.extend(ingest.as_ref().map(compaction));
+        let given = lake.compaction_memory;
+        let compaction = || part("lake.compaction.memory", COMPACTION, lake::COMPACTION_MEMORY_MIN, given);
+        all.extend(has_tables.then(compaction));
         let (flows, dead_letter) = shares::of_flows(config);
         all.extend(flows);
         all.extend(dead_letter);
@@ -97,6 +107,8 @@ impl Settings {
         events.memory_bytes = if has_events { next() } else { 0 };
         if let Some(ingest) = &mut ingest {
             ingest.receiver.inflight_bytes_max = next();
+        }
+        if has_tables {
             lake.upkeep.compaction.memory = next() as u64;
         }
         let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
@@ -108,6 +120,15 @@ impl Settings {
             events,
             flows,
         }
+    }
+
+    /// What entries of the lake may become.
+    pub fn entries(&self) -> EntryLimits {
+        let ingest = self.ingest.as_ref();
+        ingest.map_or_else(EntryLimits::default, |ingest| EntryLimits {
+            window: ingest.window,
+            decoded_bytes_max: ingest.receiver.decoded_bytes_max,
+        })
     }
 }
 
@@ -159,7 +180,7 @@ mod tests {
         );
         assert_eq!(loaded.diagnostics.to_string(), "");
         let diagnostics = Diagnostics::new("f.yaml");
-        let settings = Settings::read(&loaded.config, false, false, &diagnostics);
+        let settings = Settings::read(&loaded.config, Used::default(), &diagnostics);
         (settings, diagnostics.to_string())
     }
 

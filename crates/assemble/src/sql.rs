@@ -13,7 +13,7 @@ use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
 use tokio::runtime::Runtime;
 
 use crate::data_dir::{DataDir, Holder};
-use crate::settings::Settings;
+use crate::settings::{Settings, Used};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -82,7 +82,7 @@ async fn read(question: &Question, out: &mut dyn Write) -> Result<()> {
         );
     }
     // No file says otherwise, so queries take their part of what a process may use on this machine.
-    let settings = Settings::read(&Config::default(), false, false, &Diagnostics::new(""));
+    let settings = Settings::read(&Config::default(), Used::default(), &Diagnostics::new(""));
     let engine = Engine::open(&question.data_dir, settings.query, QueryMetrics::new()?)?;
     let answer = engine.execute(&question.query).await?;
     match question.format {

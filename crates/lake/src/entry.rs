@@ -1,18 +1,18 @@
 //! The records of the log that the tables of the lake are made of: one for each request, its bytes as they came behind a head
-//! that says what they are.
+//! that says what they are; or one for each batch of messages of a flow.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 1 | version, 1 |
-//! | 1 | signal: 1 logs, 2 metrics, 3 traces |
-//! | 1 | encoding: 1 protobuf, 2 JSON |
+//! | 1 | signal: 1 logs, 2 metrics, 3 traces, 4 tags |
+//! | 1 | encoding: 1 protobuf, 2 JSON, 3 messages as [`thalweg_record::codec`] writes them |
 //! | 1 | compression: 0 none, 1 gzip, 2 zstd |
 //! | 8 | arrival in nanoseconds since 1970, little-endian |
 //! | varint | records in the request, rejected ones included |
 //! | varint | length at which values are cut, plus one; 0: they are not |
 //! | varint, varints | how many records are rejected, and for each how many are between it and the one before |
-//! | varint, bytes | length of the peer's address, and the address |
-//! | the rest | the request |
+//! | varint, bytes | length of the peer's address, and the address; of messages, of the input that they came from |
+//! | the rest | the request, or the messages |
 //!
 //! What a replay makes of an entry depends on the entry alone, so all that was decided when it was taken is in it.
 
@@ -24,6 +24,8 @@ use std::time::Duration;
 use crate::otlp::Signal;
 
 const VERSION: u8 = 1;
+const TAGS: u8 = 4;
+const MESSAGES: u8 = 3;
 
 /// How the bytes of a request are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,28 +135,68 @@ impl EntryHead<'_> {
             Signal::Metrics => 2,
             Signal::Traces => 3,
         };
-        out.extend_from_slice(&[VERSION, signal, encoding, compression]);
-        out.extend_from_slice(&self.arrival.to_le_bytes());
-        put_varint(out, self.records.into());
-        put_varint(out, self.cut_values_at.map_or(0, |at| u64::from(at) + 1));
-        put_varint(out, self.rejected.iter().count() as u64);
-        let mut next = 0;
-        for place in self.rejected.iter() {
-            put_varint(out, u64::from(place - next));
-            next = place + 1;
-        }
-        put_varint(out, self.peer.len() as u64);
-        out.extend_from_slice(self.peer.as_bytes());
+        let head = Head {
+            codes: [signal, encoding, compression],
+            arrival: self.arrival,
+            records: self.records,
+            cut_values_at: self.cut_values_at,
+            rejected: self.rejected,
+            peer: self.peer,
+        };
+        head.encode(out);
     }
+}
+
+/// What is known of messages of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessagesHead<'a> {
+    /// Nanoseconds since 1970.
+    pub arrival: i64,
+    pub records: u32,
+    /// The input of those that do not name their own: its label, else its path.
+    pub source: &'a str,
+}
+
+impl MessagesHead<'_> {
+    /// Adds the head to an entry that is being made; the messages follow.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let head = Head {
+            codes: [TAGS, MESSAGES, 0],
+            arrival: self.arrival,
+            records: self.records,
+            cut_values_at: None,
+            rejected: Rejected::NONE,
+            peer: self.source,
+        };
+        head.encode(out);
+    }
+}
+
+/// The head of an entry of messages, and these.
+pub fn decode_messages(entry: &[u8]) -> Result<(MessagesHead<'_>, &[u8]), EntryError> {
+    let (head, messages) = Head::decode(entry)?;
+    let [signal, encoding, compression] = head.codes;
+    for (what, value, expected) in [
+        ("signal", signal, TAGS),
+        ("encoding", encoding, MESSAGES),
+        ("compression", compression, 0),
+    ] {
+        if value != expected {
+            return Err(EntryError::Unknown { what, value });
+        }
+    }
+    let head = MessagesHead {
+        arrival: head.arrival,
+        records: head.records,
+        source: head.peer,
+    };
+    Ok((head, messages))
 }
 
 /// The head of an entry, and its request.
 pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
-    let (fixed, mut rest) = entry.split_first_chunk::<4>().ok_or(EntryError::Short)?;
-    let [version, signal, encoding, compression] = *fixed;
-    if version != VERSION {
-        return Err(EntryError::Version(version));
-    }
+    let (head, request) = Head::decode(entry)?;
+    let [signal, encoding, compression] = head.codes;
     let unknown = |what, value| EntryError::Unknown { what, value };
     let signal = match signal {
         1 => Signal::Logs,
@@ -173,35 +215,82 @@ pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
         2 => Compression::Zstd,
         value => return Err(unknown("compression", value)),
     };
-    let arrival;
-    (arrival, rest) = rest.split_first_chunk::<8>().ok_or(EntryError::Short)?;
-    let mut number = |limit: u64| {
-        let number = take_varint(&mut rest).filter(|number| *number <= limit);
-        number.ok_or(EntryError::Short)
-    };
-    let records = number(u32::MAX.into())? as u32;
-    let cut_values_at = number(u64::from(u32::MAX) + 1)?.checked_sub(1).map(|at| at as u32);
-    let rejected = number(records.into())?;
-    let begin = rest;
-    for _ in 0..rejected {
-        take_varint(&mut rest).ok_or(EntryError::Short)?;
-    }
-    let (rejected, _) = begin.split_at(begin.len() - rest.len());
-    let peer = take_varint(&mut rest).and_then(|len| usize::try_from(len).ok());
-    let (peer, rest) = peer
-        .and_then(|len| rest.split_at_checked(len))
-        .ok_or(EntryError::Short)?;
     let head = EntryHead {
         signal,
         encoding,
         compression,
-        arrival: i64::from_le_bytes(*arrival),
-        records,
-        cut_values_at,
-        rejected: Rejected::Encoded(rejected),
-        peer: std::str::from_utf8(peer).map_err(|_| EntryError::Peer)?,
+        arrival: head.arrival,
+        records: head.records,
+        cut_values_at: head.cut_values_at,
+        rejected: head.rejected,
+        peer: head.peer,
     };
-    Ok((head, rest))
+    Ok((head, request))
+}
+
+/// What all entries begin with.
+struct Head<'a> {
+    /// Signal, encoding, compression.
+    codes: [u8; 3],
+    arrival: i64,
+    records: u32,
+    cut_values_at: Option<u32>,
+    rejected: Rejected<'a>,
+    peer: &'a str,
+}
+
+impl<'a> Head<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        out.extend_from_slice(&self.codes);
+        out.extend_from_slice(&self.arrival.to_le_bytes());
+        put_varint(out, self.records.into());
+        put_varint(out, self.cut_values_at.map_or(0, |at| u64::from(at) + 1));
+        put_varint(out, self.rejected.iter().count() as u64);
+        let mut next = 0;
+        for place in self.rejected.iter() {
+            put_varint(out, u64::from(place - next));
+            next = place + 1;
+        }
+        put_varint(out, self.peer.len() as u64);
+        out.extend_from_slice(self.peer.as_bytes());
+    }
+
+    /// With what follows.
+    fn decode(entry: &'a [u8]) -> Result<(Head<'a>, &'a [u8]), EntryError> {
+        let (fixed, mut rest) = entry.split_first_chunk::<4>().ok_or(EntryError::Short)?;
+        let [version, codes @ ..] = *fixed;
+        if version != VERSION {
+            return Err(EntryError::Version(version));
+        }
+        let arrival;
+        (arrival, rest) = rest.split_first_chunk::<8>().ok_or(EntryError::Short)?;
+        let mut number = |limit: u64| {
+            let number = take_varint(&mut rest).filter(|number| *number <= limit);
+            number.ok_or(EntryError::Short)
+        };
+        let records = number(u32::MAX.into())? as u32;
+        let cut_values_at = number(u64::from(u32::MAX) + 1)?.checked_sub(1).map(|at| at as u32);
+        let rejected = number(records.into())?;
+        let begin = rest;
+        for _ in 0..rejected {
+            take_varint(&mut rest).ok_or(EntryError::Short)?;
+        }
+        let (rejected, _) = begin.split_at(begin.len() - rest.len());
+        let peer = take_varint(&mut rest).and_then(|len| usize::try_from(len).ok());
+        let (peer, rest) = peer
+            .and_then(|len| rest.split_at_checked(len))
+            .ok_or(EntryError::Short)?;
+        let head = Head {
+            codes,
+            arrival: i64::from_le_bytes(*arrival),
+            records,
+            cut_values_at,
+            rejected: Rejected::Encoded(rejected),
+            peer: std::str::from_utf8(peer).map_err(|_| EntryError::Peer)?,
+        };
+        Ok((head, rest))
+    }
 }
 
 fn put_varint(out: &mut Vec<u8>, mut number: u64) {
@@ -309,6 +398,31 @@ mod tests {
         }
         entry[0] = 2;
         assert_eq!(decode(&entry), Err(EntryError::Version(2)));
+    }
+
+    #[test]
+    fn an_entry_of_messages_is_no_request_and_a_request_is_no_messages() {
+        let head = MessagesHead {
+            arrival: 1_700_000_000_123_456_789,
+            records: 300,
+            source: "plant",
+        };
+        let mut entry = Vec::new();
+        head.encode(&mut entry);
+        entry.extend_from_slice(b"..");
+        let expected = [
+            &[1, 4, 3, 0][..],
+            &1_700_000_000_123_456_789_i64.to_le_bytes(),
+            &[0xac, 0x02, 0, 0, 5],
+            b"plant..",
+        ];
+        assert_eq!(entry, expected.concat());
+        assert_eq!(decode_messages(&entry), Ok((head, &b".."[..])));
+        let unknown = |what, value| Err(EntryError::Unknown { what, value });
+        assert_eq!(decode(&entry).map(drop), unknown("signal", 4));
+        entry[1] = 1;
+        assert_eq!(decode(&entry).map(drop), unknown("encoding", 3));
+        assert_eq!(decode_messages(&entry).map(drop), unknown("signal", 1));
     }
 
     proptest! {

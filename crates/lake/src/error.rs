@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use crate::delta::DeltaError;
 use crate::store::{DiskFault, FaultKind};
-use crate::tags::Refusal;
 
 /// Why a table could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -38,27 +37,15 @@ impl OpenError {
     }
 }
 
-/// Why an append did not store all its messages.
+/// Why rows were not committed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError {
-    /// These can never be stored; all others are durable.
-    #[error("{} of the messages cannot become rows, the first because: {}", .0.len(), .0.first().map_or("", |r| r.refusal.error.as_str()))]
-    Refused(Vec<Refused>),
-    /// None is known to be stored. The table takes no more rows until a restart.
+    /// The table takes no more rows until a restart.
     #[error("{0}")]
     ReadOnly(String),
-    /// None is stored; trying again may help.
+    /// Trying again may help.
     #[error("{0}")]
     Failed(String),
-    /// The writer ended first; none is known to be stored.
     #[error("the lake was stopped before the rows were committed")]
     Stopped,
-}
-
-/// A message that cannot become a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// Its place in the messages of the append.
-    pub index: usize,
-    pub refusal: Refusal,
 }

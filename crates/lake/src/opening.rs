@@ -10,7 +10,14 @@ use crate::delta::{self, CommitOutcome, DeltaLog, Detail, Snapshot};
 use crate::error::OpenError;
 use crate::metrics::LakeMetrics;
 use crate::store::SyncedStore;
-use crate::tags::schema::CONFIGURATION;
+
+/// Properties of tables, as every engine reads them.
+const CONFIGURATION: [(&str, &str); 4] = [
+    ("delta.checkpointInterval", "100"),
+    ("delta.logRetentionDuration", "interval 7 days"),
+    ("delta.setTransactionRetentionDuration", "interval 7 days"),
+    ("delta.dataSkippingNumIndexedCols", "32"),
+];
 
 /// Temporary files that are older belong to nobody any more.
 const STAGED_AGE: Duration = Duration::from_secs(3600);

@@ -4,6 +4,7 @@ mod sketches;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
@@ -12,8 +13,14 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value as Json, json};
+use thalweg_lake::LakeMetrics;
+use thalweg_lake::ingest::{Feed, IngestOptions, TableWriter};
 use thalweg_lake::store::SyncedStore;
-use thalweg_lake::{LakeMetrics, TagsWriter, WriterOptions};
+use thalweg_lake::tables::TAGS;
+use thalweg_lake::tags::Packer;
+use thalweg_log::disk::Ram;
+use thalweg_log::format::record::RecordRef;
+use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Unit};
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value};
 use tower::ServiceExt as _;
 
@@ -36,29 +43,66 @@ fn sample(tag: &str, seconds: i64, value: Value) -> Message {
     Message::new(Payload::Value(value), Metadata::stamped(Arc::new(map), stamps))
 }
 
-async fn writer(data_dir: &Path) -> TagsWriter {
-    let metrics = LakeMetrics::register(&prometheus::Registry::new()).unwrap();
-    let promotion = thalweg_lake::attributes::Promotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
-    let options = WriterOptions {
-        flush_interval: Duration::from_millis(5),
-        promotion,
-        ..WriterOptions::default()
-    };
-    TagsWriter::open(thalweg_lake::folder(data_dir), SyncedStore::new(), metrics, options)
-        .await
-        .unwrap()
+/// The writer of the table, and the log that it takes messages from.
+struct Writer {
+    log: Arc<EmbeddedLog>,
+    /// How far the table has it.
+    taken: Arc<AtomicU64>,
+    _table: TableWriter,
 }
 
-async fn append(writer: &TagsWriter, messages: Vec<Message>) {
-    let arrival = Ticks((START + 3 * DAY) * 10_000_000);
-    writer
-        .append(&"plant".into(), Arc::new(messages), arrival)
-        .await
-        .unwrap();
+const PARTITION: PartitionId = PartitionId::new(7, 0);
+
+async fn writer(data_dir: &Path) -> Writer {
+    let options = LogOptions {
+        spare: 0,
+        min_free_bytes: Some(0),
+        file_bytes: 1 << 20,
+        first_file_bytes: 1 << 20,
+        ..LogOptions::default()
+    };
+    let log = Arc::new(EmbeddedLog::open(Arc::new(Ram::new(64 << 20)), 0xab, &options).unwrap());
+    log.create(PARTITION, Durability::Fsync).await.unwrap();
+    let taken: Arc<AtomicU64> = Arc::default();
+    let told = taken.clone();
+    let feed = Feed {
+        queue: "lake.tags".to_owned(),
+        log: log.clone(),
+        partitions: vec![PARTITION],
+        taken: Arc::new(move |_, offset| told.store(offset, Ordering::SeqCst)),
+    };
+    let metrics = LakeMetrics::register(&prometheus::Registry::new()).unwrap();
+    let promotion = thalweg_lake::attributes::Promotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
+    let options = IngestOptions {
+        flush_interval: Duration::from_millis(5),
+        ..IngestOptions::default()
+    };
+    let lake = thalweg_lake::folder(data_dir);
+    let table = TableWriter::open(&lake, &TAGS, SyncedStore::new(), feed, promotion, metrics, &options).await;
+    Writer {
+        log,
+        taken,
+        _table: table.unwrap(),
+    }
+}
+
+/// Returns when they are in the table: all of them in one commit.
+async fn append(writer: &Writer, messages: Vec<Message>) {
+    let arrival = (START + 3 * DAY) * 1_000_000_000;
+    let packed = Packer::default().pack(&"plant".into(), &messages, arrival);
+    let mut records = Records::new();
+    for entry in &packed.entries {
+        records.push(&RecordRef::of(1, &entry.bytes)).unwrap();
+    }
+    let entries = packed.entries.len() as u64;
+    let appended = writer.log.append(Unit::of(PARTITION, records), None).await.unwrap();
+    while writer.taken.load(Ordering::SeqCst) < appended.offsets[0] + entries {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Three days, one commit and so one file each, ten tags with a hundred samples each.
-async fn filled(data_dir: &Path) -> TagsWriter {
+async fn filled(data_dir: &Path) -> Writer {
     let writer = writer(data_dir).await;
     for day in 0..3 {
         let messages = (0..1000).map(|i| sample(&format!("t{}", i % 10), day * DAY + i, Value::I64(day * 1000 + i)));

@@ -37,7 +37,7 @@ pipeline:
 const IDLE: &str = "input: {generate: {interval: 1h, mapping: root = 1}}\noutput: {drop: {}}\n";
 
 pub const STAGES: [Stage; 1] = [Stage {
-    name: "message -> committed row of the table",
+    name: "message -> entry of the log -> row of the table",
     with: "tags_lake",
     without: Some("tags_drop"),
 }];
@@ -60,7 +60,7 @@ const QUERIES: [(&str, &str); 5] = [
     ),
 ];
 
-/// At least so long a window of a row that waits for commits, which come every two seconds or when memory is full.
+/// At least so long a window of a row whose table is committed when its memory is full.
 const COMMITS_SECONDS: f64 = 4.0;
 
 /// In many small files.
@@ -78,7 +78,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     println!("measuring tags_drop");
     rows.push(UnderTest::start(&binary, &plant(None, "drop: {}"))?.measure("tags_drop", effort)?);
     println!("measuring tags_lake");
-    // Rows are acknowledged with their commit: a window has to see several.
+    // A window has to see several commits.
     let several = Effort {
         window_seconds: effort.window_seconds.max(COMMITS_SECONDS),
         ..effort

@@ -3,10 +3,11 @@
 use crate::entry::{self, Compression, Encoding};
 use crate::inflate::{InflateLimits, inflate};
 use crate::metrics::LakeMetrics;
-use crate::otlp::decode::{Arrival, Changed, Decoder, Window};
+use crate::otlp::decode::{Arrival, Decoder, Window};
 use crate::otlp::json::{JsonLimits, to_proto};
 use crate::rows::chunk::Chunk;
-use crate::tables::TableSpec;
+use crate::tables::{TAGS, TableSpec};
+use crate::tags::Samples;
 
 /// What entries may become.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,8 @@ impl Default for EntryLimits {
 
 pub(super) struct EntryDecoder {
     decoder: Decoder,
+    /// Of the table of tags, whose entries are messages.
+    samples: Option<Samples>,
     limits: EntryLimits,
     table: &'static str,
     metrics: LakeMetrics,
@@ -38,6 +41,7 @@ impl EntryDecoder {
     pub fn new(spec: &'static TableSpec, limits: EntryLimits, metrics: LakeMetrics) -> EntryDecoder {
         EntryDecoder {
             decoder: Decoder::default(),
+            samples: samples_of(spec.name, &limits),
             limits,
             table: spec.name,
             metrics,
@@ -47,6 +51,14 @@ impl EntryDecoder {
 
     /// Adds the rows of an entry. Returns when it arrived. After an error there may be some of them.
     pub fn decode(&mut self, entry: &[u8], chunk: &mut Chunk) -> Result<i64, String> {
+        if let Some(samples) = &mut self.samples {
+            let (arrival, changed) = samples.decode(entry, chunk)?;
+            self.count([
+                ("time_replaced", changed.times_replaced),
+                ("stamp_out_of_range", changed.stamps_out_of_range),
+            ]);
+            return Ok(arrival);
+        }
         let (head, request) = entry::decode(entry).map_err(|error| error.to_string())?;
         let inflated = match head.compression {
             Compression::None => None,
@@ -79,19 +91,19 @@ impl EntryDecoder {
         };
         let decoded = self.decoder.decode(request, &arrival, chunk);
         let changed = decoded.map_err(|malformed| malformed.to_string())?;
-        self.count(&changed);
-        Ok(head.arrival)
-    }
-
-    fn count(&self, changed: &Changed) {
-        for (reason, count) in [
+        self.count([
             ("utf8_replaced", changed.utf8_replaced),
             ("id_wrong", changed.ids_wrong),
             ("key_repeated", changed.keys_repeated),
             ("time_replaced", changed.times_replaced),
             ("value_cut", changed.values_cut),
             ("duration_negative", changed.durations_negative),
-        ] {
+        ]);
+        Ok(head.arrival)
+    }
+
+    fn count<const N: usize>(&self, changed: [(&str, u64); N]) {
+        for (reason, count) in changed {
             if count > 0 {
                 let changed = &self.metrics.changed_values;
                 changed.with_label_values(&[self.table, reason]).inc_by(count);
@@ -102,5 +114,10 @@ impl EntryDecoder {
     /// Whatever it knows may be wrong.
     pub fn reset(&mut self) {
         self.decoder = Decoder::default();
+        self.samples = samples_of(self.table, &self.limits);
     }
+}
+
+fn samples_of(table: &str, limits: &EntryLimits) -> Option<Samples> {
+    (table == TAGS.name).then(|| Samples::new(limits.window))
 }

@@ -27,7 +27,7 @@ const NANOS_PER_DAY: i64 = 86_400_000_000_000;
 const TICKS_PER_DAY: i64 = 864_000_000_000;
 
 /// The chunks of one commit.
-pub(super) struct Together<'a> {
+pub(crate) struct Together<'a> {
     pub spec: &'static TableSpec,
     pub chunks: &'a [Arc<Chunk>],
     pub rules: &'a FileRules,

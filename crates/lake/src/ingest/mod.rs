@@ -11,7 +11,7 @@
 mod columns;
 mod decode;
 mod feed;
-mod files;
+pub(crate) mod files;
 mod flush;
 mod lane;
 mod order;
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thalweg_log::Offset;
@@ -53,6 +53,8 @@ const LAG_INTERVALS_MAX: u32 = 5;
 /// The same, where the interval is very short.
 const LAG_MIN: Duration = Duration::from_secs(10);
 const TROUBLE_MAX: Duration = Duration::from_secs(60);
+/// How often a table that closes looks whether the log has more for it.
+const DRAIN_LOOK: Duration = Duration::from_millis(2);
 
 /// How tables are written (`lake.*`).
 #[derive(Clone, Debug)]
@@ -193,8 +195,10 @@ impl TableWriter {
         self.table.hurry();
     }
 
-    /// Takes nothing more, and commits what was taken. What is not committed `within` this time is given up: the log has it.
+    /// Takes what the log has by now, and commits it. What is not taken in half of this time, and not committed `within` it, is
+    /// given up: the log has it.
     pub async fn close(&self, within: Duration) {
+        self.drain(within / 2).await;
         self.table.end();
         let threads = std::mem::take(&mut *self.threads.lock());
         let mut joined = tokio::task::spawn_blocking(move || {
@@ -205,6 +209,26 @@ impl TableWriter {
         });
         if tokio::time::timeout(within, &mut joined).await.is_err() {
             self.table.health.abandon();
+        }
+    }
+
+    async fn drain(&self, within: Duration) {
+        let until = Instant::now() + within;
+        let end = |id| self.feed.log.bounds(id).map_or(0, |bounds| bounds.next);
+        let ends: Vec<Offset> = self.feed.partitions.iter().map(|id| end(*id)).collect();
+        let is_taken = |(partition, end): (usize, &Offset)| {
+            let growing = self.table.lane(partition);
+            growing.is_none_or(|growing| growing.next >= *end)
+        };
+        while !ends.iter().enumerate().all(is_taken) {
+            if self.table.has_failed() {
+                return;
+            }
+            if Instant::now() >= until {
+                let table = self.table.spec.name;
+                return tracing::warn!(table, "entries are left in the log; the next start takes them");
+            }
+            tokio::time::sleep(DRAIN_LOOK).await;
         }
     }
 

@@ -397,7 +397,8 @@ async fn compact(world: &World) {
         ..UpkeepOptions::default()
     };
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-    let upkeep = Upkeep::start(vec![world.writer.clone()], options, metrics).unwrap();
+    let upkeep = Upkeep::start(options, metrics).unwrap();
+    upkeep.keep(world.writer.clone());
     let until = Instant::now() + Duration::from_secs(30);
     while !world.table().await.files.values().all(|file| file.is_sealed) {
         assert!(Instant::now() < until);

@@ -1,5 +1,7 @@
 //! Rows of one table in memory.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::data::Data;
 use super::nested::{Lists, Structs, TextMaps};
 use super::numbers::Numbers;
@@ -18,6 +20,8 @@ const ARRIVAL: &str = "arrival_unix_nano";
 /// Rows that grow. Whoever adds them says which columns each has; all others are null.
 pub struct Chunk {
     spec: &'static TableSpec,
+    /// No other rows have the same.
+    id: u64,
     schema: TableSchema,
     rows: usize,
     /// By the place of their column in the table.
@@ -26,6 +30,7 @@ pub struct Chunk {
     pub(crate) slots: Slots,
     extras: Vec<Extra>,
     extras_bytes: usize,
+    weight: usize,
 }
 
 impl Chunk {
@@ -37,6 +42,7 @@ impl Chunk {
         });
         Chunk {
             spec,
+            id: next_id(),
             rows: 0,
             data: data.collect(),
             time: schema
@@ -48,6 +54,7 @@ impl Chunk {
             slots: Slots::default(),
             extras: Vec::new(),
             extras_bytes: 0,
+            weight: 0,
         }
     }
 
@@ -57,6 +64,11 @@ impl Chunk {
 
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Whoever remembers where texts are in the columns asks whether these are still the rows that it knows.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// The number of a row that begins.
@@ -124,6 +136,11 @@ impl Chunk {
         });
     }
 
+    /// Texts that are here once and may be in a map for each row: bytes that count although nothing holds them yet.
+    pub(crate) fn add_weight(&mut self, bytes: usize) {
+        self.weight += bytes;
+    }
+
     /// Those of a run come behind those of its rows.
     pub(crate) fn sort_extras(&mut self) {
         if !self.extras.is_sorted_by_key(|extra| extra.row) {
@@ -132,16 +149,27 @@ impl Chunk {
     }
 
     pub fn space(&self) -> Space {
-        self.data.iter().map(Data::space).sum::<Space>() + self.slots.space() + Space::full(self.extras_bytes)
+        let rows = self.data.iter().map(Data::space).sum::<Space>();
+        let weight = Space {
+            used: self.weight,
+            held: 0,
+        };
+        rows + self.slots.space() + Space::full(self.extras_bytes) + weight
     }
 
     /// Empties it and keeps its room for rows that are like those that it had.
     pub fn clear(&mut self) {
+        self.id = next_id();
         self.rows = 0;
         self.data.iter_mut().for_each(Data::clear);
         self.slots.clear();
-        (self.extras, self.extras_bytes) = (Vec::new(), 0);
+        (self.extras, self.extras_bytes, self.weight) = (Vec::new(), 0, 0);
     }
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 const OVERFLOW: &str = "overflow";

@@ -71,6 +71,16 @@ impl Slots {
         Some(&mut self.slots[found as usize].column)
     }
 
+    /// The place of the column of a name; `None` if there are too many.
+    pub(crate) fn place(&mut self, source: Source, name: &str) -> Option<u32> {
+        self.find(source, name)
+    }
+
+    #[inline]
+    pub(crate) fn column_mut(&mut self, place: u32) -> Option<&mut TextColumn> {
+        self.slots.get_mut(place as usize).map(|slot| &mut slot.column)
+    }
+
     /// The column of a name, if it was seen.
     pub fn get(&self, source: Source, name: &str) -> Option<&Slot> {
         let hash = hash(source, name);

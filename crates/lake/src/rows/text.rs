@@ -157,6 +157,20 @@ impl TextColumn {
         }
     }
 
+    /// The key of a text that rows will have. Keys are good until the column is emptied.
+    pub(crate) fn intern(&mut self, text: &[u8]) -> u32 {
+        self.key_of(text)
+    }
+
+    /// A row behind all others, with a key that is known. A dictionary is not given up for it: whoever knows keys has few.
+    #[inline]
+    pub(crate) fn push_key(&mut self, row: usize, key: u32) {
+        if self.keys.len() < row {
+            self.keys.resize(row, NULL);
+        }
+        self.keys.push(key);
+    }
+
     #[inline]
     fn key_of(&mut self, text: &[u8]) -> u32 {
         if self.kind == Kind::Plain {

@@ -4,6 +4,7 @@ pub mod logs;
 pub mod metrics;
 mod metrics_rollup;
 pub mod spec;
+pub mod tags;
 pub mod traces;
 
 use crate::delta::schema::{Column, ColumnType, TableSchema};
@@ -12,6 +13,7 @@ pub use logs::LOGS;
 pub use metrics::METRICS;
 pub use metrics_rollup::METRICS_ROLLUP;
 pub use spec::TableSpec;
+pub use tags::TAGS;
 pub use traces::TRACES;
 
 /// A list of fixed columns, with a constant for the place of each that rows are made with.
@@ -63,7 +65,7 @@ mod tests {
 
     #[test]
     fn tables_say_what_is_true_of_their_columns() {
-        for spec in [&LOGS, &METRICS, &TRACES] {
+        for spec in [&LOGS, &METRICS, &TRACES, &TAGS] {
             let schema = (spec.columns)();
             let of = |name: &str| schema.column(name).unwrap_or_else(|| panic!("{}: {name}", spec.name));
             assert_eq!(
@@ -74,7 +76,10 @@ mod tests {
                 of(name);
             }
             for name in spec.plain {
-                assert_eq!(of(name).kind, ColumnType::String, "{name}");
+                assert!(
+                    matches!(of(name).kind, ColumnType::String | ColumnType::Binary),
+                    "{name}"
+                );
             }
             for name in spec.near {
                 assert!(
@@ -88,6 +93,10 @@ mod tests {
             let nested = |column: &Column| matches!(column.kind, ColumnType::Array(_) | ColumnType::TextMap);
             let first = schema.columns.iter().position(nested).unwrap();
             assert!(schema.columns[first..].iter().all(nested), "what is nested comes last");
+        }
+        let schema = (TAGS.columns)();
+        for (place, name) in [(tags::TAG, "tag"), (tags::UNIT, "unit")] {
+            assert_eq!(schema.columns[place].name, name);
         }
         let schema = (LOGS.columns)();
         for (place, name) in [(logs::BODY, "body"), (logs::SERVICE, "resource_service_name")] {

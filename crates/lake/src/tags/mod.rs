@@ -1,15 +1,18 @@
-//! The table `tags`: samples of tags, one row per message.
+//! The table `tags`: messages of flows on their way into the log, and out of it as rows, one for each message.
 
-mod encode;
+mod pack;
 mod rows;
 mod sample;
-pub mod schema;
 mod series;
 
-pub use encode::{EncodeError, Encoder, FileOptions};
-pub use rows::{Changed, Generation, ROWS_MAX, RowRules};
-pub use sample::TimeWindow;
-pub use series::{Refusal, RowLimits, SeriesTable, tag_id};
+pub use pack::{Entry, Packed, Packer, Refused};
+pub(crate) use rows::Samples;
+pub use series::{Refusal, RowLimits, tag_id};
 
+#[doc(hidden)]
+pub use rows::fuzz;
+
+#[cfg(test)]
+mod table_tests;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 
 use thalweg_record::{Object, Payload, Stamps, Text, Ticks, Value, json};
 
+use crate::otlp::decode::Window;
+
 const NANOS_PER_MILLI: i128 = 1_000_000;
 const NANOS_PER_TICK: i128 = 100;
 
@@ -155,25 +157,7 @@ pub struct RowTime {
     pub original: Option<String>,
 }
 
-/// How far from its arrival a time may lie.
-#[derive(Clone, Copy, Debug)]
-pub struct TimeWindow {
-    pub past_nanos: i64,
-    pub future_nanos: i64,
-}
-
-impl Default for TimeWindow {
-    /// 10 years back, 24 hours ahead.
-    fn default() -> TimeWindow {
-        const HOUR: i64 = 3_600_000_000_000;
-        TimeWindow {
-            past_nanos: 10 * 8_766 * HOUR,
-            future_nanos: 24 * HOUR,
-        }
-    }
-}
-
-impl TimeWindow {
+impl Window {
     /// The script's explicit time, else the source's, else the payload's own, else the server's, else the arrival.
     pub fn row_time(
         &self,
@@ -199,8 +183,8 @@ impl TimeWindow {
                 original: None,
             };
         };
-        let earliest = i128::from(arrival) - i128::from(self.past_nanos);
-        let latest = i128::from(arrival) + i128::from(self.future_nanos);
+        let earliest = i128::from(arrival) - i128::from(self.past);
+        let latest = i128::from(arrival) + i128::from(self.future);
         match i64::try_from(sent) {
             Ok(nanos) if (earliest..=latest).contains(&sent) => RowTime {
                 nanos,
@@ -356,7 +340,7 @@ mod tests {
                 status: 0,
             })
         };
-        let window = TimeWindow::default();
+        let window = Window::default();
         let row = |nanos, source| RowTime {
             nanos,
             source,

@@ -1,19 +1,20 @@
-//! What is constant for the rows of one tag: source, tag, unit and all metadata that has no column of its own.
+//! What is constant for the rows of one tag: source, tag, unit and all other metadata.
 //!
-//! Messages of a tag share their metadata by pointer, so a row finds its series by that pointer, and columns, hashes and
-//! texts are worked out once per series. Metadata that is not shared is recognised by its content. A pointer stays in
-//! the table only as long as the table holds the map it points to, so it can never mean another map.
+//! Messages of a tag share their metadata by pointer, so a row finds its series by that pointer, and where its texts are in
+//! the columns of the rows that grow is looked up once for each series. Metadata that is not shared is recognised by its
+//! content. A pointer stays in the table only as long as the table holds the map it points to, so it can never mean another map.
 
 use std::collections::HashMap as StdHashMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use thalweg_record::{DropReason, Message, MetaMap, Metadata, Text, key};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::attributes::{Bindings, Place};
+use crate::rows::chunk::Chunk;
 use crate::rows::slots::Source;
+use crate::rows::text::NULL;
+use crate::tables::tags as table;
 
 /// A script's explicit time in milliseconds.
 const EXPLICIT_TIME: &str = "timestamp_ms";
@@ -23,6 +24,9 @@ const OPCUA_GROUP: &str = "opcua_tag_group";
 const OPCUA_NAME: &str = "opcua_tag_name";
 const OPCUA_NODE: &str = "opcua_attr_nodeid";
 const MQTT_TOPIC: &str = "mqtt_topic";
+
+/// Bytes of metadata of a row that weigh nothing beside what the row takes anyway.
+const LIGHT_BYTES: usize = 1024;
 
 /// What one message may hold; more is refused with a reason.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +43,16 @@ impl Default for RowLimits {
             attributes_max: 1024,
             attribute_name_bytes_max: 512,
             attribute_value_bytes_max: 1 << 20,
-            value_bytes_max: 64 << 20,
+            value_bytes_max: 16 << 20,
         }
+    }
+}
+
+impl RowLimits {
+    /// Whether an entry of metadata is within them.
+    #[inline]
+    pub(super) fn allow(&self, name: &str, text: &str) -> bool {
+        name.len() <= self.attribute_name_bytes_max && text.len() <= self.attribute_value_bytes_max
     }
 }
 
@@ -62,7 +74,7 @@ impl Refusal {
 
 /// Everything that rows of one tag share.
 #[derive(Debug)]
-pub struct Series {
+pub(super) struct Series {
     pub source: Arc<str>,
     pub tag: Option<Text>,
     /// XXH3-64 over source and tag, each after its length as four bytes, little-endian.
@@ -70,49 +82,25 @@ pub struct Series {
     pub unit: Option<Text>,
     /// Sorted by name.
     pub attributes: Box<[(Text, Text)]>,
+    /// What it takes itself.
     pub bytes: usize,
-    resolved: Mutex<Option<Arc<Resolved>>>,
-}
-
-/// Where the attributes of a series go.
-#[derive(Debug)]
-pub struct Resolved {
-    epoch: u32,
-    /// Promoted column and index of the attribute, by column.
-    pub cells: Box<[(u16, u16)]>,
-    /// Indexes of the attributes that go to the overflow map.
-    pub overflow: Box<[u16]>,
+    /// What a row of it takes beyond the usual, if none of its attributes has a column.
+    weight: usize,
 }
 
 impl Series {
-    /// Whether every attribute's place is known.
-    pub fn is_resolved(&self, bindings: &Bindings) -> bool {
-        self.resolved
-            .lock()
-            .as_ref()
-            .is_some_and(|resolved| resolved.epoch == bindings.epoch())
-    }
-
-    /// The places of all attributes. Names that `bindings` has not admitted go to the overflow map.
-    pub fn resolve(&self, bindings: &Bindings) -> Arc<Resolved> {
-        let mut known = self.resolved.lock();
-        if let Some(resolved) = known.as_ref().filter(|resolved| resolved.epoch == bindings.epoch()) {
-            return resolved.clone();
+    /// `Ok` if a row may have as many attributes, and such.
+    pub fn check(&self, limits: &RowLimits) -> Result<(), Refusal> {
+        let (count, max) = (self.attributes.len(), limits.attributes_max);
+        for (name, value) in &self.attributes {
+            check_attribute(name, value, limits)?;
         }
-        let (mut cells, mut overflow) = (Vec::new(), Vec::new());
-        for (index, (name, _)) in (0u16..).zip(&self.attributes) {
-            match bindings.place(Source::Attr, name) {
-                Some(Place::Column(column)) => cells.push((column, index)),
-                Some(Place::Overflow) | None => overflow.push(index),
-            }
+        match count > max {
+            true => Err(Refusal::too_large(format!(
+                "too_many_attributes: the message has {count} metadata entries, {max} are allowed; remove some in a processor"
+            ))),
+            false => Ok(()),
         }
-        cells.sort_unstable();
-        let resolved = Resolved {
-            epoch: bindings.epoch(),
-            cells: cells.into(),
-            overflow: overflow.into(),
-        };
-        known.insert(Arc::new(resolved)).clone()
     }
 
     fn is_same(&self, other: &Series) -> bool {
@@ -149,14 +137,80 @@ pub fn tag_id(source: &str, tag: Option<&str>) -> i64 {
     hash.digest().cast_signed()
 }
 
-/// A series as it is known, and where the generation in work keeps it.
-pub struct Slot {
+/// Where the texts of a series are in some rows.
+#[derive(Debug, Default)]
+struct Placed {
+    /// Of the rows that it is true of.
+    chunk: u64,
+    source: u32,
+    tag: u32,
+    unit: u32,
+    /// Column and key of each attribute that has one.
+    cells: Vec<(u32, u32)>,
+    /// Indexes of attributes for which there is no column.
+    extras: Vec<u32>,
+}
+
+/// A series as it is known.
+#[derive(Debug)]
+pub(super) struct Slot {
     pub series: Arc<Series>,
     /// The shared map says `timestamp_ms`.
     shared_time: bool,
-    /// The generation that `local` belongs to.
-    pub generation: u64,
-    pub local: u32,
+    placed: Placed,
+}
+
+impl Slot {
+    /// Gives a row what all rows of the series have.
+    #[inline]
+    pub fn put(&mut self, row: usize, chunk: &mut Chunk) {
+        if self.placed.chunk != chunk.id() {
+            self.place(chunk);
+        }
+        let Slot { series, placed, .. } = self;
+        chunk.longs(table::TAG_ID).push(row, series.tag_id);
+        chunk.add_weight(series.weight);
+        chunk.texts(table::SOURCE).push_key(row, placed.source);
+        if placed.tag != NULL {
+            chunk.texts(table::TAG).push_key(row, placed.tag);
+        }
+        if placed.unit != NULL {
+            chunk.texts(table::UNIT).push_key(row, placed.unit);
+        }
+        for (column, key) in &placed.cells {
+            if let Some(column) = chunk.slots.column_mut(*column) {
+                column.push_key(row, *key);
+            }
+        }
+        for index in &placed.extras {
+            if let Some((name, text)) = series.attributes.get(*index as usize) {
+                chunk.push_extra(row, Source::Attr, name, text);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn place(&mut self, chunk: &mut Chunk) {
+        let Slot { series, placed, .. } = self;
+        let text = |text: &Option<Text>, chunk: &mut Chunk, column| match text {
+            Some(text) => chunk.texts(column).intern(text.as_bytes()),
+            None => NULL,
+        };
+        placed.chunk = chunk.id();
+        placed.source = chunk.texts(table::SOURCE).intern(series.source.as_bytes());
+        placed.tag = text(&series.tag, chunk, table::TAG);
+        placed.unit = text(&series.unit, chunk, table::UNIT);
+        placed.cells.clear();
+        placed.extras.clear();
+        for (index, (name, text)) in (0..).zip(&series.attributes) {
+            let place = chunk.slots.place(Source::Attr, name);
+            let column = place.and_then(|place| Some((place, chunk.slots.column_mut(place)?)));
+            match column {
+                Some((place, column)) => placed.cells.push((place, column.intern(text.as_bytes()))),
+                None => placed.extras.push(index),
+            }
+        }
+    }
 }
 
 /// One way to a slot: by pointer of the shared map, source, and hash of the message's own changes.
@@ -175,8 +229,7 @@ struct Target {
 
 /// All series seen lately.
 #[derive(Default)]
-pub struct SeriesTable {
-    limits: RowLimits,
+pub(super) struct SeriesTable {
     sources: StdHashMap<Arc<str>, u32>,
     last_source: Option<(Arc<str>, u32)>,
     aliases: HashMap<Alias, Target>,
@@ -186,29 +239,17 @@ pub struct SeriesTable {
 }
 
 impl SeriesTable {
-    pub fn new(limits: RowLimits) -> SeriesTable {
-        SeriesTable {
-            limits,
-            ..SeriesTable::default()
-        }
-    }
-
     pub fn slot(&mut self, index: u32) -> Option<&mut Slot> {
         self.slots.get_mut(index as usize)
     }
 
-    /// Memory held between generations.
+    /// Memory that it holds.
     pub fn bytes(&self) -> usize {
         self.bytes + self.aliases.len() * (size_of::<Alias>() + size_of::<Target>() + 1)
     }
 
-    /// Forgets everything. Generations keep the series that they use.
-    pub fn clear(&mut self) {
-        *self = SeriesTable::new(self.limits);
-    }
-
     /// The slot of a message's series, and the explicit time in its metadata.
-    pub fn find(&mut self, source: &Arc<str>, message: &Message) -> Result<(u32, Option<i64>), Refusal> {
+    pub fn find(&mut self, source: &Arc<str>, message: &Message) -> (u32, Option<i64>) {
         let meta = &message.meta;
         let shared = meta.shared_map();
         let alias = Alias {
@@ -219,10 +260,7 @@ impl SeriesTable {
         let index = match self.aliases.get(&alias) {
             Some(target) => target.slot,
             None => {
-                let index = self.intern(
-                    describe(source, meta, &self.limits)?,
-                    shared.get(EXPLICIT_TIME).is_some(),
-                );
+                let index = self.intern(describe(source, meta), shared.get(EXPLICIT_TIME).is_some());
                 // A map that only this message holds will not come again.
                 if Arc::strong_count(shared) > 1 {
                     self.aliases.insert(
@@ -237,7 +275,7 @@ impl SeriesTable {
             }
         };
         let asks = meta.is_changed() || self.slots.get(index as usize).is_some_and(|slot| slot.shared_time);
-        Ok((index, if asks { explicit_time(meta) } else { None }))
+        (index, if asks { explicit_time(meta) } else { None })
     }
 
     fn source_index(&mut self, source: &Arc<str>) -> u32 {
@@ -268,8 +306,7 @@ impl SeriesTable {
         self.slots.push(Slot {
             series: Arc::new(series),
             shared_time,
-            generation: 0,
-            local: 0,
+            placed: Placed::default(),
         });
         index
     }
@@ -330,47 +367,49 @@ fn changes_hash(meta: &Metadata) -> u128 {
 }
 
 /// Works out a series from the metadata as a whole.
-fn describe(source: &Arc<str>, meta: &Metadata, limits: &RowLimits) -> Result<Series, Refusal> {
+pub(super) fn describe(source: &Arc<str>, meta: &Metadata) -> Series {
     let (tag, tag_key) = tag_of(meta);
     let stamped = meta.stamps().is_some();
     let mut attributes: Vec<(Text, Text)> = Vec::with_capacity(meta.shared_map().len());
     let mut unit = None;
     let changed: Vec<&str> = relevant_changes(meta).map(|(name, _)| name.as_str()).collect();
-    for (name, value) in meta.iter() {
+    let has_time = explicit_time(meta).is_some();
+    let mut take = |name: &str, pair: &dyn Fn() -> (Text, Text)| {
         let is_stamp = matches!(name, key::SOURCE_TIMESTAMP | key::SERVER_TIMESTAMP | key::STATUS_CODE);
         let has_column = match name {
             UNIT => true,
-            EXPLICIT_TIME => explicit_time(meta).is_some(),
+            EXPLICIT_TIME => has_time,
             name if is_stamp && stamped => !changed.contains(&name),
             name => Some(name) == tag_key,
         };
         if name == UNIT {
-            unit = Some(Text::from(&*value));
+            unit = Some(pair().1);
         }
         if !has_column {
-            check_attribute(name, &value, limits)?;
-            attributes.push((name.into(), Text::from(value)));
+            attributes.push(pair());
+        }
+    };
+    match meta.is_changed() {
+        true => meta
+            .iter()
+            .for_each(|(name, value)| take(name, &|| (name.into(), Text::from(&*value)))),
+        // Texts that many share are not copied.
+        false => {
+            let shared = meta.shared_map().iter();
+            shared.for_each(|(name, value)| take(name, &|| (name.clone(), value.clone())));
         }
     }
-    if attributes.len() > limits.attributes_max {
-        let (count, max) = (attributes.len(), limits.attributes_max);
-        return Err(Refusal::too_large(format!(
-            "too_many_attributes: the message has {count} metadata entries, {max} are allowed; remove some in a processor"
-        )));
-    }
-    let bytes = attributes
-        .iter()
-        .map(|(name, value)| 2 * size_of::<Text>() + name.len() + value.len())
-        .sum::<usize>();
-    Ok(Series {
+    let texts: usize = attributes.iter().map(|(name, text)| name.len() + text.len()).sum();
+    let places = attributes.len() * (2 * size_of::<Text>() + size_of::<(u32, u32)>());
+    Series {
         source: source.clone(),
         tag_id: tag_id(source, tag.as_deref()),
-        bytes: size_of::<Series>() + 64 + bytes,
+        bytes: size_of::<Series>() + size_of::<Slot>() + places + texts,
+        weight: texts.saturating_sub(LIGHT_BYTES),
         tag,
         unit,
         attributes: attributes.into(),
-        resolved: Mutex::new(None),
-    })
+    }
 }
 
 fn check_attribute(name: &str, value: &str, limits: &RowLimits) -> Result<(), Refusal> {

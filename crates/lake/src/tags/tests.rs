@@ -10,13 +10,18 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader
 use proptest::prelude::*;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value};
 
+use super::rows::Changed;
 use super::sample::Cells;
 use super::*;
 use crate::attributes::{Bindings, Promotion, column_name};
-use crate::commit::EncodedFile;
+use crate::commit::{EncodedFile, Rows as _};
 use crate::delta::schema::TableSchema;
 use crate::delta::stats::{Bound, FileStats};
-use crate::rows::slots::Source;
+use crate::file::FileRules;
+use crate::ingest::files::Together;
+use crate::otlp::decode::Window;
+use crate::rows::chunk::Chunk;
+use crate::tables::TAGS;
 
 const ARRIVAL: i64 = 1_935_817_689_123_456_700;
 
@@ -28,45 +33,40 @@ struct Written {
     schema: TableSchema,
 }
 
+/// Through entries of the log into files.
 fn write(messages: &[Message], promotion: Promotion) -> Written {
-    let rows = generation(messages);
-    let (schema, bindings) = bound(&rows, promotion);
-    let files = Encoder::new(&rows, &schema, &bindings, FileOptions::default())
-        .encode(5)
-        .unwrap();
+    let chunks = chunks(messages);
+    let rules = FileRules::default();
+    let together = Together {
+        spec: &TAGS,
+        chunks: &chunks,
+        rules: &rules,
+    };
+    let mut schema = (TAGS.columns)();
+    let mut bindings = Bindings::of(&schema, promotion);
+    let columns = bindings.admit(together.names(&bindings));
+    schema.columns.extend(columns);
+    let (files, _) = together.encode(&schema, &bindings).unwrap();
     Written { files, schema }
 }
 
-fn generation(messages: &[Message]) -> Generation {
-    let mut table = SeriesTable::new(RowLimits::default());
-    let mut rows = Generation::new(1);
-    let source: Arc<str> = "plant".into();
-    for message in messages {
-        rows.push(
-            &mut table,
-            &source,
-            message,
-            ARRIVAL,
-            &RowRules::default(),
-            &mut Changed::default(),
-        )
-        .unwrap();
-    }
-    rows
-}
-
-/// The columns of the table once the names of `rows` are admitted.
-fn bound(rows: &Generation, promotion: Promotion) -> (TableSchema, Bindings) {
-    let mut schema = schema::schema();
-    let mut bindings = Bindings::of(&schema, promotion);
-    let names = rows
-        .series
-        .iter()
-        .flat_map(|series| series.attributes.iter().map(|(name, _)| name.as_str()));
-    schema
-        .columns
-        .extend(bindings.admit(names.map(|name| (Source::Attr, name))));
-    (schema, bindings)
+/// Half of the messages in rows that others are taken away from, as by a query.
+fn chunks(messages: &[Message]) -> Vec<Arc<Chunk>> {
+    let mut packer = Packer::default();
+    let mut samples = Samples::new(Window::default());
+    let halves = messages.split_at(messages.len() / 2);
+    let of_half = |half: &[Message]| {
+        let packed = packer.pack(&"plant".into(), half, ARRIVAL);
+        assert_eq!(packed.refused, []);
+        let mut chunk = Chunk::new(&TAGS);
+        for entry in packed.entries {
+            let (arrival, _) = samples.decode(&entry.bytes, &mut chunk).unwrap();
+            assert_eq!(arrival, ARRIVAL);
+        }
+        assert_eq!(chunk.rows(), half.len());
+        Arc::new(chunk)
+    };
+    [halves.0, halves.1].map(of_half).to_vec()
 }
 
 fn read(file: &EncodedFile) -> Vec<RecordBatch> {
@@ -97,10 +97,9 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
                     entries.column(0).as_string::<i32>(),
                     entries.column(1).as_string::<i32>(),
                 );
-                format!(
-                    "{:?}",
-                    keys.iter().flatten().zip(values.iter().flatten()).collect::<Vec<_>>()
-                )
+                let mut entries: Vec<_> = keys.iter().flatten().zip(values.iter().flatten()).collect();
+                entries.sort();
+                format!("{entries:?}")
             }
             other => panic!("a column of type {other} in a file"),
         })
@@ -123,7 +122,7 @@ fn expected(message: &Message, promoted: &dyn Fn(&str) -> bool) -> Row {
         .meta
         .get("timestamp_ms")
         .and_then(|text| text.parse::<i64>().ok());
-    let time = TimeWindow::default().row_time(explicit, stamps, cells.time_ms, ARRIVAL);
+    let time = Window::default().row_time(explicit, stamps, cells.time_ms, ARRIVAL);
     let tag = message.meta.get("umh_topic").map(Cow::into_owned);
     let mut row = Row::new();
     let mut put = |column: &str, value: Option<String>| {
@@ -175,6 +174,7 @@ fn expected(message: &Message, promoted: &dyn Fn(&str) -> bool) -> Row {
             }
         }
     }
+    overflow.sort();
     put("overflow", (!overflow.is_empty()).then(|| format!("{overflow:?}")));
     row
 }
@@ -350,10 +350,8 @@ fn a_file_says_how_it_is_sorted_and_is_plain_parquet_to_others() {
         .unwrap()
         .metadata()
         .clone();
-    assert!(
-        metadata.file_metadata().key_value_metadata().is_none_or(Vec::is_empty),
-        "no Arrow schema"
-    );
+    let pairs = metadata.file_metadata().key_value_metadata().unwrap();
+    assert!(pairs.iter().all(|pair| pair.key != "ARROW:schema"));
     for group in metadata.row_groups() {
         let sorted: Vec<_> = group
             .sorting_columns()
@@ -413,20 +411,26 @@ fn columns_without_a_value_in_a_file_are_not_in_it() {
 }
 
 #[test]
-fn long_texts_without_a_column_do_not_gather_in_one_piece() {
+fn long_texts_without_a_column_end_an_entry_and_count_for_the_rows_that_have_them() {
     const LEN: usize = 40_000;
     let mut message = number_at("t", 0, 1.0);
     message.meta.set("big", "x".repeat(LEN));
     let messages = vec![message; 2_000];
-    let promotion = || Promotion::new(256, vec![], &["big".to_owned()]).unwrap();
-    let rows = generation(&messages);
-    let (schema, bindings) = bound(&rows, promotion());
-    let encoder = Encoder::new(&rows, &schema, &bindings, FileOptions::default());
-    let order: Vec<u32> = (0..2_000).collect();
-    let piece = encoder.piece_len(&order);
-    assert!(piece > 1 && piece * LEN <= encode::PIECE_TEXT_BYTES, "{piece} rows");
+    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let untils: Vec<usize> = packed.entries.iter().map(|entry| entry.until).collect();
+    assert_eq!(untils.last(), Some(&2_000));
+    assert!(untils[0] * LEN <= (64 << 20) + LEN, "{untils:?}");
+    let bytes: usize = packed.entries.iter().map(|entry| entry.bytes.len()).sum();
+    assert!(
+        bytes < 3 * LEN,
+        "what many messages have is written once for each entry: {bytes} bytes"
+    );
+    let chunks = chunks(&messages);
+    let used: usize = chunks.iter().map(|chunk| chunk.space().used).sum();
+    assert!(used > 2_000 * (LEN - 2_000), "{used} bytes");
 
-    let written = write(&messages, promotion());
+    let promotion = Promotion::new(256, vec![], &["big".to_owned()]).unwrap();
+    let written = write(&messages, promotion);
     let lengths: Vec<usize> = read(&written.files[0])
         .iter()
         .flat_map(rows_of)
@@ -434,4 +438,67 @@ fn long_texts_without_a_column_do_not_gather_in_one_piece() {
         .collect();
     assert_eq!(lengths.len(), 2_000);
     assert!(lengths.iter().all(|length| *length > LEN), "no text is cut");
+}
+
+#[test]
+fn refused_messages_are_named_and_the_others_are_in_entries() {
+    let limits = RowLimits {
+        attribute_value_bytes_max: 10,
+        value_bytes_max: 70 << 10,
+        ..RowLimits::default()
+    };
+    let mut packer = Packer::new(limits);
+    let value = |bytes: usize| Message::new(Payload::Value(Value::text("x".repeat(bytes))), Metadata::default());
+    let mut named = number_at("t", 0, 1.0);
+    named.meta.set("x", "12345678901");
+    let escaped = Value::from(vec![Value::text("\u{1}".repeat(40 << 10)); 2]);
+    let messages = [
+        value(3),
+        named.clone(),
+        value(70 << 10),
+        value((70 << 10) + 1),
+        Message::new(Payload::Value(escaped), Metadata::default()),
+        value(4),
+    ];
+    let packed = packer.pack(&"plant".into(), &messages, ARRIVAL);
+    let refused: Vec<(usize, &str)> = packed
+        .refused
+        .iter()
+        .map(|refused| (refused.index, refused.refusal.error.split(':').next().unwrap()))
+        .collect();
+    assert_eq!(refused, [1, 3, 4].map(|index| (index, "value_too_long")));
+    let mut chunk = Chunk::new(&TAGS);
+    let (_, changed) = Samples::new(Window::default())
+        .decode(&packed.entries[0].bytes, &mut chunk)
+        .unwrap();
+    assert_eq!((chunk.rows(), changed), (3, Changed::default()));
+    let none = packer.pack(&"plant".into(), &[named], ARRIVAL);
+    assert!(none.entries.is_empty() && none.refused.len() == 1);
+}
+
+#[test]
+fn a_large_message_has_an_entry_of_its_own_and_one_that_the_log_cannot_take_is_refused() {
+    let text = |bytes: usize| Message::new(Payload::Value(Value::text("x".repeat(bytes))), Metadata::default());
+    let mut too_much = text(1);
+    for name in 0..40 {
+        too_much.meta.set(format!("n{name}"), "y".repeat(1 << 20));
+    }
+    let messages = [text(1), text(10 << 20), text(2), too_much, text(3)];
+    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let untils: Vec<usize> = packed.entries.iter().map(|entry| entry.until).collect();
+    assert_eq!(untils, [1, 2, 3, 5]);
+    assert_eq!(packed.refused[0].index, 3);
+    assert!(packed.refused[0].refusal.error.starts_with("message_too_long"));
+}
+
+#[test]
+fn an_entry_that_is_cut_or_of_another_kind_is_an_error() {
+    let packed = Packer::default().pack(&"plant".into(), &[number_at("t", 0, 1.0)], ARRIVAL);
+    let entry = &packed.entries[0].bytes;
+    let mut samples = Samples::new(Window::default());
+    for cut in 0..entry.len() {
+        assert!(samples.decode(&entry[..cut], &mut Chunk::new(&TAGS)).is_err(), "{cut}");
+    }
+    rows::fuzz(entry);
+    rows::fuzz(&entry[4..]);
 }

@@ -73,6 +73,8 @@ impl Default for UpkeepOptions {
 /// Keeps tables in order in the background. Stops when it is dropped; what is on its way is given up.
 pub struct Upkeep {
     stop: Arc<Stop>,
+    /// Tables that it does not know yet.
+    new: Arc<Mutex<Vec<Arc<TableWriter>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -99,24 +101,28 @@ impl Stop {
 
 impl Upkeep {
     /// Must be called on a tokio runtime.
-    pub fn start(
-        tables: Vec<Arc<TableWriter>>,
-        options: UpkeepOptions,
-        metrics: LakeMetrics,
-    ) -> std::io::Result<Upkeep> {
+    pub fn start(options: UpkeepOptions, metrics: LakeMetrics) -> std::io::Result<Upkeep> {
         let stop = Arc::new(Stop::default());
+        let new: Arc<Mutex<Vec<Arc<TableWriter>>>> = Arc::default();
         let worker = Worker {
             stop: stop.clone(),
             options,
             metrics,
             runtime: Handle::current(),
         };
+        let tables = new.clone();
         let run = move || worker.run(&tables);
         let thread = std::thread::Builder::new().name("lake-upkeep".to_owned()).spawn(run)?;
         Ok(Upkeep {
             stop,
+            new,
             thread: Some(thread),
         })
+    }
+
+    /// Keeps one more table in order.
+    pub fn keep(&self, table: Arc<TableWriter>) {
+        self.new.lock().push(table);
     }
 
     /// Returns when nothing is written any more.
@@ -208,11 +214,16 @@ enum Failed {
 }
 
 impl Worker {
-    fn run(self, tables: &[Arc<TableWriter>]) {
-        let mut rollups: Vec<Rolled> = tables.iter().filter_map(|writer| self.rolled(writer)).collect();
-        let known = |writer: &Arc<TableWriter>| (writer.clone(), Known::new(writer.spec(), writer.log()));
-        let mut tables: Vec<(Arc<TableWriter>, Known)> = tables.iter().map(known).collect();
+    fn run(self, new: &Mutex<Vec<Arc<TableWriter>>>) {
+        let mut rollups: Vec<Rolled> = Vec::new();
+        let mut tables: Vec<(Arc<TableWriter>, Known)> = Vec::new();
         while !self.stop.wait(self.options.look_every) {
+            let new = std::mem::take(&mut *new.lock());
+            for writer in new {
+                rollups.extend(self.rolled(&writer));
+                let known = Known::new(writer.spec(), writer.log());
+                tables.push((writer, known));
+            }
             for (writer, table) in &mut tables {
                 self.keep(table, writer);
             }

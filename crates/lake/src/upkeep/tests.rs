@@ -24,7 +24,9 @@ fn eager() -> UpkeepOptions {
 
 fn start(writer: &Arc<TableWriter>, options: UpkeepOptions) -> Upkeep {
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-    Upkeep::start(vec![writer.clone()], options, metrics).unwrap()
+    let upkeep = Upkeep::start(options, metrics).unwrap();
+    upkeep.keep(writer.clone());
+    upkeep
 }
 
 async fn stop(upkeep: Upkeep) {

@@ -138,11 +138,16 @@ impl Encoder {
     /// The parcel, with everything that was added since the last one.
     pub fn finish(&mut self) -> Vec<u8> {
         let mut parcel = Vec::with_capacity(self.body.len() + 11);
-        parcel.push(VERSION);
-        put_varint(&mut parcel, self.count as u64);
-        parcel.extend_from_slice(&self.body);
-        self.clear();
+        self.finish_into(&mut parcel);
         parcel
+    }
+
+    /// The same, behind what is there.
+    pub fn finish_into(&mut self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        put_varint(out, self.count as u64);
+        out.extend_from_slice(&self.body);
+        self.clear();
     }
 
     /// Forgets what was added since the last parcel.

@@ -26,7 +26,9 @@ impl Line {
             None => (0.0, 0.0),
         };
         self.last = Some((now, cpu, values));
-        let rows: u64 = board.tables().iter().map(|table| table.rows).sum();
+        // Those that wait for their commit are on disk in the log, and queries see them.
+        let tables = board.tables();
+        let rows: u64 = tables.iter().map(|table| table.rows + table.buffered_rows).sum();
         let mib = resident_bytes() >> 20;
         let tags = flows.first().map(tags).unwrap_or_default();
         let balance = flows.first().map(|flow| balance(&flow.balance)).unwrap_or_default();

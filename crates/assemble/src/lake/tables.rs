@@ -1,0 +1,242 @@
+//! The tables of the process: each is fed from a queue of the log, seen by queries together with what it has not committed yet,
+//! and kept in order.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use futures::future::join_all;
+use parking_lot::{Mutex, RwLock};
+use thalweg_flow::OpenError;
+use thalweg_lake::attributes::Promotion;
+use thalweg_lake::ingest::{EntryLimits, Feed, IngestOptions, TableWriter};
+use thalweg_lake::live::{LiveRows, LiveTables};
+use thalweg_lake::store::SyncedStore;
+use thalweg_lake::tables::{TAGS, TableSpec};
+use thalweg_lake::tags::Refused;
+use thalweg_lake::upkeep::Upkeep;
+use thalweg_lake::{LakeMetrics, OpenError as TableError};
+use thalweg_log::Durability;
+use thalweg_queue::settings::QueueSettings;
+use thalweg_queue::{Queue, QueueError, Queues};
+use thalweg_telemetry::{Metrics, StatusSource, TableStatus};
+use tokio::sync::OnceCell;
+
+use super::Section;
+use super::taken::Taken;
+
+/// The queue that feeds the table `tags`.
+const TAGS_QUEUE: &str = "lake.tags";
+/// The group of the queues whose positions let the log forget.
+const GROUP: &str = "lake";
+/// More partitions than that have no use on a machine of any size: each is a thread.
+const PARTITIONS_MAX: usize = 4;
+/// Tables that may be open at the same time. Each has rows that grow, rows that are committed, and files that are made of them.
+const TABLES_MAX: usize = 4;
+const MEMORY_PARTS: usize = 3 * TABLES_MAX;
+
+/// The tables of the process.
+#[derive(Default)]
+pub(crate) struct Lake {
+    /// A component asks for tables.
+    wanted: AtomicBool,
+    ground: RwLock<Option<Arc<Ground>>>,
+    tags: OnceCell<Arc<Queue>>,
+    writers: RwLock<Vec<Arc<TableWriter>>>,
+    upkeep: Mutex<Option<Upkeep>>,
+}
+
+/// What tables stand on.
+pub(crate) struct Ground {
+    pub queues: Queues,
+    pub log: Arc<dyn thalweg_log::Log>,
+    /// The usual one of the log.
+    pub durability: Durability,
+    pub folder: PathBuf,
+    pub metrics: LakeMetrics,
+    pub section: Section,
+    pub entries: EntryLimits,
+}
+
+/// Why a table and its queue could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unopened {
+    #[error("the lake has no log to stand on")]
+    NoGround,
+    #[error("the queue {name} cannot be made: {source}")]
+    Queue { name: &'static str, source: QueueError },
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+impl From<Unopened> for OpenError {
+    fn from(error: Unopened) -> OpenError {
+        match &error {
+            Unopened::Table(table) if table.is_permanent() => OpenError::Permanent(error.to_string()),
+            _ => OpenError::Temporary(error.to_string()),
+        }
+    }
+}
+
+impl Lake {
+    pub fn want(&self) {
+        self.wanted.store(true, Ordering::Release);
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    /// Has the metrics of tables told; opens nothing.
+    pub fn register(self: &Arc<Lake>, section: &Section, metrics: &Metrics) -> Result<LakeMetrics> {
+        let metrics = LakeMetrics::register(metrics.registry())?;
+        let lake = Arc::downgrade(self);
+        let used = move || lake.upgrade().map_or(0, |lake| lake.buffer_bytes());
+        metrics.watch_share("lake.memory", section.options.memory_bytes as u64, used);
+        Ok(metrics)
+    }
+
+    /// From now on tables can be opened. What the log has of tags from earlier times becomes rows, whoever feeds them now. Must
+    /// be called on a tokio runtime.
+    pub async fn start(&self, ground: Ground) -> Result<()> {
+        let upkeep = Upkeep::start(ground.section.upkeep.clone(), ground.metrics.clone());
+        *self.upkeep.lock() = Some(upkeep.context("the thread that keeps tables in order cannot be started")?);
+        let has_tags = ground.queues.get(TAGS_QUEUE).is_ok();
+        *self.ground.write() = Some(Arc::new(ground));
+        if has_tags && let Err(error) = self.tags().await {
+            // A flow that feeds it tries again, and ends if that has no use.
+            tracing::error!(table = TAGS.name, "{error}");
+        }
+        Ok(())
+    }
+
+    /// The queue of the table `tags`, which is open.
+    pub async fn tags(&self) -> Result<Arc<Queue>, Unopened> {
+        let promotion = |ground: &Ground| ground.section.tags.clone();
+        let open = || self.open(&TAGS, TAGS_QUEUE, promotion);
+        self.tags.get_or_try_init(open).await.cloned()
+    }
+
+    /// Opens a table, and makes its queue if it is not there.
+    pub async fn open(
+        &self,
+        spec: &'static TableSpec,
+        name: &'static str,
+        promotion: impl FnOnce(&Ground) -> Promotion,
+    ) -> Result<Arc<Queue>, Unopened> {
+        let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
+        let promotion = promotion(&ground);
+        let unmade = |source| Unopened::Queue { name, source };
+        let queue = ground.queue(name).await.map_err(unmade)?;
+        let feed = ground.feed(&queue).map_err(unmade)?;
+        let writer = TableWriter::open(
+            &ground.folder,
+            spec,
+            SyncedStore::new(),
+            feed,
+            promotion,
+            ground.metrics.clone(),
+            &ground.options(),
+        );
+        let writer = Arc::new(writer.await?);
+        self.writers.write().push(writer.clone());
+        if let Some(upkeep) = &*self.upkeep.lock() {
+            upkeep.keep(writer);
+        }
+        Ok(queue)
+    }
+
+    /// These messages will be no rows.
+    pub fn count_refused(&self, refused: &[Refused]) {
+        let Some(ground) = self.ground.read().clone() else {
+            return;
+        };
+        for refused in refused {
+            let labels = [TAGS.name, refused.refusal.reason.as_str()];
+            ground.metrics.refused_rows.with_label_values(&labels).inc();
+        }
+    }
+
+    fn writers(&self) -> Vec<Arc<TableWriter>> {
+        self.writers.read().clone()
+    }
+
+    /// Bytes of rows that are not committed.
+    fn buffer_bytes(&self) -> u64 {
+        self.writers.read().iter().map(|writer| writer.buffer_bytes()).sum()
+    }
+
+    /// Commits what the log has by now, as far as there is time; the next start takes the rest.
+    pub async fn stop(&self, within: Duration) {
+        let upkeep = self.upkeep.lock().take();
+        if let Some(upkeep) = upkeep {
+            // It ends with the row group that it writes; nothing is lost with it.
+            let _cut_off = tokio::time::timeout(within, tokio::task::spawn_blocking(|| upkeep.stop())).await;
+        }
+        let writers = self.writers();
+        join_all(writers.iter().map(|writer| writer.close(within))).await;
+    }
+}
+
+impl Ground {
+    async fn queue(&self, name: &str) -> Result<Arc<Queue>, QueueError> {
+        if let Ok(queue) = self.queues.get(name) {
+            return Ok(queue);
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let settings = QueueSettings {
+            partitions: u32::try_from(cores.min(PARTITIONS_MAX)).unwrap_or(1),
+            // What tables are fed from has to be in the log.
+            durability: (self.durability == Durability::Memory).then_some(Durability::Os),
+            ..QueueSettings::of_lake()
+        };
+        self.queues.create(name, settings).await
+    }
+
+    fn feed(&self, queue: &Arc<Queue>) -> Result<Feed, QueueError> {
+        let partitions = queue.data_ids();
+        let taken = Taken::new(partitions.len());
+        let group = queue.group(GROUP)?;
+        tokio::spawn(taken.clone().commit(queue.clone(), group));
+        Ok(Feed {
+            queue: queue.name().to_string(),
+            log: self.log.clone(),
+            partitions,
+            taken: Arc::new(move |partition, offset| taken.up_to(partition, offset)),
+        })
+    }
+
+    fn options(&self) -> IngestOptions {
+        let options = &self.section.options;
+        IngestOptions {
+            flush_bytes: options.flush_bytes.min(options.memory_bytes / MEMORY_PARTS).max(1),
+            flush_interval: options.flush_interval,
+            files: options.files.clone(),
+            entries: self.entries,
+            ..IngestOptions::default()
+        }
+    }
+}
+
+impl LiveTables for Lake {
+    fn tables(&self) -> Vec<&'static TableSpec> {
+        self.writers.read().iter().map(|writer| writer.spec()).collect()
+    }
+
+    fn rows(&self, table: &str) -> Option<LiveRows> {
+        let writers = self.writers();
+        Some(writers.iter().find(|writer| writer.spec().name == table)?.live())
+    }
+}
+
+impl StatusSource for Lake {
+    fn tables(&self) -> Vec<TableStatus> {
+        self.writers().iter().flat_map(|writer| writer.tables()).collect()
+    }
+
+    fn not_ready(&self) -> Vec<String> {
+        self.writers().iter().flat_map(|writer| writer.not_ready()).collect()
+    }
+}

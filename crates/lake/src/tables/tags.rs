@@ -1,0 +1,43 @@
+//! The table `tags`: one row for each sample of a tag.
+
+use super::{TableSpec, fixed};
+
+pub static TAGS: TableSpec = TableSpec {
+    name: "tags",
+    columns,
+    rollup: None,
+    partitions: &["date"],
+    sort: &["tag_id", "time_unix_nano"],
+    bound: &[],
+    plain: &["value_bytes"],
+    near: &[
+        "time_unix_nano",
+        "time",
+        "arrival_unix_nano",
+        "value_int",
+        "source_time_unix_nano",
+        "server_time_unix_nano",
+    ],
+};
+
+fixed! {
+    DATE "date": Date,
+    TAG_ID "tag_id": Long,
+    TIME_NANOS "time_unix_nano": Long,
+    TIME "time": Timestamp,
+    ARRIVAL "arrival_unix_nano": Long,
+    TIME_SOURCE "time_source": String,
+    TIME_ORIGINAL "time_original": String,
+    SOURCE "source": String,
+    TAG "tag": String,
+    VALUE "value": Double,
+    VALUE_INT "value_int": Long,
+    VALUE_TEXT "value_text": String,
+    VALUE_BYTES "value_bytes": Binary,
+    VALUE_TYPE "value_type": String,
+    QUALITY "quality": Long,
+    SOURCE_TIME "source_time_unix_nano": Long,
+    SERVER_TIME "server_time_unix_nano": Long,
+    UNIT "unit": String,
+    OVERFLOW "overflow": TextMap,
+}

@@ -1,0 +1,179 @@
+//! Messages of a flow into entries of the log.
+//!
+//! Whether a message can become a row is decided here, once: what is in an entry becomes rows. What messages share is looked at
+//! and written once for each entry, however many have it.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use thalweg_record::codec::Encoder;
+use thalweg_record::{DropReason, Message, MetaMap, Payload};
+
+use super::sample::Cells;
+use super::series::{Refusal, RowLimits, describe};
+use crate::entry::MessagesHead;
+
+/// An entry ends when it has so much: readers have one at a time in memory.
+const ENTRY_BYTES: usize = 4 << 20;
+/// The same, if each message had all of its metadata for itself: rows may have to.
+const SPREAD_BYTES: usize = 64 << 20;
+/// The log takes 32 MiB at once, with what it says of a record.
+const ENTRY_BYTES_MAX: usize = 31 << 20;
+/// A message of more bytes has an entry of its own.
+const LARGE_BYTES: usize = 1 << 20;
+/// Values of fewer bytes are within every limit, whatever text becomes of them.
+const SMALL_VALUE_BYTES: usize = 64 << 10;
+
+/// A message that cannot become a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its place among the messages.
+    pub index: usize,
+    pub refusal: Refusal,
+}
+
+/// Some messages as a record of the log.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub bytes: Vec<u8>,
+    /// The messages up to this one, which is not among them, are in this entry or those before, or refused.
+    pub until: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Packed {
+    /// In the order of the messages.
+    pub entries: Vec<Entry>,
+    pub refused: Vec<Refused>,
+}
+
+/// Makes entries. Its memory is used again.
+#[derive(Default)]
+pub struct Packer {
+    encoder: Encoder,
+    /// Of the messages in it.
+    spread: usize,
+    limits: RowLimits,
+    /// The shared maps of the messages that are packed now, by address.
+    maps: HashMap<usize, Shared>,
+}
+
+/// What is known of a map.
+#[derive(Clone, Copy)]
+struct Shared {
+    entries: usize,
+    bytes: usize,
+    /// Its names and texts are within their limits.
+    is_within: bool,
+}
+
+impl Packer {
+    pub fn new(limits: RowLimits) -> Packer {
+        Packer {
+            limits,
+            ..Packer::default()
+        }
+    }
+
+    /// Entries of messages that came from an input, as far as they do not name their own. `arrival` is in nanoseconds.
+    pub fn pack(&mut self, source: &Arc<str>, messages: &[Message], arrival: i64) -> Packed {
+        let mut packed = Packed::default();
+        // The maps may be gone by the next call, and others have their addresses.
+        self.maps.clear();
+        for (index, message) in messages.iter().enumerate() {
+            let outcome = self.check(source, message).and_then(|bytes| {
+                if bytes > LARGE_BYTES {
+                    self.finish(source, arrival, index, &mut packed);
+                }
+                self.push(message, bytes)
+            });
+            if let Err(refusal) = outcome {
+                packed.refused.push(Refused { index, refusal });
+            }
+            if self.encoder.bytes() >= ENTRY_BYTES || self.spread >= SPREAD_BYTES {
+                self.finish(source, arrival, index + 1, &mut packed);
+            }
+        }
+        self.finish(source, arrival, messages.len(), &mut packed);
+        packed
+    }
+
+    /// `bytes` is about what it has. A large one goes into an entry that has nothing yet.
+    fn push(&mut self, message: &Message, bytes: usize) -> Result<(), Refusal> {
+        self.encoder.push(message).map_err(|error| Refusal {
+            reason: DropReason::Limit,
+            error: error.to_string(),
+        })?;
+        self.spread += bytes;
+        let written = self.encoder.bytes();
+        if bytes > LARGE_BYTES && written > ENTRY_BYTES_MAX {
+            self.encoder.clear();
+            self.spread = 0;
+            return Err(Refusal::too_large(format!(
+                "message_too_long: the message has {written} bytes, {ENTRY_BYTES_MAX} are allowed"
+            )));
+        }
+        Ok(())
+    }
+
+    /// About how many bytes the message has, if it can become a row.
+    #[inline]
+    fn check(&mut self, source: &Arc<str>, message: &Message) -> Result<usize, Refusal> {
+        let value_bytes = match &message.payload {
+            Payload::Raw(bytes) => bytes.len(),
+            Payload::Value(value) | Payload::Sample { value, .. } => value.heap_bytes(),
+        };
+        if value_bytes > SMALL_VALUE_BYTES {
+            self.check_value(&message.payload)?;
+        }
+        let meta = &message.meta;
+        let shared = self.shared(meta.shared_map());
+        let limits = &self.limits;
+        let is_within = shared.is_within
+            && shared.entries + meta.changes().len() <= limits.attributes_max
+            && meta
+                .changes()
+                .all(|(name, text)| limits.allow(name, text.map_or("", |text| text)));
+        if !is_within {
+            describe(source, meta).check(limits)?;
+        }
+        Ok(value_bytes + shared.bytes + meta.heap_bytes())
+    }
+
+    #[inline]
+    fn shared(&mut self, map: &Arc<MetaMap>) -> Shared {
+        let limits = &self.limits;
+        *self.maps.entry(Arc::as_ptr(map).addr()).or_insert_with(|| Shared {
+            entries: map.len(),
+            bytes: map.iter().map(|(name, text)| name.len() + text.len()).sum(),
+            is_within: map.iter().all(|(name, text)| limits.allow(name, text)),
+        })
+    }
+
+    #[cold]
+    fn check_value(&self, payload: &Payload) -> Result<(), Refusal> {
+        let (bytes, max) = (Cells::of(payload).heap_bytes(), self.limits.value_bytes_max);
+        match bytes > max {
+            true => Err(Refusal::too_large(format!(
+                "value_too_long: the value has {bytes} bytes, {max} are allowed"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, source: &Arc<str>, arrival: i64, until: usize, packed: &mut Packed) {
+        if self.encoder.count() == 0 {
+            return;
+        }
+        let head = MessagesHead {
+            arrival,
+            records: u32::try_from(self.encoder.count()).unwrap_or(u32::MAX),
+            source,
+        };
+        let mut bytes = Vec::with_capacity(self.encoder.bytes() + source.len() + 64);
+        head.encode(&mut bytes);
+        self.encoder.finish_into(&mut bytes);
+        self.spread = 0;
+        packed.entries.push(Entry { bytes, until });
+    }
+}
