@@ -10,6 +10,7 @@ use thalweg_tests::thalweg::run;
 use thalweg_tests::{Thalweg, eventually};
 
 const FLOW: &str = "\
+log: {commit: {spare: 1}}
 input:
   label: plant
   generate:
@@ -127,7 +128,8 @@ fn unix_nanos() -> u64 {
 }
 
 /// Rows that are there twice in what was acknowledged together.
-const TWICE: &str = "select count(*) as n from (select value_int, arrival_unix_nano from tags group by 1, 2 having count(*) > 1)";
+const TWICE: &str =
+    "select count(*) as n from (select value_int, arrival_unix_nano from tags group by 1, 2 having count(*) > 1)";
 
 #[test]
 fn after_kill_9_everything_acknowledged_is_seen_once_whether_it_was_committed_or_not() {
@@ -301,6 +303,7 @@ fn a_running_process_is_asked_without_a_proxy_and_may_be_left_in_the_middle_of_i
 fn one_tag_from_two_inputs_of_a_broker_is_two_series() {
     let mut thalweg = Thalweg::spawn(
         "\
+log: {commit: {spare: 1}}
 input:
   broker:
     inputs:
@@ -350,6 +353,7 @@ output:
 fn types_of_values_survive_into_the_table() {
     let mut thalweg = Thalweg::spawn(
         "\
+log: {commit: {spare: 1}}
 input:
   generate:
     count: 6
@@ -399,4 +403,61 @@ output:
     assert_eq!(rows[4]["value_text"], "{\"a\":[1,2]}");
     assert_eq!(rows[5]["value_text"], "text");
     assert_eq!(rows[5]["attr_tag_name"], "v6");
+}
+
+/// Ten minutes of samples of two tags, a second apart, and what is said of each ten seconds of them.
+#[test]
+fn tags_have_windows_of_their_numbers() {
+    let begin = unix_nanos() / 1_000_000_000 / 3600 * 3600 - 3600;
+    let yaml = format!(
+        "\
+log: {{commit: {{spare: 1}}}}
+lake:
+  flush: {{interval: 100ms}}
+  rollup:
+    lateness: {{10s: 0s, 1m: 0s, 5m: 0s, 20m: 0s, 1h: 0s}}
+input:
+  label: plant
+  generate:
+    interval: 1ms
+    batch_size: 10
+    mapping: |
+      let n = counter()
+      root = if $n <= 1200 {{ $n }} else {{ deleted() }}
+pipeline:
+  processors:
+    - tag_processor:
+        defaults: |
+          msg.meta.location_path = \"e\";
+          msg.meta.data_contract = \"_raw\";
+          msg.meta.tag_name = \"t\" + (msg.payload % 2);
+          msg.meta.timestamp_ms = String({begin} * 1000 + Math.floor(msg.payload / 2) * 1000);
+          return msg;
+output:
+  lake: {{table: tags}}
+"
+    );
+    let mut thalweg = Thalweg::start(&yaml).unwrap();
+    let until = (begin + 590) * 1_000_000_000;
+    for seconds in [10_u64, 60] {
+        let nanos = seconds * 1_000_000_000;
+        let raw = format!(
+            "select tag, time_unix_nano - time_unix_nano % {nanos} as at, count(*) as count, sum(value) as sum, min(value) as min, \
+             max(value) as max from tags where time_unix_nano < {until} - {until} % {nanos} group by 1, 2 order by 1, 2"
+        );
+        let windows = format!(
+            "select tag, time_unix_nano as at, count, sum, min, max from tags_rollup \
+             where resolution_s = {seconds} and time_unix_nano < {until} - {until} % {nanos} order by 1, 2"
+        );
+        eventually(|| {
+            let (raw, windows) = (thalweg.sql(&raw)?, thalweg.sql(&windows)?);
+            anyhow::ensure!(raw.len() as u64 == 2 * (590 / seconds) && raw == windows, "{} {}", raw.len(), windows.len());
+            Ok(())
+        })
+        .unwrap();
+    }
+    let query = "select count(*) as n, min(sketch_quantile(sketch, 0.5)) as median from tags_rollup where resolution_s = 10";
+    let rows = thalweg.sql(query).unwrap();
+    assert!(rows[0]["median"].as_f64() > Some(0.0), "{rows:?}");
+    thalweg.stop().unwrap();
 }

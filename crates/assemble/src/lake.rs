@@ -94,11 +94,12 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
         let days = retention.int_in(name, 0, 0..=DAYS_MAX);
         section.upkeep.retention.push((name, u32::try_from(days).unwrap_or(0)));
     }
-    let mut rollup = retention.fields("metrics_rollup");
-    for (name, days) in RESOLUTIONS.into_iter().zip(&mut section.upkeep.rollup_retention) {
-        *days = u32::try_from(rollup.int_in(name, 0, 0..=DAYS_MAX)).unwrap_or(0);
+    for table in ["metrics_rollup", "tags_rollup"] {
+        let mut rollup = retention.fields(table);
+        let days = RESOLUTIONS.map(|name| u32::try_from(rollup.int_in(name, 0, 0..=DAYS_MAX)).unwrap_or(0));
+        section.upkeep.rollup_retention.push((table, days));
+        rollup.finish();
     }
-    rollup.finish();
     retention.finish();
     read_rollup(fields.fields("rollup"), &mut section.upkeep.rollup);
     let mut vacuum = fields.fields("vacuum");

@@ -34,7 +34,7 @@ pub struct LakeMetrics {
     pub compaction_jobs: IntCounterVec,
     /// `direction`: `in`, `out`.
     pub compaction_bytes: IntCounterVec,
-    /// `resolution`: complete windows that are not made yet.
+    /// `table`, `resolution`: complete windows that are not made yet.
     pub rollup_lag_seconds: GaugeVec,
     /// Rows that no window could take.
     pub rollup_inexact: IntCounter,
@@ -125,7 +125,7 @@ impl LakeMetrics {
                     "thalweg_lake_rollup_lag_seconds",
                     "Time between the end of the windows that are complete and of those that are made.",
                 ),
-                &["resolution"],
+                &["table", "resolution"],
             )?,
             rollup_inexact: IntCounter::new(
                 "thalweg_lake_rollup_inexact_total",

@@ -13,7 +13,7 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, ExprFunctionExt, LogicalPlanBuilder, col, ident, lit};
 use datafusion::physical_plan::ExecutionPlan;
 use thalweg_lake::delta::FileEntry;
-use thalweg_lake::tables::{METRICS_ROLLUP, TableSpec};
+use thalweg_lake::tables::{METRICS_ROLLUP, TAGS_ROLLUP, TableSpec};
 
 use crate::table::LakeTable;
 
@@ -21,7 +21,9 @@ const NUMBER: &str = "__revision";
 
 /// The table of a name, if its rows have revisions.
 pub fn spec_of(name: &str) -> Option<&'static TableSpec> {
-    [&METRICS_ROLLUP].into_iter().find(|spec| spec.name == name)
+    [&METRICS_ROLLUP, &TAGS_ROLLUP]
+        .into_iter()
+        .find(|spec| spec.name == name)
 }
 
 /// The filters by which all revisions of a row are kept or none: those on what identifies it.

@@ -131,6 +131,7 @@ impl Lake {
         let unmade = |source| Unopened::Queue { name, source };
         let queue = ground.queue(name).await.map_err(unmade)?;
         let feed = ground.feed(&queue).map_err(unmade)?;
+        let options = ground.options();
         let writer = TableWriter::open(
             &ground.folder,
             spec,
@@ -138,7 +139,7 @@ impl Lake {
             feed,
             promotion,
             ground.metrics.clone(),
-            &ground.options(),
+            &options,
         );
         let writer = Arc::new(writer.await?);
         self.writers.write().push(writer.clone());

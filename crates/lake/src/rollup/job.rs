@@ -281,7 +281,7 @@ impl Rollups {
             if times.is_some_and(|(first, _)| first < until)
                 && let Some(touched) = self.late.first_mut()
             {
-                touch(&self.source.table().join(&*path), until, touched)?;
+                touch(self.source_spec, &self.source.table().join(&*path), until, touched)?;
             }
         }
         self.late_arrived();
@@ -300,7 +300,7 @@ impl Rollups {
                 && times.is_some_and(|(first, _)| first < until)
                 && let Some(touched) = self.late.get_mut(at)
             {
-                touch(&self.log.table().join(&*path), until, touched)?;
+                touch(self.spec, &self.log.table().join(&*path), until, touched)?;
             }
         }
         Ok(())
@@ -370,7 +370,10 @@ impl Rollups {
             let begin = self.state(at).until.or_else(|| first_time(&files));
             let next = begin.and_then(|begin| next_time(&files, begin));
             let lag = next.map_or(0, |next| target.saturating_sub(next).max(0));
-            let seconds = self.metrics.rollup_lag_seconds.with_label_values(&[&label]);
+            let seconds = self
+                .metrics
+                .rollup_lag_seconds
+                .with_label_values(&[self.spec.name, &label]);
             seconds.set(lag as f64 / NANOS_PER_S as f64);
             let Some(from) = next
                 .map(|next| resolution.window_of(next))
@@ -570,7 +573,7 @@ impl Rollups {
         let inputs: Vec<PathBuf> = files.iter().map(|file| log.table().join(&*file.path)).collect();
         let mut date = Ticks(span.from.div_euclid(NANOS_PER_DAY).saturating_mul(TICKS_PER_DAY)).to_string();
         date.truncate("2031-05-06".len());
-        let taken = taken(schema, &committer.bindings);
+        let taken = taken(self.spec, schema, &committer.bindings);
         let (own_schema, rules) = (own.schema.clone(), self.rules.clone());
         let mut made = Made::new(File {
             spec: self.spec,
@@ -703,19 +706,9 @@ fn attributes(schema: &TableSchema) -> impl Iterator<Item = (Source, &str)> {
 }
 
 /// The columns of a source that identify series, as the rollup calls them.
-fn taken(source: &TableSchema, bindings: &Bindings) -> Vec<Taken> {
-    const FIXED: [&str; 9] = [
-        "metric_name",
-        "series_id",
-        "metric_type",
-        "temporality",
-        "is_monotonic",
-        "unit",
-        "scope_name",
-        "scope_version",
-        "overflow",
-    ];
-    let fixed = FIXED.iter().map(|name| (*name).to_owned());
+fn taken(table: &TableSpec, source: &TableSchema, bindings: &Bindings) -> Vec<Taken> {
+    let identity = table.series.map_or(&[][..], |series| series.identity);
+    let fixed = identity.iter().map(|name| (*name).to_owned());
     let fixed = fixed.map(|name| Taken {
         source: name.clone(),
         name,

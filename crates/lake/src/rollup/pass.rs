@@ -11,7 +11,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use super::Resolution;
 use super::last::LastPoints;
 use super::points::{Data, Kind, LOOKBACK_NANOS, Window, Windows};
-use super::read::{LEFT_OUT, Rows};
+use super::read::{Rows, TIME};
 use super::write::Made;
 use crate::compaction::{Input, Keys, MergeError, Newest, Piece, Reading, Run, Sorted};
 use crate::delta::schema::TableSchema;
@@ -61,8 +61,9 @@ struct Series {
 
 impl Pass<'_> {
     pub fn run(&self, last: Option<&mut LastPoints>, made: &mut Made<'_>) -> Result<Seen, MergeError> {
+        let series = self.source.series.ok_or(MergeError::NoKey)?;
         let reading = Reading {
-            left_out: LEFT_OUT,
+            left_out: series.left_out,
             as_dictionaries: true,
         };
         let open = |(number, path)| Input::open(path, number, self.source, self.schema, reading);
@@ -120,7 +121,7 @@ impl Running<'_, '_> {
         let place = self.rows.get_mut(run.piece.input).ok_or(MergeError::NoKey)?;
         let rows = match place.take() {
             Some(rows) if Arc::ptr_eq(&rows.piece, &run.piece) => rows,
-            _ => Rows::new(run.piece.clone(), self.pass.source.has_revisions())?,
+            _ => Rows::new(run.piece.clone(), self.pass.source)?,
         };
         for row in run.begin..run.begin + run.len {
             self.take_row(&rows, row)?;
@@ -221,7 +222,7 @@ impl Running<'_, '_> {
         match known.filter(|rows| Arc::ptr_eq(&rows.piece, piece)) {
             Some(rows) => last.put(series.id, series.kind, &rows.point(series.kind, *row)),
             None => {
-                let rows = Rows::new(piece.clone(), false)?;
+                let rows = Rows::new(piece.clone(), self.pass.source)?;
                 last.put(series.id, series.kind, &rows.point(series.kind, *row));
             }
         }
@@ -258,25 +259,27 @@ fn is_compared(kind: Kind) -> bool {
 
 /// From when on rows are needed for windows from here on.
 pub(super) fn since(from: i64, source: &TableSpec) -> i64 {
-    match source.has_revisions() {
-        true => from,
-        false => from.saturating_sub(LOOKBACK_NANOS),
+    let is_compared = source.series.is_some_and(|series| series.has_differences);
+    match is_compared && !source.has_revisions() {
+        true => from.saturating_sub(LOOKBACK_NANOS),
+        false => from,
     }
 }
 
-/// Adds the rows of a file that are of a time before.
-pub(super) fn touch(path: &Path, before: i64, touched: &mut Touched) -> Result<(), MergeError> {
+/// Adds the rows of a file of a table that are of a time before.
+pub(super) fn touch(table: &TableSpec, path: &Path, before: i64, touched: &mut Touched) -> Result<(), MergeError> {
+    let of_table = table.series.ok_or(MergeError::NoKey)?;
     let broken = |error: &dyn std::fmt::Display| MergeError::Input {
         path: path.to_owned(),
         error: error.to_string(),
     };
     let file = File::open(path).map_err(|error| broken(&error))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| broken(&error))?;
-    let mask = ProjectionMask::columns(builder.parquet_schema(), ["series_id", "time_unix_nano"]);
+    let mask = ProjectionMask::columns(builder.parquet_schema(), [of_table.id, TIME]);
     let reader = builder.with_projection(mask).build().map_err(|error| broken(&error))?;
     for rows in reader {
         let rows = rows.map_err(|error| broken(&error))?;
-        let (series, times) = super::read::series_and_times(&rows).ok_or(MergeError::NoKey)?;
+        let (series, times) = super::read::series_and_times(&rows, of_table).ok_or(MergeError::NoKey)?;
         for (series, time) in series.values().iter().zip(times.values()) {
             if *time < before {
                 let span = touched.entry(*series).or_insert((*time, *time));

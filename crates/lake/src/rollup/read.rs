@@ -8,16 +8,17 @@ use arrow::datatypes::{ArrowPrimitiveType, Float64Type, Int32Type, Int64Type};
 use super::points::{Data, Exponential, Histogram, Kind, Point, Window};
 use crate::compaction::{MergeError, Piece};
 use crate::sketch::Run as Buckets;
+use crate::tables::{Series, TableSpec};
 
-/// Columns of `metrics` that no window is made of.
-pub(super) const LEFT_OUT: &[&str] = &["exemplars", "quantiles", "time", "arrival_unix_nano", "description"];
+pub(super) const TIME: &str = "time_unix_nano";
 
 /// Some rows of a file, by what windows are made of. Only one row is looked at at a time.
 pub(super) struct Rows {
     pub piece: Arc<Piece>,
     series: PrimitiveArray<Int64Type>,
     times: PrimitiveArray<Int64Type>,
-    kind: [Option<ArrayRef>; 2],
+    /// `None`: all are values.
+    kind: Option<[Option<ArrayRef>; 2]>,
     is_monotonic: Option<BooleanArray>,
     start: Longs,
     count: Longs,
@@ -42,6 +43,8 @@ enum Of {
 
 struct Points {
     value: Doubles,
+    /// Status codes of OPC UA.
+    quality: Longs,
     scale: Integers,
     zero_count: Longs,
     zero_threshold: Doubles,
@@ -63,8 +66,11 @@ fn numbers<T: ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Option<Prim
     rows.column_by_name(name)?.as_primitive_opt::<T>().cloned()
 }
 
-pub(super) fn series_and_times(rows: &RecordBatch) -> Option<(PrimitiveArray<Int64Type>, PrimitiveArray<Int64Type>)> {
-    numbers(rows, "series_id").zip(numbers(rows, "time_unix_nano"))
+/// What every row has.
+type Present = PrimitiveArray<Int64Type>;
+
+pub(super) fn series_and_times(rows: &RecordBatch, series: &Series) -> Option<(Present, Present)> {
+    numbers(rows, series.id).zip(numbers(rows, TIME))
 }
 
 fn lists(rows: &RecordBatch, name: &str) -> Lists {
@@ -96,12 +102,21 @@ fn text(column: &Option<ArrayRef>, row: usize) -> Option<&str> {
     column.key(row).map(|key| texts.value(key))
 }
 
+/// Whether a status code says that the value is not to be used: the highest of its 32 bits.
+fn is_bad(quality: i64) -> bool {
+    quality & 1 << 31 != 0
+}
+
 impl Rows {
-    pub fn new(piece: Arc<Piece>, is_windows: bool) -> Result<Rows, MergeError> {
+    pub fn new(piece: Arc<Piece>, table: &TableSpec) -> Result<Rows, MergeError> {
         let rows = &piece.rows;
-        let of = match is_windows {
+        let of_table = table.series.ok_or(MergeError::NoKey)?;
+        let (series, times) = series_and_times(rows, of_table).ok_or(MergeError::NoKey)?;
+        let kind = || ["metric_type", "temporality"].map(|name| rows.column_by_name(name).cloned());
+        let of = match table.has_revisions() {
             false => Of::Points(Box::new(Points {
                 value: numbers(rows, "value"),
+                quality: numbers(rows, "quality"),
                 scale: numbers(rows, "scale"),
                 zero_count: numbers(rows, "zero_count"),
                 zero_threshold: numbers(rows, "zero_threshold"),
@@ -119,9 +134,9 @@ impl Rows {
             })),
         };
         Ok(Rows {
-            series: numbers(rows, "series_id").ok_or(MergeError::NoKey)?,
-            times: numbers(rows, "time_unix_nano").ok_or(MergeError::NoKey)?,
-            kind: ["metric_type", "temporality"].map(|name| rows.column_by_name(name).cloned()),
+            series,
+            times,
+            kind: of_table.has_differences.then(kind),
             is_monotonic: rows
                 .column_by_name("is_monotonic")
                 .and_then(|column| column.as_boolean_opt().cloned()),
@@ -147,7 +162,9 @@ impl Rows {
 
     /// `None` for what has no windows.
     pub fn kind(&self, row: usize) -> Option<Kind> {
-        let [kind, temporality] = &self.kind;
+        let Some([kind, temporality]) = &self.kind else {
+            return Some(Kind::Value);
+        };
         let is_monotonic = self.is_monotonic.as_ref();
         let is_monotonic = is_monotonic.is_some_and(|column| column.is_valid(row) && column.value(row));
         Kind::of_metric(text(kind, row)?, text(temporality, row), is_monotonic)
@@ -163,6 +180,9 @@ impl Rows {
 
     fn data(&self, kind: Kind, row: usize) -> Option<Data<'_>> {
         let Of::Points(points) = &self.of else { return None };
+        if at(&points.quality, row).is_some_and(is_bad) {
+            return None;
+        }
         Some(match kind {
             Kind::Value | Kind::Delta | Kind::Counter => Data::Number(at(&points.value, row)?),
             Kind::Histogram { .. } => Data::Histogram(Histogram {

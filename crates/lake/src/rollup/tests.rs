@@ -219,7 +219,7 @@ impl World {
             let input = Input::open(&path, 0, &METRICS_ROLLUP, &table.schema, reading).unwrap();
             let mut sorted = Sorted::new(vec![input], Keys::new(&METRICS_ROLLUP));
             while let Some(run) = sorted.next().unwrap() {
-                let rows = Rows::new(run.piece.clone(), true).unwrap();
+                let rows = Rows::new(run.piece.clone(), &METRICS_ROLLUP).unwrap();
                 let hosts = run.piece.rows.column_by_name("attr_host").unwrap();
                 let hosts = hosts.as_dictionary::<arrow::datatypes::Int32Type>();
                 let texts = hosts.values().as_string::<i32>();

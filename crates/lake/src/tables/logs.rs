@@ -5,6 +5,7 @@ use super::{TableSpec, fixed};
 pub static LOGS: TableSpec = TableSpec {
     name: "logs",
     columns,
+    series: None,
     rollup: None,
     partitions: &["date"],
     sort: &["resource_service_name", "time_unix_nano"],

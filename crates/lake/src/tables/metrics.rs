@@ -1,16 +1,34 @@
 //! The table `metrics`: one row for each data point, as it was sent.
 
-use super::{TableSpec, fixed, list, structs};
+use super::{Series, TableSpec, fixed, list, structs};
 
 pub static METRICS: TableSpec = TableSpec {
     name: "metrics",
     columns,
+    series: Some(&SERIES_OF_METRICS),
     rollup: Some(&super::METRICS_ROLLUP),
     partitions: &["date"],
     sort: &["metric_name", "series_id", "time_unix_nano"],
     bound: &[],
     plain: &[],
     near: &["time_unix_nano", "time", "arrival_unix_nano", "start_time_unix_nano"],
+};
+
+pub(super) static SERIES_OF_METRICS: Series = Series {
+    id: "series_id",
+    identity: &[
+        "metric_name",
+        "series_id",
+        "metric_type",
+        "temporality",
+        "is_monotonic",
+        "unit",
+        "scope_name",
+        "scope_version",
+        "overflow",
+    ],
+    left_out: &["exemplars", "quantiles", "time", "arrival_unix_nano", "description"],
+    has_differences: true,
 };
 
 fixed! {

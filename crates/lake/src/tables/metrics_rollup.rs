@@ -7,6 +7,7 @@ use crate::delta::schema::TableSchema;
 pub static METRICS_ROLLUP: TableSpec = TableSpec {
     name: "metrics_rollup",
     columns,
+    series: Some(&super::metrics::SERIES_OF_METRICS),
     rollup: None,
     partitions: &["resolution_s", "date"],
     sort: &["metric_name", "series_id", "time_unix_nano", "revision"],

@@ -5,6 +5,7 @@ pub mod metrics;
 mod metrics_rollup;
 pub mod spec;
 pub mod tags;
+mod tags_rollup;
 pub mod traces;
 
 use crate::delta::schema::{Column, ColumnType, TableSchema};
@@ -12,8 +13,9 @@ use crate::delta::schema::{Column, ColumnType, TableSchema};
 pub use logs::LOGS;
 pub use metrics::METRICS;
 pub use metrics_rollup::METRICS_ROLLUP;
-pub use spec::TableSpec;
+pub use spec::{Series, TableSpec};
 pub use tags::TAGS;
+pub use tags_rollup::TAGS_ROLLUP;
 pub use traces::TRACES;
 
 /// A list of fixed columns, with a constant for the place of each that rows are made with.

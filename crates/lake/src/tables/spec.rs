@@ -9,6 +9,8 @@ pub struct TableSpec {
     /// Its fixed columns, in their order: partition, sort keys, numbers and short texts, and what is nested last, so that the
     /// columns that have statistics in the log are the useful ones.
     pub columns: fn() -> TableSchema,
+    /// What its series are, if it or its rollup has any.
+    pub series: Option<&'static Series>,
     /// The table of its windows.
     pub rollup: Option<&'static TableSpec>,
     /// By which columns files are told apart: each has one value of them.
@@ -21,6 +23,18 @@ pub struct TableSpec {
     pub plain: &'static [&'static str],
     /// Columns of numbers of which each is near the one before: times and positions.
     pub near: &'static [&'static str],
+}
+
+/// How rows of a table and of its rollup are series.
+pub struct Series {
+    /// The column of numbers of which each series has one.
+    pub id: &'static str,
+    /// Columns that say what it is; attributes do, too.
+    pub identity: &'static [&'static str],
+    /// Columns of the table that no window is made of.
+    pub left_out: &'static [&'static str],
+    /// Whether rows may be compared with the one before.
+    pub has_differences: bool,
 }
 
 impl TableSpec {

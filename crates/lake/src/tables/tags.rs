@@ -1,11 +1,12 @@
 //! The table `tags`: one row for each sample of a tag.
 
-use super::{TableSpec, fixed};
+use super::{Series, TableSpec, fixed};
 
 pub static TAGS: TableSpec = TableSpec {
     name: "tags",
     columns,
-    rollup: None,
+    series: Some(&SERIES_OF_TAGS),
+    rollup: Some(&super::TAGS_ROLLUP),
     partitions: &["date"],
     sort: &["tag_id", "time_unix_nano"],
     bound: &[],
@@ -18,6 +19,24 @@ pub static TAGS: TableSpec = TableSpec {
         "source_time_unix_nano",
         "server_time_unix_nano",
     ],
+};
+
+pub(super) static SERIES_OF_TAGS: Series = Series {
+    id: "tag_id",
+    identity: &["tag_id", "source", "tag", "unit", "overflow"],
+    left_out: &[
+        "time",
+        "arrival_unix_nano",
+        "time_source",
+        "time_original",
+        "value_int",
+        "value_text",
+        "value_bytes",
+        "value_type",
+        "source_time_unix_nano",
+        "server_time_unix_nano",
+    ],
+    has_differences: false,
 };
 
 fixed! {

@@ -5,6 +5,7 @@ use super::{TableSpec, fixed, structs};
 pub static TRACES: TableSpec = TableSpec {
     name: "traces",
     columns,
+    series: None,
     rollup: None,
     partitions: &["date"],
     sort: &["trace_id", "time_unix_nano"],

@@ -13,6 +13,8 @@ pub use series::{Refusal, RowLimits, tag_id};
 pub use rows::fuzz;
 
 #[cfg(test)]
+mod rollup_tests;
+#[cfg(test)]
 mod table_tests;
 #[cfg(test)]
 mod tests;

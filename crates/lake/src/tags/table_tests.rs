@@ -21,6 +21,7 @@ use super::{Packer, tag_id};
 use crate::LakeMetrics;
 use crate::attributes::Promotion;
 use crate::commit::commit_info;
+use crate::compaction::CompactionOptions;
 use crate::delta::actions::{Action, Metadata as TableMetadata};
 use crate::delta::schema::Column;
 use crate::delta::{DeltaLog, Detail};
@@ -29,14 +30,17 @@ use crate::ingest::{Feed, IngestOptions, TableWriter};
 use crate::store::SyncedStore;
 use crate::store::simulated::{SimulatedDisk, StepKind};
 use crate::tables::TAGS;
+use crate::upkeep::{Upkeep, UpkeepOptions};
 
 const PARTITION: PartitionId = PartitionId::new(7, 0);
+/// Of all messages.
+pub(super) const ARRIVAL: i64 = 1_935_817_689_123_456_700;
 const SOON: Duration = Duration::from_secs(20);
 
 /// A log with a queue, which outlives what reads it, and a lake folder.
-struct World {
+pub(super) struct World {
     log: Arc<EmbeddedLog>,
-    lake: TempDir,
+    pub lake: TempDir,
 }
 
 fn fast() -> IngestOptions {
@@ -47,7 +51,7 @@ fn fast() -> IngestOptions {
 }
 
 /// Commits only when the test hurries or closes.
-fn slow() -> IngestOptions {
+pub(super) fn slow() -> IngestOptions {
     IngestOptions {
         flush_interval: Duration::from_secs(3600),
         ..IngestOptions::default()
@@ -55,7 +59,7 @@ fn slow() -> IngestOptions {
 }
 
 impl World {
-    async fn new() -> World {
+    pub async fn new() -> World {
         let options = LogOptions {
             file_bytes: 1 << 20,
             first_file_bytes: 1 << 20,
@@ -95,13 +99,13 @@ impl World {
         self.open_at(self.lake.path(), store, options).await
     }
 
-    async fn open(&self, options: &IngestOptions) -> TableWriter {
+    pub async fn open(&self, options: &IngestOptions) -> TableWriter {
         self.open_with(SyncedStore::new(), options).await.unwrap()
     }
 
     /// Returns when the messages are in the log.
-    async fn append(&self, messages: Vec<Message>) {
-        let packed = Packer::default().pack(&"plant".into(), &messages, 1_935_817_689_123_456_700);
+    pub async fn append(&self, messages: Vec<Message>) {
+        let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
         assert_eq!(packed.refused, []);
         for entry in packed.entries {
             let mut records = Records::new();
@@ -116,13 +120,21 @@ impl World {
         self.stored(writer).await;
     }
 
-    async fn stored(&self, writer: &TableWriter) {
-        let end = self.log.bounds(PARTITION).unwrap().next as i64;
+    /// Where the log ends.
+    pub fn end(&self) -> i64 {
+        self.log.bounds(PARTITION).unwrap().next as i64
+    }
+
+    /// How far the table has the log.
+    pub async fn taken(&self) -> Option<i64> {
         let log = DeltaLog::new(&self.table(), SyncedStore::new()).unwrap();
+        let table = log.load(Detail::Counts).await.unwrap()?;
+        table.transactions.values().next().copied()
+    }
+
+    async fn stored(&self, writer: &TableWriter) {
         for _ in 0..4000 {
-            let table = log.load(Detail::Counts).await.unwrap();
-            let taken = table.and_then(|table| table.transactions.values().next().copied());
-            if taken == Some(end) {
+            if self.taken().await == Some(self.end()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -518,4 +530,40 @@ async fn death_between_any_two_steps_loses_nothing_and_doubles_nothing() {
         step += 1;
     }
     assert!(step > 20, "the steps of {step} operations were tried");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_become_one_and_rows_stay_as_they_are() {
+    let world = World::new().await;
+    let writer = Arc::new(world.open(&fast()).await);
+    for file in 0..12 {
+        let mut messages = batch(file * 10..file * 10 + 10);
+        messages.push(message("u", -file, &[("file", &format!("f{file}")), ("only", "x")]));
+        messages[3].payload = Payload::Raw(vec![0xff, file as u8].into());
+        world.store(&writer, messages).await;
+    }
+    let before = world.rows().await;
+    let options = UpkeepOptions {
+        compaction: CompactionOptions {
+            inputs: 4,
+            seal_after: Duration::ZERO,
+            ..CompactionOptions::default()
+        },
+        bytes_per_second: 0,
+        look_every: Duration::from_millis(5),
+        ..UpkeepOptions::default()
+    };
+    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let upkeep = Upkeep::start(options, metrics).unwrap();
+    upkeep.keep(writer.clone());
+    until(|| (writer.tables()[0].files <= 3).then_some(())).await;
+    tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+    let sorted = |mut rows: Vec<Row>| {
+        rows.sort();
+        rows
+    };
+    let after = world.rows().await;
+    assert_eq!(after.len(), 12 * 11);
+    assert_eq!(sorted(after), sorted(before));
+    writer.close(SOON).await;
 }

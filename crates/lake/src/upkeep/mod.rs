@@ -47,8 +47,8 @@ pub struct UpkeepOptions {
     pub bytes_per_second: u64,
     /// Days after which rows leave, by table; 0 keeps them.
     pub retention: Vec<(&'static str, u32)>,
-    /// Of rollups, by resolution.
-    pub rollup_retention: [u32; 5],
+    /// Of rollups, by table and resolution.
+    pub rollup_retention: Vec<(&'static str, [u32; 5])>,
     pub rollup: RollupOptions,
     /// How long files stay that were removed.
     pub vacuum_retain: Duration,
@@ -62,7 +62,7 @@ impl Default for UpkeepOptions {
             compaction: CompactionOptions::default(),
             bytes_per_second: 256 << 20,
             retention: Vec::new(),
-            rollup_retention: [0; 5],
+            rollup_retention: Vec::new(),
             rollup: RollupOptions::default(),
             vacuum_retain: Duration::from_secs(24 * 3600),
             look_every: Duration::from_secs(10),
@@ -367,10 +367,13 @@ impl Worker {
                 let seconds = file.partition.first().and_then(Option::as_deref);
                 seconds == Some(resolution.seconds().to_string().as_str())
             };
-            let at = Resolution::ALL.iter().position(of);
-            return at
-                .and_then(|at| self.options.rollup_retention.get(at))
-                .copied()
+            let days = self.options.rollup_retention.iter();
+            let days = days.filter(|(table, _)| *table == spec.name);
+            let of_table = days.flat_map(|(_, days)| Resolution::ALL.iter().zip(days));
+            return of_table
+                .filter(|(resolution, _)| of(resolution))
+                .map(|(_, days)| *days)
+                .next()
                 .unwrap_or(0);
         }
         let days = self.options.retention.iter().find(|(table, _)| *table == spec.name);
