@@ -45,7 +45,7 @@ export function between(before, now) {
     }
   })
   const tables = now.tables.map((table) =>
-    per(before.tables.find((other) => other.name === table.name)?.rows, table.rows),
+    per(seen(before.tables.find((other) => other.name === table.name)), seen(table)),
   )
   const entered = sum(flows.map((flow) => flow.in))
   const each = (perSecond) => (entered > 0 && perSecond !== undefined ? perSecond / entered : undefined)
@@ -60,6 +60,11 @@ export function between(before, now) {
     allocationsEach: each(per(before.process.allocations, now.process.allocations)),
     bytesEach: each(per(before.process.allocated_bytes, now.process.allocated_bytes)),
   }
+}
+
+// Rows of a table that queries see: they are committed later, all at once.
+function seen(table) {
+  return table && table.rows + (table.buffered_rows ?? 0)
 }
 
 function sum(rates) {

@@ -14,7 +14,7 @@ function look(uptime_ms, entered, { run = 1, cpu = 0, rows = 0 } = {}) {
         nodes: [{ path: 'root.input', received: entered, sent: entered, errors: 0 }],
       },
     ],
-    tables: [{ name: 't', rows }],
+    tables: [{ name: 't', rows: rows - 7, buffered_rows: 7 }],
   }
 }
 

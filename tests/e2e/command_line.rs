@@ -213,7 +213,7 @@ output: {drop: {}}
         "flow.yaml:1:20: metrics.mapping: this ve",
         "flow.yaml:2:21: scripting.engine: this v",
         "flow.yaml:4:16: the parts of memory.limi",
-        "flow.yaml:4:32: lake.rollup: not in this",
+        "flow.yaml:4:43: lake.rollup.lateness: ex",
         "flow.yaml:4:66: lake.flush.interval: exp",
         "flow.yaml:5:25: unknown field \"timout\" i",
     ];

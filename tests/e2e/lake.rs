@@ -451,12 +451,18 @@ output:
         );
         eventually(|| {
             let (raw, windows) = (thalweg.sql(&raw)?, thalweg.sql(&windows)?);
-            anyhow::ensure!(raw.len() as u64 == 2 * (590 / seconds) && raw == windows, "{} {}", raw.len(), windows.len());
+            anyhow::ensure!(
+                raw.len() as u64 == 2 * (590 / seconds) && raw == windows,
+                "{} {}",
+                raw.len(),
+                windows.len()
+            );
             Ok(())
         })
         .unwrap();
     }
-    let query = "select count(*) as n, min(sketch_quantile(sketch, 0.5)) as median from tags_rollup where resolution_s = 10";
+    let query =
+        "select count(*) as n, min(sketch_quantile(sketch, 0.5)) as median from tags_rollup where resolution_s = 10";
     let rows = thalweg.sql(query).unwrap();
     assert!(rows[0]["median"].as_f64() > Some(0.0), "{rows:?}");
     thalweg.stop().unwrap();

@@ -20,6 +20,7 @@ mod events_push;
 mod events_server;
 mod events_shell;
 mod events_start;
+mod events_table;
 mod events_wire;
 mod flows;
 mod lake;

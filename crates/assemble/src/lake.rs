@@ -1,5 +1,6 @@
 //! The lake: the section `lake`, the tables of the process, and the output that feeds one of them.
 
+mod events;
 mod output;
 mod tables;
 mod taken;
@@ -51,6 +52,9 @@ pub(crate) struct Section {
     pub promotions: [Promotion; 3],
     /// Of the table `tags`.
     pub tags: Promotion,
+    /// The table `events` is there, by this setting; and its attributes.
+    pub events: Option<Pos>,
+    pub events_promotion: Promotion,
     /// `lake.memory`, if the file gives it; the options' own is set when the memory is divided.
     pub memory: Option<(u64, Pos)>,
     pub upkeep: UpkeepOptions,
@@ -62,10 +66,9 @@ pub(crate) struct Section {
 const RESOLUTIONS: [&str; 5] = ["10s", "1m", "5m", "20m", "1h"];
 
 /// Fields of later versions: what this one does in their place.
-const NOT_THERE: [(&str, &str); 3] = [
+const NOT_THERE: [(&str, &str); 2] = [
     ("url", "keeps the lake in data_dir"),
     ("publish", "publishes Delta tables only"),
-    ("events", "has no table of events"),
 ];
 
 /// Reads the section `lake`; mistakes go to the diagnostics.
@@ -74,6 +77,8 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
         options: Options::default(),
         promotions: Default::default(),
         tags: Promotion::default(),
+        events: None,
+        events_promotion: Promotion::default(),
         memory: None,
         upkeep: UpkeepOptions::default(),
         compaction_memory: None,
@@ -90,7 +95,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     section.upkeep.bytes_per_second = fields.size("io_bytes_per_second", "256MiB");
     section.compaction_memory = read_compaction(fields.fields("compaction"), &mut section.upkeep.compaction);
     let mut retention = fields.fields("retention");
-    for name in OTLP_TABLES.into_iter().chain(["tags"]) {
+    for name in OTLP_TABLES.into_iter().chain(["tags", "events"]) {
         let days = retention.int_in(name, 0, 0..=DAYS_MAX);
         section.upkeep.retention.push((name, u32::try_from(days).unwrap_or(0)));
     }
@@ -120,6 +125,11 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     not_there(&mut parquet, "encodings", "writes the encodings that every reader has");
     parquet.finish();
     section.tags = promotion(fields.fields("tags")).unwrap_or_default();
+    let mut events = fields.fields("events");
+    if events.bool("enabled", false) {
+        section.events = Some(events.pos_of("enabled"));
+    }
+    section.events_promotion = promotion(events).unwrap_or_default();
     for (name, of) in OTLP_TABLES.into_iter().zip(&mut section.promotions) {
         let mut table = fields.fields(name);
         if name == "logs" {

@@ -152,7 +152,8 @@ impl Process {
             .map(|console| (console.address().to_string(), config.http.cert_file.is_some()));
         data_dir.announce(http)?;
 
-        if (settings.ingest.is_some() || lake.is_wanted())
+        let has_events = settings.lake.events.is_some();
+        if (settings.ingest.is_some() || lake.is_wanted() || has_events)
             && let (Some(queues), Some((log, durability))) = (store.queues(), store.log(&settings.store))
         {
             let ground = Ground {
@@ -165,6 +166,9 @@ impl Process {
                 section: settings.lake,
             };
             lake.start(ground).await?;
+        }
+        if let Some(store) = events.embedded().filter(|_| has_events) {
+            lake.open_events(store).await?;
         }
         if let Some(section) = &settings.ingest {
             ingest.start(section, &lake, &config.auth, &metrics).await?;

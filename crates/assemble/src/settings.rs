@@ -60,9 +60,16 @@ impl Settings {
     pub fn read(config: &Config, used: Used, diagnostics: &Diagnostics) -> Settings {
         let mut events = events::section(config, used.events, diagnostics);
         let mut ingest = ingest::section(config, diagnostics);
-        let has_tables = used.lake || ingest.is_some();
-        let with_log = used.queues || events.needs_log(used.events) || has_tables;
         let mut lake = lake::section(config, diagnostics);
+        if let Some(pos) = lake.events
+            && !events.needs_log(used.events)
+        {
+            let error = "lake.events.enabled: there is no event store in the log of this process; add the section events, without \
+                         db_url, or remove this";
+            diagnostics.error_at(pos, error);
+        }
+        let has_tables = used.lake || ingest.is_some() || lake.events.is_some();
+        let with_log = used.queues || events.needs_log(used.events) || has_tables;
         let mut query = query_section(config, diagnostics);
         let mut store = queues::section(config, diagnostics);
         let part = |name, (percent, max), floor, given| Share::part(name, config, percent, max, floor, given);
@@ -287,7 +294,7 @@ mod tests {
             ),
             (
                 "lake: {rollup: {lateness: 1m}, tags: {bloom: [tag]}}\n",
-                "f.yaml:1:16: lake.rollup: not in this version, which keeps raw rows only; remove it\n\
+                "f.yaml:1:27: lake.rollup.lateness: expected a mapping of fields, got the text \"1m\"\n\
                  f.yaml:1:46: lake.tags.bloom: not in this version, which writes no Bloom filters; remove it\n",
             ),
             (

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use thalweg_log::disk::Disk;
-use thalweg_log::{Durability, Log, LogStatus};
+use thalweg_log::{Durability, Log, LogStatus, Micros, PartitionId};
 use tokio::sync::watch;
 
 use backup::Backups;
@@ -49,6 +49,7 @@ pub use record::fuzz as record_fuzz;
 pub use restore::{Restored, restore};
 
 use crate::error::{EventsError, Result};
+use crate::event::EventRef;
 use crate::store::{
     BackupPieces, BoxFuture, Figures, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Scavenged,
     Scopes, Store, TokenInfo, Verified,
@@ -145,6 +146,17 @@ impl EmbeddedStore {
         Ok(EmbeddedStore { inner })
     }
 
+    /// Number, partition in the log and name of each namespace: for those who read the log themselves. A number is never given
+    /// twice.
+    pub fn partitions(&self) -> Vec<(u32, PartitionId, String)> {
+        let all = self.inner.all();
+        let partition = |namespace: &Arc<EmbeddedNamespace>| {
+            let name = namespace.about().name.clone();
+            (namespace.number, namespace.partition, name)
+        };
+        all.iter().map(partition).collect()
+    }
+
     pub fn index_sizes(&self) -> IndexSizes {
         self.inner.place.shelf.sizes()
     }
@@ -160,6 +172,17 @@ impl EmbeddedStore {
         let inner = self.inner.clone();
         let flushed = tokio::task::spawn_blocking(move || upkeep::flush_all(&inner)).await;
         flushed.unwrap_or_else(|_| Err(EventsError::Unavailable("it was given up".to_owned())))
+    }
+}
+
+/// The message that a record of such a partition is; `None` for documents and marks.
+pub fn event_in(value: &[u8], time: Micros) -> Result<Option<EventRef<'_>>> {
+    match Lies::decode(value, time) {
+        Some(Lies::Event(event)) => Ok(Some(event)),
+        Some(Lies::Document(_) | Lies::Cleared) => Ok(None),
+        None => Err(EventsError::Damaged(
+            "it is in no form that this version knows".to_owned(),
+        )),
     }
 }
 

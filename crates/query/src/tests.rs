@@ -184,7 +184,7 @@ async fn columns_are_in_the_order_of_the_table() {
         header.starts_with("date,tag_id,time_unix_nano,time,arrival_unix_nano,time_source,"),
         "{header}"
     );
-    assert!(header.ends_with(",unit,attr_site_name"), "{header}");
+    assert!(header.ends_with(",unit,overflow,attr_site_name"), "{header}");
     assert!(
         row.starts_with("2031-05-06,") && row.contains("2031-05-06T07:08:12Z"),
         "{row}"

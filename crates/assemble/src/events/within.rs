@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::Result;
 use parking_lot::Mutex;
 use thalweg_config::{Config, Diagnostics, Fields};
-use thalweg_events::{Store, Token};
+use thalweg_events::{EmbeddedStore, Store, Token};
 use thalweg_events_api::{EventsApiOptions, Server, routes_within};
 use thalweg_events_flow::SharedStore;
 use thalweg_log::{Durability, Log};
 use thalweg_telemetry::{HttpRoutes, Metrics};
 
-use super::opening::{given_token, make_default, open_embedded, open_in_memory, open_postgres};
+use super::opening::{embedded, given_token, make_default, open_in_memory, open_postgres};
 
 const MESSAGE_BYTES: &str = "16MiB";
 const MESSAGE_BYTES_MAX: u64 = 24 << 20;
@@ -118,6 +118,8 @@ pub(crate) struct EventsStore {
     /// For the components of flows.
     pub shared: Arc<SharedStore>,
     server: Mutex<Option<Arc<Server>>>,
+    /// On the log of the process.
+    embedded: Mutex<Option<Arc<EmbeddedStore>>>,
 }
 
 impl EventsStore {
@@ -141,7 +143,9 @@ impl EventsStore {
             }
             (None, Some((log, durability))) => {
                 let durability = section.durability.unwrap_or(durability);
-                open_embedded(log, durability, data_dir, section.memory_bytes / 2).await?
+                let store = Arc::new(embedded(log, durability, data_dir, section.memory_bytes / 2).await?);
+                *self.embedded.lock() = Some(store.clone());
+                store
             }
             (None, None) => anyhow::bail!("the event store needs the log, which was not opened"),
         };
@@ -166,6 +170,11 @@ impl EventsStore {
         };
         *self.server.lock() = Some(Server::new(store, api, metrics.clone()));
         Ok(new_token)
+    }
+
+    /// The store, if its messages are in the log of the process.
+    pub fn embedded(&self) -> Option<Arc<EmbeddedStore>> {
+        self.embedded.lock().clone()
     }
 
     pub fn is_open(&self) -> bool {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use futures::future::join_all;
 use parking_lot::{Mutex, RwLock};
+use thalweg_events::EmbeddedStore;
 use thalweg_flow::OpenError;
 use thalweg_lake::attributes::Promotion;
 use thalweg_lake::ingest::{EntryLimits, Feed, IngestOptions, TableWriter};
@@ -25,6 +26,7 @@ use thalweg_telemetry::{Metrics, StatusSource, TableStatus};
 use tokio::sync::OnceCell;
 
 use super::Section;
+use super::events::Messages;
 use super::taken::Taken;
 
 /// The queue that feeds the table `tags`.
@@ -34,7 +36,7 @@ const GROUP: &str = "lake";
 /// More partitions than that have no use on a machine of any size: each is a thread.
 const PARTITIONS_MAX: usize = 4;
 /// Tables that may be open at the same time. Each has rows that grow, rows that are committed, and files that are made of them.
-const TABLES_MAX: usize = 4;
+const TABLES_MAX: usize = 5;
 const MEMORY_PARTS: usize = 3 * TABLES_MAX;
 
 /// The tables of the process.
@@ -130,23 +132,46 @@ impl Lake {
         let promotion = promotion(&ground);
         let unmade = |source| Unopened::Queue { name, source };
         let queue = ground.queue(name).await.map_err(unmade)?;
-        let feed = ground.feed(&queue).map_err(unmade)?;
+        let group = queue.group(GROUP).map_err(unmade)?;
+        let taken = Taken::new(queue.data_ids().len());
         let options = ground.options();
         let writer = TableWriter::open(
             &ground.folder,
             spec,
             SyncedStore::new(),
-            feed,
+            ground.feed(&queue, &taken),
             promotion,
             ground.metrics.clone(),
             &options,
         );
-        let writer = Arc::new(writer.await?);
+        self.keep(writer.await?);
+        tokio::spawn(taken.commit(queue.clone(), group));
+        Ok(queue)
+    }
+
+    /// Opens the table `events`, which the partitions of the store feed.
+    pub async fn open_events(&self, store: Arc<EmbeddedStore>) -> Result<(), Unopened> {
+        let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
+        let options = ground.options();
+        let writer = TableWriter::open_events(
+            &ground.folder,
+            SyncedStore::new(),
+            ground.log.clone(),
+            Arc::new(Messages(store)),
+            ground.section.events_promotion.clone(),
+            ground.metrics.clone(),
+            &options,
+        );
+        self.keep(writer.await?);
+        Ok(())
+    }
+
+    fn keep(&self, writer: TableWriter) {
+        let writer = Arc::new(writer);
         self.writers.write().push(writer.clone());
         if let Some(upkeep) = &*self.upkeep.lock() {
             upkeep.keep(writer);
         }
-        Ok(queue)
     }
 
     /// These messages will be no rows.
@@ -196,17 +221,14 @@ impl Ground {
         self.queues.create(name, settings).await
     }
 
-    fn feed(&self, queue: &Arc<Queue>) -> Result<Feed, QueueError> {
-        let partitions = queue.data_ids();
-        let taken = Taken::new(partitions.len());
-        let group = queue.group(GROUP)?;
-        tokio::spawn(taken.clone().commit(queue.clone(), group));
-        Ok(Feed {
+    fn feed(&self, queue: &Arc<Queue>, taken: &Arc<Taken>) -> Feed {
+        let taken = taken.clone();
+        Feed {
             queue: queue.name().to_string(),
             log: self.log.clone(),
-            partitions,
+            partitions: queue.data_ids(),
             taken: Arc::new(move |partition, offset| taken.up_to(partition, offset)),
-        })
+        }
     }
 
     fn options(&self) -> IngestOptions {

@@ -6,6 +6,7 @@ use tokio::runtime::Handle;
 
 use super::feed::Feed;
 use super::files::Together;
+use super::journal::Journal;
 use super::table::{Asked, Committed, Sealed, Table, Work};
 use crate::attributes::Promotion;
 use crate::commit::{Committer, Stop, unix_ms};
@@ -14,10 +15,19 @@ use crate::error::AppendError;
 use crate::file::FileRules;
 use crate::opening;
 
+/// How a commit says how far the log was taken.
+pub(super) enum Positions {
+    /// By the partitions of the queue.
+    Partitions,
+    /// By a count, and what it stands for.
+    Counted(Arc<Journal>),
+}
+
 pub(super) struct Flush {
     pub table: Arc<Table>,
     pub feed: Arc<Feed>,
     pub log: DeltaLog,
+    pub positions: Positions,
     pub promotion: Promotion,
     pub files: FileRules,
     pub checkpoint_interval: i64,
@@ -62,7 +72,11 @@ impl Flush {
             chunks: &sealed.chunks,
             rules: &self.files,
         };
-        committer.commit(&rows, &self.feed.taken_of(&sealed.taken))?;
+        let taken = match &self.positions {
+            Positions::Partitions => self.feed.taken_of(&sealed.taken),
+            Positions::Counted(journal) => journal.taken_of(count_of(&sealed)),
+        };
+        committer.commit(&rows, &taken)?;
         self.table.set_bindings(&committer.bindings);
         self.settled(sealed, committed(committer, Some(unix_ms())));
         Ok(())
@@ -113,11 +127,19 @@ impl Flush {
     }
 
     fn settled(&self, sealed: Sealed, committed: Committed) {
+        if let Positions::Counted(journal) = &self.positions {
+            journal.committed(count_of(&sealed));
+        }
         for (partition, offset) in (0..).zip(&sealed.taken) {
             (self.feed.taken)(partition, *offset);
         }
         self.table.settled(sealed, committed);
     }
+}
+
+/// Of all that was taken, where one thread takes it.
+fn count_of(sealed: &Sealed) -> u64 {
+    sealed.taken.first().copied().unwrap_or_default()
 }
 
 const MAKING_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);

@@ -10,9 +10,11 @@
 
 mod columns;
 mod decode;
+mod events;
 mod feed;
 pub(crate) mod files;
 mod flush;
+mod journal;
 mod lane;
 mod order;
 mod table;
@@ -42,9 +44,11 @@ use crate::store::SyncedStore;
 use crate::tables::TableSpec;
 use decode::EntryDecoder;
 pub use decode::EntryLimits;
+pub use events::{Event, EventPartition, EventStore};
 use feed::Begin;
 pub use feed::{Feed, Told};
-use flush::Flush;
+use flush::{Flush, Positions};
+use journal::Journal;
 use lane::Lane;
 use table::Table;
 
@@ -91,6 +95,8 @@ pub struct TableWriter {
     log: DeltaLog,
     flush_interval: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// What feeds it instead, and how far that was taken.
+    events: Option<(Arc<dyn EventStore>, Arc<Journal>)>,
 }
 
 impl TableWriter {
@@ -128,9 +134,10 @@ impl TableWriter {
         let writer = TableWriter {
             table: table.clone(),
             feed: feed.clone(),
-            log: log.clone(),
+            log,
             flush_interval: options.flush_interval,
             threads: Mutex::default(),
+            events: None,
         };
         let gap = from.into_iter().find_map(|(_, gap)| gap);
         if let Some(text) = gap {
@@ -138,30 +145,20 @@ impl TableWriter {
             table.fail(crate::AppendError::ReadOnly(text));
             return Ok(writer);
         }
-        writer.spawn(&lake, log, snapshot, promotion, options)?;
+        writer.spawn(&lake, snapshot, promotion, options)?;
         Ok(writer)
     }
 
     fn spawn(
         &self,
         lake: &Path,
-        log: DeltaLog,
         snapshot: Option<Snapshot>,
         promotion: Promotion,
         options: &IngestOptions,
     ) -> Result<(), OpenError> {
+        self.spawn_flush(lake, snapshot, promotion, options, Positions::Partitions)?;
         let (runtime, feed) = (Handle::current(), &self.feed);
         let path = lake.join(self.table.spec.name);
-        let flush = Flush {
-            table: self.table.clone(),
-            feed: feed.clone(),
-            log,
-            promotion,
-            files: options.files.clone(),
-            checkpoint_interval: options.checkpoint_interval,
-            runtime: runtime.clone(),
-        };
-        self.thread(&path, "lake-commit", move || flush.run(snapshot))?;
         for (partition, id) in feed.partitions.iter().enumerate() {
             let lane = Lane {
                 table: self.table.clone(),
@@ -177,6 +174,28 @@ impl TableWriter {
             self.thread(&path, "lake-rows", move || lane.run())?;
         }
         Ok(())
+    }
+
+    fn spawn_flush(
+        &self,
+        lake: &Path,
+        snapshot: Option<Snapshot>,
+        promotion: Promotion,
+        options: &IngestOptions,
+        positions: Positions,
+    ) -> Result<(), OpenError> {
+        let flush = Flush {
+            table: self.table.clone(),
+            feed: self.feed.clone(),
+            log: self.log.clone(),
+            positions,
+            promotion,
+            files: options.files.clone(),
+            checkpoint_interval: options.checkpoint_interval,
+            runtime: Handle::current(),
+        };
+        let path = lake.join(self.table.spec.name);
+        self.thread(&path, "lake-commit", move || flush.run(snapshot))
     }
 
     fn thread(&self, path: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
@@ -220,7 +239,11 @@ impl TableWriter {
             let growing = self.table.lane(partition);
             growing.is_none_or(|growing| growing.next >= *end)
         };
-        while !ends.iter().enumerate().all(is_taken) {
+        let is_taken = || match &self.events {
+            Some((events, journal)) => events::is_taken(self.feed.log.as_ref(), events.as_ref(), journal),
+            None => ends.iter().enumerate().all(is_taken),
+        };
+        while !is_taken() {
             if self.table.has_failed() {
                 return;
             }

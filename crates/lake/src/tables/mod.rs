@@ -1,5 +1,6 @@
 //! The tables of the lake: which columns each has, and how its files are ordered and encoded.
 
+pub mod events;
 pub mod logs;
 pub mod metrics;
 mod metrics_rollup;
@@ -10,6 +11,7 @@ pub mod traces;
 
 use crate::delta::schema::{Column, ColumnType, TableSchema};
 
+pub use events::EVENTS;
 pub use logs::LOGS;
 pub use metrics::METRICS;
 pub use metrics_rollup::METRICS_ROLLUP;
@@ -67,7 +69,7 @@ mod tests {
 
     #[test]
     fn tables_say_what_is_true_of_their_columns() {
-        for spec in [&LOGS, &METRICS, &TRACES, &TAGS] {
+        for spec in [&LOGS, &METRICS, &TRACES, &TAGS, &EVENTS] {
             let schema = (spec.columns)();
             let of = |name: &str| schema.column(name).unwrap_or_else(|| panic!("{}: {name}", spec.name));
             assert_eq!(

@@ -15,8 +15,8 @@ use crate::entry::MessagesHead;
 
 /// An entry ends when it has so much: readers have one at a time in memory.
 const ENTRY_BYTES: usize = 4 << 20;
-/// The same, if each message had all of its metadata for itself: rows may have to.
-const SPREAD_BYTES: usize = 64 << 20;
+/// The same, if each message had all of its metadata for itself: rows may have to, and the codec refers back for no more.
+const SPREAD_BYTES: usize = 24 << 20;
 /// The log takes 32 MiB at once, with what it says of a record.
 const ENTRY_BYTES_MAX: usize = 31 << 20;
 /// A message of more bytes has an entry of its own.

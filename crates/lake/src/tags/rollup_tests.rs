@@ -50,7 +50,11 @@ fn expected(samples: &[Sample<'_>]) -> Windows {
     let mut sorted: Vec<&Sample<'_>> = samples.iter().collect();
     sorted.sort_by_key(|(_, before, ..)| -before);
     for (tag, before, value, status) in sorted {
-        let Some(value) = value.as_f64().filter(|_| *status != BAD) else {
+        let value = match value {
+            Value::Bool(truth) => Some(f64::from(u8::from(*truth))),
+            value => value.as_f64(),
+        };
+        let Some(value) = value.filter(|_| *status != BAD) else {
             continue;
         };
         for resolution in Resolution::ALL {

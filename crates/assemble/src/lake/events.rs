@@ -1,0 +1,35 @@
+//! The event store, as the table `events` reads it.
+
+use std::sync::Arc;
+
+use thalweg_events::event::IdRef;
+use thalweg_events::{EmbeddedStore, MessageId, event_in, names};
+use thalweg_lake::ingest::{Event, EventPartition, EventStore};
+
+/// The store that keeps its messages in the log of this process.
+pub(super) struct Messages(pub Arc<EmbeddedStore>);
+
+impl EventStore for Messages {
+    fn partitions(&self) -> Vec<EventPartition> {
+        let all = self.0.partitions().into_iter();
+        all.map(|(number, id, namespace)| EventPartition { number, id, namespace })
+            .collect()
+    }
+
+    fn event<'a>(&self, value: &'a [u8]) -> Result<Option<Event<'a>>, String> {
+        let found = event_in(value, 0).map_err(|error| error.to_string())?;
+        Ok(found.map(|event| Event {
+            id: match event.id {
+                IdRef::Text(text) => text.into(),
+                uuid => MessageId::from(uuid).to_string().into(),
+            },
+            category: names::category(event.stream),
+            stream: event.stream,
+            kind: event.kind,
+            position: event.position,
+            global: event.global,
+            data: event.data,
+            metadata: event.metadata,
+        }))
+    }
+}

@@ -1,0 +1,351 @@
+//! From the event store to the table `events`: one thread takes what is synced of the partitions of all namespaces, one after the
+//! other, and makes rows of it. Nothing is appended for it, and the store keeps its messages whatever the table has.
+//!
+//! Namespaces come and go meanwhile. Messages that were removed before they were taken are no rows; rows stay when their
+//! messages are removed later.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use thalweg_log::format::frame::Kind;
+use thalweg_log::format::record::records;
+use thalweg_log::{Frame, Log, LogError, Offset, PartitionId, ReadWant};
+use thalweg_record::{Value, json};
+use tokio::runtime::Handle;
+
+use super::flush::Positions;
+use super::journal::{COUNT, Journal};
+use super::table::{Growing, Table};
+use super::{Feed, IngestOptions, TableWriter};
+use crate::attributes::Promotion;
+use crate::error::OpenError;
+use crate::metrics::{GaugeSource, LakeMetrics};
+use crate::opening;
+use crate::rows::chunk::Chunk;
+use crate::rows::slots::{Guess, Source};
+use crate::store::SyncedStore;
+use crate::tables::{EVENTS, events as table};
+
+/// Bytes read at once.
+const READ: usize = 1 << 20;
+/// So often namespaces are looked at that had nothing new.
+const LOOK: Duration = Duration::from_millis(50);
+const RETRY: Duration = Duration::from_secs(1);
+/// How the log names the partitions of the event store, in the names that a table knows.
+const QUEUE: &str = "events";
+
+/// A namespace of the event store.
+#[derive(Clone, Debug)]
+pub struct EventPartition {
+    /// Never used again.
+    pub number: u32,
+    pub id: PartitionId,
+    pub namespace: String,
+}
+
+/// A message of the event store.
+#[derive(Clone, Debug)]
+pub struct Event<'a> {
+    pub id: Cow<'a, str>,
+    pub category: &'a str,
+    pub stream: &'a str,
+    pub kind: &'a str,
+    pub position: u64,
+    pub global: u64,
+    pub data: &'a str,
+    pub metadata: Option<&'a str>,
+}
+
+/// The event store, for a reader of its partitions.
+pub trait EventStore: Send + Sync {
+    /// Of all namespaces that there are.
+    fn partitions(&self) -> Vec<EventPartition>;
+
+    /// What a record of such a partition is; `None` for what is no message. The error says why it cannot be read.
+    fn event<'a>(&self, value: &'a [u8]) -> Result<Option<Event<'a>>, String>;
+}
+
+impl TableWriter {
+    /// As [`TableWriter::open`], for the table `events`, which the partitions of the event store in a log feed.
+    pub async fn open_events(
+        lake: &Path,
+        store: SyncedStore,
+        log: Arc<dyn Log>,
+        events: Arc<dyn EventStore>,
+        promotion: Promotion,
+        metrics: LakeMetrics,
+        options: &IngestOptions,
+    ) -> Result<TableWriter, OpenError> {
+        let lake = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
+        let (table_log, snapshot) =
+            opening::open(&lake, EVENTS.name, EVENTS.partitions, &(EVENTS.columns)(), store).await?;
+        let feed = Feed {
+            queue: QUEUE.to_owned(),
+            log,
+            partitions: Vec::new(),
+            taken: Arc::new(|_, _| {}),
+        };
+        let count = feed.application(COUNT as usize);
+        let before = count.strip_suffix('0').unwrap_or(&count).to_owned();
+        let (journal, count) = Journal::of(before, snapshot.as_ref());
+        let journal = Arc::new(journal);
+        let (flush_bytes, interval) = (options.flush_bytes, options.flush_interval);
+        let table = Arc::new(Table::new(&EVENTS, &[count], flush_bytes, interval, metrics.clone()));
+        let watched: Arc<dyn GaugeSource> = table.clone();
+        metrics.watch(Arc::downgrade(&watched));
+        let feed = Arc::new(feed);
+        let writer = TableWriter {
+            table: table.clone(),
+            feed: feed.clone(),
+            log: table_log,
+            flush_interval: interval,
+            threads: Mutex::default(),
+            events: Some((events.clone(), journal.clone())),
+        };
+        writer.spawn_flush(&lake, snapshot, promotion, options, Positions::Counted(journal.clone()))?;
+        let lane = EventsLane {
+            table,
+            log: feed.log.clone(),
+            events,
+            journal,
+            guess: Guess::default(),
+            quarantine: opening::quarantine(&lake),
+            runtime: Handle::current(),
+        };
+        writer.thread(&lake.join(EVENTS.name), "lake-rows", move || lane.run())?;
+        Ok(writer)
+    }
+}
+
+/// Whether the table has, or will have with its rows that grow, all that is in the log now.
+pub(super) fn is_taken(log: &dyn Log, events: &dyn EventStore, journal: &Journal) -> bool {
+    events.partitions().iter().all(|partition| {
+        let next = log.bounds(partition.id).map_or(0, |bounds| bounds.next);
+        journal.position(partition.number).unwrap_or(0) >= next
+    })
+}
+
+struct EventsLane {
+    table: Arc<Table>,
+    log: Arc<dyn Log>,
+    events: Arc<dyn EventStore>,
+    journal: Arc<Journal>,
+    guess: Guess,
+    quarantine: PathBuf,
+    runtime: Handle,
+}
+
+impl EventsLane {
+    /// Runs until the table ends.
+    fn run(mut self) {
+        let _end = End(self.table.clone());
+        while self.table.wait_for_room() {
+            let partitions = self.events.partitions();
+            self.journal
+                .keep_only(&|number| partitions.iter().any(|partition| partition.number == number));
+            let mut has_more = false;
+            for partition in &partitions {
+                match self.take(partition) {
+                    Ok(more) => has_more |= more,
+                    Err(error) => {
+                        let namespace = &partition.namespace;
+                        let text =
+                            format!("messages of the namespace {namespace} cannot be read from the log: {error}");
+                        if self.table.health.set_trouble(&text) {
+                            tracing::error!(table = EVENTS.name, "{text}");
+                        }
+                        self.sleep(RETRY);
+                    }
+                }
+                if !self.table.has_room() {
+                    break;
+                }
+            }
+            if !has_more {
+                self.sleep(LOOK);
+            }
+        }
+    }
+
+    /// The next messages of a namespace. Returns whether there were any.
+    fn take(&mut self, partition: &EventPartition) -> Result<bool, LogError> {
+        // It may be gone by now.
+        let Ok(bounds) = self.log.bounds(partition.id) else {
+            return Ok(false);
+        };
+        let from = self.journal.position(partition.number);
+        let from = from.unwrap_or(bounds.first).max(bounds.first);
+        if from > bounds.next {
+            let (namespace, log_end) = (&partition.namespace, bounds.next);
+            tracing::error!(
+                namespace,
+                log_end,
+                table_has = from,
+                "the log ends before what the table has of the namespace; messages of it are lost"
+            );
+            self.passed(partition, bounds.next);
+        }
+        if from >= bounds.next {
+            return Ok(false);
+        }
+        let want = ReadWant {
+            bytes: READ,
+            synced: true,
+        };
+        let frames = match self.log.read(partition.id, from, want) {
+            // What the store has removed is no row.
+            Err(LogError::Gap { to, .. }) => {
+                self.passed(partition, to.max(from + 1));
+                return Ok(true);
+            }
+            Err(LogError::NoPartition(_)) => return Ok(false),
+            frames => frames?,
+        };
+        for frame in &frames {
+            self.take_frame(partition, from, frame);
+        }
+        Ok(!frames.is_empty())
+    }
+
+    fn passed(&self, partition: &EventPartition, to: Offset) {
+        if let Some(mut growing) = self.table.lane(0) {
+            growing.next += 1;
+            self.journal.took(growing.next, partition.number, to);
+            self.table.publish(0, &mut growing);
+        }
+    }
+
+    fn take_frame(&mut self, partition: &EventPartition, from: Offset, frame: &Frame) {
+        let table = self.table.clone();
+        let Some(mut growing) = table.lane(0) else { return };
+        let base = frame.header.base;
+        let mut newest = None;
+        if matches!(frame.header.kind, Kind::Data | Kind::State) {
+            for (index, record) in (0..).zip(records(&frame.body)) {
+                let Ok(record) = record else {
+                    self.set_aside(partition, base, &frame.body, "it is no list of records");
+                    break;
+                };
+                let offset = base + record.delta.map_or(index, u64::from);
+                if offset < from {
+                    continue;
+                }
+                match self.events.event(record.value) {
+                    Ok(Some(event)) => {
+                        self.push(&mut growing, &partition.namespace, &event, record.time);
+                        newest = newest.max(Some(record.time));
+                    }
+                    Ok(None) => {}
+                    Err(why) => self.set_aside(partition, offset, record.value, &why),
+                }
+            }
+        }
+        growing.next += 1;
+        self.journal
+            .took(growing.next, partition.number, frame.header.next().max(from));
+        table.publish(0, &mut growing);
+        drop(growing);
+        if let Some(newest) = newest {
+            self.visible(newest);
+        }
+    }
+
+    fn push(&mut self, growing: &mut Growing, namespace: &str, event: &Event<'_>, time_us: i64) {
+        let chunk = self.table.chunk(growing);
+        let row = chunk.begin_row();
+        let nanos = time_us.saturating_mul(1000);
+        for (column, number) in [(table::TIME_NANOS, nanos), (table::ARRIVAL, nanos)] {
+            chunk.longs(column).push(row, number);
+        }
+        for (column, number) in [(table::POSITION, event.position), (table::GLOBAL, event.global)] {
+            chunk.longs(column).push(row, i64::try_from(number).unwrap_or(i64::MAX));
+        }
+        for (column, text) in [
+            (table::NAMESPACE, namespace),
+            (table::CATEGORY, event.category),
+            (table::STREAM, event.stream),
+            (table::ID, &*event.id),
+            (table::KIND, event.kind),
+            (table::DATA, event.data),
+        ] {
+            chunk.texts(column).push(row, text.as_bytes());
+        }
+        if let Some(metadata) = event.metadata {
+            chunk.texts(table::METADATA).push(row, metadata.as_bytes());
+            put_attributes(chunk, row, metadata, &mut self.guess);
+        }
+    }
+
+    /// Queries see the messages that came then.
+    fn visible(&self, time_us: i64) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        let seconds = self.table.metrics.visibility_seconds.with_label_values(&[EVENTS.name]);
+        seconds.observe(now.saturating_sub(time_us).max(0) as f64 / 1e6);
+    }
+
+    fn set_aside(&self, partition: &EventPartition, offset: Offset, bytes: &[u8], why: &str) {
+        let metrics = &self.table.metrics;
+        metrics.poison_entries.with_label_values(&[EVENTS.name]).inc();
+        let path = self
+            .quarantine
+            .join(format!("events-{}-{offset}.bin", partition.number));
+        let written = std::fs::create_dir_all(&self.quarantine).and_then(|()| std::fs::write(&path, bytes));
+        let kept = match written {
+            Ok(()) => format!("it lies in {} now", path.display()),
+            Err(error) => format!("nor be written to {}: {error}", path.display()),
+        };
+        let namespace = &partition.namespace;
+        tracing::error!(
+            table = EVENTS.name,
+            "lake.poison: what is at offset {offset} of the namespace {namespace} cannot be decoded ({why}); {kept}"
+        );
+    }
+
+    fn sleep(&self, pause: Duration) {
+        let mut ending = self.table.ending();
+        let over = ending.wait_for(|is_ending| *is_ending);
+        let _ = self
+            .runtime
+            .block_on(async { tokio::time::timeout(pause, over).await.map(drop) });
+    }
+}
+
+/// Members of the metadata that are a text, a number, true or false.
+fn put_attributes(chunk: &mut Chunk, row: usize, metadata: &str, guess: &mut Guess) {
+    guess.begin();
+    let Ok(Value::Object(members)) = json::parse(metadata.as_bytes()) else {
+        return;
+    };
+    for (name, value) in members.iter() {
+        let text = match value {
+            Value::Null | Value::Array(_) | Value::Object(_) => continue,
+            Value::Text(text) => Cow::Borrowed(text.as_str()),
+            number => Cow::Owned(json::to_string(number)),
+        };
+        match chunk.slots.next(Source::Attr, name, guess) {
+            Some(column) => {
+                column.push(row, text.as_bytes());
+            }
+            None => chunk.push_extra(row, Source::Attr, name, &text),
+        }
+    }
+}
+
+/// However the thread ends, nobody waits for it.
+struct End(Arc<Table>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // After an orderly end this changes nothing.
+        if !self.0.is_ending() {
+            self.0.fail(crate::AppendError::Stopped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! How far the partitions of the event store were taken, where one thread takes all of them.
+//!
+//! What was taken of all together is counted, and the count is what the rows that grow know of where they are. Which positions stand
+//! for a count is remembered from the last commit on: so a commit says how far each partition was taken with it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use parking_lot::Mutex;
+use thalweg_log::Offset;
+
+use crate::commit::Taken;
+use crate::delta::Snapshot;
+
+/// Before the number of a namespace, in the names of partitions that a table knows. The count itself has number 0.
+pub(super) const COUNT: u32 = 0;
+
+pub(super) struct Journal {
+    /// Before numbers.
+    application: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By number, what is taken next, as the table has it.
+    committed: BTreeMap<u32, Offset>,
+    /// What was taken since: the count after it, number, and what is taken next.
+    steps: VecDeque<(u64, u32, Offset)>,
+    /// The same as of the last step of each.
+    newest: BTreeMap<u32, Offset>,
+}
+
+impl Journal {
+    /// With the positions that a table states, and its count.
+    pub fn of(application: String, table: Option<&Snapshot>) -> (Journal, u64) {
+        let known = table.map(|table| &table.transactions).into_iter().flatten();
+        let mut positions: BTreeMap<u32, Offset> = BTreeMap::new();
+        for (name, position) in known {
+            let number = name.strip_prefix(&application).and_then(|number| number.parse().ok());
+            if let (Some(number), Ok(position)) = (number, Offset::try_from(*position)) {
+                positions.insert(number, position);
+            }
+        }
+        let count = positions.remove(&COUNT).unwrap_or(0);
+        let state = State {
+            newest: positions.clone(),
+            committed: positions,
+            steps: VecDeque::new(),
+        };
+        let journal = Journal {
+            application,
+            state: Mutex::new(state),
+        };
+        (journal, count)
+    }
+
+    /// What is taken next of a namespace; `None` if nothing of it was taken yet.
+    pub fn position(&self, number: u32) -> Option<Offset> {
+        self.state.lock().newest.get(&number).copied()
+    }
+
+    /// With `count` taken in all, this is taken next of a namespace.
+    pub fn took(&self, count: u64, number: u32, next: Offset) {
+        let mut state = self.state.lock();
+        state.newest.insert(number, next);
+        match state.steps.back_mut() {
+            Some(last) if last.1 == number => *last = (count, number, next),
+            _ => state.steps.push_back((count, number, next)),
+        }
+    }
+
+    /// What a commit says that has so much of all.
+    pub fn taken_of(&self, count: u64) -> Vec<Taken> {
+        let state = self.state.lock();
+        let mut positions = state.committed.clone();
+        for (_, number, next) in state.steps.iter().take_while(|(at, ..)| *at <= count) {
+            positions.insert(*number, *next);
+        }
+        let taken = |(number, offset): (u32, u64)| Taken {
+            application: format!("{}{number}", self.application),
+            offset: i64::try_from(offset).unwrap_or(i64::MAX),
+        };
+        [(COUNT, count)].into_iter().chain(positions).map(taken).collect()
+    }
+
+    /// A commit has so much of all.
+    pub fn committed(&self, count: u64) {
+        let mut state = self.state.lock();
+        while let Some((_, number, next)) = state.steps.pop_front_if(|(at, ..)| *at <= count) {
+            state.committed.insert(number, next);
+        }
+    }
+
+    /// These are the namespaces that there are: of others nothing more is said.
+    pub fn keep_only(&self, is_there: &dyn Fn(u32) -> bool) {
+        let mut state = self.state.lock();
+        state.committed.retain(|number, _| is_there(*number));
+        state.newest.retain(|number, _| is_there(*number));
+        state.steps.retain(|(_, number, _)| is_there(*number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(journal: &Journal, count: u64) -> Vec<(String, i64)> {
+        let taken = journal.taken_of(count).into_iter();
+        taken.map(|taken| (taken.application, taken.offset)).collect()
+    }
+
+    #[test]
+    fn a_commit_says_what_was_taken_up_to_its_count() {
+        let (journal, count) = Journal::of("e/".to_owned(), None);
+        assert_eq!((count, journal.position(1)), (0, None));
+        // One step, as nothing of another namespace came between.
+        journal.took(2, 1, 7);
+        journal.took(3, 1, 8);
+        journal.took(5, 2, 2);
+        journal.took(9, 1, 12);
+        assert_eq!(journal.position(1), Some(12));
+        let position = |number, at: i64| (format!("e/{number}"), at);
+        assert_eq!(said(&journal, 5), [position(0, 5), position(1, 8), position(2, 2)]);
+        journal.committed(5);
+        assert_eq!(said(&journal, 5), [position(0, 5), position(1, 8), position(2, 2)]);
+        assert_eq!(said(&journal, 9), [position(0, 9), position(1, 12), position(2, 2)]);
+        journal.keep_only(&|number| number == 2);
+        assert_eq!(said(&journal, 9), [position(0, 9), position(2, 2)]);
+        assert_eq!(journal.position(1), None);
+    }
+}

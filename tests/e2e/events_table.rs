@@ -1,0 +1,123 @@
+//! The table `events`: the messages of the event store by SQL, beside what the store itself says.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use thalweg_tests::thalweg::run;
+use thalweg_tests::{Api, Thalweg, eventually};
+
+use crate::events_server::TOKEN;
+
+fn yaml() -> String {
+    format!("events: {{token: {TOKEN}}}\nlake: {{events: {{enabled: true}}, flush: {{interval: 200ms}}}}\n")
+}
+
+fn call(thalweg: &Thalweg, token: &str, call: &Value) -> Value {
+    let api = Api::at_root(&thalweg.address().unwrap()).with_token(token);
+    let answer = api.post("/rpc", call);
+    assert_eq!(answer.status, 200, "{call}: {answer:?}");
+    answer.json
+}
+
+fn write(thalweg: &Thalweg, stream: &str, n: u64) {
+    let message = json!({"type": "Counted", "data": {"n": n}, "metadata": {"n": n, "who": "test", "list": [1]}});
+    call(thalweg, TOKEN, &json!(["stream.write", stream, message]));
+}
+
+#[test]
+fn messages_are_rows_as_soon_as_they_are_stored_and_once_over_kill_9() {
+    let mut thalweg = Thalweg::start(&yaml()).unwrap();
+    let mut written = 0;
+    for round in 0..4 {
+        for _ in 0..50 + 40 * round {
+            write(&thalweg, &format!("order-{}", written % 7), written);
+            written += 1;
+        }
+        let count = "select count(*) as n, count(distinct global_position) as positions from events where namespace = 'default'";
+        eventually(|| {
+            let rows = thalweg.sql(count)?;
+            ensure!(
+                rows[0]["n"].as_u64() == Some(written),
+                "{written} were written: {rows:?}"
+            );
+            ensure!(rows[0]["positions"] == rows[0]["n"], "{rows:?}");
+            Ok(())
+        })
+        .unwrap();
+        // Sometimes behind a commit, and sometimes not.
+        std::thread::sleep(Duration::from_millis(90 * round));
+        thalweg.process.kill().unwrap();
+        thalweg.restart().unwrap();
+    }
+    let streams = "select stream, category, event_type, max(stream_position) + 1 = count(*) as whole, min(attr_who) as who, \
+                   count(attr_list) as lists from events group by 1, 2, 3 order by 1";
+    let mut rows = Vec::new();
+    eventually(|| {
+        rows = thalweg.sql(streams)?;
+        ensure!(rows.len() == 7);
+        Ok(())
+    })
+    .unwrap();
+    for (n, row) in rows.iter().enumerate() {
+        let expected = json!({"stream": format!("order-{n}"), "category": "order", "event_type": "Counted", "whole": true,
+            "who": "test", "lists": 0});
+        // Without a list there is no column of it.
+        assert_eq!(*row, expected);
+    }
+    thalweg.stop().unwrap();
+    let sum = "select sum(cast(attr_n as bigint)) as n, min(data) as data from events";
+    let own = run(
+        thalweg.folder.path(),
+        &["sql", "--data-dir", "data", "--format", "json", sum],
+    )
+    .unwrap();
+    let own: Value = serde_json::from_str(&own.stdout).unwrap();
+    assert_eq!(
+        own[0]["n"].as_u64(),
+        Some(written * (written - 1) / 2),
+        "what is stopped in order has all in its files"
+    );
+    assert_eq!(own[0]["data"], "{\"n\":0}");
+}
+
+#[test]
+fn namespaces_come_and_go_and_rows_of_what_is_deleted_stay() {
+    let mut thalweg = Thalweg::start(&yaml()).unwrap();
+    let made = call(&thalweg, TOKEN, &json!(["ns.create", "plant", {}]));
+    let token = made["token"].as_str().unwrap().to_owned();
+    for n in 0..20 {
+        let message = json!({"type": "T", "data": {"n": n}});
+        call(&thalweg, &token, &json!(["stream.write", "m-1", message]));
+    }
+    let count = "select namespace, count(*) as n from events group by 1 order by 1";
+    let is = |thalweg: &Thalweg, expected: &Value| {
+        eventually(|| {
+            let rows = Value::from(thalweg.sql(count)?);
+            ensure!(rows == *expected, "{rows}");
+            Ok(())
+        })
+        .unwrap();
+    };
+    is(&thalweg, &json!([{"namespace": "plant", "n": 20}]));
+    call(&thalweg, TOKEN, &json!(["ns.delete", "plant"]));
+    let again = call(&thalweg, TOKEN, &json!(["ns.create", "plant", {}]));
+    let token = again["token"].as_str().unwrap();
+    call(
+        &thalweg,
+        token,
+        &json!(["stream.write", "m-1", {"type": "T", "data": {}}]),
+    );
+    write(&thalweg, "a", 1);
+    is(
+        &thalweg,
+        &json!([{"namespace": "default", "n": 1}, {"namespace": "plant", "n": 21}]),
+    );
+    thalweg.process.kill().unwrap();
+    thalweg.restart().unwrap();
+    is(
+        &thalweg,
+        &json!([{"namespace": "default", "n": 1}, {"namespace": "plant", "n": 21}]),
+    );
+    thalweg.stop().unwrap();
+}
