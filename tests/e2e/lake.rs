@@ -175,14 +175,15 @@ fn after_kill_9_everything_acknowledged_is_seen_once_whether_it_was_committed_or
 #[test]
 fn a_source_that_repeats_what_was_not_acknowledged_loses_nothing_over_kill_9() {
     const NUMBERS: u64 = 30_000;
+    const QUEUE: &str = "log: {commit: {spare: 1}}\nqueues: {list: [{name: numbers, max_depth: 100000, ttl: 0}]}\n";
     let fill = format!(
-        "input: {{generate: {{count: {NUMBERS}, interval: '', batch_size: 100, mapping: root = counter()}}}}\n\
+        "{QUEUE}input: {{generate: {{count: {NUMBERS}, interval: '', batch_size: 100, mapping: root = counter()}}}}\n\
          output: {{queue: {{name: numbers}}}}\n"
     );
     let mut thalweg = Thalweg::spawn(&fill).unwrap();
     assert_eq!(thalweg.finish().unwrap().out, NUMBERS);
     let moved = format!(
-        "{FLUSHED}input: {{label: q, queue: {{name: numbers, claim_batch: 50}}}}\n\
+        "{QUEUE}{FLUSHED}input: {{label: q, queue: {{name: numbers, claim_batch: 50}}}}\n\
          pipeline: {{processors: [{{sleep: {{duration: 1ms}}}}]}}\noutput: {{lake: {{}}}}\n"
     );
     std::fs::write(thalweg.folder.path().join("flow.yaml"), moved).unwrap();
