@@ -27,8 +27,9 @@ const CHUNK_ROWS: usize = 65_536;
 const CHUNK_BYTES: usize = 16 << 20;
 /// So often rows are closed for queries.
 const SHOWN_AGAIN: Duration = Duration::from_millis(100);
-/// Rows with names that have no column yet are committed so soon.
+/// Rows with names that have no column yet are committed so soon, and the first rows of all.
 const NEW_NAMES_WITHIN: Duration = Duration::from_secs(2);
+const FIRST_WITHIN: Duration = Duration::from_millis(100);
 /// Chunks whose room is kept for the next ones.
 const SPARE_CHUNKS: usize = 8;
 const SPARE_BYTES: usize = 2 * CHUNK_BYTES;
@@ -308,10 +309,12 @@ impl Table {
             }
             let grown = state.grown();
             // A name is a column for those who ask only when it is committed.
-            let interval = match grown.has_new_names {
-                true => self.flush_interval.min(NEW_NAMES_WITHIN),
-                false => self.flush_interval,
+            let within = match grown.has_new_names {
+                true if self.bindings.lock().is_none() => FIRST_WITHIN,
+                true => NEW_NAMES_WITHIN,
+                false => Duration::MAX,
             };
+            let interval = self.flush_interval.min(within);
             let due = grown.since.map(|since| since + interval);
             let is_due = grown.space.used >= self.flush_bytes || due.is_some_and(|due| due <= Instant::now());
             if grown.since.is_some() && (is_due || state.hurry || self.is_ending()) {

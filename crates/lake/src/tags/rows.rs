@@ -17,9 +17,10 @@ use crate::rows::chunk::Chunk;
 use crate::rows::slots::Source;
 use crate::tables::tags as table;
 
-/// Constant maps of messages, and series made of them, are forgotten beyond this.
-const MAPS_BYTES: usize = 16 << 20;
-const SERIES_BYTES_MAX: usize = 32 << 20;
+/// Constant maps of messages, and series made of them, are forgotten beyond this. A tag of OPC UA takes about 2 KiB of each, and
+/// costs ten times as much where it is not remembered.
+const MAPS_BYTES: usize = 64 << 20;
+const SERIES_BYTES_MAX: usize = 96 << 20;
 
 /// What is not in the rows as it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -263,6 +263,8 @@ impl SeriesTable {
                 let index = self.intern(describe(source, meta), shared.get(EXPLICIT_TIME).is_some());
                 // A map that only this message holds will not come again.
                 if Arc::strong_count(shared) > 1 {
+                    let series = self.slots.get(index as usize);
+                    self.bytes += series.map_or(0, |slot| slot.series.bytes);
                     self.aliases.insert(
                         alias,
                         Target {
