@@ -11,10 +11,10 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use thalweg_config::{AuthConfig, ListenerConfig};
 use thalweg_console::{Console, Door, Limits, Running};
+use thalweg_lake::LakeMetrics;
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::tables::{self, TableSpec};
 use thalweg_otlp::Receiver;
-use thalweg_queue::Queue;
 use thalweg_telemetry::Metrics;
 
 use crate::lake::Lake;
@@ -37,19 +37,23 @@ pub(crate) struct Ingest {
 
 impl Ingest {
     /// Opens the tables and begins to receive. Must be called on a tokio runtime.
-    pub async fn start(&self, section: &Section, lake: &Lake, auth: &AuthConfig, metrics: &Metrics) -> Result<()> {
+    pub async fn start(
+        &self,
+        section: &Section,
+        lake: &Lake,
+        auth: &AuthConfig,
+        metrics: &Metrics,
+        lake_metrics: &LakeMetrics,
+    ) -> Result<()> {
         let doors = open_doors(section, auth).await?;
         let mut queues = Vec::new();
         for (at, (_, name, spec)) in SIGNALS.into_iter().enumerate() {
-            queues.push(
-                lake.open(spec, name, |ground| ground.section.promotions[at].clone())
-                    .await?,
-            );
+            let opened = lake.open_received(spec, name, |ground| ground.section.promotions[at].clone());
+            queues.push(opened.await?);
         }
-        let queues = <[Arc<Queue>; 3]>::try_from(queues)
-            .ok()
-            .context("a queue of the lake is missing")?;
-        *self.listeners.lock() = receive(section, doors, QueueSink(queues), metrics)?;
+        let queues = <[_; 3]>::try_from(queues).ok();
+        let sink = QueueSink(queues.context("a queue of the lake is missing")?);
+        *self.listeners.lock() = receive(section, doors, sink, metrics, lake_metrics)?;
         Ok(())
     }
 
@@ -75,12 +79,23 @@ async fn open_doors(section: &Section, auth: &AuthConfig) -> Result<[Option<Door
     Ok([open(&section.grpc).await?, open(&section.http).await?])
 }
 
-fn receive(section: &Section, doors: [Option<Door>; 2], sink: QueueSink, metrics: &Metrics) -> Result<Vec<Running>> {
+fn receive(
+    section: &Section,
+    doors: [Option<Door>; 2],
+    sink: QueueSink,
+    metrics: &Metrics,
+    lake: &LakeMetrics,
+) -> Result<Vec<Running>> {
     let Some(admission) = doors.iter().flatten().map(|door| door.admission.clone()).next() else {
         return Ok(Vec::new());
     };
     let (sink, logins) = (Arc::new(sink), Arc::new(Logins(admission)));
-    let receiver = Receiver::new(sink, logins, section.receiver.clone(), metrics.registry())?;
+    let options = section.receiver.clone();
+    let inflight = options.inflight_bytes_max as u64;
+    let receiver = Receiver::new(sink, logins, options, metrics.registry(), lake)?;
+    let watched = Arc::downgrade(&receiver);
+    let used = move || watched.upgrade().map_or(0, |receiver| receiver.inflight_bytes() as u64);
+    lake.watch_share("ingest.inflight_bytes", inflight, used);
     let routers = [
         thalweg_otlp::grpc_router(&receiver),
         thalweg_otlp::http_router(&receiver),
@@ -94,13 +109,16 @@ fn receive(section: &Section, doors: [Option<Door>; 2], sink: QueueSink, metrics
     Ok(Console::serve_doors("thalweg_otlp", served, limits(section), metrics))
 }
 
+const STALL_MARGIN: Duration = Duration::from_secs(5);
+
 /// Bodies have the limits of the receiver.
 fn limits(section: &Section) -> Limits {
     let share = open_files::for_connections(Limits::default().connections_max);
     Limits {
         connections_max: share.connections_max,
         descriptors_max: Some(share.descriptors_max),
-        request_stall_max: Some(section.receiver.body_timeout),
+        // Behind the receiver, which tells a sender of a late body that he may try again.
+        request_stall_max: Some(section.receiver.body_timeout + STALL_MARGIN),
         ..Limits::default()
     }
 }

@@ -118,6 +118,9 @@ impl Process {
         let entries = settings.entries();
         // The address is taken before data moves, so that a taken port is found first.
         let ingest = components.ingest.clone();
+        if settings.ingest.is_some() {
+            lake.set_opening(true);
+        }
         let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics, lake.clone())?;
         let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
         if let Some(queues) = store.queues() {
@@ -171,7 +174,10 @@ impl Process {
             lake.open_events(store).await?;
         }
         if let Some(section) = &settings.ingest {
-            ingest.start(section, &lake, &config.auth, &metrics).await?;
+            ingest
+                .start(section, &lake, &config.auth, &metrics, &lake_metrics)
+                .await?;
+            lake.set_opening(false);
         }
         let mut environment = FlowEnvironment {
             metrics,

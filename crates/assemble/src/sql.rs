@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use thalweg_config::{Config, Diagnostics};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::live::LiveTables;
-use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
+use thalweg_query::{Engine, Query, QueryMetrics, QueryOptions, print};
 use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
 use tokio::runtime::Runtime;
 
@@ -31,6 +31,8 @@ pub struct Question {
     pub query: String,
     pub format: Format,
     pub token: Option<String>,
+    /// Positions of the log that the answer has to see.
+    pub wait_for: Option<String>,
 }
 
 /// Writes the answer, as it comes. `Ok` also when the reader of `out` leaves early: `thalweg sql ... | head` has what it
@@ -84,7 +86,12 @@ async fn read(question: &Question, out: &mut dyn Write) -> Result<()> {
     // No file says otherwise, so queries take their part of what a process may use on this machine.
     let settings = Settings::read(&Config::default(), Used::default(), &Diagnostics::new(""));
     let engine = Engine::open(&question.data_dir, settings.query, QueryMetrics::new()?)?;
-    let answer = engine.execute(&question.query).await?;
+    let query = Query::new(question.query.as_str());
+    let query = match &question.wait_for {
+        Some(positions) => query.waiting_for(positions)?,
+        None => query,
+    };
+    let answer = engine.run(query).await?;
     match question.format {
         Format::Table => print::table(answer, out).await,
         Format::Csv => print::csv(answer, out).await,
@@ -107,8 +114,12 @@ fn ask(address: &str, question: &Question, out: &mut dyn Write) -> Result<()> {
     let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
     let agent: ureq::Agent = config.build().into();
     let mut request = agent
-        .post(format!("http://{address}/api/sql?format={format}"))
+        .post(format!("http://{address}/api/sql"))
+        .query("format", format)
         .header("content-type", "text/plain");
+    if let Some(positions) = &question.wait_for {
+        request = request.query("wait_for", positions);
+    }
     if let Some(token) = &question.token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
@@ -207,6 +218,7 @@ mod tests {
             query: "select 1 as x".to_owned(),
             format: Format::Csv,
             token: None,
+            wait_for: None,
         }
     }
 

@@ -19,8 +19,9 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::str::FromStr;
 
+use crate::ingest::Handoff;
 use crate::otlp::Signal;
 
 const VERSION: u8 = 1;
@@ -327,6 +328,30 @@ impl fmt::Display for Position {
     }
 }
 
+impl FromStr for Position {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Position, &'static str> {
+        let parts = || {
+            // Names of queues may have colons.
+            let (rest, offset) = text.rsplit_once(':')?;
+            let (queue, partition) = rest.rsplit_once(':')?;
+            Some(Position {
+                queue: Some(queue).filter(|queue| !queue.is_empty())?.to_owned(),
+                partition: number(partition)?,
+                offset: number(offset)?,
+            })
+        };
+        parts().ok_or("expected QUEUE:PARTITION:OFFSET, as the header Thalweg-Position of an answer has it")
+    }
+}
+
+/// Digits alone: no sign.
+fn number<T: FromStr>(text: &str) -> Option<T> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| text.parse().ok()).flatten()
+}
+
 /// Why an entry was not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AppendRefused {
@@ -335,7 +360,7 @@ pub enum AppendRefused {
     DiskFull(String),
     Stopping,
     /// Too much waits to be stored already.
-    Pressure(Duration),
+    Pressure,
     Other(String),
 }
 
@@ -344,7 +369,13 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where entries go: they are as durable as the log promises when the future ends.
 pub trait EntrySink: Send + Sync {
-    fn append(&self, signal: Signal, entry: Vec<u8>) -> BoxFuture<'static, Result<Position, AppendRefused>>;
+    /// `handoff` is the same request, for whoever makes rows of it next.
+    fn append(
+        &self,
+        signal: Signal,
+        entry: Vec<u8>,
+        handoff: Handoff,
+    ) -> BoxFuture<'static, Result<Position, AppendRefused>>;
 }
 
 #[doc(hidden)]
@@ -423,6 +454,28 @@ mod tests {
         entry[1] = 1;
         assert_eq!(decode(&entry).map(drop), unknown("encoding", 3));
         assert_eq!(decode_messages(&entry).map(drop), unknown("signal", 1));
+    }
+
+    #[test]
+    fn positions_are_read_as_they_are_written_and_nothing_else_is() {
+        let position = Position {
+            queue: "lake.logs".to_owned(),
+            partition: 3,
+            offset: u64::MAX,
+        };
+        assert_eq!(position.to_string().parse(), Ok(position));
+        for text in [
+            "",
+            "lake.logs",
+            "lake.logs:0",
+            ":0:1",
+            "lake.logs:0:",
+            "lake.logs:+0:1",
+            "lake.logs:0:-1",
+            "a:0:1 ",
+        ] {
+            assert!(text.parse::<Position>().is_err(), "{text}");
+        }
     }
 
     proptest! {

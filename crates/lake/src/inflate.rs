@@ -26,14 +26,17 @@ impl Default for InflateLimits {
 
 /// So much may come of little.
 const RATIO_FREE: usize = 1 << 20;
+/// No window of zstd is wider than two gigabytes.
+const WINDOW_LOG_MAX: u32 = 31;
 /// Room for it grows by so much.
 const STEP: usize = 64 << 10;
 
 /// Why a request does not become what it was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InflateError {
-    #[error("it cannot be decompressed: {0}")]
-    Malformed(String),
+    /// With the place among the bytes that came.
+    #[error("byte {0}: it cannot be decompressed: {1}")]
+    Malformed(usize, String),
     #[error("decompressed it has more than {0} bytes")]
     TooLarge(usize),
     #[error("it becomes more than {0} times as large")]
@@ -47,14 +50,19 @@ pub fn inflate(compression: Compression, bytes: &[u8], limits: &InflateLimits) -
     match compression {
         Compression::None if bytes.len() > limits.bytes => Err(InflateError::TooLarge(limits.bytes)),
         Compression::None => Ok(bytes.to_vec()),
-        Compression::Gzip => read(flate2::read::MultiGzDecoder::new(bytes), bytes.len(), limits),
+        Compression::Gzip => {
+            let decoder = flate2::bufread::MultiGzDecoder::new(bytes);
+            read(decoder, |decoder| decoder.get_ref().len(), bytes.len(), limits)
+        }
         Compression::Zstd => {
-            let malformed = |error: std::io::Error| InflateError::Malformed(error.to_string());
+            let malformed = |error: std::io::Error| InflateError::Malformed(0, error.to_string());
             let mut decoder = zstd::stream::read::Decoder::with_buffer(bytes).map_err(malformed)?;
             let log = usize::BITS - 1 - limits.window.max(1 << 10).leading_zeros();
+            let log = log.min(WINDOW_LOG_MAX);
             decoder.window_log_max(log).map_err(malformed)?;
-            read(decoder, bytes.len(), limits).map_err(|error| match error {
-                InflateError::Malformed(text) if text.contains("Frame requires too much memory") => {
+            let read = read(decoder, |decoder| decoder.get_ref().len(), bytes.len(), limits);
+            read.map_err(|error| match error {
+                InflateError::Malformed(_, text) if text.contains("Frame requires too much memory") => {
                     InflateError::Window(limits.window)
                 }
                 other => other,
@@ -63,7 +71,13 @@ pub fn inflate(compression: Compression, bytes: &[u8], limits: &InflateLimits) -
     }
 }
 
-fn read(mut from: impl Read, came: usize, limits: &InflateLimits) -> Result<Vec<u8>, InflateError> {
+/// All of `came` bytes, of which `left` says how many were not looked at.
+fn read<R: Read>(
+    mut from: R,
+    left: impl Fn(&R) -> usize,
+    came: usize,
+    limits: &InflateLimits,
+) -> Result<Vec<u8>, InflateError> {
     let allowed = came.saturating_mul(limits.ratio).max(RATIO_FREE);
     let mut out = Vec::new();
     loop {
@@ -74,9 +88,8 @@ fn read(mut from: impl Read, came: usize, limits: &InflateLimits) -> Result<Vec<
         }
         out.resize(len + STEP, 0);
         let room = out.get_mut(len..).unwrap_or_default();
-        let got = from
-            .read(room)
-            .map_err(|error| InflateError::Malformed(error.to_string()))?;
+        let got = from.read(room);
+        let got = got.map_err(|error| InflateError::Malformed(came.saturating_sub(left(&from)), error.to_string()))?;
         out.truncate(len + got);
         if out.len() > limits.bytes {
             return Err(InflateError::TooLarge(limits.bytes));
@@ -85,6 +98,7 @@ fn read(mut from: impl Read, came: usize, limits: &InflateLimits) -> Result<Vec<
             return Err(InflateError::Ratio(limits.ratio));
         }
         if got == 0 {
+            out.shrink_to_fit();
             return Ok(out);
         }
     }
@@ -115,10 +129,24 @@ mod tests {
         assert_eq!(inflate(Compression::None, &text, &limits).unwrap(), text);
         for (compression, bytes) in [(Compression::Gzip, gzipped), (Compression::Zstd, frames)] {
             for cut in [1, 20, bytes.len() / 2, bytes.len() - 1] {
-                let cut = inflate(compression, &bytes[..cut], &limits);
-                assert!(matches!(cut, Err(InflateError::Malformed(_))), "{compression:?}");
+                let cut_at = cut;
+                let cut = inflate(compression, &bytes[..cut_at], &limits);
+                assert!(
+                    matches!(cut, Err(InflateError::Malformed(at, _)) if at <= cut_at),
+                    "{compression:?}"
+                );
             }
         }
+    }
+
+    #[test]
+    fn without_a_limit_of_the_window_any_is_read() {
+        let limits = InflateLimits {
+            window: usize::MAX,
+            ..InflateLimits::default()
+        };
+        let packed = zstd::bulk::compress(b"hello", 1).unwrap();
+        assert_eq!(inflate(Compression::Zstd, &packed, &limits).unwrap(), b"hello");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the lake tells Prometheus, prefix `thalweg_lake_`.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,14 +27,21 @@ pub struct LakeMetrics {
     pub changed_values: IntCounterVec,
     /// `signal`, `reason`
     pub refused_rows: IntCounterVec,
-    /// `table`
-    pub poison_entries: IntCounterVec,
+    /// `from`: `handoff`, `log`.
+    pub entries: IntCounterVec,
+    pub poison_entries: IntCounter,
+    /// In these entries, without those that were rejected.
+    pub poison_records: IntCounter,
+    /// `source`: `log`, `file`.
+    pub quarantined: IntCounterVec,
     /// `op`: `put`, `commit`, `checkpoint`; `outcome`: `ok`, `error`.
     pub store_seconds: HistogramVec,
     /// `table`; `outcome`: `ok`, `dropped`, `failed`.
     pub compaction_jobs: IntCounterVec,
     /// `direction`: `in`, `out`.
     pub compaction_bytes: IntCounterVec,
+    /// `table`
+    pub compaction_pending_bytes: IntGaugeVec,
     /// `table`, `resolution`: complete windows that are not made yet.
     pub rollup_lag_seconds: GaugeVec,
     /// Rows that no window could take.
@@ -56,6 +64,8 @@ pub struct TableGauges {
     pub buffer_bytes: u64,
     pub commit_lag: Duration,
     pub promoted_columns: u64,
+    /// Of a table that a queue feeds: its name, and the bytes of it that are no rows yet.
+    pub backlog: Option<(String, u64)>,
 }
 
 /// Whoever keeps a table.
@@ -100,10 +110,23 @@ impl LakeMetrics {
                 "Messages that can never become a row; their senders were told.",
                 &["signal", "reason"],
             )?,
-            poison_entries: counter(
+            entries: counter(
+                "thalweg_lake_entries_total",
+                "Entries of the log that became rows, by where their requests were read.",
+                &["from"],
+            )?,
+            poison_entries: IntCounter::new(
                 "thalweg_lake_poison_entries_total",
                 "Entries of the log that could not be decoded and lie in the quarantine.",
-                &["table"],
+            )?,
+            poison_records: IntCounter::new(
+                "thalweg_lake_poison_records_total",
+                "Records of these entries, without those that were rejected.",
+            )?,
+            quarantined: counter(
+                "thalweg_lake_quarantined_total",
+                "What was set aside because it could not be read: entries of the log, lines of files.",
+                &["source"],
             )?,
             store_seconds: histogram(
                 "thalweg_lake_store_seconds",
@@ -119,6 +142,13 @@ impl LakeMetrics {
                 "thalweg_lake_compaction_bytes_total",
                 "Bytes of files that were merged, and of those that were made.",
                 &["direction"],
+            )?,
+            compaction_pending_bytes: IntGaugeVec::new(
+                Opts::new(
+                    "thalweg_lake_compaction_pending_bytes",
+                    "Bytes of files that would be merged now.",
+                ),
+                &["table"],
             )?,
             rollup_lag_seconds: GaugeVec::new(
                 Opts::new(
@@ -143,19 +173,33 @@ impl LakeMetrics {
             )?,
             tables: Arc::new(Tables::new()?),
         };
+        // What did not happen yet is told as zero.
+        for (counters, label) in [
+            (&metrics.entries, ["handoff", "log"]),
+            (&metrics.quarantined, ["log", "file"]),
+            (&metrics.compaction_bytes, ["in", "out"]),
+        ] {
+            for value in label {
+                counters.with_label_values(&[value]);
+            }
+        }
         registry.register(Box::new(metrics.rollup_lag_seconds.clone()))?;
         registry.register(Box::new(metrics.rollup_inexact.clone()))?;
         registry.register(Box::new(metrics.expired_files.clone()))?;
         registry.register(Box::new(metrics.vacuumed_files.clone()))?;
         registry.register(Box::new(metrics.compaction_jobs.clone()))?;
         registry.register(Box::new(metrics.compaction_bytes.clone()))?;
+        registry.register(Box::new(metrics.compaction_pending_bytes.clone()))?;
         registry.register(Box::new(metrics.flush_seconds.clone()))?;
         registry.register(Box::new(metrics.visibility_seconds.clone()))?;
         registry.register(Box::new(metrics.commits.clone()))?;
         registry.register(Box::new(metrics.overflow_values.clone()))?;
         registry.register(Box::new(metrics.changed_values.clone()))?;
         registry.register(Box::new(metrics.refused_rows.clone()))?;
+        registry.register(Box::new(metrics.entries.clone()))?;
         registry.register(Box::new(metrics.poison_entries.clone()))?;
+        registry.register(Box::new(metrics.poison_records.clone()))?;
+        registry.register(Box::new(metrics.quarantined.clone()))?;
         registry.register(Box::new(metrics.store_seconds.clone()))?;
         registry.register(Box::new(TableCollector(metrics.tables.clone())))?;
         Ok(metrics)
@@ -166,7 +210,8 @@ impl LakeMetrics {
         self.tables.sources.lock().push(source);
     }
 
-    /// Adds a share of the process's memory to what a scrape looks at: its limit in bytes, and how much of it is used.
+    /// Adds a share of the process's memory to what a scrape looks at: its limit in bytes, and how much of it somebody uses. Of
+    /// a share that several use the sum is told.
     pub fn watch_share(&self, share: &'static str, limit: u64, used: impl Fn() -> u64 + Send + Sync + 'static) {
         let share = Share {
             name: share,
@@ -198,6 +243,7 @@ struct Tables {
     bytes: IntGaugeVec,
     rows: IntGaugeVec,
     buffer_bytes: IntGaugeVec,
+    backlog_bytes: IntGaugeVec,
     promoted_columns: IntGaugeVec,
     commit_lag: GaugeVec,
 }
@@ -221,6 +267,11 @@ impl Tables {
                 "Messages and rows not yet committed.",
                 &["table"],
             )?,
+            backlog_bytes: gauge(
+                "thalweg_lake_backlog_bytes",
+                "Bytes in the log that are no rows yet.",
+                &["queue"],
+            )?,
             promoted_columns: gauge("thalweg_lake_promoted_columns", "Attributes with a column.", &["table"])?,
             commit_lag: GaugeVec::new(
                 Opts::new(
@@ -232,12 +283,13 @@ impl Tables {
         })
     }
 
-    fn all(&self) -> [&dyn Collector; 7] {
+    fn all(&self) -> [&dyn Collector; 8] {
         [
             &self.files,
             &self.bytes,
             &self.rows,
             &self.buffer_bytes,
+            &self.backlog_bytes,
             &self.promoted_columns,
             &self.commit_lag,
             &self.memory_bytes,
@@ -246,9 +298,15 @@ impl Tables {
 
     fn look(&self) {
         let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let mut shares: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for share in self.shares.lock().iter() {
-            for (kind, bytes) in [("used", (share.used)()), ("limit", share.limit)] {
-                self.memory_bytes.with_label_values(&[share.name, kind]).set(int(bytes));
+            let (used, limit) = shares.entry(share.name).or_default();
+            *used += (share.used)();
+            *limit = share.limit;
+        }
+        for (name, (used, limit)) in shares {
+            for (kind, bytes) in [("used", used), ("limit", limit)] {
+                self.memory_bytes.with_label_values(&[name, kind]).set(int(bytes));
             }
         }
         let mut sources = self.sources.lock();
@@ -265,6 +323,9 @@ impl Tables {
             self.buffer_bytes
                 .with_label_values(&[table])
                 .set(int(gauges.buffer_bytes));
+            if let Some((queue, bytes)) = &gauges.backlog {
+                self.backlog_bytes.with_label_values(&[queue]).set(int(*bytes));
+            }
             self.promoted_columns
                 .with_label_values(&[table])
                 .set(int(gauges.promoted_columns));

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use bytes::{Bytes, BytesMut};
+use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::refusal::{RETRY_MIN, Refusal};
+use crate::refusal::Refusal;
 
 /// Bytes of one permit.
 const UNIT: usize = 1024;
@@ -16,54 +17,84 @@ const UNIT: usize = 1024;
 pub struct Room {
     units: Arc<Semaphore>,
     max: usize,
+    /// Bytes that are held.
+    told: IntGauge,
 }
 
 /// The part of one request; it is free again when this is dropped.
-#[derive(Default)]
 pub struct Held {
     permit: Option<OwnedSemaphorePermit>,
     bytes: usize,
+    told: IntGauge,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.told.sub(signed(self.bytes));
+    }
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 impl Room {
-    pub fn new(bytes: usize) -> Room {
+    pub fn new(bytes: usize, told: IntGauge) -> Room {
         let max = (bytes / UNIT).clamp(1, u32::MAX as usize);
         Room {
             units: Arc::new(Semaphore::new(max)),
             max,
+            told,
         }
+    }
+
+    /// For a request of which nothing is there yet.
+    pub fn enter(&self) -> Held {
+        Held {
+            permit: None,
+            bytes: 0,
+            told: self.told.clone(),
+        }
+    }
+
+    pub fn max(&self) -> usize {
+        self.max * UNIT
     }
 
     pub fn used(&self) -> usize {
         (self.max - self.units.available_permits().min(self.max)) * UNIT
     }
 
-    /// Has so many bytes more held; not, if there is no room for them.
-    pub fn hold(&self, held: &mut Held, bytes: usize) -> Result<(), Refusal> {
+    /// Has so many bytes more held; `false` if there is no room for them.
+    pub fn hold(&self, held: &mut Held, bytes: usize) -> bool {
         let has = held.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        held.bytes += bytes;
-        let more = held.bytes.div_ceil(UNIT).saturating_sub(has);
-        if more == 0 {
-            return Ok(());
-        }
+        let more = (held.bytes + bytes).div_ceil(UNIT).saturating_sub(has);
         let units = u32::try_from(more).unwrap_or(u32::MAX);
-        let more = self.units.clone().try_acquire_many_owned(units);
-        let more = more.map_err(|_| Refusal::pressure(RETRY_MIN))?;
+        let Ok(more) = self.units.clone().try_acquire_many_owned(units) else {
+            return false;
+        };
+        held.bytes += bytes;
+        self.told.add(signed(bytes));
         match &mut held.permit {
             Some(permit) => permit.merge(more),
             none => *none = Some(more),
         }
-        Ok(())
+        true
     }
 }
 
-/// All of a body. What it says of its length decides nothing but that it is too long.
+impl Held {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// All of a body; `hold` is asked for the room of each piece. What it says of its length decides nothing but that it is too long.
 pub async fn read(
     body: Body,
     bytes_max: usize,
     within: Duration,
-    room: &Room,
-    held: &mut Held,
+    mut hold: impl FnMut(usize) -> Result<(), Refusal>,
 ) -> Result<Bytes, Refusal> {
     let whole = async {
         if body.size_hint().lower() > bytes_max as u64 {
@@ -75,7 +106,7 @@ pub async fn read(
         while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
             let frame = frame.map_err(|error| Refusal::malformed(format!("the request ended early: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
-            room.hold(held, data.len())?;
+            hold(data.len())?;
             if first.len() + all.len() + data.len() > bytes_max {
                 return Err(Refusal::too_large(bytes_max));
             }

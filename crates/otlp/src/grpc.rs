@@ -96,7 +96,7 @@ async fn take(receiver: &Arc<Receiver>, asked: &Asked, headers: &HeaderMap, body
     let options = &receiver.options;
     let within = headers.get("grpc-timeout").and_then(|value| timeout(value.as_bytes()));
     let within = within.unwrap_or(options.body_timeout);
-    let read = receiver.read(headers, body, options.body_bytes_max + PREFIX, within);
+    let read = receiver.read(asked, headers, body, options.body_bytes_max + PREFIX, within);
     let (bytes, held) = read.await?;
     let (is_compressed, message) = message(&bytes).map_err(Refusal::malformed)?;
     let came = Came {

@@ -62,7 +62,7 @@ async fn take(receiver: &Arc<Receiver>, asked: &Asked, headers: &HeaderMap, body
     let encoding = encoding_of(headers)?;
     let compression = compression_of(headers)?;
     let options = &receiver.options;
-    let read = receiver.read(headers, body, options.body_bytes_max, options.body_timeout);
+    let read = receiver.read(asked, headers, body, options.body_bytes_max, options.body_timeout);
     let (bytes, held) = read.await?;
     let came = Came {
         encoding,

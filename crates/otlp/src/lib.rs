@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod body;
+mod drain;
 mod grpc;
 mod http;
 mod meters;

@@ -7,19 +7,24 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
 use prometheus::Registry;
-use thalweg_lake::entry::{Compression, Encoding, EntryHead, EntrySink, Position, Rejected};
+use thalweg_lake::LakeMetrics;
+use thalweg_lake::entry::{AppendRefused, Compression, Encoding, EntryHead, EntrySink, Position, Rejected};
 use thalweg_lake::inflate::{InflateError, InflateLimits, inflate};
+use thalweg_lake::ingest::Handoff;
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::otlp::json::{JsonLimits, to_proto};
 use thalweg_lake::otlp::walk::{Reason, Walked, walk};
 use tokio::sync::Semaphore;
 
 use crate::body::{self, Held, Room};
+use crate::drain::Drain;
 use crate::meters::Meters;
-use crate::refusal::{RETRY_MIN, Refusal};
+use crate::refusal::Refusal;
 use crate::reply::Partial;
 use crate::{Admission, ReceiverOptions};
 
+/// What an entry says of itself beside its peer and the records that are rejected, at most.
+const HEAD_BYTES: usize = 64;
 /// Reasons that an answer names.
 const REASONS_MAX: usize = 5;
 
@@ -30,6 +35,7 @@ pub struct Receiver {
     pub(crate) options: ReceiverOptions,
     room: Room,
     requests: Arc<Semaphore>,
+    drain: Drain,
     pub(crate) meters: Meters,
 }
 
@@ -63,33 +69,54 @@ impl Receiver {
         admission: Arc<dyn Admission>,
         options: ReceiverOptions,
         registry: &Registry,
+        lake: &LakeMetrics,
     ) -> prometheus::Result<Arc<Receiver>> {
+        let meters = Meters::register(registry, lake)?;
         Ok(Arc::new(Receiver {
             sink,
             admission,
-            room: Room::new(options.inflight_bytes_max),
+            room: Room::new(options.inflight_bytes_max, meters.inflight_bytes.clone()),
             requests: Arc::new(Semaphore::new(options.requests_max)),
+            drain: Drain::new(Instant::now()),
             options,
-            meters: Meters::register(registry)?,
+            meters,
         }))
+    }
+
+    /// Bytes that requests take which are not stored yet.
+    pub fn inflight_bytes(&self) -> usize {
+        self.room.used()
+    }
+
+    /// Senders are to come again when what is queued now is stored.
+    fn pressure(&self, cause: &str) -> Refusal {
+        self.meters.pressure.with_label_values(&[cause]).inc();
+        Refusal::pressure(self.drain.time_for(self.room.used(), Instant::now()))
+    }
+
+    /// Has so many bytes more held.
+    fn hold(&self, held: &mut Held, bytes: usize) -> Result<(), Refusal> {
+        match self.room.hold(held, bytes) {
+            true => Ok(()),
+            false if held.bytes() + bytes > self.room.max() => Err(Refusal::too_large_for_all(self.room.max())),
+            false => Err(self.pressure("bytes")),
+        }
     }
 
     /// Whether somebody may send, and all the bytes of what he sends.
     pub(crate) async fn read(
         &self,
+        asked: &Asked,
         headers: &HeaderMap,
         body: Body,
         bytes_max: usize,
         within: Duration,
     ) -> Result<(Bytes, Held), Refusal> {
         self.admission.admit(headers).await?;
-        let mut held = Held::default();
+        let mut held = self.room.enter();
         let within = within.min(self.options.body_timeout);
-        let bytes = body::read(body, bytes_max, within, &self.room, &mut held).await?;
-        self.meters.bytes.inc_by(bytes.len() as u64);
-        self.meters
-            .inflight_bytes
-            .set(i64::try_from(self.room.used()).unwrap_or(i64::MAX));
+        let bytes = body::read(body, bytes_max, within, |more| self.hold(&mut held, more)).await?;
+        self.meters.count_bytes(asked.signal, "received", bytes.len());
         Ok((bytes, held))
     }
 
@@ -97,7 +124,7 @@ impl Receiver {
     pub(crate) async fn take(self: &Arc<Receiver>, asked: &Asked, came: Came) -> Result<Taken, Refusal> {
         let began = Instant::now();
         let permit = self.requests.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| Refusal::pressure(RETRY_MIN))?;
+        let permit = permit.map_err(|_| self.pressure("requests"))?;
         let (receiver, signal, peer) = (self.clone(), asked.signal, asked.peer.clone());
         let taking = tokio::spawn(async move {
             let _permit = permit;
@@ -111,20 +138,8 @@ impl Receiver {
     }
 
     async fn store(&self, signal: Signal, peer: &str, mut came: Came) -> Result<Taken, Refusal> {
-        let walked = self.look(signal, &mut came)?;
-        let name = signal.name();
-        self.meters
-            .records
-            .with_label_values(&[name])
-            .inc_by(walked.records.into());
-        for (reason, count) in Reason::ALL
-            .into_iter()
-            .zip(walked.reasons)
-            .filter(|(_, count)| *count > 0)
-        {
-            let rejected = &self.meters.rejected;
-            rejected.with_label_values(&[name, reason.name()]).inc_by(count.into());
-        }
+        let (request, walked) = self.look(signal, &mut came)?;
+        self.meters.count_bytes(signal, "decoded", request.len());
         let partial = partial(&walked);
         if walked.records == 0 {
             return Ok(Taken {
@@ -133,6 +148,7 @@ impl Receiver {
             });
         }
         if walked.rejected.len() == walked.records as usize {
+            self.meters.count_records(signal, &walked);
             return Err(Refusal::all_rejected(partial.why));
         }
         let limits = &self.options.walk;
@@ -148,18 +164,31 @@ impl Receiver {
             rejected: Rejected::Listed(&walked.rejected),
             peer,
         };
-        let mut entry = Vec::with_capacity(came.bytes.len() + peer.len() + 64);
+        let mut entry = Vec::with_capacity(came.bytes.len() + peer.len() + 5 * walked.rejected.len() + HEAD_BYTES);
         head.encode(&mut entry);
         entry.extend_from_slice(&came.bytes);
-        let position = Some(self.sink.append(signal, entry).await?);
-        Ok(Taken { partial, position })
+        let (bytes, handoff) = (entry.len(), Handoff::of(&head, request));
+        let appended = self.sink.append(signal, entry, handoff).await;
+        let position = appended.map_err(|refused| match refused {
+            AppendRefused::Pressure => self.pressure("queue"),
+            other => other.into(),
+        })?;
+        // Only now they are in the log, and so will be rows: a request that is refused is sent again.
+        self.meters.count_records(signal, &walked);
+        self.meters.count_bytes(signal, "logged", bytes);
+        self.drain.stored(came.held.bytes(), Instant::now());
+        Ok(Taken {
+            partial,
+            position: Some(position),
+        })
     }
 
-    /// Decompresses what is compressed, and translates JSON, only to look at it: the log gets what came.
-    fn look(&self, signal: Signal, came: &mut Came) -> Result<Walked, Refusal> {
+    /// Decompresses what is compressed, and translates JSON, to look at it: the log gets what came, and who makes rows of it gets
+    /// what was looked at.
+    fn look(&self, signal: Signal, came: &mut Came) -> Result<(Bytes, Walked), Refusal> {
         let options = &self.options;
-        let inflated = match came.compression {
-            Compression::None => None,
+        let request = match came.compression {
+            Compression::None => came.bytes.clone(),
             compression => {
                 let limits = InflateLimits {
                     bytes: options.decoded_bytes_max,
@@ -167,25 +196,26 @@ impl Receiver {
                     window: options.zstd_window_max,
                 };
                 let inflated = inflate(compression, &came.bytes, &limits)?;
-                self.room.hold(&mut came.held, inflated.len())?;
-                Some(inflated)
+                self.hold(&mut came.held, inflated.len())?;
+                Bytes::from(inflated)
             }
         };
-        let request = inflated.as_deref().unwrap_or(&came.bytes);
-        let mut proto = Vec::new();
         let request = match came.encoding {
             Encoding::Proto => request,
             Encoding::Json => {
+                let mut proto = Vec::new();
                 let limits = JsonLimits::new(options.walk.nesting, options.decoded_bytes_max);
-                to_proto(signal, request, &limits, &mut proto).map_err(|error| match error.is_too_large() {
+                to_proto(signal, &request, &limits, &mut proto).map_err(|error| match error.is_too_large() {
                     true => InflateError::TooLarge(options.decoded_bytes_max).into(),
                     false => Refusal::malformed(error.to_string()),
                 })?;
-                self.room.hold(&mut came.held, proto.len())?;
-                &proto
+                self.hold(&mut came.held, proto.len())?;
+                Bytes::from(proto)
             }
         };
-        walk(signal, request, &options.walk).map_err(|malformed| Refusal::malformed(malformed.to_string()))
+        let walked = walk(signal, &request, &options.walk);
+        let walked = walked.map_err(|malformed| Refusal::malformed(malformed.to_string()))?;
+        Ok((request, walked))
     }
 
     /// One more request, and what became of it.
@@ -223,7 +253,7 @@ fn partial(walked: &Walked) -> Partial {
 }
 
 fn stopping() -> Refusal {
-    thalweg_lake::entry::AppendRefused::Stopping.into()
+    AppendRefused::Stopping.into()
 }
 
 /// Nanoseconds since 1970.

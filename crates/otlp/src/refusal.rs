@@ -84,6 +84,16 @@ impl Refusal {
         Refusal::new(status, Code::ResourceExhausted, "otlp.too_large", text)
     }
 
+    /// It would wait for ever.
+    pub fn too_large_for_all(limit: usize) -> Refusal {
+        let text = format!(
+            "the request takes more than the {limit} bytes of all requests that are not stored yet \
+             (ingest.inflight_bytes); send smaller batches"
+        );
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Refusal::new(status, Code::ResourceExhausted, "otlp.too_large", text)
+    }
+
     pub fn too_slow(limit: Duration) -> Refusal {
         let text = format!("the request was not there within {limit:?} (ingest.body_timeout)");
         let status = StatusCode::REQUEST_TIMEOUT;
@@ -107,7 +117,7 @@ impl From<InflateError> for Refusal {
         let large = |code, text| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::ResourceExhausted, code, text);
         let text = format!("the request: {error}");
         match error {
-            InflateError::Malformed(_) => Refusal::malformed(text),
+            InflateError::Malformed(..) => Refusal::malformed(error.to_string()),
             InflateError::TooLarge(_) => large("otlp.decoded_too_large", text + " (ingest.max_decoded_bytes)"),
             InflateError::Ratio(_) => large("otlp.decoded_too_large", text + " (ingest.max_ratio)"),
             InflateError::Window(_) => large("otlp.zstd_window", text + " (ingest.zstd_window)"),
@@ -125,7 +135,8 @@ impl From<AppendRefused> for Refusal {
             AppendRefused::Poisoned(text) => unavailable("log_poisoned", text),
             AppendRefused::DiskFull(text) => unavailable("disk_full", text),
             AppendRefused::Stopping => unavailable("stopping", "the process stops".to_owned()),
-            AppendRefused::Pressure(pause) => Refusal::pressure(pause),
+            // Whoever knows how fast others are stored tells a better time.
+            AppendRefused::Pressure => Refusal::pressure(RETRY_MIN),
             AppendRefused::Other(text) => unavailable("unavailable", text),
         }
     }

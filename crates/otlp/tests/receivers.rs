@@ -3,35 +3,62 @@
 
 use std::io::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, StatusCode};
+use base64::Engine as _;
 use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prometheus::Registry;
+use thalweg_lake::LakeMetrics;
 use thalweg_lake::entry::{AppendRefused, BoxFuture, Compression, Encoding, EntrySink, Position, decode};
+use thalweg_lake::inflate::{InflateLimits, inflate};
+use thalweg_lake::ingest::Handoff;
 use thalweg_lake::otlp::Signal;
+use thalweg_lake::otlp::json::{JsonLimits, to_proto};
 use thalweg_otlp::{Admission, Denied, Receiver, ReceiverOptions, grpc_router, http_router};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 /// Keeps entries, or refuses them.
-#[derive(Default)]
 struct Log {
     entries: Mutex<Vec<(Signal, Vec<u8>)>>,
     refuses: Mutex<Option<AppendRefused>>,
+    /// Nothing is stored without a permit.
+    goes_on: Semaphore,
+}
+
+/// What is handed over says the same as the entry does.
+fn is_the_entry(entry: &[u8], handoff: &Handoff) {
+    let (head, request) = decode(entry).unwrap();
+    let request = inflate(head.compression, request, &InflateLimits::default()).unwrap();
+    let request = match head.encoding {
+        Encoding::Proto => request,
+        Encoding::Json => {
+            let mut proto = Vec::new();
+            to_proto(head.signal, &request, &JsonLimits::default(), &mut proto).unwrap();
+            proto
+        }
+    };
+    assert_eq!(*handoff, Handoff::of(&head, Bytes::from(request)));
 }
 
 struct Shared(Arc<Log>);
 
 impl EntrySink for Shared {
-    fn append(&self, signal: Signal, entry: Vec<u8>) -> BoxFuture<'static, Result<Position, AppendRefused>> {
+    fn append(
+        &self,
+        signal: Signal,
+        entry: Vec<u8>,
+        handoff: Handoff,
+    ) -> BoxFuture<'static, Result<Position, AppendRefused>> {
         let log = self.0.clone();
         Box::pin(async move {
             if let Some(refused) = log.refuses.lock().await.clone() {
                 return Err(refused);
             }
+            let _goes_on = log.goes_on.acquire().await;
+            is_the_entry(&entry, &handoff);
             let mut entries = log.entries.lock().await;
             entries.push((signal, entry));
             Ok(Position {
@@ -60,6 +87,7 @@ impl Admission for Tokens {
 
 struct World {
     log: Arc<Log>,
+    receiver: Arc<Receiver>,
     http: String,
     grpc: String,
 }
@@ -83,9 +111,15 @@ impl Answer {
 
 impl World {
     async fn new(options: ReceiverOptions) -> World {
-        let log = Arc::new(Log::default());
+        let log = Arc::new(Log {
+            entries: Mutex::default(),
+            refuses: Mutex::default(),
+            goes_on: Semaphore::new(100),
+        });
         let sink = Arc::new(Shared(log.clone()));
-        let receiver = Receiver::new(sink, Arc::new(Tokens), options, &Registry::new()).unwrap();
+        let registry = Registry::new();
+        let lake = LakeMetrics::register(&registry).unwrap();
+        let receiver = Receiver::new(sink, Arc::new(Tokens), options, &registry, &lake).unwrap();
         let mut addresses = Vec::new();
         for router in [http_router(&receiver), grpc_router(&receiver)] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -94,7 +128,12 @@ impl World {
         }
         let grpc = addresses.pop().unwrap();
         let http = addresses.pop().unwrap();
-        World { log, http, grpc }
+        World {
+            log,
+            receiver,
+            http,
+            grpc,
+        }
     }
 
     async fn post(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
@@ -383,13 +422,7 @@ async fn what_may_be_tried_again_says_so() {
     let world = World::new(ReceiverOptions::default()).await;
     let request = logs(&["a"]);
     let refusals = [
-        (
-            AppendRefused::Pressure(Duration::from_secs(7)),
-            429,
-            "8",
-            "7",
-            "otlp.pressure",
-        ),
+        (AppendRefused::Pressure, 429, "8", "1", "otlp.pressure"),
         (
             AppendRefused::DiskFull("the disk is full".to_owned()),
             503,
@@ -450,16 +483,69 @@ async fn senders_need_a_login_that_may_write() {
 }
 
 #[tokio::test]
-async fn more_than_there_is_room_for_is_told_to_come_later() {
+async fn more_than_there_is_room_for_is_told_to_come_when_the_rest_is_stored() {
     let options = ReceiverOptions {
-        inflight_bytes_max: 1024,
+        inflight_bytes_max: 64 << 10,
         ..ReceiverOptions::default()
     };
-    let world = World::new(options).await;
-    let answer = world.post("/v1/logs", &[PROTO], &vec![0x7a; 3_000]).await;
-    assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (429, "1"));
-    let answer = world.post("/v1/logs", &[PROTO], &logs(&["a"])).await;
-    assert_eq!(answer.status, StatusCode::OK, "what was refused holds nothing");
-    let none: Bytes = Bytes::new();
-    assert_eq!(world.post("/v1/logs", &[PROTO], &none).await.status, StatusCode::OK);
+    let world = Arc::new(World::new(options).await);
+    let (small, large) = (logs(&["a"]), [&logs(&["a"])[..], &filler(40_000)].concat());
+    for _ in 0..5 {
+        assert_eq!(world.post("/v1/logs", &[PROTO], &small).await.status, StatusCode::OK);
+    }
+    // One takes more than half of the room and is not stored; a second one does not fit.
+    let held = world.log.goes_on.acquire_many(100).await.unwrap();
+    let (one, body) = (world.clone(), large.clone());
+    let first = tokio::spawn(async move { one.post("/v1/logs", &[PROTO], &body).await });
+    while world.receiver.inflight_bytes() < 40_000 {
+        tokio::task::yield_now().await;
+    }
+    let refused = world.post("/v1/logs", &[PROTO], &large).await;
+    assert_eq!(refused.status.as_u16(), 429);
+    // At the rate of what was stored before.
+    let again: u64 = refused.header("retry-after").parse().unwrap();
+    assert!((1..=30).contains(&again), "{again}");
+    assert!(refused.text().contains("otlp.pressure"), "{}", refused.text());
+    let refused = world.call(LOGS, &[GRPC], &frame(0, &large)).await;
+    assert_eq!(refused.header("grpc-status"), "8");
+    assert!(retry_info(&refused).is_some_and(|seconds| (1..=30).contains(&seconds)));
+    drop(held);
+    assert_eq!(first.await.unwrap().status, StatusCode::OK);
+    assert_eq!(
+        world.post("/v1/logs", &[PROTO], &large).await.status,
+        StatusCode::OK,
+        "what was refused holds nothing"
+    );
+    // What fits in no case is not told to come again.
+    let never = world.post("/v1/logs", &[PROTO], &vec![0x7a; 70_000]).await;
+    assert_eq!((never.status.as_u16(), never.header("retry-after")), (413, ""));
+    assert!(never.text().contains("ingest.inflight_bytes"), "{}", never.text());
+}
+
+/// A field that nobody knows, of so many bytes.
+fn filler(bytes: u32) -> Vec<u8> {
+    let mut out = vec![0x7a];
+    let mut len = bytes;
+    while len >= 0x80 {
+        out.push(len as u8 | 0x80);
+        len >>= 7;
+    }
+    out.push(len as u8);
+    out.resize(out.len() + bytes as usize, 0);
+    out
+}
+
+/// Seconds after which the details of a status say that it may be tried again.
+fn retry_info(answer: &Answer) -> Option<u64> {
+    let details = answer.header("grpc-status-details-bin");
+    let details = base64::engine::general_purpose::STANDARD_NO_PAD
+        .decode(details)
+        .unwrap();
+    let name = b"google.rpc.RetryInfo";
+    let at = details.windows(name.len()).position(|window| window == name)? + name.len();
+    // The value of the Any: a RetryInfo with a Duration that has seconds.
+    match details.get(at..)? {
+        [0x12, _, 0x0a, _, 0x08, seconds, ..] => Some(u64::from(*seconds)),
+        _ => None,
+    }
 }

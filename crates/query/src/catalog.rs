@@ -14,6 +14,7 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::object_store::ObjectStoreUrl;
 use thalweg_lake::delta::schema::TableSchema;
 use thalweg_lake::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
+use thalweg_lake::entry::Position;
 use thalweg_lake::live::LiveTables;
 use thalweg_lake::store::SyncedStore;
 use tokio::sync::Mutex;
@@ -21,6 +22,7 @@ use tokio::sync::Mutex;
 use crate::error::QueryError;
 use crate::metrics::QueryMetrics;
 use crate::table::LakeTable;
+use crate::waiting;
 
 pub const CATALOG: &str = "thalweg";
 pub const SCHEMA: &str = "lake";
@@ -69,6 +71,52 @@ impl Tables {
     /// From now on queries see the rows of these, too.
     pub fn set_live(&self, live: Arc<dyn LiveTables>) {
         let _ = self.live.set(live);
+    }
+
+    /// Returns when queries see what lies at all of these positions of the log.
+    pub async fn wait_for(&self, positions: &[Position]) -> Result<(), QueryError> {
+        match self.live.get() {
+            Some(live) => waiting::wait(live.as_ref(), positions).await,
+            None => {
+                for position in positions {
+                    self.has(position).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a table has committed what lies at a position. Nobody is there who would bring it.
+    async fn has(&self, position: &Position) -> Result<(), QueryError> {
+        let Position {
+            queue,
+            partition,
+            offset,
+        } = position;
+        let name = queue
+            .strip_prefix("lake.")
+            .filter(|name| self.names().iter().any(|known| known == name));
+        let name = name.ok_or_else(|| {
+            QueryError::request(format!(
+                "wait_for names the position {position}, and no table here comes from such a queue"
+            ))
+        })?;
+        let table = self.load(name).await;
+        let table = table.map_err(|error| QueryError::unavailable(error.to_string()))?;
+        let of_partition = format!("/{queue}/{partition}");
+        let taken = table
+            .into_iter()
+            .flat_map(|table| table.snapshot.transactions)
+            .filter_map(|(application, taken)| {
+                let is_this = application.starts_with("thalweg/") && application.ends_with(&of_partition);
+                u64::try_from(taken).ok().filter(|_| is_this)
+            });
+        match taken.max() {
+            Some(taken) if taken > *offset => Ok(()),
+            _ => Err(QueryError::wait_timeout(format!(
+                "{position} is not in the files of the table {name}; ask the process that brings it there, or start one"
+            ))),
+        }
     }
 
     /// The names of all tables, sorted, those that are fed and have no row yet included.

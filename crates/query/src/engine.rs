@@ -26,13 +26,14 @@ use object_store::local::LocalFileSystem;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use thalweg_lake::entry::Position;
 use thalweg_lake::live::LiveTables;
 
 use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, Tables};
 use crate::error::QueryError;
 use crate::guard::{Watch, guard};
 use crate::metrics::QueryMetrics;
-use crate::{functions, statement};
+use crate::{functions, statement, waiting};
 
 /// Results that wait for their reader.
 const BATCHES_AHEAD: usize = 2;
@@ -78,6 +79,8 @@ pub struct Query {
     pub params: Option<ParamValues>,
     /// Who asks, for metrics: `sql`, `cli`.
     pub api: &'static str,
+    /// What it has to see.
+    pub wait_for: Vec<Position>,
 }
 
 impl Query {
@@ -86,7 +89,16 @@ impl Query {
             sql: sql.into(),
             params: None,
             api: "sql",
+            wait_for: Vec::new(),
         }
+    }
+
+    /// The same, once it sees what lies at a position of the log, or at several with commas between them.
+    pub fn waiting_for(self, positions: &str) -> Result<Query, QueryError> {
+        Ok(Query {
+            wait_for: waiting::positions(positions)?,
+            ..self
+        })
     }
 }
 
@@ -213,6 +225,7 @@ impl Engine {
 
     pub async fn run(&self, query: Query) -> Result<Answer, QueryError> {
         let start = Instant::now();
+        let waited = self.inner.tables.wait_for(&query.wait_for).await;
         let api = if query.api.is_empty() { "sql" } else { query.api };
         let watch = Arc::new(Watch::new(self.inner.options.timeout));
         let mut counted = Counted {
@@ -222,6 +235,10 @@ impl Engine {
             watch: watch.clone(),
             done: false,
         };
+        if let Err(error) = waited {
+            counted.finish(error.code);
+            return Err(error);
+        }
         let permit = match self.admit(&watch).await {
             Ok(permit) => permit,
             Err(error) => {

@@ -60,6 +60,11 @@ impl QueryError {
         QueryError::new("query.memory", 503, message)
     }
 
+    /// What was waited for is not visible yet.
+    pub fn wait_timeout(message: impl Into<String>) -> QueryError {
+        QueryError::new("lake.wait_timeout", 504, message)
+    }
+
     pub fn request(message: impl Into<String>) -> QueryError {
         QueryError::new("query.bad_request", 400, message)
     }

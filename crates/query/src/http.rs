@@ -1,7 +1,7 @@
 //! `POST /api/sql` and `GET /api/sql?q=`: SQL in, rows out as they come.
 //!
 //! The status tells of failures before the first byte. A failure after it breaks the connection, so that a part never
-//! looks like the whole. A client that goes away cancels its query.
+//! looks like the whole. A client that goes away cancels its query. `wait_for=` names what a query has to see.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,10 @@ async fn by_url(State(engine): State<Engine>, RawQuery(query): RawQuery, headers
         query: Query::new(sql.as_str()),
         format: parameters.get("format").cloned(),
     };
-    respond(&engine, asked, &headers).await
+    match asked.waiting_for(parameters.get("wait_for").map(String::as_str)) {
+        Ok(asked) => respond(&engine, asked, &headers).await,
+        Err(error) => refuse(&error),
+    }
 }
 
 async fn by_body(
@@ -65,13 +68,15 @@ async fn by_body(
             });
         }
     };
-    match Asked::of(&headers, &body) {
-        Ok(mut asked) => {
-            let in_url = query.unwrap_or_default();
-            let format = url::form_urlencoded::parse(in_url.as_bytes()).find(|(name, _)| name == "format");
-            asked.format = asked.format.or(format.map(|(_, value)| value.into_owned()));
-            respond(&engine, asked, &headers).await
-        }
+    let in_url: HashMap<String, String> = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes())
+        .into_owned()
+        .collect();
+    let asked = Asked::of(&headers, &body).and_then(|mut asked| {
+        asked.format = asked.format.or_else(|| in_url.get("format").cloned());
+        asked.waiting_for(in_url.get("wait_for").map(String::as_str))
+    });
+    match asked {
+        Ok(asked) => respond(&engine, asked, &headers).await,
         Err(error) => refuse(&error),
     }
 }
@@ -82,7 +87,18 @@ struct Asked {
 }
 
 impl Asked {
-    /// JSON `{"sql", "params", "format"}` where the media type says so, else SQL text.
+    /// With positions of the log that the query has to see.
+    fn waiting_for(self, positions: Option<&str>) -> Result<Asked, QueryError> {
+        match positions {
+            Some(positions) => Ok(Asked {
+                query: self.query.waiting_for(positions)?,
+                ..self
+            }),
+            None => Ok(self),
+        }
+    }
+
+    /// JSON `{"sql", "params", "format", "wait_for"}` where the media type says so, else SQL text.
     fn of(headers: &HeaderMap, body: &[u8]) -> Result<Asked, QueryError> {
         let text = std::str::from_utf8(body)
             .map_err(|e| QueryError::request(format!("the query is not UTF-8 at byte {}", e.valid_up_to())))?;
@@ -102,12 +118,12 @@ impl Asked {
         }
         let value: Value =
             serde_json::from_str(text).map_err(|e| QueryError::request(format!("the request is not JSON: {e}")))?;
-        let known = ["sql", "params", "format"];
+        let known = ["sql", "params", "format", "wait_for"];
         let members = value
             .as_object()
             .ok_or_else(|| QueryError::request("the request must be a JSON object"))?;
         if let Some(unknown) = members.keys().find(|name| !known.contains(&name.as_str())) {
-            let message = format!("unknown member {unknown:?}; a request has sql, params and format");
+            let message = format!("unknown member {unknown:?}; a request has sql, params, format and wait_for");
             return Err(QueryError::request(message));
         }
         let Some(sql) = value.get("sql").and_then(Value::as_str) else {
@@ -115,13 +131,20 @@ impl Asked {
         };
         let params = value.get("params").map(parameters).transpose()?.flatten();
         let format = value.get("format").and_then(Value::as_str).map(str::to_owned);
-        Ok(Asked {
+        let asked = Asked {
             query: Query {
                 params,
                 ..Query::new(sql)
             },
             format,
-        })
+        };
+        match value.get("wait_for") {
+            None | Some(Value::Null) => Ok(asked),
+            Some(Value::String(positions)) => asked.waiting_for(Some(positions)),
+            Some(_) => Err(QueryError::request(
+                "wait_for must be a text: a position, or several with commas between them",
+            )),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod table;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use engine::{Answer, Engine, Query, QueryOptions};
 pub use error::QueryError;

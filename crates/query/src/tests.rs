@@ -66,6 +66,7 @@ async fn writer(data_dir: &Path) -> Writer {
     let taken: Arc<AtomicU64> = Arc::default();
     let told = taken.clone();
     let feed = Feed {
+        handoffs: None,
         queue: "lake.tags".to_owned(),
         log: log.clone(),
         partitions: vec![PARTITION],

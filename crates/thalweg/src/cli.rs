@@ -136,6 +136,9 @@ pub struct SqlOptions {
     /// Bearer token, when the running process asks for one
     #[arg(long, value_name = "TOKEN", env = "THALWEG_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// Answer once this is visible: the Thalweg-Position of an answer to OpenTelemetry data, or several with commas between them
+    #[arg(long, value_name = "POSITION")]
+    pub wait_for: Option<String>,
 }
 
 #[derive(Subcommand)]

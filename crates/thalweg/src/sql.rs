@@ -40,6 +40,7 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
         query,
         format,
         token: options.token.clone(),
+        wait_for: options.wait_for.clone(),
     };
     let mut out = std::io::stdout().lock();
     answer(&crate::runtime()?, &question, &mut out)?;

@@ -1,29 +1,35 @@
 //! Entries on their way into the queues of the lake, and who may send them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::HeaderMap;
 use thalweg_config::Role;
 use thalweg_lake::entry::{AppendRefused, BoxFuture, EntrySink, Position};
+use thalweg_lake::ingest::{Handoff, Handoffs};
 use thalweg_lake::otlp::Signal;
 use thalweg_otlp::{Admission, Denied};
 use thalweg_queue::{NewMessage, Queue, QueueError};
 
-/// The queues of [`Signal::ALL`].
-pub(super) struct QueueSink(pub [Arc<Queue>; 3]);
+/// Of each of [`Signal::ALL`]: its queue, and where what is stored in it is handed over.
+pub(super) struct QueueSink(pub [(Arc<Queue>, Arc<Handoffs>); 3]);
 
 impl EntrySink for QueueSink {
-    fn append(&self, signal: Signal, entry: Vec<u8>) -> BoxFuture<'static, Result<Position, AppendRefused>> {
+    fn append(
+        &self,
+        signal: Signal,
+        entry: Vec<u8>,
+        handoff: Handoff,
+    ) -> BoxFuture<'static, Result<Position, AppendRefused>> {
         let [logs, metrics, traces] = &self.0;
-        let queue = match signal {
+        let (queue, handoffs) = match signal {
             Signal::Logs => logs,
             Signal::Metrics => metrics,
             Signal::Traces => traces,
         };
-        let queue = queue.clone();
+        let (queue, handoffs) = (queue.clone(), handoffs.clone());
         Box::pin(async move {
             let produced = queue.produce(NewMessage::of(entry)).await.map_err(refused)?;
+            handoffs.report(produced.partition, produced.offset, handoff);
             Ok(Position {
                 queue: queue.name().to_string(),
                 partition: produced.partition,
@@ -33,12 +39,10 @@ impl EntrySink for QueueSink {
     }
 }
 
-const LATER: Duration = Duration::from_secs(1);
-
 fn refused(error: QueueError) -> AppendRefused {
     let text = error.to_string();
     match error.code() {
-        "queue_full" => AppendRefused::Pressure(LATER),
+        "queue_full" => AppendRefused::Pressure,
         "disk_full" => AppendRefused::DiskFull(text),
         "log_poisoned" => AppendRefused::Poisoned(text),
         "stopping" => AppendRefused::Stopping,

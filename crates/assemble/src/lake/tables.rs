@@ -2,9 +2,9 @@
 //! and kept in order.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use futures::future::join_all;
@@ -12,18 +12,19 @@ use parking_lot::{Mutex, RwLock};
 use thalweg_events::EmbeddedStore;
 use thalweg_flow::OpenError;
 use thalweg_lake::attributes::Promotion;
-use thalweg_lake::ingest::{EntryLimits, Feed, IngestOptions, TableWriter};
-use thalweg_lake::live::{LiveRows, LiveTables};
+use thalweg_lake::entry::{BoxFuture, Position};
+use thalweg_lake::ingest::{EntryLimits, Feed, HandoffRoom, Handoffs, IngestOptions, TableWriter};
+use thalweg_lake::live::{LiveRows, LiveTables, WaitError};
 use thalweg_lake::store::SyncedStore;
 use thalweg_lake::tables::{TAGS, TableSpec};
 use thalweg_lake::tags::Refused;
 use thalweg_lake::upkeep::Upkeep;
 use thalweg_lake::{LakeMetrics, OpenError as TableError};
-use thalweg_log::Durability;
+use thalweg_log::{Durability, Offset};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Queue, QueueError, Queues};
 use thalweg_telemetry::{Metrics, StatusSource, TableStatus};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 
 use super::Section;
 use super::events::Messages;
@@ -37,7 +38,8 @@ const GROUP: &str = "lake";
 const PARTITIONS_MAX: usize = 4;
 /// Tables that may be open at the same time. Each has rows that grow, rows that are committed, and files that are made of them.
 const TABLES_MAX: usize = 5;
-const MEMORY_PARTS: usize = 3 * TABLES_MAX;
+/// One part more is for requests that wait to become rows.
+const MEMORY_PARTS: usize = 3 * TABLES_MAX + 1;
 
 /// The tables of the process.
 #[derive(Default)]
@@ -48,6 +50,10 @@ pub(crate) struct Lake {
     tags: OnceCell<Arc<Queue>>,
     writers: RwLock<Vec<Arc<TableWriter>>>,
     upkeep: Mutex<Option<Upkeep>>,
+    /// Of requests that receivers hand over.
+    room: OnceLock<Arc<HandoffRoom>>,
+    /// Queries may come before the tables of receivers are there.
+    is_opening: watch::Sender<bool>,
 }
 
 /// What tables stand on.
@@ -95,7 +101,7 @@ impl Lake {
     pub fn register(self: &Arc<Lake>, section: &Section, metrics: &Metrics) -> Result<LakeMetrics> {
         let metrics = LakeMetrics::register(metrics.registry())?;
         let lake = Arc::downgrade(self);
-        let used = move || lake.upgrade().map_or(0, |lake| lake.buffer_bytes());
+        let used = move || lake.upgrade().map_or(0, |lake| lake.used_bytes());
         metrics.watch_share("lake.memory", section.options.memory_bytes as u64, used);
         Ok(metrics)
     }
@@ -117,17 +123,37 @@ impl Lake {
     /// The queue of the table `tags`, which is open.
     pub async fn tags(&self) -> Result<Arc<Queue>, Unopened> {
         let promotion = |ground: &Ground| ground.section.tags.clone();
-        let open = || self.open(&TAGS, TAGS_QUEUE, promotion);
+        let open = || async { Ok(self.open(&TAGS, TAGS_QUEUE, promotion, None).await?.0) };
         self.tags.get_or_try_init(open).await.cloned()
     }
 
-    /// Opens a table, and makes its queue if it is not there.
-    pub async fn open(
+    /// A table that receivers feed, its queue, and where what is stored in that is handed over.
+    pub async fn open_received(
         &self,
         spec: &'static TableSpec,
         name: &'static str,
         promotion: impl FnOnce(&Ground) -> Promotion,
-    ) -> Result<Arc<Queue>, Unopened> {
+    ) -> Result<(Arc<Queue>, Arc<Handoffs>), Unopened> {
+        let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
+        let bytes = ground.section.options.memory_bytes / MEMORY_PARTS;
+        let room = self.room.get_or_init(|| HandoffRoom::new(bytes));
+        let (queue, handoffs) = self.open(spec, name, promotion, Some(room)).await?;
+        Ok((queue, handoffs.ok_or(Unopened::NoGround)?))
+    }
+
+    /// Whether whoever waits for a table should wait until it is there.
+    pub fn set_opening(&self, is_opening: bool) {
+        self.is_opening.send_replace(is_opening);
+    }
+
+    /// Opens a table, and makes its queue if it is not there.
+    async fn open(
+        &self,
+        spec: &'static TableSpec,
+        name: &'static str,
+        promotion: impl FnOnce(&Ground) -> Promotion,
+        room: Option<&Arc<HandoffRoom>>,
+    ) -> Result<(Arc<Queue>, Option<Arc<Handoffs>>), Unopened> {
         let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
         let promotion = promotion(&ground);
         let unmade = |source| Unopened::Queue { name, source };
@@ -135,18 +161,20 @@ impl Lake {
         let group = queue.group(GROUP).map_err(unmade)?;
         let taken = Taken::new(queue.data_ids().len());
         let options = ground.options();
+        let feed = ground.feed(&queue, &taken, room);
+        let handoffs = feed.handoffs.clone();
         let writer = TableWriter::open(
             &ground.folder,
             spec,
             SyncedStore::new(),
-            ground.feed(&queue, &taken),
+            feed,
             promotion,
             ground.metrics.clone(),
             &options,
         );
         self.keep(writer.await?);
         tokio::spawn(taken.commit(queue.clone(), group));
-        Ok(queue)
+        Ok((queue, handoffs))
     }
 
     /// Opens the table `events`, which the partitions of the store feed.
@@ -189,9 +217,10 @@ impl Lake {
         self.writers.read().clone()
     }
 
-    /// Bytes of rows that are not committed.
-    fn buffer_bytes(&self) -> u64 {
-        self.writers.read().iter().map(|writer| writer.buffer_bytes()).sum()
+    /// Bytes of rows that are not committed, and of requests that are no rows yet.
+    fn used_bytes(&self) -> u64 {
+        let rows: u64 = self.writers.read().iter().map(|writer| writer.buffer_bytes()).sum();
+        rows + self.room.get().map_or(0, |room| room.used() as u64)
     }
 
     /// Commits what the log has by now, as far as there is time; the next start takes the rest.
@@ -221,9 +250,13 @@ impl Ground {
         self.queues.create(name, settings).await
     }
 
-    fn feed(&self, queue: &Arc<Queue>, taken: &Arc<Taken>) -> Feed {
+    fn feed(&self, queue: &Arc<Queue>, taken: &Arc<Taken>, room: Option<&Arc<HandoffRoom>>) -> Feed {
         let taken = taken.clone();
+        // Of a partition whose end nobody knows everything is read from the log.
+        let end = |id| self.log.bounds(id).map_or(Offset::MAX, |bounds| bounds.next);
+        let ends = || queue.data_ids().into_iter().map(end).collect::<Vec<Offset>>();
         Feed {
+            handoffs: room.map(|room| Handoffs::new(room.clone(), &ends())),
             queue: queue.name().to_string(),
             log: self.log.clone(),
             partitions: queue.data_ids(),
@@ -252,6 +285,31 @@ impl LiveTables for Lake {
         let writers = self.writers();
         Some(writers.iter().find(|writer| writer.spec().name == table)?.live())
     }
+
+    fn wait_for<'a>(&'a self, position: &'a Position, within: Duration) -> BoxFuture<'a, Result<(), WaitError>> {
+        Box::pin(async move {
+            let until = Instant::now() + within;
+            let mut opening = self.is_opening.subscribe();
+            let opened = tokio::time::timeout(within, opening.wait_for(|is_opening| !is_opening));
+            if opened.await.is_err() {
+                return Err(WaitError::Late {
+                    position: position.clone(),
+                    seconds: within.as_secs_f64(),
+                    cause: ": tables are still being opened".to_owned(),
+                });
+            }
+            let writers = self.writers();
+            let Some(writer) = writers.iter().find(|writer| writer.queue() == position.queue) else {
+                let queues: Vec<&str> = writers.iter().map(|writer| writer.queue()).collect();
+                let queues = queues.join(", ");
+                return Err(WaitError::Unknown(format!(
+                    "{position}: no table of this process is fed by such a queue; it may be one of {queues}"
+                )));
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            writer.wait_for(position, left).await
+        })
+    }
 }
 
 impl StatusSource for Lake {
@@ -260,6 +318,14 @@ impl StatusSource for Lake {
     }
 
     fn not_ready(&self) -> Vec<String> {
-        self.writers().iter().flat_map(|writer| writer.not_ready()).collect()
+        let has_stopped = self.upkeep.lock().as_ref().is_some_and(Upkeep::has_stopped);
+        let text = "the thread that merges files and deletes old ones has stopped; start the process again";
+        let stopped = has_stopped.then(|| text.to_owned());
+        let writers = self.writers();
+        writers
+            .iter()
+            .flat_map(|writer| writer.not_ready())
+            .chain(stopped)
+            .collect()
     }
 }

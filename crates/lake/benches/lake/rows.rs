@@ -241,6 +241,7 @@ async fn filled(input: &Input) -> Arc<EmbeddedLog> {
 
 async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, lake: &Path) -> (u64, u64, ()) {
     let feed = Feed {
+        handoffs: None,
         queue: format!("lake.{}", input.table.name),
         log: log.clone(),
         partitions: vec![PARTITION],

@@ -17,5 +17,5 @@ pub(crate) use input::{Input, Piece, Reading, memory_of};
 pub(crate) use keys::Keys;
 pub use merge::{Bucket, Merge, MergeError, Merged, Output, Sink};
 pub use plan::CompactionOptions;
-pub(crate) use plan::{Job, plan};
+pub(crate) use plan::{Job, pending, plan};
 pub(crate) use sorted::{Newest, Run, Sorted};

@@ -52,17 +52,31 @@ pub(crate) struct Job {
 
 /// The job that a table needs most, if any. `now` is in nanoseconds.
 pub(crate) fn plan(table: &Snapshot, now: i64, options: &CompactionOptions) -> Option<Job> {
+    jobs(table, now, options).next()
+}
+
+/// Bytes of the files that would be merged now.
+pub(crate) fn pending(table: &Snapshot, now: i64, options: &CompactionOptions) -> u64 {
+    let of = |job: Job| job.inputs.iter().map(|file| file.size).sum::<u64>();
+    jobs(table, now, options).map(of).sum()
+}
+
+/// One of each bucket that has any.
+fn jobs<'a>(table: &'a Snapshot, now: i64, options: &'a CompactionOptions) -> impl Iterator<Item = Job> + 'a {
     let mut days: BTreeMap<&[Option<Box<str>>], Vec<&Arc<FileEntry>>> = BTreeMap::new();
     for file in table.files.values().filter(|file| file.times.is_some()) {
         days.entry(&file.partition).or_default().push(file);
     }
     // The newest day has the most small files.
-    days.into_values()
-        .rev()
-        .find_map(|files| plan_day(&files, now, options))
+    let days = days.into_values().rev();
+    days.flat_map(move |files| jobs_of_day(&files, now, options))
 }
 
-fn plan_day(files: &[&Arc<FileEntry>], now: i64, options: &CompactionOptions) -> Option<Job> {
+fn jobs_of_day<'a>(
+    files: &[&'a Arc<FileEntry>],
+    now: i64,
+    options: &'a CompactionOptions,
+) -> impl Iterator<Item = Job> + use<'a> {
     let mut buckets: BTreeMap<(i64, Bucket), Vec<&Arc<FileEntry>>> = BTreeMap::new();
     for file in files.iter().filter(|file| !file.is_sealed) {
         let bucket = Bucket(width_of(files, begin_of(file), options));
@@ -73,7 +87,7 @@ fn plan_day(files: &[&Arc<FileEntry>], now: i64, options: &CompactionOptions) ->
     }
     buckets
         .into_iter()
-        .find_map(|((number, bucket), files)| plan_bucket(files, number, bucket, now, options))
+        .filter_map(move |((number, bucket), files)| plan_bucket(files, number, bucket, now, options))
 }
 
 fn begin_of(file: &FileEntry) -> i64 {
@@ -156,7 +170,7 @@ mod tests {
 
     fn planned(files: &[Arc<FileEntry>], now_hours: i64) -> Option<(usize, i64, u32, bool)> {
         let files: Vec<&Arc<FileEntry>> = files.iter().collect();
-        let job = plan_day(&files, now_hours * HOUR, &CompactionOptions::default())?;
+        let job = jobs_of_day(&files, now_hours * HOUR, &CompactionOptions::default()).next()?;
         Some((job.inputs.len(), job.bucket.0 / HOUR, job.level, job.is_final))
     }
 

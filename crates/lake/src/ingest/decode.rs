@@ -1,8 +1,10 @@
 //! An entry of the log, back to the rows that it stands for.
 
-use crate::entry::{self, Compression, Encoding};
+use super::handoff::Handoff;
+use crate::entry::{self, Compression, Encoding, Rejected};
 use crate::inflate::{InflateLimits, inflate};
 use crate::metrics::LakeMetrics;
+use crate::otlp::Signal;
 use crate::otlp::decode::{Arrival, Decoder, Window};
 use crate::otlp::json::{JsonLimits, to_proto};
 use crate::rows::chunk::Chunk;
@@ -73,23 +75,48 @@ impl EntryDecoder {
             }
         };
         let request = inflated.as_deref().unwrap_or(request);
+        let mut proto = std::mem::take(&mut self.proto);
         let request = match head.encoding {
             Encoding::Proto => request,
             Encoding::Json => {
-                self.proto.clear();
+                proto.clear();
                 let limits = JsonLimits::new(usize::MAX, usize::MAX);
-                to_proto(head.signal, request, &limits, &mut self.proto).map_err(|error| error.to_string())?;
-                &self.proto
+                to_proto(head.signal, request, &limits, &mut proto).map_err(|error| error.to_string())?;
+                &proto
             }
         };
-        let arrival = Arrival {
-            signal: head.signal,
-            time: head.arrival,
+        let arrival = self.arrival(head.signal, head.arrival, head.cut_values_at, head.rejected);
+        let decoded = self.rows(request, &arrival, chunk);
+        self.proto = proto;
+        decoded
+    }
+
+    /// The same of an entry whose request is at hand as its receiver has read it.
+    pub fn decode_handed(&mut self, handed: &Handoff, chunk: &mut Chunk) -> Result<i64, String> {
+        let rejected = Rejected::Listed(&handed.rejected);
+        let arrival = self.arrival(handed.signal, handed.arrival, handed.cut_values_at, rejected);
+        self.rows(&handed.request, &arrival, chunk)
+    }
+
+    fn arrival<'a>(
+        &self,
+        signal: Signal,
+        time: i64,
+        cut_values_at: Option<u32>,
+        rejected: Rejected<'a>,
+    ) -> Arrival<'a> {
+        Arrival {
+            signal,
+            time,
             window: self.limits.window,
-            rejected: head.rejected,
-            cut_values_at: head.cut_values_at.map(|at| at as usize),
-        };
-        let decoded = self.decoder.decode(request, &arrival, chunk);
+            rejected,
+            cut_values_at: cut_values_at.map(|at| at as usize),
+        }
+    }
+
+    /// `request` is protobuf.
+    fn rows(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<i64, String> {
+        let decoded = self.decoder.decode(request, arrival, chunk);
         let changed = decoded.map_err(|malformed| malformed.to_string())?;
         self.count([
             ("utf8_replaced", changed.utf8_replaced),
@@ -99,7 +126,7 @@ impl EntryDecoder {
             ("value_cut", changed.values_cut),
             ("duration_negative", changed.durations_negative),
         ]);
-        Ok(head.arrival)
+        Ok(arrival.time)
     }
 
     fn count<const N: usize>(&self, changed: [(&str, u64); N]) {

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use super::flush::Positions;
 use super::journal::{COUNT, Journal};
-use super::table::{Growing, Table};
+use super::table::{Growing, Table, Watched};
 use super::{Feed, IngestOptions, TableWriter};
 use crate::attributes::Promotion;
 use crate::error::OpenError;
@@ -87,6 +87,7 @@ impl TableWriter {
             log,
             partitions: Vec::new(),
             taken: Arc::new(|_, _| {}),
+            handoffs: None,
         };
         let count = feed.application(COUNT as usize);
         let before = count.strip_suffix('0').unwrap_or(&count).to_owned();
@@ -94,9 +95,12 @@ impl TableWriter {
         let journal = Arc::new(journal);
         let (flush_bytes, interval) = (options.flush_bytes, options.flush_interval);
         let table = Arc::new(Table::new(&EVENTS, &[count], flush_bytes, interval, metrics.clone()));
-        let watched: Arc<dyn GaugeSource> = table.clone();
-        metrics.watch(Arc::downgrade(&watched));
         let feed = Arc::new(feed);
+        let watched: Arc<dyn GaugeSource> = Arc::new(Watched {
+            table: table.clone(),
+            feed: feed.clone(),
+        });
+        metrics.watch(Arc::downgrade(&watched));
         let writer = TableWriter {
             table: table.clone(),
             feed: feed.clone(),
@@ -104,6 +108,7 @@ impl TableWriter {
             flush_interval: interval,
             threads: Mutex::default(),
             events: Some((events.clone(), journal.clone())),
+            _watched: watched,
         };
         writer.spawn_flush(&lake, snapshot, promotion, options, Positions::Counted(journal.clone()))?;
         let lane = EventsLane {
@@ -289,7 +294,8 @@ impl EventsLane {
 
     fn set_aside(&self, partition: &EventPartition, offset: Offset, bytes: &[u8], why: &str) {
         let metrics = &self.table.metrics;
-        metrics.poison_entries.with_label_values(&[EVENTS.name]).inc();
+        metrics.poison_entries.inc();
+        metrics.quarantined.with_label_values(&["log"]).inc();
         let path = self
             .quarantine
             .join(format!("events-{}-{offset}.bin", partition.number));

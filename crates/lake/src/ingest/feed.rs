@@ -5,6 +5,7 @@ use std::sync::Arc;
 use thalweg_log::format::frame::Kind;
 use thalweg_log::{Log, LogError, Offset, PartitionId, Records, Unit};
 
+use super::handoff::Handoffs;
 use crate::commit::Taken;
 use crate::delta::Snapshot;
 use crate::tables::TableSpec;
@@ -21,6 +22,8 @@ pub struct Feed {
     /// The queue's partitions.
     pub partitions: Vec<PartitionId>,
     pub taken: Arc<Told>,
+    /// Requests that need not be read from the log, if somebody hands them over.
+    pub handoffs: Option<Arc<Handoffs>>,
 }
 
 /// What the log does not have any more, or never had, although the table lacks it.

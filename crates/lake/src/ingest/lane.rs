@@ -1,4 +1,5 @@
-//! The thread that takes the entries of one partition and makes them rows.
+//! The thread that takes the entries of one partition and makes them rows: those that were handed over from memory, the others
+//! from the log. Only what survives a power cut is taken, since an offset that a table has must never be given to anything else.
 //!
 //! An entry that passed its look when it was taken can be decoded; one that cannot all the same (its bytes were changed, or
 //! this program has a fault) goes whole to the quarantine, and the next one is taken.
@@ -7,22 +8,30 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thalweg_log::format::frame::Kind;
 use thalweg_log::format::record::records;
-use thalweg_log::{Frame, LogError, Offset, PartitionId, ReadWant};
+use thalweg_log::{Durability, Frame, LogError, Offset, PartitionId, ReadWant};
 use tokio::runtime::Handle;
 
 use super::decode::EntryDecoder;
 use super::feed::{Feed, Missing};
-use super::table::Table;
+use super::handoff::Handoffs;
+use super::table::{Growing, Table};
+use crate::entry;
 use crate::error::AppendError;
 
 /// Bytes read at once.
 const READ: usize = 4 << 20;
+/// Handed-over requests whose rows are made before queries may look again.
+const HANDED: usize = 1 << 20;
+/// So often a log that syncs nothing by itself is asked to.
+const ASK_EVERY: Duration = Duration::from_millis(100);
 /// For how long an entry waits that is stored and not synced.
 const UNSYNCED: Duration = Duration::from_millis(5);
+/// Whoever appended an entry is about to hand it over when others can see it in the log: so long it is not read from there.
+const LATE: Duration = Duration::from_millis(20);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -38,6 +47,29 @@ pub(super) struct Lane {
     pub runtime: Handle,
     /// Entries that cannot be decoded.
     pub poisoned: BTreeSet<Offset>,
+    /// The entry that was not handed over in time.
+    pub late: Option<Offset>,
+    /// When the log was asked for a sync.
+    pub asked: Option<Instant>,
+}
+
+/// However the thread ends, nothing waits for it.
+struct End {
+    table: Arc<Table>,
+    handoffs: Option<Arc<Handoffs>>,
+    partition: usize,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if let Some(handoffs) = &self.handoffs {
+            handoffs.close(self.partition);
+        }
+        // After an orderly end this changes nothing.
+        if !self.table.is_ending() {
+            self.table.fail(AppendError::Stopped);
+        }
+    }
 }
 
 /// Why a lane takes nothing more.
@@ -49,9 +81,18 @@ enum Halt {
     Again,
 }
 
+fn unreadable(error: LogError) -> Halt {
+    Halt::Failed(format!("the log cannot be read: {error}"))
+}
+
 impl Lane {
     /// Runs until the table ends.
     pub fn run(mut self) {
+        let _end = End {
+            table: self.table.clone(),
+            handoffs: self.feed.handoffs.clone(),
+            partition: self.partition,
+        };
         let mut pause = RETRY_FIRST;
         while self.table.wait_for_room() {
             let taken = self.take();
@@ -81,6 +122,18 @@ impl Lane {
         let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
             return Ok(false);
         };
+        let bounds = self.feed.log.bounds(self.id).map_err(unreadable)?;
+        if let Some(handoffs) = self.feed.handoffs.clone().filter(|_| from < bounds.synced) {
+            if handoffs.has(self.partition, from) {
+                return self.take_handed(&handoffs, bounds.synced).map(|()| true);
+            }
+            if self.late != Some(from) && handoffs.may_come(self.partition, from) {
+                return Ok(false);
+            }
+        }
+        if bounds.synced <= from && from < bounds.next && !self.asks_for_sync() {
+            return Ok(false);
+        }
         let want = ReadWant {
             bytes: READ,
             synced: true,
@@ -88,7 +141,7 @@ impl Lane {
         let frames = match self.feed.log.read(self.id, from, want) {
             Ok(frames) => frames,
             Err(LogError::Gap { to, .. }) => return Err(Halt::Missing(Missing { from, to })),
-            Err(error) => return Err(Halt::Failed(format!("the log cannot be read: {error}"))),
+            Err(error) => return Err(unreadable(error)),
         };
         for frame in &frames {
             if !self.take_frame(frame)? {
@@ -96,6 +149,56 @@ impl Lane {
             }
         }
         Ok(!frames.is_empty())
+    }
+
+    /// Whether a read, which has synced what is not, is due. What is synced after an interval anyway is waited for.
+    fn asks_for_sync(&mut self) -> bool {
+        let is_left_alone = matches!(self.feed.log.durability(self.id), Ok(Durability::Os));
+        let is_due = is_left_alone && self.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
+        if is_due {
+            self.asked = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Entries that were handed over, up to one that was not, or that is not synced, or as many as are read at once.
+    fn take_handed(&mut self, handoffs: &Handoffs, synced: Offset) -> Result<(), Halt> {
+        let table = self.table.clone();
+        let Some(mut growing) = table.lane(self.partition) else {
+            return Ok(());
+        };
+        let (mut arrivals, mut bytes) = (Vec::new(), 0);
+        while growing.next < synced
+            && bytes < HANDED
+            && let Some(kept) = handoffs.take(self.partition, growing.next)
+        {
+            bytes += kept.handoff.request.len();
+            let (decoder, chunk) = (&mut self.decoder, table.chunk(&mut growing));
+            let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_handed(&kept.handoff, chunk)));
+            let Ok(Ok(arrival)) = decoded else {
+                // The log has the entry as it came, and tells what is wrong with it.
+                return Err(self.again(&mut growing));
+            };
+            arrivals.push(arrival);
+            growing.next += 1;
+        }
+        table.publish(self.partition, &mut growing);
+        drop(growing);
+        table
+            .metrics
+            .entries
+            .with_label_values(&["handoff"])
+            .inc_by(arrivals.len() as u64);
+        self.visible(&arrivals);
+        Ok(())
+    }
+
+    /// Rows of which half an entry may be a part are made again.
+    fn again(&mut self, growing: &mut Growing) -> Halt {
+        self.decoder.reset();
+        growing.begin_again();
+        self.table.publish(self.partition, growing);
+        Halt::Again
     }
 
     /// `false` when there is no room for the next one.
@@ -122,29 +225,34 @@ impl Lane {
                 continue;
             }
             if !self.poisoned.contains(&offset) {
-                let arrival = {
+                let decoded = {
                     let chunk = table.chunk(&mut growing);
                     let decoder = &mut self.decoder;
                     catch_unwind(AssertUnwindSafe(|| decoder.decode(record.value, chunk)))
                 };
-                match arrival.unwrap_or_else(|_| Err("this program has a fault".to_owned())) {
+                match decoded.unwrap_or_else(|_| Err("this program has a fault".to_owned())) {
                     Ok(arrival) => arrivals.push(arrival),
                     Err(why) => {
                         self.set_aside(offset, record.value, &why);
                         self.poisoned.insert(offset);
-                        self.decoder.reset();
-                        // Half of it may be in the rows.
-                        growing.begin_again();
-                        table.publish(self.partition, &mut growing);
-                        return Err(Halt::Again);
+                        return Err(self.again(&mut growing));
                     }
                 }
+            }
+            if let Some(handoffs) = &self.feed.handoffs {
+                // It is not needed any more.
+                drop(handoffs.take(self.partition, offset));
             }
             growing.next = offset + 1;
         }
         growing.next = growing.next.max(next);
         table.publish(self.partition, &mut growing);
         drop(growing);
+        table
+            .metrics
+            .entries
+            .with_label_values(&["log"])
+            .inc_by(arrivals.len() as u64);
         self.visible(&arrivals);
         Ok(table.has_room())
     }
@@ -161,8 +269,15 @@ impl Lane {
     }
 
     fn set_aside(&self, offset: Offset, entry: &[u8], why: &str) {
-        let table = self.table.spec.name;
-        self.table.metrics.poison_entries.with_label_values(&[table]).inc();
+        let (table, metrics) = (self.table.spec.name, &self.table.metrics);
+        metrics.poison_entries.inc();
+        metrics.quarantined.with_label_values(&["log"]).inc();
+        if let Ok((head, _)) = entry::decode(entry) {
+            let rejected = head.rejected.iter().count() as u64;
+            metrics
+                .poison_records
+                .inc_by(u64::from(head.records).saturating_sub(rejected));
+        }
         let name = format!("{table}-{}-{offset}.bin", self.partition);
         let path = self.quarantine.join(name);
         let written = std::fs::create_dir_all(&self.quarantine).and_then(|()| std::fs::write(&path, entry));
@@ -190,21 +305,42 @@ impl Lane {
     }
 
     /// Until there may be more, or the table ends.
-    fn wait(&self) {
+    fn wait(&mut self) {
         let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
             return;
         };
-        let bounds = self.feed.log.bounds(self.id);
-        if bounds.is_ok_and(|bounds| bounds.next > from) {
+        let (log, handoffs) = (&self.feed.log, &self.feed.handoffs);
+        let may_come = handoffs
+            .as_ref()
+            .is_some_and(|handoffs| handoffs.may_come(self.partition, from));
+        if log
+            .bounds(self.id)
+            .is_ok_and(|bounds| bounds.next > from && (!may_come || bounds.synced <= from))
+        {
             return std::thread::sleep(UNSYNCED);
         }
         let mut ending = self.table.ending();
-        self.runtime.block_on(async {
+        let is_late = async {
+            // What is removed ends the wait, too.
+            let _ = log.wait_for(self.id, from).await;
+            if may_come {
+                tokio::time::sleep(LATE).await;
+            }
+        };
+        let reported = async {
+            match handoffs {
+                Some(handoffs) => handoffs.reported(self.partition).await,
+                None => std::future::pending().await,
+            }
+        };
+        let late = self.runtime.block_on(async {
             tokio::select! {
-                _ = self.feed.log.wait_for(self.id, from) => {}
-                _ = ending.wait_for(|is_ending| *is_ending) => {}
+                () = is_late => Some(from),
+                () = reported => None,
+                _ = ending.wait_for(|is_ending| *is_ending) => None,
             }
         });
+        self.late = late.or(self.late);
     }
 
     fn sleep(&self, pause: Duration) {

@@ -6,6 +6,7 @@
 //! lake.logs, partition 1 ── lake-rows ──┴─ rows that grow ── lake-commit ── files, one Delta commit ── the log may forget
 //! ```
 //!
+//! Receivers hand over what they have read anyway; what is not handed over is read from the log, and the rows are the same.
 //! While a commit waits for the disk the next rows grow, up to their limit; then entries wait in the log, where they are on disk.
 
 mod columns;
@@ -14,6 +15,7 @@ mod events;
 mod feed;
 pub(crate) mod files;
 mod flush;
+mod handoff;
 mod journal;
 mod lane;
 mod order;
@@ -35,9 +37,10 @@ use tokio::runtime::Handle;
 use crate::attributes::Promotion;
 use crate::commit::Replacement;
 use crate::delta::{DeltaLog, Snapshot};
+use crate::entry::Position;
 use crate::error::OpenError;
 pub use crate::file::FileRules;
-use crate::live::LiveRows;
+use crate::live::{LiveRows, WaitError};
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
 use crate::store::SyncedStore;
@@ -48,9 +51,10 @@ pub use events::{Event, EventPartition, EventStore};
 use feed::Begin;
 pub use feed::{Feed, Told};
 use flush::{Flush, Positions};
+pub use handoff::{Handoff, HandoffRoom, Handoffs};
 use journal::Journal;
 use lane::Lane;
-use table::Table;
+use table::{Table, Watched};
 
 /// A commit lag of so many flush intervals means that data does not flow.
 const LAG_INTERVALS_MAX: u32 = 5;
@@ -97,6 +101,8 @@ pub struct TableWriter {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// What feeds it instead, and how far that was taken.
     events: Option<(Arc<dyn EventStore>, Arc<Journal>)>,
+    /// Metrics look at it for as long as the writer lives.
+    _watched: Arc<dyn GaugeSource>,
 }
 
 impl TableWriter {
@@ -127,10 +133,12 @@ impl TableWriter {
             options.flush_interval,
             metrics.clone(),
         );
-        let table = Arc::new(table);
-        let watched: Arc<dyn GaugeSource> = table.clone();
+        let (table, feed) = (Arc::new(table), Arc::new(feed));
+        let watched: Arc<dyn GaugeSource> = Arc::new(Watched {
+            table: table.clone(),
+            feed: feed.clone(),
+        });
         metrics.watch(Arc::downgrade(&watched));
-        let feed = Arc::new(feed);
         let writer = TableWriter {
             table: table.clone(),
             feed: feed.clone(),
@@ -138,6 +146,7 @@ impl TableWriter {
             flush_interval: options.flush_interval,
             threads: Mutex::default(),
             events: None,
+            _watched: watched,
         };
         let gap = from.into_iter().find_map(|(_, gap)| gap);
         if let Some(text) = gap {
@@ -170,6 +179,8 @@ impl TableWriter {
                 accept_gap: options.accept_gap,
                 runtime: runtime.clone(),
                 poisoned: BTreeSet::new(),
+                late: None,
+                asked: None,
             };
             self.thread(&path, "lake-rows", move || lane.run())?;
         }
@@ -277,6 +288,43 @@ impl TableWriter {
     pub fn buffer_bytes(&self) -> u64 {
         self.table.buffer_bytes()
     }
+
+    /// The name of the queue that feeds it.
+    pub fn queue(&self) -> &str {
+        &self.feed.queue
+    }
+
+    /// Returns when queries see what lies at a position of its queue.
+    pub async fn wait_for(&self, position: &Position, within: Duration) -> Result<(), WaitError> {
+        let Position {
+            queue,
+            partition,
+            offset,
+        } = position;
+        let partition = usize::try_from(*partition).unwrap_or(usize::MAX);
+        let Some(id) = self.feed.partitions.get(partition) else {
+            let count = self.feed.partitions.len();
+            return Err(WaitError::Unknown(format!(
+                "{position}: {queue} has {count} partitions, from 0 on"
+            )));
+        };
+        let next = self.feed.log.bounds(*id).map_or(Offset::MAX, |bounds| bounds.next);
+        if *offset >= next {
+            return Err(WaitError::Unknown(format!(
+                "{position}: this partition ends before offset {next}, so no answer has named that position"
+            )));
+        }
+        let seen = tokio::time::timeout(within, self.table.wait_for(partition, *offset));
+        seen.await.map_err(|_| WaitError::Late {
+            position: position.clone(),
+            seconds: within.as_secs_f64(),
+            cause: self
+                .table
+                .health
+                .trouble()
+                .map_or_else(String::new, |(text, _)| format!(": {text}")),
+        })
+    }
 }
 
 impl Drop for TableWriter {
@@ -296,6 +344,12 @@ impl StatusSource for TableWriter {
         let lag = self.table.lag();
         match self.table.health.trouble() {
             Some((text, since)) if since > TROUBLE_MAX || self.table.has_failed() => vec![text],
+            None if self.table.has_failed() => {
+                let table = self.table.spec.name;
+                vec![format!(
+                    "the writer of the table {table} has stopped; start the process again"
+                )]
+            }
             trouble if lag > lag_max => {
                 let cause = trouble.map(|(text, _)| format!(": {text}")).unwrap_or_default();
                 let (table, seconds) = (self.table.spec.name, lag.as_secs_f64());

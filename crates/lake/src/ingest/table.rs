@@ -7,9 +7,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use thalweg_log::Offset;
+use thalweg_log::{Offset, PartitionId};
 use thalweg_telemetry::TableStatus;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::feed::Feed;
 use crate::attributes::Bindings;
@@ -45,6 +45,8 @@ pub(super) struct Growing {
     has_new_names: bool,
     /// When one was closed for a query.
     shown: Option<Instant>,
+    /// What is before it is in chunks that queries see.
+    closed: Offset,
     /// Where they begin.
     pub first: Offset,
     /// The offset that is taken next.
@@ -58,6 +60,7 @@ impl Growing {
         self.chunk = None;
         self.looked_at = 0;
         self.next = self.first;
+        self.closed = self.first;
     }
 
     fn buffered(&self) -> (u64, Space) {
@@ -73,6 +76,19 @@ impl Growing {
             self.chunks.push(Arc::new(chunk));
             self.looked_at = 0;
         }
+        self.closed = self.next;
+    }
+
+    /// Closes what grows for queries. Each time leaves a smaller chunk behind, so not for each of many queries: if it is too
+    /// early, returns how long until it is not.
+    fn show(&mut self) -> Result<(), Duration> {
+        let since = self.shown.map_or(SHOWN_AGAIN, |shown| shown.elapsed());
+        if since < SHOWN_AGAIN {
+            return Err(SHOWN_AGAIN - since);
+        }
+        self.close_chunk();
+        self.shown = Some(Instant::now());
+        Ok(())
     }
 
     /// Without `bindings` there is no table yet, and every name is new.
@@ -168,6 +184,8 @@ pub(super) struct Table {
     bindings: Mutex<Option<Arc<Bindings>>>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Told whenever more was taken of some partition.
+    grown: Notify,
     ending: watch::Sender<bool>,
 }
 
@@ -187,6 +205,7 @@ impl Table {
                 looked_at: 0,
                 has_new_names: false,
                 shown: None,
+                closed: *next,
                 first: *next,
                 next: *next,
             })
@@ -210,6 +229,7 @@ impl Table {
                 spares: Vec::new(),
             }),
             changed: Condvar::new(),
+            grown: Notify::new(),
             ending: watch::Sender::new(false),
         }
     }
@@ -235,11 +255,8 @@ impl Table {
         let mut parts = Vec::new();
         for (partition, lane) in self.lanes.iter().enumerate() {
             let mut growing = lane.lock();
-            // Each time leaves a smaller chunk behind, so not for each of many queries.
-            if growing.shown.is_none_or(|shown| shown.elapsed() >= SHOWN_AGAIN) {
-                growing.close_chunk();
-                growing.shown = Some(Instant::now());
-            }
+            // A moment ago is good enough for who did not wait for more.
+            let _ = growing.show();
             parts.push((partition, growing.first, growing.chunks.clone()));
         }
         // Rows that went from there to here meanwhile are the same rows, and maybe more.
@@ -254,6 +271,25 @@ impl Table {
         };
         LiveRows {
             parts: parts.into_iter().map(part).collect(),
+        }
+    }
+
+    /// Returns when queries see what was taken at an offset, or when nothing more is made of the partition.
+    pub async fn wait_for(&self, partition: usize, offset: Offset) {
+        loop {
+            let grown = self.grown.notified();
+            tokio::pin!(grown);
+            grown.as_mut().enable();
+            let shown = self.lane(partition).map(|mut growing| match growing.next > offset {
+                true if growing.closed > offset => Some(Ok(())),
+                true => Some(growing.show()),
+                false => None,
+            });
+            match shown {
+                None | Some(Some(Ok(()))) => return,
+                Some(Some(Err(pause))) => tokio::time::sleep(pause).await,
+                Some(None) => grown.await,
+            }
         }
     }
 
@@ -277,6 +313,7 @@ impl Table {
         };
         let is_enough = state.grown().space.used >= self.flush_bytes;
         drop(state);
+        self.grown.notify_waiters();
         if is_enough || was_empty || is_news {
             self.changed.notify_all();
         }
@@ -487,7 +524,30 @@ impl State {
     }
 }
 
-impl GaugeSource for Table {
+/// What a scrape sees of a table.
+pub(super) struct Watched {
+    pub table: Arc<Table>,
+    pub feed: Arc<Feed>,
+}
+
+impl GaugeSource for Watched {
+    fn gauges(&self) -> TableGauges {
+        let (feed, log) = (&self.feed, &self.feed.log);
+        let of = |(partition, id): (usize, &PartitionId)| {
+            let next = self.table.lane(partition)?.next;
+            // What is gone, or cannot be read, is told elsewhere.
+            log.bytes(*id, next, log.bounds(*id).ok()?.next).ok()
+        };
+        let backlog = feed.partitions.iter().enumerate().filter_map(of).sum();
+        TableGauges {
+            // Events come from elsewhere.
+            backlog: (!feed.partitions.is_empty()).then(|| (feed.queue.clone(), backlog)),
+            ..self.table.gauges()
+        }
+    }
+}
+
+impl Table {
     fn gauges(&self) -> TableGauges {
         let (buffer_bytes, commit_lag) = (self.buffer_bytes(), self.lag());
         let committed = self.committed();
@@ -499,6 +559,7 @@ impl GaugeSource for Table {
             buffer_bytes,
             commit_lag,
             promoted_columns: committed.promoted_columns,
+            backlog: None,
         }
     }
 }

@@ -54,16 +54,30 @@ impl World {
             log: self.log.clone(),
             partitions: PARTITIONS.to_vec(),
             taken: Arc::new(move |partition, offset| told[partition as usize].store(offset, Ordering::SeqCst)),
+            handoffs: None,
+        }
+    }
+
+    /// The same of a queue whose entries are handed over, for which there is so much room.
+    fn feed_with_room(&self, bytes: usize) -> Feed {
+        let next = PARTITIONS.map(|id| self.log.bounds(id).unwrap().next);
+        Feed {
+            handoffs: Some(Handoffs::new(HandoffRoom::new(bytes), &next)),
+            ..self.feed()
         }
     }
 
     pub async fn open(&self, options: &IngestOptions) -> TableWriter {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        self.open_with(self.feed(), metrics, options).await
+    }
+
+    async fn open_with(&self, feed: Feed, metrics: LakeMetrics, options: &IngestOptions) -> TableWriter {
         let opened = TableWriter::open(
             self.folder.path(),
             &LOGS,
             SyncedStore::new(),
-            self.feed(),
+            feed,
             Promotion::default(),
             metrics,
             options,
@@ -230,6 +244,20 @@ async fn a_table_stops_where_the_log_lacks_what_it_lacks_until_that_is_accepted(
         trouble[0].starts_with("lake.gap: the log does not have the entries 1 to 2 of lake.logs, partition 0"),
         "{trouble:?}"
     );
+    let position = Position {
+        queue: "lake.logs".to_owned(),
+        partition: 0,
+        offset: 3,
+    };
+    let late = writer
+        .wait_for(&position, Duration::from_millis(10))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        late.starts_with("lake.logs:0:3 was not visible within 0.01 s: lake.gap: "),
+        "{late}"
+    );
     writer.close(SOON).await;
     assert_eq!(world.stored().await.0, ["a"]);
     let accepted = IngestOptions {
@@ -322,8 +350,226 @@ async fn a_flush_is_not_early_because_the_one_before_left_its_room() {
     assert!((4..=8).contains(&commits), "{commits} commits");
 }
 
-/// A request with log records of these bodies, as an entry.
-fn entry(bodies: &[&str]) -> Vec<u8> {
+/// An entry of every form in which a request comes, and what its receiver hands over.
+fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
+    let of = |n: usize| {
+        let bodies = [
+            format!("first of {n}"),
+            format!("second of {n}: {:200}", "x"),
+            "third".to_owned(),
+        ];
+        let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
+        let (encoding, sent, proto) = match n % 2 {
+            0 => (Encoding::Proto, request(&bodies), request(&bodies)),
+            _ => {
+                let record = |body: &&str| format!("{{\"body\":{{\"stringValue\":\"{body}\"}}}}");
+                let records: Vec<String> = bodies.iter().map(record).collect();
+                let json = format!(
+                    "{{\"resourceLogs\":[{{\"scopeLogs\":[{{\"logRecords\":[{}]}}]}}]}}",
+                    records.join(",")
+                );
+                let mut proto = Vec::new();
+                let limits = crate::otlp::json::JsonLimits::default();
+                crate::otlp::json::to_proto(Signal::Logs, json.as_bytes(), &limits, &mut proto).unwrap();
+                (Encoding::Json, json.into_bytes(), proto)
+            }
+        };
+        let (compression, sent) = match n % 3 {
+            0 => (Compression::None, sent),
+            1 => (Compression::Zstd, zstd::bulk::compress(&sent, 1).unwrap()),
+            _ => {
+                let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                std::io::Write::write_all(&mut gzip, &sent).unwrap();
+                (Compression::Gzip, gzip.finish().unwrap())
+            }
+        };
+        let rejected: &[u32] = if n.is_multiple_of(5) { &[0, 2] } else { &[] };
+        let head = EntryHead {
+            encoding,
+            compression,
+            arrival: ARRIVAL + n as i64,
+            records: bodies.len() as u32,
+            cut_values_at: n.is_multiple_of(7).then_some(100),
+            rejected: Rejected::Listed(rejected),
+            ..HEAD
+        };
+        let mut entry = Vec::new();
+        head.encode(&mut entry);
+        entry.extend_from_slice(&sent);
+        (entry, Handoff::of(&head, proto.into()))
+    };
+    (0..count).map(of).collect()
+}
+
+/// What the files of the table have, byte by byte, in no order.
+fn files_of(table: &Path) -> Vec<Vec<u8>> {
+    let days = std::fs::read_dir(table).unwrap().flatten();
+    let days = days.filter(|day| day.file_name().to_string_lossy().starts_with("date="));
+    let files = days.flat_map(|day| std::fs::read_dir(day.path()).unwrap().flatten());
+    let mut files: Vec<Vec<u8>> = files.map(|file| std::fs::read(file.path()).unwrap()).collect();
+    files.sort();
+    files
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_the_same_to_the_bit_whether_requests_are_handed_over_or_read_from_the_log() {
+    let all = entries(120);
+    let rows = all
+        .iter()
+        .map(|(_, handoff)| 3 - handoff.rejected.len() as u64)
+        .sum::<u64>();
+    let (mut made, mut counts) = (Vec::new(), Vec::new());
+    let room = 1 << 20;
+    // Handed over; read from the log; as it comes, too, where nothing finds room, and where some do.
+    for room in [Some(room), None, Some(0), Some(room / 1000)] {
+        let world = World::new().await;
+        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let feed = room.map_or_else(|| world.feed(), |bytes| world.feed_with_room(bytes));
+        let handoffs = feed.handoffs.clone();
+        let writer = world.open_with(feed, metrics.clone(), &slow()).await;
+        for pair in all.chunks(2) {
+            let mut appended = Vec::new();
+            for (entry, handoff) in pair {
+                appended.push((world.append_bytes(0, entry).await, handoff.clone()));
+            }
+            // Whoever hears of his commit first is not always whose entry lies first.
+            for (offset, handoff) in appended.into_iter().rev() {
+                if let Some(handoffs) = &handoffs {
+                    handoffs.report(0, offset, handoff);
+                }
+            }
+        }
+        let until = Instant::now() + SOON;
+        while writer.tables()[0].buffered_rows < rows {
+            assert!(Instant::now() < until);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        writer.close(SOON).await;
+        made.push(files_of(&world.folder.path().join("logs")));
+        counts.push(["handoff", "log"].map(|from| metrics.entries.with_label_values(&[from]).get()));
+        assert!(
+            handoffs.is_none_or(|handoffs| handoffs.room_used() == 0),
+            "what is taken takes no room"
+        );
+    }
+    for (files, counts) in made.iter().zip(&counts) {
+        assert!(!files.is_empty() && *files == made[0], "{counts:?}");
+        assert_eq!(counts.iter().sum::<u64>(), all.len() as u64);
+    }
+    let [handed, from_log, without_room, _] = counts[..] else {
+        panic!("{counts:?}")
+    };
+    assert_eq!((from_log, without_room), ([0, 120], [0, 120]));
+    assert!(handed[0] > 60, "{handed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_whose_rows_cannot_be_made_of_what_was_handed_over_is_taken_from_the_log() {
+    let world = World::new().await;
+    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let feed = world.feed_with_room(1 << 20);
+    let handoffs = feed.handoffs.clone().unwrap();
+    let writer = world.open_with(feed, metrics.clone(), &fast()).await;
+    for (body, broken) in [("a", false), ("b", true), ("c", false)] {
+        let offset = world.append(0, &[body]).await;
+        let mut handed = request(&[body]);
+        if broken {
+            handed.extend_from_slice(&[0x0a, 0x7f]);
+        }
+        handoffs.report(0, offset, Handoff::of(&HEAD, handed.into()));
+    }
+    assert_eq!(world.wait_for(3).await, ["a", "b", "c"]);
+    writer.close(SOON).await;
+    assert_eq!(metrics.poison_entries.get(), 0);
+    assert_eq!(world.stored().await.1, [3, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_handed_over_and_not_synced_waits_for_its_sync() {
+    let world = World::new().await;
+    for id in PARTITIONS {
+        world.log.set_durability(id, thalweg_log::Durability::Os).await.unwrap();
+    }
+    let feed = world.feed_with_room(1 << 20);
+    let handoffs = feed.handoffs.clone().unwrap();
+    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let writer = world.open_with(feed, metrics.clone(), &slow()).await;
+    for n in 0..20 {
+        let offset = world.append(0, &["a"]).await;
+        handoffs.report(0, offset, Handoff::of(&HEAD, request(&["a"]).into()));
+        let until = Instant::now() + SOON;
+        while writer.tables()[0].buffered_rows < n + 1 {
+            assert!(Instant::now() < until);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(world.log.bounds(PARTITIONS[0]).unwrap().synced > offset);
+    }
+    writer.close(SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_position_sees_its_rows() {
+    let world = World::new().await;
+    let writer = world.open(&slow()).await;
+    let position = |partition, offset| Position {
+        queue: "lake.logs".to_owned(),
+        partition,
+        offset,
+    };
+    let seen = |writer: &TableWriter| {
+        writer
+            .live()
+            .beyond(None)
+            .iter()
+            .map(|chunk| chunk.rows())
+            .sum::<usize>()
+    };
+    for n in 0..20 {
+        // Rows were closed for a query a moment ago.
+        assert_eq!(seen(&writer), n);
+        let offset = world.append(n % 2, &["a"]).await;
+        let at = position(u32::try_from(n % 2).unwrap(), offset);
+        writer.wait_for(&at, SOON).await.unwrap();
+        assert_eq!(seen(&writer), n + 1);
+    }
+    let unknown = |at: Position| {
+        let writer = &writer;
+        async move {
+            match writer.wait_for(&at, SOON).await {
+                Err(WaitError::Unknown(text)) => text,
+                other => panic!("{at}: {other:?}"),
+            }
+        }
+    };
+    assert_eq!(
+        unknown(position(1, 10)).await,
+        "lake.logs:1:10: this partition ends before offset 10, so no answer has named that position"
+    );
+    assert_eq!(
+        unknown(position(2, 0)).await,
+        "lake.logs:2:0: lake.logs has 2 partitions, from 0 on"
+    );
+    writer.close(SOON).await;
+    // It is in the table now, and a later process says so at once.
+    let writer = world.open(&slow()).await;
+    writer.wait_for(&position(0, 9), SOON).await.unwrap();
+    writer.close(SOON).await;
+}
+
+const ARRIVAL: i64 = 1_700_000_000_000_000_000;
+const HEAD: EntryHead<'static> = EntryHead {
+    signal: Signal::Logs,
+    encoding: Encoding::Proto,
+    compression: Compression::None,
+    arrival: ARRIVAL,
+    records: 1,
+    cut_values_at: None,
+    rejected: Rejected::NONE,
+    peer: "",
+};
+
+/// A request with log records of these bodies.
+fn request(bodies: &[&str]) -> Vec<u8> {
     let field = |key: u8, inner: &[u8]| {
         let mut out = vec![key];
         let mut len = inner.len();
@@ -339,18 +585,16 @@ fn entry(bodies: &[&str]) -> Vec<u8> {
         .iter()
         .flat_map(|body| field(0x12, &field(0x2a, &field(0x0a, body.as_bytes()))))
         .collect();
-    let request = field(0x0a, &field(0x12, &records));
+    field(0x0a, &field(0x12, &records))
+}
+
+/// The same as an entry.
+fn entry(bodies: &[&str]) -> Vec<u8> {
     let head = EntryHead {
-        signal: Signal::Logs,
-        encoding: Encoding::Proto,
-        compression: Compression::None,
-        arrival: 1_700_000_000_000_000_000,
         records: bodies.len() as u32,
-        cut_values_at: None,
-        rejected: Rejected::NONE,
-        peer: "",
+        ..HEAD
     };
     let mut entry = Vec::new();
     head.encode(&mut entry);
-    [entry, request].concat()
+    [entry, request(bodies)].concat()
 }

@@ -7,6 +7,7 @@ mod arrays;
 mod overflow;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow::datatypes::{DataType, Field, SchemaRef};
@@ -16,6 +17,7 @@ use thalweg_log::Offset;
 use crate::attributes::{Bindings, Place, Promotion};
 use crate::delta::Snapshot;
 use crate::delta::schema::{Column, TableSchema};
+use crate::entry::{BoxFuture, Position};
 use crate::rows::chunk::Chunk;
 use crate::rows::slots::Source;
 use crate::rows::text::NULL;
@@ -34,6 +36,24 @@ pub trait LiveTables: Send + Sync {
 
     /// What a table has now beyond its commits; `None` if it does not feed it.
     fn rows(&self, table: &str) -> Option<LiveRows>;
+
+    /// Returns when queries see what lies at a position.
+    fn wait_for<'a>(&'a self, position: &'a Position, within: Duration) -> BoxFuture<'a, Result<(), WaitError>>;
+}
+
+/// Why nobody waits for a position any more.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum WaitError {
+    /// It is none that was ever given.
+    #[error("{0}")]
+    Unknown(String),
+    #[error("{position} was not visible within {seconds} s{cause}")]
+    Late {
+        position: Position,
+        seconds: f64,
+        /// What keeps it, if that is known.
+        cause: String,
+    },
 }
 
 /// Rows of one table.

@@ -133,6 +133,7 @@ impl World {
         log.create(PARTITION, Durability::Fsync).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let feed = Feed {
+            handoffs: None,
             queue: "lake.metrics".to_owned(),
             log: log.clone(),
             partitions: vec![PARTITION],

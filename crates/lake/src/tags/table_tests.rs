@@ -86,6 +86,7 @@ impl World {
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
         let feed = Feed {
+            handoffs: None,
             queue: "lake.tags".to_owned(),
             log: self.log.clone(),
             partitions: vec![PARTITION],

@@ -10,6 +10,7 @@ mod vacuum;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 
 use crate::commit::{Replacement, unix_ms};
-use crate::compaction::{CompactionOptions, Job, Merge, MergeError, Merged, Output, Sink, memory_of, plan};
+use crate::compaction::{CompactionOptions, Job, Merge, MergeError, Merged, Output, Sink, memory_of, pending, plan};
 use crate::delta::actions::Add;
 use crate::delta::stats::FileStats;
 use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
@@ -104,8 +105,14 @@ impl Upkeep {
     pub fn start(options: UpkeepOptions, metrics: LakeMetrics) -> std::io::Result<Upkeep> {
         let stop = Arc::new(Stop::default());
         let new: Arc<Mutex<Vec<Arc<TableWriter>>>> = Arc::default();
+        let memory = Arc::new(AtomicU64::new(0));
+        let watched = memory.clone();
+        metrics.watch_share("lake.compaction.memory", options.compaction.memory, move || {
+            watched.load(Ordering::Relaxed)
+        });
         let worker = Worker {
             stop: stop.clone(),
+            memory,
             options,
             metrics,
             runtime: Handle::current(),
@@ -123,6 +130,11 @@ impl Upkeep {
     /// Keeps one more table in order.
     pub fn keep(&self, table: Arc<TableWriter>) {
         self.new.lock().push(table);
+    }
+
+    /// Whether it ended by itself, which it never should.
+    pub fn has_stopped(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
     /// Returns when nothing is written any more.
@@ -148,6 +160,8 @@ impl Drop for Upkeep {
 
 struct Worker {
     stop: Arc<Stop>,
+    /// What the merge that runs is going to take.
+    memory: Arc<AtomicU64>,
     options: UpkeepOptions,
     metrics: LakeMetrics,
     runtime: Handle,
@@ -386,11 +400,18 @@ impl Worker {
         let Some(snapshot) = self.newest(table)? else {
             return Ok(false);
         };
-        let Some(job) = plan(snapshot, now(), &self.options.compaction) else {
+        let (now, options) = (now(), &self.options.compaction);
+        let pending = i64::try_from(pending(snapshot, now, options)).unwrap_or(i64::MAX);
+        let gauge = &self.metrics.compaction_pending_bytes;
+        gauge.with_label_values(&[spec.name]).set(pending);
+        let Some(job) = plan(snapshot, now, options) else {
             return Ok(false);
         };
-        let job = self.within_memory(spec, &log, snapshot, job);
-        let replacement = self.merge(spec, &log, snapshot, &job)?;
+        let (job, memory) = self.within_memory(spec, &log, snapshot, job);
+        self.memory.store(memory, Ordering::Relaxed);
+        let replacement = self.merge(spec, &log, snapshot, &job);
+        self.memory.store(0, Ordering::Relaxed);
+        let replacement = replacement?;
         let added = replacement.added.clone();
         match owner.replace(replacement) {
             Some(true) => Ok(true),
@@ -414,8 +435,8 @@ impl Worker {
         }
     }
 
-    /// With fewer files, if all would take too much; two are always merged.
-    fn within_memory(&self, spec: &TableSpec, log: &DeltaLog, snapshot: &Snapshot, mut job: Job) -> Job {
+    /// With fewer files, if all would take too much; two are always merged. Returns what it is going to take, too.
+    fn within_memory(&self, spec: &TableSpec, log: &DeltaLog, snapshot: &Snapshot, mut job: Job) -> (Job, u64) {
         // Rows that wait for their group, of several buckets, and the group that is made of them.
         let of_groups = 4 * self.rules().row_group_bytes as u64;
         let mut left = self.options.compaction.memory.saturating_sub(of_groups);
@@ -433,7 +454,7 @@ impl Worker {
             job.inputs.truncate(count);
             job.is_final = false;
         }
-        job
+        (job, self.options.compaction.memory.saturating_sub(left))
     }
 
     fn merge(
