@@ -28,6 +28,8 @@ mod log;
 mod log_tools;
 mod opcua;
 mod otlp;
+mod otlp_answers;
+mod otlp_collector;
 mod otlp_senders;
 mod queue_api;
 mod queue_errors;

@@ -44,7 +44,7 @@ pub fn text(text: &str) -> Value {
 }
 
 /// An export request of logs with numbers.
-fn logs(numbers: std::ops::Range<u64>) -> Value {
+pub fn logs(numbers: std::ops::Range<u64>) -> Value {
     logs_of(now(), numbers)
 }
 
@@ -69,7 +69,7 @@ pub fn is_stored(answer: &Answer) {
 }
 
 /// How often each number is in the table, and how many rows there are.
-fn counts(thalweg: &Thalweg) -> anyhow::Result<(u64, u64, u64)> {
+pub fn counts(thalweg: &Thalweg) -> anyhow::Result<(u64, u64, u64)> {
     let sql = "select count(*) as rows, count(distinct attr_n) as numbers, \
                coalesce(sum(cast(attr_n as bigint)), 0) as sum from logs";
     let row = thalweg.sql(sql)?.remove(0);
@@ -157,6 +157,7 @@ fn logs_metrics_and_spans_are_in_their_tables_with_every_field() {
             "kind": "server", "duration_ns": 1500, "status_code": "error", "status_message": "broken", "event": "retry",
             "try": "2", "link": "eeeeeeeeeeeeeeee"})
     );
+    thalweg.records_are_accounted_for().unwrap();
     end(&mut thalweg);
 }
 
@@ -298,5 +299,6 @@ fn what_cannot_be_taken_is_refused_with_its_reason() {
         seen.insert(code, answer.text);
     }
     assert_eq!(seen.len(), 3);
+    thalweg.records_are_accounted_for().unwrap();
     end(&mut thalweg);
 }

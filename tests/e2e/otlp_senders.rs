@@ -23,7 +23,7 @@ fn start(more: &str) -> (Thalweg, String, String) {
     )
 }
 
-fn send(program: &mut Command, script: &str, arguments: &[&str]) {
+pub fn send(program: &mut Command, script: &str, arguments: &[&str]) {
     let script = thalweg_tests::beside("senders").join(script);
     let sent = program.arg(script).args(arguments).output().unwrap();
     let error = String::from_utf8_lossy(&sent.stderr);
@@ -69,6 +69,7 @@ fn every_field_of_the_python_sdk_is_found() {
         python_metrics(&thalweg, &service);
         python_spans(&thalweg, &service);
     }
+    thalweg.records_are_accounted_for().unwrap();
     thalweg.process.signal("TERM").unwrap();
     let status = thalweg.process.wait_within(std::time::Duration::from_secs(20)).unwrap();
     assert!(status.success(), "{}", thalweg.process.stderr());
@@ -99,7 +100,7 @@ fn every_field_of_the_python_sdk_is_found() {
     }
 }
 
-fn python_logs(thalweg: &Thalweg, service: &str) {
+pub fn python_logs(thalweg: &Thalweg, service: &str) {
     let sql = format!(
         "select time_unix_nano, observed_time_unix_nano, time_source, severity_number, severity_text, body, body_kind, trace_id, \
          event_name, scope_name, scope_version, resource_service_version, resource_answer, resource_ratio, resource_tags, \
@@ -132,7 +133,7 @@ fn python_logs(thalweg: &Thalweg, service: &str) {
     }
 }
 
-fn python_metrics(thalweg: &Thalweg, service: &str) {
+pub fn python_metrics(thalweg: &Thalweg, service: &str) {
     let sql = format!(
         "select metric_name, metric_type, temporality, is_monotonic, unit, value, value_int, count, sum, min, max, \
          zero_count, attr_route, attr_room, series_id is not null as has_series from metrics \
@@ -172,7 +173,7 @@ fn python_metrics(thalweg: &Thalweg, service: &str) {
     );
 }
 
-fn python_spans(thalweg: &Thalweg, service: &str) {
+pub fn python_spans(thalweg: &Thalweg, service: &str) {
     let sql = format!(
         "select name, kind, trace_id, span_id, parent_span_id, status_code, status_message, duration_ns >= 0 as took, \
          scope_schema_url, events[1]['name'] as event, links[1]['span_id'] as link from traces \

@@ -92,7 +92,8 @@ impl Api {
         let mut response = self.open(method, path, headers, body)?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let limit = response.body_mut().with_config().limit(1 << 30);
-        let text = limit.read_to_string()?;
+        // Not all bodies are text.
+        let text = String::from_utf8_lossy(&limit.read_to_vec()?).into_owned();
         let json = serde_json::from_str(&text).unwrap_or_default();
         Ok(Answer {
             status,

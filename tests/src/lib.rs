@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod disk;
+pub mod grpc;
 pub mod postgres;
 pub mod process;
 pub mod receiver;
@@ -13,6 +14,7 @@ pub mod wait;
 
 pub use api::Api;
 pub use disk::Disk;
+pub use grpc::Grpc;
 pub use process::Process;
 pub use receiver::Receiver;
 pub use thalweg::{Balance, Thalweg};

@@ -107,6 +107,11 @@ pub fn node_modules() -> Result<PathBuf> {
     tool("THALWEG_TEST_NODE_MODULES", "node/node_modules")
 }
 
+/// The OpenTelemetry Collector.
+pub fn collector() -> Result<PathBuf> {
+    tool("THALWEG_TEST_COLLECTOR", "collector/collector")
+}
+
 /// Never skipped: a tool that is missing fails the test and says what to do.
 fn tool(variable: &str, in_cache: &str) -> Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);

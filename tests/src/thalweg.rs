@@ -262,6 +262,30 @@ impl Thalweg {
         Ok(serde_json::from_str(&body)?)
     }
 
+    /// Of a process that received on an empty lake: every record that was received is a row, was rejected, or lies in the
+    /// quarantine. What is on its way to its table is waited for.
+    pub fn records_are_accounted_for(&self) -> Result<()> {
+        eventually(|| {
+            let sum = |name: &str, label: &str| self.metric(name, label).unwrap_or(0.0) as u64;
+            let (mut received, mut rows) = (Vec::new(), Vec::new());
+            for signal in ["logs", "metrics", "traces"] {
+                let counted = self.sql(&format!("select count(*) as rows from {signal}"))?;
+                rows.push(counted[0]["rows"].as_u64().context("no count")?);
+                let label = format!("signal=\"{signal}\"");
+                let rejected = sum("thalweg_lake_rejected_records_total", &label);
+                received.push(sum("thalweg_lake_records_total", &label).saturating_sub(rejected));
+            }
+            let poison = sum("thalweg_lake_poison_records_total", "");
+            let known = rows.iter().sum::<u64>() + poison;
+            ensure!(
+                known == received.iter().sum::<u64>(),
+                "{rows:?} rows and {poison} of {received:?}"
+            );
+            ensure!(poison > 0 || rows == received, "{rows:?} rows of {received:?}");
+            Ok(())
+        })
+    }
+
     /// SIGTERM; the process drains, exits 0, and its last account adds up with nothing in flight.
     pub fn stop(&mut self) -> Result<Balance> {
         self.process.signal("TERM")?;

@@ -1,12 +1,12 @@
-//! Installs what the tests need beyond Rust: real OPC UA servers, SDKs of OpenTelemetry, readers of our tables, a browser, a
-//! database. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
+//! Installs what the tests need beyond Rust: real OPC UA servers, SDKs and the collector of OpenTelemetry, readers of our tables,
+//! a browser, a database. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell::{exists, run};
+use crate::shell::{exists, root, run};
 
 /// Exact versions, so that a test run means the same thing tomorrow.
 const PYTHON_PACKAGES: &[&str] = &[
@@ -46,6 +46,8 @@ pub struct Tools {
     pub chromium: PathBuf,
     /// The folder of PostgreSQL's programs.
     pub postgres: PathBuf,
+    /// The OpenTelemetry Collector.
+    pub collector: PathBuf,
 }
 
 impl Tools {
@@ -55,7 +57,8 @@ impl Tools {
             .env("THALWEG_TEST_PYTHON", &self.python)
             .env("THALWEG_TEST_NODE_MODULES", &self.node_modules)
             .env("THALWEG_TEST_CHROMIUM", &self.chromium)
-            .env("THALWEG_TEST_POSTGRES", &self.postgres);
+            .env("THALWEG_TEST_POSTGRES", &self.postgres)
+            .env("THALWEG_TEST_COLLECTOR", &self.collector);
     }
 }
 
@@ -71,7 +74,9 @@ fn cache_dir() -> Result<PathBuf> {
 pub fn install() -> Result<Tools> {
     let cache = cache_dir()?;
     if !exists("go") {
-        bail!("go is not installed, whose pprof reads the profiles; on Debian: apt-get install golang-go");
+        bail!(
+            "go is not installed, whose pprof reads the profiles and which builds the collector; on Debian: apt-get install golang-go"
+        );
     }
     debian("/usr/bin/openssl", "openssl")?;
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
@@ -80,7 +85,27 @@ pub fn install() -> Result<Tools> {
         node_modules: node(&cache)?,
         chromium: debian("/usr/bin/chromium", "chromium")?,
         postgres: postgres()?,
+        collector: collector(&cache)?,
     })
+}
+
+/// The OpenTelemetry Collector with the parts that tests use, of the versions that stand beside it.
+fn collector(cache: &std::path::Path) -> Result<PathBuf> {
+    let (source, folder) = (root().join("tests/senders/collector"), cache.join("collector"));
+    let (program, marker) = (folder.join("collector"), folder.join("built.txt"));
+    let parts = ["main.go", "go.mod", "go.sum"].map(|name| std::fs::read_to_string(source.join(name)));
+    let wanted = parts.into_iter().collect::<std::io::Result<String>>()?;
+    if program.exists() && std::fs::read_to_string(&marker).is_ok_and(|built| built == wanted) {
+        return Ok(program);
+    }
+    std::fs::create_dir_all(&folder)?;
+    run(Command::new("go")
+        .args(["build", "-trimpath", "-ldflags=-s -w", "-o"])
+        .arg(&program)
+        .arg(".")
+        .current_dir(source))?;
+    std::fs::write(marker, wanted)?;
+    Ok(program)
 }
 
 fn python(cache: &std::path::Path) -> Result<PathBuf> {
