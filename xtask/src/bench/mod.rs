@@ -11,10 +11,12 @@ mod driver;
 mod environment;
 mod events;
 mod events_scale;
+mod export;
 #[allow(dead_code, reason = "the benchmark of the crate uses the rest")]
 #[path = "../../../crates/lake/benches/lake/generator.rs"]
 mod generator;
 mod lake;
+mod otlp;
 mod queue;
 mod report;
 mod tags;

@@ -77,6 +77,13 @@ impl UnderTest {
         Ok(format!("http://{address}{path}"))
     }
 
+    /// Of the HTTP listener.
+    pub fn port(&self) -> Result<u16> {
+        let url = self.url("")?;
+        let (_, port) = url.rsplit_once(':').context("no port in the address")?;
+        Ok(port.parse()?)
+    }
+
     fn get(&self, path: &str) -> Result<String> {
         Ok(ureq::get(self.url(path)?).call()?.body_mut().read_to_string()?)
     }
