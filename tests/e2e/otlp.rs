@@ -8,8 +8,6 @@ use thalweg_tests::api::{Answer, Api};
 use thalweg_tests::servers::free_port;
 use thalweg_tests::{Thalweg, eventually};
 
-use crate::otlp_senders::ask_with;
-
 /// A process that receives, and the port at which it does over HTTP.
 pub fn start(more: &str) -> (Thalweg, Api) {
     let (http, grpc) = (free_port().unwrap(), free_port().unwrap());
@@ -49,7 +47,7 @@ pub fn logs(numbers: std::ops::Range<u64>) -> Value {
 }
 
 /// The same, of some time.
-fn logs_of(time: u64, numbers: std::ops::Range<u64>) -> Value {
+pub fn logs_of(time: u64, numbers: std::ops::Range<u64>) -> Value {
     let record = |n: u64| {
         json!({
             "timeUnixNano": time.to_string(), "severityNumber": 9, "severityText": "INFO", "body": text(&format!("line {n}")),
@@ -68,7 +66,7 @@ pub fn is_stored(answer: &Answer) {
     assert_eq!((answer.status, answer.text.as_str()), (200, "{}"), "{answer:?}");
 }
 
-/// How often each number is in the table, and how many rows there are.
+/// How many rows there are, how many numbers, and their sum.
 pub fn counts(thalweg: &Thalweg) -> anyhow::Result<(u64, u64, u64)> {
     let sql = "select count(*) as rows, count(distinct attr_n) as numbers, \
                coalesce(sum(cast(attr_n as bigint)), 0) as sum from logs";
@@ -190,80 +188,6 @@ fn what_was_answered_is_there_once_after_every_kill() {
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(counts(&thalweg).unwrap(), (next, next, next * (next - 1) / 2));
     end(&mut thalweg);
-}
-
-/// Numbers of a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
-/// `THALWEG_KILL_ROUNDS` and `THALWEG_KILL_SEED` make it another one.
-#[test]
-#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
-fn rows_are_there_once_whenever_flushes_and_merges_are_killed() {
-    const DAY_NANOS: u64 = 86_400_000_000_000;
-    let of_environment = |name: &str, default: u64| {
-        let given = std::env::var(name).ok();
-        given.map_or(default, |text| text.parse().unwrap())
-    };
-    let (rounds, seed) = (
-        of_environment("THALWEG_KILL_ROUNDS", 8),
-        of_environment("THALWEG_KILL_SEED", 7),
-    );
-    let more = "lake: {flush: {interval: 20ms}, compaction: {seal_after: 0s}, vacuum: {retain: 1m}}\n";
-    let (mut thalweg, otlp) = start(more);
-    let (mut random, mut next) = (Random(seed), 0_u64);
-    for round in 0..rounds {
-        // Days that are over are merged as soon as anything is there.
-        for _ in 0..5 + random.below(30) {
-            let count = 1 + random.below(60);
-            let time = now() - DAY_NANOS * random.below(3);
-            is_stored(&otlp.post("/v1/logs", &logs_of(time, next..next + count)));
-            next += count;
-            std::thread::sleep(Duration::from_millis(random.below(25)));
-        }
-        std::thread::sleep(Duration::from_millis(random.below(300)));
-        thalweg.process.kill().unwrap();
-        if round % 4 == 3 {
-            // Whatever was cut off, other engines read what there is.
-            let table = thalweg.data_dir().join("lake/logs");
-            let found = ask_with(
-                "duckdb",
-                &table,
-                "select count(*) - count(distinct attr_n) as twice from t",
-            );
-            assert_eq!(found, json!([{"twice": 0}]), "round {round}");
-        }
-        thalweg.restart().unwrap();
-        thalweg.wait_ready().unwrap();
-    }
-    eventually(|| {
-        let (rows, numbers, sum) = counts(&thalweg)?;
-        anyhow::ensure!(rows >= next, "{rows} of {next}");
-        assert_eq!((rows, numbers, sum), (next, next, next * (next - 1) / 2));
-        Ok(())
-    })
-    .unwrap();
-    end(&mut thalweg);
-    let table = thalweg.data_dir().join("lake/logs");
-    for engine in ["duckdb", "deltalake"] {
-        let sql = "select count(*)::bigint as rows, count(distinct attr_n) as numbers, sum(attr_n::bigint)::bigint as sum from t";
-        let expected = json!([{"rows": next, "numbers": next, "sum": next * (next - 1) / 2}]);
-        assert_eq!(ask_with(engine, &table, sql), expected, "{engine}");
-    }
-    let commits = std::fs::read_dir(table.join("_delta_log")).unwrap().flatten();
-    let commits = commits.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    let merges = commits.filter(|commit| commit.contains("OPTIMIZE")).count();
-    assert!(merges > 0, "nothing was merged");
-    println!("{rounds} rounds of kill -9, seed {seed}: {next} rows stored, none lost, none twice; {merges} merges");
 }
 
 #[test]

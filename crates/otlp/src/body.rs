@@ -1,5 +1,6 @@
 //! The bytes of a request, within limits: how many, how fast, and how many of all requests together.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use crate::refusal::Refusal;
 
 /// Bytes of one permit.
 const UNIT: usize = 1024;
+/// Of a request that is refused, so much is read and let go before it is answered.
+const DRAINED_BYTES: usize = 128 << 20;
+const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What all requests that are not stored yet may take.
 pub struct Room {
@@ -94,37 +98,59 @@ pub async fn read(
     body: Body,
     bytes_max: usize,
     within: Duration,
+    hold: impl FnMut(usize) -> Result<(), Refusal>,
+) -> Result<Bytes, Refusal> {
+    let mut body = std::pin::pin!(body);
+    match tokio::time::timeout(within, gather(body.as_mut(), bytes_max, hold)).await {
+        Ok(Ok(whole)) => Ok(whole),
+        Ok(Err(refusal)) => {
+            // Whoever still sends longer than that meets a closed connection.
+            let _ = tokio::time::timeout(DRAINED_WITHIN, drain(body)).await;
+            Err(refusal)
+        }
+        Err(_) => Err(Refusal::too_slow(within)),
+    }
+}
+
+async fn gather(
+    mut body: Pin<&mut Body>,
+    bytes_max: usize,
     mut hold: impl FnMut(usize) -> Result<(), Refusal>,
 ) -> Result<Bytes, Refusal> {
-    let whole = async {
-        if body.size_hint().lower() > bytes_max as u64 {
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(Refusal::too_large(bytes_max));
+    }
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
+        let frame = frame.map_err(|error| Refusal::malformed(format!("the request ended early: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        hold(data.len())?;
+        if first.len() + all.len() + data.len() > bytes_max {
             return Err(Refusal::too_large(bytes_max));
         }
-        let mut body = std::pin::pin!(body);
-        let mut first = Bytes::new();
-        let mut all = BytesMut::new();
-        while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
-            let frame = frame.map_err(|error| Refusal::malformed(format!("the request ended early: {error}")))?;
-            let Ok(data) = frame.into_data() else { continue };
-            hold(data.len())?;
-            if first.len() + all.len() + data.len() > bytes_max {
-                return Err(Refusal::too_large(bytes_max));
+        match (first.is_empty(), all.is_empty()) {
+            // Most requests come in one piece.
+            (true, true) => first = data,
+            (false, true) => {
+                all.extend_from_slice(&first);
+                all.extend_from_slice(&data);
+                first = Bytes::new();
             }
-            match (first.is_empty(), all.is_empty()) {
-                // Most requests come in one piece.
-                (true, true) => first = data,
-                (false, true) => {
-                    all.extend_from_slice(&first);
-                    all.extend_from_slice(&data);
-                    first = Bytes::new();
-                }
-                _ => all.extend_from_slice(&data),
-            }
+            _ => all.extend_from_slice(&data),
         }
-        Ok(if all.is_empty() { first } else { all.freeze() })
-    };
-    match tokio::time::timeout(within, whole).await {
-        Ok(read) => read,
-        Err(_) => Err(Refusal::too_slow(within)),
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+/// Reads on and lets go. A sender that gets its answer while it still sends may meet the closed connection first, take its request for
+/// lost, and send it again for ever.
+async fn drain(mut body: Pin<&mut Body>) {
+    let mut left = DRAINED_BYTES;
+    while let Some(Ok(frame)) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
+        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        if left == 0 {
+            return;
+        }
     }
 }

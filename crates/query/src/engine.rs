@@ -427,9 +427,11 @@ impl Task {
     async fn plan(&self, query: Query) -> Result<Arc<dyn ExecutionPlan>, QueryError> {
         let mut statement = statement::parse(&query.sql)?;
         let tables = Arc::new(QueryTables::new(self.inner.tables.clone()));
-        let state = SessionStateBuilder::new_from_existing(self.inner.state().clone())
+        let mut state = SessionStateBuilder::new_from_existing(self.inner.state().clone())
             .with_catalog_list(Arc::new(LakeCatalog(tables.clone())))
             .build();
+        // What `now()` is in all of it.
+        state.mark_start_execution();
         let names = self.check_tables(&state, &statement)?;
         if functions::may_use(&query.sql)
             && let Some(sql) = sql_of(&mut statement)

@@ -174,6 +174,17 @@ async fn answers_come_from_the_newest_version() {
     assert_eq!(unknown.message, "there is no table tagz; the tables are: tags");
 }
 
+/// Samples are of 1970.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn now_is_one_moment_of_the_whole_query() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path(), QueryOptions::default());
+    let _writer = filled(folder.path()).await;
+    let sql = "SELECT count(*) AS n, count(DISTINCT now()) AS moments, min(now()) = now() AS same FROM tags \
+               WHERE time < now() - interval '1 hour' AND date < cast(now() AS date)";
+    assert_eq!(text(&engine, sql).await, "n,moments,same\n3000,1,true\n");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn columns_are_in_the_order_of_the_table() {
     let folder = tempfile::tempdir().unwrap();

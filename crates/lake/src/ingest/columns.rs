@@ -95,8 +95,7 @@ fn values<'a>(
     }
     let of_attribute = || {
         let (source, name) = column.binding()?;
-        let slot = chunk.slots().get(Source::of_name(source)?, name)?;
-        Some(Values::Texts(&slot.column))
+        chunk.attribute(Source::of_name(source)?, name).map(Values::Texts)
     };
     let found = chunk.fixed(&column.name).or_else(of_attribute);
     Ok(found.filter(|values| match values {

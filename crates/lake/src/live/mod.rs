@@ -5,6 +5,8 @@
 
 mod arrays;
 mod overflow;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,17 +119,19 @@ fn array(chunk: &Chunk, column: &Column, bindings: &Bindings, as_type: &DataType
     let bound = column
         .binding()
         .and_then(|(source, name)| Some((Source::of_name(source)?, name)));
-    let slot = bound.and_then(|(source, name)| chunk.slots().get(source, name));
-    match slot {
-        Some(slot) => arrays::array(&Values::Texts(&slot.column), rows, as_type),
-        None => null(),
-    }
+    let texts = bound.and_then(|(source, name)| chunk.attribute(source, name));
+    texts.map_or_else(null, |texts| arrays::array(&Values::Texts(texts), rows, as_type))
 }
 
 /// How many values of a chunk go to overflow maps.
 pub(crate) fn overflowing(chunk: &Chunk, bindings: &Bindings) -> u64 {
+    let has_none = |source, name: &str| !matches!(bindings.place(source, name), Some(Place::Column(_)));
     let slots = chunk.slots().all().iter();
-    let unplaced = slots.filter(|slot| !matches!(bindings.place(slot.source, &slot.name), Some(Place::Column(_))));
+    let unplaced = slots.filter(|slot| has_none(slot.source, &slot.name));
     let values = unplaced.map(|slot| slot.column.keys().iter().filter(|key| **key != NULL).count());
-    (values.sum::<usize>() + chunk.extras().len()) as u64
+    let extras = chunk
+        .extras()
+        .iter()
+        .filter(|extra| has_none(extra.source, &extra.name));
+    (values.sum::<usize>() + extras.count()) as u64
 }

@@ -1,5 +1,6 @@
 //! Attributes without a column, as a map for each row.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, MapArray, StringBuilder, StructArray};
@@ -10,21 +11,23 @@ use arrow::error::ArrowError;
 use crate::attributes::{Bindings, Place};
 use crate::delta::schema::text_map_type;
 use crate::rows::chunk::Chunk;
-use crate::rows::slots::Slot;
+use crate::rows::extras::Extra;
+use crate::rows::slots::{Slot, Source};
 
 /// A map for each row of a chunk, null where a row has nothing to put there; `None` if no row has. Their keys are the names as they were sent, behind `attr.`, `resource.` or `scope.`.
 pub(crate) fn overflow(chunk: &Chunk, bindings: &Bindings) -> Result<Option<ArrayRef>, ArrowError> {
-    let is_placed = |slot: &&Slot| matches!(bindings.place(slot.source, &slot.name), Some(Place::Column(_)));
-    let slots: Vec<&Slot> = chunk.slots().all().iter().filter(|slot| !is_placed(slot)).collect();
+    let has_none = |source, name: &str| !matches!(bindings.place(source, name), Some(Place::Column(_)));
+    let slots = chunk.slots().all().iter();
     let slots: Vec<(String, &Slot)> = slots
-        .into_iter()
-        .filter(|slot| !slot.column.keys().is_empty())
+        .filter(|slot| has_none(slot.source, &slot.name) && !slot.column.keys().is_empty())
         .map(|slot| (format!("{}.{}", slot.source.as_str(), &slot.name), slot))
         .collect();
-    let mut extras = chunk.extras().iter().peekable();
-    if slots.is_empty() && extras.peek().is_none() {
+    let extras = chunk.extras().iter();
+    let extras: Vec<&Extra> = extras.filter(|extra| has_none(extra.source, &extra.name)).collect();
+    if slots.is_empty() && extras.is_empty() {
         return Ok(None);
     }
+    let mut extras = extras.chunk_by(|a, b| a.row == b.row).peekable();
     let (mut keys, mut values) = (StringBuilder::new(), StringBuilder::new());
     let (mut ends, mut count) = (Vec::with_capacity(chunk.rows() + 1), 0_i32);
     ends.push(0);
@@ -35,7 +38,8 @@ pub(crate) fn overflow(chunk: &Chunk, bindings: &Bindings) -> Result<Option<Arra
             values.append_value(String::from_utf8_lossy(text));
             count += 1;
         }
-        while let Some(extra) = extras.next_if(|extra| extra.row as usize == row) {
+        let of_row = extras.next_if(|extras| extras.first().is_some_and(|extra| extra.row as usize == row));
+        for extra in last_of_each(of_row.unwrap_or_default()) {
             keys.append_value(format!("{}.{}", extra.source.as_str(), extra.name));
             values.append_value(&extra.text);
             count += 1;
@@ -59,4 +63,13 @@ pub(crate) fn overflow(chunk: &Chunk, bindings: &Bindings) -> Result<Option<Arra
         is_sorted,
     )?;
     Ok(Some(Arc::new(map)))
+}
+
+/// Of values with the same name the last one counts, as everywhere; a map has no key twice.
+fn last_of_each<'a>(extras: &[&'a Extra]) -> Vec<&'a Extra> {
+    let mut seen: HashSet<(Source, &str)> = HashSet::with_capacity(extras.len());
+    let mut last: Vec<&Extra> = extras.iter().rev().copied().collect();
+    last.retain(|extra| seen.insert((extra.source, &extra.name)));
+    last.reverse();
+    last
 }

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::data::Data;
+use super::extras::{Extra, Extras};
 use super::nested::{Lists, Structs, TextMaps};
 use super::numbers::Numbers;
-use super::slots::{Extra, Slots, Source};
+use super::slots::{Slots, Source};
 use super::space::Space;
 use super::text::TextColumn;
 use super::values::Values;
@@ -28,8 +29,7 @@ pub struct Chunk {
     data: Vec<Data>,
     time: usize,
     pub(crate) slots: Slots,
-    extras: Vec<Extra>,
-    extras_bytes: usize,
+    extras: Extras,
     weight: usize,
 }
 
@@ -52,8 +52,7 @@ impl Chunk {
                 .unwrap_or_default(),
             schema,
             slots: Slots::default(),
-            extras: Vec::new(),
-            extras_bytes: 0,
+            extras: Extras::default(),
             weight: 0,
         }
     }
@@ -123,17 +122,17 @@ impl Chunk {
 
     /// Attributes of names beyond those, in the order of rows.
     pub fn extras(&self) -> &[Extra] {
-        &self.extras
+        self.extras.all()
+    }
+
+    /// The values of an attribute, whether its name has a column here or came when there was none left.
+    pub fn attribute(&self, source: Source, name: &str) -> Option<&TextColumn> {
+        let slot = self.slots.get(source, name).map(|slot| &slot.column);
+        slot.or_else(|| self.extras.column(source, name))
     }
 
     pub(crate) fn push_extra(&mut self, row: usize, source: Source, name: &str, text: &str) {
-        self.extras_bytes += size_of::<Extra>() + name.len() + text.len();
-        self.extras.push(Extra {
-            row: u32::try_from(row).unwrap_or(u32::MAX),
-            source,
-            name: name.into(),
-            text: text.into(),
-        });
+        self.extras.push(row, source, name, text);
     }
 
     /// Texts that are here once and may be in a map for each row: bytes that count although nothing holds them yet.
@@ -143,9 +142,7 @@ impl Chunk {
 
     /// Those of a run come behind those of its rows.
     pub(crate) fn sort_extras(&mut self) {
-        if !self.extras.is_sorted_by_key(|extra| extra.row) {
-            self.extras.sort_by_key(|extra| extra.row);
-        }
+        self.extras.sort();
     }
 
     pub fn space(&self) -> Space {
@@ -154,7 +151,7 @@ impl Chunk {
             used: self.weight,
             held: 0,
         };
-        rows + self.slots.space() + Space::full(self.extras_bytes) + weight
+        rows + self.slots.space() + self.extras.space() + weight
     }
 
     /// Empties it and keeps its room for rows that are like those that it had.
@@ -163,7 +160,7 @@ impl Chunk {
         self.rows = 0;
         self.data.iter_mut().for_each(Data::clear);
         self.slots.clear();
-        (self.extras, self.extras_bytes, self.weight) = (Vec::new(), 0, 0);
+        (self.extras, self.weight) = (Extras::default(), 0);
     }
 }
 

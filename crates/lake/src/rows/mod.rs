@@ -5,6 +5,7 @@
 
 pub mod chunk;
 pub mod data;
+pub mod extras;
 pub mod nested;
 pub mod numbers;
 pub mod slots;

@@ -134,15 +134,6 @@ impl Slots {
     }
 }
 
-fn hash(source: Source, name: &str) -> u64 {
+pub(super) fn hash(source: Source, name: &str) -> u64 {
     xxh3_64(name.as_bytes()) ^ source as u64
-}
-
-/// An attribute of a row whose name has no column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extra {
-    pub row: u32,
-    pub source: Source,
-    pub name: Box<str>,
-    pub text: Box<str>,
 }

@@ -1,0 +1,213 @@
+//! The lake under kill -9: whatever was being written (a flush, a commit, a merge, windows of a rollup, what vacuum deletes), every
+//! acknowledged record is in its table once, each window has each point once, and other engines can read the tables at any moment.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use thalweg_tests::api::Api;
+use thalweg_tests::{Thalweg, eventually};
+
+use crate::otlp::{attributes, counts, end, is_stored, logs_of, now, start, text};
+use crate::otlp_senders::ask_with;
+
+const S: u64 = 1_000_000_000;
+const DAY: u64 = 86_400 * S;
+/// Everything that a table does by itself happens all the time.
+const BUSY: &str = "lake:
+  flush: {interval: 20ms}
+  compaction: {seal_after: 0s}
+  vacuum: {retain: 1m}
+  rollup:
+    lateness: {10s: 0s, 1m: 0s, 5m: 0s, 20m: 0s, 1h: 0s}
+    late_interval: 100ms
+";
+/// Series of the points.
+const SERIES: u64 = 3;
+
+/// Numbers of a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// What was acknowledged: logs and points are numbered, each kind from 0.
+#[derive(Default)]
+struct Sent {
+    logs: u64,
+    points: u64,
+}
+
+fn sum_below(end: u64) -> u64 {
+    end * end.saturating_sub(1) / 2
+}
+
+/// An export request of gauge points, whose values are their numbers.
+fn points(time: u64, numbers: std::ops::Range<u64>) -> Value {
+    let point = |n: u64| {
+        json!({"timeUnixNano": (time + n * 1000).to_string(), "asDouble": n as f64,
+            "attributes": attributes(&[("pump", text(&format!("p{}", n % SERIES)))])})
+    };
+    let points: Vec<Value> = numbers.map(point).collect();
+    gauge("flow", &points)
+}
+
+fn gauge(name: &str, points: &[Value]) -> Value {
+    let resource = json!({"attributes": attributes(&[("service.name", text("works"))])});
+    json!({"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"metrics": [
+        {"name": name, "gauge": {"dataPoints": points}},
+    ]}]}]})
+}
+
+impl Sent {
+    /// Some requests, of today and the days before: those that are over are merged, and their windows made, at once.
+    fn more(&mut self, otlp: &Api, random: &mut Random) {
+        for _ in 0..5 + random.below(30) {
+            let count = 1 + random.below(60);
+            let time = now() - DAY * random.below(3) - S * random.below(7200);
+            if random.below(3) == 0 {
+                is_stored(&otlp.post("/v1/metrics", &points(time, self.points..self.points + count)));
+                self.points += count;
+            } else {
+                is_stored(&otlp.post("/v1/logs", &logs_of(time, self.logs..self.logs + count)));
+                self.logs += count;
+            }
+            std::thread::sleep(Duration::from_millis(random.below(25)));
+        }
+    }
+
+    /// All of them are there, and once.
+    fn are_there(&self, thalweg: &Thalweg) -> anyhow::Result<()> {
+        let (rows, numbers, sum) = counts(thalweg)?;
+        ensure!(rows >= self.logs, "{rows} of {} logs", self.logs);
+        assert_eq!((rows, numbers, sum), (self.logs, self.logs, sum_below(self.logs)));
+        let of = "count(*) as rows, count(distinct value) as numbers, cast(coalesce(sum(value), 0) as bigint) as sum";
+        let found = thalweg.sql(&format!("select {of} from metrics where metric_name = 'flow'"))?;
+        let rows = found[0]["rows"].as_u64().unwrap_or_default();
+        ensure!(rows >= self.points, "{rows} of {} points", self.points);
+        assert_eq!(found, [self.all_points()]);
+        Ok(())
+    }
+
+    fn all_points(&self) -> Value {
+        json!({"rows": self.points, "numbers": self.points, "sum": sum_below(self.points)})
+    }
+
+    /// Windows of every length have each point once.
+    fn are_in_windows(&self, thalweg: &Thalweg) -> anyhow::Result<()> {
+        let windows = thalweg.sql(
+            "select resolution_s as s, sum(count) as points, cast(sum(sum) as bigint) as sum, cast(max(max) as bigint) as max \
+             from metrics_rollup where metric_name = 'flow' group by 1 order by 1",
+        )?;
+        let all =
+            |s: u64| json!({"s": s, "points": self.points, "sum": sum_below(self.points), "max": self.points - 1});
+        let expected: Vec<Value> = [10, 60, 300, 1200, 3600].map(all).into();
+        ensure!(windows == expected, "{windows:?} instead of {expected:?}");
+        Ok(())
+    }
+
+    fn others_find_them(&self, lake: &Path) {
+        for engine in ["duckdb", "deltalake"] {
+            let sql = "select count(*)::bigint as rows, count(distinct attr_n) as numbers, sum(attr_n::bigint)::bigint as sum from t";
+            let logs = json!([{"rows": self.logs, "numbers": self.logs, "sum": sum_below(self.logs)}]);
+            assert_eq!(ask_with(engine, &lake.join("logs"), sql), logs, "{engine}");
+            let sql = "select count(*)::bigint as rows, count(distinct value) as numbers, sum(value)::bigint as sum from t \
+                       where metric_name = 'flow'";
+            assert_eq!(
+                ask_with(engine, &lake.join("metrics"), sql),
+                json!([self.all_points()]),
+                "{engine}"
+            );
+            let sql = "select sum(points)::bigint as points from (select arg_max(\"count\", revision) as points from t \
+                       where metric_name = 'flow' and resolution_s = 3600 group by series_id, time_unix_nano)";
+            assert_eq!(
+                ask_with(engine, &lake.join("metrics_rollup"), sql),
+                json!([{"points": self.points}]),
+                "{engine}"
+            );
+        }
+    }
+}
+
+/// Whatever was cut off, other engines read what there is, and nothing of it is there twice.
+fn others_read(lake: &Path) {
+    let twice = [
+        ("logs", "select count(*) - count(distinct attr_n) as twice from t"),
+        (
+            "metrics",
+            "select count(*) - count(distinct value) as twice from t where metric_name = 'flow'",
+        ),
+    ];
+    for (table, sql) in twice {
+        assert_eq!(
+            ask_with("duckdb", &lake.join(table), sql),
+            json!([{"twice": 0}]),
+            "{table}"
+        );
+    }
+    ask_with(
+        "duckdb",
+        &lake.join("metrics_rollup"),
+        "select count(*) as windows from t",
+    );
+}
+
+/// How many commits of a table, of those that are still there, did this.
+fn commits(table: &Path, operation: &str) -> usize {
+    let entries = std::fs::read_dir(table.join("_delta_log")).unwrap().flatten();
+    let commits = entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    commits.filter(|commit| commit.contains(operation)).count()
+}
+
+/// `THALWEG_KILL_ROUNDS` and `THALWEG_KILL_SEED` make it another one.
+#[test]
+#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
+fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
+    let of_environment = |name: &str, default: u64| {
+        let given = std::env::var(name).ok();
+        given.map_or(default, |text| text.parse().unwrap())
+    };
+    let (rounds, seed) = (
+        of_environment("THALWEG_KILL_ROUNDS", 8),
+        of_environment("THALWEG_KILL_SEED", 7),
+    );
+    let (mut thalweg, otlp) = start(BUSY);
+    let lake = thalweg.data_dir().join("lake");
+    let (mut random, mut sent) = (Random(seed), Sent::default());
+    for round in 0..rounds {
+        sent.more(&otlp, &mut random);
+        std::thread::sleep(Duration::from_millis(random.below(400)));
+        thalweg.process.kill().unwrap();
+        if round % 4 == 3 {
+            others_read(&lake);
+        }
+        thalweg.restart().unwrap();
+        thalweg.wait_ready().unwrap();
+    }
+    eventually(|| sent.are_there(&thalweg)).unwrap();
+    // Event time goes on, so that every window is complete.
+    let later = json!({"timeUnixNano": (now() + 3 * 3600 * S).to_string(), "asDouble": 1.0});
+    is_stored(&otlp.post("/v1/metrics", &gauge("clock", &[later])));
+    eventually(|| sent.are_in_windows(&thalweg)).unwrap();
+    end(&mut thalweg);
+    sent.others_find_them(&lake);
+    let merges = commits(&lake.join("logs"), "OPTIMIZE");
+    let rollups = commits(&lake.join("metrics_rollup"), "WRITE");
+    assert!(
+        merges > 0 && rollups > 0,
+        "{merges} merges, {rollups} commits of windows"
+    );
+    println!(
+        "{rounds} rounds of kill -9, seed {seed}: {} logs and {} points stored, none lost, none twice, each point in one window of each \
+         length; {merges} merges of logs, {rollups} commits of windows",
+        sent.logs, sent.points
+    );
+}
