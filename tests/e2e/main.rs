@@ -24,6 +24,7 @@ mod events_table;
 mod events_wire;
 mod flows;
 mod lake;
+mod lake_ingest;
 mod lake_kill;
 mod log;
 mod log_tools;

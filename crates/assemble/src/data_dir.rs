@@ -30,6 +30,12 @@ impl DataDir {
     /// Creates the folder if it is missing and takes it. What a restore has left that did not come to its end is nobody's data.
     pub fn take(path: &Path) -> Result<DataDir> {
         let held = DataDir::take_as(path, "data folder", "data_dir")?;
+        DataDir::refuse_restore(path)?;
+        Ok(held)
+    }
+
+    /// An error if a folder has what no restore has brought to its end.
+    pub fn refuse_restore(path: &Path) -> Result<()> {
         let mark = path.join(RESTORING);
         if mark.exists() {
             let (shown, mark) = (path.display(), mark.display());
@@ -38,7 +44,7 @@ impl DataDir {
                  or remove everything in the folder, {mark} last"
             );
         }
-        Ok(held)
+        Ok(())
     }
 
     /// The same with a folder for a restore: one without data, or with such as a restore has left that did not come to its end, which is

@@ -4,6 +4,7 @@
 //! flows, tables and the HTTP listener in order, and stops them in the opposite one.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod bulk;
 mod checked;
 mod components;
 mod data_dir;

@@ -8,6 +8,8 @@
 //! A commit says how far the log was taken for it, so an attempt whose outcome nobody heard of is settled by reading what the
 //! table says: what is there is not written again.
 
+mod staged;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,9 +26,12 @@ use crate::error::AppendError;
 use crate::metrics::LakeMetrics;
 use crate::rows::slots::Source;
 use crate::store::FaultKind;
+pub(crate) use staged::StagedFile;
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How partitions of logs begin, as applications of a table.
+const OF_LOGS: &str = "thalweg/";
 /// How often a thread that waits for the disk looks whether it should stop.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -82,9 +87,26 @@ pub(crate) enum Stop {
 pub(crate) struct Health {
     trouble: Mutex<Option<(String, Instant)>>,
     abandoned: AtomicBool,
+    /// For how long a fault is waited out; without it, until the writer is abandoned.
+    patience: Option<Duration>,
 }
 
 impl Health {
+    pub fn with_patience(patience: Duration) -> Health {
+        Health {
+            patience: Some(patience),
+            ..Health::default()
+        }
+    }
+
+    /// Whether a fault lasts longer than anybody waits.
+    fn has_lost_patience(&self) -> bool {
+        let since = self.trouble().map(|(_, since)| since);
+        since
+            .zip(self.patience)
+            .is_some_and(|(since, patience)| since > patience)
+    }
+
     /// Returns whether it is news.
     pub fn set_trouble(&self, text: &str) -> bool {
         let mut trouble = self.trouble.lock();
@@ -163,12 +185,24 @@ impl Committer {
     /// Returns when the rows are durable and visible to every reader. `taken` goes with them, of every partition that feeds
     /// the table, so that the newest commit holds all.
     pub fn commit(&mut self, rows: &dyn Rows, taken: &[Taken]) -> Result<(), Stop> {
+        self.commit_with(rows, &[], taken).map(drop)
+    }
+
+    /// The same with files that are in their places already. Returns how many files it added; none if another writer has taken the
+    /// same.
+    pub fn commit_with(&mut self, rows: &dyn Rows, placed: &[Add], taken: &[Taken]) -> Result<Option<usize>, Stop> {
         loop {
             let mut files = self.encode(rows)?;
             self.store(&mut files)?;
-            if self.commit_files(&files, taken)? {
+            let settled = self.commit_files(&files, placed, taken)?;
+            if settled == Settled::Ours {
                 self.after_commit();
-                return Ok(());
+                return Ok(Some(files.len() + placed.len()));
+            }
+            if settled == Settled::Theirs {
+                // Files of an attempt that landed may be among these, so they go with their age if nobody names them.
+                self.after_commit();
+                return Ok(None);
             }
             // The columns have changed under these files. They are nobody's now; what cannot be deleted is an orphan.
             for file in &files {
@@ -203,7 +237,7 @@ impl Committer {
                     return Ok(true);
                 }
                 Ok(CommitOutcome::Taken) => {
-                    self.catch_up(&[], &[], &mut retry)?;
+                    self.catch_up(&[], &[], &[], &mut retry)?;
                     // An attempt whose outcome was unknown may have been the one that took the version.
                     let added = files.added.first().and_then(|add| self.snapshot.files.get(&*add.path));
                     let is_new = |path: &str| !files.removed.iter().any(|removed| **removed == *path);
@@ -219,16 +253,7 @@ impl Committer {
     fn replacing(&self, files: &Replacement) -> Vec<Action> {
         let now = unix_ms();
         let mut actions = vec![Action::CommitInfo(commit_info(files.operation, now))];
-        // Every commit says how far the logs were taken, so the newest one has all.
-        let taken = self.snapshot.transactions.iter();
-        let taken = taken.filter(|(application, _)| application.starts_with("thalweg/"));
-        actions.extend(taken.map(|(application, offset)| {
-            Action::Txn(Txn {
-                app_id: application.clone(),
-                version: *offset,
-                last_updated: Some(now),
-            })
-        }));
+        actions.extend(self.renewed(now));
         let added = |path: &str| files.added.iter().any(|add| add.path == path);
         let removed = files.removed.iter().filter(|path| !added(path));
         actions.extend(removed.map(|path| {
@@ -240,6 +265,19 @@ impl Committer {
         }));
         actions.extend(files.added.iter().cloned().map(Action::Add));
         actions
+    }
+
+    /// Every commit says how far the logs were taken, so the newest one has all.
+    fn renewed(&self, now_unix_ms: i64) -> impl Iterator<Item = Action> {
+        let taken = self.snapshot.transactions.iter();
+        let taken = taken.filter(|(application, _)| application.starts_with(OF_LOGS));
+        taken.map(move |(application, offset)| {
+            Action::Txn(Txn {
+                app_id: application.clone(),
+                version: *offset,
+                last_updated: Some(now_unix_ms),
+            })
+        })
     }
 
     fn encode(&mut self, rows: &dyn Rows) -> Result<Vec<Storing>, Stop> {
@@ -279,13 +317,12 @@ impl Committer {
         Ok(())
     }
 
-    /// Adds the files to the table. `false`: other columns were added first, and the files must be encoded again.
-    fn commit_files(&mut self, files: &[Storing], taken: &[Taken]) -> Result<bool, Stop> {
+    /// Adds the files to the table.
+    fn commit_files(&mut self, files: &[Storing], placed: &[Add], taken: &[Taken]) -> Result<Settled, Stop> {
         let start = Instant::now();
         let mut retry = Retry::default();
-        let actions = self.actions(files, taken);
         loop {
-            let version = self.snapshot.version + 1;
+            let (version, actions) = (self.snapshot.version + 1, self.actions(files, placed, taken));
             let commit_start = Instant::now();
             let outcome = self.runtime.block_on(self.log.commit(version, &actions));
             self.metrics
@@ -301,11 +338,12 @@ impl Committer {
                 Ok(CommitOutcome::Committed) => {
                     self.snapshot.advance(actions).map_err(|e| self.lost(e))?;
                     self.observe("commit", start);
-                    return Ok(true);
+                    return Ok(Settled::Ours);
                 }
-                Ok(CommitOutcome::Taken) => match self.catch_up(files, taken, &mut retry)? {
-                    Theirs::Ours => return Ok(true),
-                    Theirs::OtherColumns => return Ok(false),
+                Ok(CommitOutcome::Taken) => match self.catch_up(files, placed, taken, &mut retry)? {
+                    Theirs::Ours => return Ok(Settled::Ours),
+                    Theirs::Taken => return Ok(Settled::Theirs),
+                    Theirs::OtherColumns => return Ok(Settled::OtherColumns),
                     Theirs::Compatible => {}
                 },
                 Err(e) => self.wait_after(&e, &mut retry)?,
@@ -313,14 +351,13 @@ impl Committer {
         }
     }
 
-    fn actions(&self, files: &[Storing], taken: &[Taken]) -> Vec<Action> {
+    fn actions(&self, files: &[Storing], placed: &[Add], taken: &[Taken]) -> Vec<Action> {
         let now = unix_ms();
         let mut actions = vec![Action::CommitInfo(commit_info("WRITE", now))];
-        if self.schema != *self.snapshot.schema {
-            actions.push(Action::Metadata(Metadata {
-                schema_string: self.schema.to_delta(),
-                ..self.snapshot.metadata.clone()
-            }));
+        actions.extend(self.new_columns());
+        // Whoever takes from logs says how far.
+        if !taken.iter().any(|taken| taken.application.starts_with(OF_LOGS)) {
+            actions.extend(self.renewed(now));
         }
         actions.extend(taken.iter().map(|taken| {
             Action::Txn(Txn {
@@ -330,35 +367,41 @@ impl Committer {
             })
         }));
         actions.extend(files.iter().map(|storing| Action::Add(storing.file.add.clone())));
+        actions.extend(placed.iter().cloned().map(Action::Add));
         actions
     }
 
+    fn new_columns(&self) -> Option<Action> {
+        (self.schema != *self.snapshot.schema).then(|| {
+            Action::Metadata(Metadata {
+                schema_string: self.schema.to_delta(),
+                ..self.snapshot.metadata.clone()
+            })
+        })
+    }
+
     /// Reads the commits that others made.
-    fn catch_up(&mut self, files: &[Storing], taken: &[Taken], retry: &mut Retry) -> Result<Theirs, Stop> {
+    fn catch_up(
+        &mut self,
+        files: &[Storing],
+        placed: &[Add],
+        taken: &[Taken],
+        retry: &mut Retry,
+    ) -> Result<Theirs, Stop> {
         let before = (self.snapshot.version, self.snapshot.metadata.clone());
-        loop {
-            match self.runtime.block_on(self.log.refresh(&mut self.snapshot)) {
-                Ok(_) => break,
-                Err(e @ DeltaError::Store(_)) => self.wait_after(&e, retry)?,
-                Err(e) => return Err(self.lost(e)),
-            }
-        }
+        self.read_commits(retry)?;
         // An attempt whose outcome was unknown may have been the one that took the version.
-        let first = files.first().map(|storing| storing.file.add.path.as_str());
-        let is_there = |taken: &Taken| self.is_taken(taken);
-        if first.is_some_and(|path| self.snapshot.files.contains_key(path))
-            || (!taken.is_empty() && taken.iter().all(is_there))
-        {
+        let first = files.first().map(|storing| &storing.file.add).or(placed.first());
+        let first = first.map(|add| add.path.as_str());
+        if first.is_some_and(|path| self.snapshot.files.contains_key(path)) {
             return Ok(Theirs::Ours);
         }
+        let is_there = |taken: &Taken| self.is_taken(taken);
+        if !taken.is_empty() && taken.iter().all(is_there) {
+            return Ok(Theirs::Taken);
+        }
         if before.1 != self.snapshot.metadata {
-            tracing::info!(
-                table = self.table(),
-                version = self.snapshot.version,
-                "another writer committed first; its columns are adopted"
-            );
-            self.schema = (*self.snapshot.schema).clone();
-            self.bindings = Bindings::of(&self.schema, self.promotion.clone());
+            self.adopt_columns();
             return Ok(Theirs::OtherColumns);
         }
         if before.0 == self.snapshot.version {
@@ -366,6 +409,26 @@ impl Committer {
             retry.pause(&self.health)?;
         }
         Ok(Theirs::Compatible)
+    }
+
+    fn read_commits(&mut self, retry: &mut Retry) -> Result<(), Stop> {
+        loop {
+            match self.runtime.block_on(self.log.refresh(&mut self.snapshot)) {
+                Ok(_) => return Ok(()),
+                Err(e @ DeltaError::Store(_)) => self.wait_after(&e, retry)?,
+                Err(e) => return Err(self.lost(e)),
+            }
+        }
+    }
+
+    fn adopt_columns(&mut self) {
+        tracing::info!(
+            table = self.table(),
+            version = self.snapshot.version,
+            "another writer committed first; its columns are adopted"
+        );
+        self.schema = (*self.snapshot.schema).clone();
+        self.bindings = Bindings::of(&self.schema, self.promotion.clone());
     }
 
     fn is_taken(&self, taken: &Taken) -> bool {
@@ -414,6 +477,9 @@ impl Committer {
         if self.health.set_trouble(&text) {
             tracing::error!(table = self.table(), "{text}");
         }
+        if self.health.has_lost_patience() {
+            return Err(Stop::Failed(AppendError::Failed(text)));
+        }
         retry.pause(&self.health)
     }
 
@@ -441,6 +507,18 @@ enum Theirs {
     OtherColumns,
     /// One of them is ours.
     Ours,
+    /// What ours takes is taken.
+    Taken,
+}
+
+/// What became of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settled {
+    Ours,
+    /// Their rows are in the table, from somebody else, or from an attempt whose files were merged since.
+    Theirs,
+    /// Other columns were added first, and the files must be encoded again.
+    OtherColumns,
 }
 
 #[derive(Default)]

@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod attributes;
+pub mod bulk;
 mod commit;
 pub mod compaction;
 pub mod delta;

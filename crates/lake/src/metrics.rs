@@ -19,7 +19,7 @@ pub struct LakeMetrics {
     pub flush_seconds: HistogramVec,
     /// `table`; from the append of a batch until its rows can be queried.
     pub visibility_seconds: HistogramVec,
-    /// `table`, `kind`: `flush`, `create`, `compact`, `retain`; `outcome`: `ok`, `conflict`, `error`.
+    /// `table`, `kind`: `flush`, `create`, `columns`, `compact`, `retain`; `outcome`: `ok`, `conflict`, `error`.
     pub commits: IntCounterVec,
     /// `table`
     pub overflow_values: IntCounterVec,

@@ -59,6 +59,25 @@ pub(crate) async fn open(
     Ok((log, snapshot))
 }
 
+/// The same beside whoever writes the table: nothing is made, and nothing is taken back.
+pub(crate) async fn join(
+    lake: &Path,
+    spec: &crate::tables::TableSpec,
+    store: SyncedStore,
+) -> Result<(DeltaLog, Option<Snapshot>), OpenError> {
+    let path = lake.join(spec.name);
+    let error = |source| OpenError::Table {
+        path: path.clone(),
+        source,
+    };
+    let log = DeltaLog::new(&path, store).map_err(error)?;
+    let snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    if let Some(snapshot) = &snapshot {
+        check(&log, snapshot, spec.partitions, &(spec.columns)())?;
+    }
+    Ok((log, snapshot))
+}
+
 /// Makes the table, unless another writer just did.
 pub(crate) async fn create(
     log: &DeltaLog,

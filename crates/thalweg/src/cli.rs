@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::events::args::EventsOptions;
+use crate::lake::args::LakeCommand;
 use crate::queue::args::QueueOptions;
 
 /// Carries telemetry from machines to a lake.
@@ -43,6 +44,9 @@ pub enum Command {
     Simulate(SimulateCommand),
     /// Ask the lake a question in SQL
     Sql(SqlOptions),
+    /// Bring files into the tables of the lake
+    #[command(subcommand)]
+    Lake(LakeCommand),
     /// Look at, check or repair the durable log
     #[command(subcommand)]
     Log(LogCommand),

@@ -1,7 +1,7 @@
 //! The binary: reads the command line and hands over to one module per sub-command.
 //!
-//! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage, 65 what is
-//! stored is damaged, 74 the log took no more.
+//! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage, 3 and 4
+//! some records or some files of `lake ingest` were not taken, 65 what is stored is damaged, 74 the log took no more.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod check;
@@ -10,6 +10,7 @@ mod demo;
 mod echo;
 mod events;
 mod http;
+mod lake;
 mod list;
 mod log;
 mod out;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::main(&options),
         Command::Simulate(options) => simulate::main(options),
         Command::Sql(options) => sql::main(&options),
+        Command::Lake(command) => lake::main(&command),
         Command::Log(command) => log::main(&command),
         Command::Queue(options) => queue::main(&options),
         Command::Events(options) => events::main(&options),

@@ -100,6 +100,11 @@ impl Chunk {
         }
     }
 
+    /// The column at a place, of whatever type it is.
+    pub(crate) fn data(&mut self, column: usize) -> Option<&mut Data> {
+        self.data.get_mut(column)
+    }
+
     fn place(&self, name: &str) -> Option<usize> {
         self.schema.columns.iter().position(|column| column.name == name)
     }
@@ -202,6 +207,18 @@ fn wrong(column: usize, is_there: bool) -> ! {
 }
 
 impl Data {
+    pub(crate) fn push_integer(&mut self, row: usize, value: i32) {
+        if let Data::Integers(column) = self {
+            column.push(row, value);
+        }
+    }
+
+    pub(crate) fn push_boolean(&mut self, row: usize, value: bool) {
+        if let Data::Booleans(column) = self {
+            column.push(row, value);
+        }
+    }
+
     pub(crate) fn push_long(&mut self, row: usize, value: i64) {
         if let Data::Longs(column) = self {
             column.push(row, value);

@@ -362,6 +362,9 @@ impl ObjectStore for SyncedStore {
         let (from, to) = (self.file(from)?, self.file(to)?);
         self.blocking(move |inner| {
             inner.check()?;
+            if let Some(parent) = to.parent() {
+                inner.create_directories(parent)?;
+            }
             let named = match options.target_mode {
                 RenameTargetMode::Overwrite => inner.disk.rename(&from, &to),
                 RenameTargetMode::Create => inner.disk.link(&from, &to).and_then(|()| inner.disk.remove_file(&from)),

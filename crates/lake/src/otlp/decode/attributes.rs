@@ -28,6 +28,15 @@ impl Pairs {
         self.pairs.clear();
     }
 
+    pub fn push(&mut self, name: &str, text: &str) {
+        let begin = self.texts.len();
+        self.texts.push_str(name);
+        let name = begin..self.texts.len();
+        self.texts.push_str(text);
+        let text = Some(name.end..self.texts.len());
+        self.pairs.push(Pair { name, text });
+    }
+
     pub(super) fn read(&mut self, pair: Cursor<'_>, read: &mut Reader) -> Result<()> {
         let (name, value) = name_and_value(pair)?;
         let begin = self.texts.len();

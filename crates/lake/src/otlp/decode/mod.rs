@@ -23,7 +23,9 @@ use crate::rows::slots::{Guess, Source};
 use crate::tables;
 pub(crate) use attributes::Pairs;
 pub use times::Window;
+pub(crate) use times::{TimeColumns, put_sent};
 use value::Reader;
+pub(crate) use value::write_double;
 
 /// What is known of a request beside its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,20 @@ pub struct Changed {
     pub values_cut: u64,
     /// Spans that end before they begin; they are kept so.
     pub durations_negative: u64,
+}
+
+impl Changed {
+    /// As they are counted.
+    pub fn reasons(&self) -> [(&'static str, u64); 6] {
+        [
+            ("utf8_replaced", self.utf8_replaced),
+            ("id_wrong", self.ids_wrong),
+            ("key_repeated", self.keys_repeated),
+            ("time_replaced", self.times_replaced),
+            ("value_cut", self.values_cut),
+            ("duration_negative", self.durations_negative),
+        ]
+    }
 }
 
 /// Makes rows of requests of one signal. Remembers what the last ones were like.

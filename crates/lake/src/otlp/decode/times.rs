@@ -22,7 +22,8 @@ impl Default for Window {
 }
 
 /// The columns of the time of a row.
-pub(super) struct TimeColumns {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimeColumns {
     pub time: usize,
     pub arrival: usize,
     pub source: usize,
@@ -30,39 +31,54 @@ pub(super) struct TimeColumns {
 }
 
 impl Decoding<'_, '_> {
-    /// Zero is none. A time beyond the window is replaced by the arrival, and kept as it was sent.
+    /// Zero is none.
     #[inline]
     pub(super) fn put_time(&mut self, row: usize, own: u64, observed: u64, columns: &TimeColumns) {
-        let arrival = self.arrival.time;
-        let (sent, source) = match (own, observed) {
-            (0, 0) => (None, Some("arrival")),
-            (0, observed) => (Some(observed), Some("observed")),
-            (own, _) => (Some(own), None),
+        let sent = match (own, observed) {
+            (0, 0) => None,
+            (0, observed) => Some((observed, Some("observed"))),
+            (own, _) => Some((own, None)),
         };
-        let within = |sent: u64| {
-            let window = self.arrival.window;
-            let time = i64::try_from(sent).ok()?;
-            let is_within =
-                time >= arrival.saturating_sub(window.past) && time <= arrival.saturating_add(window.future);
-            is_within.then_some(time)
-        };
-        let chunk: &mut Chunk = self.chunk;
-        chunk.longs(columns.arrival).push(row, arrival);
-        match sent.map(|sent| within(sent).ok_or(sent)) {
-            Some(Ok(time)) => {
-                chunk.longs(columns.time).push(row, time);
-                if let Some(source) = source {
-                    chunk.texts(columns.source).push(row, source.as_bytes());
-                }
+        let (arrival, window) = (self.arrival.time, self.arrival.window);
+        let is_replaced = put_sent(self.chunk, row, columns, arrival, window, sent);
+        self.decoder.read.changed.times_replaced += u64::from(is_replaced);
+    }
+}
+
+/// The time of a row as it was sent, with its source unless it is the row's own; else its arrival. A time beyond the window is
+/// replaced by the arrival, and kept as it was sent; returns whether that is so.
+#[inline]
+pub(crate) fn put_sent<T: Copy + ToString + TryInto<i64>>(
+    chunk: &mut Chunk,
+    row: usize,
+    columns: &TimeColumns,
+    arrival: i64,
+    window: Window,
+    sent: Option<(T, Option<&str>)>,
+) -> bool {
+    let within = |sent: T| {
+        let time = sent.try_into().ok()?;
+        let is_within = time >= arrival.saturating_sub(window.past) && time <= arrival.saturating_add(window.future);
+        is_within.then_some(time)
+    };
+    chunk.longs(columns.arrival).push(row, arrival);
+    let (sent, source) = sent.unzip();
+    match sent.map(|sent| within(sent).ok_or(sent)) {
+        Some(Ok(time)) => {
+            chunk.longs(columns.time).push(row, time);
+            if let Some(source) = source.flatten() {
+                chunk.texts(columns.source).push(row, source.as_bytes());
             }
-            replaced => {
-                chunk.longs(columns.time).push(row, arrival);
-                chunk.texts(columns.source).push(row, b"arrival");
-                if let Some(Err(sent)) = replaced {
-                    chunk.texts(columns.original).push(row, sent.to_string().as_bytes());
-                    self.decoder.read.changed.times_replaced += 1;
-                }
+            false
+        }
+        replaced => {
+            chunk.longs(columns.time).push(row, arrival);
+            chunk.texts(columns.source).push(row, b"arrival");
+            if let Some(Err(sent)) = replaced {
+                chunk.texts(columns.original).push(row, sent.to_string().as_bytes());
+                return true;
             }
+            false
         }
     }
 }

@@ -243,7 +243,7 @@ pub(super) fn name_and_value<'a>(mut at: Cursor<'a>) -> Result<(&'a [u8], Option
 }
 
 /// The shortest digits that read back equal, as JavaScript writes them: with an exponent from 1e21 on and below 1e-6.
-pub(super) fn write_double(value: f64, out: &mut String) {
+pub(crate) fn write_double(value: f64, out: &mut String) {
     let size = value.abs();
     if (1e-4..1e15).contains(&size) {
         // Here the digits are the same, but for a fraction that is zero.

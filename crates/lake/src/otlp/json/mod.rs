@@ -11,7 +11,7 @@
 mod map;
 mod scalar;
 mod tables;
-mod tokens;
+pub(crate) mod tokens;
 mod write;
 
 #[cfg(test)]
@@ -104,6 +104,12 @@ pub fn first_signal(json: &[u8]) -> Option<Signal> {
 pub fn is_whole(json: &[u8]) -> bool {
     let mut tokens = Tokens::new(json, JsonLimits::default().depth);
     tokens.skip().and_then(|()| tokens.end()).is_ok()
+}
+
+/// Whether the text is right up to its end, where a value is not whole: more of it may follow.
+pub(crate) fn is_begun(json: &[u8]) -> bool {
+    let mut tokens = Tokens::new(json, JsonLimits::default().depth);
+    tokens.skip().is_err_and(|error| error.offset >= json.len())
 }
 
 fn convert(

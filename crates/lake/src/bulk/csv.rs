@@ -1,0 +1,188 @@
+//! Rows of CSV: a header line with names, and a row for each record, which may go over several lines in quotes.
+
+use std::cell::Cell as Shared;
+use std::io::{self, Read};
+use std::rc::Rc;
+
+use csv::{ByteRecord, Position, ReaderBuilder, Terminator, WriterBuilder};
+
+use super::error::FileError;
+use super::growing::Growing;
+use super::reading::Reading;
+use super::rows::cell::text;
+use super::rows::{BadRow, Cell, Rows};
+use crate::otlp::decode::Changed;
+use crate::tables::TableSpec;
+
+/// Between so many records it is looked whether rows are enough.
+const SETTLE_RECORDS: u64 = 512;
+
+/// All records of an input. A value that is empty is none.
+pub(super) fn read(
+    input: impl Read,
+    bytes_max: usize,
+    spec: &'static TableSpec,
+    maker: &mut Rows,
+    reading: &mut Reading<'_>,
+    rows: &mut Growing<'_>,
+) -> Result<(), FileError> {
+    let left = Rc::new(Shared::new(bytes_max));
+    let bounded = Bounded {
+        from: input,
+        left: left.clone(),
+    };
+    let mut reader = ReaderBuilder::new()
+        .flexible(true)
+        .has_headers(false)
+        .from_reader(bounded);
+    let mut next = |record: &mut ByteRecord| -> Result<bool, FileError> {
+        left.set(bytes_max);
+        let begin = reader.position().line();
+        reader
+            .read_byte_record(record)
+            .map_err(|error| of_reader(error, begin, bytes_max))
+    };
+    let mut record = ByteRecord::new();
+    // What stands before the end of a line is no part of its last value.
+    let is_blank = |record: &ByteRecord| record.len() == 1 && record.get(0) == Some(b"\r");
+    if !next(&mut record)? {
+        return Ok(());
+    }
+    let names = header(&record)?;
+    let mut count = 0;
+    while next(&mut record)? {
+        if is_blank(&record) {
+            continue;
+        }
+        let line = record.position().map_or(0, Position::line);
+        let mut changed = Changed::default();
+        let made = row(&names, &record, spec, maker, rows, &mut changed);
+        reading.counts.changed(&changed);
+        if let Err(bad) = made {
+            reading.bad(line, &bad, &as_text(&record))?;
+        }
+        count += 1;
+        if count % SETTLE_RECORDS == 0 && !reading.goes_on(rows) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn header(record: &ByteRecord) -> Result<Vec<String>, FileError> {
+    let mut names = Vec::with_capacity(record.len());
+    for (at, name) in record.iter().enumerate() {
+        let name = match at {
+            0 => name.strip_prefix(super::kind::BYTE_ORDER_MARK).unwrap_or(name),
+            _ => name,
+        };
+        let name = std::str::from_utf8(name)
+            .map_err(|_| FileError::NoHeader(format!("name {} in the first line is no UTF-8", at + 1)))?;
+        let name = name.trim();
+        if name.contains('\r') {
+            let what = "lines end with a carriage return alone; write the file with line feeds";
+            return Err(FileError::NoHeader(what.to_owned()));
+        }
+        if name.is_empty() {
+            let at = at + 1;
+            return Err(FileError::NoHeader(format!(
+                "column {at} has no name in the first line; a CSV file begins with the names of its columns"
+            )));
+        }
+        if names.iter().any(|known| known == name) {
+            return Err(FileError::NoHeader(format!(
+                "two columns are called {name:?} in the first line"
+            )));
+        }
+        names.push(name.to_owned());
+    }
+    if let [name] = names.as_slice()
+        && let Some(other) = [';', '\t', '|'].into_iter().find(|other| name.contains(*other))
+    {
+        return Err(FileError::NoHeader(format!(
+            "the names in the first line are separated by {other:?}; write the file with commas"
+        )));
+    }
+    Ok(names)
+}
+
+fn row(
+    names: &[String],
+    record: &ByteRecord,
+    spec: &'static TableSpec,
+    maker: &mut Rows,
+    rows: &mut Growing<'_>,
+    changed: &mut Changed,
+) -> Result<(), BadRow> {
+    if record.len() != names.len() {
+        let (found, expected) = (record.len(), names.len());
+        return Err(BadRow::line(format!(
+            "it has {found} values, and the header has {expected} names"
+        )));
+    }
+    maker.begin();
+    for (name, value) in names.iter().zip(values(record)) {
+        let (value, is_replaced) = text(value);
+        changed.utf8_replaced += u64::from(is_replaced);
+        match value.is_empty() {
+            true => maker.put(name, Cell::Null)?,
+            false => maker.put(name, Cell::Text(&value))?,
+        }
+    }
+    maker.end(rows.chunk(spec), changed)
+}
+
+/// Without the carriage return that may stand before the end of a line.
+fn values(record: &ByteRecord) -> impl Iterator<Item = &[u8]> {
+    let last = record.len().saturating_sub(1);
+    record.iter().enumerate().map(move |(at, value)| match at == last {
+        true => value.strip_suffix(b"\r").unwrap_or(value),
+        false => value,
+    })
+}
+
+fn as_text(record: &ByteRecord) -> Vec<u8> {
+    let mut writer = WriterBuilder::new()
+        .terminator(Terminator::Any(b'\n'))
+        .flexible(true)
+        .from_writer(Vec::new());
+    // To memory nothing fails.
+    let _ = writer.write_record(values(record));
+    let text = writer.into_inner().unwrap_or_default();
+    text.trim_ascii_end().to_vec()
+}
+
+/// An input of which one record may take so many bytes.
+struct Bounded<R> {
+    from: R,
+    left: Rc<Shared<usize>>,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(into)?;
+        match self.left.get().checked_sub(count) {
+            Some(left) => self.left.set(left),
+            None => return Err(io::Error::other(TooLong)),
+        }
+        Ok(count)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("a record is too long")]
+struct TooLong;
+
+fn of_reader(error: csv::Error, begin: u64, bytes_max: usize) -> FileError {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<TooLong>()) => {
+            let mib = bytes_max >> 20;
+            FileError::Text(format!(
+                "the record that begins in line {begin} has more than {mib} MiB; maybe a quote is not closed"
+            ))
+        }
+        csv::ErrorKind::Io(error) => error.into(),
+        // Records of any length and of any bytes are read.
+        other => FileError::Text(format!("line {begin}: {other:?}")),
+    }
+}

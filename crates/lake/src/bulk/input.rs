@@ -1,0 +1,317 @@
+//! The bytes of a file, decompressed by a thread that reads ahead, and what the file as it lies there is: its hash and its length.
+//!
+//! However large a file is or says that it becomes, a few blocks of it are in memory.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::error::FileError;
+use super::kind::compression_of;
+use crate::entry::Compression;
+use crate::inflate::InflateLimits;
+
+const BLOCK_BYTES: usize = 256 << 10;
+/// Blocks that wait for whoever reads.
+const BLOCKS_AHEAD: usize = 4;
+/// Bytes that say how a file is compressed.
+const BEGINNING: usize = 4;
+/// So much may come of little.
+const RATIO_FREE: u64 = 1 << 20;
+/// No window of zstd is wider than two gigabytes.
+const WINDOW_LOG_MAX: u32 = 31;
+/// As the library says that one is wider than it may be.
+const WINDOW_TOO_WIDE: &str = "Frame requires too much memory";
+
+/// What a file is, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Content {
+    pub hash: u128,
+    pub bytes: u64,
+}
+
+/// Looks at all bytes of a file.
+pub(super) fn content_of(path: &Path) -> io::Result<Content> {
+    let mut file = File::open(path)?;
+    let mut hashed = Hashed::new(&mut file, Arc::default());
+    let mut block = vec![0; 4 * BLOCK_BYTES];
+    while hashed.read(&mut block)? > 0 {}
+    Ok(hashed.content())
+}
+
+/// Bytes that are counted and hashed as they are read.
+struct Hashed<R> {
+    from: R,
+    hash: Xxh3,
+    bytes: u64,
+    /// The same number, for others.
+    read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Hashed<R> {
+    fn new(from: R, read: Arc<AtomicU64>) -> Hashed<R> {
+        Hashed {
+            from,
+            hash: Xxh3::new(),
+            bytes: 0,
+            read,
+        }
+    }
+
+    fn content(&self) -> Content {
+        Content {
+            hash: self.hash.digest128(),
+            bytes: self.bytes,
+        }
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = loop {
+            match self.from.read(into) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A decoder must not take it for a fault of the compressed bytes.
+                Err(error) => return Err(io::Error::other(FileError::Read(error))),
+                Ok(count) => break count,
+            }
+        };
+        self.hash.update(into.get(..count).unwrap_or_default());
+        self.bytes += count as u64;
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+enum Block {
+    Bytes(Vec<u8>),
+    End(Content),
+}
+
+/// Decompressed bytes, in their order.
+pub(super) struct Input {
+    blocks: Receiver<Result<Block, FileError>>,
+    block: Vec<u8>,
+    at: usize,
+    content: Option<Content>,
+}
+
+impl Input {
+    /// Begins to read. `named` is how the file says by its name that it is compressed; `read` counts the bytes that were read of it.
+    pub fn begin(
+        from: Box<dyn Read + Send>,
+        named: Option<Compression>,
+        limits: InflateLimits,
+        read: Arc<AtomicU64>,
+    ) -> io::Result<Input> {
+        let (to, blocks) = sync_channel(BLOCKS_AHEAD);
+        let run = move || {
+            if let Err(error) = unpack(Hashed::new(from, read), named, &limits, &to) {
+                // Whoever read may have left.
+                let _ = to.send(Err(error));
+            }
+        };
+        std::thread::Builder::new().name("ingest-read".to_owned()).spawn(run)?;
+        Ok(Input {
+            blocks,
+            block: Vec::new(),
+            at: 0,
+            content: None,
+        })
+    }
+
+    /// Of the whole file, once its end was read.
+    pub fn content(&self) -> Option<Content> {
+        self.content
+    }
+}
+
+impl BufRead for Input {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        while self.at >= self.block.len() && self.content.is_none() {
+            match self.blocks.recv() {
+                Ok(Ok(Block::Bytes(block))) => (self.block, self.at) = (block, 0),
+                Ok(Ok(Block::End(content))) => self.content = Some(content),
+                Ok(Err(error)) => return Err(io::Error::other(error)),
+                Err(_) => return Err(io::Error::other("the thread that reads has ended")),
+            }
+        }
+        Ok(self.block.get(self.at..).unwrap_or_default())
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut there = self.fill_buf()?;
+        let count = there.read(into)?;
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+/// Sends all blocks, and the end. Whoever reads may leave before.
+fn unpack(
+    mut raw: Hashed<Box<dyn Read + Send>>,
+    named: Option<Compression>,
+    limits: &InflateLimits,
+    to: &SyncSender<Result<Block, FileError>>,
+) -> Result<(), FileError> {
+    let mut beginning = Vec::with_capacity(BEGINNING);
+    (&mut raw).take(BEGINNING as u64).read_to_end(&mut beginning)?;
+    let compression = compression_of(&beginning);
+    if let Some(named) = named
+        && named != compression
+        && !beginning.is_empty()
+    {
+        let what = "its name says that it is compressed, and its first bytes do not; give it the name of what it is";
+        return Err(FileError::KindUnknown(what.to_owned()));
+    }
+    let read = raw.read.clone();
+    let goes_on = {
+        let whole = BufReader::with_capacity(BLOCK_BYTES, (&beginning[..]).chain(&mut raw));
+        let unpacked: Box<dyn Read + '_> = match compression {
+            Compression::None => Box::new(whole),
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
+            Compression::Zstd => Box::new(zstd(whole, limits.window)?),
+        };
+        send(unpacked, compression, limits, &read, to)?
+    };
+    if goes_on {
+        // What a decoder leaves is part of the file.
+        io::copy(&mut raw, &mut io::sink())?;
+        let _ = to.send(Ok(Block::End(raw.content())));
+    }
+    Ok(())
+}
+
+/// Whole frames, of windows of at most so many bytes.
+fn zstd<'a>(from: impl BufRead + 'a, window: usize) -> Result<impl Read + 'a, FileError> {
+    let damaged = |error: io::Error| FileError::Damaged(error.to_string());
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(from).map_err(damaged)?;
+    let log = usize::BITS - 1 - window.max(1 << 10).leading_zeros();
+    decoder.window_log_max(log.min(WINDOW_LOG_MAX)).map_err(damaged)?;
+    Ok(decoder)
+}
+
+/// `false`: nobody reads any more.
+fn send(
+    mut from: Box<dyn Read + '_>,
+    compression: Compression,
+    limits: &InflateLimits,
+    read: &AtomicU64,
+    to: &SyncSender<Result<Block, FileError>>,
+) -> Result<bool, FileError> {
+    let mut made = 0;
+    loop {
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut len = 0;
+        // A pipe gives little at a time, and what has come is not kept waiting for more.
+        while len < BLOCK_BYTES / 2 {
+            let count = match from.read(block.get_mut(len..).unwrap_or_default()) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(of_decoder(error, limits)),
+                Ok(count) => count,
+            };
+            len += count;
+            if count == 0 || compression == Compression::None {
+                break;
+            }
+        }
+        if len == 0 {
+            return Ok(true);
+        }
+        made += len as u64;
+        let allowed = read.load(Ordering::Relaxed).saturating_mul(limits.ratio as u64);
+        if compression != Compression::None && made > allowed.max(RATIO_FREE) {
+            return Err(FileError::Bomb(limits.ratio));
+        }
+        block.truncate(len);
+        if to.send(Ok(Block::Bytes(block))).is_err() {
+            return Ok(false);
+        }
+    }
+}
+
+fn of_decoder(error: io::Error, limits: &InflateLimits) -> FileError {
+    match error.downcast::<FileError>() {
+        Ok(error) => error,
+        Err(error) => match error.to_string() {
+            text if text.contains(WINDOW_TOO_WIDE) => FileError::Window(limits.window),
+            text => FileError::Damaged(text),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use xxhash_rust::xxh3::xxh3_128;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn read(packed: &[u8], named: Option<Compression>, limits: InflateLimits) -> Result<(Vec<u8>, Content), FileError> {
+        let from = Box::new(io::Cursor::new(packed.to_vec()));
+        let mut input = Input::begin(from, named, limits, Arc::default())?;
+        let mut out = Vec::new();
+        input.read_to_end(&mut out)?;
+        Ok((out, input.content().unwrap()))
+    }
+
+    #[test]
+    fn what_is_read_is_whole_and_the_hash_is_of_the_file_as_it_lies_there() {
+        let text: Vec<u8> = (0..400_000_u32).flat_map(u32::to_le_bytes).collect();
+        let limits = InflateLimits::default();
+        let (first, second) = text.split_at(333_333);
+        let members = [gzip(first), gzip(second)].concat();
+        let frames = [first, second]
+            .map(|part| zstd::bulk::compress(part, 1).unwrap())
+            .concat();
+        for (packed, named) in [
+            (text.clone(), None),
+            (members.clone(), Some(Compression::Gzip)),
+            (members, None),
+            (frames, Some(Compression::Zstd)),
+        ] {
+            let (out, content) = read(&packed, named, limits).unwrap();
+            assert!(out == text, "{named:?}");
+            assert_eq!(content.hash, xxh3_128(&packed));
+            assert_eq!(content.bytes, packed.len() as u64);
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("x"), &packed).unwrap();
+            assert_eq!(content_of(&folder.path().join("x")).unwrap(), content);
+        }
+        assert_eq!(read(b"", Some(Compression::Gzip), limits).unwrap().0, b"");
+    }
+
+    #[test]
+    fn bombs_cuts_and_wrong_names_are_told_apart() {
+        let limits = InflateLimits::default();
+        let error = |packed: &[u8], named| read(packed, named, limits).unwrap_err().to_string();
+        let bomb = gzip(&vec![0; 64 << 20]);
+        assert!(error(&bomb, None).starts_with("otlp.decoded_too_large: it becomes more than 1000 times"));
+        let packed = gzip(&(0..9_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+        assert!(error(&packed[..packed.len() - 9], None).starts_with("otlp.malformed: it cannot be decompressed"));
+        assert!(error(b"{}", Some(Compression::Gzip)).starts_with("ingest.kind_unknown: its name says"));
+        let mut wide = zstd::stream::write::Encoder::new(Vec::new(), 19).unwrap();
+        wide.window_log(25).unwrap();
+        wide.write_all(&(0..9_000_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>())
+            .unwrap();
+        assert!(error(&wide.finish().unwrap(), None).starts_with("otlp.zstd_window: "));
+    }
+}

@@ -1,0 +1,180 @@
+//! Lines of JSON: requests of OTLP, of any signal, and rows.
+
+use std::io::{BufRead, Read as _};
+
+use memchr::memmem::Finder;
+
+use super::error::FileError;
+use super::growing::Growing;
+use super::kind::{BYTE_ORDER_MARK, Kind};
+use super::lines::{Line, Lines, Values};
+use super::reading::Reading;
+use super::requests::Requests;
+use super::rows::nested::{plain, value};
+use super::rows::{BadRow, Rows};
+use crate::otlp::Signal;
+use crate::otlp::decode::Changed;
+use crate::otlp::json::tokens::Tokens;
+use crate::otlp::json::{JsonLimits, first_signal, is_begun, to_proto};
+use crate::otlp::walk::Reason;
+use crate::tables::TableSpec;
+
+/// Between so many bytes it is looked whether rows are enough.
+const SETTLE_BYTES: usize = 256 << 10;
+
+/// Makes rows of lines.
+pub(super) struct Json<'a> {
+    requests: Requests,
+    rows: &'a mut Rows,
+    spec: &'static TableSpec,
+    signal: Option<Signal>,
+    limits: JsonLimits,
+    /// Objects and lists of a row, within each other.
+    depth: usize,
+    proto: Vec<u8>,
+    request: Finder<'static>,
+}
+
+impl<'a> Json<'a> {
+    /// With a `signal`, requests of others are bad lines.
+    pub fn new(
+        requests: Requests,
+        rows: &'a mut Rows,
+        spec: &'static TableSpec,
+        signal: Option<Signal>,
+        nesting: usize,
+        bytes_max: usize,
+    ) -> Json<'a> {
+        Json {
+            requests,
+            rows,
+            spec,
+            signal,
+            limits: JsonLimits::new(nesting, bytes_max),
+            depth: nesting + 1,
+            proto: Vec::new(),
+            request: Finder::new("\"resource"),
+        }
+    }
+
+    /// All lines of an input.
+    pub fn read(
+        &mut self,
+        kind: Kind,
+        mut input: impl BufRead,
+        bytes_max: usize,
+        reading: &mut Reading<'_>,
+        rows: &mut Growing<'_>,
+    ) -> Result<(), FileError> {
+        let beginning = input.fill_buf()?;
+        let text = beginning.strip_prefix(BYTE_ORDER_MARK).unwrap_or(beginning);
+        // It may be one line, of any length.
+        if kind == Kind::Json && text.trim_ascii_start().first() == Some(&b'[') {
+            return self.values(Values::new(input, bytes_max), reading, rows);
+        }
+        let mut lines = Lines::new(input, bytes_max);
+        let mut line = Vec::new();
+        let mut unsettled = 0;
+        loop {
+            let found = lines.next(&mut line)?;
+            if lines.number() == 1 {
+                let mark = line.starts_with(BYTE_ORDER_MARK);
+                line.drain(..if mark { BYTE_ORDER_MARK.len() } else { 0 });
+                line.push(b'\n');
+                // A text does not go over lines, so a line that is cut off within one begins nothing.
+                let is_begun = found == Line::Whole && !line.trim_ascii().is_empty() && is_begun(&line);
+                if kind == Kind::Json && is_begun {
+                    let all = line.as_slice().chain(lines.into_inner());
+                    return self.values(Values::new(all, bytes_max), reading, rows);
+                }
+                line.pop();
+            }
+            match found {
+                Line::End => return Ok(()),
+                Line::TooLong => {
+                    let why = format!("the line has more than {} MiB", bytes_max >> 20);
+                    reading.bad(lines.number(), &BadRow::line(why), &line)?;
+                }
+                Line::Whole if line.trim_ascii().is_empty() => {}
+                Line::Whole => {
+                    if let Err(bad) = self.line(&line, reading, rows) {
+                        reading.bad(lines.number(), &bad, &line)?;
+                    }
+                }
+            }
+            unsettled += line.len() + 1;
+            if unsettled >= SETTLE_BYTES {
+                unsettled = 0;
+                if !reading.goes_on(rows) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn values(
+        &mut self,
+        mut values: Values<impl BufRead>,
+        reading: &mut Reading<'_>,
+        rows: &mut Growing<'_>,
+    ) -> Result<(), FileError> {
+        let (mut value, mut unsettled) = (Vec::new(), 0);
+        while values.next(&mut value)? != Line::End {
+            if let Err(bad) = self.line(&value, reading, rows) {
+                reading.bad(values.number(), &bad, &value)?;
+            }
+            unsettled += value.len();
+            if unsettled >= SETTLE_BYTES {
+                unsettled = 0;
+                if !reading.goes_on(rows) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One object.
+    fn line(&mut self, line: &[u8], reading: &mut Reading<'_>, rows: &mut Growing<'_>) -> Result<(), BadRow> {
+        // Few rows have a member that begins like those of a request.
+        let signal = self.request.find(line).and_then(|_| first_signal(line));
+        let Some(signal) = signal else {
+            let mut changed = Changed::default();
+            let done = self.row(line, rows, &mut changed);
+            reading.counts.changed(&changed);
+            return done;
+        };
+        if let Some(wanted) = self.signal.filter(|wanted| *wanted != signal) {
+            let (found, wanted) = (signal.name(), wanted.name());
+            return Err(BadRow::line(format!("it has {found}, and --signal says {wanted}")));
+        }
+        self.proto.clear();
+        to_proto(signal, line, &self.limits, &mut self.proto).map_err(|error| BadRow::line(error.to_string()))?;
+        let taken = self.requests.take(signal, &self.proto, rows, &mut reading.counts);
+        taken.map_err(|malformed| BadRow::line(malformed.to_string()))
+    }
+
+    fn row(&mut self, line: &[u8], rows: &mut Growing<'_>, changed: &mut Changed) -> Result<(), BadRow> {
+        let wrong = |error: crate::otlp::json::JsonError| match error.what {
+            what if what.contains("nested too deep") => BadRow::limit(Reason::NestingTooDeep, error.to_string()),
+            _ => BadRow::line(error.to_string()),
+        };
+        let mut tokens = Tokens::new(line, self.depth);
+        self.rows.begin();
+        tokens.object().map_err(wrong)?;
+        let mut is_first = true;
+        while tokens.more(b'}', is_first).map_err(wrong)? {
+            is_first = false;
+            let name = tokens.name().map_err(wrong)?;
+            let (name, is_replaced) = plain(name.raw, name.is_escaped);
+            changed.utf8_replaced += u64::from(is_replaced);
+            let put = value(&mut tokens, |cell, is_replaced| {
+                changed.utf8_replaced += u64::from(is_replaced);
+                self.rows.put(&name, cell)
+            });
+            put.map_err(wrong)??;
+        }
+        tokens.end().map_err(wrong)?;
+        self.rows.end(rows.chunk(self.spec), changed)
+    }
+}

@@ -1,0 +1,392 @@
+//! Files that somebody names become rows of tables, each file once.
+//!
+//! ```text
+//! file ── ingest-read: decompress ── rows that grow ── ingest-store: Parquet beside the tables ── one commit for each table
+//! ```
+//!
+//! A file is told from others by the hash of its content, which its commits carry: a second run finds it there and changes nothing.
+//! Rows go to files as soon as they are enough, so memory does not depend on the length of what is read; these are no part of a table
+//! until all was read, and what a killed process leaves is removed by the next. The hash of a stream is known at its end, and only
+//! then it is seen that it was there before.
+
+mod columns;
+mod csv;
+mod error;
+mod frames;
+mod fuzz;
+mod growing;
+mod input;
+mod json;
+mod kind;
+mod lines;
+mod quarantine;
+mod reading;
+mod report;
+mod requests;
+mod rows;
+mod staging;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, Read, Seek as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::runtime::Handle;
+
+use crate::attributes::Promotion;
+use crate::file::FileRules;
+use crate::inflate::InflateLimits;
+use crate::metrics::LakeMetrics;
+use crate::otlp::Signal;
+use crate::otlp::decode::Window;
+use crate::otlp::walk::WalkLimits;
+use crate::store::SyncedStore;
+use crate::tables::TableSpec;
+pub use error::FileError;
+#[doc(hidden)]
+pub use fuzz::lines as fuzz_lines;
+use input::{Content, Input, content_of};
+pub use kind::{Kind, signal_of_file};
+use quarantine::Quarantine;
+use reading::{Opened, Reading};
+use report::Counts;
+pub use report::{Report, TableReport, Watched};
+use requests::table_of;
+pub use rows::time::check_format;
+use staging::Staging;
+use tables::{Tables, Writing};
+
+/// How files become rows, as receivers are set (`ingest.*`, `lake.*`).
+#[derive(Clone, Debug)]
+pub struct BulkOptions {
+    /// Memory of rows after which files are written.
+    pub flush_bytes: usize,
+    pub files: FileRules,
+    /// By table.
+    pub promotions: Vec<(&'static str, Promotion)>,
+    pub walk: WalkLimits,
+    pub window: Window,
+    /// Of what is compressed; its bytes are those of a request, a line or a row.
+    pub inflate: InflateLimits,
+    /// Commits between two checkpoints.
+    pub checkpoint_interval: i64,
+}
+
+impl Default for BulkOptions {
+    fn default() -> BulkOptions {
+        BulkOptions {
+            flush_bytes: 64 << 20,
+            files: FileRules::default(),
+            promotions: Vec::new(),
+            walk: WalkLimits::default(),
+            window: Window::default(),
+            inflate: InflateLimits::default(),
+            checkpoint_interval: 100,
+        }
+    }
+}
+
+/// What is wanted of files.
+#[derive(Clone)]
+pub struct Wanted {
+    pub kind: Option<Kind>,
+    pub signal: Option<Signal>,
+    /// Of rows; usually `logs`.
+    pub table: Option<&'static TableSpec>,
+    /// Names of columns, and those that count in their place.
+    pub renamed: Vec<(String, String)>,
+    /// Of texts that are no RFC 3339, as strftime has it.
+    pub time_format: Option<String>,
+    /// Bad lines that a file may have.
+    pub bad_max: u64,
+    /// Files that tables have are added again.
+    pub again: bool,
+    /// Files are read, and nothing is written.
+    pub dry_run: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Wanted {
+        Wanted {
+            kind: None,
+            signal: None,
+            table: None,
+            renamed: Vec::new(),
+            time_format: None,
+            bad_max: 1000,
+            again: false,
+            dry_run: false,
+        }
+    }
+}
+
+/// Where bytes come from.
+pub enum Source {
+    File(PathBuf),
+    /// What can be read once, to an end that nobody knows before.
+    Stream(Box<dyn Read + Send>),
+}
+
+/// Adds files to the tables of a lake. Must be used on a thread that is none of the runtime's.
+pub struct Bulk {
+    tables: Tables,
+    options: BulkOptions,
+    wanted: Wanted,
+}
+
+impl Bulk {
+    /// `lake` is its folder, which is made with the first rows.
+    pub fn new(lake: &Path, runtime: Handle, metrics: LakeMetrics, options: BulkOptions, wanted: Wanted) -> Bulk {
+        let lake = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
+        if !wanted.dry_run {
+            Staging::sweep(&lake);
+        }
+        let tables = Tables::new(Writing {
+            lake,
+            store: SyncedStore::new(),
+            files: options.files.clone(),
+            promotions: options.promotions.clone(),
+            checkpoint_interval: options.checkpoint_interval,
+            metrics,
+            runtime,
+        });
+        Bulk {
+            tables,
+            options,
+            wanted,
+        }
+    }
+
+    /// Returns when all rows of a file are durable in their tables, and visible to every reader.
+    pub fn ingest(&mut self, name: &str, source: Source, watched: &Watched) -> Result<Report, FileError> {
+        let start = Instant::now();
+        let ingested = match source {
+            Source::File(path) if std::fs::metadata(&path).map_err(FileError::Read)?.is_file() => {
+                self.file(name, &path, watched)
+            }
+            Source::File(path) => File::open(path)
+                .map_err(FileError::Read)
+                .and_then(|pipe| self.stream(name, Box::new(pipe), watched))
+                .and_then(|opened| self.read(name, opened, None, watched)),
+            Source::Stream(stream) => self
+                .stream(name, stream, watched)
+                .and_then(|opened| self.read(name, opened, None, watched)),
+        };
+        self.tables.forget();
+        ingested.map(|report| Report {
+            took: start.elapsed(),
+            ..report
+        })
+    }
+
+    /// Returns when nothing is written any more.
+    pub fn close(self) {
+        self.tables.close();
+    }
+
+    /// One that can be looked at before.
+    fn file(&mut self, name: &str, path: &Path, watched: &Watched) -> Result<Report, FileError> {
+        let content = content_of(path)?;
+        watched.size.store(content.bytes, Ordering::Relaxed);
+        if !self.wanted.again
+            && let Some(report) = self.known(&content)?
+        {
+            return Ok(report);
+        }
+        let mut opened = File::open(path).map_err(FileError::Read)?;
+        let kind = self.wanted.kind.or(Kind::of_file(name).0);
+        if kind.map_or_else(|| is_parquet(&mut opened), |kind| Ok(kind == Kind::Parquet))? {
+            let modified = opened
+                .metadata()
+                .and_then(|found| found.modified())
+                .map_err(FileError::Read)?;
+            let path = path.to_owned();
+            let opened = Opened::Parquet {
+                file: opened,
+                path,
+                modified,
+            };
+            return self.read(name, opened, Some(content), watched);
+        }
+        let opened = self.stream(name, Box::new(opened), watched)?;
+        self.read(name, opened, Some(content), watched)
+    }
+
+    fn stream(&self, name: &str, from: Box<dyn Read + Send>, watched: &Watched) -> Result<Opened, FileError> {
+        let (named, packed) = Kind::of_file(name);
+        let mut input = Input::begin(from, packed, self.options.inflate, watched.bytes.clone())?;
+        let kind = match self.wanted.kind.or(named) {
+            Some(kind) => kind,
+            None => kind_of(&mut input)?,
+        };
+        Ok(Opened::Stream(kind, input))
+    }
+
+    /// What tables have of a content, if that is all of it.
+    fn known(&mut self, content: &Content) -> Result<Option<Report>, FileError> {
+        let application = application(content);
+        let mut report = Report {
+            application: application.clone(),
+            bytes: content.bytes,
+            ..Report::default()
+        };
+        let mut wanted = 0;
+        for spec in SPECS {
+            let Some(known) = self.tables.known(spec, &application)? else {
+                continue;
+            };
+            wanted = known.tables;
+            let table = TableReport {
+                is_known: true,
+                ..TableReport::default()
+            };
+            report.tables.insert(spec.name, table);
+        }
+        // Where it was ingested to another table, it is not in the one that is asked for.
+        let asked = [self.wanted.table, self.wanted.signal.map(table_of)];
+        let has = |spec: &&TableSpec| report.tables.contains_key(spec.name);
+        let is_whole = wanted > 0 && report.tables.len() as i64 >= wanted && asked.iter().flatten().all(has);
+        Ok(is_whole.then_some(report))
+    }
+
+    /// Reads to the end, and commits. A `content` that was looked at before must be what is read.
+    fn read(
+        &mut self,
+        name: &str,
+        mut opened: Opened,
+        content: Option<Content>,
+        watched: &Watched,
+    ) -> Result<Report, FileError> {
+        let lake = self.tables.lake().to_owned();
+        let staging = match self.wanted.dry_run {
+            true => None,
+            false => Some(staging(&lake)?),
+        };
+        let folder = staging.as_ref().map(Staging::path);
+        let mut reading = Reading {
+            name,
+            wanted: &self.wanted,
+            options: &self.options,
+            arrival: now_nanos(),
+            watched,
+            counts: Counts::default(),
+            quarantine: Quarantine::new(folder, self.wanted.bad_max),
+        };
+        let read = reading.read(&mut opened, &mut self.tables, folder);
+        let Reading { counts, quarantine, .. } = reading;
+        let found = match &opened {
+            Opened::Stream(_, input) => input.content(),
+            // It is read in any order, so it is not looked at once more; a file that was changed has another time.
+            Opened::Parquet { path, modified, .. } => {
+                let now = std::fs::metadata(path).and_then(|found| found.modified());
+                content.filter(|_| now.is_ok_and(|now| now == *modified))
+            }
+        };
+        let id = match content.or(found) {
+            Some(content) => format!("{:032x}", content.hash).chars().take(ID_DIGITS).collect(),
+            None => uuid::Uuid::new_v4().simple().to_string(),
+        };
+        let quarantine = quarantine.keep(&lake, file_name(name), &id)?;
+        let (rest, specs) = read.map_err(|error| match error {
+            FileError::TooManyBad { max, line, why, .. } => FileError::TooManyBad {
+                max,
+                line,
+                why,
+                quarantine: quarantine.clone(),
+            },
+            other => other,
+        })?;
+        let found = found.ok_or(FileError::Changed)?;
+        if content.is_some_and(|content| content != found) {
+            return Err(FileError::Changed);
+        }
+        let application = application(&found);
+        let mut report = Report {
+            bytes: found.bytes,
+            rejected: counts.rejected,
+            changed: counts.changed,
+            quarantine,
+            ..Report::default()
+        };
+        let again = self.wanted.again;
+        report.tables = match self.wanted.dry_run {
+            true => self.would_commit(&application, &specs)?,
+            false => {
+                let wanted: Vec<_> = specs.iter().map(|(spec, _)| *spec).collect();
+                self.tables.commit(&application, again, rest, &wanted)?
+            }
+        };
+        report.application = application;
+        Ok(report)
+    }
+
+    fn would_commit(
+        &mut self,
+        application: &str,
+        specs: &[(&'static TableSpec, u64)],
+    ) -> Result<BTreeMap<&'static str, TableReport>, FileError> {
+        let mut reports = BTreeMap::new();
+        for (spec, rows) in specs {
+            let report = TableReport {
+                rows: *rows,
+                is_known: !self.wanted.again && self.tables.known(spec, application)?.is_some(),
+                ..TableReport::default()
+            };
+            reports.insert(spec.name, report);
+        }
+        Ok(reports)
+    }
+}
+
+fn kind_of(input: &mut Input) -> Result<Kind, FileError> {
+    let beginning = input.fill_buf()?;
+    match Kind::of_beginning(beginning) {
+        Some(kind) => Ok(kind),
+        // There is nothing in it whatever it is.
+        None if beginning.is_empty() => Ok(Kind::Json),
+        None => Err(FileError::KindUnknown(
+            "neither its name nor its beginning says what it is; say --kind binpb, json or csv".to_owned(),
+        )),
+    }
+}
+
+fn is_parquet(file: &mut File) -> Result<bool, FileError> {
+    let mut beginning = [0; 4];
+    let is_it = match file.read_exact(&mut beginning) {
+        Ok(()) => Kind::of_beginning(&beginning) == Some(Kind::Parquet),
+        Err(_) => false,
+    };
+    file.rewind().map_err(FileError::Read)?;
+    Ok(is_it)
+}
+
+/// The tables that files can go to.
+pub const SPECS: [&TableSpec; 3] = [&crate::tables::LOGS, &crate::tables::METRICS, &crate::tables::TRACES];
+/// Of the hash, in names of files.
+const ID_DIGITS: usize = 16;
+
+/// As tables name a content.
+fn application(content: &Content) -> String {
+    format!("file/{:032x}", content.hash)
+}
+
+fn file_name(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+fn staging(lake: &Path) -> Result<Staging, FileError> {
+    Staging::new(lake).map_err(|source| FileError::Folder {
+        path: lake.to_owned(),
+        source,
+    })
+}
+
+fn now_nanos() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

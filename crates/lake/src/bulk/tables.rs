@@ -1,0 +1,255 @@
+//! The tables that files go to, beside whoever else writes them: files of Parquet while a file is read, and one commit for each
+//! table when it was read to its end.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::error::FileError;
+use super::growing::Part;
+use super::report::TableReport;
+use super::rows::place::{Promoted, promoted};
+use crate::attributes::Promotion;
+use crate::commit::{Committer, Health, StagedFile, Stop, Taken};
+use crate::delta::{DeltaLog, Snapshot};
+use crate::error::AppendError;
+use crate::file::FileRules;
+use crate::ingest::files::Together;
+use crate::metrics::LakeMetrics;
+use crate::opening;
+use crate::store::SyncedStore;
+use crate::tables::TableSpec;
+
+/// A disk that is full or a folder that cannot be written is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A checkpoint that takes longer is left to the next one.
+const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
+/// The number of a file's transaction is that of its run, and in the lowest bits how many tables it has.
+const TABLES_BITS: u32 = 3;
+
+/// How tables are written.
+pub(super) struct Writing {
+    pub lake: PathBuf,
+    pub store: SyncedStore,
+    pub files: FileRules,
+    /// By table; others have the usual one.
+    pub promotions: Vec<(&'static str, Promotion)>,
+    pub checkpoint_interval: i64,
+    pub metrics: LakeMetrics,
+    pub runtime: Handle,
+}
+
+/// Keeps what is known of tables from one file to the next.
+pub(super) struct Tables {
+    writing: Writing,
+    committers: BTreeMap<&'static str, Committer>,
+    /// Files of the rows that came so far, by table.
+    staged: BTreeMap<&'static str, Vec<StagedFile>>,
+}
+
+/// How far tables have a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    /// How often it was ingested.
+    pub round: i64,
+    /// How many tables its rows go to.
+    pub tables: i64,
+}
+
+impl Known {
+    fn of(number: i64) -> Known {
+        Known {
+            round: number >> TABLES_BITS,
+            tables: number & ((1 << TABLES_BITS) - 1),
+        }
+    }
+
+    fn number(self) -> i64 {
+        self.round << TABLES_BITS | self.tables
+    }
+}
+
+impl Tables {
+    pub fn new(writing: Writing) -> Tables {
+        Tables {
+            writing,
+            committers: BTreeMap::new(),
+            staged: BTreeMap::new(),
+        }
+    }
+
+    pub fn lake(&self) -> &Path {
+        &self.writing.lake
+    }
+
+    /// Whether a table has a file, by the newest version there is.
+    pub fn known(&mut self, spec: &'static TableSpec, application: &str) -> Result<Option<Known>, FileError> {
+        let Some(committer) = self.committer(spec)? else {
+            return Ok(None);
+        };
+        committer.refresh().map_err(stopped)?;
+        let number = committer.snapshot.transactions.get(application);
+        Ok(number.map(|number| Known::of(*number)))
+    }
+
+    /// The one that commits to a table, if there is a table.
+    fn committer(&mut self, spec: &'static TableSpec) -> Result<Option<&mut Committer>, FileError> {
+        if !self.committers.contains_key(spec.name) {
+            let joined = opening::join(&self.writing.lake, spec, self.writing.store.clone());
+            let (log, snapshot) = self.writing.runtime.block_on(joined)?;
+            let Some(snapshot) = snapshot else { return Ok(None) };
+            self.insert(spec, log, snapshot);
+        }
+        Ok(self.committers.get_mut(spec.name))
+    }
+
+    /// The same, which makes the table if there is none.
+    fn writer(&mut self, spec: &'static TableSpec) -> Result<&mut Committer, FileError> {
+        if self.committer(spec)?.is_none() {
+            let Writing {
+                lake,
+                store,
+                metrics,
+                runtime,
+                ..
+            } = &self.writing;
+            let (log, _) = runtime.block_on(opening::join(lake, spec, store.clone()))?;
+            let columns = (spec.columns)();
+            let made = opening::create(&log, spec.partitions, &columns, metrics);
+            let snapshot = runtime.block_on(made)?;
+            self.insert(spec, log, snapshot);
+        }
+        let committer = self.committers.get_mut(spec.name);
+        committer.ok_or_else(|| FileError::Table(AppendError::Stopped))
+    }
+
+    fn insert(&mut self, spec: &'static TableSpec, log: DeltaLog, snapshot: Snapshot) {
+        let writing = &self.writing;
+        let promotion = writing.promotions.iter().find(|(name, _)| *name == spec.name);
+        let promotion = promotion.map(|(_, promotion)| promotion.clone()).unwrap_or_default();
+        let committer = Committer::new(
+            log,
+            snapshot,
+            promotion,
+            Arc::new(Health::with_patience(PATIENCE)),
+            writing.metrics.clone(),
+            writing.checkpoint_interval,
+            writing.runtime.clone(),
+        );
+        self.committers.insert(spec.name, committer);
+    }
+
+    /// Stores parts, as they come, in a folder that no reader looks into.
+    pub fn stage(&mut self, parts: &Receiver<Part>, folder: &Path) -> Result<(), FileError> {
+        let rules = self.writing.files.clone();
+        for part in parts {
+            let rows = together(&part, &rules);
+            let staged = self.writer(part.spec)?.stage(&rows, folder).map_err(stopped)?;
+            self.staged.entry(part.spec.name).or_default().extend(staged);
+        }
+        Ok(())
+    }
+
+    /// Forgets what was stored of a file; its folder goes with whoever made it.
+    pub fn forget(&mut self) {
+        self.staged.clear();
+    }
+
+    /// One commit for each table, with the rest of the rows. A table that has the file already stays as it is, unless it is
+    /// wanted `again`.
+    pub fn commit(
+        &mut self,
+        application: &str,
+        again: bool,
+        rest: Vec<Part>,
+        specs: &[&'static TableSpec],
+    ) -> Result<BTreeMap<&'static str, TableReport>, FileError> {
+        let mut rest: BTreeMap<&str, Part> = rest.into_iter().map(|part| (part.spec.name, part)).collect();
+        let mut staged = std::mem::take(&mut self.staged);
+        let mut reports = BTreeMap::new();
+        let tables = i64::try_from(specs.len()).unwrap_or(1);
+        for spec in specs {
+            let part = rest.remove(spec.name).unwrap_or(Part {
+                spec,
+                chunks: Vec::new(),
+            });
+            let staged = staged.remove(spec.name).unwrap_or_default();
+            let known = self.known(spec, application)?;
+            let mut report = TableReport {
+                rows: part.rows() + staged.iter().map(|file| file.rows).sum::<u64>(),
+                ..TableReport::default()
+            };
+            let round = match (known, again) {
+                (Some(_), false) => {
+                    report.is_known = true;
+                    reports.insert(spec.name, report);
+                    continue;
+                }
+                (known, _) => known.map_or(0, |known| known.round + 1),
+            };
+            let taken = Taken {
+                application: application.to_owned(),
+                offset: Known { round, tables }.number(),
+            };
+            self.commit_one(&part, &staged, taken, &mut report)?;
+            reports.insert(spec.name, report);
+        }
+        Ok(reports)
+    }
+
+    fn commit_one(
+        &mut self,
+        part: &Part,
+        staged: &[StagedFile],
+        taken: Taken,
+        report: &mut TableReport,
+    ) -> Result<(), FileError> {
+        let rules = self.writing.files.clone();
+        let committer = self.writer(part.spec)?;
+        let adds: Vec<_> = staged.iter().map(|file| file.add.clone()).collect();
+        let rows = together(part, &rules);
+        committer.place(staged).map_err(stopped)?;
+        match committer.commit_with(&rows, &adds, &[taken]).map_err(stopped)? {
+            Some(files) => {
+                report.version = Some(committer.snapshot.version);
+                report.files = files as u64;
+            }
+            // Somebody else has committed the same file in this moment. The files here go with their age, as those of an attempt
+            // whose outcome nobody knows.
+            None => report.is_known = true,
+        }
+        Ok(())
+    }
+
+    /// The columns that a table has for attributes now.
+    pub fn promoted(&mut self, spec: &'static TableSpec) -> Result<Vec<Promoted>, FileError> {
+        let columns = (spec.columns)();
+        let committer = self.committer(spec)?;
+        Ok(committer.map_or_else(|| promoted(&columns), |committer| promoted(&committer.snapshot.schema)))
+    }
+
+    /// Returns when nothing is written any more.
+    pub fn close(self) {
+        for committer in self.committers.values() {
+            committer.finish_checkpoint(CHECKPOINT_WAIT);
+        }
+    }
+}
+
+fn together<'a>(part: &'a Part, rules: &'a FileRules) -> Together<'a> {
+    Together {
+        spec: part.spec,
+        chunks: &part.chunks,
+        rules,
+    }
+}
+
+fn stopped(stop: Stop) -> FileError {
+    match stop {
+        Stop::Failed(error) | Stop::Rows(error) => FileError::Table(error),
+    }
+}

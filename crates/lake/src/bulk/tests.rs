@@ -1,0 +1,937 @@
+//! Files of each kind, as tables have them afterwards.
+
+use std::collections::BTreeMap;
+use std::io::{Cursor, Write as _};
+use std::sync::Arc;
+
+use arrow::array::{Array as _, ArrayRef, RecordBatch};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use prometheus::Registry;
+use prost::Message as _;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use super::*;
+use crate::delta::{DeltaLog, Detail, Snapshot};
+use crate::otlp::json::tests::proto::{
+    Any, Data, Gauge, Log, Logs, Metric, Metrics, NumberPoint, NumberValue, Pair, Resource, ResourceLogs,
+    ResourceMetrics, ResourceSpans, ScopeLogs, ScopeMetrics, ScopeSpans, Span, Traces, Value,
+};
+use crate::tables::{METRICS, TRACES};
+
+/// A row by its columns, without those that are null.
+type Row = BTreeMap<String, String>;
+
+struct World {
+    runtime: Runtime,
+    folder: TempDir,
+    options: BulkOptions,
+}
+
+impl World {
+    fn new() -> World {
+        World {
+            runtime: Runtime::new().unwrap(),
+            folder: tempfile::tempdir().unwrap(),
+            options: BulkOptions::default(),
+        }
+    }
+
+    fn lake(&self) -> PathBuf {
+        self.folder.path().join("lake")
+    }
+
+    fn bulk(&self, wanted: Wanted) -> Bulk {
+        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let runtime = self.runtime.handle().clone();
+        Bulk::new(&self.lake(), runtime, metrics, self.options.clone(), wanted)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn ingest_with(&self, name: &str, bytes: &[u8], wanted: Wanted) -> Result<Report, FileError> {
+        let path = self.file(name, bytes);
+        let mut bulk = self.bulk(wanted);
+        let report = bulk.ingest(&path.display().to_string(), Source::File(path), &Watched::default());
+        bulk.close();
+        report
+    }
+
+    fn ingest(&self, name: &str, bytes: &[u8]) -> Result<Report, FileError> {
+        self.ingest_with(name, bytes, Wanted::default())
+    }
+
+    fn stream(&self, bytes: &[u8]) -> Result<Report, FileError> {
+        let source = Source::Stream(Box::new(Cursor::new(bytes.to_vec())));
+        self.bulk(Wanted::default()).ingest("-", source, &Watched::default())
+    }
+
+    fn snapshot(&self, table: &str) -> Option<Snapshot> {
+        let log = DeltaLog::new(&self.lake().join(table), SyncedStore::new()).unwrap();
+        self.runtime.block_on(log.load(Detail::Counts)).unwrap()
+    }
+
+    /// All rows of a table, in the order of their times, without those columns that differ from run to run.
+    fn rows(&self, table: &str) -> Vec<Row> {
+        let Some(snapshot) = self.snapshot(table) else {
+            return Vec::new();
+        };
+        let mut rows = Vec::new();
+        for file in snapshot.files.values() {
+            let bytes = bytes::Bytes::from(std::fs::read(self.lake().join(table).join(&*file.path)).unwrap());
+            let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)
+                .unwrap()
+                .build()
+                .unwrap();
+            for batch in reader {
+                rows.extend(shown(&batch.unwrap()));
+            }
+        }
+        rows.sort();
+        rows
+    }
+
+    /// What lies in the folder of what is not committed.
+    fn leftovers(&self) -> usize {
+        std::fs::read_dir(self.lake().join("_thalweg/ingest")).map_or(0, |entries| entries.count())
+    }
+}
+
+fn shown(batch: &RecordBatch) -> Vec<Row> {
+    let options = FormatOptions::default();
+    let schema = batch.schema();
+    let of_row = |row: usize| {
+        let value = |(field, column): (&Arc<arrow::datatypes::Field>, &ArrayRef)| {
+            let is_there = column.is_valid(row) && field.name() != "arrival_unix_nano" && field.name() != "time";
+            let text = || {
+                ArrayFormatter::try_new(column, &options)
+                    .unwrap()
+                    .value(row)
+                    .to_string()
+            };
+            is_there.then(|| (field.name().clone(), text()))
+        };
+        schema.fields().iter().zip(batch.columns()).filter_map(value).collect()
+    };
+    (0..batch.num_rows()).map(of_row).collect()
+}
+
+fn row(pairs: &[(&str, &str)]) -> Row {
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+/// Those columns of rows that are named.
+fn only(rows: &[Row], names: &[&str]) -> Vec<Row> {
+    let kept = |row: &Row| {
+        row.iter()
+            .filter(|(name, _)| names.contains(&name.as_str()))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
+    };
+    rows.iter().map(kept).collect()
+}
+
+fn text(value: &str) -> Option<Any> {
+    Some(Any {
+        value: Some(Value::Text(value.to_owned())),
+    })
+}
+
+fn pair(name: &str, value: &str) -> Pair {
+    Pair {
+        key: name.to_owned(),
+        value: text(value),
+    }
+}
+
+fn resource() -> Option<Resource> {
+    Some(Resource {
+        attributes: vec![pair("service.name", "shop")],
+        ..Resource::default()
+    })
+}
+
+/// A group for each few records.
+fn logs(bodies: &[String]) -> Vec<u8> {
+    let groups = bodies.chunks(3).map(|bodies| ResourceLogs {
+        resource: resource(),
+        scopes: vec![ScopeLogs {
+            records: bodies
+                .iter()
+                .map(|body| Log {
+                    time: 1_780_000_000_000_000_000,
+                    body: text(body),
+                    ..Log::default()
+                })
+                .collect(),
+            ..ScopeLogs::default()
+        }],
+        ..ResourceLogs::default()
+    });
+    Logs {
+        groups: groups.collect(),
+    }
+    .encode_to_vec()
+}
+
+fn bodies(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("order {n} is paid")).collect()
+}
+
+fn spans() -> Vec<u8> {
+    let span = Span {
+        trace_id: vec![1; 16],
+        span_id: vec![2; 8],
+        name: "GET /".to_owned(),
+        start: 1_780_000_000_000_000_000,
+        end: 1_780_000_000_000_000_500,
+        ..Span::default()
+    };
+    let scopes = vec![ScopeSpans {
+        records: vec![span],
+        ..ScopeSpans::default()
+    }];
+    Traces {
+        groups: vec![ResourceSpans {
+            resource: resource(),
+            scopes,
+            ..ResourceSpans::default()
+        }],
+    }
+    .encode_to_vec()
+}
+
+fn points() -> Vec<u8> {
+    let point = NumberPoint {
+        time: 1_780_000_000_000_000_000,
+        value: Some(NumberValue::Double(1.5)),
+        ..NumberPoint::default()
+    };
+    let metric = Metric {
+        name: "load".to_owned(),
+        data: Some(Data::Gauge(Gauge { points: vec![point] })),
+        ..Metric::default()
+    };
+    let scopes = vec![ScopeMetrics {
+        records: vec![metric],
+        ..ScopeMetrics::default()
+    }];
+    Metrics {
+        groups: vec![ResourceMetrics {
+            resource: resource(),
+            scopes,
+            ..ResourceMetrics::default()
+        }],
+    }
+    .encode_to_vec()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn a_file_is_in_its_table_once_however_often_it_is_ingested() {
+    let world = World::new();
+    let bytes = gzip(&logs(&bodies(10)));
+    let report = world.ingest("x.binpb.gz", &bytes).unwrap();
+    assert_eq!((report.rows(), report.rejected(), report.is_known()), (10, 0, false));
+    assert_eq!(report.tables["logs"].version, Some(1));
+    let again = world.ingest("other-name.binpb.gz", &bytes).unwrap();
+    assert!(again.is_known() && again.rows() == 0, "{again:?}");
+    assert!(world.stream(&bytes).unwrap().is_known());
+    assert_eq!(world.rows("logs").len(), 10);
+    let wanted = Wanted {
+        again: true,
+        ..Wanted::default()
+    };
+    assert_eq!(
+        world.ingest_with("x.binpb.gz", &bytes, wanted.clone()).unwrap().rows(),
+        10
+    );
+    assert_eq!(world.ingest_with("x.binpb.gz", &bytes, wanted).unwrap().rows(), 10);
+    assert_eq!(world.rows("logs").len(), 30);
+    assert!(world.ingest("x.binpb.gz", &bytes).unwrap().is_known());
+    assert_eq!(world.leftovers(), 0);
+}
+
+#[test]
+fn signals_are_found_by_name_by_content_and_by_what_is_asked_for() {
+    let world = World::new();
+    let tables = |report: Report| report.tables.keys().copied().collect::<Vec<_>>();
+    assert_eq!(tables(world.ingest("a.binpb", &logs(&bodies(1))).unwrap()), ["logs"]);
+    assert_eq!(tables(world.ingest("b.binpb", &spans()).unwrap()), ["traces"]);
+    assert_eq!(tables(world.ingest("c.binpb", &points()).unwrap()), ["metrics"]);
+    assert_eq!(tables(world.stream(&[spans(), spans()].concat()).unwrap()), ["traces"]);
+    assert_eq!(world.rows("traces").len(), 3);
+    // A body alone could be the name of a span, or of a metric.
+    let bare = Logs {
+        groups: vec![ResourceLogs {
+            scopes: vec![ScopeLogs {
+                records: vec![Log::default()],
+                ..ScopeLogs::default()
+            }],
+            ..ResourceLogs::default()
+        }],
+    }
+    .encode_to_vec();
+    for bytes in [&b"\x0a\x04\x12\x02\x12\x00"[..], &bare] {
+        let error = world.ingest("d.binpb", bytes);
+        match error {
+            Err(error) => assert!(error.to_string().starts_with("ingest.signal_unknown: "), "{error}"),
+            Ok(report) => assert_eq!(tables(report), ["logs"], "an empty log is a log alone"),
+        }
+    }
+    let error = world
+        .ingest("traces-1.binpb", &logs(&bodies(2)))
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("otlp.malformed: byte "), "{error}");
+    let wanted = Wanted {
+        signal: Some(Signal::Traces),
+        ..Wanted::default()
+    };
+    assert_eq!(
+        tables(
+            world
+                .ingest_with("logs.binpb", &[spans(), vec![]].concat(), wanted)
+                .unwrap()
+        ),
+        ["traces"]
+    );
+}
+
+#[test]
+fn a_file_that_is_larger_than_memory_may_be_is_many_files_and_one_commit() {
+    let mut world = World::new();
+    world.options.flush_bytes = 1;
+    // Each part of a request is a megabyte.
+    let long = "x".repeat(2000);
+    let bodies: Vec<String> = (0..3000).map(|n| format!("{n} {long}")).collect();
+    let report = world.ingest("logs.binpb", &logs(&bodies)).unwrap();
+    let table = &report.tables["logs"];
+    assert_eq!((table.rows, report.rejected()), (3000, 0));
+    assert!(table.files >= 6, "{table:?}");
+    let snapshot = world.snapshot("logs").unwrap();
+    assert_eq!((snapshot.rows, snapshot.files.len() as u64), (3000, table.files));
+    let log = DeltaLog::new(&world.lake().join("logs"), SyncedStore::new()).unwrap();
+    let adds = |version| {
+        let actions = world.runtime.block_on(log.read_commit(version)).unwrap().unwrap();
+        actions
+            .iter()
+            .filter(|action| matches!(action, crate::delta::actions::Action::Add(_)))
+            .count() as u64
+    };
+    let all: Vec<u64> = (0..=snapshot.version).map(adds).collect();
+    assert_eq!(
+        (all.iter().sum::<u64>(), all.last()),
+        (table.files, Some(&table.files)),
+        "{all:?}"
+    );
+    assert_eq!(world.leftovers(), 0);
+    assert!(world.ingest("logs.binpb", &logs(&bodies)).unwrap().is_known());
+}
+
+#[test]
+fn nothing_of_a_file_that_fails_is_in_a_table() {
+    let mut world = World::new();
+    world.options.flush_bytes = 1;
+    let long = "x".repeat(2000);
+    let whole = logs(&(0..2000).map(|n| format!("{n} {long}")).collect::<Vec<_>>());
+    let error = world
+        .ingest("logs.binpb", &whole[..whole.len() - 5])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("otlp.malformed: byte ") && error.ends_with("it is cut off within a field"),
+        "{error}"
+    );
+    let packed = gzip(&whole);
+    let error = world
+        .ingest("logs.binpb.gz", &packed[..packed.len() / 2])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("otlp.malformed: it cannot be decompressed"),
+        "{error}"
+    );
+    let bomb = gzip(&vec![b'\n'; 64 << 20]);
+    let error = world.ingest("x.ndjson.gz", &bomb).unwrap_err().to_string();
+    assert!(
+        error.starts_with("otlp.decoded_too_large: it becomes more than 1000 times"),
+        "{error}"
+    );
+    assert_eq!(world.snapshot("logs").map_or(0, |snapshot| snapshot.rows), 0);
+    assert_eq!(world.leftovers(), 0);
+    let missing = world
+        .bulk(Wanted::default())
+        .ingest("x", Source::File("/no/such/file".into()), &Watched::default());
+    assert!(missing.unwrap_err().to_string().starts_with("it cannot be read: "));
+}
+
+#[test]
+fn lines_are_requests_of_any_signal_or_rows() {
+    let world = World::new();
+    let lines = r#"{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"timeUnixNano":"1780000000000000000","body":{"stringValue":"from otlp"}}]}]}]}
+
+{"timestamp":"2026-05-28T20:26:40Z","message":"from a row","level":"warn","user":{"id": 7, "tags": ["a"]},"took":1.50,"ok":true,"none":null}
+{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"01010101010101010101010101010101","spanId":"0202020202020202","name":"x","startTimeUnixNano":"1780000000000000000"}]}]}]}
+{"ts":1780000000.5,"msg":{"a":1},"resource.service.name":"shop","scope_name":"lib","trace_id":"01010101010101010101010101010101","time":"noon"}
+no json
+{"cut": "off
+{"timestamp":"yesterday"}
+"#;
+    let report = world.ingest("x.ndjson", lines.as_bytes()).unwrap();
+    let rows = |name: &str| report.tables[name].rows;
+    assert_eq!((rows("logs"), rows("traces"), report.rejected["bad_line"]), (3, 1, 3));
+    let found = world.rows("logs");
+    let mut expected = vec![
+        row(&[("body", "from otlp"), ("time_unix_nano", "1780000000000000000")]),
+        row(&[
+            ("attr_ok", "true"),
+            ("attr_took", "1.5"),
+            ("attr_user", "{\"id\":7,\"tags\":[\"a\"]}"),
+            ("body", "from a row"),
+            ("severity_number", "13"),
+            ("severity_text", "warn"),
+            ("time_unix_nano", "1780000000000000000"),
+        ]),
+        row(&[
+            ("attr_time", "noon"),
+            ("body", "{\"a\":1}"),
+            ("body_kind", "map"),
+            ("resource_service_name", "shop"),
+            ("scope_name", "lib"),
+            ("time_unix_nano", "1780000000500000000"),
+            ("trace_id", "01010101010101010101010101010101"),
+        ]),
+    ];
+    expected.sort();
+    let mut found = found;
+    for row in &mut found {
+        assert!(row.remove("fingerprint").is_some());
+    }
+    found.sort();
+    // What could be the time and is none is an attribute.
+    assert_eq!(found, expected);
+    let quarantine = std::fs::read_to_string(report.quarantine.unwrap()).unwrap();
+    let bad: Vec<serde_json::Value> = quarantine
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let numbers: Vec<u64> = bad.iter().map(|bad| bad["line"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [6, 7, 8]);
+    assert_eq!(bad[0]["text"], "no json");
+    assert!(
+        bad[2]["reason"]
+            .as_str()
+            .unwrap()
+            .starts_with("timestamp: \"yesterday\" is no time")
+    );
+    assert!(world.ingest("x.ndjson", lines.as_bytes()).unwrap().is_known());
+    // A run that was killed between two tables is brought to its end.
+    std::fs::remove_dir_all(world.lake().join("traces")).unwrap();
+    let report = world.ingest("x.ndjson", lines.as_bytes()).unwrap();
+    assert!(report.tables["logs"].is_known && !report.tables["traces"].is_known);
+    assert_eq!((world.rows("logs").len(), world.rows("traces").len()), (3, 1));
+}
+
+#[test]
+fn a_document_may_go_over_lines_or_be_a_list() {
+    let world = World::new();
+    let list = "[\n  {\"message\": \"a\",\n   \"ts\": 1780000000},\n  {\"message\": \"b\"}\n]\n";
+    assert_eq!(world.ingest("x.json", list.as_bytes()).unwrap().rows(), 2);
+    let pretty = "{\n  \"resourceLogs\": [{\"scopeLogs\": [{\"logRecords\": [{\n \"body\": {\"stringValue\": \"c\"}}]}]}]\n}\n{\"message\": \"d\"}";
+    assert_eq!(world.ingest("y.json", pretty.as_bytes()).unwrap().rows(), 2);
+    assert_eq!(world.ingest("empty.json", b"").unwrap().rows(), 0);
+    world
+        .ingest(
+            "long.json",
+            format!("[{}]", vec!["{\"n\":1}"; 100_000].join(",")).as_bytes(),
+        )
+        .unwrap();
+    // A line that is cut off is not the beginning of all that follows.
+    let cut = world.ingest("z.json", b"{\"message\": \"cut\n{\"n\": 1}\n").unwrap();
+    assert_eq!((cut.rows(), cut.rejected()), (1, 1));
+    let error = world.ingest_with(
+        "x.jsonl",
+        list.replace("  ", " ").as_bytes(),
+        Wanted {
+            bad_max: 3,
+            ..Wanted::default()
+        },
+    );
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("ingest.too_many_bad: more than 3 lines are bad, the first is line 1: "),
+        "{error}"
+    );
+    assert!(
+        error.contains("they are in ") && error.contains("quarantine"),
+        "{error}"
+    );
+    let rows = world.rows("logs");
+    assert_eq!(rows.len(), 100_005);
+    let mut found: Vec<String> = rows.into_iter().filter_map(|mut row| row.remove("body")).collect();
+    found.sort();
+    assert_eq!(found, ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn csv_goes_by_its_header_and_ragged_rows_are_bad() {
+    let world = World::new();
+    let csv = "\u{feff}when,usr,severity,line,http.route,trace_id\r\n\
+               20260528202640,ann,ERROR,\"two\nlines, \"\"quoted\"\"\",/a,\r\n\
+               20260528202641,,9,plain,,short\r\n\
+               a,b\r\n\
+               20260528202642,bob,,last,/b,0101010101010101010101010101010A\r\n";
+    let wanted = Wanted {
+        renamed: vec![
+            ("when".to_owned(), "time".to_owned()),
+            ("usr".to_owned(), "user.name".to_owned()),
+        ],
+        time_format: Some("%Y%m%d%H%M%S".to_owned()),
+        ..Wanted::default()
+    };
+    let report = world.ingest_with("x.csv", csv.as_bytes(), wanted).unwrap();
+    assert_eq!(
+        (report.rows(), report.rejected(), report.changed["id_wrong"]),
+        (3, 1, 1)
+    );
+    let names = [
+        "attr_user_name",
+        "attr_http_route",
+        "severity_text",
+        "severity_number",
+        "body",
+        "trace_id",
+        "time_unix_nano",
+    ];
+    assert_eq!(
+        only(&world.rows("logs"), &names)
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>(),
+        [
+            row(&[
+                ("attr_http_route", "/a"),
+                ("attr_user_name", "ann"),
+                ("body", "two\nlines, \"quoted\""),
+                ("severity_number", "17"),
+                ("severity_text", "ERROR"),
+                ("time_unix_nano", "1780000000000000000"),
+            ]),
+            row(&[
+                ("body", "plain"),
+                ("severity_number", "9"),
+                ("time_unix_nano", "1780000001000000000")
+            ]),
+            row(&[
+                ("attr_http_route", "/b"),
+                ("attr_user_name", "bob"),
+                ("body", "last"),
+                ("time_unix_nano", "1780000002000000000"),
+                ("trace_id", "0101010101010101010101010101010a"),
+            ]),
+        ]
+        .into()
+    );
+    let quarantine = std::fs::read_to_string(report.quarantine.unwrap()).unwrap();
+    assert!(
+        quarantine.starts_with("{\"line\":5,\"reason\":\"it has 2 values, and the header has 6 names\""),
+        "{quarantine}"
+    );
+    for (text, why) in [
+        (
+            "a;b\n1;2\n",
+            "ingest.no_header: the names in the first line are separated by ';'",
+        ),
+        ("a,,b\n", "ingest.no_header: column 2 has no name"),
+        ("a,a\n", "ingest.no_header: two columns are called \"a\""),
+    ] {
+        let error = world.ingest("y.csv", text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with(why), "{error}");
+    }
+    assert_eq!(world.ingest("empty.csv", b"").unwrap().rows(), 0);
+}
+
+#[test]
+fn no_line_takes_more_memory_than_it_may() {
+    let mut world = World::new();
+    world.options.inflate.bytes = 100_000;
+    let endless = "x".repeat(10 << 20);
+    let report = world
+        .ingest("x.ndjson", format!("{endless}\n{{\"message\":\"a\"}}").as_bytes())
+        .unwrap();
+    assert_eq!((report.rows(), report.rejected["bad_line"]), (1, 1));
+    let error = world
+        .ingest("x.csv", format!("a,b\n1,\"{endless}").as_bytes())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("the record that begins in line 2 has more than"),
+        "{error}"
+    );
+    let error = world
+        .ingest("x.json", format!("{{\n\"a\": \"{endless}").as_bytes())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("the value that begins in line 1 has more than"),
+        "{error}"
+    );
+    let error = world.ingest("logs.binpb", &logs(&[endless])).unwrap_err().to_string();
+    assert!(error.contains("a group of 10485"), "{error}");
+}
+
+#[test]
+fn limits_of_records_are_those_of_rows() {
+    let world = World::new();
+    let deep = format!("{{\"a\":{}1{}}}", "[".repeat(65), "]".repeat(65));
+    let many: Vec<String> = (0..1025).map(|n| format!("\"k{n}\":1")).collect();
+    let lines = [
+        deep,
+        format!("{{\"a\":{}1{}}}", "[".repeat(64), "]".repeat(64)),
+        format!("{{{}}}", many.join(",")),
+        format!("{{\"{}\":1}}", "n".repeat(513)),
+        format!("{{\"a\":\"{}\"}}", "v".repeat((1 << 20) + 1)),
+        format!("{{\"message\":\"{}\"}}", "v".repeat((1 << 20) + 1)),
+        format!("{{\"message\":\"ok\",\"{}\":1}}", "n".repeat(512)),
+    ];
+    let mut text = lines.join("\n").into_bytes();
+    text.extend_from_slice(b"\n{\"message\":\"\xff\",\"time\":\"0001-01-01T00:00:00Z\"}\n{\"ts\":\"2554-07-21T23:34:34Z\",\"a\":1,\"a\":2}");
+    let report = world.ingest("x.ndjson", &text).unwrap();
+    let expected = [
+        ("name_too_long", 1),
+        ("nesting_too_deep", 1),
+        ("too_many_attributes", 1),
+        ("value_too_long", 2),
+    ];
+    assert_eq!(report.rejected, expected.into());
+    assert_eq!(
+        report.changed,
+        [("key_repeated", 1), ("time_replaced", 2), ("utf8_replaced", 1)].into()
+    );
+    assert_eq!(report.rows(), 4);
+    let rows = world.rows("logs");
+    let originals: Vec<&String> = rows.iter().filter_map(|row| row.get("time_original")).collect();
+    assert_eq!(originals.len(), 2);
+    assert!(
+        originals.contains(&&"-62135596800000000000".to_owned()),
+        "{originals:?}"
+    );
+    assert!(
+        rows.iter()
+            .any(|row| row.get("body").is_some_and(|body| body == "\u{fffd}"))
+    );
+    assert!(rows.iter().any(|row| row.get("attr_a").is_some_and(|a| a == "2")));
+}
+
+#[test]
+fn a_hundred_thousand_names_are_columns_up_to_the_limit_and_a_map_beyond() {
+    let world = World::new();
+    let lines: Vec<String> = (0..1000)
+        .map(|line| {
+            let pairs: Vec<String> = (0..100).map(|n| format!("\"key.{}\":{n}", line * 100 + n)).collect();
+            format!("{{\"message\":\"m\",{}}}", pairs.join(","))
+        })
+        .collect();
+    let report = world.ingest("x.ndjson", lines.join("\n").as_bytes()).unwrap();
+    assert_eq!((report.rows(), report.rejected()), (1000, 0));
+    let schema = world.snapshot("logs").unwrap().schema.clone();
+    let promoted = schema
+        .columns
+        .iter()
+        .filter(|column| column.name.starts_with("attr_"))
+        .count();
+    assert!((200..=256).contains(&promoted), "{promoted}");
+    let rows = world.rows("logs");
+    let columns: usize = rows
+        .iter()
+        .map(|row| row.keys().filter(|name| name.starts_with("attr_")).count())
+        .sum();
+    let overflow: usize = rows
+        .iter()
+        .filter_map(|row| row.get("overflow"))
+        .map(|map| map.matches("attr.key.").count())
+        .sum();
+    assert_eq!(columns + overflow, 100_000);
+}
+
+#[test]
+fn spans_and_points_of_the_reference_system_are_rows_of_ours() {
+    let world = World::new();
+    let of = |table| Wanted {
+        table: Some(table),
+        ..Wanted::default()
+    };
+    let spans = r#"{"chq_tsns":1780000000000000000,"chq_timestamp":1780000000000,"span_trace_id":"01010101010101010101010101010101","span_id":"0202020202020202","span_parent_id":"0303030303030303","span_name":"GET /","span_kind":"SPAN_KIND_SERVER","span_status_code":"STATUS_CODE_ERROR","span_duration":1.5,"span_end_timestamp":1780000000002,"resource_service_name":"shop","attr_http_route":"/","events":[{"time_unix_nano":1780000000000000001,"name":"e","attributes":{"k":1}}]}
+{"chq_tsns":1,"span_id":"0202020202020202"}
+{"span_trace_id":"01010101010101010101010101010101","span_id":"0202020202020202","kind":"sideways"}"#;
+    let report = world.ingest_with("x.ndjson", spans.as_bytes(), of(&TRACES)).unwrap();
+    assert_eq!(
+        (
+            report.rows(),
+            report.rejected["invalid_id"],
+            report.rejected["bad_line"]
+        ),
+        (1, 1, 1)
+    );
+    let mut found = world.rows("traces");
+    let events = found[0].remove("events").unwrap();
+    assert!(events.contains("name: e") && events.contains("k: 1"), "{events}");
+    assert!(found[0].remove("fingerprint").is_some());
+    assert_eq!(
+        found,
+        [row(&[
+            ("attr_http_route", "/"),
+            ("duration_ns", "1500000"),
+            ("end_time_unix_nano", "1780000000002000000"),
+            ("kind", "server"),
+            ("name", "GET /"),
+            ("parent_span_id", "0303030303030303"),
+            ("resource_service_name", "shop"),
+            ("span_id", "0202020202020202"),
+            ("status_code", "error"),
+            ("time_unix_nano", "1780000000000000000"),
+            ("trace_id", "01010101010101010101010101010101"),
+        ])]
+    );
+    let points = r#"{"metric_name":"load","value":3,"timestamp":1780000000,"host":"a","resource_service_name":"shop"}
+{"metric_name":"h","metric_type":"histogram","temporality":"Delta","count":3,"sum":1e1,"explicit_bounds":[1,2],"bucket_counts":[1,1,1]}
+{"metric_name":"h","metric_type":"histogram","explicit_bounds":[1,2],"bucket_counts":[1,1]}
+{"value":1}"#;
+    let report = world.ingest_with("y.ndjson", points.as_bytes(), of(&METRICS)).unwrap();
+    assert_eq!(
+        (
+            report.rows(),
+            report.rejected["invalid_point"],
+            report.rejected["bad_line"]
+        ),
+        (2, 1, 1)
+    );
+    let rows = world.rows("metrics");
+    let names = [
+        "metric_name",
+        "metric_type",
+        "temporality",
+        "value",
+        "value_int",
+        "count",
+        "sum",
+        "explicit_bounds",
+        "bucket_counts",
+    ];
+    assert_eq!(
+        only(&rows, &names)
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>(),
+        [
+            row(&[
+                ("metric_name", "load"),
+                ("metric_type", "gauge"),
+                ("value", "3.0"),
+                ("value_int", "3")
+            ]),
+            row(&[
+                ("bucket_counts", "[1, 1, 1]"),
+                ("count", "3"),
+                ("explicit_bounds", "[1.0, 2.0]"),
+                ("metric_name", "h"),
+                ("metric_type", "histogram"),
+                ("sum", "10.0"),
+                ("temporality", "delta"),
+            ]),
+        ]
+        .into()
+    );
+}
+
+/// What a program writes that knows nothing of us.
+fn parquet() -> Vec<u8> {
+    use arrow::array::{
+        BinaryArray, Date32Array, Decimal128Array, FixedSizeBinaryArray, Float32Array, ListArray, StringArray,
+        TimestampMicrosecondArray, UInt64Array,
+    };
+    let list =
+        ListArray::from_iter_primitive::<arrow::datatypes::Int32Type, _, _>(vec![Some(vec![Some(1), None]), None]);
+    let trace = [[1_u8; 16], [2; 16]];
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        (
+            "@timestamp",
+            Arc::new(TimestampMicrosecondArray::from(vec![
+                1_780_000_000_000_001,
+                1_780_000_000_000_002,
+            ])),
+        ),
+        ("message", Arc::new(StringArray::from(vec![Some("a"), None]))),
+        ("level", Arc::new(StringArray::from(vec!["INFO", "odd"]))),
+        (
+            "amount",
+            Arc::new(
+                Decimal128Array::from(vec![12345, -5])
+                    .with_precision_and_scale(10, 2)
+                    .unwrap(),
+            ),
+        ),
+        ("big", Arc::new(UInt64Array::from(vec![u64::MAX, 1]))),
+        ("ratio", Arc::new(Float32Array::from(vec![0.1, f32::NAN]))),
+        ("day", Arc::new(Date32Array::from(vec![20_601, 0]))),
+        ("raw", Arc::new(BinaryArray::from(vec![&b"\x01\x02"[..], b""]))),
+        (
+            "trace_id",
+            Arc::new(FixedSizeBinaryArray::try_from_iter(trace.iter()).unwrap()),
+        ),
+        ("parts", Arc::new(list)),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    bytes
+}
+
+#[test]
+fn parquet_of_others_keeps_its_values_whatever_their_types() {
+    let world = World::new();
+    let report = world.ingest("x.parquet", &parquet()).unwrap();
+    assert_eq!((report.rows(), report.rejected()), (2, 0));
+    let found: Vec<Row> = world
+        .rows("logs")
+        .into_iter()
+        .map(|mut row| {
+            row.remove("fingerprint");
+            row
+        })
+        .collect();
+    let ones = "01".repeat(16);
+    let twos = "02".repeat(16);
+    assert_eq!(
+        found.into_iter().collect::<std::collections::BTreeSet<_>>(),
+        [
+            row(&[
+                ("attr_amount", "123.45"),
+                ("attr_big", "18446744073709551615"),
+                ("attr_day", "2026-05-28T00:00:00Z"),
+                ("attr_parts", "[1,null]"),
+                ("attr_ratio", "0.1"),
+                ("attr_raw", "AQI="),
+                ("body", "a"),
+                ("severity_number", "9"),
+                ("severity_text", "INFO"),
+                ("time_unix_nano", "1780000000000001000"),
+                ("trace_id", &ones),
+            ]),
+            row(&[
+                ("attr_amount", "-0.05"),
+                ("attr_big", "1"),
+                ("attr_day", "1970-01-01T00:00:00Z"),
+                ("attr_ratio", "NaN"),
+                ("attr_raw", ""),
+                ("severity_text", "odd"),
+                ("time_unix_nano", "1780000000000002000"),
+                ("trace_id", &twos),
+            ]),
+        ]
+        .into()
+    );
+    assert!(world.ingest("x.parquet", &parquet()).unwrap().is_known());
+    let mut cut = parquet();
+    cut.truncate(cut.len() - 7);
+    let error = world.ingest("y.parquet", &cut).unwrap_err().to_string();
+    assert!(error.starts_with("ingest.parquet: "), "{error}");
+    let error = world.stream(&parquet()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("ingest.kind_unknown: Parquet is read from its end"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_of_a_table_comes_back_as_the_rows_that_it_has() {
+    let world = World::new();
+    let line =
+        r#"{"timestamp":1780000000,"message":"took 5 ms","level":"info","http.route":"/a","resource.host.name":"h"}"#;
+    world.ingest("x.ndjson", line.as_bytes()).unwrap();
+    let file = world.snapshot("logs").unwrap().files.keys().next().unwrap().clone();
+    let bytes = std::fs::read(world.lake().join("logs").join(&*file)).unwrap();
+    assert_eq!(world.ingest("copy.parquet", &bytes).unwrap().rows(), 1);
+    let rows = world.rows("logs");
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0], rows[1]);
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_and_leaves_no_trace() {
+    let world = World::new();
+    let dry = || Wanted {
+        dry_run: true,
+        ..Wanted::default()
+    };
+    let report = world.ingest_with("x.ndjson", b"{\"message\":\"a\"}\nx", dry()).unwrap();
+    assert_eq!(
+        (report.rows(), report.rejected(), report.tables["logs"].version),
+        (1, 1, None)
+    );
+    assert!(!world.lake().exists());
+    world.ingest("x.ndjson", b"{\"message\":\"a\"}\nx").unwrap();
+    let report = world.ingest_with("x.ndjson", b"{\"message\":\"a\"}\nx", dry()).unwrap();
+    assert!(report.is_known());
+}
+
+#[test]
+fn who_comes_first_adds_columns_and_who_comes_second_adopts_them() {
+    let mut world = World::new();
+    world.ingest("first.ndjson", b"{\"message\":\"a\"}").unwrap();
+    world.options.flush_bytes = 1;
+    let mut slow = world.bulk(Wanted::default());
+    // It knows the table before another one adds columns.
+    slow.ingest(
+        "-",
+        Source::Stream(Box::new(Cursor::new(b"{\"message\":\"b\"}".to_vec()))),
+        &Watched::default(),
+    )
+    .unwrap();
+    world.ingest("second.ndjson", b"{\"message\":\"c\",\"a.b\":1}").unwrap();
+    let long = "x".repeat(3000);
+    let lines: Vec<String> = (0..300)
+        .map(|n| format!("{{\"message\":\"{n} {long}\",\"a_b\":{n},\"new.{}\":1}}", n / 100))
+        .collect();
+    let report = slow
+        .ingest(
+            "-",
+            Source::Stream(Box::new(Cursor::new(lines.join("\n").into_bytes()))),
+            &Watched::default(),
+        )
+        .unwrap();
+    assert_eq!(report.rows(), 300);
+    assert!(report.tables["logs"].files > 1);
+    let rows = world.rows("logs");
+    assert_eq!(rows.len(), 303);
+    assert_eq!(
+        rows.iter().filter(|row| row.contains_key("attr_a_b")).count(),
+        1,
+        "it is bound to the first name"
+    );
+    let suffixed = |row: &&Row| row.keys().any(|name| name.starts_with("attr_a_b__"));
+    assert_eq!(rows.iter().filter(suffixed).count(), 300);
+    for n in 0..3 {
+        assert_eq!(
+            rows.iter()
+                .filter(|row| row.contains_key(&format!("attr_new_{n}")))
+                .count(),
+            100
+        );
+    }
+}

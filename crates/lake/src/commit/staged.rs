@@ -1,0 +1,157 @@
+//! Files that are written long before the commit that adds them: rows that come as a stream do not wait in memory for its end.
+//!
+//! Names of attributes get their columns first, in a commit of their own, since what a file calls its columns cannot be changed
+//! later. Files lie beside the tables until then, where neither a reader nor a vacuum sees them, and are moved to their places,
+//! with the age of a new file, right before the commit.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use object_store::{ObjectStore, ObjectStoreExt as _, RenameOptions, RenameTargetMode};
+
+use super::{Committer, Retry, Rows, Stop, commit_info, unix_ms};
+use crate::delta::actions::{Action, Add};
+use crate::delta::{CommitOutcome, DeltaError};
+use crate::store::{DiskFault, FaultKind};
+
+type StorePath = object_store::path::Path;
+
+/// A file that waits for its commit.
+#[derive(Clone, Debug)]
+pub(crate) struct StagedFile {
+    pub path: PathBuf,
+    pub rows: u64,
+    pub add: Add,
+}
+
+impl Committer {
+    /// Returns when rows are durable in files of a folder, which no reader sees.
+    pub fn stage(&mut self, rows: &dyn Rows, folder: &Path) -> Result<Vec<StagedFile>, Stop> {
+        self.add_columns(rows)?;
+        let mut staged = Vec::new();
+        for storing in self.encode(rows)? {
+            let name = storing.file.add.path.replace('/', "-");
+            let file = StagedFile {
+                path: folder.join(name),
+                rows: storing.file.rows,
+                add: storing.file.add,
+            };
+            let path = store_path(&file.path).map_err(|error| self.lost(error))?;
+            let mut retry = Retry::default();
+            loop {
+                let start = Instant::now();
+                let put = self.log.store().put(&path, storing.file.bytes.clone().into());
+                let put = self.runtime.block_on(put);
+                self.metrics.observe_store("put", put.is_ok(), start.elapsed());
+                match put {
+                    Ok(_) => break,
+                    Err(error) => self.wait_after(&error.into(), &mut retry)?,
+                }
+            }
+            staged.push(file);
+        }
+        Ok(staged)
+    }
+
+    /// Gives all names their places, in the table, too.
+    fn add_columns(&mut self, rows: &dyn Rows) -> Result<(), Stop> {
+        let mut retry = Retry::default();
+        loop {
+            let names = rows.names(&self.bindings);
+            self.schema.columns.extend(self.bindings.admit(names));
+            let Some(columns) = self.new_columns() else {
+                return Ok(());
+            };
+            let now = unix_ms();
+            let mut actions = vec![Action::CommitInfo(commit_info("ADD COLUMNS", now)), columns];
+            actions.extend(self.renewed(now));
+            let outcome = self
+                .runtime
+                .block_on(self.log.commit(self.snapshot.version + 1, &actions));
+            let label = match &outcome {
+                Ok(CommitOutcome::Committed) => "ok",
+                Ok(CommitOutcome::Taken) => "conflict",
+                Err(_) => "error",
+            };
+            let commits = &self.metrics.commits;
+            commits.with_label_values(&[self.table(), "columns", label]).inc();
+            match outcome {
+                Ok(CommitOutcome::Committed) => {
+                    self.snapshot.advance(actions).map_err(|e| self.lost(e))?;
+                    self.after_commit();
+                }
+                Ok(CommitOutcome::Taken) => {
+                    self.catch_up(&[], &[], &[], &mut retry)?;
+                }
+                Err(error) => self.wait_after(&error, &mut retry)?,
+            }
+        }
+    }
+
+    /// Moves files to their places in the table, durably. Those that a first attempt has moved stay.
+    pub fn place(&mut self, staged: &[StagedFile]) -> Result<(), Stop> {
+        for file in staged {
+            let from = store_path(&file.path).map_err(|error| self.lost(error))?;
+            let to = self.log.path(&file.add.path).map_err(|error| self.lost(error))?;
+            let store = self.log.store().clone();
+            let mut retry = Retry::default();
+            while let Err(error) = self.runtime.block_on(place(&store, file, &from, &to)) {
+                self.wait_after(&error, &mut retry)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what others have committed, so that what is asked of the table is true of now.
+    pub fn refresh(&mut self) -> Result<(), Stop> {
+        let before = self.snapshot.metadata.clone();
+        self.read_commits(&mut Retry::default())?;
+        if before != self.snapshot.metadata {
+            self.adopt_columns();
+        }
+        Ok(())
+    }
+
+    /// Returns when no checkpoint is being written any more, or when that takes too long: the next one replaces it.
+    pub fn finish_checkpoint(&self, within: Duration) {
+        let end = Instant::now() + within;
+        while self.checkpointing.load(Ordering::Acquire) && Instant::now() < end {
+            std::thread::sleep(CHECKPOINT_LOOK);
+        }
+    }
+}
+
+const CHECKPOINT_LOOK: Duration = Duration::from_millis(5);
+
+async fn place(
+    store: &Arc<dyn ObjectStore>,
+    file: &StagedFile,
+    from: &StorePath,
+    to: &StorePath,
+) -> Result<(), DeltaError> {
+    // A vacuum deletes files of a certain age that no version of the table names.
+    let aged = std::fs::File::open(&file.path).and_then(|opened| opened.set_modified(SystemTime::now()));
+    if let Err(source) = aged
+        && source.kind() != std::io::ErrorKind::NotFound
+    {
+        let fault = DiskFault::io("set the time of", &file.path, source);
+        return Err(DeltaError::Store(object_store::Error::Generic {
+            store: "local disk",
+            source: Box::new(fault),
+        }));
+    }
+    let options = RenameOptions::new().with_target_mode(RenameTargetMode::Create);
+    let renamed = store.rename_opts(from, to, options).await.map_err(DeltaError::Store);
+    match renamed {
+        // The name is random: if it exists, an earlier attempt has succeeded.
+        Err(error) if error.kind() == FaultKind::Exists => Ok(()),
+        Err(error) if error.kind() == FaultKind::Missing && store.head(to).await.is_ok() => Ok(()),
+        other => other,
+    }
+}
+
+fn store_path(path: &Path) -> Result<StorePath, DeltaError> {
+    StorePath::from_absolute_path(path).map_err(|source| DeltaError::Store(object_store::Error::InvalidPath { source }))
+}
