@@ -26,6 +26,7 @@ mod flows;
 mod lake;
 mod lake_ingest;
 mod lake_kill;
+mod lake_tools;
 mod log;
 mod log_tools;
 mod opcua;

@@ -22,6 +22,7 @@ mod settings;
 mod shares;
 pub mod sql;
 mod tls_client;
+pub mod upkeep;
 
 pub use checked::Checked;
 pub use components::Components;

@@ -19,6 +19,7 @@ use crate::lake::{Ground, Lake};
 use crate::open_files;
 use crate::queues::{Store, declare};
 use crate::reload;
+use crate::upkeep::{self, Tools};
 
 pub struct Process {
     flows: Vec<Flow>,
@@ -122,7 +123,14 @@ impl Process {
             lake.set_opening(true);
         }
         let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics, lake.clone())?;
-        let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql];
+        let tools = Arc::new(Tools {
+            tables: lake.clone(),
+            lake: thalweg_lake::folder(&config.data_dir),
+            options: settings.lake.upkeep.clone(),
+            metrics: lake_metrics.clone(),
+            alone: Default::default(),
+        });
+        let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql, Arc::new(upkeep::Routes(tools))];
         if let Some(queues) = store.queues() {
             routes.push(Arc::new(thalweg_queue_api::routes_within(queues, bodies)));
         }

@@ -1,16 +1,24 @@
-//! Questions to the lake: from the running process over HTTP, or from the files when nobody holds the folder.
+//! Questions to the lake: from the running process over HTTP, or from the files when nobody holds the folder. Either way rows come as
+//! Arrow and become text here, so both look the same.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, bail};
+use axum::body::Body;
+use axum::http::{Request, header};
+use futures::StreamExt as _;
+use hyper_util::rt::TokioIo;
 use thalweg_config::{Config, Diagnostics};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::live::LiveTables;
-use thalweg_query::{Engine, Query, QueryMetrics, QueryOptions, print};
+use thalweg_query::print::Rows;
+use thalweg_query::{Engine, Query, QueryMetrics, QueryOptions, print, received};
 use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
+use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use crate::data_dir::{DataDir, Holder};
 use crate::settings::{Settings, Used};
@@ -38,123 +46,166 @@ pub struct Question {
 /// Writes the answer, as it comes. `Ok` also when the reader of `out` leaves early: `thalweg sql ... | head` has what it
 /// wanted.
 pub fn answer(runtime: &Runtime, question: &Question, out: &mut dyn Write) -> Result<()> {
-    let answered = match DataDir::holder(&question.data_dir) {
-        Some(Holder {
-            http: Some((address, false)),
-            ..
-        }) => ask(&address, question, out),
-        // A holder without HTTP cannot be asked, and one that speaks TLS shows a certificate that nothing here can judge.
-        // What it has committed is in the files, and that is all that it would answer.
-        _ => runtime.block_on(read(question, out)),
+    let session = Session {
+        wait_for: question.wait_for.clone(),
+        ..Session::new(&question.data_dir, question.token.as_deref())
     };
-    answered.or_else(|error| if is_broken_pipe(&error) { Ok(()) } else { Err(error) })
+    let answered = runtime.block_on(async {
+        let rows = session.ask(&question.query).await?;
+        write(rows, question.format, out).await
+    });
+    match answered {
+        Err(error) if !is_broken_pipe(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes rows as they come, and returns how many there were.
+pub async fn write(rows: Rows, format: Format, out: &mut dyn Write) -> Result<usize> {
+    Ok(match format {
+        Format::Table => print::table(rows, out).await,
+        Format::Csv => print::csv(rows, out).await,
+        Format::Json => print::json(rows, out).await,
+        Format::Ndjson => print::ndjson(rows, out).await,
+        Format::Arrow => print::arrow(rows, out).await,
+    }?)
 }
 
 /// Whether the reader of the output has left.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let kind = |error: &(dyn std::error::Error + 'static)| match error.downcast_ref::<print::PrintError>() {
-        Some(print::PrintError::Output(error)) => Some(error.kind()),
-        _ => error.downcast_ref::<Unwritable>().map(|error| error.0.kind()),
-    };
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
-        .filter_map(kind)
-        .any(|kind| kind == std::io::ErrorKind::BrokenPipe)
+        .any(|error| match error.downcast_ref::<print::PrintError>() {
+            Some(print::PrintError::Output(error)) => error.kind() == std::io::ErrorKind::BrokenPipe,
+            _ => false,
+        })
 }
 
-/// The answer is there and cannot be written.
-#[derive(Debug)]
-struct Unwritable(std::io::Error);
+/// Questions to one data folder, one after the other.
+pub struct Session {
+    data_dir: PathBuf,
+    token: Option<String>,
+    /// Positions of the log that answers have to see.
+    wait_for: Option<String>,
+    /// What reads the files, once it was needed.
+    engine: OnceLock<Engine>,
+}
 
-impl std::fmt::Display for Unwritable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the answer cannot be written: {}", self.0)
+impl Session {
+    pub fn new(data_dir: &Path, token: Option<&str>) -> Session {
+        Session {
+            data_dir: data_dir.to_owned(),
+            token: token.map(str::to_owned),
+            wait_for: None,
+            engine: OnceLock::new(),
+        }
+    }
+
+    /// Who is asked at the moment, in words.
+    pub fn whom(&self) -> String {
+        match DataDir::holder(&self.data_dir) {
+            Some(Holder {
+                process,
+                http: Some((address, false)),
+            }) => format!("process {process} at {address}"),
+            Some(Holder { process, .. }) => {
+                format!(
+                    "the committed files in {} beside process {process}",
+                    self.data_dir.display()
+                )
+            }
+            None => format!("the files in {}", self.data_dir.display()),
+        }
+    }
+
+    /// Returns once the columns are known. Dropping the future, or the rows, ends the query, wherever it runs.
+    pub async fn ask(&self, query: &str) -> Result<Rows> {
+        match DataDir::holder(&self.data_dir) {
+            Some(Holder {
+                http: Some((address, false)),
+                ..
+            }) => self.ask_process(&address, query).await,
+            // A holder without HTTP cannot be asked, and one that speaks TLS shows a certificate that nothing here can judge.
+            // What it has committed is in the files, and that is all that it would answer.
+            _ => {
+                let query = Query::new(query);
+                let query = match &self.wait_for {
+                    Some(positions) => query.waiting_for(positions)?,
+                    None => query,
+                };
+                Ok(self.engine()?.run(query).await?.into())
+            }
+        }
+    }
+
+    /// Reads the committed files.
+    fn engine(&self) -> Result<&Engine> {
+        if let Some(engine) = self.engine.get() {
+            return Ok(engine);
+        }
+        if !self.data_dir.join("lake").exists() {
+            bail!(
+                "there is no lake in {}; name the data folder with --data-dir",
+                self.data_dir.display()
+            );
+        }
+        // No file says otherwise, so queries take their part of what a process may use on this machine.
+        let settings = Settings::read(&Config::default(), Used::default(), &Diagnostics::new(""));
+        let engine = Engine::open(&self.data_dir, settings.query, QueryMetrics::new()?)?;
+        Ok(self.engine.get_or_init(|| engine))
+    }
+
+    /// Asks the process that holds the folder, over a connection of its own: closing it ends the query there.
+    async fn ask_process(&self, address: &str, query: &str) -> Result<Rows> {
+        let cannot_ask = || format!("cannot ask the process at {address}");
+        let stream = TcpStream::connect(address).await.with_context(cannot_ask)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .with_context(cannot_ask)?;
+        let driver = Driver(tokio::spawn(async move {
+            // Whoever reads the answer hears of an error.
+            let _ = connection.await;
+        }));
+        let mut asked = serde_json::json!({"sql": query, "format": "arrow"});
+        if let Some(positions) = &self.wait_for {
+            asked["wait_for"] = positions.as_str().into();
+        }
+        let mut request = Request::post(thalweg_query::http::PATH)
+            .header(header::HOST, address)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request
+            .body(Body::from(asked.to_string()))
+            .context("the token cannot be sent")?;
+        let response = sender.send_request(request).await.with_context(cannot_ask)?;
+        let status = response.status();
+        let body = Body::new(response.into_body());
+        if !status.is_success() {
+            let text = axum::body::to_bytes(body, ERROR_BYTES_MAX).await.unwrap_or_default();
+            bail!("{}", error_text(&String::from_utf8_lossy(&text), status.as_u16()));
+        }
+        let bytes = body.into_data_stream().map(move |bytes| {
+            let _driven_until_it_is_read = &driver;
+            bytes.map_err(|error| error.to_string())
+        });
+        // Dropping the sender lets the connection end with the answer.
+        Ok(received::rows(bytes.boxed()).await?)
     }
 }
 
-impl std::error::Error for Unwritable {}
+/// Ends what drives a connection, and so the connection, when nobody reads from it any more.
+struct Driver(JoinHandle<()>);
 
-/// Reads the committed files.
-async fn read(question: &Question, out: &mut dyn Write) -> Result<()> {
-    let lake = question.data_dir.join("lake");
-    if !lake.exists() {
-        bail!(
-            "there is no lake in {}; name the data folder with --data-dir",
-            question.data_dir.display()
-        );
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
     }
-    // No file says otherwise, so queries take their part of what a process may use on this machine.
-    let settings = Settings::read(&Config::default(), Used::default(), &Diagnostics::new(""));
-    let engine = Engine::open(&question.data_dir, settings.query, QueryMetrics::new()?)?;
-    let query = Query::new(question.query.as_str());
-    let query = match &question.wait_for {
-        Some(positions) => query.waiting_for(positions)?,
-        None => query,
-    };
-    let answer = engine.run(query).await?;
-    match question.format {
-        Format::Table => print::table(answer, out).await,
-        Format::Csv => print::csv(answer, out).await,
-        Format::Json => print::json(answer, out).await,
-        Format::Ndjson => print::ndjson(answer, out).await,
-        Format::Arrow => print::arrow(answer, out).await,
-    }?;
-    Ok(())
 }
 
-/// Asks the process that holds the folder.
-fn ask(address: &str, question: &Question, out: &mut dyn Write) -> Result<()> {
-    let format = match question.format {
-        Format::Table | Format::Arrow => "arrow",
-        Format::Csv => "csv",
-        Format::Json => "json",
-        Format::Ndjson => "ndjson",
-    };
-    // The process is on this machine, whatever HTTP_PROXY says.
-    let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
-    let agent: ureq::Agent = config.build().into();
-    let mut request = agent
-        .post(format!("http://{address}/api/sql"))
-        .query("format", format)
-        .header("content-type", "text/plain");
-    if let Some(positions) = &question.wait_for {
-        request = request.query("wait_for", positions);
-    }
-    if let Some(token) = &question.token {
-        request = request.header("authorization", format!("Bearer {token}"));
-    }
-    let mut response = request
-        .send(&question.query)
-        .with_context(|| format!("cannot ask the process at {address}"))?;
-    let status = response.status();
-    if !status.is_success() {
-        let text = response.body_mut().read_to_string().unwrap_or_default();
-        bail!("{}", error_text(&text, status.as_u16()));
-    }
-    let mut body = response.body_mut().as_reader();
-    if question.format == Format::Table {
-        print::table_from_arrow(body, out)?;
-    } else {
-        copy(&mut body, out)?;
-    }
-    Ok(())
-}
-
-/// As [`std::io::copy`], telling what cannot be read from what cannot be written.
-fn copy(from: &mut impl Read, out: &mut dyn Write) -> Result<()> {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let n = match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error).context("the answer was cut off"),
-        };
-        out.write_all(buffer.get(..n).unwrap_or_default()).map_err(Unwritable)?;
-    }
-    out.flush().map_err(Unwritable)?;
-    Ok(())
-}
+/// An error is a sentence.
+const ERROR_BYTES_MAX: usize = 1 << 20;
 
 /// `code: message` of an error body, or what there is of it.
 fn error_text(body: &str, status: u16) -> String {
@@ -248,15 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_leaves_is_no_error_wherever_the_answer_comes_from() {
+    fn a_reader_that_leaves_is_no_error() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("lake")).unwrap();
         let runtime = Runtime::new().unwrap();
         answer(&runtime, &question(folder.path()), &mut Leaving).unwrap();
-        let cut = copy(&mut &b"x\n1\n"[..], &mut Leaving).unwrap_err();
-        assert!(is_broken_pipe(&cut), "{cut:#}");
-        let other =
-            anyhow::Error::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe)).context("the answer was cut off");
+        let other = anyhow::Error::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe)).context("cut off");
         assert!(
             !is_broken_pipe(&other),
             "a process that breaks off its answer is another matter"

@@ -16,6 +16,7 @@ mod file;
 pub mod ids;
 pub mod inflate;
 pub mod ingest;
+pub mod inspect;
 pub mod live;
 pub mod metrics;
 mod opening;

@@ -3,7 +3,7 @@
 //! Between queries the newest known snapshot of each table is kept and only moved forward by the commits that came since,
 //! whoever made them. One query sees each table at one version, however often it names it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -177,6 +177,47 @@ impl Tables {
         Some((spec.columns)())
     }
 
+    /// A table as it was, without what no version has.
+    pub async fn open_at(&self, name: &str, which: Which) -> Result<LakeTable, QueryError> {
+        let known = self.names();
+        if !known.iter().any(|known| known == name) {
+            return Err(QueryError::no_table(name, &known));
+        }
+        let failed = |error: DeltaError| match error {
+            DeltaError::NoVersion { why, .. } => QueryError::plan(format!("the table {name} {why}")),
+            error => QueryError::unavailable(error.to_string()),
+        };
+        let log = DeltaLog::new(&self.folder.join(name), self.store.clone()).map_err(failed)?;
+        let Some(versions) = log.versions().await.map_err(failed)? else {
+            return Err(QueryError::plan(format!(
+                "the table {name} has no version yet: nothing of it is committed"
+            )));
+        };
+        let version = match which {
+            Which::Version(version) => version,
+            Which::UnixMillis(at) => log.version_at(&versions, at).await.map_err(failed)?,
+        };
+        let snapshot = log.load_at(&versions, version, Detail::Stats).await.map_err(failed)?;
+        // Those that left the table since may be deleted.
+        let is_there = |path: &&Arc<str>| log.table().join(&***path).exists();
+        let missing = snapshot.files.keys().filter(|path| !is_there(path)).count();
+        if missing > 0 {
+            return Err(QueryError::plan(format!(
+                "version {version} of the table {name} cannot be read any more: {missing} of its files left the table and are \
+                 deleted (lake.vacuum.retain)"
+            )));
+        }
+        let store = ObjectStoreUrl::parse(STORE).unwrap_or_else(|_| ObjectStoreUrl::local_filesystem());
+        Ok(LakeTable::new(
+            name,
+            snapshot.schema.clone(),
+            snapshot.metadata.partition_columns.clone(),
+            snapshot.files.values().cloned().collect(),
+            store,
+            self.metrics.clone(),
+        ))
+    }
+
     async fn load(&self, name: &str) -> Result<Option<Known>, DeltaError> {
         let log = DeltaLog::new(&self.folder.join(name), self.store.clone())?;
         let Some(snapshot) = log.load(Detail::Stats).await? else {
@@ -192,11 +233,21 @@ impl Tables {
     }
 }
 
+/// A version of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Version(i64),
+    /// The one that the table had then.
+    UnixMillis(i64),
+}
+
 /// The tables as one query sees them.
 #[derive(Debug)]
 pub struct QueryTables {
     tables: Arc<Tables>,
     opened: Mutex<HashMap<String, Arc<LakeTable>>>,
+    /// Those of the opened ones that are older versions, by what the query calls them.
+    versions: parking_lot::Mutex<HashSet<String>>,
 }
 
 impl QueryTables {
@@ -204,7 +255,20 @@ impl QueryTables {
         QueryTables {
             tables,
             opened: Mutex::default(),
+            versions: Default::default(),
         }
+    }
+
+    /// Lets a name stand for a version of a table.
+    pub async fn add_version(&self, name: &str, table: &str, which: Which) -> Result<(), QueryError> {
+        let version = self.tables.open_at(table, which).await?;
+        self.opened.lock().await.insert(name.to_owned(), Arc::new(version));
+        self.versions.lock().insert(name.to_owned());
+        Ok(())
+    }
+
+    pub fn is_version(&self, name: &str) -> bool {
+        self.versions.lock().contains(name)
     }
 
     pub async fn open(&self, name: &str) -> Result<Option<Arc<LakeTable>>> {
@@ -233,7 +297,7 @@ impl SchemaProvider for QueryTables {
     }
 
     fn table_exist(&self, name: &str) -> bool {
-        self.tables.names().iter().any(|known| known == name)
+        self.is_version(name) || self.tables.names().iter().any(|known| known == name)
     }
 }
 

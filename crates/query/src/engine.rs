@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{ParamValues, TableReference};
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::object_store::ObjectStoreRegistry;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::physical_plan::metrics::MetricValue;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement;
@@ -28,12 +31,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use thalweg_lake::entry::Position;
 use thalweg_lake::live::LiveTables;
+use thalweg_lake::tables::{self, TableSpec};
 
 use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, Tables};
 use crate::error::QueryError;
 use crate::guard::{Watch, guard};
-use crate::metrics::QueryMetrics;
-use crate::{functions, statement, waiting};
+use crate::metrics::{QueryMetrics, Scanned};
+use crate::{functions, statement, versions, waiting};
 
 /// Results that wait for their reader.
 const BATCHES_AHEAD: usize = 2;
@@ -408,8 +412,7 @@ impl Task {
             return;
         }
         let outcome = self.stream(&plan, &batches).await;
-        let (bytes, rows) = scanned(plan.as_ref());
-        self.inner.metrics.scanned(self.counted.api, bytes, rows);
+        self.inner.metrics.scanned(self.counted.api, scanned(plan.as_ref()));
         let code = outcome.as_ref().err().map_or("ok", |error| error.code);
         self.counted.finish(code);
         if let Err(error) = outcome {
@@ -430,9 +433,12 @@ impl Task {
         let mut state = SessionStateBuilder::new_from_existing(self.inner.state().clone())
             .with_catalog_list(Arc::new(LakeCatalog(tables.clone())))
             .build();
-        // What `now()` is in all of it.
+        // What `now()` is.
         state.mark_start_execution();
-        let names = self.check_tables(&state, &statement)?;
+        if let Some(sql) = sql_of(&mut statement) {
+            versions::open(sql, &tables, &state, query.params.as_ref()).await?;
+        }
+        let names = self.check_tables(&state, &statement, &tables)?;
         if functions::may_use(&query.sql)
             && let Some(sql) = sql_of(&mut statement)
         {
@@ -464,7 +470,12 @@ impl Task {
     }
 
     /// The lake's tables that a statement names; one that does not exist is an error that lists those that do.
-    fn check_tables(&self, state: &SessionState, statement: &Statement) -> Result<Vec<String>, QueryError> {
+    fn check_tables(
+        &self,
+        state: &SessionState,
+        statement: &Statement,
+        opened: &QueryTables,
+    ) -> Result<Vec<String>, QueryError> {
         let references = state
             .resolve_table_references(statement)
             .map_err(QueryError::of_planning)?;
@@ -477,12 +488,8 @@ impl Task {
                 TableReference::Full { catalog, schema, .. } => **catalog == *CATALOG && **schema == *SCHEMA,
             };
             let name = reference.table();
-            if in_lake && !known.iter().any(|known| known == name) {
-                let message = match &known[..] {
-                    [] => format!("there is no table {name}: the lake has no tables yet"),
-                    known => format!("there is no table {name}; the tables are: {}", known.join(", ")),
-                };
-                return Err(QueryError::plan(message));
+            if in_lake && !known.iter().any(|known| known == name) && !opened.is_version(name) {
+                return Err(QueryError::no_table(name, &known));
             }
             if in_lake {
                 names.push(name.to_owned());
@@ -523,16 +530,39 @@ fn sql_of(statement: &mut Statement) -> Option<&mut datafusion::sql::sqlparser::
     }
 }
 
-/// Bytes and rows that the scans of a plan have read.
-fn scanned(plan: &dyn ExecutionPlan) -> (usize, usize) {
+/// What the scans of a plan have read, and what they did not have to.
+fn scanned(plan: &dyn ExecutionPlan) -> Scanned {
     let children = plan.children();
     if !children.is_empty() {
-        let sums = children.into_iter().map(|child| scanned(child.as_ref()));
-        return sums.fold((0, 0), |(bytes, rows), (b, r)| (bytes + b, rows + r));
+        let of_children = children.into_iter().map(|child| scanned(child.as_ref()));
+        return of_children.fold(Scanned::default(), |sum, child| sum + child);
     }
-    let Some(metrics) = plan.metrics() else { return (0, 0) };
-    let bytes = metrics.sum_by_name("bytes_scanned").map_or(0, |value| value.as_usize());
-    (bytes, metrics.output_rows().unwrap_or(0))
+    let files = plan
+        .downcast_ref::<DataSourceExec>()
+        .and_then(|exec| exec.data_source().downcast_ref::<FileScanConfig>());
+    let (Some(files), Some(metrics)) = (files, plan.metrics()) else {
+        return Scanned::default();
+    };
+    let count = |name: &str| match metrics.sum_by_name(name) {
+        Some(MetricValue::PruningMetrics { pruning_metrics, .. }) => pruning_metrics.pruned(),
+        Some(value) => value.as_usize(),
+        None => 0,
+    };
+    let rows = metrics.output_rows().unwrap_or(0);
+    let is_rollup = files.file_groups.iter().flat_map(|group| group.files()).any(|file| {
+        let table = file.object_meta.location.parts().next();
+        let spec = table.and_then(|table| tables::spec_of(table.as_ref()));
+        spec.is_some_and(TableSpec::has_revisions)
+    });
+    Scanned {
+        bytes: count("bytes_scanned"),
+        raw: if is_rollup { 0 } else { rows },
+        rollup: if is_rollup { rows } else { 0 },
+        row_groups_pruned: count("row_groups_pruned_statistics") + count("row_groups_pruned_dynamic_filter"),
+        row_groups_pruned_by_bloom: count("row_groups_pruned_bloom_filter"),
+        page_rows_pruned: count("page_index_rows_pruned"),
+        filter_rows_pruned: count("pushdown_rows_pruned"),
+    }
 }
 
 fn session_config(limits: &QueryOptions) -> SessionConfig {

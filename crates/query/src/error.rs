@@ -29,6 +29,13 @@ impl QueryError {
         QueryError::new("sql.plan", 400, message)
     }
 
+    pub(crate) fn no_table(name: &str, known: &[String]) -> QueryError {
+        QueryError::plan(match known {
+            [] => format!("there is no table {name}: the lake has no tables yet"),
+            known => format!("there is no table {name}; the tables are: {}", known.join(", ")),
+        })
+    }
+
     pub fn execute(message: impl Into<String>) -> QueryError {
         QueryError::new("sql.execute", 422, message)
     }

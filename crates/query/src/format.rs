@@ -71,12 +71,25 @@ enum Kind {
     Arrow(Box<StreamWriter<Vec<u8>>>),
 }
 
+/// What JSON has in the place of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BytesAs {
+    #[default]
+    Base64,
+    /// `[12]byte`, for people who look at rows.
+    Length,
+}
+
 impl RowWriter {
     pub fn new(format: Format, schema: &SchemaRef) -> Result<RowWriter, QueryError> {
+        RowWriter::with_bytes(format, schema, BytesAs::default())
+    }
+
+    pub fn with_bytes(format: Format, schema: &SchemaRef, bytes: BytesAs) -> Result<RowWriter, QueryError> {
         let json = || {
             WriterBuilder::new()
                 .with_explicit_nulls(true)
-                .with_encoder_factory(Arc::new(Exact))
+                .with_encoder_factory(Arc::new(Exact(bytes)))
         };
         let mut schema = schema.clone();
         let kind = match format {
@@ -151,7 +164,7 @@ impl std::io::Write for Shared {
 
 /// JSON for the types whose usual JSON would lose something.
 #[derive(Debug)]
-struct Exact;
+struct Exact(BytesAs);
 
 impl EncoderFactory for Exact {
     fn make_default_encoder<'a>(
@@ -160,6 +173,10 @@ impl EncoderFactory for Exact {
         array: &'a dyn Array,
         _options: &'a EncoderOptions,
     ) -> Result<Option<NullableEncoder<'a>>, ArrowError> {
+        let base64: fn(&[u8], &mut Vec<u8>) = match self.0 {
+            BytesAs::Base64 => base64,
+            BytesAs::Length => length,
+        };
         let encoder: Box<dyn Encoder + 'a> = match array.data_type() {
             DataType::Int64 => Box::new(Write(|i, out: &mut Vec<u8>| {
                 let value = array.as_primitive::<Int64Type>().value(i);
@@ -175,14 +192,17 @@ impl EncoderFactory for Exact {
             DataType::Float32 => Box::new(Write(|i, out: &mut Vec<u8>| {
                 single(array.as_primitive::<Float32Type>().value(i), out)
             })),
-            DataType::Binary => Box::new(Write(|i, out: &mut Vec<u8>| {
+            DataType::Binary => Box::new(Write(move |i, out: &mut Vec<u8>| {
                 base64(array.as_binary::<i32>().value(i), out)
             })),
-            DataType::LargeBinary => Box::new(Write(|i, out: &mut Vec<u8>| {
+            DataType::LargeBinary => Box::new(Write(move |i, out: &mut Vec<u8>| {
                 base64(array.as_binary::<i64>().value(i), out)
             })),
-            DataType::BinaryView => Box::new(Write(|i, out: &mut Vec<u8>| {
+            DataType::BinaryView => Box::new(Write(move |i, out: &mut Vec<u8>| {
                 base64(array.as_binary_view().value(i), out)
+            })),
+            DataType::FixedSizeBinary(_) => Box::new(Write(move |i, out: &mut Vec<u8>| {
+                base64(array.as_fixed_size_binary().value(i), out)
             })),
             _ => return Ok(None),
         };
@@ -197,6 +217,10 @@ impl<F: FnMut(usize, &mut Vec<u8>)> Encoder for Write<F> {
     fn encode(&mut self, index: usize, out: &mut Vec<u8>) {
         (self.0)(index, out);
     }
+}
+
+fn length(bytes: &[u8], out: &mut Vec<u8>) {
+    quoted(&format!("[{}]byte", bytes.len()), out);
 }
 
 fn integer(digits: &str, magnitude: u64, out: &mut Vec<u8>) {
@@ -280,7 +304,7 @@ fn base64_column(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
 }
 
 fn json_column(field: &FieldRef, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let options = EncoderOptions::default().with_encoder_factory(Arc::new(Exact));
+    let options = EncoderOptions::default().with_encoder_factory(Arc::new(Exact(BytesAs::Base64)));
     let mut encoder = make_encoder(field, column, &options)?;
     let mut texts = StringBuilder::new();
     let mut buffer = Vec::new();

@@ -10,8 +10,10 @@ mod functions;
 mod guard;
 pub mod http;
 mod metrics;
+pub mod parquet;
 pub mod print;
 mod pruning;
+pub mod received;
 mod revisions;
 mod sketches;
 mod statement;
@@ -19,9 +21,10 @@ mod table;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod versions;
 mod waiting;
 
 pub use engine::{Answer, Engine, Query, QueryOptions};
 pub use error::QueryError;
-pub use format::Format;
+pub use format::{BytesAs, Format};
 pub use metrics::QueryMetrics;

@@ -13,7 +13,39 @@ pub struct QueryMetrics {
     pub(crate) queued: IntGauge,
     scanned_bytes: IntCounterVec,
     files: IntCounterVec,
+    pruned: IntCounterVec,
     rows: IntCounterVec,
+}
+
+/// What the scans of a query found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scanned {
+    pub bytes: usize,
+    /// From files of rows as they came, and of rollups.
+    pub raw: usize,
+    pub rollup: usize,
+    pub row_groups_pruned: usize,
+    pub row_groups_pruned_by_bloom: usize,
+    /// Rows of pages whose bounds exclude them.
+    pub page_rows_pruned: usize,
+    /// Rows whose other columns were not decoded.
+    pub filter_rows_pruned: usize,
+}
+
+impl std::ops::Add for Scanned {
+    type Output = Scanned;
+
+    fn add(self, more: Scanned) -> Scanned {
+        Scanned {
+            bytes: self.bytes + more.bytes,
+            raw: self.raw + more.raw,
+            rollup: self.rollup + more.rollup,
+            row_groups_pruned: self.row_groups_pruned + more.row_groups_pruned,
+            row_groups_pruned_by_bloom: self.row_groups_pruned_by_bloom + more.row_groups_pruned_by_bloom,
+            page_rows_pruned: self.page_rows_pruned + more.page_rows_pruned,
+            filter_rows_pruned: self.filter_rows_pruned + more.filter_rows_pruned,
+        }
+    }
 }
 
 impl QueryMetrics {
@@ -23,6 +55,7 @@ impl QueryMetrics {
         registry.register(Box::new(metrics.queued.clone()))?;
         registry.register(Box::new(metrics.scanned_bytes.clone()))?;
         registry.register(Box::new(metrics.files.clone()))?;
+        registry.register(Box::new(metrics.pruned.clone()))?;
         registry.register(Box::new(metrics.rows.clone()))?;
         Ok(metrics)
     }
@@ -46,6 +79,11 @@ impl QueryMetrics {
                 "Files of queried tables by what became of them.",
                 &["stage"],
             )?,
+            pruned: counter(
+                "thalweg_lake_query_pruned_total",
+                "What queries did not have to read, by the step that said so: files, row groups or rows.",
+                &["stage", "unit"],
+            )?,
             rows: counter(
                 "thalweg_lake_query_rows_total",
                 "Rows that scans gave to queries.",
@@ -60,16 +98,35 @@ impl QueryMetrics {
             .observe(took.as_secs_f64());
     }
 
-    pub(crate) fn files(&self, listed: usize, kept: usize) {
-        self.files.with_label_values(&["listed"]).inc_by(listed as u64);
-        self.files
-            .with_label_values(&["pruned"])
-            .inc_by(listed.saturating_sub(kept) as u64);
-        self.files.with_label_values(&["read"]).inc_by(kept as u64);
+    pub(crate) fn files(&self, listed: usize, by_date: usize, by_statistics: usize) {
+        let pruned = (by_date + by_statistics).min(listed);
+        let files = |stage: &str| self.files.with_label_values(&[stage]);
+        files("listed").inc_by(listed as u64);
+        files("pruned").inc_by(pruned as u64);
+        files("read").inc_by((listed - pruned) as u64);
+        self.prune("date", "files", by_date);
+        self.prune("statistics", "files", by_statistics);
     }
 
-    pub(crate) fn scanned(&self, api: &str, bytes: usize, rows: usize) {
-        self.scanned_bytes.with_label_values(&[api]).inc_by(bytes as u64);
-        self.rows.with_label_values(&["raw"]).inc_by(rows as u64);
+    fn prune(&self, stage: &str, unit: &str, count: usize) {
+        self.pruned.with_label_values(&[stage, unit]).inc_by(count as u64);
+    }
+
+    /// Rows that no file has yet.
+    pub(crate) fn buffered(&self, rows: usize) {
+        self.rows.with_label_values(&["buffer"]).inc_by(rows as u64);
+    }
+
+    pub(crate) fn scanned(&self, api: &str, scanned: Scanned) {
+        self.scanned_bytes
+            .with_label_values(&[api])
+            .inc_by(scanned.bytes as u64);
+        let rows = |source: &str| self.rows.with_label_values(&[source]);
+        rows("raw").inc_by(scanned.raw as u64);
+        rows("rollup").inc_by(scanned.rollup as u64);
+        self.prune("row_group", "row_groups", scanned.row_groups_pruned);
+        self.prune("bloom", "row_groups", scanned.row_groups_pruned_by_bloom);
+        self.prune("page", "rows", scanned.page_rows_pruned);
+        self.prune("filter", "rows", scanned.filter_rows_pruned);
     }
 }

@@ -3,9 +3,11 @@
 use std::io::{self, Write};
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use arrow::util::display::FormatOptions;
 use arrow::util::pretty::pretty_format_batches_with_options;
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 
 use crate::engine::Answer;
 use crate::error::QueryError;
@@ -24,11 +26,27 @@ pub enum PrintError {
     Output(#[from] io::Error),
 }
 
+/// Rows as they come, from here or from another process. Dropping them ends the query.
+pub struct Rows {
+    pub schema: SchemaRef,
+    pub batches: BoxStream<'static, Result<RecordBatch, QueryError>>,
+}
+
+impl From<Answer> for Rows {
+    fn from(answer: Answer) -> Rows {
+        Rows {
+            schema: answer.schema.clone(),
+            batches: answer.boxed(),
+        }
+    }
+}
+
 /// Aligned columns between rules. Returns the number of rows.
-pub async fn table(mut answer: Answer, mut out: impl Write) -> Result<usize, PrintError> {
+pub async fn table(answer: impl Into<Rows>, mut out: impl Write) -> Result<usize, PrintError> {
+    let mut answer: Rows = answer.into();
     let (mut rows, mut waiting, mut printed) = (0, Vec::<RecordBatch>::new(), false);
     let mut held = 0;
-    while let Some(batch) = answer.next().await {
+    while let Some(batch) = answer.batches.next().await {
         let batch = batch?;
         rows += batch.num_rows();
         held += batch.num_rows();
@@ -57,54 +75,28 @@ fn write_table(batches: &[RecordBatch], out: &mut impl Write) -> Result<(), Prin
     Ok(())
 }
 
-/// As [`table`], from an Arrow stream that another process sent. Returns the number of rows.
-pub fn table_from_arrow(stream: impl io::Read, mut out: impl Write) -> Result<usize, PrintError> {
-    let broken = |error: arrow::error::ArrowError| QueryError::execute(format!("the answer was cut off: {error}"));
-    let reader = arrow::ipc::reader::StreamReader::try_new(io::BufReader::new(stream), None).map_err(broken)?;
-    let schema = reader.schema();
-    let mut waiting = Vec::new();
-    let (mut rows, mut held) = (0, 0);
-    for batch in reader {
-        let batch = batch.map_err(broken)?;
-        (rows, held) = (rows + batch.num_rows(), held + batch.num_rows());
-        waiting.push(batch);
-        if held >= TABLE_ROWS {
-            write_table(&waiting, &mut out)?;
-            held = 0;
-            waiting.clear();
-        }
-    }
-    if rows == 0 {
-        waiting.push(RecordBatch::new_empty(schema));
-    }
-    if !waiting.is_empty() {
-        write_table(&waiting, &mut out)?;
-    }
-    out.flush()?;
-    Ok(rows)
-}
-
-pub async fn json(answer: Answer, out: impl Write) -> Result<usize, PrintError> {
+pub async fn json(answer: impl Into<Rows>, out: impl Write) -> Result<usize, PrintError> {
     rows(Format::Json, answer, out).await
 }
 
-pub async fn ndjson(answer: Answer, out: impl Write) -> Result<usize, PrintError> {
+pub async fn ndjson(answer: impl Into<Rows>, out: impl Write) -> Result<usize, PrintError> {
     rows(Format::NdJson, answer, out).await
 }
 
-pub async fn csv(answer: Answer, out: impl Write) -> Result<usize, PrintError> {
+pub async fn csv(answer: impl Into<Rows>, out: impl Write) -> Result<usize, PrintError> {
     rows(Format::Csv, answer, out).await
 }
 
-pub async fn arrow(answer: Answer, out: impl Write) -> Result<usize, PrintError> {
+pub async fn arrow(answer: impl Into<Rows>, out: impl Write) -> Result<usize, PrintError> {
     rows(Format::Arrow, answer, out).await
 }
 
 /// Writes an answer in a format. Returns the number of rows.
-pub async fn rows(format: Format, mut answer: Answer, mut out: impl Write) -> Result<usize, PrintError> {
+pub async fn rows(format: Format, answer: impl Into<Rows>, mut out: impl Write) -> Result<usize, PrintError> {
+    let mut answer: Rows = answer.into();
     let mut writer = RowWriter::new(format, &answer.schema)?;
     let mut rows = 0;
-    while let Some(batch) = answer.next().await {
+    while let Some(batch) = answer.batches.next().await {
         let batch = batch?;
         rows += batch.num_rows();
         out.write_all(&writer.write(&batch)?)?;

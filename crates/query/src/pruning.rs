@@ -1,17 +1,129 @@
-//! The bounds of a table's files in the form in which a filter can be evaluated on all of them at once.
+//! The bounds of a table's files in the form in which a filter can be evaluated on all of them at once: first what the day of a
+//! file says of the times of its rows, for whole days, and then what the log states of each file that is left.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Date32Array, Float64Array, Int32Array, Int64Array, StringViewArray,
+    ArrayRef, AsArray as _, BooleanArray, Date32Array, Float64Array, Int32Array, Int64Array, StringViewArray,
     TimestampMicrosecondArray, UInt64Array,
 };
-use datafusion::arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use datafusion::arrow::datatypes::{DataType, Date32Type, SchemaRef, TimeUnit};
 use datafusion::common::pruning::PruningStatistics;
-use datafusion::common::{Column, ScalarValue};
+use datafusion::common::{Column, Result, ScalarValue};
+use datafusion::physical_optimizer::pruning::PruningPredicate;
 use thalweg_lake::delta::FileEntry;
 use thalweg_lake::delta::stats::{Bound, ColumnStats};
+
+/// The partition column that follows from the time of a row.
+const DATE: &str = "date";
+const TIME: &str = "time";
+const TIME_NANOS: &str = "time_unix_nano";
+const MICROS_PER_DAY: i64 = 86_400_000_000;
+const NANOS_PER_MICRO: i64 = 1_000;
+
+/// The files that can hold matching rows, and how many were left out at each step.
+#[derive(Debug, Default)]
+pub struct Kept {
+    pub files: Vec<Arc<FileEntry>>,
+    pub by_date: usize,
+    pub by_statistics: usize,
+}
+
+/// Evaluates a filter on days and files.
+pub fn prune(
+    files: &[Arc<FileEntry>],
+    predicate: &PruningPredicate,
+    schema: &SchemaRef,
+    partitions: &[String],
+) -> Result<Kept> {
+    let of_day = FileBounds::new(&[], schema, partitions);
+    let mut days: BTreeMap<&[Option<Box<str>>], bool> = BTreeMap::new();
+    let mut first = Vec::new();
+    for file in files {
+        days.entry(&file.partition).or_insert_with(|| {
+            first.push(file.clone());
+            true
+        });
+    }
+    let kept = predicate.prune(&DayBounds(FileBounds {
+        files: &first,
+        ..of_day
+    }))?;
+    for (file, kept) in first.iter().zip(kept) {
+        if let Some(day) = days.get_mut(&*file.partition) {
+            *day = kept;
+        }
+    }
+    let is_kept = |file: &&Arc<FileEntry>| days.get(&*file.partition).is_none_or(|kept| *kept);
+    let left: Vec<Arc<FileEntry>> = files.iter().filter(is_kept).cloned().collect();
+    let by_date = files.len() - left.len();
+    let keep = predicate.prune(&FileBounds::new(&left, schema, partitions))?;
+    let all = left.len();
+    let kept = left.into_iter().zip(keep).filter(|(_, keep)| *keep);
+    let kept: Vec<Arc<FileEntry>> = kept.map(|(file, _)| file).collect();
+    Ok(Kept {
+        by_statistics: all - kept.len(),
+        by_date,
+        files: kept,
+    })
+}
+
+/// What follows from the partitions of files alone: the day of a row is that of its time.
+struct DayBounds<'a>(FileBounds<'a>);
+
+impl DayBounds<'_> {
+    /// `at`: microseconds since the day began.
+    fn times(&self, column: &Column, at: i64) -> Option<ArrayRef> {
+        let bounds = &self.0;
+        let data_type = bounds.schema.field_with_name(&column.name).ok()?.data_type();
+        if let Some(at) = bounds.partitions.iter().position(|name| *name == column.name) {
+            return bounds.partition_values(at, data_type);
+        }
+        let date = bounds.partitions.iter().position(|name| name == DATE)?;
+        let days = bounds.partition_values(date, &DataType::Date32)?;
+        let days = days.as_primitive_opt::<Date32Type>()?.iter();
+        let micros = days.map(|day| i64::from(day?).checked_mul(MICROS_PER_DAY)?.checked_add(at));
+        match (column.name.as_str(), data_type) {
+            (TIME, DataType::Timestamp(TimeUnit::Microsecond, zone)) => Some(Arc::new(
+                TimestampMicrosecondArray::from_iter(micros).with_timezone_opt(zone.clone()),
+            )),
+            (TIME_NANOS, DataType::Int64) => {
+                // The last nanosecond of the last microsecond.
+                let rest = if at > 0 { NANOS_PER_MICRO - 1 } else { 0 };
+                let nanos = micros.map(|micros| micros?.checked_mul(NANOS_PER_MICRO)?.checked_add(rest));
+                Some(Arc::new(Int64Array::from_iter(nanos)))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl PruningStatistics for DayBounds<'_> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.times(column, 0)
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.times(column, MICROS_PER_DAY - 1)
+    }
+
+    fn num_containers(&self) -> usize {
+        self.0.files.len()
+    }
+
+    fn null_counts(&self, _column: &Column) -> Option<ArrayRef> {
+        None
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        None
+    }
+
+    fn contained(&self, _column: &Column, _values: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        None
+    }
+}
 
 /// See the module. What is not known of a file is null there, and keeps it.
 pub struct FileBounds<'a> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
@@ -22,6 +23,8 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::table_schema::TableSchema as ScanSchema;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
@@ -32,10 +35,10 @@ use thalweg_lake::delta::schema::TableSchema;
 use thalweg_lake::delta::stats::Bound;
 use thalweg_lake::live::project;
 use thalweg_lake::rows::chunk::Chunk;
-use thalweg_lake::tables::TableSpec;
+use thalweg_lake::tables::{self, TableSpec};
 
 use crate::metrics::QueryMetrics;
-use crate::pruning::FileBounds;
+use crate::pruning::{Kept, prune};
 use crate::revisions::{newest, of_keys, spec_of, split};
 
 /// Enough for the footer and the page index of a file of a flush, so that one read fetches them.
@@ -104,9 +107,13 @@ impl LakeTable {
             .build()
     }
 
-    fn kept_files(&self, state: &dyn Session, scan: &ScanSchema, filters: &[Expr]) -> Result<Vec<Arc<FileEntry>>> {
+    fn kept_files(&self, state: &dyn Session, scan: &ScanSchema, filters: &[Expr]) -> Result<Kept> {
+        let all = || Kept {
+            files: self.files.to_vec(),
+            ..Kept::default()
+        };
         let Some(filter) = conjunction(filters.iter().cloned()) else {
-            return Ok(self.files.to_vec());
+            return Ok(all());
         };
         let schema = scan.table_schema();
         let filter = state.create_physical_expr(filter, &schema.clone().to_dfschema()?)?;
@@ -114,17 +121,10 @@ impl LakeTable {
         let predicate = PruningPredicateBuilder::new()
             .with_file_schema(schema.clone())
             .try_build(filter);
-        let Ok(predicate) = predicate else {
-            return Ok(self.files.to_vec());
-        };
-        let keep = predicate.prune(&FileBounds::new(&self.files, schema, &self.partitions))?;
-        Ok(self
-            .files
-            .iter()
-            .zip(keep)
-            .filter(|(_, keep)| *keep)
-            .map(|(file, _)| file.clone())
-            .collect())
+        match predicate {
+            Ok(predicate) => prune(&self.files, &predicate, schema, &self.partitions),
+            Err(_) => Ok(all()),
+        }
     }
 
     fn partitioned_file(&self, file: &FileEntry, scan: &ScanSchema) -> Result<PartitionedFile> {
@@ -183,8 +183,9 @@ impl TableProvider for LakeTable {
         if let Some(spec) = self.has_revisions.then(|| spec_of(&self.name)).flatten() {
             return self.scan_newest(state, spec, projection, filters).await;
         }
-        let files = self.kept_files(state, &scan, filters)?;
-        self.metrics.files(self.files.len(), files.len());
+        let kept = self.kept_files(state, &scan, filters)?;
+        self.metrics.files(self.files.len(), kept.by_date, kept.by_statistics);
+        let files = kept.files;
         let projection = self.scan_projection(projection, &scan)?;
         let live = match self.live.is_empty() {
             true => None,
@@ -214,8 +215,8 @@ impl LakeTable {
         projection: Option<&Vec<usize>>,
         filters: &[Expr],
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let files = self.kept_files(state, &self.scan_schema(), &of_keys(spec, filters))?;
-        let (compared, others) = split(files);
+        let kept = self.kept_files(state, &self.scan_schema(), &of_keys(spec, filters))?;
+        let (compared, others) = split(kept.files);
         let part = |files: Vec<Arc<FileEntry>>| LakeTable {
             files: files.into(),
             has_revisions: false,
@@ -245,6 +246,7 @@ impl LakeTable {
     /// The rows that no file has yet.
     fn scan_live(&self, scan: &ScanSchema, projection: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
         let schema: SchemaRef = Arc::new(scan.table_schema().project(projection)?);
+        self.metrics.buffered(self.live.iter().map(|chunk| chunk.rows()).sum());
         let batch = |chunk: &Arc<Chunk>| Ok(project(chunk, &self.schema, &schema)?);
         let batches: Vec<RecordBatch> = self.live.iter().map(batch).collect::<Result<_>>()?;
         Ok(MemorySourceConfig::try_new_exec(&[batches], schema, None)?)
@@ -259,11 +261,17 @@ impl LakeTable {
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let statistics = table_statistics(files, scan);
+        let threads = state.config().target_partitions().max(1);
+        // Files that are read side by side keep their order; one behind the other they do not.
+        let order = match files.len() <= threads {
+            true => self.order(files, scan),
+            false => None,
+        };
         let files: Vec<_> = files
             .iter()
             .map(|file| self.partitioned_file(file, scan))
             .collect::<Result<_>>()?;
-        let groups = FileGroup::new(files).split_files(state.config().target_partitions().max(1));
+        let groups = FileGroup::new(files).split_files(threads);
 
         let store = state.runtime_env().object_store(&self.store)?;
         let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
@@ -277,8 +285,28 @@ impl LakeTable {
             .with_statistics(statistics)
             .with_projection_indices(Some(projection))?
             .with_limit(limit)
+            .with_output_ordering(order.into_iter().collect())
             .build();
         Ok(DataSourceExec::from_data_source(config))
+    }
+
+    /// How the rows of each of these files are ordered.
+    fn order(&self, files: &[Arc<FileEntry>], scan: &ScanSchema) -> Option<LexOrdering> {
+        let sort = tables::spec_of(&self.name)?.sort;
+        let has_nulls = |name: &str| {
+            let nulls = |file: &Arc<FileEntry>| file.stats.column(name).and_then(|stats| stats.nulls);
+            !files.iter().all(|file| nulls(file) == Some(0))
+        };
+        let by = sort.iter().map(|name| {
+            let column = Column::new_with_schema(name, scan.table_schema()).ok()?;
+            // Rows without a value come first; where there are none, they may as well come last, which SQL expects.
+            let options = SortOptions {
+                descending: false,
+                nulls_first: has_nulls(name),
+            };
+            Some(PhysicalSortExpr::new(Arc::new(column), options))
+        });
+        LexOrdering::new(by.collect::<Option<Vec<_>>>()?)
     }
 
     /// Column numbers of the table as column numbers of the scan.

@@ -1,6 +1,7 @@
 //! Queries over a table that the lake's own writer made.
 
 mod sketches;
+mod versions;
 
 use std::path::Path;
 use std::sync::Arc;

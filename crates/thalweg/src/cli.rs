@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::events::args::EventsOptions;
 use crate::lake::args::LakeCommand;
+use crate::parquet::ParquetCommand;
 use crate::queue::args::QueueOptions;
 
 /// Carries telemetry from machines to a lake.
@@ -44,9 +45,12 @@ pub enum Command {
     Simulate(SimulateCommand),
     /// Ask the lake a question in SQL
     Sql(SqlOptions),
-    /// Bring files into the tables of the lake
+    /// Bring files into the tables of the lake, look at these, check them, keep them in order by hand
     #[command(subcommand)]
     Lake(LakeCommand),
+    /// Look into Parquet files
+    #[command(subcommand)]
+    Parquet(ParquetCommand),
     /// Look at, check or repair the durable log
     #[command(subcommand)]
     Log(LogCommand),
@@ -129,7 +133,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 #[derive(Args)]
 pub struct SqlOptions {
-    /// The query; without it, it is read from the standard input
+    /// The query; without it a prompt on a terminal, else it is read from the standard input
     pub query: Option<String>,
     /// Where the lake is kept
     #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]

@@ -4,6 +4,7 @@
 //! some records or some files of `lake ingest` were not taken, 65 what is stored is damaged, 74 the log took no more.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod aligned;
 mod check;
 mod cli;
 mod demo;
@@ -14,6 +15,7 @@ mod lake;
 mod list;
 mod log;
 mod out;
+mod parquet;
 mod queue;
 mod run;
 mod signals;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Simulate(options) => simulate::main(options),
         Command::Sql(options) => sql::main(&options),
         Command::Lake(command) => lake::main(&command),
+        Command::Parquet(command) => parquet::main(&command),
         Command::Log(command) => log::main(&command),
         Command::Queue(options) => queue::main(&options),
         Command::Events(options) => events::main(&options),

@@ -1,18 +1,27 @@
-//! `thalweg sql`: one question to the lake. A process that holds the data folder is asked over HTTP, since its limits, its
-//! login and what it remembers of files are there already; otherwise the files are read here. Both know the same: what is
-//! committed.
+//! `thalweg sql`: questions to the lake, one from the command line or many at a prompt. A process that holds the data folder is asked
+//! over HTTP, since its limits, its login and what it remembers of files are there already, and rows that are not committed;
+//! otherwise the files are read here.
+
+mod shell;
+mod statements;
 
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use thalweg_assemble::sql::{Format, Question, answer};
+use thalweg_assemble::sql::{Format, Question, Session, answer};
 
 use crate::cli::{SqlFormat, SqlOptions};
 
 pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
+    let terminal = std::io::stdout().is_terminal();
     let query = match &options.query {
         Some(query) => query.clone(),
+        None if terminal && std::io::stdin().is_terminal() => {
+            let session = Session::new(&options.data_dir, options.token.as_deref());
+            shell::run(&crate::runtime()?, session, shell::format(options.format)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         None => {
             let mut text = String::new();
             std::io::stdin()
@@ -21,7 +30,6 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
             text
         }
     };
-    let terminal = std::io::stdout().is_terminal();
     let format = match options.format {
         Some(SqlFormat::Table) => Format::Table,
         Some(SqlFormat::Csv) => Format::Csv,

@@ -13,17 +13,18 @@ use thalweg_events::EmbeddedStore;
 use thalweg_flow::OpenError;
 use thalweg_lake::attributes::Promotion;
 use thalweg_lake::entry::{BoxFuture, Position};
-use thalweg_lake::ingest::{EntryLimits, Feed, HandoffRoom, Handoffs, IngestOptions, TableWriter};
+use thalweg_lake::ingest::{EntryLimits, Feed, HandoffRoom, Handoffs, IngestOptions, Progress, TableWriter};
 use thalweg_lake::live::{LiveRows, LiveTables, WaitError};
 use thalweg_lake::store::SyncedStore;
 use thalweg_lake::tables::{TAGS, TableSpec};
 use thalweg_lake::tags::Refused;
-use thalweg_lake::upkeep::Upkeep;
+use thalweg_lake::upkeep::{ByHand, Did, Upkeep};
 use thalweg_lake::{LakeMetrics, OpenError as TableError};
 use thalweg_log::{Durability, Offset};
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Queue, QueueError, Queues};
 use thalweg_telemetry::{Metrics, StatusSource, TableStatus};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{OnceCell, watch};
 
 use super::Section;
@@ -215,6 +216,25 @@ impl Lake {
 
     fn writers(&self) -> Vec<Arc<TableWriter>> {
         self.writers.read().clone()
+    }
+
+    /// The tables that are kept in order here.
+    pub fn kept(&self) -> Vec<String> {
+        self.upkeep.lock().as_ref().map(Upkeep::tables).unwrap_or_default()
+    }
+
+    /// Asks for upkeep by hand; `None` if there is none here.
+    pub fn ask(&self, asked: ByHand) -> Option<UnboundedReceiver<Did>> {
+        self.upkeep.lock().as_ref().map(|upkeep| upkeep.ask(asked))
+    }
+
+    /// Of each table: what it has, for how long rows wait for their commit, and how far it has taken the log.
+    pub fn states(&self) -> Vec<(TableStatus, Duration, Vec<Progress>)> {
+        let state = |writer: &Arc<TableWriter>| {
+            let status = writer.tables().into_iter().next()?;
+            Some((status, writer.lag(), writer.progress()))
+        };
+        self.writers().iter().filter_map(state).collect()
     }
 
     /// Bytes of rows that are not committed, and of requests that are no rows yet.

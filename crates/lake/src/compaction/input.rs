@@ -138,8 +138,10 @@ pub(crate) struct Input<'a> {
     number: usize,
     next_group: usize,
     reader: Option<ParquetRecordBatchReader>,
-    /// By row group.
+    /// By row group, of those that were not begun.
     sources: Vec<Arc<SourceColumns>>,
+    /// Of the row group that is read. Whoever has rows of one before keeps those of it, and what is in memory of them.
+    group_sources: Arc<SourceColumns>,
     next_row: usize,
     /// Of a row, before it is compressed.
     pub bytes_per_row: usize,
@@ -166,6 +168,7 @@ impl Input<'_> {
             next_group: 0,
             reader: None,
             sources: Vec::new(),
+            group_sources: Arc::default(),
             next_row: 0,
             left_out: reading.left_out,
         })
@@ -213,10 +216,11 @@ impl Input<'_> {
                 if self.next_group == self.opened.groups() {
                     return Ok(None);
                 }
-                let sources = self.sources.get(self.next_group);
+                let begun = self.sources.get_mut(self.next_group).map(std::mem::take);
+                self.group_sources = begun.unwrap_or_default();
                 let left_out = self.left_out;
-                let is_source = |name: &str| sources.is_some_and(|sources| sources.contains_key(name));
-                let is_read = |name: &str| !left_out.contains(&name) && !is_source(name);
+                let sources = &self.group_sources;
+                let is_read = |name: &str| !left_out.contains(&name) && !sources.contains_key(name);
                 self.reader = Some(self.opened.group(self.next_group, is_read)?);
                 self.next_group += 1;
                 self.next_row = 0;
@@ -239,7 +243,7 @@ impl Input<'_> {
                 rows,
                 keys,
                 input: self.number,
-                sources: self.sources.get(self.next_group - 1).cloned().unwrap_or_default(),
+                sources: self.group_sources.clone(),
                 first_row,
             }));
         }

@@ -322,3 +322,32 @@ fn files_that_are_not_what_was_read_are_found_out() {
     let failed = world.merge(&rules, 1 << 30, false).err().unwrap().to_string();
     assert!(failed.contains("1.parquet cannot be read"), "{failed}");
 }
+
+#[test]
+fn what_was_merged_of_a_file_leaves_memory() {
+    let row = |time: i64| Row {
+        service: Some("a".to_owned()),
+        time,
+        arrival: time,
+        body: Some("x".repeat(100)),
+        attribute: None,
+        flags: None,
+        overflow: None,
+    };
+    let rules = FileRules {
+        row_group_bytes: 1000,
+        ..FileRules::default()
+    };
+    let world = World::new(&[(0..100).map(row).collect()], &rules);
+    let mut input = Input::open(&world.inputs[0], 0, &LOGS, &table(), Reading::default()).unwrap();
+    input.find_sources(&LOGS, &table());
+    let (keys, mut tally) = (Keys::new(&LOGS), Default::default());
+    let mut before = Vec::new();
+    while let Some(piece) = input.next(&keys, &mut tally).unwrap() {
+        assert!(piece.sources.contains_key("body"));
+        before.push(Arc::downgrade(&piece.sources));
+    }
+    let (last, others) = before.split_last().unwrap();
+    assert!(others.len() > 5 && last.upgrade().is_some());
+    assert!(others.iter().all(|sources| sources.upgrade().is_none()));
+}

@@ -48,6 +48,8 @@ pub enum DeltaError {
     Incomplete { table: PathBuf, why: String },
     #[error("lake.unsupported_table: {table}: {source}")]
     Unsupported { table: PathBuf, source: Unsupported },
+    #[error("lake.no_version: {table} {why}")]
+    NoVersion { table: PathBuf, why: String },
 }
 
 impl DeltaError {
@@ -105,7 +107,7 @@ impl DeltaLog {
         Ok(path.map_err(|source| object_store::Error::InvalidPath { source })?)
     }
 
-    fn commit_path(&self, version: i64) -> Result<StorePath, DeltaError> {
+    pub(super) fn commit_path(&self, version: i64) -> Result<StorePath, DeltaError> {
         self.path(&format!("_delta_log/{version:0VERSION_DIGITS$}.json"))
     }
 
@@ -173,6 +175,13 @@ impl DeltaLog {
         let Some((version, state)) = self.beginning().await? else {
             return Ok(None);
         };
+        let mut snapshot = self.snapshot_of(version, state, detail)?;
+        self.refresh(&mut snapshot).await?;
+        Ok(Some(snapshot))
+    }
+
+    /// A version from all that is known of it.
+    pub(super) fn snapshot_of(&self, version: i64, state: State, detail: Detail) -> Result<Snapshot, DeltaError> {
         let missing = |what: &str| self.incomplete(format!("version {version} has no {what}"));
         let protocol = state.protocol.ok_or_else(|| missing("protocol"))?;
         let metadata = state.metadata.ok_or_else(|| missing("metadata"))?;
@@ -181,8 +190,7 @@ impl DeltaLog {
             snapshot.add(add).map_err(|e| self.unsupported(e))?;
         }
         snapshot.transactions = state.txns.into_iter().map(|(id, txn)| (id, txn.version)).collect();
-        self.refresh(&mut snapshot).await?;
-        Ok(Some(snapshot))
+        Ok(snapshot)
     }
 
     /// From where the table's history can be followed commit by commit: its newest checkpoint, else its first commit.
@@ -229,7 +237,7 @@ impl DeltaLog {
         }
     }
 
-    async fn read_checkpoint(&self, checkpoint: &LastCheckpoint) -> Result<State, DeltaError> {
+    pub(super) async fn read_checkpoint(&self, checkpoint: &LastCheckpoint) -> Result<State, DeltaError> {
         let mut state = State::default();
         for file in checkpoint.files() {
             let bytes = self.store.get(&self.path(&format!("_delta_log/{file}"))?).await;
@@ -243,7 +251,7 @@ impl DeltaLog {
     }
 
     /// The checkpoints there are, and the oldest commit.
-    async fn list(&self) -> Result<(Vec<LastCheckpoint>, Option<i64>), DeltaError> {
+    pub(super) async fn list(&self) -> Result<(Vec<LastCheckpoint>, Option<i64>), DeltaError> {
         let mut files = self.store.list(Some(&self.path("_delta_log")?));
         let mut checkpoints = Vec::new();
         let mut oldest: Option<i64> = None;
@@ -364,14 +372,14 @@ impl DeltaLog {
         self.table.file_name().and_then(|name| name.to_str()).unwrap_or("table")
     }
 
-    fn incomplete(&self, why: String) -> DeltaError {
+    pub(super) fn incomplete(&self, why: String) -> DeltaError {
         DeltaError::Incomplete {
             table: self.table.clone(),
             why,
         }
     }
 
-    fn unsupported(&self, source: Unsupported) -> DeltaError {
+    pub(super) fn unsupported(&self, source: Unsupported) -> DeltaError {
         DeltaError::Unsupported {
             table: self.table.clone(),
             source,
@@ -413,7 +421,7 @@ fn older_than(file: &std::fs::DirEntry, age: Duration) -> bool {
     modified.is_ok_and(|at| SystemTime::now().duration_since(at).unwrap_or_default() >= age)
 }
 
-fn version_of(name: &str) -> Option<i64> {
+pub(super) fn version_of(name: &str) -> Option<i64> {
     let digits = name.strip_suffix(".json")?;
     (digits.len() == VERSION_DIGITS && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
 }

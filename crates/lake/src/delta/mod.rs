@@ -6,11 +6,13 @@
 
 pub mod actions;
 mod checkpoint;
+mod history;
 mod log;
 pub mod schema;
 mod snapshot;
 pub mod stats;
 
+pub use history::{Versions, info_of};
 pub use log::{CommitOutcome, DeltaError, DeltaLog, creation, new_metadata};
 pub(crate) use snapshot::times_of;
 pub use snapshot::{Detail, FileEntry, Snapshot, Unsupported};

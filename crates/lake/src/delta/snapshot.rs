@@ -167,6 +167,11 @@ impl Snapshot {
         }
     }
 
+    /// A live file, by its path as a commit writes it.
+    pub fn file(&self, path: &str) -> Option<&Arc<FileEntry>> {
+        self.files.get(decode_path(path).ok()?.as_str())
+    }
+
     /// How many files there are of each level.
     pub fn files_by_level(&self) -> BTreeMap<u32, u64> {
         let mut levels = BTreeMap::new();

@@ -248,3 +248,39 @@ async fn there_is_no_table_where_there_is_no_log() {
     std::fs::create_dir_all(folder.path().join("t/_delta_log")).unwrap();
     assert!(log.load(Detail::Counts).await.unwrap().is_none());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_versions_are_found_by_number_and_by_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = created(folder.path()).await;
+    let made = |at: i64| Action::CommitInfo(crate::commit::commit_info("WRITE", at));
+    log.commit(1, &[made(1_000), add("a", 5)]).await.unwrap();
+    log.commit(2, &[made(2_000), add("b", 7)]).await.unwrap();
+    log.checkpoint(2).await.unwrap();
+    log.commit(3, &[made(3_000), add("c", 9)]).await.unwrap();
+    let versions = log.versions().await.unwrap().unwrap();
+    assert_eq!(versions.all, 0..=3);
+    for (version, rows) in [(0, 0), (1, 5), (2, 12), (3, 21)] {
+        let loaded = log.load_at(&versions, version, Detail::Stats).await.unwrap();
+        assert_eq!((loaded.version, loaded.rows), (version, rows));
+    }
+    let missing = log.load_at(&versions, 4, Detail::Stats).await.unwrap_err().to_string();
+    assert!(missing.ends_with("has no version 4; it has 0 to 3"), "{missing}");
+    // The first commit says nothing of its time: its file does.
+    std::fs::remove_file(commit_file(&log, 0)).unwrap();
+    let versions = log.versions().await.unwrap().unwrap();
+    assert_eq!(versions.all, 2..=3, "from the checkpoint on");
+    for (at, version) in [(2_000, 2), (2_999, 2), (3_000, 3), (9_000, 3)] {
+        assert_eq!(log.version_at(&versions, at).await.unwrap(), version, "{at}");
+    }
+    let early = log.version_at(&versions, 1_999).await.unwrap_err().to_string();
+    assert!(early.contains("had no version at that time"), "{early}");
+    assert!(
+        DeltaLog::new(&folder.path().join("no"), SyncedStore::new())
+            .unwrap()
+            .versions()
+            .await
+            .unwrap()
+            .is_none()
+    );
+}

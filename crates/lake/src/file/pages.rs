@@ -10,6 +10,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::statistics::{Statistics, ValueStatistics};
 use parquet::schema::types::ColumnDescPtr;
 use zstd::bulk::Compressor;
+use zstd::zstd_safe::CParameter;
 
 use super::bits::{run, width_of, zigzag};
 use super::bounds::Bounds;
@@ -51,8 +52,11 @@ pub(super) struct Press {
 
 impl Press {
     pub fn new(compression: Compression, level: i32) -> Result<Press> {
+        let mut compressor = Compressor::new(level)?;
+        // Whoever decompresses a page finds a bit that was flipped: nothing else in a file tells of it.
+        compressor.set_parameter(CParameter::ChecksumFlag(true))?;
         Ok(Press {
-            compressor: Compressor::new(level)?,
+            compressor,
             compression,
             level,
             body: Vec::new(),

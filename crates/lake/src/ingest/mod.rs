@@ -92,6 +92,19 @@ impl Default for IngestOptions {
     }
 }
 
+/// How far a table has taken a partition of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub queue: String,
+    pub partition: usize,
+    /// What the table lacks first.
+    pub position: Offset,
+    /// Of the entry that comes next.
+    pub end: Offset,
+    /// Between the two.
+    pub backlog_bytes: u64,
+}
+
 /// The writer of one table that the log feeds. Stops when it is dropped, and forgets what is not committed: the log has it.
 pub struct TableWriter {
     table: Arc<Table>,
@@ -324,6 +337,28 @@ impl TableWriter {
                 .trouble()
                 .map_or_else(String::new, |(text, _)| format!(": {text}")),
         })
+    }
+
+    /// For how long the oldest row waits for its commit.
+    pub fn lag(&self) -> Duration {
+        self.table.lag()
+    }
+
+    /// How far the table has taken each partition of the log.
+    pub fn progress(&self) -> Vec<Progress> {
+        let positions = self.table.positions();
+        let of = |((partition, id), position): ((usize, &thalweg_log::PartitionId), Offset)| {
+            let end = self.feed.log.bounds(*id).map_or(position, |bounds| bounds.next);
+            Progress {
+                queue: self.feed.queue.clone(),
+                partition,
+                position,
+                end,
+                // What was forgotten meanwhile is no backlog.
+                backlog_bytes: self.feed.log.bytes(*id, position, end).unwrap_or(0),
+            }
+        };
+        self.feed.partitions.iter().enumerate().zip(positions).map(of).collect()
     }
 }
 

@@ -483,6 +483,20 @@ impl Table {
         self.state.lock().committed.clone()
     }
 
+    /// By partition, the offset that the table lacks first.
+    pub fn positions(&self) -> Vec<Offset> {
+        let firsts: Vec<Offset> = self.lanes.iter().map(|lane| lane.lock().first).collect();
+        let state = self.state.lock();
+        // What is being committed is not there yet.
+        let committing = state.committing.iter().map(|(first, _)| Some(*first));
+        let committing = committing.chain(std::iter::repeat(None));
+        firsts
+            .into_iter()
+            .zip(committing)
+            .map(|(first, committing)| committing.unwrap_or(first).min(first))
+            .collect()
+    }
+
     /// Whether nothing can be expected of it any more without a restart.
     pub fn has_failed(&self) -> bool {
         self.state.lock().failure.is_some()

@@ -37,6 +37,12 @@ macro_rules! fixed {
 }
 pub(crate) use fixed;
 
+/// What is fixed of a table, if this program writes it in this form.
+pub fn spec_of(name: &str) -> Option<&'static TableSpec> {
+    let specs = [&LOGS, &METRICS, &TRACES, &METRICS_ROLLUP, &TAGS, &TAGS_ROLLUP, &EVENTS];
+    specs.into_iter().find(|spec| spec.name == name)
+}
+
 /// Columns that every row has a value in.
 const REQUIRED: [&str; 4] = ["date", "time", "time_unix_nano", "arrival_unix_nano"];
 /// The one column of an attribute among the fixed ones: files are ordered by it.

@@ -3,11 +3,15 @@
 //! One thread does it for all tables, one thing after the other. Whatever it changes is one commit of the table's writer, so it may
 //! end at any moment: what it made without a commit is deleted as nobody's later.
 
+mod by_hand;
 mod expire;
 #[cfg(test)]
 mod tests;
 mod vacuum;
 
+pub use by_hand::{ByHand, ByHandError, Did, MergedInto, Task, by_hand_alone};
+
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use object_store::{MultipartUpload, PutPayload};
 use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use crate::commit::{Replacement, unix_ms};
 use crate::compaction::{CompactionOptions, Job, Merge, MergeError, Merged, Output, Sink, memory_of, pending, plan};
@@ -74,29 +79,49 @@ impl Default for UpkeepOptions {
 /// Keeps tables in order in the background. Stops when it is dropped; what is on its way is given up.
 pub struct Upkeep {
     stop: Arc<Stop>,
+    /// Those that are kept in order.
+    kept: Mutex<Vec<&'static str>>,
     /// Tables that it does not know yet.
     new: Arc<Mutex<Vec<Arc<TableWriter>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// What others want of the thread.
 #[derive(Default)]
 struct Stop {
-    is_stopped: Mutex<bool>,
+    wanted: Mutex<Wanted>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct Wanted {
+    stop: bool,
+    /// With whoever is told.
+    by_hand: VecDeque<(ByHand, UnboundedSender<Did>)>,
 }
 
 impl Stop {
     fn is_stopped(&self) -> bool {
-        *self.is_stopped.lock()
+        self.wanted.lock().stop
+    }
+
+    /// Somebody waits for something else than what is done by itself.
+    fn is_wanted(&self) -> bool {
+        let wanted = self.wanted.lock();
+        wanted.stop || !wanted.by_hand.is_empty()
     }
 
     /// Returns whether it is stopped.
     fn wait(&self, at_most: Duration) -> bool {
-        let mut is_stopped = self.is_stopped.lock();
-        if !*is_stopped {
-            self.changed.wait_for(&mut is_stopped, at_most);
+        let mut wanted = self.wanted.lock();
+        if !wanted.stop && wanted.by_hand.is_empty() {
+            self.changed.wait_for(&mut wanted, at_most);
         }
-        *is_stopped
+        wanted.stop
+    }
+
+    fn next_by_hand(&self) -> Option<(ByHand, UnboundedSender<Did>)> {
+        self.wanted.lock().by_hand.pop_front()
     }
 }
 
@@ -122,6 +147,7 @@ impl Upkeep {
         let thread = std::thread::Builder::new().name("lake-upkeep".to_owned()).spawn(run)?;
         Ok(Upkeep {
             stop,
+            kept: Mutex::default(),
             new,
             thread: Some(thread),
         })
@@ -129,6 +155,9 @@ impl Upkeep {
 
     /// Keeps one more table in order.
     pub fn keep(&self, table: Arc<TableWriter>) {
+        let spec = table.spec();
+        let specs = std::iter::once(spec).chain(spec.rollup);
+        self.kept.lock().extend(specs.map(|spec| spec.name));
         self.new.lock().push(table);
     }
 
@@ -146,8 +175,29 @@ impl Upkeep {
         }
     }
 
+    /// The tables that are kept in order.
+    pub fn tables(&self) -> Vec<String> {
+        self.kept.lock().iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Does something next, because somebody asked. The receiver is told what was done, and ends when there is no more; then what is
+    /// on its way is brought to its end, and no more is begun.
+    pub fn ask(&self, asked: ByHand) -> UnboundedReceiver<Did> {
+        let (told, did) = mpsc::unbounded_channel();
+        // Where nobody is left to do it, the receiver ends at once.
+        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            self.stop.wanted.lock().by_hand.push_back((asked, told));
+            self.stop.changed.notify_all();
+        }
+        did
+    }
+
     fn tell(&self) {
-        *self.stop.is_stopped.lock() = true;
+        let mut wanted = self.stop.wanted.lock();
+        wanted.stop = true;
+        // Whoever waits hears that there is no more.
+        wanted.by_hand.clear();
+        drop(wanted);
         self.stop.changed.notify_all();
     }
 }
@@ -238,6 +288,17 @@ impl Worker {
                 let known = Known::new(writer.spec(), writer.log());
                 tables.push((writer, known));
             }
+            if let Some((asked, told)) = self.stop.next_by_hand() {
+                let told = &mut |did| told.send(did).is_ok();
+                let is_asked = |table: &Known| asked.table.as_deref().is_none_or(|name| name == table.spec.name);
+                for (writer, table) in tables.iter_mut().filter(|(_, table)| is_asked(table)) {
+                    self.by_hand(&asked, table, writer, told);
+                }
+                for rolled in rollups.iter_mut().filter(|rolled| is_asked(&rolled.table)) {
+                    self.by_hand(&asked, &mut rolled.table, &mut rolled.rollups, told);
+                }
+                continue;
+            }
             for (writer, table) in &mut tables {
                 self.keep(table, writer);
             }
@@ -308,7 +369,7 @@ impl Worker {
         if table.left_alone.is_some_and(|until| until > Instant::now()) {
             return;
         }
-        while !self.stop.is_stopped() {
+        while !self.stop.is_wanted() {
             let name = table.spec.name;
             let outcome = match self.step(table, owner) {
                 Ok(false) => return,
@@ -408,13 +469,26 @@ impl Worker {
             return Ok(false);
         };
         let (job, memory) = self.within_memory(spec, &log, snapshot, job);
+        self.run_job(spec, &log, snapshot, (&job, memory), owner)?;
+        Ok(true)
+    }
+
+    /// Merges files that take so much memory, and returns those that were made.
+    fn run_job(
+        &self,
+        spec: &'static TableSpec,
+        log: &DeltaLog,
+        snapshot: &Snapshot,
+        (job, memory): (&Job, u64),
+        owner: &mut dyn Owner,
+    ) -> Result<Vec<Add>, Failed> {
         self.memory.store(memory, Ordering::Relaxed);
-        let replacement = self.merge(spec, &log, snapshot, &job);
+        let replacement = self.merge(spec, log, snapshot, job);
         self.memory.store(0, Ordering::Relaxed);
         let replacement = replacement?;
         let added = replacement.added.clone();
         match owner.replace(replacement) {
-            Some(true) => Ok(true),
+            Some(true) => Ok(added),
             Some(false) => {
                 // Nobody refers to what was made. What cannot be deleted is an orphan.
                 for add in added {

@@ -24,20 +24,32 @@ pub(super) struct Vacuum {
 impl Vacuum {
     /// Deletes what is older than `retain`, and returns how many files that were. `snapshot` is the newest version.
     pub async fn run(&mut self, log: &DeltaLog, snapshot: &Snapshot, retain: Duration) -> Result<u64, DeltaError> {
+        let mut deleted = 0;
+        for file in self.unneeded(log, snapshot, retain).await? {
+            log.delete_file(&file.path).await?;
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
+    /// Files that are older than `retain` and that nobody needs. `snapshot` is the newest version.
+    pub async fn unneeded(
+        &mut self,
+        log: &DeltaLog,
+        snapshot: &Snapshot,
+        retain: Duration,
+    ) -> Result<Vec<Stored>, DeltaError> {
         let oldest = unix_ms() - i64::try_from(retain.as_millis()).unwrap_or(i64::MAX);
         self.read_commits(log, snapshot, oldest).await?;
         self.removed.retain(|_, removed| *removed >= oldest);
         let limit = SystemTime::now().checked_sub(retain).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut deleted = 0;
-        for (path, modified) in files(log).await? {
-            let is_needed = snapshot.files.contains_key(path.as_str()) || self.removed.contains_key(&path);
-            if is_needed || modified >= limit {
-                continue;
-            }
-            log.delete_file(&path).await?;
-            deleted += 1;
-        }
-        Ok(deleted)
+        let mut files = files(log).await?;
+        files.retain(|file| {
+            let path = file.path.as_str();
+            let is_needed = snapshot.files.contains_key(path) || self.removed.contains_key(path);
+            !is_needed && file.modified < limit
+        });
+        Ok(files)
     }
 
     /// From the newest one back to the oldest whose removals count.
@@ -72,8 +84,15 @@ impl Vacuum {
     }
 }
 
-/// Files of rows in the folder of a table, and when they were written.
-async fn files(log: &DeltaLog) -> Result<Vec<(String, SystemTime)>, DeltaError> {
+/// A file of rows in the folder of a table.
+pub(super) struct Stored {
+    /// Relative to the table.
+    pub path: String,
+    pub modified: SystemTime,
+    pub bytes: u64,
+}
+
+async fn files(log: &DeltaLog) -> Result<Vec<Stored>, DeltaError> {
     let prefix = log.path("")?;
     let mut found = Vec::new();
     let mut listed = log.store().list(Some(&prefix));
@@ -86,7 +105,11 @@ async fn files(log: &DeltaLog) -> Result<Vec<(String, SystemTime)>, DeltaError> 
         let relative = parts.join("/");
         let is_of_rows = relative.ends_with(".parquet") && !relative.starts_with('_');
         if is_of_rows && seen.insert(relative.clone()) {
-            found.push((relative, object.last_modified.into()));
+            found.push(Stored {
+                path: relative,
+                modified: object.last_modified.into(),
+                bytes: object.size,
+            });
         }
     }
     Ok(found)

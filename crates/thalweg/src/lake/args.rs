@@ -18,6 +18,148 @@ Exit codes:
   3  some records or lines were rejected; bad lines are in lake/_thalweg/quarantine of the data folder
   4  some files failed, and nothing of them was added")]
     Ingest(Box<IngestOptions>),
+    /// How far the tables are, what waits for them in the log, and which process holds them
+    Status(StatusOptions),
+    /// The tables: rows, files, sizes, days, levels
+    Tables(TablesOptions),
+    /// The files of a table
+    Files(FilesOptions),
+    /// What was done to a table, commit by commit, the newest last
+    History(HistoryOptions),
+    /// Merge small files now, also those of hours that are not over
+    Compact(UpkeepOptions),
+    /// Let rows go now that are older than lake.retention keeps them
+    Retain(UpkeepOptions),
+    /// Delete files now that left their tables, and such as nobody needs, once they are older than lake.vacuum.retain
+    Vacuum(UpkeepOptions),
+    /// Check that tables are what their logs say; changes nothing
+    #[command(after_help = "\
+Exit codes:
+  0  all is as it should be
+  1  it is not, and each finding is a line; or the lake cannot be read
+  2  wrong usage")]
+    Verify(VerifyOptions),
+}
+
+/// Which lake.
+#[derive(Args, Clone)]
+pub struct Place {
+    /// Where the lake is kept [default: ./thalweg-data, or what the configuration says]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+}
+
+impl Place {
+    pub fn data_dir(&self) -> PathBuf {
+        self.data_dir.clone().unwrap_or_else(|| PathBuf::from("./thalweg-data"))
+    }
+
+    pub fn lake(&self) -> PathBuf {
+        thalweg_lake::folder(&self.data_dir())
+    }
+
+    /// As a configuration says it, if the command line does not.
+    pub fn or(&self, configured: Option<&PathBuf>) -> Place {
+        Place {
+            data_dir: self.data_dir.clone().or_else(|| configured.cloned()),
+        }
+    }
+}
+
+/// Who asks the process that holds the folder.
+#[derive(Args, Clone)]
+pub struct Who {
+    /// Bearer token, when the running process asks for one
+    #[arg(long, value_name = "TOKEN", env = "THALWEG_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// A file with the token
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
+    /// Certificates to trust beside those of this machine
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct StatusOptions {
+    #[command(flatten)]
+    pub place: Place,
+    #[command(flatten)]
+    pub who: Who,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct TablesOptions {
+    #[command(flatten)]
+    pub place: Place,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct FilesOptions {
+    pub table: String,
+    /// Only the files of this day: 2026-11-21
+    #[arg(long, value_name = "DATE", value_parser = parse_date)]
+    pub date: Option<String>,
+    #[command(flatten)]
+    pub place: Place,
+    /// Print one JSON document per file
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct HistoryOptions {
+    pub table: String,
+    /// So many of the newest commits
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: u64,
+    #[command(flatten)]
+    pub place: Place,
+    /// Print one JSON document per commit
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct UpkeepOptions {
+    /// Only this table
+    pub table: Option<String>,
+    /// Only the files of this day: 2026-11-21
+    #[arg(long, value_name = "DATE", value_parser = parse_date)]
+    pub date: Option<String>,
+    /// Only say what there is to do
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub place: Place,
+    /// How tables are kept: the section lake of this configuration, where no process holds the folder
+    #[arg(short = 'c', long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub who: Who,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct VerifyOptions {
+    /// Only this table
+    pub table: Option<String>,
+    /// Read all pages, and compare every value with what is said of it
+    #[arg(long)]
+    pub deep: bool,
+    #[command(flatten)]
+    pub place: Place,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]
@@ -80,4 +222,11 @@ fn parse_pair(text: &str) -> Result<(String, String), String> {
         Some((old, new)) if !old.is_empty() && !new.is_empty() => Ok((old.to_owned(), new.to_owned())),
         _ => Err("expected two names with = between, such as usr=user.name".to_owned()),
     }
+}
+
+fn parse_date(text: &str) -> Result<String, String> {
+    let date: jiff::civil::Date = text
+        .parse()
+        .map_err(|_| "expected a day such as 2026-11-21".to_owned())?;
+    Ok(date.to_string())
 }

@@ -3,31 +3,7 @@
 use serde_json::Value;
 
 use super::buffer::is_buffer;
-
-/// Columns as wide as their widest entry; numbers to the right.
-fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |n: usize, title: &str| {
-        let cells = rows
-            .iter()
-            .filter_map(|row| row.get(n))
-            .map(|cell| cell.chars().count());
-        cells.chain([title.chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = titles.iter().enumerate().map(|(n, title)| width(n, title)).collect();
-    let line = |cells: &[String]| {
-        let cells = cells
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| match cell.parse::<f64>() {
-                Ok(_) => format!("{cell:>width$}"),
-                Err(_) => format!("{cell:<width$}"),
-            });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let titles: Vec<String> = titles.iter().map(|title| (*title).to_owned()).collect();
-    let lines = std::iter::once(line(&titles)).chain(rows.iter().map(|row| line(row)));
-    lines.collect::<Vec<_>>().join("\n")
-}
+use crate::aligned::table;
 
 fn text(value: &Value) -> String {
     match value {

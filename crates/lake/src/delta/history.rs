@@ -1,0 +1,162 @@
+//! Versions of a table that are not the newest: which there are, which one a moment had, and what each was.
+//!
+//! A version can be loaded while the commits up to it are there from a checkpoint on, or from the first one. Whether its files are
+//! there is another question: those that left the table are deleted some time later.
+
+use std::ops::RangeInclusive;
+
+use futures::TryStreamExt as _;
+use object_store::ObjectStoreExt as _;
+
+use super::actions::{Action, CommitInfo};
+use super::checkpoint::{LastCheckpoint, State};
+use super::log::{DeltaError, DeltaLog, version_of};
+use super::snapshot::{Detail, Snapshot};
+
+/// What can be loaded of a table.
+#[derive(Clone, Debug)]
+pub struct Versions {
+    /// The oldest and the newest.
+    pub all: RangeInclusive<i64>,
+    /// The newest is last.
+    checkpoints: Vec<LastCheckpoint>,
+}
+
+impl DeltaLog {
+    /// The versions that can be loaded; `None` where there is no table.
+    pub async fn versions(&self) -> Result<Option<Versions>, DeltaError> {
+        let (mut checkpoints, oldest) = self.list().await?;
+        checkpoints.sort_by_key(|checkpoint| checkpoint.version);
+        checkpoints.dedup();
+        let Some(newest) = self.load(Detail::Counts).await? else {
+            return Ok(None);
+        };
+        // Without its first commit a history begins at a checkpoint.
+        let first = match oldest {
+            Some(0) => 0,
+            _ => checkpoints
+                .first()
+                .map_or(newest.version, |checkpoint| checkpoint.version),
+        };
+        Ok(Some(Versions {
+            all: first.min(newest.version)..=newest.version,
+            checkpoints,
+        }))
+    }
+
+    /// The numbers of all commits that are there, also of such as no version is reached by, in order.
+    pub async fn commit_numbers(&self) -> Result<Vec<i64>, DeltaError> {
+        let mut files = self.store().list(Some(&self.path("_delta_log")?));
+        let mut numbers = Vec::new();
+        while let Some(file) = files.try_next().await? {
+            numbers.extend(file.location.filename().and_then(version_of));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// One version of those that there are.
+    pub async fn load_at(&self, versions: &Versions, version: i64, detail: Detail) -> Result<Snapshot, DeltaError> {
+        if !versions.all.contains(&version) {
+            let (first, last) = (versions.all.start(), versions.all.end());
+            return Err(self.no_version(format!("has no version {version}; it has {first} to {last}")));
+        }
+        let before = versions
+            .checkpoints
+            .iter()
+            .rev()
+            .filter(|checkpoint| checkpoint.version <= version);
+        let mut begin = None;
+        for checkpoint in before {
+            // One that cannot be read is no harm while an older one, or the first commit, is there.
+            if let Ok(state) = self.read_checkpoint(checkpoint).await {
+                begin = Some((checkpoint.version, state));
+                break;
+            }
+        }
+        let (at, state) = match begin {
+            Some(begin) => begin,
+            None => {
+                let mut state = State::default();
+                state.apply(self.commit_at(0).await?);
+                (0, state)
+            }
+        };
+        let mut snapshot = self.snapshot_of(at, state, detail)?;
+        while snapshot.version < version {
+            let next = self.next(&snapshot).await?;
+            self.advance(&mut snapshot, next)?;
+        }
+        Ok(snapshot)
+    }
+
+    /// What was done to a table after a version, which must not be the newest.
+    pub async fn next(&self, snapshot: &Snapshot) -> Result<Vec<Action>, DeltaError> {
+        self.commit_at(snapshot.version + 1).await
+    }
+
+    /// Takes a snapshot to the next version.
+    pub fn advance(&self, snapshot: &mut Snapshot, next: Vec<Action>) -> Result<(), DeltaError> {
+        snapshot.apply(next).map_err(|error| self.unsupported(error))
+    }
+
+    async fn commit_at(&self, version: i64) -> Result<Vec<Action>, DeltaError> {
+        let actions = self.read_commit(version).await?;
+        actions.ok_or_else(|| self.incomplete(format!("commit {version} is missing")))
+    }
+
+    /// The version that the table had at a moment.
+    pub async fn version_at(&self, versions: &Versions, unix_ms: i64) -> Result<i64, DeltaError> {
+        let (first, last) = (*versions.all.start(), *versions.all.end());
+        // Commits of one writer follow each other in time: the first that is later is looked for by halves.
+        let (mut low, mut high) = (first, last + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.committed_at(middle).await? <= unix_ms {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        match low > first {
+            true => Ok(low - 1),
+            false => Err(self.no_version(format!(
+                "had no version at that time: the oldest that is known, {first}, is younger"
+            ))),
+        }
+    }
+
+    /// When a version was made, in milliseconds since 1970: as it says itself, else as old as its file.
+    pub async fn committed_at(&self, version: i64) -> Result<i64, DeltaError> {
+        // A version that only a checkpoint has is older than all others.
+        let Some(actions) = self.read_commit(version).await? else {
+            return Ok(i64::MIN);
+        };
+        match time_of(&actions) {
+            Some(unix_ms) => Ok(unix_ms),
+            None => {
+                let found = self.store().head(&self.commit_path(version)?).await?;
+                Ok(found.last_modified.timestamp_millis())
+            }
+        }
+    }
+
+    fn no_version(&self, why: String) -> DeltaError {
+        DeltaError::NoVersion {
+            table: self.table().to_owned(),
+            why,
+        }
+    }
+}
+
+/// What a commit says of itself.
+pub fn info_of(actions: &[Action]) -> Option<&CommitInfo> {
+    actions.iter().find_map(|action| match action {
+        Action::CommitInfo(info) => Some(info),
+        _ => None,
+    })
+}
+
+fn time_of(actions: &[Action]) -> Option<i64> {
+    info_of(actions).map(|info| info.timestamp).filter(|time| *time > 0)
+}

@@ -1,0 +1,210 @@
+//! Whether tables are what their logs say: files are there and whole, footers agree with what the log states of them, rows are in
+//! their order and of their day. `deep` also reads every page, and compares all values with what is said of them.
+//!
+//! Files are looked at side by side. A table may change meanwhile: what was found of a file that has left it since is no finding.
+
+mod file;
+mod pages;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+
+use serde::Serialize;
+
+use super::{InspectError, Lake};
+use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
+use crate::tables::{TableSpec, spec_of};
+
+/// The name of threads that look at files. What readers panic about in a damaged file is a finding, and nothing to be told twice.
+pub const VERIFY_THREAD: &str = "lake-verify";
+/// Files that are looked at side by side, at most.
+const FILES_AT_A_TIME: usize = 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VerifyOptions {
+    /// Reads all pages.
+    pub deep: bool,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Finding {
+    pub table: String,
+    /// `None`: of the table's log.
+    pub file: Option<String>,
+    /// `log`, `missing`, `size`, `unreadable`, `columns`, `rows`, `statistics`, `index`, `order`, `date`, `values`.
+    pub kind: &'static str,
+    pub problem: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.file {
+            Some(file) => write!(f, "{}/{file}: {}", self.table, self.problem),
+            None => write!(f, "{}: {}", self.table, self.problem),
+        }
+    }
+}
+
+/// What was looked at of a table, and what was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verified {
+    pub table: String,
+    pub version: Option<i64>,
+    pub files: u64,
+    /// As the files have them.
+    pub rows: u64,
+    pub bytes: u64,
+    pub findings: Vec<Finding>,
+}
+
+/// What is known of a table while its files are looked at.
+struct Subject<'t> {
+    log: &'t DeltaLog,
+    snapshot: &'t Snapshot,
+    /// `None` for a table that others write, of whose order nothing is known.
+    spec: Option<&'static TableSpec>,
+    options: VerifyOptions,
+}
+
+/// What one file has.
+struct Seen {
+    bytes: u64,
+    rows: u64,
+    findings: Vec<(&'static str, String)>,
+}
+
+/// Looks at one table. `progress` is told the bytes that were looked at, and all there are.
+pub async fn verify(
+    lake: &Lake,
+    table: &str,
+    options: VerifyOptions,
+    progress: &mut (dyn FnMut(u64, u64) + Send),
+) -> Result<Verified, InspectError> {
+    let mut verified = Verified {
+        table: table.to_owned(),
+        version: None,
+        files: 0,
+        rows: 0,
+        bytes: 0,
+        findings: Vec::new(),
+    };
+    let (log, snapshot) = match lake.newest(table, Detail::Stats).await {
+        Ok(newest) => newest,
+        Err(InspectError::Table(error)) => {
+            verified.findings.push(of_log(table, &error));
+            return Ok(verified);
+        }
+        Err(error) => return Err(error),
+    };
+    verified.version = Some(snapshot.version);
+    verified.findings.extend(commits(&log, &snapshot).await);
+    let subject = Subject {
+        log: &log,
+        snapshot: &snapshot,
+        spec: spec_of(table),
+        options,
+    };
+    let seen = tokio::task::block_in_place(|| look_at_all(&subject, progress));
+    // What has left meanwhile may be deleted.
+    let now = match log.load(Detail::Counts).await {
+        Ok(now) => now.map(|now| now.files.into_keys().collect::<HashSet<_>>()),
+        Err(_) => None,
+    };
+    for (file, seen) in seen {
+        verified.files += 1;
+        verified.rows += seen.rows;
+        verified.bytes += seen.bytes;
+        if now.as_ref().is_none_or(|now| now.contains(&file.path)) {
+            let finding = |(kind, problem)| Finding {
+                table: table.to_owned(),
+                file: Some(file.path.to_string()),
+                kind,
+                problem,
+            };
+            verified.findings.extend(seen.findings.into_iter().map(finding));
+        }
+    }
+    verified.findings.sort();
+    Ok(verified)
+}
+
+fn of_log(table: &str, error: &DeltaError) -> Finding {
+    Finding {
+        table: table.to_owned(),
+        file: None,
+        kind: "log",
+        problem: error.to_string(),
+    }
+}
+
+/// Every commit from the oldest on has to be there and whole.
+async fn commits(log: &DeltaLog, snapshot: &Snapshot) -> Vec<Finding> {
+    let found = async {
+        let Some(versions) = log.versions().await? else {
+            return Ok(Vec::new());
+        };
+        let numbers = log.commit_numbers().await?;
+        let newest = numbers.last().copied().unwrap_or(snapshot.version);
+        // A checkpoint needs no commit of its own.
+        let expected = *versions.all.start() + 1..=newest;
+        let missing = expected
+            .clone()
+            .filter(|version| numbers.binary_search(version).is_err());
+        let missing = missing.map(|version| format!("commit {version} is missing in _delta_log"));
+        let missing: Vec<String> = missing.collect();
+        // Beyond a gap nothing is read by anybody.
+        for version in expected.take_while(|version| *version <= snapshot.version) {
+            log.read_commit(version).await?;
+        }
+        Ok::<_, DeltaError>(missing)
+    };
+    let finding = |problem| Finding {
+        table: log.table_name().to_owned(),
+        file: None,
+        kind: "log",
+        problem,
+    };
+    match found.await {
+        Ok(missing) => missing.into_iter().map(finding).collect(),
+        Err(error) => vec![of_log(log.table_name(), &error)],
+    }
+}
+
+fn look_at_all(subject: &Subject<'_>, progress: &mut (dyn FnMut(u64, u64) + Send)) -> Vec<(Arc<FileEntry>, Seen)> {
+    let files: Vec<&Arc<FileEntry>> = subject.snapshot.files.values().collect();
+    let all = subject.snapshot.bytes;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (next, (sender, receiver)) = (AtomicUsize::new(0), mpsc::channel());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(FILES_AT_A_TIME).min(files.len()) {
+            let (files, next, sender) = (&files, &next, sender.clone());
+            let look = move || {
+                while let Some(entry) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let seen = file::look_at(subject, entry);
+                    if sender.send((Arc::clone(entry), seen)).is_err() {
+                        return;
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().name(VERIFY_THREAD.to_owned());
+            if let Err(error) = thread.spawn_scoped(scope, look) {
+                tracing::debug!("files are looked at with fewer threads: {error}");
+                break;
+            }
+        }
+        drop(sender);
+        let (mut done, mut seen) = (0, Vec::new());
+        for (entry, of_file) in receiver {
+            done += entry.size;
+            progress(done, all);
+            seen.push((entry, of_file));
+        }
+        // Without any thread it is done here.
+        while let Some(entry) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            seen.push((Arc::clone(entry), file::look_at(subject, entry)));
+        }
+        seen
+    })
+}

@@ -1,0 +1,270 @@
+//! One file: what its footer says, and what the table's log says of it.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
+
+use super::{Seen, Subject, pages};
+use crate::delta::FileEntry;
+use crate::delta::schema::TableSchema;
+use crate::delta::stats::{Bound, ColumnStats, FileStats};
+use crate::inspect::summary::{date_of, nanos_text};
+
+/// Where the values of a file begin, behind its magic number.
+const MAGIC_BYTES: i64 = 4;
+/// Of one kind, so many are told of a file.
+const SAME_MAX: usize = 5;
+
+type Found = Vec<(&'static str, String)>;
+
+pub(super) fn look_at(subject: &Subject<'_>, entry: &FileEntry) -> Seen {
+    let mut seen = Seen {
+        bytes: 0,
+        rows: 0,
+        findings: Vec::new(),
+    };
+    // Readers of Parquet panic about some damage.
+    let looked = catch_unwind(AssertUnwindSafe(|| open(subject, entry, &mut seen)));
+    match looked {
+        Ok(Ok(())) => {}
+        Ok(Err(finding)) => seen.findings.push(finding),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            let problem = format!("the file cannot be read: {}", text.unwrap_or_default());
+            seen.findings.push(("unreadable", problem));
+        }
+    }
+    let mut told: HashMap<&str, usize> = HashMap::new();
+    seen.findings.retain(|(kind, _)| {
+        let of_kind = told.entry(kind).or_default();
+        *of_kind += 1;
+        *of_kind <= SAME_MAX
+    });
+    for (kind, count) in told {
+        if count > SAME_MAX {
+            let more = format!("and {} more of this kind", count - SAME_MAX);
+            seen.findings.push((known(kind), more));
+        }
+    }
+    seen
+}
+
+/// The kinds outlive the map that counts them.
+fn known(kind: &str) -> &'static str {
+    let kinds = ["columns", "statistics", "index", "order", "date", "values"];
+    kinds.into_iter().find(|known| *known == kind).unwrap_or("values")
+}
+
+/// What ends the look at a file is the error.
+fn open(subject: &Subject<'_>, entry: &FileEntry, seen: &mut Seen) -> Result<(), (&'static str, String)> {
+    let path = subject.log.table().join(&*entry.path);
+    let file = File::open(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => ("missing", "the file is missing".to_owned()),
+        _ => ("unreadable", format!("the file cannot be opened: {error}")),
+    })?;
+    let unreadable = |error: &dyn std::fmt::Display| ("unreadable", format!("the file cannot be read: {error}"));
+    seen.bytes = file.metadata().map_err(|error| unreadable(&error))?.len();
+    if seen.bytes != entry.size {
+        let problem = format!("the file has {} bytes, the table says {}", seen.bytes, entry.size);
+        seen.findings.push(("size", problem));
+    }
+    let options = ArrowReaderOptions::new()
+        .with_skip_arrow_metadata(true)
+        .with_page_index_policy(PageIndexPolicy::Optional);
+    let metadata = ArrowReaderMetadata::load(&file, options).map_err(|error| unreadable(&error))?;
+    let footer = metadata.metadata();
+    seen.rows = footer.file_metadata().num_rows().unsigned_abs();
+    let found = &mut seen.findings;
+    rows(entry, footer, found);
+    columns(&subject.snapshot.schema, &metadata, found);
+    statistics(subject, entry, footer, found);
+    order(subject, footer, found);
+    chunks(footer, seen.bytes, found);
+    date(subject, entry, found);
+    if subject.options.deep && found.iter().all(|(kind, _)| *kind != "columns") {
+        pages::look_at(subject, entry, &file, &metadata, found);
+    }
+    Ok(())
+}
+
+fn rows(entry: &FileEntry, footer: &ParquetMetaData, found: &mut Found) {
+    let in_file = footer.file_metadata().num_rows();
+    match entry.stats.rows {
+        Some(said) if i64::try_from(said) != Ok(in_file) => {
+            found.push(("rows", format!("the file has {in_file} rows, the table says {said}")));
+        }
+        Some(_) => {}
+        None => found.push(("rows", "the table does not say how many rows the file has".to_owned())),
+    }
+    let of_groups: i64 = footer.row_groups().iter().map(|group| group.num_rows()).sum();
+    if of_groups != in_file {
+        let problem = format!("the row groups have {of_groups} rows, the footer says {in_file}");
+        found.push(("rows", problem));
+    }
+}
+
+/// What the file has must be columns of the table, of the same type.
+fn columns(table: &TableSchema, metadata: &ArrowReaderMetadata, found: &mut Found) {
+    for field in metadata.schema().fields() {
+        let Some(column) = table.column(field.name()) else {
+            found.push(("columns", format!("the table has no column {}", field.name())));
+            continue;
+        };
+        let Some(expected) = column.kind.arrow() else { continue };
+        if !expected.equals_datatype(field.data_type()) {
+            let (name, kind) = (field.name(), field.data_type());
+            let problem = format!("the column {name} is {kind}, in the table it is {expected}");
+            found.push(("columns", problem));
+        }
+    }
+}
+
+/// What the log says must not be narrower than what the footer says.
+fn statistics(subject: &Subject<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut Found) {
+    let snapshot = subject.snapshot;
+    let partitions: Vec<&str> = snapshot.metadata.partition_columns.iter().map(String::as_str).collect();
+    let json = FileStats::delta_json(&snapshot.schema, &partitions, footer);
+    let of_footer = FileStats::parse(&json, &snapshot.schema, &mut HashMap::new());
+    for said in &entry.stats.columns {
+        if let Some(has) = of_footer.column(&said.column) {
+            compare(said, has, found);
+        }
+    }
+}
+
+fn compare(said: &ColumnStats, has: &ColumnStats, found: &mut Found) {
+    let name = &said.column;
+    if let (Some(said), Some(has)) = (said.nulls, has.nulls)
+        && said != has
+    {
+        let problem = format!("{name} has {has} rows without a value, the table says {said}");
+        found.push(("statistics", problem));
+    }
+    let narrower = |said: &Option<Bound>, has: &Option<Bound>, is_least: bool| match (said, has) {
+        (Some(said), Some(has)) => {
+            let order = cmp(said, has)?;
+            let is_outside = if is_least { order.is_gt() } else { order.is_lt() };
+            is_outside.then(|| (text(said), text(has)))
+        }
+        _ => None,
+    };
+    for (what, of_said, of_has, is_least) in [
+        ("least", &said.min, &has.min, true),
+        ("greatest", &said.max, &has.max, false),
+    ] {
+        if let Some((said, has)) = narrower(of_said, of_has, is_least) {
+            let problem = format!("the {what} {name} is {has}, the table says {said}");
+            found.push(("statistics", problem));
+        }
+    }
+}
+
+fn cmp(a: &Bound, b: &Bound) -> Option<std::cmp::Ordering> {
+    match (a, b) {
+        (Bound::Int(a), Bound::Int(b)) => Some(a.cmp(b)),
+        (Bound::Float(a), Bound::Float(b)) => a.partial_cmp(b),
+        (Bound::Text(a), Bound::Text(b)) => Some(a.cmp(b)),
+        _ => None,
+    }
+}
+
+fn text(bound: &Bound) -> String {
+    match bound {
+        Bound::Int(value) => value.to_string(),
+        Bound::Float(value) => value.to_string(),
+        Bound::Text(text) => format!("{text:?}"),
+    }
+}
+
+/// Every row group says that it is sorted as files of this table are.
+fn order(subject: &Subject<'_>, footer: &ParquetMetaData, found: &mut Found) {
+    let Some(spec) = subject.spec else { return };
+    let columns = footer.file_metadata().schema_descr();
+    let name = |at: i32| {
+        let at = usize::try_from(at).ok().filter(|at| *at < columns.num_columns())?;
+        Some(columns.column(at).name().to_owned())
+    };
+    for (number, group) in footer.row_groups().iter().enumerate() {
+        let sorted = group.sorting_columns().into_iter().flatten();
+        let by: Vec<String> = sorted.filter_map(|column| name(column.column_idx)).collect();
+        // A column without a value is not in the file, and orders nothing.
+        let expected = spec.sort.iter().filter(|name| {
+            let has = |at: usize| columns.column(at).path().parts().first().map(String::as_str) == Some(**name);
+            (0..columns.num_columns()).any(has)
+        });
+        if !by.iter().map(String::as_str).eq(expected.copied()) {
+            let (by, expected) = (by.join(", "), spec.sort.join(", "));
+            let problem = format!("row group {number} says that it is sorted by {by:?}, expected {expected:?}");
+            found.push(("order", problem));
+        }
+    }
+}
+
+/// Chunks lie in the file one behind the other, and their pages in them.
+fn chunks(footer: &ParquetMetaData, bytes: u64, found: &mut Found) {
+    for (number, group) in footer.row_groups().iter().enumerate() {
+        for (at, chunk) in group.columns().iter().enumerate() {
+            let name = chunk.column_path().string();
+            let (begin, len) = (begin_of(chunk), chunk.compressed_size());
+            let end = begin.saturating_add(len);
+            if begin < MAGIC_BYTES || len < 0 || u64::try_from(end).is_ok_and(|end| end > bytes) {
+                let problem = format!("{name} of row group {number} lies outside of the file ({begin} to {end})");
+                found.push(("index", problem));
+                continue;
+            }
+            let pages = footer
+                .offset_index()
+                .and_then(|index| index.get(number)?.get(at))
+                .map(|index| index.page_locations().as_slice());
+            if let Some(pages) = pages
+                && let Some(problem) = misplaced(pages, chunk, group.num_rows())
+            {
+                found.push(("index", format!("{name} of row group {number}: {problem}")));
+            }
+        }
+    }
+}
+
+fn begin_of(chunk: &ColumnChunkMetaData) -> i64 {
+    let dictionary = chunk.dictionary_page_offset().filter(|offset| *offset > 0);
+    dictionary.unwrap_or(i64::MAX).min(chunk.data_page_offset())
+}
+
+fn misplaced(
+    pages: &[parquet::file::page_index::offset_index::PageLocation],
+    chunk: &ColumnChunkMetaData,
+    rows: i64,
+) -> Option<String> {
+    let end = begin_of(chunk).saturating_add(chunk.compressed_size());
+    let (mut offset, mut row) = (chunk.data_page_offset(), 0);
+    for (number, page) in pages.iter().enumerate() {
+        let is_next = match number {
+            0 => page.first_row_index == 0,
+            _ => page.first_row_index > row,
+        };
+        if page.offset != offset || !is_next || page.first_row_index >= rows.max(1) {
+            return Some(format!("page {number} is not where the index says"));
+        }
+        row = page.first_row_index;
+        offset = offset.saturating_add(page.compressed_page_size.into());
+    }
+    (!pages.is_empty() && offset != end).then(|| format!("its pages end at {offset}, and it ends at {end}"))
+}
+
+/// Rows of a file are of its day.
+fn date(subject: &Subject<'_>, entry: &FileEntry, found: &mut Found) {
+    let (Some(date), Some((first, last))) = (date_of(subject.snapshot, entry), entry.times) else {
+        return;
+    };
+    for time in [first, last] {
+        let time = nanos_text(time);
+        if !time.starts_with(date) {
+            found.push(("date", format!("a row of {time} is in a file of {date}")));
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Every value of a file: pages decode, rows are in their order and of their day, and what the footer says of values holds.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::compute::kernels::cmp::{gt, lt};
+use arrow::datatypes::{DataType, Float64Type, Int64Type, SchemaRef};
+use arrow::row::{OwnedRow, RowConverter, SortField};
+use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
+use parquet::errors::ParquetError;
+
+use super::Subject;
+use crate::delta::FileEntry;
+use crate::inspect::summary::{date_of, nanos_text};
+
+const BATCH_ROWS: usize = 4096;
+const TIME_NANOS: &str = "time_unix_nano";
+
+type Found = Vec<(&'static str, String)>;
+
+pub(super) fn look_at(
+    subject: &Subject<'_>,
+    entry: &FileEntry,
+    file: &File,
+    metadata: &ArrowReaderMetadata,
+    found: &mut Found,
+) {
+    let mut order = subject.spec.and_then(|spec| Order::new(spec.sort, metadata.schema()));
+    let date = date_of(subject.snapshot, entry);
+    for group in 0..metadata.metadata().num_row_groups() {
+        let read = read_group(file, metadata, group, &mut |said, rows| {
+            said.check(rows, group, found);
+            if let Some(order) = &mut order {
+                order.check(rows, found);
+            }
+            if let Some(date) = date {
+                dates(date, rows, found);
+            }
+        });
+        match read {
+            Ok(said) => said.end(group, found),
+            Err(error) => found.push(("unreadable", format!("row group {group} cannot be read: {error}"))),
+        }
+    }
+}
+
+fn read_group(
+    file: &File,
+    metadata: &ArrowReaderMetadata,
+    group: usize,
+    look: &mut dyn FnMut(&mut Said, &RecordBatch),
+) -> Result<Said, ParquetError> {
+    let mut said = Said::of(metadata, group)?;
+    let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file.try_clone()?, metadata.clone())
+        .with_row_groups(vec![group])
+        .with_batch_size(BATCH_ROWS)
+        .build()?;
+    for rows in reader {
+        look(&mut said, &rows?);
+    }
+    Ok(said)
+}
+
+/// What the footer says of the values of a row group.
+struct Said {
+    rows: usize,
+    columns: Vec<ColumnSaid>,
+    seen: usize,
+}
+
+struct ColumnSaid {
+    name: String,
+    /// Arrays of one value, or of a null where nothing is said.
+    least: ArrayRef,
+    greatest: ArrayRef,
+    nulls: Option<u64>,
+    seen_nulls: u64,
+    is_outside: bool,
+}
+
+impl Said {
+    fn of(metadata: &ArrowReaderMetadata, group: usize) -> Result<Said, ParquetError> {
+        let (schema, parquet) = (metadata.schema(), metadata.parquet_schema());
+        let groups = metadata.metadata().row_groups();
+        let this = groups.get(group).into_iter();
+        let mut columns = Vec::new();
+        for field in schema.fields().iter().filter(|field| !field.data_type().is_nested()) {
+            let converter = StatisticsConverter::try_new(field.name(), schema, parquet)?;
+            let nulls = converter.row_group_null_counts(this.clone())?;
+            columns.push(ColumnSaid {
+                name: field.name().clone(),
+                least: converter.row_group_mins(this.clone())?,
+                greatest: converter.row_group_maxes(this.clone())?,
+                nulls: nulls.iter().next().flatten(),
+                seen_nulls: 0,
+                is_outside: false,
+            });
+        }
+        let rows = this.map(|group| group.num_rows()).sum::<i64>();
+        Ok(Said {
+            rows: usize::try_from(rows).unwrap_or(usize::MAX),
+            columns,
+            seen: 0,
+        })
+    }
+
+    fn check(&mut self, rows: &RecordBatch, group: usize, found: &mut Found) {
+        self.seen += rows.num_rows();
+        for said in &mut self.columns {
+            let Some(values) = rows.column_by_name(&said.name) else {
+                continue;
+            };
+            said.seen_nulls += values.logical_null_count() as u64;
+            if !said.is_outside && said.is_beyond(values) {
+                said.is_outside = true;
+                let problem = format!(
+                    "row group {group} has a {} beyond what its footer says is the least or the greatest",
+                    said.name
+                );
+                found.push(("values", problem));
+            }
+        }
+    }
+
+    fn end(self, group: usize, found: &mut Found) {
+        if self.seen != self.rows {
+            let problem = format!(
+                "row group {group} has {} rows, its footer says {}",
+                self.seen, self.rows
+            );
+            found.push(("rows", problem));
+        }
+        for said in self.columns {
+            if let Some(nulls) = said.nulls.filter(|nulls| *nulls != said.seen_nulls) {
+                let (name, seen) = (said.name, said.seen_nulls);
+                let problem =
+                    format!("row group {group}: {name} has {seen} rows without a value, its footer says {nulls}");
+                found.push(("values", problem));
+            }
+        }
+    }
+}
+
+impl ColumnSaid {
+    fn is_beyond(&self, values: &ArrayRef) -> bool {
+        if *values.data_type() == DataType::Float64 {
+            return self.is_beyond_floats(values);
+        }
+        let any = |compared: Result<BooleanArray, _>| compared.is_ok_and(|beyond| beyond.true_count() > 0);
+        let is_said = |bound: &ArrayRef| bound.len() == 1 && bound.is_valid(0);
+        (is_said(&self.least) && any(lt(values, &arrow::array::Scalar::new(&self.least))))
+            || (is_said(&self.greatest) && any(gt(values, &arrow::array::Scalar::new(&self.greatest))))
+    }
+
+    /// Bounds say nothing of NaN, and nothing of the sign of zero.
+    fn is_beyond_floats(&self, values: &ArrayRef) -> bool {
+        let bound = |bound: &ArrayRef| {
+            let bound = bound.as_primitive_opt::<Float64Type>()?;
+            bound.iter().next().flatten()
+        };
+        let (least, greatest) = (bound(&self.least), bound(&self.greatest));
+        let values = values.as_primitive::<Float64Type>().iter().flatten();
+        values
+            .into_iter()
+            .any(|value| least.is_some_and(|least| value < least) || greatest.is_some_and(|greatest| value > greatest))
+    }
+}
+
+/// Whether rows follow each other as they should.
+struct Order {
+    converter: RowConverter,
+    by: Vec<String>,
+    last: Option<OwnedRow>,
+    seen: usize,
+    is_broken: bool,
+}
+
+impl Order {
+    fn new(sort: &[&str], schema: &SchemaRef) -> Option<Order> {
+        // A column that is not in the file is null in all rows, and orders nothing.
+        let fields = sort.iter().filter_map(|name| schema.field_with_name(name).ok());
+        let by = fields.clone().map(|field| field.name().clone()).collect();
+        let keys = fields.map(|field| SortField::new(field.data_type().clone()));
+        Some(Order {
+            converter: RowConverter::new(keys.collect()).ok()?,
+            by,
+            last: None,
+            seen: 0,
+            is_broken: false,
+        })
+    }
+
+    fn check(&mut self, rows: &RecordBatch, found: &mut Found) {
+        let columns = self.by.iter().map(|name| rows.column_by_name(name).map(Arc::clone));
+        let Some(columns) = columns.collect::<Option<Vec<ArrayRef>>>() else {
+            return;
+        };
+        let Ok(keys) = self.converter.convert_columns(&columns) else {
+            return;
+        };
+        let first = keys.iter().next();
+        let follows = |last: &OwnedRow| first.is_none_or(|first| last.row() <= first);
+        let mut bad = (!self.last.as_ref().is_none_or(follows)).then_some(0);
+        if bad.is_none() {
+            let pairs = keys.iter().zip(keys.iter().skip(1));
+            bad = pairs.zip(1..).find_map(|((a, b), row)| (a > b).then_some(row));
+        }
+        if let Some(row) = bad.filter(|_| !self.is_broken) {
+            self.is_broken = true;
+            let problem = format!(
+                "row {} comes before the one ahead of it by {}",
+                self.seen + row,
+                self.by.join(", ")
+            );
+            found.push(("order", problem));
+        }
+        self.seen += rows.num_rows();
+        self.last = keys.iter().next_back().map(|row| row.owned());
+    }
+}
+
+fn dates(date: &str, rows: &RecordBatch, found: &mut Found) {
+    let times = rows.column_by_name(TIME_NANOS);
+    let Some(times) = times.and_then(|times| times.as_primitive_opt::<Int64Type>()) else {
+        return;
+    };
+    let ends = [times.iter().flatten().min(), times.iter().flatten().max()];
+    for time in ends.into_iter().flatten().map(nanos_text) {
+        if !time.starts_with(date) {
+            found.push(("date", format!("a row of {time} is in a file of {date}")));
+            return;
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What upkeep does by itself, at once and because somebody asked: for one table or all, for one day or all, or only to say what
+//! there would be to do.
+//!
+//! Who asks for files to be merged does not want to wait for more of them: those of a bucket that is not complete are merged, too,
+//! and not sealed. All else goes by the same rules, and through the same writer of the table.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+
+use super::expire::expired;
+use super::vacuum::Vacuum;
+use super::{Failed, Known, Owner, Stop, UpkeepOptions, Worker, now};
+use crate::attributes::Promotion;
+use crate::commit::{Committer, Health, Replacement};
+use crate::compaction::{CompactionOptions, Job, plan};
+use crate::delta::{FileEntry, Snapshot};
+use crate::error::OpenError;
+use crate::inspect::{InspectError, Lake, date_of};
+use crate::metrics::LakeMetrics;
+use crate::opening;
+use crate::store::SyncedStore;
+use crate::tables::{TableSpec, spec_of};
+
+const CHECKPOINT_INTERVAL: i64 = 100;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// Merges files.
+    Compact,
+    /// Lets rows go that are older than they are kept.
+    Retain,
+    /// Deletes files that nobody needs.
+    Vacuum,
+}
+
+/// What somebody asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ByHand {
+    pub task: Task,
+    /// `None`: all.
+    #[serde(default)]
+    pub table: Option<String>,
+    /// Files of this day only.
+    #[serde(default)]
+    pub date: Option<String>,
+    /// Only says what there is to do.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What was done, or would be: a merge, or all of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Did {
+    pub task: Task,
+    pub table: String,
+    pub dry_run: bool,
+    /// Files that were merged, that left the table or that were deleted; 0: there was nothing to do.
+    pub files: u64,
+    pub rows: u64,
+    pub bytes: u64,
+    /// Of a merge: what became of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merged: Option<MergedInto>,
+    /// Why it came to nothing, or to no end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergedInto {
+    /// The folder of the files in their table.
+    pub folder: String,
+    pub level: u32,
+    pub sealed: bool,
+    /// What was made; nothing yet in a dry run.
+    pub files: u64,
+    pub bytes: u64,
+}
+
+impl Did {
+    fn new(asked: &ByHand, table: &str) -> Did {
+        Did {
+            task: asked.task,
+            table: table.to_owned(),
+            dry_run: asked.dry_run,
+            files: 0,
+            rows: 0,
+            bytes: 0,
+            merged: None,
+            error: None,
+        }
+    }
+
+    fn with_files<'f>(self, files: impl Iterator<Item = &'f Arc<FileEntry>>) -> Did {
+        files.fold(self, |did, file| Did {
+            files: did.files + 1,
+            rows: did.rows + file.stats.rows.unwrap_or(0),
+            bytes: did.bytes + file.size,
+            ..did
+        })
+    }
+}
+
+/// Told what was done; `false`: nobody listens any more, and there is no more to do.
+pub(super) type Told<'t> = dyn FnMut(Did) -> bool + 't;
+
+/// Why nothing was begun.
+#[derive(Debug, thiserror::Error)]
+pub enum ByHandError {
+    #[error(transparent)]
+    Lake(#[from] InspectError),
+    #[error("the table {0} is not kept in order by this version: it is neither merged nor shortened")]
+    NotKept(String),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// Does it where nobody writes the tables, but for those that are left out; whoever calls sees to that. Blocks; must not be called
+/// on a runtime's thread.
+pub fn by_hand_alone(
+    lake: &Path,
+    asked: &ByHand,
+    left_out: &[String],
+    options: UpkeepOptions,
+    metrics: LakeMetrics,
+    runtime: &Handle,
+    told: &mut dyn FnMut(Did) -> bool,
+) -> Result<(), ByHandError> {
+    let worker = Worker {
+        stop: Arc::new(Stop::default()),
+        options,
+        metrics,
+        runtime: runtime.clone(),
+        memory: Arc::default(),
+    };
+    let folder = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
+    let chosen = Lake::open(&folder)?.chosen(asked.table.as_deref())?;
+    for name in chosen.into_iter().filter(|name| !left_out.contains(name)) {
+        match spec_of(&name) {
+            Some(spec) => {
+                let (mut table, mut owner) = worker.open_alone(&folder, spec)?;
+                worker.by_hand(asked, &mut table, &mut owner, told);
+            }
+            None if asked.table.is_some() => return Err(ByHandError::NotKept(name)),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// A table that nobody else writes.
+struct Alone(Committer);
+
+impl Owner for Alone {
+    fn replace(&mut self, files: Replacement) -> Option<bool> {
+        self.0.replace(&files).ok()
+    }
+}
+
+impl Worker {
+    fn open_alone(&self, lake: &Path, spec: &'static TableSpec) -> Result<(Known, Alone), ByHandError> {
+        let columns = (spec.columns)();
+        let opened = opening::open(lake, spec.name, spec.partitions, &columns, SyncedStore::new());
+        let (log, snapshot) = self.runtime.block_on(opened)?;
+        let snapshot = snapshot.ok_or_else(|| InspectError::NoTable {
+            name: spec.name.to_owned(),
+            known: Vec::new(),
+        })?;
+        let committer = Committer::new(
+            log.clone(),
+            snapshot,
+            Promotion::default(),
+            Arc::<Health>::default(),
+            self.metrics.clone(),
+            CHECKPOINT_INTERVAL,
+            self.runtime.clone(),
+        );
+        Ok((Known::new(spec, &log), Alone(committer)))
+    }
+
+    /// Does what is asked for with one table.
+    pub(super) fn by_hand(&self, asked: &ByHand, table: &mut Known, owner: &mut dyn Owner, told: &mut Told<'_>) {
+        let name = table.spec.name;
+        let done = match asked.task {
+            Task::Compact => self.compact_by_hand(asked, table, owner, told),
+            Task::Retain => self.retain_by_hand(asked, table, owner, told),
+            Task::Vacuum => self.vacuum_by_hand(asked, table, told),
+        };
+        if let Err(error) = done {
+            told(Did {
+                error: Some(error.to_string()),
+                ..Did::new(asked, name)
+            });
+        }
+    }
+
+    fn compact_by_hand(
+        &self,
+        asked: &ByHand,
+        table: &mut Known,
+        owner: &mut dyn Owner,
+        told: &mut Told<'_>,
+    ) -> Result<(), Failed> {
+        let (spec, log) = (table.spec, table.log.clone());
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(());
+        };
+        let mut left = of_day(snapshot, asked.date.as_deref());
+        let mut jobs = 0;
+        while let Some(job) = next_job(&left, now(), &self.options.compaction) {
+            let (job, memory) = self.within_memory(spec, &log, &left, job);
+            for input in &job.inputs {
+                left.files.remove(&input.path);
+            }
+            let mut into = MergedInto {
+                folder: folder_of(&job),
+                level: job.level,
+                sealed: job.is_final,
+                files: 0,
+                bytes: 0,
+            };
+            if !asked.dry_run {
+                let Some(snapshot) = self.newest(table)? else { break };
+                let made = self.run_job(spec, &log, snapshot, (&job, memory), owner)?;
+                (into.files, into.bytes) = (made.len() as u64, made.iter().map(|add| add.size).sum());
+                let jobs = &self.metrics.compaction_jobs;
+                jobs.with_label_values(&[spec.name, "ok"]).inc();
+                // Files that became no fewer would be merged for ever.
+                if let Some(snapshot) = self.newest(table)?
+                    && made.len() < job.inputs.len()
+                {
+                    let made = made.iter().filter_map(|add| snapshot.file(&add.path));
+                    left.files.extend(made.map(|file| (file.path.clone(), file.clone())));
+                }
+            }
+            jobs += 1;
+            let did = Did {
+                merged: Some(into),
+                ..Did::new(asked, spec.name).with_files(job.inputs.iter())
+            };
+            if !told(did) || self.stop.is_stopped() {
+                return Ok(());
+            }
+        }
+        if jobs == 0 {
+            told(Did::new(asked, spec.name));
+        }
+        Ok(())
+    }
+
+    fn retain_by_hand(
+        &self,
+        asked: &ByHand,
+        table: &mut Known,
+        owner: &mut dyn Owner,
+        told: &mut Told<'_>,
+    ) -> Result<(), Failed> {
+        let spec = table.spec;
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(());
+        };
+        let days = |file: &FileEntry| self.days_kept(spec, file);
+        let left = of_day(snapshot, asked.date.as_deref());
+        let expired = expired(&left, &days, now());
+        let removed = expired.iter().flat_map(|files| &files.removed);
+        let did = Did::new(asked, spec.name).with_files(removed.filter_map(|path| left.files.get(path)));
+        if let Some(expired) = expired.filter(|_| !asked.dry_run) {
+            if owner.replace(expired) != Some(true) {
+                return Err(Failed::Changed);
+            }
+            let files = self.metrics.expired_files.with_label_values(&[spec.name]);
+            files.inc_by(did.files);
+        }
+        told(did);
+        Ok(())
+    }
+
+    fn vacuum_by_hand(&self, asked: &ByHand, table: &mut Known, told: &mut Told<'_>) -> Result<(), Failed> {
+        let (spec, log) = (table.spec, table.log.clone());
+        let Some(snapshot) = self.newest(table)? else {
+            return Ok(());
+        };
+        let is_wanted = |path: &str| asked.date.as_deref().is_none_or(|date| is_of_day(path, date));
+        // What it remembers is of tables as they were when it looked last, so another one looks here.
+        let mut vacuum = Vacuum::default();
+        let unneeded = vacuum.unneeded(&log, snapshot, self.options.vacuum_retain);
+        let mut unneeded = self.runtime.block_on(unneeded)?;
+        unneeded.retain(|file| is_wanted(&file.path));
+        let mut did = Did::new(asked, spec.name);
+        for file in unneeded {
+            if !asked.dry_run {
+                self.runtime.block_on(log.delete_file(&file.path))?;
+            }
+            did.files += 1;
+            did.bytes += file.bytes;
+        }
+        if !asked.dry_run {
+            let files = self.metrics.vacuumed_files.with_label_values(&[spec.name]);
+            files.inc_by(did.files);
+        }
+        told(did);
+        Ok(())
+    }
+}
+
+/// The table with the files of one day only.
+fn of_day(snapshot: &Snapshot, date: Option<&str>) -> Snapshot {
+    let mut left = snapshot.clone();
+    if date.is_some() {
+        left.files.retain(|_, file| date_of(snapshot, file) == date);
+    }
+    left
+}
+
+fn is_of_day(path: &str, date: &str) -> bool {
+    path.split('/').any(|part| part.strip_prefix("date=") == Some(date))
+}
+
+fn folder_of(job: &Job) -> String {
+    let first = job.inputs.first().and_then(|file| file.path.rsplit_once('/'));
+    first.map_or_else(String::new, |(folder, _)| folder.to_owned())
+}
+
+/// What is due by itself, and then what is small, whatever is still to come.
+fn next_job(left: &Snapshot, now: i64, options: &CompactionOptions) -> Option<Job> {
+    if let Some(job) = plan(left, now, options) {
+        return Some(job);
+    }
+    let mut rest = left.clone();
+    loop {
+        let mut job = plan(&rest, i64::MAX, options)?;
+        for input in &job.inputs {
+            rest.files.remove(&input.path);
+        }
+        job.inputs.retain(|file| file.size < options.target / 2);
+        job.level = job.inputs.iter().map(|file| file.level + 1).max().unwrap_or(job.level);
+        job.is_final = false;
+        if job.inputs.len() > 1 {
+            return Some(job);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Rows of a file as JSON lines, some columns and those that match only, a few at a time.
+
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray as _, BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
+use datafusion::common::pruning::PruningStatistics;
+use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::parquet::arrow::ProjectionMask;
+use datafusion::parquet::arrow::arrow_reader::statistics::StatisticsConverter;
+use datafusion::parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
+
+use super::{FileError, Opened};
+use crate::error::QueryError;
+use crate::format::{BytesAs, Format, RowWriter};
+
+const BATCH_ROWS: usize = 1024;
+
+/// Which rows, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Cat {
+    pub limit: Option<usize>,
+    /// In this order; all if there are none.
+    pub columns: Vec<String>,
+    /// An expression of SQL over the columns of the file.
+    pub filter: Option<String>,
+    pub bytes: BytesAs,
+}
+
+/// Writes rows, and returns how many. `Ok` also when the reader of `out` leaves early.
+pub fn cat(opened: &Opened, wanted: &Cat, out: &mut dyn Write) -> Result<usize, FileError> {
+    match write_rows(opened, wanted, out) {
+        Err(FileError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
+        done => done,
+    }
+}
+
+fn write_rows(opened: &Opened, wanted: &Cat, out: &mut dyn Write) -> Result<usize, FileError> {
+    let schema = opened.metadata.schema();
+    let shown = shown(schema, &wanted.columns)?;
+    let filter = wanted.filter.as_deref().map(|text| Filter::plan(text, schema, &shown));
+    let filter = filter.transpose()?;
+    let mut read: Vec<usize> = shown.clone();
+    read.extend(filter.iter().flat_map(|filter| filter.columns.iter()));
+    read.sort_unstable();
+    read.dedup();
+    let mut builder =
+        ParquetRecordBatchReaderBuilder::new_with_metadata(opened.file.try_clone()?, opened.metadata.clone());
+    let mask = ProjectionMask::roots(builder.parquet_schema(), read.iter().copied());
+    builder = builder.with_projection(mask).with_batch_size(BATCH_ROWS);
+    match &filter {
+        Some(filter) => builder = builder.with_row_groups(filter.groups(&opened.metadata)),
+        None => {
+            if let Some(limit) = wanted.limit {
+                builder = builder.with_limit(limit);
+            }
+        }
+    }
+    let reader = builder.build().map_err(|error| opened.broken(error))?;
+    // Of what was read, what is shown, as it was asked for.
+    let places: Vec<usize> = shown
+        .iter()
+        .filter_map(|at| read.iter().position(|read| read == at))
+        .collect();
+    let shown = Arc::new(schema.project(&shown).map_err(|error| opened.broken(error.into()))?);
+    let mut writer = RowWriter::with_bytes(Format::NdJson, &shown, wanted.bytes).map_err(FileError::Row)?;
+    let mut left = wanted.limit.unwrap_or(usize::MAX);
+    let mut rows = 0;
+    for batch in reader {
+        if left == 0 {
+            break;
+        }
+        let mut batch = batch.map_err(|error| opened.broken(error.into()))?;
+        if let Some(filter) = &filter {
+            batch = filter.apply(&batch)?;
+        }
+        batch = batch.slice(0, batch.num_rows().min(left));
+        let batch = batch.project(&places).map_err(|error| opened.broken(error.into()))?;
+        (left, rows) = (left - batch.num_rows(), rows + batch.num_rows());
+        out.write_all(&writer.write(&batch).map_err(FileError::Row)?)?;
+    }
+    out.flush()?;
+    Ok(rows)
+}
+
+/// The numbers of the columns that are asked for.
+fn shown(schema: &SchemaRef, columns: &[String]) -> Result<Vec<usize>, FileError> {
+    if columns.is_empty() {
+        return Ok((0..schema.fields().len()).collect());
+    }
+    let place = |name: &String| {
+        schema.index_of(name).map_err(|_| FileError::NoColumn {
+            column: name.clone(),
+            known: schema.fields().iter().map(|field| field.name().clone()).collect(),
+        })
+    };
+    columns.iter().map(place).collect()
+}
+
+/// Which rows match.
+struct Filter {
+    expr: Arc<dyn PhysicalExpr>,
+    /// The columns that are read: those of the expression and those that are shown.
+    schema: SchemaRef,
+    /// The numbers of those of the expression.
+    columns: Vec<usize>,
+}
+
+impl Filter {
+    fn plan(text: &str, schema: &SchemaRef, shown: &[usize]) -> Result<Filter, FileError> {
+        let state = SessionStateBuilder::new().with_default_features().build();
+        let failed = |error| FileError::Filter(QueryError::of_planning(error));
+        let all = DFSchema::try_from(schema.clone()).map_err(failed)?;
+        let planned = state.create_logical_expr(text, &all).map_err(failed)?;
+        let named = planned.column_refs();
+        let columns: Vec<usize> = named
+            .iter()
+            .filter_map(|column| schema.index_of(&column.name).ok())
+            .collect();
+        let mut read: Vec<usize> = columns.iter().chain(shown).copied().collect();
+        read.sort_unstable();
+        read.dedup();
+        let read = Arc::new(schema.project(&read).map_err(|error| failed(error.into()))?);
+        let of_read = DFSchema::try_from(read.clone()).map_err(failed)?;
+        let expr = state.create_physical_expr(planned, &of_read).map_err(failed)?;
+        if expr.data_type(&read).map_err(failed)? != DataType::Boolean {
+            let what = QueryError::plan(format!("{text} is neither true nor false; expected such as \"a > 1\""));
+            return Err(FileError::Filter(what));
+        }
+        Ok(Filter {
+            expr,
+            schema: read,
+            columns,
+        })
+    }
+
+    fn apply(&self, rows: &RecordBatch) -> Result<RecordBatch, FileError> {
+        let failed = |error| FileError::Filter(QueryError::of_execution(error));
+        let matches = self.expr.evaluate(rows).map_err(failed)?;
+        let matches = matches.into_array(rows.num_rows()).map_err(failed)?;
+        filter_record_batch(rows, matches.as_boolean()).map_err(|error| failed(error.into()))
+    }
+
+    /// Row groups that can have rows that match.
+    fn groups(&self, metadata: &ArrowReaderMetadata) -> Vec<usize> {
+        let all = metadata.metadata().num_row_groups();
+        let predicate = PruningPredicateBuilder::new()
+            .with_file_schema(self.schema.clone())
+            .try_build(self.expr.clone());
+        let kept = predicate.and_then(|predicate| predicate.prune(&Groups(metadata)));
+        match kept {
+            Ok(kept) => (0..all)
+                .zip(kept)
+                .filter(|(_, kept)| *kept)
+                .map(|(group, _)| group)
+                .collect(),
+            Err(_) => (0..all).collect(),
+        }
+    }
+}
+
+/// What a footer says of row groups.
+struct Groups<'a>(&'a ArrowReaderMetadata);
+
+impl Groups<'_> {
+    fn converter<'s>(&'s self, column: &'s Column) -> Option<StatisticsConverter<'s>> {
+        let schema: &Schema = self.0.schema();
+        StatisticsConverter::try_new(&column.name, schema, self.0.parquet_schema()).ok()
+    }
+}
+
+impl PruningStatistics for Groups<'_> {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        let groups = self.0.metadata().row_groups();
+        self.converter(column)?.row_group_mins(groups).ok()
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        let groups = self.0.metadata().row_groups();
+        self.converter(column)?.row_group_maxes(groups).ok()
+    }
+
+    fn num_containers(&self) -> usize {
+        self.0.metadata().num_row_groups()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        let groups = self.0.metadata().row_groups();
+        Some(Arc::new(self.converter(column)?.row_group_null_counts(groups).ok()?))
+    }
+
+    fn row_counts(&self) -> Option<ArrayRef> {
+        let groups = self.0.metadata().row_groups().iter();
+        let rows = groups.map(|group| u64::try_from(group.num_rows()).ok());
+        Some(Arc::new(arrow::array::UInt64Array::from_iter(rows)))
+    }
+
+    fn contained(&self, _column: &Column, _values: &std::collections::HashSet<ScalarValue>) -> Option<BooleanArray> {
+        None
+    }
+}

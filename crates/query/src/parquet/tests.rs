@@ -1,0 +1,128 @@
+use std::io::Write as _;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::parquet::file::properties::WriterProperties;
+
+use super::*;
+use crate::format::BytesAs;
+
+/// A thousand rows in ten row groups.
+fn made() -> Opened {
+    let column = |name: &'static str, values: ArrayRef| (name, values);
+    let rows = RecordBatch::try_from_iter([
+        column(
+            "n",
+            Arc::new(Int64Array::from_iter_values((0..1000).map(|n| n + i64::MAX - 1000))),
+        ),
+        column(
+            "Text",
+            Arc::new(StringArray::from_iter(
+                (0..1000).map(|n| (n % 2 == 0).then(|| format!("t{n:04}"))),
+            )),
+        ),
+        column(
+            "b",
+            Arc::new(BinaryArray::from_iter_values((0..1000).map(|n: i32| n.to_le_bytes()))),
+        ),
+    ])
+    .unwrap();
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(100))
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties)).unwrap();
+    writer.write(&rows).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&writer.into_inner().unwrap()).unwrap();
+    Opened::of("x.parquet", file).unwrap()
+}
+
+fn lines(wanted: &Cat) -> Result<Vec<String>, FileError> {
+    let mut out = Vec::new();
+    let rows = cat(&made(), wanted, &mut out)?;
+    let lines: Vec<String> = String::from_utf8(out).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), rows);
+    Ok(lines)
+}
+
+#[test]
+fn rows_are_shown_as_they_are_asked_for() {
+    let three = Cat {
+        limit: Some(3),
+        ..Cat::default()
+    };
+    assert_eq!(
+        lines(&three).unwrap()[2],
+        r#"{"n":"9223372036854774809","Text":"t0002","b":"AgAAAA=="}"#
+    );
+    let short = Cat {
+        bytes: BytesAs::Length,
+        ..three.clone()
+    };
+    assert_eq!(
+        lines(&short).unwrap()[1],
+        r#"{"n":"9223372036854774808","Text":null,"b":"[4]byte"}"#
+    );
+    let some = Cat {
+        columns: vec!["b".to_owned(), "n".to_owned()],
+        filter: Some(r#""Text" >= 't0990' and "Text" < 't0994'"#.to_owned()),
+        ..Cat::default()
+    };
+    assert_eq!(
+        lines(&some).unwrap(),
+        [
+            r#"{"b":"3gMAAA==","n":"9223372036854775797"}"#,
+            r#"{"b":"4AMAAA==","n":"9223372036854775799"}"#
+        ]
+    );
+    let limited = Cat { limit: Some(1), ..some };
+    assert_eq!(lines(&limited).unwrap().len(), 1);
+    assert_eq!(lines(&Cat::default()).unwrap().len(), 1000);
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_sentence() {
+    let of = |columns: &[&str], filter: Option<&str>| {
+        let wanted = Cat {
+            columns: columns.iter().map(|name| (*name).to_owned()).collect(),
+            filter: filter.map(str::to_owned),
+            ..Cat::default()
+        };
+        lines(&wanted).unwrap_err().to_string()
+    };
+    assert_eq!(of(&["x"], None), "there is no column x; the columns are: n, Text, b");
+    for filter in ["n", "x = 1", "n ="] {
+        let error = of(&[], Some(filter));
+        assert!(error.starts_with("--where: sql."), "{error}");
+    }
+    let no_file = Opened::open("/nowhere.parquet").err().unwrap().to_string();
+    assert!(no_file.starts_with("/nowhere.parquet cannot be opened"), "{no_file}");
+    let url = Opened::open("s3://bucket/x.parquet").err().unwrap().to_string();
+    assert!(url.contains("only files can be read"), "{url}");
+    let mut text = tempfile::tempfile().unwrap();
+    text.write_all(b"no parquet at all").unwrap();
+    let error = Opened::of("x", text).err().unwrap().to_string();
+    assert!(error.starts_with("x is no Parquet file, or is damaged"), "{error}");
+}
+
+#[test]
+fn a_file_says_what_it_has() {
+    let opened = made();
+    let info = schema(&opened, None);
+    assert_eq!((info.rows, info.row_groups), (1000, 10));
+    let column = &info.columns[1];
+    assert_eq!((column.path.as_str(), column.physical.as_str()), ("Text", "BYTE_ARRAY"));
+    assert_eq!(column.logical.as_deref(), Some("UTF8"));
+    let info = stats(&opened);
+    let (n, text) = (&info.columns[0], &info.columns[1]);
+    assert_eq!(n.min.as_deref(), Some("9223372036854774807"));
+    assert_eq!(n.max.as_deref(), Some("9223372036854775806"));
+    assert_eq!(
+        (text.nulls, text.min.as_deref(), text.max.as_deref()),
+        (Some(500), Some("t0000"), Some("t0998"))
+    );
+    assert_eq!(info.row_groups[3].columns[1].min.as_deref(), Some("t0300"));
+    assert_eq!(info.row_groups.iter().map(|group| group.rows).sum::<i64>(), 1000);
+    assert!(info.compressed > 0 && info.uncompressed >= info.compressed / 2);
+}

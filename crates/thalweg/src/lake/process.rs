@@ -1,0 +1,96 @@
+//! The process that holds a data folder, for what only it can do.
+
+use std::io::{BufRead as _, BufReader};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use thalweg_assemble::{DataDir, Holder};
+
+use super::args::{Place, Who};
+use crate::http::{Http, Target, token};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub enum Process {
+    /// Over HTTP.
+    Answers(Asked),
+    /// It has no listener.
+    Silent(u64),
+}
+
+/// Whoever holds the folder at the moment; `None`: nobody.
+pub fn holder(place: &Place, who: &Who) -> Option<Process> {
+    let Holder { process, http } = DataDir::holder(&place.data_dir())?;
+    Some(match http {
+        None => Process::Silent(process),
+        Some((address, tls)) => Process::Answers(Asked {
+            url: format!("http{}://{address}", if tls { "s" } else { "" }),
+            who: who.clone(),
+        }),
+    })
+}
+
+/// A process that can be asked.
+pub struct Asked {
+    url: String,
+    who: Who,
+}
+
+impl Asked {
+    pub fn base(&self) -> &str {
+        &self.url
+    }
+
+    fn http(&self, timeout: Option<Duration>) -> Result<Http> {
+        let token = token(self.who.token.as_ref(), self.who.token_file.as_ref())?;
+        Http::new(Target {
+            url: &self.url,
+            token: token.as_deref(),
+            ca_file: self.who.ca_file.as_deref(),
+            timeout,
+        })
+    }
+
+    pub fn get(&self, path: &str) -> Result<String> {
+        let mut response = self.http(Some(TIMEOUT))?.send("GET", path, &[], ())?;
+        let status = response.status();
+        let text = response.body_mut().read_to_string().unwrap_or_default();
+        match status.is_success() {
+            true => Ok(text),
+            false => bail!("{}", error_text(&text, status.as_u16())),
+        }
+    }
+
+    /// Posts JSON, and hands on the lines of the answer as they come.
+    pub fn post_for_lines(&self, path: &str, body: &Value, line: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
+        let headers = [("content-type", "application/json")];
+        let mut response = self.http(None)?.send("POST", path, &headers, body.to_string())?;
+        let status = response.status();
+        if !status.is_success() {
+            let text = response.body_mut().read_to_string().unwrap_or_default();
+            bail!("{}", error_text(&text, status.as_u16()));
+        }
+        for text in BufReader::new(response.body_mut().as_reader()).lines() {
+            line(&text.with_context(|| format!("the answer of {} was cut off", self.url))?)?;
+        }
+        Ok(())
+    }
+}
+
+/// `code: message` of an error body, or what there is of it.
+fn error_text(body: &str, status: u16) -> String {
+    let json: Value = serde_json::from_str(body).unwrap_or_default();
+    let error = if json["error"].is_object() {
+        &json["error"]
+    } else {
+        &json
+    };
+    match (error["code"].as_str(), error["message"].as_str()) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        _ if status == 401 => "not authenticated: give a token with --token or --token-file".to_owned(),
+        _ if status == 403 => "not allowed: the token needs the role admin".to_owned(),
+        _ if status == 404 => "the process is of a version without this; restart it with this program".to_owned(),
+        _ => format!("status {status}: {}", body.trim()),
+    }
+}

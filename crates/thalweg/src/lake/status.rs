@@ -1,0 +1,158 @@
+//! `thalweg lake status`: how far tables are, and who holds them. A process that holds the folder is asked; without one, its files say
+//! what they can.
+
+use anyhow::Result;
+use thalweg_assemble::upkeep::{LakeStatus, STATUS_PATH, TableState, status_alone};
+
+use super::args::StatusOptions;
+use super::process::{Process, holder};
+use crate::{aligned, out};
+
+pub fn run(options: &StatusOptions) -> Result<()> {
+    let data_dir = options.place.data_dir();
+    let status = match holder(&options.place, &options.who) {
+        Some(Process::Answers(http)) => {
+            let text = http.get(STATUS_PATH)?;
+            let mut status: LakeStatus = serde_json::from_str(&text)?;
+            if let Some(holder) = &mut status.holder {
+                holder.http = Some(http.base().to_owned());
+            }
+            status
+        }
+        _ => status_alone(&crate::runtime()?, &data_dir)?,
+    };
+    if options.json {
+        out::line(serde_json::to_string_pretty(&status)?)?;
+        return Ok(());
+    }
+    out::text_as_is(text(&status))?;
+    Ok(())
+}
+
+fn text(status: &LakeStatus) -> String {
+    let mut text = match &status.holder {
+        Some(holder) => match &holder.http {
+            Some(http) => format!("held by process {} ({http})\n\n", holder.process),
+            None => format!(
+                "held by process {}, which cannot be asked: what waits in its log is not counted\n\n",
+                holder.process
+            ),
+        },
+        None => "held by nobody: what waits in the log is not counted, the next start takes it\n\n".to_owned(),
+    };
+    if status.tables.is_empty() {
+        text.push_str("there are no tables yet\n");
+        return text;
+    }
+    let titles = [
+        "table",
+        "version",
+        "rows",
+        "files",
+        "size",
+        "buffered",
+        "lag",
+        "last commit",
+    ];
+    let rows: Vec<Vec<String>> = status.tables.iter().map(table).collect();
+    text.push_str(&aligned::table(&titles, &rows));
+    text.push('\n');
+    let rows: Vec<Vec<String>> = status.tables.iter().flat_map(partitions).collect();
+    if !rows.is_empty() {
+        let titles = ["table", "queue", "partition", "position", "end", "backlog", "bytes"];
+        text.push('\n');
+        text.push_str(&aligned::table(&titles, &rows));
+        text.push('\n');
+    }
+    for table in &status.tables {
+        if let Some(trouble) = &table.trouble {
+            text.push_str(&format!("\n{}: {trouble}\n", table.table));
+        }
+    }
+    text
+}
+
+fn table(table: &TableState) -> Vec<String> {
+    vec![
+        table.table.clone(),
+        aligned::or_dash(table.version),
+        table.rows.to_string(),
+        table.files.to_string(),
+        aligned::bytes(table.bytes),
+        aligned::or_dash(table.buffered_rows),
+        aligned::or_dash(table.commit_lag_seconds.map(|lag| format!("{lag:.1} s"))),
+        aligned::or_dash(table.last_commit.as_deref()),
+    ]
+}
+
+fn partitions(table: &TableState) -> Vec<Vec<String>> {
+    let of = |state: &thalweg_assemble::upkeep::PartitionState| {
+        vec![
+            table.table.clone(),
+            state.queue.clone(),
+            state.partition.to_string(),
+            state.position.to_string(),
+            aligned::or_dash(state.end),
+            aligned::or_dash(state.backlog),
+            aligned::or_dash(state.backlog_bytes.map(aligned::bytes)),
+        ]
+    };
+    table.partitions.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_assemble::upkeep::{HolderStatus, PartitionState};
+
+    use super::*;
+
+    fn state(backlog: Option<i64>) -> TableState {
+        TableState {
+            table: "logs".to_owned(),
+            version: Some(7),
+            rows: 1200,
+            files: 3,
+            bytes: 1 << 21,
+            last_commit: Some("2031-05-06T07:08:09Z".to_owned()),
+            buffered_rows: backlog.map(|_| 4),
+            commit_lag_seconds: backlog.map(|_| 0.25),
+            trouble: None,
+            partitions: vec![PartitionState {
+                queue: "lake.logs".to_owned(),
+                partition: 1,
+                position: 40,
+                end: backlog.map(|backlog| 40 + backlog),
+                backlog,
+                backlog_bytes: backlog.map(|_| 900),
+            }],
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_dash() {
+        let holder = HolderStatus {
+            process: 12,
+            http: Some("http://127.0.0.1:1".to_owned()),
+        };
+        let known = text(&LakeStatus {
+            holder: Some(holder),
+            tables: vec![state(Some(2))],
+        });
+        let expected = "\
+held by process 12 (http://127.0.0.1:1)
+
+table  version  rows  files  size     buffered  lag    last commit
+logs         7  1200      3  2.0 MiB         4  0.2 s  2031-05-06T07:08:09Z
+
+table  queue      partition  position  end  backlog  bytes
+logs   lake.logs          1        40   42        2  900 B
+";
+        assert_eq!(known, expected);
+        let alone = text(&LakeStatus {
+            holder: None,
+            tables: vec![state(None)],
+        });
+        assert!(alone.starts_with("held by nobody"), "{alone}");
+        assert!(alone.contains("40  -    -        -"), "{alone}");
+    }
+}

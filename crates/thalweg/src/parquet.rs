@@ -1,0 +1,215 @@
+//! `thalweg parquet`: rows, columns and statistics of Parquet files, of this program or of others.
+
+use std::io::{BufWriter, IsTerminal as _};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::json;
+use thalweg_lake::delta::schema::TableSchema;
+use thalweg_lake::delta::{DeltaLog, Detail};
+use thalweg_lake::store::SyncedStore;
+use thalweg_query::BytesAs;
+use thalweg_query::parquet::{Cat, ColumnStatistics, FileInfo, Opened, SchemaInfo, cat, schema, stats};
+
+use crate::{aligned, out};
+
+const VALUE_CHARACTERS_MAX: usize = 32;
+
+#[derive(Subcommand)]
+pub enum ParquetCommand {
+    /// Print rows as JSON lines
+    Cat(CatOptions),
+    /// Print the columns: their types, and what is noted of them
+    Schema(FileOptions),
+    /// Print row groups and columns: sizes, encodings, nulls, least and greatest values, order
+    Stats(FileOptions),
+}
+
+#[derive(Args)]
+pub struct CatOptions {
+    /// The file; - is the standard input
+    pub file: String,
+    /// At most so many rows
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Only these columns, in this order: time,body
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// Only rows for which this is true, as SQL has it: "severity_number >= 17 and body like '%timeout%'"
+    #[arg(long = "where", value_name = "EXPR")]
+    pub filter: Option<String>,
+    /// Bytes in base64, not as [N]byte
+    #[arg(long)]
+    pub raw_bytes: bool,
+}
+
+#[derive(Args)]
+pub struct FileOptions {
+    /// The file; - is the standard input
+    pub file: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub fn main(command: &ParquetCommand) -> Result<ExitCode> {
+    match command {
+        ParquetCommand::Cat(options) => rows(options)?,
+        ParquetCommand::Schema(options) => {
+            let opened = Opened::open(&options.file)?;
+            let info = schema(&opened, table_of(&opened)?.as_ref());
+            match options.json {
+                true => out::line(json!(info))?,
+                false => out::line(schema_text(&info))?,
+            };
+        }
+        ParquetCommand::Stats(options) => {
+            let info = stats(&Opened::open(&options.file)?);
+            match options.json {
+                true => out::line(json!(info))?,
+                false => out::line(stats_text(&info))?,
+            };
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(options: &CatOptions) -> Result<()> {
+    let opened = Opened::open(&options.file)?;
+    let wanted = Cat {
+        limit: options.limit,
+        columns: options.columns.clone(),
+        filter: options.filter.clone(),
+        bytes: match options.raw_bytes {
+            true => BytesAs::Base64,
+            false => BytesAs::Length,
+        },
+    };
+    let stdout = std::io::stdout().lock();
+    // Who looks on sees rows as they come.
+    let capacity = if stdout.is_terminal() { 0 } else { 1 << 16 };
+    cat(&opened, &wanted, &mut BufWriter::with_capacity(capacity, stdout))?;
+    Ok(())
+}
+
+/// The table's own schema, where the file lies in a table: the names of attributes are noted there. A table that cannot be read says
+/// nothing of its files.
+fn table_of(opened: &Opened) -> Result<Option<TableSchema>> {
+    let Some(folder) = opened.table_folder() else {
+        return Ok(None);
+    };
+    let runtime = crate::runtime()?;
+    let Ok(log) = DeltaLog::new(&folder, SyncedStore::new()) else {
+        return Ok(None);
+    };
+    let newest = runtime.block_on(log.load(Detail::Counts));
+    Ok(newest.ok().flatten().map(|snapshot| (*snapshot.schema).clone()))
+}
+
+fn schema_text(info: &SchemaInfo) -> String {
+    let mut text = format!(
+        "{} rows in {} row groups, format {}, created by {}\n",
+        info.rows,
+        info.row_groups,
+        info.format_version,
+        aligned::or_dash(info.created_by.as_deref())
+    );
+    for (key, value) in &info.metadata {
+        text.push_str(&format!(
+            "{key} = {}\n",
+            aligned::short(value.as_deref().unwrap_or_default(), 200)
+        ));
+    }
+    let rows: Vec<Vec<String>> = info
+        .columns
+        .iter()
+        .map(|column| {
+            let notes = column.metadata.iter().map(|(key, value)| format!("{key}={value}"));
+            vec![
+                column.path.clone(),
+                column.physical.clone(),
+                aligned::or_dash(column.logical.as_deref()),
+                column.repetition.clone(),
+                aligned::short(&column.read_as, 40),
+                aligned::short(&notes.collect::<Vec<_>>().join(" "), 100),
+            ]
+        })
+        .collect();
+    let titles = ["column", "physical", "logical", "repetition", "read as", "metadata"];
+    format!("{text}\n{}", aligned::table(&titles, &rows))
+}
+
+fn stats_text(info: &FileInfo) -> String {
+    let size = |bytes: i64| aligned::bytes(u64::try_from(bytes).unwrap_or(0));
+    let head = format!(
+        "{} rows, {} in the file; values {}, stored {}, ratio {}; created by {}\n",
+        info.rows,
+        aligned::bytes(info.bytes),
+        size(info.uncompressed),
+        size(info.compressed),
+        info.ratio,
+        aligned::or_dash(info.created_by.as_deref())
+    );
+    let groups: Vec<Vec<String>> = info
+        .row_groups
+        .iter()
+        .map(|group| {
+            vec![
+                group.number.to_string(),
+                group.rows.to_string(),
+                size(group.compressed),
+                size(group.uncompressed),
+                group.ratio.to_string(),
+                match group.sorted_by.is_empty() {
+                    true => "-".to_owned(),
+                    false => group.sorted_by.join(", "),
+                },
+            ]
+        })
+        .collect();
+    let groups = aligned::table(
+        &["row group", "rows", "stored", "values", "ratio", "sorted by"],
+        &groups,
+    );
+    let columns: Vec<Vec<String>> = info
+        .columns
+        .iter()
+        .map(|column| stats_of(column, info.compressed))
+        .collect();
+    let titles = [
+        "column",
+        "codec",
+        "encodings",
+        "stored",
+        "share",
+        "values",
+        "ratio",
+        "pages",
+        "nulls",
+        "min",
+        "max",
+    ];
+    format!("{head}\n{groups}\n\n{}", aligned::table(&titles, &columns))
+}
+
+fn stats_of(column: &ColumnStatistics, all: i64) -> Vec<String> {
+    let size = |bytes: i64| aligned::bytes(u64::try_from(bytes).unwrap_or(0));
+    let value = |value: &Option<String>| {
+        aligned::or_dash(value.as_deref().map(|text| aligned::short(text, VALUE_CHARACTERS_MAX)))
+    };
+    let share = column.compressed as f64 * 100.0 / all.max(1) as f64;
+    vec![
+        column.path.clone(),
+        column.codecs.join(" "),
+        column.encodings.join(" "),
+        size(column.compressed),
+        format!("{share:.1} %"),
+        size(column.uncompressed),
+        column.ratio.to_string(),
+        aligned::or_dash(column.pages),
+        aligned::or_dash(column.nulls),
+        value(&column.min),
+        value(&column.max),
+    ]
+}

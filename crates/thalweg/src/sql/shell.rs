@@ -1,0 +1,249 @@
+//! A prompt for SQL: statements of several lines that end with a semicolon, a history that stays, and commands for what is asked most.
+//! Ctrl-C ends the query that runs, Ctrl-D the shell.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use rustyline::error::ReadlineError;
+use rustyline::{Config, DefaultEditor};
+use thalweg_assemble::sql::{Format, Session, is_broken_pipe, write};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::statements::split;
+use crate::cli::SqlFormat;
+use crate::out;
+
+const PROMPT: &str = "thalweg> ";
+const MORE: &str = "      -> ";
+const HISTORY_MAX: usize = 10_000;
+const HELP: &str = "\
+Statements end with a semicolon and may have several lines. Ctrl-C ends a query, Ctrl-D the shell.
+  \\d            the tables
+  \\d TABLE      the columns of a table
+  \\timing       say how long queries take, or no more
+  \\format NAME  table, csv, json or ndjson
+  \\q            leave";
+
+/// Reads statements and answers them until there are no more.
+pub fn run(runtime: &Runtime, session: Session, format: Format) -> Result<()> {
+    let interrupt = {
+        let _within = runtime.enter();
+        signal(SignalKind::interrupt()).context("cannot handle signals")?
+    };
+    let mut shell = Shell {
+        runtime,
+        session,
+        format,
+        timing: false,
+        interrupt,
+    };
+    let mut lines = Lines::open()?;
+    out::complain(format_args!(
+        "Asking {}. \\? shows what can be done here.",
+        shell.session.whom()
+    ));
+    let mut waiting = String::new();
+    while let Some(line) = lines.next(if waiting.is_empty() { PROMPT } else { MORE })? {
+        let Line::Text(line) = line else {
+            waiting.clear();
+            continue;
+        };
+        if waiting.is_empty() && line.trim_start().starts_with('\\') {
+            lines.remember(line.trim());
+            if !shell.command(line.trim())? {
+                break;
+            }
+            continue;
+        }
+        waiting.push_str(&line);
+        waiting.push('\n');
+        let (statements, rest) = split(&waiting);
+        waiting = if rest.trim().is_empty() { String::new() } else { rest };
+        for statement in statements {
+            lines.remember(&format!("{statement};"));
+            if !shell.answer(&statement)? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Shell<'r> {
+    runtime: &'r Runtime,
+    session: Session,
+    format: Format,
+    timing: bool,
+    interrupt: Signal,
+}
+
+impl Shell<'_> {
+    /// Returns whether there is more to do.
+    fn command(&mut self, line: &str) -> Result<bool> {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("\\q"), None) => return Ok(false),
+            (Some("\\?"), None) => return out::line(HELP),
+            (Some("\\d"), None) => {
+                return self.answer(
+                    "select table_name as \"table\" from information_schema.tables where table_schema = 'lake' order by 1",
+                );
+            }
+            (Some("\\d"), Some(table)) => {
+                let table = table.trim_end_matches(';').replace('"', "\"\"");
+                return self.answer(&format!("describe \"{table}\""));
+            }
+            (Some("\\timing"), setting) => {
+                self.timing = match setting {
+                    Some("on") => true,
+                    Some("off") => false,
+                    _ => !self.timing,
+                };
+                return out::line(format_args!("timing is {}", if self.timing { "on" } else { "off" }));
+            }
+            (Some("\\format"), name) => match name.map(named) {
+                Some(Some(format)) => self.format = format,
+                Some(None) => out::complain("expected table, csv, json or ndjson"),
+                None => return out::line(format_args!("the format is {}", name_of(self.format))),
+            },
+            _ => out::complain(format_args!(
+                "there is no command {line}; \\? shows those that there are"
+            )),
+        }
+        Ok(true)
+    }
+
+    /// Returns whether anybody reads answers.
+    fn answer(&mut self, query: &str) -> Result<bool> {
+        let begun = Instant::now();
+        let (session, format, interrupt) = (&self.session, self.format, &mut self.interrupt);
+        let answered = self.runtime.block_on(async {
+            // One that came before the query is none of it.
+            while tokio::time::timeout(Duration::ZERO, interrupt.recv()).await.is_ok() {}
+            let answer = async {
+                let rows = session.ask(query).await?;
+                let mut out = std::io::stdout().lock();
+                let rows = write(rows, format, &mut out).await?;
+                out.flush()?;
+                anyhow::Ok(rows)
+            };
+            tokio::select! {
+                biased;
+                _ = interrupt.recv() => None,
+                answered = answer => Some(answered),
+            }
+        });
+        match answered {
+            None => out::complain("\nthe query was ended"),
+            Some(Ok(rows)) if format == Format::Table => {
+                out::line(format_args!("({rows} {})", if rows == 1 { "row" } else { "rows" }))?;
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) if is_broken_pipe(&error) => return Ok(false),
+            // The next one may be better.
+            Some(Err(error)) => out::complain(format_args!("{error:#}")),
+        }
+        if self.timing {
+            out::line(format_args!("time: {:.1} ms", begun.elapsed().as_secs_f64() * 1000.0))?;
+        }
+        Ok(true)
+    }
+}
+
+fn named(name: &str) -> Option<Format> {
+    let known = [Format::Table, Format::Csv, Format::Json, Format::Ndjson];
+    known.into_iter().find(|format| name_of(*format) == name)
+}
+
+fn name_of(format: Format) -> &'static str {
+    match format {
+        Format::Table => "table",
+        Format::Csv => "csv",
+        Format::Json => "json",
+        Format::Ndjson => "ndjson",
+        Format::Arrow => "arrow",
+    }
+}
+
+/// What a shell starts with.
+pub fn format(given: Option<SqlFormat>) -> Result<Format> {
+    Ok(match given {
+        None | Some(SqlFormat::Table) => Format::Table,
+        Some(SqlFormat::Csv) => Format::Csv,
+        Some(SqlFormat::Json) => Format::Json,
+        Some(SqlFormat::Ndjson) => Format::Ndjson,
+        Some(SqlFormat::Arrow) => anyhow::bail!("an Arrow stream is not for a terminal"),
+    })
+}
+
+/// What somebody types, and what was typed before.
+struct Lines {
+    editor: DefaultEditor,
+    /// `None`: there is no place for it.
+    history: Option<PathBuf>,
+}
+
+enum Line {
+    Text(String),
+    /// Ctrl-C: what was typed so far is given up.
+    GivenUp,
+}
+
+impl Lines {
+    fn open() -> Result<Lines> {
+        let config = Config::builder()
+            .max_history_size(HISTORY_MAX)
+            .and_then(|config| config.history_ignore_dups(true))
+            .context("the prompt cannot be set up")?;
+        let mut editor = DefaultEditor::with_config(config.build())
+            .context("the terminal cannot be used for a prompt; give the query as an argument")?;
+        let history = state_folder().map(|folder| folder.join("sql_history"));
+        if let Some(history) = &history {
+            // There is none before the first time; one that cannot be read is begun anew.
+            let _ = editor.load_history(history);
+        }
+        Ok(Lines { editor, history })
+    }
+
+    /// `None`: there is no more.
+    fn next(&mut self, prompt: &str) -> Result<Option<Line>> {
+        match self.editor.readline(prompt) {
+            Ok(line) => Ok(Some(Line::Text(line))),
+            Err(ReadlineError::Interrupted) => Ok(Some(Line::GivenUp)),
+            Err(ReadlineError::Eof) => Ok(None),
+            Err(error) => Err(error).context("the terminal cannot be read"),
+        }
+    }
+
+    /// At once: a shell may be ended at any moment.
+    fn remember(&mut self, entry: &str) {
+        if !matches!(self.editor.add_history_entry(entry), Ok(true)) {
+            return;
+        }
+        if let Some(history) = self.history.clone() {
+            let folder = history.parent().map_or(Ok(()), std::fs::create_dir_all);
+            let kept = folder
+                .map_err(ReadlineError::from)
+                .and_then(|()| self.editor.append_history(&history));
+            if let Err(error) = kept {
+                out::complain(format_args!(
+                    "what is typed is not kept in {}: {error}",
+                    history.display()
+                ));
+                self.history = None;
+            }
+        }
+    }
+}
+
+/// Where programs keep what outlives them and is no setting.
+fn state_folder() -> Option<PathBuf> {
+    let given = std::env::var_os("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute());
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+    Some(given.or_else(home)?.join("thalweg"))
+}

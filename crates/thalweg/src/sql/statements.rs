@@ -1,0 +1,82 @@
+//! Where a statement ends: at a semicolon that is in no text, name or comment.
+
+/// The statements that are whole, without their semicolons, and what follows them.
+pub fn split(text: &str) -> (Vec<String>, String) {
+    let mut statements = Vec::new();
+    let (mut begin, mut within) = (0, Within::Code);
+    let mut characters = text.char_indices().peekable();
+    while let Some((at, character)) = characters.next() {
+        let next = characters.peek().map(|(_, next)| *next);
+        within = match (within, character, next) {
+            (Within::Code, ';', _) => {
+                let statement = text.get(begin..at).unwrap_or_default().trim();
+                if !statement.is_empty() {
+                    statements.push(statement.to_owned());
+                }
+                begin = at + 1;
+                Within::Code
+            }
+            (Within::Code, '\'' | '"', _) => Within::Quotes(character),
+            (Within::Code, '-', Some('-')) => Within::Line,
+            (Within::Code, '/', Some('*')) => {
+                characters.next();
+                Within::Block(1)
+            }
+            // Two quotes stand for one: the text ends and begins again.
+            (Within::Quotes(quote), found, _) if found == quote => Within::Code,
+            (Within::Line, '\n', _) => Within::Code,
+            (Within::Block(depth), '/', Some('*')) => {
+                characters.next();
+                Within::Block(depth + 1)
+            }
+            (Within::Block(depth), '*', Some('/')) => {
+                characters.next();
+                match depth {
+                    1 => Within::Code,
+                    depth => Within::Block(depth - 1),
+                }
+            }
+            (within, _, _) => within,
+        };
+    }
+    let rest = text.get(begin..).unwrap_or_default();
+    (statements, rest.to_owned())
+}
+
+#[derive(Clone, Copy)]
+enum Within {
+    Code,
+    Quotes(char),
+    /// A comment to the end of the line.
+    Line,
+    /// A comment, which may have others in it.
+    Block(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn semicolons_in_texts_names_and_comments_end_nothing() {
+        for whole in [
+            "select 1",
+            "select ';', '''; '\n from t",
+            "select \"a;b\"",
+            "select 1 -- no; end\n + 2",
+            "select /* a; /* b; */ c; */ 1",
+        ] {
+            assert_eq!(
+                split(&format!("{whole};")),
+                (vec![whole.to_owned()], String::new()),
+                "{whole}"
+            );
+            assert_eq!(split(whole), (vec![], whole.to_owned()), "{whole}");
+        }
+        assert_eq!(
+            split("a; b;;\n c"),
+            (vec!["a".to_owned(), "b".to_owned()], "\n c".to_owned())
+        );
+        assert_eq!(split("select 'ü;"), (vec![], "select 'ü;".to_owned()));
+    }
+}
