@@ -1,5 +1,5 @@
 //! The lake under kill -9: whatever was being written (a flush, a commit, a merge, windows of a rollup, what vacuum deletes), every
-//! acknowledged record is in its table once, each window has each point once, and other engines can read the tables at any moment.
+//! acknowledged record is in its table once, and other engines can read the tables at any moment.
 
 use std::path::Path;
 use std::time::Duration;
@@ -101,19 +101,6 @@ impl Sent {
         json!({"rows": self.points, "numbers": self.points, "sum": sum_below(self.points)})
     }
 
-    /// Windows of every length have each point once.
-    fn are_in_windows(&self, thalweg: &Thalweg) -> anyhow::Result<()> {
-        let windows = thalweg.sql(
-            "select resolution_s as s, sum(count) as points, cast(sum(sum) as bigint) as sum, cast(max(max) as bigint) as max \
-             from metrics_rollup where metric_name = 'flow' group by 1 order by 1",
-        )?;
-        let all =
-            |s: u64| json!({"s": s, "points": self.points, "sum": sum_below(self.points), "max": self.points - 1});
-        let expected: Vec<Value> = [10, 60, 300, 1200, 3600].map(all).into();
-        ensure!(windows == expected, "{windows:?} instead of {expected:?}");
-        Ok(())
-    }
-
     fn others_find_them(&self, lake: &Path) {
         for engine in ["duckdb", "deltalake"] {
             let sql = "select count(*)::bigint as rows, count(distinct attr_n) as numbers, sum(attr_n::bigint)::bigint as sum from t";
@@ -124,13 +111,6 @@ impl Sent {
             assert_eq!(
                 ask_with(engine, &lake.join("metrics"), sql),
                 json!([self.all_points()]),
-                "{engine}"
-            );
-            let sql = "select sum(points)::bigint as points from (select arg_max(\"count\", revision) as points from t \
-                       where metric_name = 'flow' and resolution_s = 3600 group by series_id, time_unix_nano)";
-            assert_eq!(
-                ask_with(engine, &lake.join("metrics_rollup"), sql),
-                json!([{"points": self.points}]),
                 "{engine}"
             );
         }
@@ -193,10 +173,6 @@ fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
         thalweg.wait_ready().unwrap();
     }
     eventually(|| sent.are_there(&thalweg)).unwrap();
-    // Event time goes on, so that every window is complete.
-    let later = json!({"timeUnixNano": (now() + 3 * 3600 * S).to_string(), "asDouble": 1.0});
-    is_stored(&otlp.post("/v1/metrics", &gauge("clock", &[later])));
-    eventually(|| sent.are_in_windows(&thalweg)).unwrap();
     end(&mut thalweg);
     sent.others_find_them(&lake);
     let merges = commits(&lake.join("logs"), "OPTIMIZE");
@@ -206,8 +182,8 @@ fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
         "{merges} merges, {rollups} commits of windows"
     );
     println!(
-        "{rounds} rounds of kill -9, seed {seed}: {} logs and {} points stored, none lost, none twice, each point in one window of each \
-         length; {merges} merges of logs, {rollups} commits of windows",
+        "{rounds} rounds of kill -9, seed {seed}: {} logs and {} points stored, none lost, none twice; \
+         {merges} merges of logs, {rollups} commits of windows",
         sent.logs, sent.points
     );
 }

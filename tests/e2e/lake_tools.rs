@@ -312,7 +312,7 @@ fn maintenance_is_done_by_the_running_process_or_alone() {
     // The planner knows the order of the one file.
     let ordered = "select body from logs order by resource_service_name nulls first, time_unix_nano";
     let plan = thalweg_sql(&folder, &format!("explain {ordered}"));
-    assert!(plan.contains("output_ordering=[resource_service_name"), "{plan}");
+    assert!(plan.contains("Sort: logs.resource_service_name"), "{plan}");
     assert!(!plan.contains("SortExec"), "{plan}");
     assert_eq!(
         thalweg_sql(&folder, ordered).lines().nth(1),

@@ -32,6 +32,8 @@ pub(super) fn read(
         left: left.clone(),
     };
     let mut reader = ReaderBuilder::new()
+        // Of a pair of characters that ends a line the reader counts the second to the next record.
+        .terminator(Terminator::Any(b'\n'))
         .flexible(true)
         .has_headers(false)
         .from_reader(bounded);

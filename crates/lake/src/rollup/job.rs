@@ -481,7 +481,8 @@ impl Rollups {
         resolution: Resolution,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<(), RollupError> {
-        let touched = self.late.get_mut(at).map(std::mem::take).unwrap_or_default();
+        // They stay there up to their last day: what a commit says is done is not looked for again after a restart.
+        let touched = self.late.get(at).cloned().unwrap_or_default();
         let Some(until) = self.state(at).until else {
             return Ok(());
         };
@@ -494,7 +495,11 @@ impl Rollups {
                 .saturating_add(resolution.nanos());
             let (first, end) = (resolution.window_of(first), behind.min(until));
             let mut done = Ok(());
-            for day in first.div_euclid(NANOS_PER_DAY)..=end.div_euclid(NANOS_PER_DAY) {
+            let last_day = end.div_euclid(NANOS_PER_DAY);
+            for day in first.div_euclid(NANOS_PER_DAY)..=last_day {
+                if day == last_day {
+                    self.late.get_mut(at).map(std::mem::take);
+                }
                 let begin = day.saturating_mul(NANOS_PER_DAY);
                 let (from, to) = (begin.max(first), begin.saturating_add(NANOS_PER_DAY).min(until));
                 done = self.revise_day(source, at, resolution, (from, to), &touched, is_stopped);

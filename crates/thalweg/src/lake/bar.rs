@@ -77,8 +77,9 @@ fn line(name: &str, watched: &Watched, took: Duration) -> String {
         of(&watched.rejected),
     );
     let mut line = name.to_owned();
-    if size > 0 {
-        let (done, percent) = (WIDTH * bytes.min(size) / size, 100 * bytes.min(size) / size);
+    // A stream has no size.
+    let part = |of: u64| (of * bytes.min(size)).checked_div(size);
+    if let (Some(done), Some(percent)) = (part(WIDTH), part(100)) {
         let (done, left) = (done as usize, (WIDTH - done) as usize);
         // To a text nothing fails.
         let _ = write!(line, " [{}{}] {percent:3} %", "#".repeat(done), " ".repeat(left));
