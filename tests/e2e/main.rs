@@ -27,6 +27,7 @@ mod lake;
 mod lake_ingest;
 mod lake_kill;
 mod lake_tools;
+mod lake_urls;
 mod log;
 mod log_tools;
 mod opcua;

@@ -2,7 +2,8 @@
 
 usage: read_table.py duckdb|deltalake TABLE_PATH SQL
 
-The table is `t` in the question. With deltalake, that package reads the files, and DuckDB only computes.
+The table is `t` in the question. With deltalake, that package reads the files, also from an object store as the environment says, and
+DuckDB only computes.
 """
 
 import json

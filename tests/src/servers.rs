@@ -1,4 +1,4 @@
-//! Real servers at the other end: our simulator, asyncua (Python) and node-opcua (Node.js).
+//! Real servers at the other end: our simulator, asyncua (Python), node-opcua (Node.js), and moto for S3.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,6 +24,8 @@ pub enum Kind {
     Simulator,
     Asyncua,
     NodeOpcua,
+    /// An object store.
+    S3,
 }
 
 impl Server {
@@ -38,6 +40,11 @@ impl Server {
             Kind::Asyncua => {
                 let mut command = Command::new(python()?);
                 command.arg(script("asyncua_server.py"));
+                command
+            }
+            Kind::S3 => {
+                let mut command = Command::new(python()?);
+                command.arg(script("s3.py"));
                 command
             }
             Kind::NodeOpcua => {

@@ -15,6 +15,7 @@ const PYTHON_PACKAGES: &[&str] = &[
     "deltalake==1.6.6",
     "duckdb==1.5.5",
     "duckdb-extension-delta==1.5.5",
+    "moto[server]==5.2.5",
     "opentelemetry-exporter-otlp-proto-grpc==1.45.2",
     "opentelemetry-exporter-otlp-proto-http==1.45.2",
     "opentelemetry-sdk==1.45.2",

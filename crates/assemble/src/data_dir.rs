@@ -82,6 +82,11 @@ impl DataDir {
         DataDir::take_as(path, "folder of the log", "log.dirs")
     }
 
+    /// The same with a folder of a lake that is not in the data folder.
+    pub fn take_lake(path: &Path) -> Result<DataDir> {
+        DataDir::take_as(path, "lake folder", "lake.url")
+    }
+
     /// `what` it is and the `key` that names it, for people.
     fn take_as(path: &Path, what: &str, key: &str) -> Result<DataDir> {
         let shown = path.display();

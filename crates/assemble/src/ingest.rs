@@ -40,7 +40,7 @@ impl Ingest {
     pub async fn start(
         &self,
         section: &Section,
-        lake: &Lake,
+        lake: &Arc<Lake>,
         auth: &AuthConfig,
         metrics: &Metrics,
         lake_metrics: &LakeMetrics,

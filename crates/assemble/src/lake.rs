@@ -14,6 +14,7 @@ use thalweg_lake::ingest::FileRules;
 use thalweg_lake::rollup::job::RollupOptions;
 use thalweg_lake::upkeep::UpkeepOptions;
 
+use crate::lake_site::LakeSite;
 pub(crate) use output::register;
 pub(crate) use tables::{Ground, Lake};
 
@@ -48,6 +49,7 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
     pub options: Options,
+    pub site: LakeSite,
     /// Of [`OTLP_TABLES`].
     pub promotions: [Promotion; 3],
     /// Of the table `tags`.
@@ -66,15 +68,13 @@ pub(crate) struct Section {
 const RESOLUTIONS: [&str; 5] = ["10s", "1m", "5m", "20m", "1h"];
 
 /// Fields of later versions: what this one does in their place.
-const NOT_THERE: [(&str, &str); 2] = [
-    ("url", "keeps the lake in data_dir"),
-    ("publish", "publishes Delta tables only"),
-];
+const NOT_THERE: [(&str, &str); 2] = [("publish", "publishes Delta tables only")];
 
 /// Reads the section `lake`; mistakes go to the diagnostics.
 pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     let mut section = Section {
         options: Options::default(),
+        site: LakeSite::default(),
         promotions: Default::default(),
         tags: Promotion::default(),
         events: None,
@@ -94,6 +94,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {
     section.upkeep.look_every = look_every.clamp(LOOK_EVERY_MIN, section.upkeep.look_every);
     section.upkeep.bytes_per_second = fields.size("io_bytes_per_second", "256MiB");
     section.compaction_memory = read_compaction(fields.fields("compaction"), &mut section.upkeep.compaction);
+    section.site = LakeSite::read(&mut fields, section.upkeep.compaction.target);
     let mut retention = fields.fields("retention");
     for name in OTLP_TABLES.into_iter().chain(["tags", "events"]) {
         let days = retention.int_in(name, 0, 0..=DAYS_MAX);

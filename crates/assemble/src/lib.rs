@@ -11,6 +11,7 @@ mod data_dir;
 mod events;
 mod ingest;
 mod lake;
+mod lake_site;
 mod log;
 mod log_memory;
 mod metrics;

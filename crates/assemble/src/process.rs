@@ -36,6 +36,8 @@ pub struct Process {
     shutdown_timeout: Duration,
     /// Of the event store's namespace `default`, if it was made now.
     pub new_events_token: Option<String>,
+    /// Of a lake that is a folder elsewhere.
+    _lake_dir: Option<DataDir>,
     /// Let go last: whoever takes the folder next finds it at rest.
     _data_dir: DataDir,
 }
@@ -122,7 +124,12 @@ impl Process {
         if settings.ingest.is_some() {
             lake.set_opening(true);
         }
-        let sql = crate::sql::routes(&config.data_dir, settings.query, &metrics, &lake_metrics, lake.clone())?;
+        let lake_dir = settings.lake.site.lock()?;
+        let (site, rate) = (settings.lake.site.clone(), settings.lake.upkeep.bytes_per_second);
+        // Queries have connections of their own, so that they do not keep commits waiting.
+        let open_site = || site.open(&config.data_dir, rate);
+        let engine = (open_site()?, config.data_dir.as_path(), settings.query);
+        let sql = crate::sql::routes(engine, &metrics, &lake_metrics, lake.clone())?;
         let tools = Arc::new(Tools {
             tables: lake.clone(),
             lake: thalweg_lake::folder(&config.data_dir),
@@ -171,7 +178,7 @@ impl Process {
                 queues,
                 log,
                 durability,
-                folder: thalweg_lake::folder(&config.data_dir),
+                site: open_site()?,
                 metrics: lake_metrics.clone(),
                 entries,
                 section: settings.lake,
@@ -218,6 +225,7 @@ impl Process {
             config: config.root.clone(),
             shutdown_timeout: config.shutdown_timeout,
             new_events_token,
+            _lake_dir: lake_dir,
             _data_dir: data_dir,
         };
         for spec in specs {

@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use thalweg_config::{Config, Diagnostics};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::live::LiveTables;
+use thalweg_lake::store::Site;
 use thalweg_query::print::Rows;
 use thalweg_query::{Engine, Query, QueryMetrics, QueryOptions, print, received};
 use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount};
@@ -21,6 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::data_dir::{DataDir, Holder};
+use crate::lake_site::{by_url, noted};
 use crate::settings::{Settings, Used};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub enum Format {
 /// One question from the command line.
 pub struct Question {
     pub data_dir: PathBuf,
+    /// The lake itself, wherever it is; nobody else is asked then.
+    pub lake: Option<String>,
     pub query: String,
     pub format: Format,
     pub token: Option<String>,
@@ -47,6 +51,7 @@ pub struct Question {
 /// wanted.
 pub fn answer(runtime: &Runtime, question: &Question, out: &mut dyn Write) -> Result<()> {
     let session = Session {
+        lake: question.lake.clone(),
         wait_for: question.wait_for.clone(),
         ..Session::new(&question.data_dir, question.token.as_deref())
     };
@@ -84,6 +89,8 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// Questions to one data folder, one after the other.
 pub struct Session {
     data_dir: PathBuf,
+    /// The lake itself, wherever it is; nobody else is asked then.
+    lake: Option<String>,
     token: Option<String>,
     /// Positions of the log that answers have to see.
     wait_for: Option<String>,
@@ -95,14 +102,31 @@ impl Session {
     pub fn new(data_dir: &Path, token: Option<&str>) -> Session {
         Session {
             data_dir: data_dir.to_owned(),
+            lake: None,
             token: token.map(str::to_owned),
             wait_for: None,
             engine: OnceLock::new(),
         }
     }
 
+    /// The same with a lake that is named itself.
+    pub fn of_lake(self, lake: Option<String>) -> Session {
+        Session { lake, ..self }
+    }
+
+    /// Of the data folder, if that is asked.
+    fn holder(&self) -> Option<Holder> {
+        match &self.lake {
+            Some(_) => None,
+            None => DataDir::holder(&self.data_dir),
+        }
+    }
+
     /// Who is asked at the moment, in words.
     pub fn whom(&self) -> String {
+        if let Some(lake) = &self.lake {
+            return format!("the files in {lake}");
+        }
         match DataDir::holder(&self.data_dir) {
             Some(Holder {
                 process,
@@ -120,7 +144,7 @@ impl Session {
 
     /// Returns once the columns are known. Dropping the future, or the rows, ends the query, wherever it runs.
     pub async fn ask(&self, query: &str) -> Result<Rows> {
-        match DataDir::holder(&self.data_dir) {
+        match self.holder() {
             Some(Holder {
                 http: Some((address, false)),
                 ..
@@ -143,7 +167,8 @@ impl Session {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
         }
-        if !self.data_dir.join("lake").exists() {
+        let lake = self.lake.clone().or_else(|| noted(&self.data_dir));
+        if lake.is_none() && !self.data_dir.join("lake").exists() {
             bail!(
                 "there is no lake in {}; name the data folder with --data-dir",
                 self.data_dir.display()
@@ -151,7 +176,10 @@ impl Session {
         }
         // No file says otherwise, so queries take their part of what a process may use on this machine.
         let settings = Settings::read(&Config::default(), Used::default(), &Diagnostics::new(""));
-        let engine = Engine::open(&self.data_dir, settings.query, QueryMetrics::new()?)?;
+        let engine = match &lake {
+            Some(url) => Engine::open_at(by_url(url)?, &self.data_dir, settings.query, QueryMetrics::new()?)?,
+            None => Engine::open(&self.data_dir, settings.query, QueryMetrics::new()?)?,
+        };
         Ok(self.engine.get_or_init(|| engine))
     }
 
@@ -243,14 +271,13 @@ impl HttpRoutes for Routes {
 }
 
 pub(crate) fn routes(
-    data_dir: &Path,
-    options: QueryOptions,
+    (site, data_dir, options): (Site, &Path, QueryOptions),
     metrics: &Metrics,
     lake: &LakeMetrics,
     live: Arc<dyn LiveTables>,
 ) -> Result<Arc<dyn HttpRoutes>> {
     let (memory, cache) = (options.memory_bytes as u64, options.cache_bytes as u64);
-    let engine = Engine::open(data_dir, options, QueryMetrics::register(metrics.registry())?)?;
+    let engine = Engine::open_at(site, data_dir, options, QueryMetrics::register(metrics.registry())?)?;
     engine.set_live(live);
     let watched = engine.clone();
     lake.watch_share("query.memory", memory, move || watched.memory_used() as u64);
@@ -266,6 +293,7 @@ mod tests {
     fn question(data_dir: &Path) -> Question {
         Question {
             data_dir: data_dir.to_owned(),
+            lake: None,
             query: "select 1 as x".to_owned(),
             format: Format::Csv,
             token: None,

@@ -19,9 +19,10 @@ pub(crate) const MASK: &str = "!!!SECRET_SCRUBBED!!!";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Names of fields that hold secrets, in lower case without `_` and `-`.
-const SECRET_NAMES: [&str; 17] = [
+const SECRET_NAMES: [&str; 23] = [
     "accesskey",
     "accesstoken",
+    "accountkey",
     "apikey",
     "authorization",
     "authtoken",
@@ -33,8 +34,13 @@ const SECRET_NAMES: [&str; 17] = [
     "passwordhash",
     "privatekey",
     "refreshtoken",
+    "saskey",
+    "sastoken",
     "secret",
+    "secretaccesskey",
     "secretkey",
+    "serviceaccountkey",
+    "sessiontoken",
     "token",
     "userprivatekey",
 ];
@@ -178,7 +184,16 @@ mod tests {
         for name in ["private_key", "api-key", "Authorization", "password_hash", "token"] {
             assert!(is_secret_name(name), "{name}");
         }
-        for name in ["tokens", "user", "key_file", "key", "userCertificate"] {
+        for name in [
+            "secret_access_key",
+            "session_token",
+            "account_key",
+            "sas_token",
+            "service_account_key",
+        ] {
+            assert!(is_secret_name(name), "{name}");
+        }
+        for name in ["access_key_id", "tokens", "user", "key_file", "key", "userCertificate"] {
             assert!(!is_secret_name(name), "{name}");
         }
     }

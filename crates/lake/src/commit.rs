@@ -244,6 +244,11 @@ impl Committer {
                     if added.is_some_and(|added| is_new(&added.path)) {
                         return Ok(true);
                     }
+                    // Where nothing takes their place, all is well when they are gone.
+                    let is_gone = |path: &Arc<str>| !self.snapshot.files.contains_key(path);
+                    if files.added.is_empty() && files.removed.iter().all(is_gone) {
+                        return Ok(true);
+                    }
                 }
                 Err(e) => self.wait_after(&e, &mut retry)?,
             }
@@ -269,15 +274,7 @@ impl Committer {
 
     /// Every commit says how far the logs were taken, so the newest one has all.
     fn renewed(&self, now_unix_ms: i64) -> impl Iterator<Item = Action> {
-        let taken = self.snapshot.transactions.iter();
-        let taken = taken.filter(|(application, _)| application.starts_with(OF_LOGS));
-        taken.map(move |(application, offset)| {
-            Action::Txn(Txn {
-                app_id: application.clone(),
-                version: *offset,
-                last_updated: Some(now_unix_ms),
-            })
-        })
+        log_positions(&self.snapshot, now_unix_ms)
     }
 
     fn encode(&mut self, rows: &dyn Rows) -> Result<Vec<Storing>, Stop> {
@@ -307,8 +304,9 @@ impl Committer {
                 self.metrics.observe_store("put", put.is_ok(), put_start.elapsed());
                 match put {
                     Ok(()) => storing.stored = true,
-                    // The name is random: if it exists, an earlier attempt has succeeded after all.
-                    Err(e) if e.kind() == FaultKind::Exists => storing.stored = true,
+                    // The name is random: if it exists, an earlier attempt has succeeded after all. An object store takes it again, and
+                    // says so only when another attempt is on its way.
+                    Err(e) if e.kind() == FaultKind::Exists && self.log.remote().is_none() => storing.stored = true,
                     Err(e) => self.wait_after(&e, &mut retry)?,
                 }
             }
@@ -463,13 +461,19 @@ impl Committer {
     /// After a fault: says so once, waits, and ends the writer where waiting has no use.
     fn wait_after(&self, error: &DeltaError, retry: &mut Retry) -> Result<(), Stop> {
         let text = match error.kind() {
-            FaultKind::SyncFailed => return Err(Stop::Failed(AppendError::ReadOnly(error.to_string()))),
+            FaultKind::SyncFailed | FaultKind::Held => {
+                return Err(Stop::Failed(AppendError::ReadOnly(error.to_string())));
+            }
             FaultKind::DiskFull => format!(
                 "the disk that holds {} is full ({error}); free some space and the lake goes on by itself",
                 self.log.table().display()
             ),
-            FaultKind::Denied => format!(
+            FaultKind::Denied if self.log.remote().is_none() => format!(
                 "{} cannot be written ({error}); correct its permissions and the lake goes on by itself",
+                self.log.table().display()
+            ),
+            _ if self.log.remote().is_some() => format!(
+                "rows cannot be stored in {} and stay in the log until they can: {error}",
                 self.log.table().display()
             ),
             _ => format!("the lake could not store rows and tries again: {error}"),
@@ -549,6 +553,19 @@ pub(crate) fn commit_info(operation: &str, now_unix_ms: i64) -> CommitInfo {
         engine_info: Some(concat!("thalweg/", env!("CARGO_PKG_VERSION")).to_owned()),
         is_blind_append: Some(operation == "WRITE"),
     }
+}
+
+/// How far logs were taken, which every commit says, so that the newest one has all.
+pub(crate) fn log_positions(snapshot: &Snapshot, now_unix_ms: i64) -> impl Iterator<Item = Action> + '_ {
+    let taken = snapshot.transactions.iter();
+    let taken = taken.filter(|(application, _)| application.starts_with(OF_LOGS));
+    taken.map(move |(application, offset)| {
+        Action::Txn(Txn {
+            app_id: application.clone(),
+            version: *offset,
+            last_updated: Some(now_unix_ms),
+        })
+    })
 }
 
 pub(crate) fn unix_ms() -> i64 {

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use crate::delta::DeltaError;
-use crate::store::{DiskFault, FaultKind};
+use crate::store::{ClaimError, DiskFault, FaultKind};
 
 /// Why a table could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     #[error("the lake folder {path} cannot be used: {source}; make it writable or set another data_dir")]
     Folder { path: PathBuf, source: DiskFault },
     #[error("the table {path} cannot be opened: {source}")]
@@ -31,6 +33,7 @@ impl OpenError {
             OpenError::Table { source, .. } => {
                 matches!(source, DeltaError::Unsupported { .. }) || source.kind() == FaultKind::SyncFailed
             }
+            OpenError::Claim(error) => error.kind() == FaultKind::Held,
             OpenError::Schema { .. } => true,
             OpenError::Log { .. } | OpenError::Thread { .. } => false,
         }

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::commit::{commit_info, unix_ms};
+use crate::commit::{commit_info, log_positions, unix_ms};
 use crate::delta::actions::Action;
 use crate::delta::schema::TableSchema;
-use crate::delta::{self, CommitOutcome, DeltaLog, Detail, Snapshot};
+use crate::delta::{self, CommitOutcome, DeltaError, DeltaLog, Detail, Snapshot};
 use crate::error::OpenError;
 use crate::metrics::LakeMetrics;
-use crate::store::SyncedStore;
+use crate::store::{Site, SyncedStore};
 
 /// Properties of tables, as every engine reads them.
 const CONFIGURATION: [(&str, &str); 4] = [
@@ -21,6 +21,9 @@ const CONFIGURATION: [(&str, &str); 4] = [
 
 /// Temporary files that are older belong to nobody any more.
 const STAGED_AGE: Duration = Duration::from_secs(3600);
+/// A number is taken by what cannot be read yet.
+const FENCE_PAUSE: Duration = Duration::from_millis(200);
+const FENCE_LOOKS: usize = 5;
 
 /// The folder of entries and files that cannot be read, in the one of a lake.
 pub(crate) fn quarantine(lake: &Path) -> PathBuf {
@@ -28,33 +31,32 @@ pub(crate) fn quarantine(lake: &Path) -> PathBuf {
 }
 
 /// The log of a table, whose folders are made, and its newest version, if there is a table. `columns` are those that this
-/// program writes: they must mean the same there. `lake` is absolute.
+/// program writes: they must mean the same there.
 pub(crate) async fn open(
-    lake: &Path,
+    site: &Site,
     name: &str,
     partitions: &[&str],
     columns: &TableSchema,
-    store: SyncedStore,
 ) -> Result<(DeltaLog, Option<Snapshot>), OpenError> {
-    let path = lake.join(name);
-    let folder = {
-        let (store, log) = (store.clone(), path.join("_delta_log"));
-        tokio::task::spawn_blocking(move || store.create_directories(&log)).await
-    };
-    if let Ok(Err(source)) = folder {
-        let path = lake.to_owned();
-        return Err(OpenError::Folder { path, source });
-    }
+    site.claim().await?;
+    let folders = site.make_folders(name).await;
+    folders.map_err(|source| OpenError::Folder {
+        path: site.path().to_owned(),
+        source,
+    })?;
     let error = |source| OpenError::Table {
-        path: path.clone(),
+        path: site.path().join(name),
         source,
     };
-    let log = DeltaLog::new(&path, store).map_err(error)?;
-    let recovered = log.recover(&quarantine(lake), STAGED_AGE).await;
+    let log = site.log(name).map_err(error)?;
+    let recovered = log.recover(&quarantine(site.path()), STAGED_AGE).await;
     recovered.map_err(error)?;
-    let snapshot = log.load(Detail::Counts).await.map_err(error)?;
-    if let Some(snapshot) = &snapshot {
+    let mut snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    if let Some(snapshot) = &mut snapshot {
         check(&log, snapshot, partitions, columns)?;
+        if site.is_remote() {
+            fence(&log, snapshot).await.map_err(error)?;
+        }
     }
     Ok((log, snapshot))
 }
@@ -76,6 +78,23 @@ pub(crate) async fn join(
         check(&log, snapshot, spec.partitions, &(spec.columns)())?;
     }
     Ok((log, snapshot))
+}
+
+/// Takes the next version with a commit that changes nothing. An earlier process may have ended with a commit on its way to the
+/// store: now it is there, and read here, or it never will be, since its number is taken.
+async fn fence(log: &DeltaLog, snapshot: &mut Snapshot) -> Result<(), DeltaError> {
+    loop {
+        let now = unix_ms();
+        let mut actions = vec![Action::CommitInfo(commit_info("START", now))];
+        actions.extend(log_positions(snapshot, now));
+        let outcome = log.commit(snapshot.version + 1, &actions).await?;
+        // Ours or that of another, it is in the way of all that come later.
+        let moved = log.refresh(snapshot).await?;
+        if matches!(outcome, CommitOutcome::Committed) || moved {
+            return Ok(());
+        }
+        tokio::time::sleep(FENCE_PAUSE).await;
+    }
 }
 
 /// Makes the table, unless another writer just did.
@@ -102,8 +121,15 @@ pub(crate) async fn create(
     let commits = metrics.commits.with_label_values(&[log.table_name(), "create", label]);
     commits.inc();
     outcome.map_err(error)?;
-    // Created by us or by another writer just now: either way it can be loaded.
-    let snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    // Created by us or by another writer just now: either way it can be loaded, at once or soon.
+    let mut snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    for _ in 0..FENCE_LOOKS {
+        if snapshot.is_some() {
+            break;
+        }
+        tokio::time::sleep(FENCE_PAUSE).await;
+        snapshot = log.load(Detail::Counts).await.map_err(error)?;
+    }
     let gone = || OpenError::Schema {
         path: log.table().to_owned(),
         what: "it was removed while it was made".to_owned(),

@@ -1,10 +1,9 @@
-//! The tables of a lake folder: each sub-folder with a Delta log is one.
+//! The tables of a lake: each folder in it with a Delta log is one.
 //!
 //! Between queries the newest known snapshot of each table is kept and only moved forward by the commits that came since,
 //! whoever made them. One query sees each table at one version, however often it names it.
 
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ use thalweg_lake::delta::schema::TableSchema;
 use thalweg_lake::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
 use thalweg_lake::entry::Position;
 use thalweg_lake::live::LiveTables;
-use thalweg_lake::store::SyncedStore;
+use thalweg_lake::store::Site;
 use tokio::sync::Mutex;
 
 use crate::error::QueryError;
@@ -26,7 +25,7 @@ use crate::waiting;
 
 pub const CATALOG: &str = "thalweg";
 pub const SCHEMA: &str = "lake";
-/// The one store that queries can reach: the lake folder.
+/// The one store that queries can reach: the lake.
 pub const STORE: &str = "lake://local";
 /// By which every table of the lake is partitioned.
 const DATE: &str = "date";
@@ -34,10 +33,15 @@ const DATE: &str = "date";
 /// A snapshot not looked at for so long is loaded anew: commits that it would follow may have been cleaned up.
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// The lake folder and what is known of its tables. Shared by all queries.
+/// To list what an object store has takes a while and costs money.
+const NAMES_AGE_MAX: Duration = Duration::from_secs(2);
+
+/// Where the lake is and what is known of its tables. Shared by all queries.
 pub struct Tables {
-    folder: PathBuf,
-    store: SyncedStore,
+    site: Site,
+    /// Of an object store, as they were found last; a folder is looked at each time.
+    found: Mutex<Option<Instant>>,
+    names: parking_lot::Mutex<Vec<String>>,
     known: parking_lot::Mutex<HashMap<String, Arc<Mutex<Option<Known>>>>>,
     metrics: QueryMetrics,
     /// Whoever has rows that no table has yet.
@@ -53,15 +57,16 @@ struct Known {
 
 impl std::fmt::Debug for Tables {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tables({})", self.folder.display())
+        write!(f, "Tables({})", self.site.path().display())
     }
 }
 
 impl Tables {
-    pub fn new(folder: &Path, metrics: QueryMetrics) -> Tables {
+    pub fn new(site: Site, metrics: QueryMetrics) -> Tables {
         Tables {
-            folder: folder.to_owned(),
-            store: SyncedStore::new(),
+            site,
+            found: Mutex::default(),
+            names: Default::default(),
             known: Default::default(),
             metrics,
             live: OnceLock::new(),
@@ -119,13 +124,27 @@ impl Tables {
         }
     }
 
+    /// Looks which tables an object store has, which [`Tables::names`] cannot wait for. Each query does so first.
+    pub async fn look(&self) -> Result<(), DeltaError> {
+        if !self.site.is_remote() {
+            return Ok(());
+        }
+        // One looks, and others wait for what it finds.
+        let mut found = self.found.lock().await;
+        if found.is_none_or(|found| found.elapsed() >= NAMES_AGE_MAX) {
+            let names = self.site.tables().await?;
+            *self.names.lock() = names;
+            *found = Some(Instant::now());
+        }
+        Ok(())
+    }
+
     /// The names of all tables, sorted, those that are fed and have no row yet included.
     pub fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let tables = entries.filter(|entry| entry.path().join("_delta_log").is_dir());
-        let mut names: Vec<String> = tables
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect();
+        let mut names = match self.site.is_remote() {
+            true => self.names.lock().clone(),
+            false => self.site.folders(),
+        };
         let live = self.live.get().map(|live| live.tables()).unwrap_or_default();
         names.extend(live.into_iter().map(|spec| spec.name.to_owned()));
         names.sort();
@@ -179,6 +198,8 @@ impl Tables {
 
     /// A table as it was, without what no version has.
     pub async fn open_at(&self, name: &str, which: Which) -> Result<LakeTable, QueryError> {
+        let looked = self.look().await;
+        looked.map_err(|error| QueryError::unavailable(error.to_string()))?;
         let known = self.names();
         if !known.iter().any(|known| known == name) {
             return Err(QueryError::no_table(name, &known));
@@ -187,7 +208,7 @@ impl Tables {
             DeltaError::NoVersion { why, .. } => QueryError::plan(format!("the table {name} {why}")),
             error => QueryError::unavailable(error.to_string()),
         };
-        let log = DeltaLog::new(&self.folder.join(name), self.store.clone()).map_err(failed)?;
+        let log = self.site.log(name).map_err(failed)?;
         let Some(versions) = log.versions().await.map_err(failed)? else {
             return Err(QueryError::plan(format!(
                 "the table {name} has no version yet: nothing of it is committed"
@@ -199,8 +220,7 @@ impl Tables {
         };
         let snapshot = log.load_at(&versions, version, Detail::Stats).await.map_err(failed)?;
         // Those that left the table since may be deleted.
-        let is_there = |path: &&Arc<str>| log.table().join(&***path).exists();
-        let missing = snapshot.files.keys().filter(|path| !is_there(path)).count();
+        let missing = log.missing(snapshot.files.keys().cloned()).await.map_err(failed)?;
         if missing > 0 {
             return Err(QueryError::plan(format!(
                 "version {version} of the table {name} cannot be read any more: {missing} of its files left the table and are \
@@ -219,7 +239,7 @@ impl Tables {
     }
 
     async fn load(&self, name: &str) -> Result<Option<Known>, DeltaError> {
-        let log = DeltaLog::new(&self.folder.join(name), self.store.clone())?;
+        let log = self.site.log(name)?;
         let Some(snapshot) = log.load(Detail::Stats).await? else {
             return Ok(None);
         };

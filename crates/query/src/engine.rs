@@ -25,12 +25,12 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement;
 use futures::{Stream, StreamExt as _};
 use object_store::ObjectStore;
-use object_store::local::LocalFileSystem;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use thalweg_lake::entry::Position;
 use thalweg_lake::live::LiveTables;
+use thalweg_lake::store::{Site, SyncedStore};
 use thalweg_lake::tables::{self, TableSpec};
 
 use crate::catalog::{CATALOG, LakeCatalog, QueryTables, SCHEMA, STORE, Tables};
@@ -106,7 +106,7 @@ impl Query {
     }
 }
 
-/// Queries over one lake folder. Clones share limits and caches.
+/// Queries over one lake. Clones share limits and caches.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -114,7 +114,8 @@ pub struct Engine {
 
 struct Inner {
     tables: Arc<Tables>,
-    lake: PathBuf,
+    /// The folder in which there may be a place for what does not fit into memory.
+    local: PathBuf,
     /// Runs queries in memory alone.
     in_memory: SessionState,
     /// The same with a folder for what does not fit, made as soon as there is a lake to have it in.
@@ -144,7 +145,7 @@ impl Inner {
         // One at a time: whoever makes the folder first removes what earlier processes left there.
         let _making = self.making_spill_folder.lock();
         if self.spilling.get().is_none()
-            && let Some(directory) = spill_directory(&self.lake)
+            && let Some(directory) = spill_directory(&self.local)
         {
             match with_spill_folder(&self.in_memory, directory, &self.options) {
                 Ok(state) => drop(self.spilling.set(state)),
@@ -159,11 +160,22 @@ impl Inner {
 impl Engine {
     /// Opens the lake of a data folder for reading. The lake need not exist yet.
     pub fn open(data_dir: &Path, options: QueryOptions, metrics: QueryMetrics) -> Result<Engine, QueryError> {
+        let site = Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
+        Engine::open_at(site, data_dir, options, metrics)
+    }
+
+    /// The same with a lake that may be elsewhere: only what does not fit into memory goes to the data folder, if there is one.
+    pub fn open_at(
+        site: Site,
+        data_dir: &Path,
+        options: QueryOptions,
+        metrics: QueryMetrics,
+    ) -> Result<Engine, QueryError> {
         let data_dir = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-        let lake = thalweg_lake::folder(&data_dir);
+        let local = thalweg_lake::folder(&data_dir);
         let broken = |what: &str, error: String| QueryError::unavailable(format!("{what}: {error}"));
         let environment =
-            environment(&lake, &options).map_err(|e| broken("queries cannot be set up", e.to_string()))?;
+            environment(&site, &options).map_err(|e| broken("queries cannot be set up", e.to_string()))?;
         let mut in_memory = SessionStateBuilder::new()
             .with_config(session_config(&options))
             .with_runtime_env(environment)
@@ -186,8 +198,8 @@ impl Engine {
             .build()
             .map_err(|e| broken("threads for queries cannot be started", e.to_string()))?;
         let inner = Inner {
-            tables: Arc::new(Tables::new(&lake, metrics.clone())),
-            lake,
+            tables: Arc::new(Tables::new(site, metrics.clone())),
+            local,
             in_memory,
             spilling: OnceLock::new(),
             making_spill_folder: parking_lot::Mutex::new(()),
@@ -438,7 +450,7 @@ impl Task {
         if let Some(sql) = sql_of(&mut statement) {
             versions::open(sql, &tables, &state, query.params.as_ref()).await?;
         }
-        let names = self.check_tables(&state, &statement, &tables)?;
+        let names = self.check_tables(&state, &statement, &tables).await?;
         if functions::may_use(&query.sql)
             && let Some(sql) = sql_of(&mut statement)
         {
@@ -470,7 +482,7 @@ impl Task {
     }
 
     /// The lake's tables that a statement names; one that does not exist is an error that lists those that do.
-    fn check_tables(
+    async fn check_tables(
         &self,
         state: &SessionState,
         statement: &Statement,
@@ -479,6 +491,10 @@ impl Task {
         let references = state
             .resolve_table_references(statement)
             .map_err(QueryError::of_planning)?;
+        if !references.is_empty() {
+            let looked = self.inner.tables.look().await;
+            looked.map_err(|error| QueryError::unavailable(error.to_string()))?;
+        }
         let known = self.inner.tables.names();
         let mut names = Vec::new();
         for reference in references {
@@ -584,7 +600,7 @@ fn session_config(limits: &QueryOptions) -> SessionConfig {
     config
 }
 
-fn environment(lake: &Path, options: &QueryOptions) -> datafusion::common::Result<Arc<RuntimeEnv>> {
+fn environment(site: &Site, options: &QueryOptions) -> datafusion::common::Result<Arc<RuntimeEnv>> {
     let pool = TrackConsumersPool::new(
         FairSpillPool::new(options.memory_bytes),
         std::num::NonZeroUsize::new(CONSUMERS_NAMED).unwrap_or(std::num::NonZeroUsize::MIN),
@@ -592,7 +608,7 @@ fn environment(lake: &Path, options: &QueryOptions) -> datafusion::common::Resul
     RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(pool))
         .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
-        .with_object_store_registry(Arc::new(OnlyLake::new(lake)))
+        .with_object_store_registry(Arc::new(OnlyLake::new(site)))
         .with_metadata_cache_limit(options.cache_bytes)
         .build_arc()
 }
@@ -647,12 +663,10 @@ struct OnlyLake {
 }
 
 impl OnlyLake {
-    fn new(lake: &Path) -> OnlyLake {
-        let prefix = object_store::path::Path::from_absolute_path(lake).ok();
-        let store = prefix.map(|prefix| {
-            Arc::new(object_store::prefix::PrefixStore::new(LocalFileSystem::new(), prefix)) as Arc<dyn ObjectStore>
-        });
-        OnlyLake { store }
+    fn new(site: &Site) -> OnlyLake {
+        OnlyLake {
+            store: site.reader().ok(),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value as Json, json};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::ingest::{Feed, IngestOptions, TableWriter};
-use thalweg_lake::store::SyncedStore;
+use thalweg_lake::store::{Site, SyncedStore};
 use thalweg_lake::tables::TAGS;
 use thalweg_lake::tags::Packer;
 use thalweg_log::disk::Ram;
@@ -79,8 +79,8 @@ async fn writer(data_dir: &Path) -> Writer {
         flush_interval: Duration::from_millis(5),
         ..IngestOptions::default()
     };
-    let lake = thalweg_lake::folder(data_dir);
-    let table = TableWriter::open(&lake, &TAGS, SyncedStore::new(), feed, promotion, metrics, &options).await;
+    let lake = Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
+    let table = TableWriter::open(&lake, &TAGS, feed, promotion, metrics, &options).await;
     Writer {
         log,
         taken,

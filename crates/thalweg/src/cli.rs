@@ -135,9 +135,12 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 pub struct SqlOptions {
     /// The query; without it a prompt on a terminal, else it is read from the standard input
     pub query: Option<String>,
-    /// Where the lake is kept
+    /// The data folder of a process
     #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
     pub data_dir: PathBuf,
+    /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment
+    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
+    pub lake: Option<String>,
     /// How to print the result: table on a terminal, ndjson in a pipe
     #[arg(long, value_enum)]
     pub format: Option<SqlFormat>,

@@ -18,7 +18,7 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
     let query = match &options.query {
         Some(query) => query.clone(),
         None if terminal && std::io::stdin().is_terminal() => {
-            let session = Session::new(&options.data_dir, options.token.as_deref());
+            let session = Session::new(&options.data_dir, options.token.as_deref()).of_lake(options.lake.clone());
             shell::run(&crate::runtime()?, session, shell::format(options.format)?)?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -45,6 +45,7 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
     );
     let question = Question {
         data_dir: options.data_dir.clone(),
+        lake: options.lake.clone(),
         query,
         format,
         token: options.token.clone(),

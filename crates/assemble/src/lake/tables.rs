@@ -1,9 +1,9 @@
 //! The tables of the process: each is fed from a queue of the log, seen by queries together with what it has not committed yet,
 //! and kept in order.
 
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -15,8 +15,8 @@ use thalweg_lake::attributes::Promotion;
 use thalweg_lake::entry::{BoxFuture, Position};
 use thalweg_lake::ingest::{EntryLimits, Feed, HandoffRoom, Handoffs, IngestOptions, Progress, TableWriter};
 use thalweg_lake::live::{LiveRows, LiveTables, WaitError};
-use thalweg_lake::store::SyncedStore;
-use thalweg_lake::tables::{TAGS, TableSpec};
+use thalweg_lake::store::Site;
+use thalweg_lake::tables::{EVENTS, TAGS, TableSpec};
 use thalweg_lake::tags::Refused;
 use thalweg_lake::upkeep::{ByHand, Did, Upkeep};
 use thalweg_lake::{LakeMetrics, OpenError as TableError};
@@ -30,6 +30,7 @@ use tokio::sync::{OnceCell, watch};
 use super::Section;
 use super::events::Messages;
 use super::taken::Taken;
+use crate::lake_site::is_final;
 
 /// The queue that feeds the table `tags`.
 const TAGS_QUEUE: &str = "lake.tags";
@@ -39,6 +40,11 @@ const GROUP: &str = "lake";
 const PARTITIONS_MAX: usize = 4;
 /// Tables that may be open at the same time. Each has rows that grow, rows that are committed, and files that are made of them.
 const TABLES_MAX: usize = 5;
+/// A start does not wait longer for an object store.
+const OPEN_WITHIN: Duration = Duration::from_secs(5);
+const OPEN_AGAIN_FIRST: Duration = Duration::from_millis(500);
+const OPEN_AGAIN_MAX: Duration = Duration::from_secs(10);
+const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 /// One part more is for requests that wait to become rows.
 const MEMORY_PARTS: usize = 3 * TABLES_MAX + 1;
 
@@ -50,6 +56,8 @@ pub(crate) struct Lake {
     ground: RwLock<Option<Arc<Ground>>>,
     tags: OnceCell<Arc<Queue>>,
     writers: RwLock<Vec<Arc<TableWriter>>>,
+    /// Tables that could not be opened yet, and why.
+    unopened: Mutex<BTreeMap<&'static str, String>>,
     upkeep: Mutex<Option<Upkeep>>,
     /// Of requests that receivers hand over.
     room: OnceLock<Arc<HandoffRoom>>,
@@ -63,7 +71,7 @@ pub(crate) struct Ground {
     pub log: Arc<dyn thalweg_log::Log>,
     /// The usual one of the log.
     pub durability: Durability,
-    pub folder: PathBuf,
+    pub site: Site,
     pub metrics: LakeMetrics,
     pub section: Section,
     pub entries: EntryLimits,
@@ -109,7 +117,13 @@ impl Lake {
 
     /// From now on tables can be opened. What the log has of tags from earlier times becomes rows, whoever feeds them now. Must
     /// be called on a tokio runtime.
-    pub async fn start(&self, ground: Ground) -> Result<()> {
+    pub async fn start(self: &Arc<Lake>, ground: Ground) -> Result<()> {
+        // A store that does not answer in time may do so later.
+        if let Ok(Err(error)) = tokio::time::timeout(OPEN_WITHIN, ground.site.claim()).await
+            && is_final(&error)
+        {
+            return Err(error.into());
+        }
         let upkeep = Upkeep::start(ground.section.upkeep.clone(), ground.metrics.clone());
         *self.upkeep.lock() = Some(upkeep.context("the thread that keeps tables in order cannot be started")?);
         let has_tags = ground.queues.get(TAGS_QUEUE).is_ok();
@@ -122,7 +136,7 @@ impl Lake {
     }
 
     /// The queue of the table `tags`, which is open.
-    pub async fn tags(&self) -> Result<Arc<Queue>, Unopened> {
+    pub async fn tags(self: &Arc<Lake>) -> Result<Arc<Queue>, Unopened> {
         let promotion = |ground: &Ground| ground.section.tags.clone();
         let open = || async { Ok(self.open(&TAGS, TAGS_QUEUE, promotion, None).await?.0) };
         self.tags.get_or_try_init(open).await.cloned()
@@ -130,7 +144,7 @@ impl Lake {
 
     /// A table that receivers feed, its queue, and where what is stored in that is handed over.
     pub async fn open_received(
-        &self,
+        self: &Arc<Lake>,
         spec: &'static TableSpec,
         name: &'static str,
         promotion: impl FnOnce(&Ground) -> Promotion,
@@ -147,9 +161,10 @@ impl Lake {
         self.is_opening.send_replace(is_opening);
     }
 
-    /// Opens a table, and makes its queue if it is not there.
+    /// Opens a table, and makes its queue if it is not there. Of an object store that does not answer the table is opened when it
+    /// does: what comes until then waits in the queue.
     async fn open(
-        &self,
+        self: &Arc<Lake>,
         spec: &'static TableSpec,
         name: &'static str,
         promotion: impl FnOnce(&Ground) -> Promotion,
@@ -161,45 +176,51 @@ impl Lake {
         let queue = ground.queue(name).await.map_err(unmade)?;
         let group = queue.group(GROUP).map_err(unmade)?;
         let taken = Taken::new(queue.data_ids().len());
-        let options = ground.options();
         let feed = ground.feed(&queue, &taken, room);
         let handoffs = feed.handoffs.clone();
-        let writer = TableWriter::open(
-            &ground.folder,
-            spec,
-            SyncedStore::new(),
-            feed,
-            promotion,
-            ground.metrics.clone(),
-            &options,
-        );
-        self.keep(writer.await?);
+        let table = Opened::Fed { spec, feed, promotion };
+        self.open_table(Opening { ground, table }).await?;
         tokio::spawn(taken.commit(queue.clone(), group));
         Ok((queue, handoffs))
     }
 
     /// Opens the table `events`, which the partitions of the store feed.
-    pub async fn open_events(&self, store: Arc<EmbeddedStore>) -> Result<(), Unopened> {
+    pub async fn open_events(self: &Arc<Lake>, store: Arc<EmbeddedStore>) -> Result<(), Unopened> {
         let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
-        let options = ground.options();
-        let writer = TableWriter::open_events(
-            &ground.folder,
-            SyncedStore::new(),
-            ground.log.clone(),
-            Arc::new(Messages(store)),
-            ground.section.events_promotion.clone(),
-            ground.metrics.clone(),
-            &options,
-        );
-        self.keep(writer.await?);
+        let table = Opened::Events(Arc::new(Messages(store)));
+        self.open_table(Opening { ground, table }).await
+    }
+
+    /// Now, or in the background if that is worth waiting for.
+    async fn open_table(self: &Arc<Lake>, opening: Opening) -> Result<(), Unopened> {
+        match opening.open_within(OPEN_WITHIN).await {
+            Ok(writer) => self.keep(writer),
+            Err(error) if opening.is_worth_waiting(&error) => {
+                self.set_unopened(opening.spec(), &error);
+                tokio::spawn(opening.open_later(Arc::downgrade(self)));
+            }
+            Err(error) => return Err(error.into()),
+        }
         Ok(())
     }
 
     fn keep(&self, writer: TableWriter) {
         let writer = Arc::new(writer);
+        self.unopened.lock().remove(writer.spec().name);
         self.writers.write().push(writer.clone());
         if let Some(upkeep) = &*self.upkeep.lock() {
             upkeep.keep(writer);
+        }
+    }
+
+    fn set_unopened(&self, spec: &TableSpec, error: &TableError) {
+        let text = error.to_string();
+        let before = self.unopened.lock().insert(spec.name, text.clone());
+        if before.as_ref() != Some(&text) {
+            tracing::error!(
+                table = spec.name,
+                "{text}; what is received stays in the log until it can be"
+            );
         }
     }
 
@@ -252,6 +273,90 @@ impl Lake {
         }
         let writers = self.writers();
         join_all(writers.iter().map(|writer| writer.close(within))).await;
+        let ground = self.ground.write().take();
+        if let Some(ground) = ground {
+            // Not told, whoever comes next waits until the lease has expired.
+            let _cut_off = tokio::time::timeout(RELEASE_WITHIN, ground.site.release()).await;
+        }
+    }
+}
+
+/// A table that is to be opened.
+struct Opening {
+    ground: Arc<Ground>,
+    table: Opened,
+}
+
+/// Which one, and what feeds it.
+enum Opened {
+    Fed {
+        spec: &'static TableSpec,
+        feed: Feed,
+        promotion: Promotion,
+    },
+    Events(Arc<Messages>),
+}
+
+impl Opening {
+    fn spec(&self) -> &'static TableSpec {
+        match &self.table {
+            Opened::Fed { spec, .. } => *spec,
+            Opened::Events(_) => &EVENTS,
+        }
+    }
+
+    async fn open(&self) -> Result<TableWriter, TableError> {
+        let Ground { site, metrics, .. } = &*self.ground;
+        let (metrics, options) = (metrics.clone(), self.ground.options());
+        match &self.table {
+            Opened::Fed { spec, feed, promotion } => {
+                TableWriter::open(site, *spec, feed.clone(), promotion.clone(), metrics, &options).await
+            }
+            Opened::Events(messages) => {
+                let promotion = self.ground.section.events_promotion.clone();
+                let log = self.ground.log.clone();
+                TableWriter::open_events(site, log, messages.clone(), promotion, metrics, &options).await
+            }
+        }
+    }
+
+    /// The same for those who do not wait for an object store.
+    async fn open_within(&self, within: Duration) -> Result<TableWriter, TableError> {
+        if !self.ground.site.is_remote() {
+            return self.open().await;
+        }
+        let opened = tokio::time::timeout(within, self.open()).await;
+        opened.unwrap_or_else(|_| Err(self.ground.site.late(within).into()))
+    }
+
+    /// Whether it may succeed later, and there is a log that has what comes until then.
+    fn is_worth_waiting(&self, error: &TableError) -> bool {
+        let is_final = match error {
+            TableError::Claim(error) => is_final(error),
+            error => error.is_permanent(),
+        };
+        self.ground.site.is_remote() && !is_final
+    }
+
+    /// Until it succeeds, or there are no tables any more.
+    async fn open_later(self, lake: Weak<Lake>) {
+        let mut pause = OPEN_AGAIN_FIRST;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(OPEN_AGAIN_MAX);
+            if lake.upgrade().is_none_or(|lake| lake.ground.read().is_none()) {
+                return;
+            }
+            let opened = self.open().await;
+            let Some(lake) = lake.upgrade() else { return };
+            match opened {
+                Ok(writer) => {
+                    tracing::info!(table = self.spec().name, "the lake is there, and its table is open");
+                    return lake.keep(writer);
+                }
+                Err(error) => lake.set_unopened(self.spec(), &error),
+            }
+        }
     }
 }
 
@@ -341,11 +446,9 @@ impl StatusSource for Lake {
         let has_stopped = self.upkeep.lock().as_ref().is_some_and(Upkeep::has_stopped);
         let text = "the thread that merges files and deletes old ones has stopped; start the process again";
         let stopped = has_stopped.then(|| text.to_owned());
+        let unopened = self.unopened.lock().values().cloned().collect::<BTreeSet<String>>();
         let writers = self.writers();
-        writers
-            .iter()
-            .flat_map(|writer| writer.not_ready())
-            .chain(stopped)
-            .collect()
+        let waiting = writers.iter().flat_map(|writer| writer.not_ready()).chain(stopped);
+        unopened.into_iter().chain(waiting).collect()
     }
 }

@@ -23,7 +23,7 @@ use thalweg_lake::otlp::Signal;
 use thalweg_lake::otlp::decode::{Arrival, Decoder, Window};
 use thalweg_lake::otlp::walk::{WalkLimits, walk};
 use thalweg_lake::rows::chunk::Chunk;
-use thalweg_lake::store::SyncedStore;
+use thalweg_lake::store::{Site, SyncedStore};
 use thalweg_lake::tables::{LOGS, METRICS, TRACES, TableSpec};
 use thalweg_log::disk::Ram;
 use thalweg_log::format::record::RecordRef;
@@ -252,8 +252,8 @@ async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, lake: &Path) -> (u64, 
         ..IngestOptions::default()
     };
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-    let (store, promotion) = (SyncedStore::new(), Promotion::default());
-    let opened = TableWriter::open(lake, input.table, store, feed, promotion, metrics, &options);
+    let site = Site::folder(lake, SyncedStore::new());
+    let opened = TableWriter::open(&site, input.table, feed, Promotion::default(), metrics, &options);
     let writer = opened.await.unwrap();
     loop {
         let status = writer.tables().remove(0);

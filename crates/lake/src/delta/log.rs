@@ -16,7 +16,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 use super::actions::{Action, Format, Metadata, Protocol, decode, encode};
 use super::checkpoint::{self, LastCheckpoint, State};
 use super::snapshot::{Detail, Snapshot, Unsupported};
-use crate::store::{FaultKind, SyncedStore, fault_kind, fault_text, is_staged};
+use crate::store::{FaultKind, LocalFile, Remote, SyncedStore, fault_kind, fault_text, is_staged};
 
 type StorePath = object_store::path::Path;
 
@@ -27,6 +27,8 @@ const TORN_READS_MAX: usize = 4;
 const TORN_READ_PAUSE: Duration = Duration::from_millis(50);
 /// The hint that names the newest checkpoint.
 const LAST_CHECKPOINT: &str = "_delta_log/_last_checkpoint";
+/// Requests for files at a time.
+const LOOKS_AT_ONCE: usize = 16;
 /// The oldest commit is not known yet.
 const UNKNOWN: i64 = -1;
 
@@ -50,12 +52,16 @@ pub enum DeltaError {
     Unsupported { table: PathBuf, source: Unsupported },
     #[error("lake.no_version: {table} {why}")]
     NoVersion { table: PathBuf, why: String },
+    /// This process does not hold the lake, now or for good.
+    #[error("{why}")]
+    NotHeld { why: String, is_lost: bool },
 }
 
 impl DeltaError {
     pub fn kind(&self) -> FaultKind {
         match self {
             DeltaError::Store(error) => fault_kind(error),
+            DeltaError::NotHeld { is_lost: true, .. } => FaultKind::Held,
             _ => FaultKind::Other,
         }
     }
@@ -76,6 +82,8 @@ pub struct DeltaLog {
     table: PathBuf,
     store: Arc<dyn ObjectStore>,
     prefix: StorePath,
+    /// Of a table on an object store.
+    remote: Option<Arc<Remote>>,
     /// The oldest commit that may still be there.
     oldest: Arc<AtomicI64>,
 }
@@ -89,12 +97,74 @@ impl DeltaLog {
             table: table.to_owned(),
             store: Arc::new(store),
             prefix,
+            remote: None,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
         })
     }
 
+    /// That of a table below `prefix` in an object store, which people know as `table`.
+    pub(crate) fn on(remote: Arc<Remote>, table: PathBuf, prefix: StorePath) -> DeltaLog {
+        DeltaLog {
+            table,
+            store: remote.store.clone(),
+            prefix,
+            remote: Some(remote),
+            oldest: Arc::new(AtomicI64::new(UNKNOWN)),
+        }
+    }
+
+    /// Its folder, or the URL that it has on an object store: for people there, and nothing to open.
     pub fn table(&self) -> &Path {
         &self.table
+    }
+
+    /// Of a table on an object store.
+    pub(crate) fn remote(&self) -> Option<&Arc<Remote>> {
+        self.remote.as_ref()
+    }
+
+    /// The folder below which files can be opened: its own, or that of copies.
+    pub(crate) fn local_folder(&self) -> PathBuf {
+        match &self.remote {
+            None => self.table.clone(),
+            Some(remote) => remote.spool.folder().join(self.table_name()),
+        }
+    }
+
+    /// How many bytes of files can be opened at a time; `None` for as many as one likes.
+    pub(crate) fn local_room(&self) -> Option<u64> {
+        self.remote.as_ref().map(|remote| remote.spool.room())
+    }
+
+    /// How many of these files are not there any more.
+    pub async fn missing(&self, files: impl Iterator<Item = Arc<str>>) -> Result<usize, DeltaError> {
+        if self.remote.is_none() {
+            return Ok(files.filter(|path| !self.table.join(&**path).exists()).count());
+        }
+        let is_missing = |path: Arc<str>| async move {
+            match self.store.head(&self.path(&path)?).await {
+                Ok(_) => Ok(false),
+                Err(error) if fault_kind(&error) == FaultKind::Missing => Ok(true),
+                Err(error) => Err(DeltaError::from(error)),
+            }
+        };
+        let mut looked = futures::stream::iter(files.map(is_missing)).buffer_unordered(LOOKS_AT_ONCE);
+        let mut missing = 0;
+        while let Some(is_missing) = looked.next().await {
+            missing += usize::from(is_missing?);
+        }
+        Ok(missing)
+    }
+
+    /// A file of so many bytes, to be opened on this machine.
+    pub(crate) async fn local_file(&self, relative: &str, bytes: u64) -> Result<LocalFile, DeltaError> {
+        let Some(remote) = &self.remote else {
+            return Ok(LocalFile::own(self.table.join(relative)));
+        };
+        let name = format!("{}/{relative}", self.table_name());
+        let from = self.path(relative)?;
+        let copied = remote.spool.fetch(&*self.store, &from, &name, bytes, &remote.pace);
+        Ok(copied.await?)
     }
 
     pub fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -113,6 +183,9 @@ impl DeltaLog {
 
     /// Writes a file of the table, durably. The name must be new.
     pub async fn put_file(&self, relative: &str, bytes: Bytes) -> Result<(), DeltaError> {
+        if let Some(remote) = &self.remote {
+            return Ok(remote.upload_bytes(&self.path(relative)?, &bytes).await?);
+        }
         let options = PutOptions {
             mode: PutMode::Create,
             ..PutOptions::default()
@@ -130,6 +203,10 @@ impl DeltaLog {
 
     /// Adds a commit. When this returns `Committed`, it is durable and visible to every reader.
     pub async fn commit(&self, version: i64, actions: &[Action]) -> Result<CommitOutcome, DeltaError> {
+        if let Some(remote) = &self.remote {
+            let held = remote.lease.check();
+            held.map_err(|(why, is_lost)| DeltaError::NotHeld { why, is_lost })?;
+        }
         let options = PutOptions {
             mode: PutMode::Create,
             ..PutOptions::default()
@@ -345,8 +422,11 @@ impl DeltaLog {
     }
 
     /// Repairs what a crash left: a newest commit that is not whole goes to `quarantine`, and temporary files older than
-    /// `staged_age` are deleted. Only the one process that writes the table may call this.
+    /// `staged_age` are deleted. Only the one process that writes the table may call this. On an object store there is neither.
     pub async fn recover(&self, quarantine: &Path, staged_age: Duration) -> Result<(), DeltaError> {
+        if self.remote.is_some() {
+            return Ok(());
+        }
         let table = self.table.clone();
         let newest = tokio::task::spawn_blocking(move || sweep(&table, staged_age))
             .await

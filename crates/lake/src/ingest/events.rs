@@ -5,7 +5,6 @@
 //! messages are removed later.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,7 +25,7 @@ use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
 use crate::rows::chunk::Chunk;
 use crate::rows::slots::{Guess, Source};
-use crate::store::SyncedStore;
+use crate::store::{Site, fault_text};
 use crate::tables::{EVENTS, events as table};
 
 /// Bytes read at once.
@@ -71,17 +70,15 @@ pub trait EventStore: Send + Sync {
 impl TableWriter {
     /// As [`TableWriter::open`], for the table `events`, which the partitions of the event store in a log feed.
     pub async fn open_events(
-        lake: &Path,
-        store: SyncedStore,
+        site: &Site,
         log: Arc<dyn Log>,
         events: Arc<dyn EventStore>,
         promotion: Promotion,
         metrics: LakeMetrics,
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
-        let lake = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
-        let (table_log, snapshot) =
-            opening::open(&lake, EVENTS.name, EVENTS.partitions, &(EVENTS.columns)(), store).await?;
+        let columns = (EVENTS.columns)();
+        let (table_log, snapshot) = opening::open(site, EVENTS.name, EVENTS.partitions, &columns).await?;
         let feed = Feed {
             queue: QUEUE.to_owned(),
             log,
@@ -104,23 +101,24 @@ impl TableWriter {
         let writer = TableWriter {
             table: table.clone(),
             feed: feed.clone(),
+            site: site.clone(),
             log: table_log,
             flush_interval: interval,
             threads: Mutex::default(),
             events: Some((events.clone(), journal.clone())),
             _watched: watched,
         };
-        writer.spawn_flush(&lake, snapshot, promotion, options, Positions::Counted(journal.clone()))?;
+        writer.spawn_flush(snapshot, promotion, options, Positions::Counted(journal.clone()))?;
         let lane = EventsLane {
             table,
             log: feed.log.clone(),
             events,
             journal,
             guess: Guess::default(),
-            quarantine: opening::quarantine(&lake),
+            site: site.clone(),
             runtime: Handle::current(),
         };
-        writer.thread(&lake.join(EVENTS.name), "lake-rows", move || lane.run())?;
+        writer.thread(&site.path().join(EVENTS.name), "lake-rows", move || lane.run())?;
         Ok(writer)
     }
 }
@@ -139,7 +137,7 @@ struct EventsLane {
     events: Arc<dyn EventStore>,
     journal: Arc<Journal>,
     guess: Guess,
-    quarantine: PathBuf,
+    site: Site,
     runtime: Handle,
 }
 
@@ -296,13 +294,11 @@ impl EventsLane {
         let metrics = &self.table.metrics;
         metrics.poison_entries.inc();
         metrics.quarantined.with_label_values(&["log"]).inc();
-        let path = self
-            .quarantine
-            .join(format!("events-{}-{offset}.bin", partition.number));
-        let written = std::fs::create_dir_all(&self.quarantine).and_then(|()| std::fs::write(&path, bytes));
-        let kept = match written {
-            Ok(()) => format!("it lies in {} now", path.display()),
-            Err(error) => format!("nor be written to {}: {error}", path.display()),
+        let name = format!("events-{}-{offset}.bin", partition.number);
+        let bytes = bytes::Bytes::copy_from_slice(bytes);
+        let kept = match self.runtime.block_on(self.site.set_aside(&name, bytes)) {
+            Ok(path) => format!("it lies in {} now", path.display()),
+            Err(error) => format!("nor be put aside as {name}: {}", fault_text(&error)),
         };
         let namespace = &partition.namespace;
         tracing::error!(

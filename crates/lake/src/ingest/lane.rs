@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +20,7 @@ use super::handoff::Handoffs;
 use super::table::{Growing, Table};
 use crate::entry;
 use crate::error::AppendError;
+use crate::store::{Site, fault_text};
 
 /// Bytes read at once.
 const READ: usize = 4 << 20;
@@ -41,7 +41,7 @@ pub(super) struct Lane {
     pub partition: usize,
     pub id: PartitionId,
     pub decoder: EntryDecoder,
-    pub quarantine: PathBuf,
+    pub site: Site,
     /// What the log lacks is passed over, and said.
     pub accept_gap: bool,
     pub runtime: Handle,
@@ -279,19 +279,18 @@ impl Lane {
                 .inc_by(u64::from(head.records).saturating_sub(rejected));
         }
         let name = format!("{table}-{}-{offset}.bin", self.partition);
-        let path = self.quarantine.join(name);
-        let written = std::fs::create_dir_all(&self.quarantine).and_then(|()| std::fs::write(&path, entry));
+        let entry = bytes::Bytes::copy_from_slice(entry);
         let queue = &self.feed.queue;
-        match written {
-            Ok(()) => tracing::error!(
+        match self.runtime.block_on(self.site.set_aside(&name, entry)) {
+            Ok(path) => tracing::error!(
                 table,
                 "lake.poison: entry {offset} of {queue} cannot be decoded ({why}); it lies in {} now",
                 path.display()
             ),
             Err(error) => tracing::error!(
                 table,
-                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}), nor be written to {}: {error}",
-                path.display()
+                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}), nor be put aside as {name}: {}",
+                fault_text(&error)
             ),
         }
     }

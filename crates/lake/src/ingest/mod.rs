@@ -43,7 +43,7 @@ pub use crate::file::FileRules;
 use crate::live::{LiveRows, WaitError};
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
-use crate::store::SyncedStore;
+use crate::store::Site;
 use crate::tables::TableSpec;
 use decode::EntryDecoder;
 pub use decode::EntryLimits;
@@ -109,6 +109,7 @@ pub struct Progress {
 pub struct TableWriter {
     table: Arc<Table>,
     feed: Arc<Feed>,
+    site: Site,
     log: DeltaLog,
     flush_interval: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -119,23 +120,21 @@ pub struct TableWriter {
 }
 
 impl TableWriter {
-    /// Opens a table in a lake folder and begins to take what the log has for it. The table itself is made with its first rows.
-    /// Only one process may write it; the caller sees to that. Must be called on a tokio runtime.
+    /// Opens a table of a lake and begins to take what the log has for it. The table itself is made with its first rows. Only one
+    /// process may write a folder; the caller sees to that. Must be called on a tokio runtime.
     pub async fn open(
-        lake: &Path,
+        site: &Site,
         spec: &'static TableSpec,
-        store: SyncedStore,
         feed: Feed,
         promotion: Promotion,
         metrics: LakeMetrics,
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
-        let lake = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
         let columns = (spec.columns)();
-        let (log, snapshot) = opening::open(&lake, spec.name, spec.partitions, &columns, store).await?;
+        let (log, snapshot) = opening::open(site, spec.name, spec.partitions, &columns).await?;
         let from = begin(&feed, spec, snapshot.as_ref(), options.accept_gap).await;
         let from = from.map_err(|source| OpenError::Log {
-            path: lake.join(spec.name),
+            path: site.path().join(spec.name),
             source,
         })?;
         let offsets: Vec<Offset> = from.iter().map(|(offset, _)| *offset).collect();
@@ -155,6 +154,7 @@ impl TableWriter {
         let writer = TableWriter {
             table: table.clone(),
             feed: feed.clone(),
+            site: site.clone(),
             log,
             flush_interval: options.flush_interval,
             threads: Mutex::default(),
@@ -167,20 +167,19 @@ impl TableWriter {
             table.fail(crate::AppendError::ReadOnly(text));
             return Ok(writer);
         }
-        writer.spawn(&lake, snapshot, promotion, options)?;
+        writer.spawn(snapshot, promotion, options)?;
         Ok(writer)
     }
 
     fn spawn(
         &self,
-        lake: &Path,
         snapshot: Option<Snapshot>,
         promotion: Promotion,
         options: &IngestOptions,
     ) -> Result<(), OpenError> {
-        self.spawn_flush(lake, snapshot, promotion, options, Positions::Partitions)?;
+        self.spawn_flush(snapshot, promotion, options, Positions::Partitions)?;
         let (runtime, feed) = (Handle::current(), &self.feed);
-        let path = lake.join(self.table.spec.name);
+        let path = self.site.path().join(self.table.spec.name);
         for (partition, id) in feed.partitions.iter().enumerate() {
             let lane = Lane {
                 table: self.table.clone(),
@@ -188,7 +187,7 @@ impl TableWriter {
                 partition,
                 id: *id,
                 decoder: EntryDecoder::new(self.table.spec, options.entries, self.table.metrics.clone()),
-                quarantine: opening::quarantine(lake),
+                site: self.site.clone(),
                 accept_gap: options.accept_gap,
                 runtime: runtime.clone(),
                 poisoned: BTreeSet::new(),
@@ -202,7 +201,6 @@ impl TableWriter {
 
     fn spawn_flush(
         &self,
-        lake: &Path,
         snapshot: Option<Snapshot>,
         promotion: Promotion,
         options: &IngestOptions,
@@ -218,7 +216,7 @@ impl TableWriter {
             checkpoint_interval: options.checkpoint_interval,
             runtime: Handle::current(),
         };
-        let path = lake.join(self.table.spec.name);
+        let path = self.site.path().join(self.table.spec.name);
         self.thread(&path, "lake-commit", move || flush.run(snapshot))
     }
 
@@ -282,6 +280,10 @@ impl TableWriter {
     /// Asks for files to be replaced. The receiver has nothing if the writer ends before.
     pub(crate) fn replace(&self, files: Replacement) -> std::sync::mpsc::Receiver<bool> {
         self.table.replace(files)
+    }
+
+    pub(crate) fn site(&self) -> &Site {
+        &self.site
     }
 
     pub(crate) fn log(&self) -> &DeltaLog {

@@ -15,6 +15,7 @@ use crate::delta::Detail;
 use crate::entry::{Compression, Encoding, EntryHead, Rejected};
 use crate::live::LiveRows;
 use crate::otlp::Signal;
+use crate::store::SyncedStore;
 use crate::tables::LOGS;
 
 /// A log with a queue of two partitions, and a lake folder.
@@ -47,7 +48,7 @@ impl World {
         }
     }
 
-    fn feed(&self) -> Feed {
+    pub fn feed(&self) -> Feed {
         let told = self.told.clone();
         Feed {
             queue: "lake.logs".to_owned(),
@@ -73,15 +74,8 @@ impl World {
     }
 
     async fn open_with(&self, feed: Feed, metrics: LakeMetrics, options: &IngestOptions) -> TableWriter {
-        let opened = TableWriter::open(
-            self.folder.path(),
-            &LOGS,
-            SyncedStore::new(),
-            feed,
-            Promotion::default(),
-            metrics,
-            options,
-        );
+        let site = Site::folder(self.folder.path(), SyncedStore::new());
+        let opened = TableWriter::open(&site, &LOGS, feed, Promotion::default(), metrics, options);
         opened.await.unwrap()
     }
 
@@ -218,7 +212,8 @@ async fn an_entry_that_cannot_be_decoded_is_set_aside_and_the_next_one_is_taken(
     assert_eq!(world.wait_for(2).await, ["a", "b"]);
     writer.close(SOON).await;
     assert_eq!(world.stored().await.1, [3, 0]);
-    let aside = opening::quarantine(world.folder.path()).join(format!("logs-0-{offset}.bin"));
+    let quarantine = world.folder.path().join("_thalweg/quarantine");
+    let aside = quarantine.join(format!("logs-0-{offset}.bin"));
     assert_eq!(std::fs::read(aside).unwrap(), poison);
 }
 

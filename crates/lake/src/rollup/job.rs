@@ -27,7 +27,7 @@ use crate::file::FileRules;
 use crate::metrics::LakeMetrics;
 use crate::opening;
 use crate::rows::slots::Source;
-use crate::store::SyncedStore;
+use crate::store::{LocalFile, Site};
 use crate::tables::TableSpec;
 
 const NANOS_PER_S: i64 = 1_000_000_000;
@@ -114,6 +114,7 @@ pub(crate) struct Rollups {
     last: LastPoints,
     options: RollupOptions,
     rules: FileRules,
+    health: Arc<Health>,
     metrics: LakeMetrics,
     runtime: Handle,
 }
@@ -121,17 +122,16 @@ pub(crate) struct Rollups {
 impl Rollups {
     /// The rollup of a table, which lies beside it.
     pub fn open(
+        site: &Site,
         source: DeltaLog,
         source_spec: &'static TableSpec,
         spec: &'static TableSpec,
-        store: SyncedStore,
         options: RollupOptions,
         metrics: LakeMetrics,
         runtime: Handle,
     ) -> Result<Rollups, RollupError> {
-        let lake = source.table().parent().unwrap_or(source.table()).to_owned();
         let columns = (spec.columns)();
-        let opened = runtime.block_on(opening::open(&lake, spec.name, spec.partitions, &columns, store));
+        let opened = runtime.block_on(opening::open(site, spec.name, spec.partitions, &columns));
         let (log, found) = opened?;
         let mut rollups = Rollups {
             source,
@@ -147,6 +147,7 @@ impl Rollups {
             last: LastPoints::new(options.memory),
             options,
             rules: FileRules::default(),
+            health: Arc::default(),
             metrics,
             runtime,
         };
@@ -158,6 +159,11 @@ impl Rollups {
 
     pub fn log(&self) -> &DeltaLog {
         &self.log
+    }
+
+    /// What it waits for, and whether that has any use.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
     }
 
     fn adopt(&mut self, found: Snapshot) {
@@ -180,7 +186,7 @@ impl Rollups {
             self.log.clone(),
             found,
             promotion,
-            Arc::<Health>::default(),
+            self.health.clone(),
             self.metrics.clone(),
             CHECKPOINT_INTERVAL,
             self.runtime.clone(),
@@ -261,11 +267,13 @@ impl Rollups {
         let new = flushed.filter(|file| !self.looked_at.contains(&file.path));
         let new = new.map(|file| Added {
             path: file.path.clone(),
+            bytes: file.size,
             times: file.times,
         });
         let mut new: Vec<Added> = new.collect();
-        self.looked_at = source.files.keys().cloned().collect();
+        let looked_at = source.files.keys().cloned().collect();
         let Some(until) = self.state(0).until else {
+            self.looked_at = looked_at;
             return Ok(());
         };
         if is_first {
@@ -277,13 +285,16 @@ impl Rollups {
                 self.look_for_revisions(at, before)?;
             }
         }
-        for Added { path, times } in new {
+        for Added { path, bytes, times } in new {
             if times.is_some_and(|(first, _)| first < until)
                 && let Some(touched) = self.late.first_mut()
             {
-                touch(self.source_spec, &self.source.table().join(&*path), until, touched)?;
+                let file = self.runtime.block_on(self.source.local_file(&path, bytes))?;
+                touch(self.source_spec, file.path(), until, touched)?;
             }
         }
+        // Only now: what cannot be read at the moment is looked at again.
+        self.looked_at = looked_at;
         self.late_arrived();
         Ok(())
     }
@@ -295,12 +306,13 @@ impl Rollups {
             return Ok(());
         };
         let folder = format!("resolution_s={}/", before.seconds());
-        for Added { path, times } in self.added(&self.log, state.late, version)?.unwrap_or_default() {
+        for Added { path, bytes, times } in self.added(&self.log, state.late, version)?.unwrap_or_default() {
             if path.starts_with(&folder)
                 && times.is_some_and(|(first, _)| first < until)
                 && let Some(touched) = self.late.get_mut(at)
             {
-                touch(self.spec, &self.log.table().join(&*path), until, touched)?;
+                let file = self.runtime.block_on(self.log.local_file(&path, bytes))?;
+                touch(self.spec, file.path(), until, touched)?;
             }
         }
         Ok(())
@@ -319,6 +331,7 @@ impl Rollups {
                 {
                     added.push(Added {
                         times: times_of(&add),
+                        bytes: add.size,
                         path: add.path.into(),
                     });
                 }
@@ -451,7 +464,7 @@ impl Rollups {
         own.filter(is_before).collect()
     }
 
-    /// At most a day, and not more rows and files than memory has room for.
+    /// At most a day, and not more rows and files than memory has room for, nor more bytes than can be copied to this machine.
     fn end_of_pass(&self, files: &[&Arc<FileEntry>], from: i64, target: i64, resolution: Resolution) -> i64 {
         let day = from
             .div_euclid(NANOS_PER_DAY)
@@ -459,12 +472,14 @@ impl Rollups {
             .saturating_mul(NANOS_PER_DAY);
         let mut to = target.min(day);
         while to - from > resolution.nanos() {
-            let (mut rows, mut count) = (0, 0);
+            let (mut rows, mut count, mut bytes) = (0, 0, 0);
             for file in files.iter().filter(|file| overlaps(file, from, to)) {
                 rows += rows_within(file, from, to);
                 count += 1;
+                bytes += file.size;
             }
-            if rows <= PASS_ROWS && count <= PASS_FILES {
+            let is_room = self.source.local_room().is_none_or(|room| bytes <= room);
+            if rows <= PASS_ROWS && count <= PASS_FILES && is_room {
                 break;
             }
             let half = resolution.window_of(from + (to - from) / 2);
@@ -575,7 +590,11 @@ impl Rollups {
             0 => (&self.source, &source.schema, source.version),
             _ => (&self.log, &own.schema, own.version),
         };
-        let inputs: Vec<PathBuf> = files.iter().map(|file| log.table().join(&*file.path)).collect();
+        let here = files
+            .iter()
+            .map(|file| self.runtime.block_on(log.local_file(&file.path, file.size)));
+        let here: Vec<LocalFile> = here.collect::<Result<_, _>>()?;
+        let inputs: Vec<PathBuf> = here.iter().map(|file| file.path().to_owned()).collect();
         let mut date = Ticks(span.from.div_euclid(NANOS_PER_DAY).saturating_mul(TICKS_PER_DAY)).to_string();
         date.truncate("2031-05-06".len());
         let taken = taken(self.spec, schema, &committer.bindings);
@@ -665,6 +684,7 @@ impl Rollups {
 /// A file that a table got.
 struct Added {
     path: Arc<str>,
+    bytes: u64,
     times: Option<(i64, i64)>,
 }
 

@@ -26,7 +26,7 @@ use crate::entry::{Compression, Encoding, EntryHead, Rejected};
 use crate::ingest::{Feed, IngestOptions, TableWriter};
 use crate::otlp::Signal;
 use crate::otlp::json::tests::proto;
-use crate::store::SyncedStore;
+use crate::store::{Site, SyncedStore};
 use crate::tables::{METRICS, METRICS_ROLLUP};
 use crate::upkeep::{Upkeep, UpkeepOptions};
 
@@ -144,8 +144,8 @@ impl World {
             ..IngestOptions::default()
         };
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-        let (store, promotion) = (SyncedStore::new(), Promotion::default());
-        let writer = TableWriter::open(folder.path(), &METRICS, store, feed, promotion, metrics, &options);
+        let site = Site::folder(folder.path(), SyncedStore::new());
+        let writer = TableWriter::open(&site, &METRICS, feed, Promotion::default(), metrics, &options);
         World {
             writer: Arc::new(writer.await.unwrap()),
             log,
@@ -196,9 +196,9 @@ impl World {
             ..RollupOptions::default()
         };
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-        let (source, store) = (self.writer.log().clone(), SyncedStore::new());
+        let (site, source) = (self.writer.site().clone(), self.writer.log().clone());
         let runtime = Handle::current();
-        let open = move || Rollups::open(source, &METRICS, &METRICS_ROLLUP, store, options, metrics, runtime);
+        let open = move || Rollups::open(&site, source, &METRICS, &METRICS_ROLLUP, options, metrics, runtime);
         tokio::task::spawn_blocking(open).await.unwrap().unwrap()
     }
 

@@ -15,6 +15,11 @@ pub enum DiskFault {
     /// A sync failed before; nothing was tried.
     #[error("lake.sync_failed: the lake takes no more data since a sync failed ({0}); check the disk and restart")]
     Poisoned(String),
+    /// Copies of files have no room.
+    #[error(
+        "lake.spool: {needed} bytes do not fit into {path}, which may have {limit} now; free some space there, or raise lake.spool"
+    )]
+    NoRoom { path: PathBuf, needed: u64, limit: u64 },
     #[error("cannot {action} {path}: {source}")]
     Io {
         action: &'static str,
@@ -40,6 +45,22 @@ impl DiskFault {
     }
 }
 
+/// As stores say it.
+pub(super) fn generic(fault: DiskFault) -> object_store::Error {
+    match &fault {
+        DiskFault::Io { source, path, .. } if source.kind() == io::ErrorKind::NotFound => {
+            object_store::Error::NotFound {
+                path: path.display().to_string(),
+                source: Box::new(fault),
+            }
+        }
+        _ => object_store::Error::Generic {
+            store: super::NAME,
+            source: Box::new(fault),
+        },
+    }
+}
+
 /// What a failed operation means for the one who asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
@@ -51,8 +72,12 @@ pub enum FaultKind {
     DiskFull,
     /// No further operation will succeed before a restart.
     SyncFailed,
-    /// Permissions or a read-only file system; goes on when that is repaired.
+    /// Permissions, credentials or a read-only file system; goes on when that is repaired.
     Denied,
+    /// The object store has no such bucket; goes on when it is made.
+    NoBucket,
+    /// Another process writes the lake, or the store lets several do so.
+    Held,
     /// Anything else; trying again may help.
     Other,
 }
@@ -61,8 +86,14 @@ pub enum FaultKind {
 pub fn fault_kind(error: &object_store::Error) -> FaultKind {
     match error {
         object_store::Error::AlreadyExists { .. } => return FaultKind::Exists,
+        // The whole store is missing and not this file: nothing follows from that.
+        object_store::Error::NotFound { source, .. } if is_no_bucket(&source.to_string()) => {
+            return FaultKind::NoBucket;
+        }
         object_store::Error::NotFound { .. } => return FaultKind::Missing,
-        object_store::Error::PermissionDenied { .. } => return FaultKind::Denied,
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            return FaultKind::Denied;
+        }
         _ => {}
     }
     let mut cause = error.source();
@@ -70,7 +101,7 @@ pub fn fault_kind(error: &object_store::Error) -> FaultKind {
         match error.downcast_ref::<DiskFault>() {
             Some(DiskFault::SyncFailed { .. } | DiskFault::Poisoned(_)) => return FaultKind::SyncFailed,
             Some(DiskFault::Io { source, .. }) => return io_kind(source),
-            None => {}
+            Some(DiskFault::NoRoom { .. }) | None => {}
         }
         if let Some(source) = error.downcast_ref::<io::Error>() {
             return io_kind(source);
@@ -89,10 +120,81 @@ fn io_kind(error: &io::Error) -> FaultKind {
     }
 }
 
-/// The innermost sentence about what went wrong: the store's own wrapping says nothing more.
+/// As the kinds of object stores call it.
+fn is_no_bucket(text: &str) -> bool {
+    [
+        "NoSuchBucket",
+        "ContainerNotFound",
+        "The specified bucket does not exist",
+    ]
+    .iter()
+    .any(|name| text.contains(name))
+}
+
+/// One sentence about what went wrong, the same for the same fault: the wrapping of the library says how long it took, and which
+/// address was asked.
 pub(crate) fn fault_text(error: &object_store::Error) -> String {
-    match error.source().and_then(|source| source.downcast_ref::<DiskFault>()) {
-        Some(fault) => fault.to_string(),
-        None => error.to_string(),
+    if let Some(fault) = error.source().and_then(|source| source.downcast_ref::<DiskFault>()) {
+        return fault.to_string();
     }
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    let text = innermost.to_string();
+    let of_tag = |tag: &str| {
+        let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+        rest.split_once(&format!("</{tag}>")).map(|(inner, _)| inner)
+    };
+    let said = match (of_tag("Code"), of_tag("Message")) {
+        (Some(code), Some(message)) => format!("{code}: {}", message.trim_end_matches('.')),
+        (Some(code), None) => code.to_owned(),
+        _ => text.clone(),
+    };
+    match fault_kind(error) {
+        FaultKind::NoBucket => format!("the bucket does not exist ({said}); make it, or set another lake.url"),
+        FaultKind::Denied if is_remote(error) => {
+            format!("the object store refuses these credentials ({said}); check lake.storage and the environment")
+        }
+        FaultKind::Other if text.contains("169.254.169.254") => "there are no credentials: set access_key_id and \
+             secret_access_key in lake.storage or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            .to_owned(),
+        FaultKind::Other if is_remote(error) => match text.split_once("status code: ") {
+            Some((_, status)) => {
+                let status: String = status.chars().take_while(char::is_ascii_digit).collect();
+                format!("the object store answers {status} ({})", first_line(&said))
+            }
+            None => format!("the object store does not answer ({})", no_answer(&said)),
+        },
+        FaultKind::Other => first_line(&said).to_owned(),
+        _ => first_line(&error.to_string()).to_owned(),
+    }
+}
+
+/// Errors of the clients of object stores say what they did, those of disks and memory do not.
+fn is_remote(error: &object_store::Error) -> bool {
+    let text = error.to_string();
+    text.contains("Error performing ") || text.contains("Error after ")
+}
+
+/// The same fault has many names, by the moment at which it is met.
+fn no_answer(text: &str) -> &str {
+    let known = [
+        ("refused", "the connection is refused"),
+        ("timed out", "it takes too long"),
+        ("lookup address", "its name is not known"),
+        ("reset", "the connection breaks off"),
+        ("closed", "the connection breaks off"),
+        ("Broken pipe", "the connection breaks off"),
+        ("eof", "the connection breaks off"),
+    ];
+    let of = |(name, _): &&(&str, &str)| text.to_lowercase().contains(&name.to_lowercase());
+    known
+        .iter()
+        .find(of)
+        .map_or_else(|| first_line(text), |(_, words)| *words)
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }

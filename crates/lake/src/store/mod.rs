@@ -5,8 +5,13 @@
 //! leaves the state of the disk unknown, so the store then refuses every further write. Reads and listings are those of
 //! [`LocalFileSystem`], which hides the temporary files by their form `<name>#<digits>`.
 
+mod connect;
 mod disk;
 mod fault;
+mod lease;
+mod pace;
+mod site;
+mod spool;
 mod upload;
 
 use std::fmt::{Debug, Display, Formatter};
@@ -22,9 +27,16 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, RenameTargetMode, Result,
 };
 
+pub use connect::{LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS};
 pub use disk::{Disk, RealDisk};
 pub(crate) use fault::fault_text;
+use fault::generic;
 pub use fault::{DiskFault, FaultKind, fault_kind};
+pub use lease::{ClaimError, Holder};
+pub(crate) use pace::Pace;
+pub(crate) use site::Remote;
+pub use site::{Scratch, Site};
+pub(crate) use spool::{Growing, LocalFile, PART_BYTES};
 
 type StorePath = object_store::path::Path;
 
@@ -230,21 +242,6 @@ impl From<PutFault> for object_store::Error {
     }
 }
 
-fn generic(fault: DiskFault) -> object_store::Error {
-    match &fault {
-        DiskFault::Io { source, path, .. } if source.kind() == io::ErrorKind::NotFound => {
-            object_store::Error::NotFound {
-                path: path.display().to_string(),
-                source: Box::new(fault),
-            }
-        }
-        _ => object_store::Error::Generic {
-            store: NAME,
-            source: Box::new(fault),
-        },
-    }
-}
-
 impl SyncedStore {
     /// Runs a step that blocks where blocking does no harm.
     async fn blocking<T: Send + 'static>(
@@ -379,6 +376,10 @@ impl ObjectStore for SyncedStore {
     }
 }
 
+#[cfg(test)]
+pub(crate) mod flaky;
+#[cfg(test)]
+mod remote_tests;
 #[cfg(test)]
 pub(crate) mod simulated;
 #[cfg(test)]

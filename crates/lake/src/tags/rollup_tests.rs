@@ -126,18 +126,10 @@ async fn roll(world: &World, writer: &TableWriter) {
         ..RollupOptions::default()
     };
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-    let (source, runtime) = (writer.log().clone(), Handle::current());
+    let (site, source, runtime) = (writer.site().clone(), writer.log().clone(), Handle::current());
     let run = move || {
-        let mut rollups = Rollups::open(
-            source,
-            &TAGS,
-            &TAGS_ROLLUP,
-            SyncedStore::new(),
-            options,
-            metrics,
-            runtime,
-        )
-        .unwrap();
+        let opened = Rollups::open(&site, source, &TAGS, &TAGS_ROLLUP, options, metrics, runtime);
+        let mut rollups = opened.unwrap();
         for _ in 0..2 {
             rollups.run(ARRIVAL + 3600 * S, &|| false).unwrap();
         }

@@ -27,8 +27,8 @@ use crate::delta::schema::Column;
 use crate::delta::{DeltaLog, Detail};
 use crate::error::OpenError;
 use crate::ingest::{Feed, IngestOptions, TableWriter};
-use crate::store::SyncedStore;
 use crate::store::simulated::{SimulatedDisk, StepKind};
+use crate::store::{Site, SyncedStore};
 use crate::tables::TAGS;
 use crate::upkeep::{Upkeep, UpkeepOptions};
 
@@ -93,7 +93,8 @@ impl World {
             taken: Arc::new(|_, _| {}),
         };
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-        TableWriter::open(lake, &TAGS, store, feed, Promotion::default(), metrics, options).await
+        let site = Site::folder(lake, store);
+        TableWriter::open(&site, &TAGS, feed, Promotion::default(), metrics, options).await
     }
 
     async fn open_with(&self, store: SyncedStore, options: &IngestOptions) -> Result<TableWriter, OpenError> {

@@ -21,7 +21,7 @@ use crate::error::OpenError;
 use crate::inspect::{InspectError, Lake, date_of};
 use crate::metrics::LakeMetrics;
 use crate::opening;
-use crate::store::SyncedStore;
+use crate::store::{Site, SyncedStore};
 use crate::tables::{TableSpec, spec_of};
 
 const CHECKPOINT_INTERVAL: i64 = 100;
@@ -165,7 +165,8 @@ impl Owner for Alone {
 impl Worker {
     fn open_alone(&self, lake: &Path, spec: &'static TableSpec) -> Result<(Known, Alone), ByHandError> {
         let columns = (spec.columns)();
-        let opened = opening::open(lake, spec.name, spec.partitions, &columns, SyncedStore::new());
+        let site = Site::folder(lake, SyncedStore::new());
+        let opened = opening::open(&site, spec.name, spec.partitions, &columns);
         let (log, snapshot) = self.runtime.block_on(opened)?;
         let snapshot = snapshot.ok_or_else(|| InspectError::NoTable {
             name: spec.name.to_owned(),
@@ -213,12 +214,13 @@ impl Worker {
         let mut left = of_day(snapshot, asked.date.as_deref());
         let mut jobs = 0;
         while let Some(job) = next_job(&left, now(), &self.options.compaction) {
-            let (job, memory) = self.within_memory(spec, &log, &left, job);
+            let ready = self.prepare(spec, &log, &left, job)?;
+            let job = &ready.job;
             for input in &job.inputs {
                 left.files.remove(&input.path);
             }
             let mut into = MergedInto {
-                folder: folder_of(&job),
+                folder: folder_of(job),
                 level: job.level,
                 sealed: job.is_final,
                 files: 0,
@@ -226,7 +228,7 @@ impl Worker {
             };
             if !asked.dry_run {
                 let Some(snapshot) = self.newest(table)? else { break };
-                let made = self.run_job(spec, &log, snapshot, (&job, memory), owner)?;
+                let made = self.run_job(spec, &log, snapshot, &ready, owner)?;
                 (into.files, into.bytes) = (made.len() as u64, made.iter().map(|add| add.size).sum());
                 let jobs = &self.metrics.compaction_jobs;
                 jobs.with_label_values(&[spec.name, "ok"]).inc();

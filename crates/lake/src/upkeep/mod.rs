@@ -12,6 +12,8 @@ mod vacuum;
 pub use by_hand::{ByHand, ByHandError, Did, MergedInto, Task, by_hand_alone};
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +25,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use crate::commit::{Replacement, unix_ms};
+use crate::commit::{Health, Replacement, unix_ms};
 use crate::compaction::{CompactionOptions, Job, Merge, MergeError, Merged, Output, Sink, memory_of, pending, plan};
 use crate::delta::actions::Add;
 use crate::delta::stats::FileStats;
@@ -33,7 +35,7 @@ use crate::ingest::TableWriter;
 use crate::metrics::LakeMetrics;
 use crate::rollup::Resolution;
 use crate::rollup::job::{RollupError, RollupOptions, Rollups};
-use crate::store::SyncedStore;
+use crate::store::{Growing, LocalFile, PART_BYTES, Pace, Remote, fault_text};
 use crate::tables::TableSpec;
 use expire::expired;
 use vacuum::Vacuum;
@@ -41,7 +43,7 @@ use vacuum::Vacuum;
 /// So often files are looked for that are older than they are kept, and that nobody needs.
 const CLEAN_EVERY: Duration = Duration::from_secs(3600);
 /// After a job that failed its table is left alone for so long.
-const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 60_000 });
 /// Files are written in pieces of this size, so that nobody waits long for the disk.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -91,6 +93,8 @@ pub struct Upkeep {
 struct Stop {
     wanted: Mutex<Wanted>,
     changed: Condvar,
+    /// Of those who wait for a store.
+    waiting: Mutex<Vec<Arc<Health>>>,
 }
 
 #[derive(Default)]
@@ -198,6 +202,7 @@ impl Upkeep {
         // Whoever waits hears that there is no more.
         wanted.by_hand.clear();
         drop(wanted);
+        self.stop.waiting.lock().iter().for_each(|health| health.abandon());
         self.stop.changed.notify_all();
     }
 }
@@ -241,8 +246,21 @@ struct Known {
     log: DeltaLog,
     snapshot: Option<Snapshot>,
     left_alone: Option<Instant>,
+    told: Told,
     vacuum: Vacuum,
     cleaned: Option<Instant>,
+}
+
+/// What was said last of what does not work: the same again is no news.
+#[derive(Default)]
+struct Told(Option<String>);
+
+impl Told {
+    fn is_news(&mut self, text: &str) -> bool {
+        let is_news = self.0.as_deref() != Some(text);
+        self.0 = Some(text.to_owned());
+        is_news
+    }
 }
 
 impl Known {
@@ -252,6 +270,7 @@ impl Known {
             log: log.clone(),
             snapshot: None,
             left_alone: None,
+            told: Told::default(),
             vacuum: Vacuum::default(),
             cleaned: None,
         }
@@ -262,7 +281,22 @@ impl Known {
 struct Rolled {
     rollups: Rollups,
     table: Known,
+}
+
+/// A table that another one is made of, as soon as that can be opened.
+struct Rolling {
+    source: Arc<TableWriter>,
+    rolled: Option<Rolled>,
     left_alone: Option<Instant>,
+    told: Told,
+}
+
+/// A job that is about to be done.
+struct Ready {
+    job: Job,
+    /// What it is going to take.
+    memory: u64,
+    here: Vec<LocalFile>,
 }
 
 /// Why a job came to nothing.
@@ -279,12 +313,17 @@ enum Failed {
 
 impl Worker {
     fn run(self, new: &Mutex<Vec<Arc<TableWriter>>>) {
-        let mut rollups: Vec<Rolled> = Vec::new();
+        let mut rollups: Vec<Rolling> = Vec::new();
         let mut tables: Vec<(Arc<TableWriter>, Known)> = Vec::new();
         while !self.stop.wait(self.options.look_every) {
             let new = std::mem::take(&mut *new.lock());
             for writer in new {
-                rollups.extend(self.rolled(&writer));
+                rollups.push(Rolling {
+                    source: writer.clone(),
+                    rolled: None,
+                    left_alone: None,
+                    told: Told::default(),
+                });
                 let known = Known::new(writer.spec(), writer.log());
                 tables.push((writer, known));
             }
@@ -302,51 +341,58 @@ impl Worker {
             for (writer, table) in &mut tables {
                 self.keep(table, writer);
             }
-            for rolled in &mut rollups {
-                self.roll(rolled);
-                self.keep(&mut rolled.table, &mut rolled.rollups);
+            for rolling in &mut rollups {
+                self.roll(rolling);
+                if let Some(rolled) = &mut rolling.rolled {
+                    self.keep(&mut rolled.table, &mut rolled.rollups);
+                }
             }
         }
     }
 
     /// The rollup of a table that has one.
-    fn rolled(&self, writer: &Arc<TableWriter>) -> Option<Rolled> {
-        let (source, spec) = (writer.spec(), writer.spec().rollup?);
-        let opened = Rollups::open(
+    fn rolled(&self, writer: &Arc<TableWriter>) -> Result<Option<Rolled>, RollupError> {
+        let source = writer.spec();
+        let Some(spec) = source.rollup else { return Ok(None) };
+        let rollups = Rollups::open(
+            writer.site(),
             writer.log().clone(),
             source,
             spec,
-            SyncedStore::new(),
             RollupOptions {
                 memory: usize::try_from(self.options.compaction.memory / 4).unwrap_or(usize::MAX),
                 ..self.options.rollup.clone()
             },
             self.metrics.clone(),
             self.runtime.clone(),
-        );
-        match opened {
-            Ok(rollups) => Some(Rolled {
-                table: Known::new(spec, rollups.log()),
-                rollups,
-                left_alone: None,
-            }),
-            Err(error) => {
-                tracing::error!(table = spec.name, "no rollups are made until the next start: {error}");
-                None
-            }
+        )?;
+        self.stop.waiting.lock().push(rollups.health().clone());
+        if self.stop.is_stopped() {
+            rollups.health().abandon();
         }
+        Ok(Some(Rolled {
+            table: Known::new(spec, rollups.log()),
+            rollups,
+        }))
     }
 
-    fn roll(&self, rolled: &mut Rolled) {
-        if rolled.left_alone.is_some_and(|until| until > Instant::now()) {
+    fn roll(&self, rolling: &mut Rolling) {
+        if rolling.left_alone.is_some_and(|until| until > Instant::now()) {
             return;
         }
-        match rolled.rollups.run(now(), &|| self.stop.is_stopped()) {
-            Ok(()) | Err(RollupError::Merge(MergeError::Stopped)) => {}
+        let made = match &mut rolling.rolled {
+            Some(rolled) => rolled.rollups.run(now(), &|| self.stop.is_stopped()),
+            none => self.rolled(&rolling.source).map(|opened| *none = opened),
+        };
+        match made {
+            Ok(()) | Err(RollupError::Merge(MergeError::Stopped)) => rolling.told = Told::default(),
             Err(error) => {
-                let table = rolled.table.spec.name;
-                tracing::error!(table, "rollups were not made, which is tried again: {error}");
-                rolled.left_alone = Some(Instant::now() + PAUSE);
+                let table = rolling.source.spec().rollup.map_or("", |spec| spec.name);
+                let text = error.to_string();
+                if rolling.told.is_news(&text) {
+                    tracing::error!(table, "rollups were not made, which is tried again: {text}");
+                }
+                rolling.left_alone = Some(Instant::now() + PAUSE);
             }
         }
     }
@@ -372,7 +418,10 @@ impl Worker {
         while !self.stop.is_wanted() {
             let name = table.spec.name;
             let outcome = match self.step(table, owner) {
-                Ok(false) => return,
+                Ok(false) => {
+                    table.told = Told::default();
+                    return;
+                }
                 Ok(true) => "ok",
                 Err(Failed::Changed | Failed::Merge(MergeError::Stopped)) => "dropped",
                 Err(error) => {
@@ -380,10 +429,10 @@ impl Worker {
                         Failed::Merge(MergeError::Mismatch { .. }) => "lake.compaction_mismatch: ",
                         _ => "",
                     };
-                    tracing::error!(
-                        table = name,
-                        "{code}files were not merged, and stay as they are: {error}"
-                    );
+                    let text = format!("{code}files were not merged, and stay as they are: {error}");
+                    if table.told.is_news(&text) {
+                        tracing::error!(table = name, "{text}");
+                    }
                     table.left_alone = Some(Instant::now() + PAUSE);
                     "failed"
                 }
@@ -468,22 +517,30 @@ impl Worker {
         let Some(job) = plan(snapshot, now, options) else {
             return Ok(false);
         };
-        let (job, memory) = self.within_memory(spec, &log, snapshot, job);
-        self.run_job(spec, &log, snapshot, (&job, memory), owner)?;
+        let ready = self.prepare(spec, &log, snapshot, job)?;
+        self.run_job(spec, &log, snapshot, &ready, owner)?;
         Ok(true)
     }
 
-    /// Merges files that take so much memory, and returns those that were made.
+    /// A job for which there is room, and its files at hand.
+    fn prepare(&self, spec: &TableSpec, log: &DeltaLog, snapshot: &Snapshot, job: Job) -> Result<Ready, Failed> {
+        let job = within_room(job, log.local_room());
+        let here = self.here(log, &job)?;
+        let (job, memory) = self.within_memory(spec, &here, snapshot, job);
+        Ok(Ready { job, memory, here })
+    }
+
+    /// Merges files, and returns those that were made.
     fn run_job(
         &self,
         spec: &'static TableSpec,
         log: &DeltaLog,
         snapshot: &Snapshot,
-        (job, memory): (&Job, u64),
+        ready: &Ready,
         owner: &mut dyn Owner,
     ) -> Result<Vec<Add>, Failed> {
-        self.memory.store(memory, Ordering::Relaxed);
-        let replacement = self.merge(spec, log, snapshot, job);
+        self.memory.store(ready.memory, Ordering::Relaxed);
+        let replacement = self.merge(spec, log, snapshot, &ready.job, &ready.here);
         self.memory.store(0, Ordering::Relaxed);
         let replacement = replacement?;
         let added = replacement.added.clone();
@@ -509,15 +566,21 @@ impl Worker {
         }
     }
 
+    /// The files of a job, to be opened.
+    fn here(&self, log: &DeltaLog, job: &Job) -> Result<Vec<LocalFile>, Failed> {
+        let here = |file: &Arc<FileEntry>| self.runtime.block_on(log.local_file(&file.path, file.size));
+        Ok(job.inputs.iter().map(here).collect::<Result<_, _>>()?)
+    }
+
     /// With fewer files, if all would take too much; two are always merged. Returns what it is going to take, too.
-    fn within_memory(&self, spec: &TableSpec, log: &DeltaLog, snapshot: &Snapshot, mut job: Job) -> (Job, u64) {
+    fn within_memory(&self, spec: &TableSpec, here: &[LocalFile], snapshot: &Snapshot, mut job: Job) -> (Job, u64) {
         // Rows that wait for their group, of several buckets, and the group that is made of them.
         let of_groups = 4 * self.rules().row_group_bytes as u64;
         let mut left = self.options.compaction.memory.saturating_sub(of_groups);
         let mut count = 0;
-        for file in &job.inputs {
+        for file in here {
             // Whoever merges tells what is wrong with a file that cannot be read.
-            let needed = memory_of(&log.table().join(&*file.path), spec, &snapshot.schema).unwrap_or_default();
+            let needed = memory_of(file.path(), spec, &snapshot.schema).unwrap_or_default();
             if count >= 2 && needed > left {
                 break;
             }
@@ -537,9 +600,11 @@ impl Worker {
         log: &DeltaLog,
         snapshot: &Snapshot,
         job: &Job,
+        here: &[LocalFile],
     ) -> Result<Replacement, Failed> {
         let start = Instant::now();
-        let inputs: Vec<PathBuf> = job.inputs.iter().map(|file| log.table().join(&*file.path)).collect();
+        let inputs = here.iter().take(job.inputs.len());
+        let inputs: Vec<PathBuf> = inputs.map(|file| file.path().to_owned()).collect();
         let partition = partition(snapshot, job).ok_or(Failed::Changed)?;
         let folder: Vec<String> = partition
             .iter()
@@ -559,8 +624,11 @@ impl Worker {
         let pace = Arc::new(Pace::new(self.options.bytes_per_second));
         let merged = merge.run(&mut || {
             let relative = format!("{folder}/{}.parquet", uuid::Uuid::new_v4());
-            let sink = ToStore::begin(log, relative, &self.runtime, pace.clone())?;
-            Ok(Box::new(sink) as Box<dyn Sink>)
+            let (runtime, pace) = (self.runtime.clone(), pace.clone());
+            Ok(match log.remote() {
+                None => Box::new(ToStore::begin(log, relative, &runtime, pace)?) as Box<dyn Sink>,
+                Some(remote) => Box::new(ToRemote::begin(log, remote, &relative, &runtime)?),
+            })
         })?;
         let bytes = &self.metrics.compaction_bytes;
         bytes
@@ -582,6 +650,24 @@ impl Worker {
         );
         Ok(replacement(log, snapshot, job, merged, &partition))
     }
+}
+
+/// With fewer files, if copies of all have no room on the disk; two are always merged.
+fn within_room(mut job: Job, room: Option<u64>) -> Job {
+    let Some(mut left) = room else { return job };
+    let mut count = 0;
+    for file in &job.inputs {
+        if count >= 2 && file.size > left {
+            break;
+        }
+        left = left.saturating_sub(file.size);
+        count += 1;
+    }
+    if count < job.inputs.len() {
+        job.inputs.truncate(count);
+        job.is_final = false;
+    }
+    job
 }
 
 /// In nanoseconds since 1970.
@@ -624,6 +710,7 @@ fn replacement(
     let revises = revises(snapshot, job);
     let arrival_max = job.inputs.iter().filter_map(|file| file.arrival_max).max();
     let partitions: Vec<&str> = partition.iter().map(|(name, _)| name.as_str()).collect();
+    let folder = log.local_folder();
     let add = |output: Output| {
         let mut tags = vec![("thalweg.level", job.level.to_string())];
         tags.extend(arrival_max.map(|arrival| ("thalweg.arrival_max", arrival.to_string())));
@@ -634,11 +721,7 @@ fn replacement(
             tags.push(("thalweg.sealed", "true".to_owned()));
         }
         let tags = tags.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
-        let path = output
-            .sink
-            .path()
-            .strip_prefix(log.table())
-            .unwrap_or(output.sink.path());
+        let path = output.sink.path().strip_prefix(&folder).unwrap_or(output.sink.path());
         Add {
             path: path.to_string_lossy().into_owned(),
             partition_values: partition
@@ -659,32 +742,6 @@ fn replacement(
         removed: job.inputs.iter().map(|file| file.path.clone()).collect(),
         added: merged.outputs.into_iter().map(add).collect(),
         changes_data: false,
-    }
-}
-
-/// Bytes that may be written in a time.
-struct Pace {
-    bytes_per_second: u64,
-    next: Mutex<Instant>,
-}
-
-impl Pace {
-    fn new(bytes_per_second: u64) -> Pace {
-        Pace {
-            bytes_per_second,
-            next: Mutex::new(Instant::now()),
-        }
-    }
-
-    /// Returns when so many bytes may be written.
-    fn wait(&self, bytes: usize) {
-        if self.bytes_per_second == 0 {
-            return;
-        }
-        let mut next = self.next.lock();
-        let now = Instant::now();
-        std::thread::sleep(next.saturating_duration_since(now));
-        *next = (*next).max(now) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
     }
 }
 
@@ -730,5 +787,59 @@ impl Sink for ToStore {
 
     fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// A file of a table on an object store: it is made on this machine, where it is compared with what went in, and copied to the store
+/// when it is whole, since a part of an upload cannot be read again.
+struct ToRemote {
+    remote: Arc<Remote>,
+    to: object_store::path::Path,
+    growing: Growing,
+    runtime: Handle,
+}
+
+impl ToRemote {
+    fn begin(log: &DeltaLog, remote: &Arc<Remote>, relative: &str, runtime: &Handle) -> Result<ToRemote, MergeError> {
+        let to = log
+            .path(relative)
+            .map_err(|error| MergeError::Sink(error.to_string()))?;
+        let growing = remote.spool.begin(&format!("{}/{relative}", log.table_name()));
+        Ok(ToRemote {
+            remote: remote.clone(),
+            to,
+            growing: growing.map_err(|error| MergeError::Sink(fault_text(&error)))?,
+            runtime: runtime.clone(),
+        })
+    }
+}
+
+impl Sink for ToRemote {
+    fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
+        for piece in bytes.chunks(PIECE_BYTES) {
+            self.remote.pace.wait(piece.len());
+            let written = self.growing.write(piece);
+            written.map_err(|error| MergeError::Sink(fault_text(&error)))?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), MergeError> {
+        let mut file = File::open(self.growing.path()).map_err(|error| MergeError::Sink(error.to_string()))?;
+        let pace = &self.remote.pace;
+        let next = || {
+            let mut piece = Vec::with_capacity(PART_BYTES);
+            (&mut file).take(PART_BYTES as u64).read_to_end(&mut piece)?;
+            pace.wait(piece.len());
+            Ok((!piece.is_empty()).then(|| piece.into()))
+        };
+        let sent = self.runtime.block_on(self.remote.upload(&self.to, next));
+        sent.map_err(|error| MergeError::Sink(fault_text(&error)))?;
+        self.growing.keep();
+        Ok(())
+    }
+
+    fn path(&self) -> &Path {
+        self.growing.path()
     }
 }

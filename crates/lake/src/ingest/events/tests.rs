@@ -11,6 +11,7 @@ use thalweg_telemetry::StatusSource as _;
 
 use super::*;
 use crate::delta::{DeltaLog, Detail};
+use crate::store::SyncedStore;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -117,9 +118,9 @@ impl World {
 
     async fn open(&self, options: &IngestOptions) -> TableWriter {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let site = Site::folder(self.lake.path(), SyncedStore::new());
         TableWriter::open_events(
-            self.lake.path(),
-            SyncedStore::new(),
+            &site,
             self.log.clone(),
             self.store.clone(),
             Promotion::default(),
@@ -225,7 +226,7 @@ async fn messages_become_rows_as_they_are_and_scalars_of_their_metadata_columns(
             ("attr_yes", "true")
         ]
     );
-    let aside = opening::quarantine(world.lake.path()).join("events-1-3.bin");
+    let aside = world.lake.path().join("_thalweg/quarantine/events-1-3.bin");
     assert_eq!(
         std::fs::read(aside).unwrap(),
         b"order-1 x",

@@ -1,0 +1,317 @@
+//! Where a lake is: a folder of this machine, or what lies below a name in an object store.
+//!
+//! Tables are the same in both. What differs is here: a folder has one process at a time because somebody holds a lock on it, and
+//! a store has a [`Lease`]; files of a folder can be opened, and those of a store are copied to the [`Spool`] first.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use object_store::local::LocalFileSystem;
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, ObjectStoreExt as _};
+
+use super::lease::{ClaimError, Holder, Lease};
+use super::pace::Pace;
+use super::spool::{PART_BYTES, Spool};
+use super::{StorePath, SyncedStore};
+use crate::delta::{DeltaError, DeltaLog};
+
+/// What is put aside goes to this machine's disk after so long.
+const SET_ASIDE_WITHIN: Duration = Duration::from_secs(5);
+
+/// See the module. Clones are the same site.
+#[derive(Clone)]
+pub struct Site {
+    /// Of a store its URL, for people.
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Folder(SyncedStore),
+    Remote(Arc<Remote>),
+}
+
+/// What a process has on its own disk for a lake on an object store.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    /// `lake/_thalweg` of the data folder; made when it is needed.
+    pub folder: PathBuf,
+    /// Of copies of files, in bytes.
+    pub spool_bytes: u64,
+    /// Stays free on the disk, in bytes.
+    pub free_min: u64,
+    /// Of copies and of files that merges make; 0 is no limit.
+    pub bytes_per_second: u64,
+}
+
+/// A lake on an object store.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub store: Arc<dyn ObjectStore>,
+    prefix: StorePath,
+    /// [`Scratch::folder`]
+    scratch: PathBuf,
+    pub spool: Arc<Spool>,
+    pub pace: Pace,
+    pub lease: Arc<Lease>,
+}
+
+impl std::fmt::Debug for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Site({})", self.path.display())
+    }
+}
+
+impl Site {
+    /// A folder, which need not exist.
+    pub fn folder(path: &Path, store: SyncedStore) -> Site {
+        Site {
+            path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+            kind: Kind::Folder(store),
+        }
+    }
+
+    /// What lies below `prefix` in a store. Nothing is asked of it yet.
+    pub fn remote(url: &str, store: Arc<dyn ObjectStore>, prefix: StorePath, scratch: &Scratch) -> Site {
+        let folder = scratch.folder.clone();
+        let lease = Lease::new(url, store.clone(), &prefix, move || this_process(&folder));
+        Site::with_lease(url, store, prefix, scratch, lease)
+    }
+
+    pub(crate) fn with_lease(
+        url: &str,
+        store: Arc<dyn ObjectStore>,
+        prefix: StorePath,
+        scratch: &Scratch,
+        lease: Arc<Lease>,
+    ) -> Site {
+        let spool = Spool::new(&scratch.folder.join("spool"), scratch.spool_bytes, scratch.free_min);
+        let remote = Remote {
+            store,
+            prefix,
+            scratch: std::path::absolute(&scratch.folder).unwrap_or_else(|_| scratch.folder.clone()),
+            spool: Arc::new(spool),
+            pace: Pace::new(scratch.bytes_per_second),
+            lease,
+        };
+        Site {
+            path: url.trim_end_matches('/').into(),
+            kind: Kind::Remote(Arc::new(remote)),
+        }
+    }
+
+    /// As people know it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn is_remote(&self) -> bool {
+        matches!(self.kind, Kind::Remote(_))
+    }
+
+    /// The log of a table, which need not exist.
+    pub fn log(&self, table: &str) -> Result<DeltaLog, DeltaError> {
+        match &self.kind {
+            Kind::Folder(store) => DeltaLog::new(&self.path.join(table), store.clone()),
+            Kind::Remote(remote) => {
+                let prefix = remote.prefix.clone().join(table);
+                Ok(DeltaLog::on(remote.clone(), self.path.join(table), prefix))
+            }
+        }
+    }
+
+    /// The names of its tables, sorted.
+    pub async fn tables(&self) -> Result<Vec<String>, DeltaError> {
+        match &self.kind {
+            Kind::Folder(_) => Ok(self.folders()),
+            Kind::Remote(remote) => {
+                let listed = remote.store.list_with_delimiter(Some(&remote.prefix)).await;
+                let mut names = Vec::new();
+                for folder in listed?.common_prefixes {
+                    let Some(name) = folder.filename().filter(|name| !name.starts_with('_')) else {
+                        continue;
+                    };
+                    let commits = folder.clone().join("_delta_log");
+                    if remote.store.list(Some(&commits)).try_next().await?.is_some() {
+                        names.push(name.to_owned());
+                    }
+                }
+                names.sort();
+                Ok(names)
+            }
+        }
+    }
+
+    /// The tables of a folder, sorted; none of a store, which only [`Site::tables`] knows.
+    pub fn folders(&self) -> Vec<String> {
+        if self.is_remote() {
+            return Vec::new();
+        }
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let tables = entries.filter(|entry| entry.path().join("_delta_log").is_dir());
+        let mut names: Vec<String> = tables
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// A store whose root is the lake, to read from.
+    pub fn reader(&self) -> Result<Arc<dyn ObjectStore>, DeltaError> {
+        Ok(match &self.kind {
+            Kind::Folder(_) => {
+                let prefix = StorePath::from_absolute_path(&self.path);
+                let prefix = prefix.map_err(|source| object_store::Error::InvalidPath { source })?;
+                Arc::new(PrefixStore::new(LocalFileSystem::new(), prefix))
+            }
+            Kind::Remote(remote) => Arc::new(PrefixStore::new(remote.store.clone(), remote.prefix.clone())),
+        })
+    }
+
+    /// Makes this process the one that writes the lake, until [`Site::release`], as far as the site itself has to see to that.
+    pub async fn claim(&self) -> Result<(), ClaimError> {
+        match &self.kind {
+            Kind::Folder(_) => Ok(()),
+            Kind::Remote(remote) => remote.lease.claim().await,
+        }
+    }
+
+    /// What is to be said when the store has not answered within a time.
+    pub fn late(&self, within: Duration) -> ClaimError {
+        let text = format!("it did not answer within {} s", within.as_secs());
+        ClaimError::Store {
+            lake: self.path.display().to_string(),
+            source: object_store::Error::Generic {
+                store: "object store",
+                source: text.into(),
+            },
+        }
+    }
+
+    /// Whoever waits for the lake may write it.
+    pub async fn release(&self) {
+        if let Kind::Remote(remote) = &self.kind {
+            remote.lease.release().await;
+        }
+    }
+
+    /// Who writes the lake, and for how many seconds it has not said so. A folder knows of nobody.
+    pub async fn holder(&self) -> Result<Option<(Holder, u64)>, DeltaError> {
+        match &self.kind {
+            Kind::Folder(_) => Ok(None),
+            Kind::Remote(remote) => Ok(remote.lease.holder().await?),
+        }
+    }
+
+    /// Puts what cannot be read aside; returns where it is. On this machine, when the store does not take it soon: whoever reads the
+    /// log waits for it.
+    pub(crate) async fn set_aside(&self, name: &str, bytes: Bytes) -> object_store::Result<PathBuf> {
+        if let Kind::Remote(remote) = &self.kind {
+            let to = remote.prefix.clone().join("_thalweg").join("quarantine").join(name);
+            let put = remote.store.put(&to, bytes.clone().into());
+            if let Ok(Ok(_)) = tokio::time::timeout(SET_ASIDE_WITHIN, put).await {
+                return Ok(self.path.join("_thalweg/quarantine").join(name));
+            }
+        }
+        let (folder, store) = match &self.kind {
+            Kind::Folder(store) => (self.path.join("_thalweg/quarantine"), store.clone()),
+            Kind::Remote(remote) => (remote.scratch.join("quarantine"), SyncedStore::new()),
+        };
+        let path = folder.join(name);
+        let to = StorePath::from_absolute_path(&path);
+        let to = to.map_err(|source| object_store::Error::InvalidPath { source })?;
+        store.put(&to, bytes.into()).await?;
+        Ok(path)
+    }
+
+    /// Makes the folders of a table.
+    pub(crate) async fn make_folders(&self, table: &str) -> Result<(), super::DiskFault> {
+        let Kind::Folder(store) = &self.kind else { return Ok(()) };
+        let (store, log) = (store.clone(), self.path.join(table).join("_delta_log"));
+        let made = tokio::task::spawn_blocking(move || store.create_directories(&log)).await;
+        // It cannot be told more of a thread that came to nothing.
+        made.unwrap_or(Ok(()))
+    }
+}
+
+impl Remote {
+    /// Writes a file, in parts if it is large, so that memory and requests hold one of them. Names are never used twice, so an
+    /// attempt whose answer was lost may be made again.
+    pub async fn upload(
+        &self,
+        to: &StorePath,
+        mut next: impl FnMut() -> std::io::Result<Option<Bytes>>,
+    ) -> object_store::Result<()> {
+        let broken = |error| super::generic(super::DiskFault::io("read", self.spool.folder(), error));
+        let first = next().map_err(broken)?.unwrap_or_default();
+        let Some(second) = next().map_err(broken)? else {
+            return self.store.put(to, first.into()).await.map(drop);
+        };
+        let mut upload = self.store.put_multipart(to).await?;
+        let mut piece = Some(first);
+        let mut following = Some(second);
+        let sent = async {
+            while let Some(bytes) = piece.take() {
+                upload.put_part(bytes.into()).await?;
+                piece = match following.take() {
+                    Some(bytes) => Some(bytes),
+                    None => next().map_err(broken)?,
+                };
+            }
+            upload.complete().await.map(drop)
+        };
+        let sent = sent.await;
+        if sent.is_err() {
+            // What cannot be taken back now, the store's rules for unfinished uploads take.
+            let _ = upload.abort().await;
+        }
+        sent
+    }
+
+    /// The same with bytes that are there.
+    pub async fn upload_bytes(&self, to: &StorePath, bytes: &Bytes) -> object_store::Result<()> {
+        let mut begin = 0;
+        let next = || {
+            let end = bytes.len().min(begin + PART_BYTES);
+            let piece = (begin < end).then(|| bytes.slice(begin..end));
+            begin = end;
+            Ok(piece)
+        };
+        self.upload(to, next).await
+    }
+}
+
+/// Who this is to others. Without a data folder it is somebody new each time.
+fn this_process(scratch: &Path) -> Holder {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Holder {
+        id: holder_id(scratch).unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+        host: match host.trim() {
+            "" => "this machine".to_owned(),
+            host => host.to_owned(),
+        },
+        process: std::process::id(),
+        data_dir: scratch.ancestors().nth(2).unwrap_or(scratch).display().to_string(),
+        renewed_unix_ms: 0,
+        is_released: false,
+    }
+}
+
+/// Of a data folder, made once.
+fn holder_id(scratch: &Path) -> Option<String> {
+    let path = scratch.join("holder");
+    if let Ok(known) = std::fs::read_to_string(&path)
+        && let Ok(id) = uuid::Uuid::parse_str(known.trim())
+    {
+        return Some(id.to_string());
+    }
+    let id = uuid::Uuid::new_v4().to_string();
+    std::fs::create_dir_all(scratch).ok()?;
+    std::fs::write(&path, &id).ok()?;
+    Some(id)
+}

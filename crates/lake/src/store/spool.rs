@@ -1,0 +1,315 @@
+//! Copies of files of an object store on a disk of this machine.
+//!
+//! A merge reads every byte of its inputs in another order than they lie in, and rollups read the same files again and again. So
+//! they are copied once, from the beginning to the end and a piece at a time, and stay until others need their room. To read ranges
+//! of each page was rejected: it is a request per page of each column, and the same bytes in the end.
+//! Copies take at most `lake.spool`, and leave the disk so much free space that the log goes on. They are nobody's truth: what is
+//! there at a start is removed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use object_store::{ObjectStore, ObjectStoreExt as _};
+use parking_lot::Mutex;
+
+use super::fault::generic;
+use super::pace::Pace;
+use super::{DiskFault, StorePath};
+
+/// Read and written at once; the least that object stores take as a part of a file.
+pub(crate) const PART_BYTES: usize = 8 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    folder: PathBuf,
+    /// Of all copies, in bytes.
+    limit: u64,
+    /// Stays free on the disk, in bytes.
+    free_min: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What an earlier process left is gone.
+    is_empty_of_others: bool,
+    /// By their path in the folder.
+    files: HashMap<String, Copy>,
+    /// With those that are being made.
+    used: u64,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Copy {
+    bytes: u64,
+    last_used: u64,
+    readers: usize,
+}
+
+/// A file that can be read on this machine for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct LocalFile {
+    path: PathBuf,
+    /// The copy's.
+    _reader: Option<Reader>,
+}
+
+impl LocalFile {
+    /// One that is no copy.
+    pub fn own(path: PathBuf) -> LocalFile {
+        LocalFile { path, _reader: None }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Keeps a copy where it is.
+#[derive(Debug)]
+struct Reader {
+    spool: Arc<Spool>,
+    name: String,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if let Some(copy) = self.spool.state.lock().files.get_mut(&self.name) {
+            copy.readers = copy.readers.saturating_sub(1);
+        }
+    }
+}
+
+/// Room that a copy takes which is not whole yet; its file goes with it.
+struct Reserved<'a> {
+    spool: &'a Spool,
+    bytes: u64,
+    staged: PathBuf,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.spool.state.lock().used -= self.bytes;
+        // Renamed, it is not there any more.
+        let _ = std::fs::remove_file(&self.staged);
+    }
+}
+
+impl Spool {
+    pub fn new(folder: &Path, limit: u64, free_min: u64) -> Spool {
+        Spool {
+            folder: folder.to_owned(),
+            limit,
+            free_min,
+            state: Mutex::default(),
+        }
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What the inputs of one job may have, in bytes: what is made of them takes as much.
+    pub fn room(&self) -> u64 {
+        self.limit / 2
+    }
+
+    /// A copy of a file of so many bytes, under a name that is its own for good.
+    pub async fn fetch(
+        self: &Arc<Spool>,
+        store: &dyn ObjectStore,
+        from: &StorePath,
+        name: &str,
+        bytes: u64,
+        pace: &Pace,
+    ) -> object_store::Result<LocalFile> {
+        if let Some(known) = self.known(name) {
+            return Ok(known);
+        }
+        let path = self.folder.join(name);
+        let reserved = self.reserve(&path, bytes)?;
+        let written = |action, error| generic(DiskFault::io(action, &reserved.staged, error));
+        let mut file = create(&reserved.staged).map_err(|error| written("create", error))?;
+        let mut begin = 0;
+        while begin < bytes {
+            let end = bytes.min(begin + PART_BYTES as u64);
+            let piece = store.get_range(from, begin..end).await?;
+            if piece.len() as u64 != end - begin {
+                let torn = std::io::Error::other("it is shorter than its table says");
+                return Err(generic(DiskFault::io("copy", &path, torn)));
+            }
+            tokio::time::sleep(pace.pause(piece.len())).await;
+            file.write_all(&piece).map_err(|error| written("write", error))?;
+            begin = end;
+        }
+        std::fs::rename(&reserved.staged, &path).map_err(|error| written("name", error))?;
+        Ok(self.add(name, bytes))
+    }
+
+    /// A file that is made here before it goes to the store, and stays as its copy.
+    pub fn begin(self: &Arc<Spool>, name: &str) -> object_store::Result<Growing> {
+        let path = self.folder.join(name);
+        self.reserve(&path, 0)?;
+        let file = create(&path).map_err(|error| generic(DiskFault::io("create", &path, error)))?;
+        Ok(Growing {
+            local: self.add(name, 0),
+            spool: self.clone(),
+            name: name.to_owned(),
+            file,
+            is_kept: false,
+        })
+    }
+
+    fn known(self: &Arc<Spool>, name: &str) -> Option<LocalFile> {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let now = state.clock;
+        let copy = state.files.get_mut(name)?;
+        copy.last_used = now;
+        copy.readers += 1;
+        drop(state);
+        Some(self.read(name))
+    }
+
+    fn add(self: &Arc<Spool>, name: &str, bytes: u64) -> LocalFile {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        state.used += bytes;
+        let copy = Copy {
+            bytes,
+            last_used: state.clock,
+            readers: 1,
+        };
+        state.files.insert(name.to_owned(), copy);
+        drop(state);
+        self.read(name)
+    }
+
+    fn read(self: &Arc<Spool>, name: &str) -> LocalFile {
+        LocalFile {
+            path: self.folder.join(name),
+            _reader: Some(Reader {
+                spool: self.clone(),
+                name: name.to_owned(),
+            }),
+        }
+    }
+
+    fn reserve(&self, path: &Path, bytes: u64) -> object_store::Result<Reserved<'_>> {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.is_empty_of_others, true) {
+            // What cannot be removed is written over, or named by an error then.
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+        let has_room = self.make_room(&mut state, bytes);
+        let free = free_bytes(&self.folder);
+        if !has_room || free.is_some_and(|free| free < bytes.saturating_add(self.free_min)) {
+            return Err(generic(DiskFault::NoRoom {
+                path: self.folder.clone(),
+                needed: bytes,
+                limit: self.limit.min(free.unwrap_or(u64::MAX).saturating_sub(self.free_min)),
+            }));
+        }
+        state.used += bytes;
+        let mut staged = path.as_os_str().to_owned();
+        staged.push(".part");
+        Ok(Reserved {
+            spool: self,
+            bytes,
+            staged: staged.into(),
+        })
+    }
+
+    /// Removes the copies that nobody reads, those first that were not read for long. Returns whether that is enough.
+    fn make_room(&self, state: &mut State, bytes: u64) -> bool {
+        while state.used.saturating_add(bytes) > self.limit {
+            let unread = state.files.iter().filter(|(_, copy)| copy.readers == 0);
+            let Some(oldest) = unread
+                .min_by_key(|(_, copy)| copy.last_used)
+                .map(|(name, _)| name.clone())
+            else {
+                return false;
+            };
+            let _ = std::fs::remove_file(self.folder.join(&oldest));
+            let freed = state.files.remove(&oldest).map_or(0, |copy| copy.bytes);
+            state.used -= freed;
+        }
+        true
+    }
+
+    fn grew(&self, name: &str, bytes: u64) {
+        let mut state = self.state.lock();
+        // Its sources have their room; what is made of them is about as large, and not stopped for a few bytes more.
+        let _ = self.make_room(&mut state, bytes);
+        if let Some(copy) = state.files.get_mut(name) {
+            copy.bytes += bytes;
+            state.used += bytes;
+        }
+    }
+
+    fn forget(&self, name: &str) {
+        let mut state = self.state.lock();
+        if let Some(copy) = state.files.remove(name) {
+            state.used -= copy.bytes;
+        }
+        drop(state);
+        let _ = std::fs::remove_file(self.folder.join(name));
+    }
+}
+
+/// See [`Spool::begin`]. Dropped before it is kept, it is removed.
+#[derive(Debug)]
+pub(crate) struct Growing {
+    local: LocalFile,
+    spool: Arc<Spool>,
+    name: String,
+    file: File,
+    is_kept: bool,
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.spool.forget(&self.name);
+        }
+    }
+}
+
+impl Growing {
+    pub fn write(&mut self, bytes: &[u8]) -> object_store::Result<()> {
+        self.spool.grew(&self.name, bytes.len() as u64);
+        let written = self.file.write_all(bytes);
+        written.map_err(|error| generic(DiskFault::io("write", self.local.path(), error)))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.local.path()
+    }
+
+    /// It is whole, and the store has it.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+fn create(path: &Path) -> std::io::Result<File> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    File::create(path)
+}
+
+/// On the disk of a folder, or of the nearest one above it that is there.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let there = folder.ancestors().find(|path| path.is_dir())?;
+    let disk = rustix::fs::statvfs(there).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(test)]
+mod tests;
