@@ -13,7 +13,8 @@ use crate::otlp::{attributes, counts, end, is_stored, logs_of, now, start, text}
 use crate::otlp_senders::ask_with;
 
 const S: u64 = 1_000_000_000;
-const DAY: u64 = 86_400 * S;
+const HOUR: u64 = 3600 * S;
+const DAY: u64 = 24 * HOUR;
 /// Everything that a table does by itself happens all the time.
 const BUSY: &str = "lake:
   flush: {interval: 20ms}
@@ -101,6 +102,38 @@ impl Sent {
         json!({"rows": self.points, "numbers": self.points, "sum": sum_below(self.points)})
     }
 
+    /// Windows of each resolution that are over have all points, those that came late and those of before a crash, too.
+    fn are_in_windows(&self, thalweg: &Thalweg, otlp: &Api) {
+        let hour = now() / HOUR * HOUR;
+        let time = |column: &str| format!("metric_name = 'flow' and cast({column} as bigint) < {hour}");
+        let of = "cast(coalesce(sum(value), 0) as bigint) as sum, cast(max(value) as bigint) as max from metrics where";
+        let sql = format!("select count(*) as points, {of} {}", time("time_unix_nano"));
+        let all = thalweg.sql(&sql).unwrap();
+        assert!(all[0]["points"].as_u64().unwrap() > self.points / 2, "{all:?}");
+        let mut expected = Vec::new();
+        for seconds in [10, 60, 300, 1200, 3600] {
+            let mut of_resolution = all[0].clone();
+            of_resolution["s"] = json!(seconds);
+            expected.push(of_resolution);
+        }
+        // Nothing is late any more once windows up to this hour are over for all.
+        is_stored(&otlp.post(
+            "/v1/metrics",
+            &gauge("clock", &[json!({"timeUnixNano": now().to_string(), "asDouble": 1.0})]),
+        ));
+        let of = "sum(count) as points, cast(sum(sum) as bigint) as sum, cast(max(max) as bigint) as max";
+        let of = format!(
+            "select resolution_s as s, {of} from metrics_rollup where {} group by 1 order by 1",
+            time("time_unix_nano")
+        );
+        eventually(|| {
+            let found = thalweg.sql(&of)?;
+            ensure!(found == expected, "{found:?} and not {expected:?}");
+            Ok(())
+        })
+        .unwrap();
+    }
+
     fn others_find_them(&self, lake: &Path) {
         for engine in ["duckdb", "deltalake"] {
             let sql = "select count(*)::bigint as rows, count(distinct attr_n) as numbers, sum(attr_n::bigint)::bigint as sum from t";
@@ -173,6 +206,7 @@ fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
         thalweg.wait_ready().unwrap();
     }
     eventually(|| sent.are_there(&thalweg)).unwrap();
+    sent.are_in_windows(&thalweg, &otlp);
     end(&mut thalweg);
     sent.others_find_them(&lake);
     let merges = commits(&lake.join("logs"), "OPTIMIZE");

@@ -68,7 +68,7 @@ pub(crate) struct Section {
 const RESOLUTIONS: [&str; 5] = ["10s", "1m", "5m", "20m", "1h"];
 
 /// Fields of later versions: what this one does in their place.
-const NOT_THERE: [(&str, &str); 2] = [("publish", "publishes Delta tables only")];
+const NOT_THERE: [(&str, &str); 1] = [("publish", "publishes Delta tables only")];
 
 /// Reads the section `lake`; mistakes go to the diagnostics.
 pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Section {

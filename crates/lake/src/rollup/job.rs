@@ -4,7 +4,8 @@
 //! `thalweg/rollup/<table>/<seconds>/until` is the second at which the windows that are made end, and `…/late` the version of the
 //! source up to which late rows are in them. Late rows that were seen and are in no window yet are found again after a restart.
 
-use std::collections::BTreeSet;
+mod late;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,16 +13,17 @@ use std::time::{Duration, Instant};
 use thalweg_record::Ticks;
 use tokio::runtime::Handle;
 
+use late::join;
+
 use super::Resolution;
 use super::last::LastPoints;
-use super::pass::{Pass, Touched, since, touch};
+use super::pass::{Pass, Touched, since};
 use super::write::{File, Made, Taken};
 use crate::attributes::{Bindings, Place, Promotion};
 use crate::commit::{Committer, EncodedFile, Health, Replacement, Rows, Stop, Taken as Position};
 use crate::compaction::MergeError;
-use crate::delta::actions::Action;
 use crate::delta::schema::TableSchema;
-use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot, times_of};
+use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
 use crate::error::{AppendError, OpenError};
 use crate::file::FileRules;
 use crate::metrics::LakeMetrics;
@@ -106,8 +108,8 @@ pub(crate) struct Rollups {
     /// Once there is a table.
     committer: Option<Committer>,
     snapshot: Option<Snapshot>,
-    /// Files of the source that were looked at.
-    looked_at: BTreeSet<Arc<str>>,
+    /// The version of the source up to which late rows were looked for.
+    looked_until: Option<i64>,
     states: [State; 5],
     late: [Touched; 5],
     late_since: Option<Instant>,
@@ -140,7 +142,7 @@ impl Rollups {
             log,
             committer: None,
             snapshot: None,
-            looked_at: BTreeSet::new(),
+            looked_until: None,
             states: Default::default(),
             late: Default::default(),
             late_since: None,
@@ -227,6 +229,7 @@ impl Rollups {
         for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
             self.complete(source, at, resolution, now, is_stopped)?;
         }
+        self.late_arrived();
         let has_late = self.late.iter().any(|touched| !touched.is_empty());
         let is_due = self
             .late_since
@@ -258,92 +261,6 @@ impl Rollups {
 
     fn state(&self, at: usize) -> State {
         self.states.get(at).copied().unwrap_or_default()
-    }
-
-    /// Files that came since rows were looked at, and rows of theirs whose windows are made already.
-    fn look_for_late_rows(&mut self, source: &Snapshot) -> Result<(), RollupError> {
-        let is_first = self.looked_at.is_empty();
-        let flushed = source.files.values().filter(|file| file.level == 0);
-        let new = flushed.filter(|file| !self.looked_at.contains(&file.path));
-        let new = new.map(|file| Added {
-            path: file.path.clone(),
-            bytes: file.size,
-            times: file.times,
-        });
-        let mut new: Vec<Added> = new.collect();
-        let looked_at = source.files.keys().cloned().collect();
-        let Some(until) = self.state(0).until else {
-            self.looked_at = looked_at;
-            return Ok(());
-        };
-        if is_first {
-            // Those that the last start knew are in windows.
-            if let Some(since) = self.added(&self.source, self.state(0).late, source.version)? {
-                new = since;
-            }
-            for (at, before) in (1..).zip(Resolution::ALL.into_iter().take(Resolution::ALL.len() - 1)) {
-                self.look_for_revisions(at, before)?;
-            }
-        }
-        for Added { path, bytes, times } in new {
-            if times.is_some_and(|(first, _)| first < until)
-                && let Some(touched) = self.late.first_mut()
-            {
-                let file = self.runtime.block_on(self.source.local_file(&path, bytes))?;
-                touch(self.source_spec, file.path(), until, touched)?;
-            }
-        }
-        // Only now: what cannot be read at the moment is looked at again.
-        self.looked_at = looked_at;
-        self.late_arrived();
-        Ok(())
-    }
-
-    /// Revisions of the resolution before that this one has not taken.
-    fn look_for_revisions(&mut self, at: usize, before: Resolution) -> Result<(), RollupError> {
-        let state = self.state(at);
-        let (Some(until), Some(version)) = (state.until, self.own().map(|own| own.version)) else {
-            return Ok(());
-        };
-        let folder = format!("resolution_s={}/", before.seconds());
-        for Added { path, bytes, times } in self.added(&self.log, state.late, version)?.unwrap_or_default() {
-            if path.starts_with(&folder)
-                && times.is_some_and(|(first, _)| first < until)
-                && let Some(touched) = self.late.get_mut(at)
-            {
-                let file = self.runtime.block_on(self.log.local_file(&path, bytes))?;
-                touch(self.spec, file.path(), until, touched)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What rows were added with versions behind one; `None` if nobody knows any more.
-    fn added(&self, log: &DeltaLog, behind: i64, version: i64) -> Result<Option<Vec<Added>>, RollupError> {
-        let mut added = Vec::new();
-        for version in behind + 1..=version {
-            let Some(actions) = self.runtime.block_on(log.read_commit(version))? else {
-                return Ok(None);
-            };
-            for action in actions {
-                if let Action::Add(add) = action
-                    && add.data_change
-                {
-                    added.push(Added {
-                        times: times_of(&add),
-                        bytes: add.size,
-                        path: add.path.into(),
-                    });
-                }
-            }
-        }
-        Ok(Some(added))
-    }
-
-    fn late_arrived(&mut self) {
-        if self.late_since.is_none() && self.late.iter().any(|touched| !touched.is_empty()) {
-            self.late_since = Some(Instant::now());
-        }
     }
 
     /// Gives the attributes of the source their columns.
@@ -418,7 +335,7 @@ impl Rollups {
             if let Some(state) = self.states.get_mut(at) {
                 state.until = Some(to);
             }
-            if let Err(error) = self.commit(source, made) {
+            if let Err(error) = self.commit_windows(source, at, made) {
                 self.states = before;
                 self.last.forget();
                 return Err(error);
@@ -525,7 +442,7 @@ impl Rollups {
             if let Err(error) = done {
                 // They are tried again, also those that are done.
                 if let Some(late) = self.late.get_mut(at) {
-                    late.extend(touched);
+                    join(late, touched);
                 }
                 return Err(error);
             }
@@ -552,16 +469,15 @@ impl Rollups {
             since: since(from, self.source_of(at)),
         };
         let made = self.pass(source, at, resolution, span, Some(touched), is_stopped)?;
-        let remade = made.remade.clone();
-        self.commit(source, made)?;
-        let next = self.state(at + 1).until;
-        if let (Some(until), Some(late)) = (next, self.late.get_mut(at + 1)) {
-            for (series, (first, last)) in remade {
-                if first < until {
-                    let span = late.entry(series).or_insert((first, last));
-                    *span = (span.0.min(first), span.1.max(last));
-                }
-            }
+        self.commit_windows(source, at, made)
+    }
+
+    /// Commits windows of a resolution, and remembers those that are late for the next: windows made for late rows, but also new
+    /// ones, since a pause makes the windows of each resolution that it lies in, the long ones beyond the end of the short ones.
+    fn commit_windows(&mut self, source: &Snapshot, at: usize, made: MadeFile) -> Result<(), RollupError> {
+        let remade = self.commit(source, made)?;
+        if let Some(late) = self.late.get_mut(at + 1) {
+            join(late, remade);
         }
         Ok(())
     }
@@ -618,6 +534,7 @@ impl Rollups {
             to: span.to,
             since: span.since,
             touched,
+            next_until: self.state(at + 1).until.unwrap_or(i64::MIN),
             is_stopped,
         };
         let seen = pass.run((at == 0).then_some(&mut last), &mut made);
@@ -647,12 +564,11 @@ impl Rollups {
         })
     }
 
-    /// Commits a file, and how far the rollup is with it.
-    fn commit(&mut self, source: &Snapshot, made: MadeFile) -> Result<(), RollupError> {
-        let Some(committer) = &mut self.committer else {
-            return Ok(());
+    /// Commits a file, and how far the rollup is with it. What the next resolution is to make again.
+    fn commit(&mut self, source: &Snapshot, made: MadeFile) -> Result<Touched, RollupError> {
+        let (Some(committer), Some(file)) = (&mut self.committer, made.file) else {
+            return Ok(Touched::new());
         };
-        let Some(file) = made.file else { return Ok(()) };
         // Rows that wait for their windows are looked for again from where they were.
         let mut positions = Vec::new();
         for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
@@ -677,15 +593,8 @@ impl Rollups {
             files: vec![file],
         };
         committer.commit(&ready, &positions)?;
-        Ok(())
+        Ok(made.remade)
     }
-}
-
-/// A file that a table got.
-struct Added {
-    path: Arc<str>,
-    bytes: u64,
-    times: Option<(i64, i64)>,
 }
 
 /// Of time, in nanoseconds.

@@ -34,6 +34,8 @@ pub(super) struct Pass<'a> {
     pub since: i64,
     /// Only these series and times, and the window that follows: its first difference is another one now.
     pub touched: Option<&'a Touched>,
+    /// Windows of the next resolution that are made end here.
+    pub next_until: i64,
     pub is_stopped: &'a dyn Fn() -> bool,
 }
 
@@ -42,7 +44,7 @@ pub(super) struct Pass<'a> {
 pub(super) struct Seen {
     /// Rows that no window could take.
     pub left_out: u64,
-    /// Windows that were made for late rows, by series: the beginnings of the first and the last.
+    /// Windows within those of the next resolution that are made already, by series: the beginnings of the first and the last.
     pub remade: Touched,
 }
 
@@ -158,13 +160,7 @@ impl Running<'_, '_> {
             self.windows.push(&point)
         };
         match ready {
-            Ok(Some(window)) => keep(
-                series,
-                self.pass.source.has_revisions(),
-                &window,
-                self.made,
-                &mut self.seen.remade,
-            ),
+            Ok(Some(window)) => keep(self.pass, series, &window, self.made, &mut self.seen.remade),
             Ok(None) => Ok(()),
             Err(error) => {
                 self.seen.left_out += 1;
@@ -207,13 +203,7 @@ impl Running<'_, '_> {
             return Ok(());
         };
         if let Some(window) = self.windows.finish() {
-            keep(
-                &mut series,
-                self.pass.source.has_revisions(),
-                &window,
-                self.made,
-                &mut self.seen.remade,
-            )?;
+            keep(self.pass, &mut series, &window, self.made, &mut self.seen.remade)?;
         }
         let (Some((piece, row)), Some(last)) = (&series.last, &mut self.last) else {
             return Ok(());
@@ -232,18 +222,20 @@ impl Running<'_, '_> {
 
 /// Writes a window, if it is asked for.
 fn keep(
+    pass: &Pass<'_>,
     series: &mut Series,
-    is_rolled: bool,
     window: &Window<'_>,
     made: &mut Made<'_>,
     remade: &mut Touched,
 ) -> Result<(), MergeError> {
     if let Some((_, last)) = series.touched {
         // Of what is behind the late rows only the first has another difference.
-        let is_other = is_compared(series.kind) && !is_rolled;
+        let is_other = is_compared(series.kind) && !pass.source.has_revisions();
         if window.start > last && (!is_other || std::mem::replace(&mut series.is_past, true)) {
             return Ok(());
         }
+    }
+    if window.start < pass.next_until {
         let span = remade.entry(series.id).or_insert((window.start, window.start));
         span.1 = window.start;
     }

@@ -64,7 +64,7 @@ impl Dice {
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as i64) % limit
+        ((self.0 >> 16) as i64) % limit
     }
 }
 
@@ -203,8 +203,31 @@ impl World {
     }
 
     async fn table(&self) -> Snapshot {
-        let log = DeltaLog::new(&self.folder.path().join("metrics_rollup"), SyncedStore::new()).unwrap();
+        self.table_called("metrics_rollup").await
+    }
+
+    async fn table_called(&self, name: &str) -> Snapshot {
+        let log = DeltaLog::new(&self.folder.path().join(name), SyncedStore::new()).unwrap();
         log.load(Detail::Counts).await.unwrap().unwrap()
+    }
+
+    /// As vacuum does, but at once.
+    async fn delete_what_was_merged(&self) {
+        for name in ["metrics", "metrics_rollup"] {
+            let (table, folder) = (self.table_called(name).await, self.folder.path().join(name));
+            let mut folders = vec![folder.clone()];
+            while let Some(of) = folders.pop() {
+                for entry in std::fs::read_dir(of).unwrap().map(Result::unwrap) {
+                    let path = entry.path();
+                    let within = path.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned();
+                    if path.is_dir() && !within.starts_with('_') {
+                        folders.push(path);
+                    } else if within.ends_with(".parquet") && !table.files.contains_key(within.as_str()) {
+                        std::fs::remove_file(path).unwrap();
+                    }
+                }
+            }
+        }
     }
 
     /// Of each resolution, series and beginning the newest window.
@@ -358,7 +381,11 @@ async fn grown(seed: u64, memory: usize, compacts: bool) {
             _ => rollups.take().unwrap(),
         };
         let is_over = round == 29;
-        let now = if is_over { clock + HOUR } else { clock };
+        // A pause makes windows that are not over yet.
+        let now = match is_over || dice.below(5) == 0 {
+            true => clock + HOUR,
+            false => clock,
+        };
         let run = move || {
             running.run(now, &|| false).unwrap();
             // Late rows of what was made last.
@@ -366,9 +393,13 @@ async fn grown(seed: u64, memory: usize, compacts: bool) {
             running
         };
         rollups = Some(tokio::task::spawn_blocking(run).await.unwrap());
-        if compacts && round % 10 == 9 {
+        if compacts && !is_over && round % 10 == 9 {
             drop(rollups.take());
+            let late = only_new(batch(&mut dice, clock, true, &mut totals), &sent);
+            world.send(&late, clock).await;
+            sent.extend(late);
             compact(&world).await;
+            world.delete_what_was_merged().await;
             rollups = Some(world.rollups(memory).await);
         }
     }

@@ -5,6 +5,7 @@
 
 mod by_hand;
 mod expire;
+mod rolling;
 #[cfg(test)]
 mod tests;
 mod vacuum;
@@ -34,10 +35,11 @@ use crate::file::FileRules;
 use crate::ingest::TableWriter;
 use crate::metrics::LakeMetrics;
 use crate::rollup::Resolution;
-use crate::rollup::job::{RollupError, RollupOptions, Rollups};
+use crate::rollup::job::{RollupOptions, Rollups};
 use crate::store::{Growing, LocalFile, PART_BYTES, Pace, Remote, fault_text};
 use crate::tables::TableSpec;
 use expire::expired;
+use rolling::Rolling;
 use vacuum::Vacuum;
 
 /// So often files are looked for that are older than they are kept, and that nobody needs.
@@ -277,20 +279,6 @@ impl Known {
     }
 }
 
-/// A table that is made of another one here.
-struct Rolled {
-    rollups: Rollups,
-    table: Known,
-}
-
-/// A table that another one is made of, as soon as that can be opened.
-struct Rolling {
-    source: Arc<TableWriter>,
-    rolled: Option<Rolled>,
-    left_alone: Option<Instant>,
-    told: Told,
-}
-
 /// A job that is about to be done.
 struct Ready {
     job: Job,
@@ -318,12 +306,7 @@ impl Worker {
         while !self.stop.wait(self.options.look_every) {
             let new = std::mem::take(&mut *new.lock());
             for writer in new {
-                rollups.push(Rolling {
-                    source: writer.clone(),
-                    rolled: None,
-                    left_alone: None,
-                    told: Told::default(),
-                });
+                rollups.push(Rolling::of(writer.clone()));
                 let known = Known::new(writer.spec(), writer.log());
                 tables.push((writer, known));
             }
@@ -333,8 +316,13 @@ impl Worker {
                 for (writer, table) in tables.iter_mut().filter(|(_, table)| is_asked(table)) {
                     self.by_hand(&asked, table, writer, told);
                 }
-                for rolled in rollups.iter_mut().filter(|rolled| is_asked(&rolled.table)) {
-                    self.by_hand(&asked, &mut rolled.table, &mut rolled.rollups, told);
+                for rolling in &mut rollups {
+                    if rolling.rolled.is_none() {
+                        self.roll(rolling);
+                    }
+                    if let Some(rolled) = rolling.rolled.as_mut().filter(|rolled| is_asked(&rolled.table)) {
+                        self.by_hand(&asked, &mut rolled.table, &mut rolled.rollups, told);
+                    }
                 }
                 continue;
             }
@@ -346,53 +334,6 @@ impl Worker {
                 if let Some(rolled) = &mut rolling.rolled {
                     self.keep(&mut rolled.table, &mut rolled.rollups);
                 }
-            }
-        }
-    }
-
-    /// The rollup of a table that has one.
-    fn rolled(&self, writer: &Arc<TableWriter>) -> Result<Option<Rolled>, RollupError> {
-        let source = writer.spec();
-        let Some(spec) = source.rollup else { return Ok(None) };
-        let rollups = Rollups::open(
-            writer.site(),
-            writer.log().clone(),
-            source,
-            spec,
-            RollupOptions {
-                memory: usize::try_from(self.options.compaction.memory / 4).unwrap_or(usize::MAX),
-                ..self.options.rollup.clone()
-            },
-            self.metrics.clone(),
-            self.runtime.clone(),
-        )?;
-        self.stop.waiting.lock().push(rollups.health().clone());
-        if self.stop.is_stopped() {
-            rollups.health().abandon();
-        }
-        Ok(Some(Rolled {
-            table: Known::new(spec, rollups.log()),
-            rollups,
-        }))
-    }
-
-    fn roll(&self, rolling: &mut Rolling) {
-        if rolling.left_alone.is_some_and(|until| until > Instant::now()) {
-            return;
-        }
-        let made = match &mut rolling.rolled {
-            Some(rolled) => rolled.rollups.run(now(), &|| self.stop.is_stopped()),
-            none => self.rolled(&rolling.source).map(|opened| *none = opened),
-        };
-        match made {
-            Ok(()) | Err(RollupError::Merge(MergeError::Stopped)) => rolling.told = Told::default(),
-            Err(error) => {
-                let table = rolling.source.spec().rollup.map_or("", |spec| spec.name);
-                let text = error.to_string();
-                if rolling.told.is_news(&text) {
-                    tracing::error!(table, "rollups were not made, which is tried again: {text}");
-                }
-                rolling.left_alone = Some(Instant::now() + PAUSE);
             }
         }
     }

@@ -1,0 +1,144 @@
+//! Late rows: which windows that are made already are to be made again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::Resolution;
+use super::super::pass::{Touched, touch};
+use super::{RollupError, Rollups, overlaps};
+use crate::delta::actions::Action;
+use crate::delta::{DeltaLog, FileEntry, Snapshot, times_of};
+
+/// A file that a table got.
+struct Added {
+    path: Arc<str>,
+    bytes: u64,
+    times: Option<(i64, i64)>,
+}
+
+impl Added {
+    fn of(file: &FileEntry) -> Added {
+        Added {
+            path: file.path.clone(),
+            bytes: file.size,
+            times: file.times,
+        }
+    }
+}
+
+impl Rollups {
+    /// Files that came since rows were looked at, and rows of theirs whose windows are made already.
+    pub(super) fn look_for_late_rows(&mut self, source: &Snapshot) -> Result<(), RollupError> {
+        let mut late: [Touched; 5] = Default::default();
+        if let Some(until) = self.state(0).until {
+            // A file may be merged already, so the commits tell and not the files there are. Before a start that is what has no
+            // windows yet.
+            let since = self.looked_until.unwrap_or(self.state(0).late);
+            let all = || source.files.values().map(|file| Added::of(file)).collect();
+            let added = self.added(&self.source, since, source.version)?.unwrap_or_else(all);
+            self.touch(source, 0, &added, until, &mut late)?;
+            if self.looked_until.is_none() {
+                for at in 1..Resolution::ALL.len() {
+                    self.look_for_revisions(at, &mut late)?;
+                }
+            }
+        }
+        // Only now: after an error they are looked for again.
+        self.looked_until = Some(source.version);
+        for (known, more) in self.late.iter_mut().zip(late) {
+            join(known, more);
+        }
+        self.late_arrived();
+        Ok(())
+    }
+
+    /// Revisions of the resolution before that this one has not taken.
+    fn look_for_revisions(&self, at: usize, late: &mut [Touched; 5]) -> Result<(), RollupError> {
+        let state = self.state(at);
+        let (Some(until), Some(own)) = (state.until, self.own()) else {
+            return Ok(());
+        };
+        let before = at.checked_sub(1).and_then(|before| Resolution::ALL.get(before));
+        let folder = before.map_or_else(String::new, |before| format!("resolution_s={}/", before.seconds()));
+        let all = || own.files.values().map(|file| Added::of(file)).collect();
+        let mut added = self.added(&self.log, state.late, own.version)?.unwrap_or_else(all);
+        added.retain(|added| added.path.starts_with(&folder));
+        self.touch(own, at, &added, until, late)
+    }
+
+    /// Of files that were added, rows whose windows are made already.
+    fn touch(
+        &self,
+        table: &Snapshot,
+        at: usize,
+        added: &[Added],
+        until: i64,
+        late: &mut [Touched; 5],
+    ) -> Result<(), RollupError> {
+        let (spec, log) = match at {
+            0 => (self.source_spec, &self.source),
+            _ => (self.spec, &self.log),
+        };
+        let Some(touched) = late.get_mut(at) else { return Ok(()) };
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        for Added { path, bytes, times } in added {
+            let Some((first, last)) = times.filter(|(first, _)| *first < until) else {
+                continue;
+            };
+            let is_gone = !table.files.contains_key(path)
+                && self.runtime.block_on(log.missing(std::iter::once(path.clone())))? > 0;
+            // One that was merged since is deleted some day: what lies where it lay is looked at in its place.
+            let merged = table
+                .files
+                .values()
+                .filter(|file| overlaps(file, first, last.saturating_add(1)));
+            let files = match is_gone {
+                true => merged.map(|file| (&*file.path, file.size)).collect(),
+                false => vec![(&**path, *bytes)],
+            };
+            for (path, bytes) in files {
+                if seen.insert(path) {
+                    let file = self.runtime.block_on(log.local_file(path, bytes))?;
+                    touch(spec, file.path(), until, touched)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What rows were added with versions behind one; `None` if nobody knows any more.
+    fn added(&self, log: &DeltaLog, behind: i64, version: i64) -> Result<Option<Vec<Added>>, RollupError> {
+        let mut added = Vec::new();
+        for version in behind + 1..=version {
+            let Some(actions) = self.runtime.block_on(log.read_commit(version))? else {
+                return Ok(None);
+            };
+            for action in actions {
+                if let Action::Add(add) = action
+                    && add.data_change
+                {
+                    added.push(Added {
+                        times: times_of(&add),
+                        bytes: add.size,
+                        path: add.path.into(),
+                    });
+                }
+            }
+        }
+        Ok(Some(added))
+    }
+
+    pub(super) fn late_arrived(&mut self) {
+        if self.late_since.is_none() && self.late.iter().any(|touched| !touched.is_empty()) {
+            self.late_since = Some(Instant::now());
+        }
+    }
+}
+
+pub(super) fn join(late: &mut Touched, more: Touched) {
+    for (series, (first, last)) in more {
+        let span = late.entry(series).or_insert((first, last));
+        *span = (span.0.min(first), span.1.max(last));
+    }
+}

@@ -1,0 +1,83 @@
+//! Rollups, which are tables of their own: opened as soon as that can be done, and made again and again.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Known, PAUSE, Told, Worker, now};
+use crate::compaction::MergeError;
+use crate::ingest::TableWriter;
+use crate::rollup::job::{RollupError, RollupOptions, Rollups};
+
+/// A table that another one is made of, as soon as that can be opened.
+pub(super) struct Rolling {
+    source: Arc<TableWriter>,
+    pub rolled: Option<Rolled>,
+    left_alone: Option<Instant>,
+    told: Told,
+}
+
+/// A table that is made of another one here.
+pub(super) struct Rolled {
+    pub rollups: Rollups,
+    pub table: Known,
+}
+
+impl Rolling {
+    pub fn of(source: Arc<TableWriter>) -> Rolling {
+        Rolling {
+            source,
+            rolled: None,
+            left_alone: None,
+            told: Told::default(),
+        }
+    }
+}
+
+impl Worker {
+    /// The rollup of a table that has one.
+    fn rolled(&self, writer: &Arc<TableWriter>) -> Result<Option<Rolled>, RollupError> {
+        let source = writer.spec();
+        let Some(spec) = source.rollup else { return Ok(None) };
+        let rollups = Rollups::open(
+            writer.site(),
+            writer.log().clone(),
+            source,
+            spec,
+            RollupOptions {
+                memory: usize::try_from(self.options.compaction.memory / 4).unwrap_or(usize::MAX),
+                ..self.options.rollup.clone()
+            },
+            self.metrics.clone(),
+            self.runtime.clone(),
+        )?;
+        self.stop.waiting.lock().push(rollups.health().clone());
+        if self.stop.is_stopped() {
+            rollups.health().abandon();
+        }
+        Ok(Some(Rolled {
+            table: Known::new(spec, rollups.log()),
+            rollups,
+        }))
+    }
+
+    pub(super) fn roll(&self, rolling: &mut Rolling) {
+        if rolling.left_alone.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
+        let made = match &mut rolling.rolled {
+            Some(rolled) => rolled.rollups.run(now(), &|| self.stop.is_stopped()),
+            none => self.rolled(&rolling.source).map(|opened| *none = opened),
+        };
+        match made {
+            Ok(()) | Err(RollupError::Merge(MergeError::Stopped)) => rolling.told = Told::default(),
+            Err(error) => {
+                let table = rolling.source.spec().rollup.map_or("", |spec| spec.name);
+                let text = error.to_string();
+                if rolling.told.is_news(&text) {
+                    tracing::error!(table, "rollups were not made, which is tried again: {text}");
+                }
+                rolling.left_alone = Some(Instant::now() + PAUSE);
+            }
+        }
+    }
+}
