@@ -186,7 +186,7 @@ fn a_store_that_is_away_late_or_loses_answers_costs_no_row_and_adds_none() {
         is_stored(&otlp.post("/v1/logs", &logs(n * 10..n * 10 + 10)));
     }
     let trouble = eventually_within(PATIENCE, || {
-        let text = thalweg.process.stderr();
+        let text = thalweg.process.stdout();
         let line = text
             .lines()
             .find(|line| line.contains("rows cannot be stored in s3://lake/faults/logs"));
@@ -215,7 +215,7 @@ fn a_store_that_is_away_late_or_loses_answers_costs_no_row_and_adds_none() {
         Ok(())
     })
     .unwrap();
-    let said = thalweg.process.stderr();
+    let said = thalweg.process.stdout();
     assert_eq!(
         said.matches("rows cannot be stored in s3://lake/faults/logs").count(),
         1,
@@ -274,6 +274,102 @@ fn a_process_that_is_killed_again_and_again_leaves_every_row_once_on_an_object_s
     wait_for_rows(&thalweg, sent);
     assert_eq!(counted(&store.ask("killed/logs", &format!("{SUMS} t"))), (sent, sent));
     end(&mut thalweg);
+}
+
+/// What `thalweg` prints about a lake that is named by its URL alone.
+fn shell(store: &Store, words: &[&str]) -> (i32, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = Command::new(thalweg_tests::thalweg::binary())
+        .args(words)
+        .envs(store.environment())
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        0,
+        "nothing is left here"
+    );
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (ran.status.code().unwrap(), text(&ran.stdout), text(&ran.stderr))
+}
+
+#[test]
+fn a_lake_on_an_object_store_is_looked_after_at_the_shell_beside_its_process_and_alone() {
+    let store = Store::start();
+    let (mut thalweg, otlp) = start(&store.lake("shell", "thalweg"));
+    for n in 0..6 {
+        is_stored(&otlp.post("/v1/logs", &logs(n * 10..n * 10 + 10)));
+        wait_for_commits(&thalweg, n * 10 + 10);
+    }
+    let url = "s3://lake/shell";
+    let json = |words: &[&str]| -> Value {
+        let (code, printed, said) = shell(&store, &[words, &["--lake", url, "--json"]].concat());
+        assert_eq!(code, 0, "{words:?}: {said}");
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{words:?}: {error}: {printed}"))
+    };
+    let status = json(&["lake", "status"]);
+    assert_eq!(status["holder"]["process"], thalweg.process.id(), "{status}");
+    let rows = |tables: &Value| {
+        let logs = tables.as_array().unwrap().iter().find(|table| table["table"] == "logs");
+        logs.unwrap()["rows"].as_u64().unwrap()
+    };
+    assert_eq!(rows(&json(&["lake", "tables"])), 60);
+    // The process does it, and nobody else.
+    let (code, _, said) = shell(&store, &["lake", "compact", "--lake", url]);
+    assert!(
+        code == 1 && said.contains("lake.held: s3://lake/shell is written by process"),
+        "{said}"
+    );
+    // Files are added beside it, each once.
+    let files = tempfile::tempdir().unwrap();
+    let more = files.path().join("more.jsonl");
+    std::fs::write(&more, format!("{}\n", logs(60..75))).unwrap();
+    let more = more.to_str().unwrap();
+    for added in [15, 0] {
+        let report = json(&["lake", "ingest", more]);
+        assert_eq!(report["rows"].as_u64().unwrap(), added, "{report}");
+    }
+    is_stored(&otlp.post("/v1/logs", &logs(75..80)));
+    wait_for_rows(&thalweg, 80);
+    end(&mut thalweg);
+    let verified = json(&["lake", "verify", "--deep"]);
+    assert_eq!(verified["findings"], 0, "{verified}");
+    let merged = json(&["lake", "compact", "logs"]);
+    assert!(merged["files"].as_u64().unwrap() > 6, "{merged}");
+    let (code, printed, said) = shell(&store, &["lake", "files", "logs", "--lake", url, "--json"]);
+    let file: Value = serde_json::from_str(printed.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (code, printed.lines().count(), file["rows"].as_u64()),
+        (0, 1, Some(80)),
+        "{printed}{said}"
+    );
+    let file = format!("{url}/logs/{}", file["path"].as_str().unwrap());
+    let (code, printed, said) = shell(&store, &["parquet", "cat", "--columns", "attr_n", &file]);
+    assert_eq!((code, printed.lines().count()), (0, 80), "{said}");
+    // A file of an object store, into another lake.
+    let other = [
+        "lake",
+        "ingest",
+        &file,
+        "--lake",
+        "s3://lake/copied",
+        "--table",
+        "logs",
+        "--json",
+    ];
+    let (code, printed, said) = shell(&store, &other);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(serde_json::from_str::<Value>(&printed).unwrap()["rows"], 80);
+    for lake in ["shell", "copied"] {
+        let rows = store.ask(
+            &format!("{lake}/logs"),
+            "select count(*) as rows, count(distinct attr_n) as numbers from t",
+        );
+        assert_eq!(counted(&rows), (80, 80), "{lake}");
+    }
+    let (code, _, said) = shell(&store, &["lake", "tables", "--lake", "s3://no-such-bucket/x"]);
+    assert!(code == 1 && said.contains("the bucket does not exist"), "{said}");
 }
 
 /// The sentence with which a process ends that may not start.

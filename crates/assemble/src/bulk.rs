@@ -1,8 +1,6 @@
 //! Files to tables, beside a running process: with the limits and columns that its configuration gives to receivers and tables, or
 //! with the usual ones.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::bulk::SPECS;
@@ -18,14 +16,24 @@ use tokio::runtime::Runtime;
 use crate::Checked;
 use crate::data_dir::DataDir;
 use crate::lake::OTLP_TABLES;
+use crate::lake_site::Place;
 
-/// The lake of a data folder, which another process may hold.
-pub fn open(data_dir: &Path, checked: Option<&Checked>, wanted: Wanted, runtime: &Runtime) -> Result<Bulk> {
-    DataDir::refuse_restore(data_dir)?;
+/// A lake that another process may hold.
+pub fn open(place: &Place, checked: Option<&Checked>, wanted: Wanted, runtime: &Runtime) -> Result<Bulk> {
+    if let Some(data_dir) = place.data_dir() {
+        DataDir::refuse_restore(data_dir)?;
+    }
     let metrics = LakeMetrics::register(Metrics::new(false).registry())?;
     let options = checked.map(options).unwrap_or_default();
-    let lake = thalweg_lake::folder(data_dir);
-    Ok(Bulk::new(&lake, runtime.handle().clone(), metrics, options, wanted))
+    let (site, local) = (place.site().clone(), place.local());
+    Ok(Bulk::new(
+        site,
+        &local,
+        runtime.handle().clone(),
+        metrics,
+        options,
+        wanted,
+    ))
 }
 
 /// The table that rows go to.

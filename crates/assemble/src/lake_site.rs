@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use tempfile::{NamedTempFile, TempDir};
 use thalweg_config::Fields;
 use thalweg_lake::store::{ClaimError, FaultKind, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, Scratch, Site, SyncedStore};
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
+use crate::checked::Checked;
 use crate::data_dir::DataDir;
 
 /// Copies of files leave so much of the disk to the log.
 const FREE_MIN: u64 = 1 << 30;
+/// Of copies that a command needs.
+const TOOL_SPOOL_BYTES: u64 = 4 << 30;
 /// Two files that are merged and what is made of them, at the smallest target.
 const SPOOL_MIN: u64 = 16 << 20;
 
@@ -108,16 +112,78 @@ fn note(data_dir: &Path) -> PathBuf {
     thalweg_lake::folder(data_dir).join("_thalweg/url")
 }
 
-/// A lake by its URL alone, to read from; credentials are those of the environment.
-pub(crate) fn by_url(url: &str) -> Result<Site> {
+/// A lake by its URL alone; credentials are those of the environment. Copies of files lie in `scratch`.
+pub(crate) fn by_url(url: &str, scratch: &Path) -> Result<Site> {
     let url = LakeUrl::parse(url).map_err(|why| anyhow!("--lake {url}: {why}"))?;
     let scratch = Scratch {
-        folder: std::env::temp_dir(),
-        spool_bytes: 0,
+        folder: scratch.to_owned(),
+        spool_bytes: TOOL_SPOOL_BYTES,
         free_min: FREE_MIN,
         bytes_per_second: 0,
     };
     at(&url, &[], &scratch)
+}
+
+/// A lake that a command is about.
+pub struct Place {
+    site: Site,
+    /// The data folder, of a lake that is known by it.
+    data_dir: Option<PathBuf>,
+    /// Of copies, and of rows that wait.
+    scratch: TempDir,
+}
+
+impl Place {
+    /// That of a URL or a path, else where the last process of a data folder had it.
+    pub fn new(data_dir: &Path, lake: Option<&str>) -> Result<Place> {
+        let scratch = TempDir::with_prefix("thalweg-lake-")?;
+        let site = match lake.map(str::to_owned).or_else(|| noted(data_dir)) {
+            Some(url) => by_url(&url, scratch.path())?,
+            None => Site::folder(&thalweg_lake::folder(data_dir), SyncedStore::new()),
+        };
+        let data_dir = lake.is_none().then(|| data_dir.to_owned());
+        Ok(Place {
+            site,
+            data_dir,
+            scratch,
+        })
+    }
+
+    /// The same by the section `lake` of a configuration.
+    pub fn configured(checked: &Checked, data_dir: &Path) -> Result<Place> {
+        let lake = &checked.settings.lake;
+        Ok(Place {
+            site: lake.site.open(data_dir, lake.upkeep.bytes_per_second)?,
+            data_dir: Some(data_dir.to_owned()),
+            scratch: TempDir::with_prefix("thalweg-lake-")?,
+        })
+    }
+
+    pub fn site(&self) -> &Site {
+        &self.site
+    }
+
+    pub(crate) fn data_dir(&self) -> Option<&Path> {
+        self.data_dir.as_deref()
+    }
+
+    /// Where rows wait for their tables, and bad lines stay.
+    pub(crate) fn local(&self) -> PathBuf {
+        match (self.site.is_remote(), &self.data_dir) {
+            (false, _) => self.site.path().to_owned(),
+            (true, Some(data_dir)) => thalweg_lake::folder(data_dir),
+            (true, None) => self.scratch.path().to_owned(),
+        }
+    }
+}
+
+/// A file of an object store, copied to one that goes when it is dropped; credentials are those of the environment.
+pub async fn download(url: &str) -> Result<NamedTempFile> {
+    let _ = aws_lc_rs::default_provider().install_default();
+    let mut file = NamedTempFile::with_prefix("thalweg-")?;
+    let copied = thalweg_lake::store::download(url, file.as_file_mut()).await;
+    copied.map_err(|why| anyhow!("{url} cannot be read: {why}"))?;
+    Ok(file)
 }
 
 fn at(url: &LakeUrl, storage: &[(String, String)], scratch: &Scratch) -> Result<Site> {

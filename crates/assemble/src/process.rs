@@ -128,11 +128,12 @@ impl Process {
         let (site, rate) = (settings.lake.site.clone(), settings.lake.upkeep.bytes_per_second);
         // Queries have connections of their own, so that they do not keep commits waiting.
         let open_site = || site.open(&config.data_dir, rate);
+        let tables_site = open_site()?;
         let engine = (open_site()?, config.data_dir.as_path(), settings.query);
         let sql = crate::sql::routes(engine, &metrics, &lake_metrics, lake.clone())?;
         let tools = Arc::new(Tools {
             tables: lake.clone(),
-            lake: thalweg_lake::folder(&config.data_dir),
+            lake: tables_site.clone(),
             options: settings.lake.upkeep.clone(),
             metrics: lake_metrics.clone(),
             alone: Default::default(),
@@ -178,7 +179,7 @@ impl Process {
                 queues,
                 log,
                 durability,
-                site: open_site()?,
+                site: tables_site,
                 metrics: lake_metrics.clone(),
                 entries,
                 section: settings.lake,

@@ -177,7 +177,13 @@ impl Session {
         // No file says otherwise, so queries take their part of what a process may use on this machine.
         let settings = Settings::read(&Config::default(), Used::default(), &Diagnostics::new(""));
         let engine = match &lake {
-            Some(url) => Engine::open_at(by_url(url)?, &self.data_dir, settings.query, QueryMetrics::new()?)?,
+            // Queries read from the store, so there are no copies.
+            Some(url) => Engine::open_at(
+                by_url(url, &std::env::temp_dir().join("thalweg-sql"))?,
+                &self.data_dir,
+                settings.query,
+                QueryMetrics::new()?,
+            )?,
             None => Engine::open(&self.data_dir, settings.query, QueryMetrics::new()?)?,
         };
         Ok(self.engine.get_or_init(|| engine))

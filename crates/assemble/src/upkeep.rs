@@ -2,7 +2,6 @@
 //! over HTTP; where none does, the folder is held and it is done here.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -19,6 +18,7 @@ use thalweg_config::{Config, Diagnostics};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::delta::Detail;
 use thalweg_lake::inspect::{self, InspectError, Lake};
+use thalweg_lake::store::Site;
 use thalweg_lake::upkeep::{ByHand, ByHandError, Did, UpkeepOptions, by_hand_alone};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 use tokio::runtime::{Handle, Runtime};
@@ -27,6 +27,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::checked::Checked;
 use crate::data_dir::DataDir;
 use crate::lake::Lake as Tables;
+use crate::lake_site::Place;
 use crate::settings::{Settings, Used};
 
 pub const STATUS_PATH: &str = "/api/lake/status";
@@ -47,6 +48,9 @@ pub struct LakeStatus {
 pub struct HolderStatus {
     pub process: u64,
     pub http: Option<String>,
+    /// Of a lake on an object store: the machine that the process runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// What only a process that writes the table knows is `None` elsewhere.
@@ -89,27 +93,39 @@ pub enum Line {
     End { done: bool },
 }
 
-/// Does it in a data folder that no process holds; it is held for as long as this takes. `checked` says how tables are kept.
+/// Does it with a lake that no process holds; it is held for as long as this takes. `checked` says how tables are kept.
 pub fn alone(
     runtime: &Runtime,
-    data_dir: &Path,
+    place: &Place,
     checked: Option<&Checked>,
     asked: &ByHand,
     told: &mut dyn FnMut(Did),
 ) -> Result<()> {
-    let lake = thalweg_lake::folder(data_dir);
     // A folder of another name is not to be made into a data folder.
-    Lake::open(&lake)?;
-    let _held = DataDir::take(data_dir)?;
+    runtime.block_on(Lake::open(place.site()))?;
+    let _held = match place.data_dir() {
+        Some(data_dir) => Some(DataDir::take(data_dir)?),
+        None if place.site().is_remote() => None,
+        None => Some(DataDir::take_lake(place.site().path())?),
+    };
     let options = match checked {
         Some(checked) => checked.settings.lake.upkeep.clone(),
         None => defaults().lake.upkeep,
     };
     let metrics = LakeMetrics::register(&prometheus::Registry::new())?;
-    let done = by_hand_alone(&lake, asked, &[], options, metrics, runtime.handle(), &mut |did| {
-        told(did);
-        true
-    });
+    let done = by_hand_alone(
+        place.site(),
+        asked,
+        &[],
+        options,
+        metrics,
+        runtime.handle(),
+        &mut |did| {
+            told(did);
+            true
+        },
+    );
+    runtime.block_on(place.site().release());
     Ok(done?)
 }
 
@@ -118,13 +134,22 @@ fn defaults() -> Settings {
 }
 
 /// What can be said of tables without the process that writes them.
-pub fn status_alone(runtime: &Runtime, data_dir: &Path) -> Result<LakeStatus> {
-    let lake = Lake::open(&thalweg_lake::folder(data_dir))?;
-    let tables = runtime.block_on(tables_on_disk(&lake))?;
-    let holder = DataDir::holder(data_dir).map(|holder| HolderStatus {
+pub fn status_alone(runtime: &Runtime, place: &Place) -> Result<LakeStatus> {
+    let tables = runtime.block_on(async { tables_on_disk(&Lake::open(place.site()).await?).await })?;
+    let holder = place.data_dir().and_then(DataDir::holder);
+    let mut holder = holder.map(|holder| HolderStatus {
         process: holder.process,
         http: holder.http.map(|(address, _)| address),
+        host: None,
     });
+    if holder.is_none() {
+        let held = runtime.block_on(place.site().holder())?;
+        holder = held.map(|(held, _)| HolderStatus {
+            process: held.process.into(),
+            http: None,
+            host: Some(held.host),
+        });
+    }
     Ok(LakeStatus { holder, tables })
 }
 
@@ -132,8 +157,8 @@ async fn tables_on_disk(lake: &Lake) -> Result<Vec<TableState>, InspectError> {
     let mut tables = Vec::new();
     for name in lake.names() {
         let (summary, (_, snapshot)) = (
-            inspect::table(lake, &name).await?,
-            lake.newest(&name, Detail::Counts).await?,
+            inspect::table(lake, name).await?,
+            lake.newest(name, Detail::Counts).await?,
         );
         let partitions = snapshot.transactions.iter().filter_map(|(id, at)| partition(id, *at));
         // Of several logs that fed a table one after the other, the one that has come farthest.
@@ -146,7 +171,7 @@ async fn tables_on_disk(lake: &Lake) -> Result<Vec<TableState>, InspectError> {
             }
         }
         tables.push(TableState {
-            table: name,
+            table: name.clone(),
             version: Some(summary.version),
             rows: summary.rows,
             files: summary.files,
@@ -181,7 +206,7 @@ fn partition(application: &str, position: i64) -> Option<PartitionState> {
 pub(crate) struct Tools {
     /// Those that this process writes.
     pub tables: Arc<Tables>,
-    pub lake: PathBuf,
+    pub lake: Site,
     pub options: UpkeepOptions,
     pub metrics: LakeMetrics,
     /// Tables that nothing here writes are kept by one request at a time.
@@ -190,9 +215,10 @@ pub(crate) struct Tools {
 
 impl Tools {
     async fn status(&self) -> Result<LakeStatus, InspectError> {
-        let on_disk = match Lake::open(&self.lake) {
+        let on_disk = match Lake::open(&self.lake).await {
             Ok(lake) => tables_on_disk(&lake).await?,
-            Err(_) => Vec::new(),
+            Err(InspectError::NoLake(_)) => Vec::new(),
+            Err(error) => return Err(error),
         };
         let mut tables: BTreeMap<String, TableState> =
             on_disk.into_iter().map(|table| (table.table.clone(), table)).collect();
@@ -229,6 +255,7 @@ impl Tools {
             holder: Some(HolderStatus {
                 process: std::process::id().into(),
                 http: None,
+                host: None,
             }),
             tables: tables.into_values().collect(),
         })

@@ -9,7 +9,7 @@ use crate::delta::schema::TableSchema;
 use crate::delta::{self, CommitOutcome, DeltaError, DeltaLog, Detail, Snapshot};
 use crate::error::OpenError;
 use crate::metrics::LakeMetrics;
-use crate::store::{Site, SyncedStore};
+use crate::store::Site;
 
 /// Properties of tables, as every engine reads them.
 const CONFIGURATION: [(&str, &str); 4] = [
@@ -63,16 +63,15 @@ pub(crate) async fn open(
 
 /// The same beside whoever writes the table: nothing is made, and nothing is taken back.
 pub(crate) async fn join(
-    lake: &Path,
+    site: &Site,
     spec: &crate::tables::TableSpec,
-    store: SyncedStore,
 ) -> Result<(DeltaLog, Option<Snapshot>), OpenError> {
-    let path = lake.join(spec.name);
+    let path = site.path().join(spec.name);
     let error = |source| OpenError::Table {
         path: path.clone(),
         source,
     };
-    let log = DeltaLog::new(&path, store).map_err(error)?;
+    let log = site.log(spec.name).map_err(error)?.for_guest();
     let snapshot = log.load(Detail::Counts).await.map_err(error)?;
     if let Some(snapshot) = &snapshot {
         check(&log, snapshot, spec.partitions, &(spec.columns)())?;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
+use thalweg_assemble::download;
 use thalweg_lake::delta::schema::TableSchema;
 use thalweg_lake::delta::{DeltaLog, Detail};
 use thalweg_lake::store::SyncedStore;
@@ -28,7 +29,7 @@ pub enum ParquetCommand {
 
 #[derive(Args)]
 pub struct CatOptions {
-    /// The file; - is the standard input
+    /// The file, or its URL (s3://, gs://, az://); - is the standard input
     pub file: String,
     /// At most so many rows
     #[arg(long, value_name = "N")]
@@ -46,7 +47,7 @@ pub struct CatOptions {
 
 #[derive(Args)]
 pub struct FileOptions {
-    /// The file; - is the standard input
+    /// The file, or its URL (s3://, gs://, az://); - is the standard input
     pub file: String,
     /// Print one JSON document
     #[arg(long)]
@@ -57,7 +58,7 @@ pub fn main(command: &ParquetCommand) -> Result<ExitCode> {
     match command {
         ParquetCommand::Cat(options) => rows(options)?,
         ParquetCommand::Schema(options) => {
-            let opened = Opened::open(&options.file)?;
+            let opened = open(&options.file)?;
             let info = schema(&opened, table_of(&opened)?.as_ref());
             match options.json {
                 true => out::line(json!(info))?,
@@ -65,7 +66,7 @@ pub fn main(command: &ParquetCommand) -> Result<ExitCode> {
             };
         }
         ParquetCommand::Stats(options) => {
-            let info = stats(&Opened::open(&options.file)?);
+            let info = stats(&open(&options.file)?);
             match options.json {
                 true => out::line(json!(info))?,
                 false => out::line(stats_text(&info))?,
@@ -75,8 +76,17 @@ pub fn main(command: &ParquetCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// One of an object store is copied first: its footer stands at the end, and says what to read before that.
+fn open(name: &str) -> Result<Opened> {
+    let is_elsewhere = name.contains("://") && !name.starts_with("file://");
+    Ok(match is_elsewhere {
+        true => Opened::of(name, crate::runtime()?.block_on(download(name))?.into_file())?,
+        false => Opened::open(name)?,
+    })
+}
+
 fn rows(options: &CatOptions) -> Result<()> {
-    let opened = Opened::open(&options.file)?;
+    let opened = open(&options.file)?;
     let wanted = Cat {
         limit: options.limit,
         columns: options.columns.clone(),

@@ -60,15 +60,20 @@ pub fn print(bench: &str, rows: &[Row], folder: &Path) {
     for row in rows {
         let optional =
             |value: Option<f64>, scale: f64| value.map_or_else(|| "-".to_owned(), |v| format!("{:.3}", v / scale));
+        // Of some rows it has no meaning.
+        let known = |value: f64, digits: usize| match value.is_finite() {
+            true => format!("{value:.digits$}"),
+            false => "-".to_owned(),
+        };
         println!(
-            "{:<28} {:>12.0} {:>10.2} {:>10.2} {:>12.0} {:>12.0} {:>10.2} {:>10} {:>10}",
+            "{:<28} {:>12.0} {:>10.2} {:>10} {:>12} {:>12} {:>10} {:>10} {:>10}",
             row.name,
             row.ops_per_second,
             row.wall_ns_per_op / 1e3,
-            row.cpu_ns_per_op / 1e3,
-            1e9 / row.cpu_ns_per_op.max(1e-9),
-            row.bytes_per_op,
-            row.allocs_per_op,
+            known(row.cpu_ns_per_op / 1e3, 2),
+            known(1e9 / row.cpu_ns_per_op, 0),
+            known(row.bytes_per_op, 0),
+            known(row.allocs_per_op, 2),
             optional(row.p50_ns, 1e6),
             optional(row.p99_ns, 1e6),
         );

@@ -300,7 +300,7 @@ enum Opened {
 impl Opening {
     fn spec(&self) -> &'static TableSpec {
         match &self.table {
-            Opened::Fed { spec, .. } => *spec,
+            Opened::Fed { spec, .. } => spec,
             Opened::Events(_) => &EVENTS,
         }
     }
@@ -310,7 +310,7 @@ impl Opening {
         let (metrics, options) = (metrics.clone(), self.ground.options());
         match &self.table {
             Opened::Fed { spec, feed, promotion } => {
-                TableWriter::open(site, *spec, feed.clone(), promotion.clone(), metrics, &options).await
+                TableWriter::open(site, spec, feed.clone(), promotion.clone(), metrics, &options).await
             }
             Opened::Events(messages) => {
                 let promotion = self.ground.section.events_promotion.clone();

@@ -45,7 +45,7 @@ use crate::metrics::LakeMetrics;
 use crate::otlp::Signal;
 use crate::otlp::decode::Window;
 use crate::otlp::walk::WalkLimits;
-use crate::store::SyncedStore;
+use crate::store::Site;
 use crate::tables::TableSpec;
 pub use error::FileError;
 #[doc(hidden)]
@@ -135,20 +135,28 @@ pub enum Source {
 /// Adds files to the tables of a lake. Must be used on a thread that is none of the runtime's.
 pub struct Bulk {
     tables: Tables,
+    local: PathBuf,
     options: BulkOptions,
     wanted: Wanted,
 }
 
 impl Bulk {
-    /// `lake` is its folder, which is made with the first rows.
-    pub fn new(lake: &Path, runtime: Handle, metrics: LakeMetrics, options: BulkOptions, wanted: Wanted) -> Bulk {
-        let lake = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
+    /// Rows of a file wait in `local` until it is read to its end, and bad lines stay there: the folder of the lake itself, or of one
+    /// on an object store that of the data folder. It is made with the first rows.
+    pub fn new(
+        site: Site,
+        local: &Path,
+        runtime: Handle,
+        metrics: LakeMetrics,
+        options: BulkOptions,
+        wanted: Wanted,
+    ) -> Bulk {
+        let local = std::path::absolute(local).unwrap_or_else(|_| local.to_owned());
         if !wanted.dry_run {
-            Staging::sweep(&lake);
+            Staging::sweep(&local);
         }
         let tables = Tables::new(Writing {
-            lake,
-            store: SyncedStore::new(),
+            site,
             files: options.files.clone(),
             promotions: options.promotions.clone(),
             checkpoint_interval: options.checkpoint_interval,
@@ -157,6 +165,7 @@ impl Bulk {
         });
         Bulk {
             tables,
+            local,
             options,
             wanted,
         }
@@ -262,10 +271,9 @@ impl Bulk {
         content: Option<Content>,
         watched: &Watched,
     ) -> Result<Report, FileError> {
-        let lake = self.tables.lake().to_owned();
         let staging = match self.wanted.dry_run {
             true => None,
-            false => Some(staging(&lake)?),
+            false => Some(staging(&self.local)?),
         };
         let folder = staging.as_ref().map(Staging::path);
         let mut reading = Reading {
@@ -291,7 +299,7 @@ impl Bulk {
             Some(content) => format!("{:032x}", content.hash).chars().take(ID_DIGITS).collect(),
             None => uuid::Uuid::new_v4().simple().to_string(),
         };
-        let quarantine = quarantine.keep(&lake, file_name(name), &id)?;
+        let quarantine = quarantine.keep(&self.local, file_name(name), &id)?;
         let (rest, specs) = read.map_err(|error| match error {
             FileError::TooManyBad { max, line, why, .. } => FileError::TooManyBad {
                 max,

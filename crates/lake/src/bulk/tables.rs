@@ -2,7 +2,7 @@
 //! table when it was read to its end.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::file::FileRules;
 use crate::ingest::files::Together;
 use crate::metrics::LakeMetrics;
 use crate::opening;
-use crate::store::SyncedStore;
+use crate::store::Site;
 use crate::tables::TableSpec;
 
 /// A disk that is full or a folder that cannot be written is waited for so long.
@@ -33,8 +33,7 @@ const TABLES_BITS: u32 = 3;
 
 /// How tables are written.
 pub(super) struct Writing {
-    pub lake: PathBuf,
-    pub store: SyncedStore,
+    pub site: Site,
     pub files: FileRules,
     /// By table; others have the usual one.
     pub promotions: Vec<(&'static str, Promotion)>,
@@ -82,10 +81,6 @@ impl Tables {
         }
     }
 
-    pub fn lake(&self) -> &Path {
-        &self.writing.lake
-    }
-
     /// Whether a table has a file, by the newest version there is.
     pub fn known(&mut self, spec: &'static TableSpec, application: &str) -> Result<Option<Known>, FileError> {
         let Some(committer) = self.committer(spec)? else {
@@ -99,7 +94,7 @@ impl Tables {
     /// The one that commits to a table, if there is a table.
     fn committer(&mut self, spec: &'static TableSpec) -> Result<Option<&mut Committer>, FileError> {
         if !self.committers.contains_key(spec.name) {
-            let joined = opening::join(&self.writing.lake, spec, self.writing.store.clone());
+            let joined = opening::join(&self.writing.site, spec);
             let (log, snapshot) = self.writing.runtime.block_on(joined)?;
             let Some(snapshot) = snapshot else { return Ok(None) };
             self.insert(spec, log, snapshot);
@@ -111,13 +106,9 @@ impl Tables {
     fn writer(&mut self, spec: &'static TableSpec) -> Result<&mut Committer, FileError> {
         if self.committer(spec)?.is_none() {
             let Writing {
-                lake,
-                store,
-                metrics,
-                runtime,
-                ..
+                site, metrics, runtime, ..
             } = &self.writing;
-            let (log, _) = runtime.block_on(opening::join(lake, spec, store.clone()))?;
+            let (log, _) = runtime.block_on(opening::join(site, spec))?;
             let columns = (spec.columns)();
             let made = opening::create(&log, spec.partitions, &columns, metrics);
             let snapshot = runtime.block_on(made)?;

@@ -19,6 +19,7 @@ use crate::otlp::json::tests::proto::{
     Any, Data, Gauge, Log, Logs, Metric, Metrics, NumberPoint, NumberValue, Pair, Resource, ResourceLogs,
     ResourceMetrics, ResourceSpans, ScopeLogs, ScopeMetrics, ScopeSpans, Span, Traces, Value,
 };
+use crate::store::SyncedStore;
 use crate::tables::{METRICS, TRACES};
 
 /// A row by its columns, without those that are null.
@@ -46,7 +47,8 @@ impl World {
     fn bulk(&self, wanted: Wanted) -> Bulk {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let runtime = self.runtime.handle().clone();
-        Bulk::new(&self.lake(), runtime, metrics, self.options.clone(), wanted)
+        let site = Site::folder(&self.lake(), SyncedStore::new());
+        Bulk::new(site, &self.lake(), runtime, metrics, self.options.clone(), wanted)
     }
 
     fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {

@@ -14,7 +14,7 @@ use object_store::{ObjectStore, ObjectStoreExt as _, RenameOptions, RenameTarget
 use super::{Committer, Retry, Rows, Stop, commit_info, unix_ms};
 use crate::delta::actions::{Action, Add};
 use crate::delta::{CommitOutcome, DeltaError};
-use crate::store::{DiskFault, FaultKind};
+use crate::store::{DiskFault, FaultKind, SyncedStore};
 
 type StorePath = object_store::path::Path;
 
@@ -30,7 +30,8 @@ impl Committer {
     /// Returns when rows are durable in files of a folder, which no reader sees.
     pub fn stage(&mut self, rows: &dyn Rows, folder: &Path) -> Result<Vec<StagedFile>, Stop> {
         self.add_columns(rows)?;
-        let mut staged = Vec::new();
+        // Where the lake is, is not where files wait.
+        let (here, mut staged) = (SyncedStore::new(), Vec::new());
         for storing in self.encode(rows)? {
             let name = storing.file.add.path.replace('/', "-");
             let file = StagedFile {
@@ -42,7 +43,7 @@ impl Committer {
             let mut retry = Retry::default();
             loop {
                 let start = Instant::now();
-                let put = self.log.store().put(&path, storing.file.bytes.clone().into());
+                let put = here.put(&path, storing.file.bytes.clone().into());
                 let put = self.runtime.block_on(put);
                 self.metrics.observe_store("put", put.is_ok(), start.elapsed());
                 match put {
@@ -90,15 +91,22 @@ impl Committer {
         }
     }
 
-    /// Moves files to their places in the table, durably. Those that a first attempt has moved stay.
+    /// Moves files to their places in the table, durably, or uploads them. Those that a first attempt has moved stay.
     pub fn place(&mut self, staged: &[StagedFile]) -> Result<(), Stop> {
         for file in staged {
             let from = store_path(&file.path).map_err(|error| self.lost(error))?;
             let to = self.log.path(&file.add.path).map_err(|error| self.lost(error))?;
-            let store = self.log.store().clone();
+            let (store, remote) = (self.log.store().clone(), self.log.remote().cloned());
             let mut retry = Retry::default();
-            while let Err(error) = self.runtime.block_on(place(&store, file, &from, &to)) {
-                self.wait_after(&error, &mut retry)?;
+            loop {
+                let placed = match &remote {
+                    Some(remote) => self.runtime.block_on(remote.upload_file(&to, &file.path)),
+                    None => self.runtime.block_on(place(&store, file, &from, &to)),
+                };
+                match placed {
+                    Ok(()) => break,
+                    Err(error) => self.wait_after(&error, &mut retry)?,
+                }
             }
         }
         Ok(())

@@ -35,8 +35,9 @@ const UNKNOWN: i64 = -1;
 /// What can go wrong with a table's log.
 #[derive(Debug, thiserror::Error)]
 pub enum DeltaError {
+    /// Its text says all of it that is worth to be said, so it is no source.
     #[error("{}", fault_text(.0))]
-    Store(#[from] object_store::Error),
+    Store(object_store::Error),
     #[error(
         "lake.corrupt_log: commit {version} of {table} is not a whole commit ({why}); move that file and all after it out \
          of _delta_log to go back to version {}",
@@ -55,6 +56,12 @@ pub enum DeltaError {
     /// This process does not hold the lake, now or for good.
     #[error("{why}")]
     NotHeld { why: String, is_lost: bool },
+}
+
+impl From<object_store::Error> for DeltaError {
+    fn from(error: object_store::Error) -> DeltaError {
+        DeltaError::Store(error)
+    }
 }
 
 impl DeltaError {
@@ -84,6 +91,8 @@ pub struct DeltaLog {
     prefix: StorePath,
     /// Of a table on an object store.
     remote: Option<Arc<Remote>>,
+    /// Commits beside whoever holds the lake, as one of the writers that a table may have.
+    is_guest: bool,
     /// The oldest commit that may still be there.
     oldest: Arc<AtomicI64>,
 }
@@ -98,6 +107,7 @@ impl DeltaLog {
             store: Arc::new(store),
             prefix,
             remote: None,
+            is_guest: false,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
         })
     }
@@ -109,8 +119,15 @@ impl DeltaLog {
             store: remote.store.clone(),
             prefix,
             remote: Some(remote),
+            is_guest: false,
             oldest: Arc::new(AtomicI64::new(UNKNOWN)),
         }
+    }
+
+    /// The same for a writer that does not hold the lake: it adds, and leaves all else to the holder. That a number is taken once is
+    /// enough for that; what it has not committed when it ends is nobody's, since it continues nothing.
+    pub(crate) fn for_guest(self) -> DeltaLog {
+        DeltaLog { is_guest: true, ..self }
     }
 
     /// Its folder, or the URL that it has on an object store: for people there, and nothing to open.
@@ -203,7 +220,9 @@ impl DeltaLog {
 
     /// Adds a commit. When this returns `Committed`, it is durable and visible to every reader.
     pub async fn commit(&self, version: i64, actions: &[Action]) -> Result<CommitOutcome, DeltaError> {
-        if let Some(remote) = &self.remote {
+        if let Some(remote) = &self.remote
+            && !self.is_guest
+        {
             let held = remote.lease.check();
             held.map_err(|(why, is_lost)| DeltaError::NotHeld { why, is_lost })?;
         }

@@ -8,7 +8,7 @@ mod summary;
 mod tests;
 mod verify;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub use history::{Commit, history};
 pub(crate) use summary::date_of;
@@ -16,17 +16,19 @@ pub use summary::{FileSummary, TableSummary, files, table};
 pub use verify::{Finding, VERIFY_THREAD, Verified, VerifyOptions, verify};
 
 use crate::delta::{DeltaError, DeltaLog, Detail, Snapshot};
-use crate::store::SyncedStore;
+use crate::store::Site;
 
 /// Why nothing can be said of a lake.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    #[error("there is no lake in {0}; name the data folder with --data-dir")]
+    #[error("there is no lake in {0}; name the data folder with --data-dir, or the lake with --lake")]
     NoLake(PathBuf),
     #[error("there is no table {name}; {}", tables_text(.known))]
     NoTable { name: String, known: Vec<String> },
     #[error(transparent)]
     Table(#[from] DeltaError),
+    #[error("{lake} cannot be read: {why}")]
+    Store { lake: String, why: String },
 }
 
 fn tables_text(tables: &[String]) -> String {
@@ -36,56 +38,48 @@ fn tables_text(tables: &[String]) -> String {
     }
 }
 
-/// The folder of a lake.
+/// A lake, wherever it is.
 #[derive(Clone, Debug)]
 pub struct Lake {
-    folder: PathBuf,
-    store: SyncedStore,
+    site: Site,
+    names: Vec<String>,
 }
 
 impl Lake {
-    pub fn open(folder: &Path) -> Result<Lake, InspectError> {
-        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        match folder.is_dir() {
-            true => Ok(Lake {
-                folder,
-                store: SyncedStore::new(),
-            }),
-            false => Err(InspectError::NoLake(folder)),
+    pub async fn open(site: &Site) -> Result<Lake, InspectError> {
+        if !site.is_remote() && !site.path().is_dir() {
+            return Err(InspectError::NoLake(site.path().to_owned()));
         }
+        let names = site.tables().await.map_err(|error| InspectError::Store {
+            lake: site.path().display().to_string(),
+            why: error.to_string(),
+        })?;
+        Ok(Lake {
+            site: site.clone(),
+            names,
+        })
     }
 
-    /// The tables, sorted.
-    pub fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let is_table = |entry: &std::fs::DirEntry| {
-            let commits = std::fs::read_dir(entry.path().join("_delta_log"));
-            commits.is_ok_and(|mut commits| commits.next().is_some())
-        };
-        let tables = entries.filter(is_table);
-        let mut names: Vec<String> = tables
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect();
-        names.sort();
-        names
+    /// The tables, sorted, as they were when the lake was opened.
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// One table, or all of them.
     pub fn chosen(&self, table: Option<&str>) -> Result<Vec<String>, InspectError> {
-        let known = self.names();
         match table {
-            None => Ok(known),
-            Some(name) if known.iter().any(|known| known == name) => Ok(vec![name.to_owned()]),
+            None => Ok(self.names.clone()),
+            Some(name) if self.names.iter().any(|known| known == name) => Ok(vec![name.to_owned()]),
             Some(name) => Err(InspectError::NoTable {
                 name: name.to_owned(),
-                known,
+                known: self.names.clone(),
             }),
         }
     }
 
     pub fn log(&self, table: &str) -> Result<DeltaLog, InspectError> {
         self.chosen(Some(table))?;
-        Ok(DeltaLog::new(&self.folder.join(table), self.store.clone())?)
+        Ok(self.site.log(table)?)
     }
 
     /// A table at its newest version.
@@ -95,7 +89,7 @@ impl Lake {
             Some(snapshot) => Ok((log, snapshot)),
             None => Err(InspectError::NoTable {
                 name: table.to_owned(),
-                known: self.names(),
+                known: self.names.clone(),
             }),
         }
     }

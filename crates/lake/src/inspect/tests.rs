@@ -10,6 +10,7 @@ use super::*;
 use crate::LakeMetrics;
 use crate::compaction::CompactionOptions;
 use crate::ingest::tests::{World, fast};
+use crate::store::{Site, SyncedStore};
 use crate::upkeep::{ByHand, Did, Task, UpkeepOptions, by_hand_alone};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -28,7 +29,8 @@ async fn made(files: usize) -> (World, Lake) {
         }
     }
     writer.close(SOON).await;
-    let lake = Lake::open(world.folder.path()).unwrap();
+    let site = Site::folder(world.folder.path(), SyncedStore::new());
+    let lake = Lake::open(&site).await.unwrap();
     (world, lake)
 }
 
@@ -53,10 +55,18 @@ async fn by_hand(lake: &Path, asked: ByHand, options: UpkeepOptions) -> Vec<Did>
     let run = move || {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let mut did = Vec::new();
-        by_hand_alone(&lake, &asked, &[], options, metrics, &runtime, &mut |done| {
-            did.push(done);
-            true
-        })
+        by_hand_alone(
+            &Site::folder(&lake, SyncedStore::new()),
+            &asked,
+            &[],
+            options,
+            metrics,
+            &runtime,
+            &mut |done| {
+                did.push(done);
+                true
+            },
+        )
         .map(|()| did)
     };
     tokio::task::spawn_blocking(run).await.unwrap().unwrap()

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 use serde::Serialize;
+use tokio::runtime::Handle;
 
 use super::{InspectError, Lake};
 use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
@@ -66,6 +67,7 @@ struct Subject<'t> {
     /// `None` for a table that others write, of whose order nothing is known.
     spec: Option<&'static TableSpec>,
     options: VerifyOptions,
+    runtime: Handle,
 }
 
 /// What one file has.
@@ -105,6 +107,7 @@ pub async fn verify(
         snapshot: &snapshot,
         spec: spec_of(table),
         options,
+        runtime: Handle::current(),
     };
     let seen = tokio::task::block_in_place(|| look_at_all(&subject, progress));
     // What has left meanwhile may be deleted.

@@ -502,9 +502,9 @@ impl Rollups {
             .filter(|file| overlaps(file, span.since, span.to))
             .collect();
         files.sort_by_key(|file| (file.modified_unix_ms, file.path.clone()));
-        let (log, schema, version) = match at {
-            0 => (&self.source, &source.schema, source.version),
-            _ => (&self.log, &own.schema, own.version),
+        let (log, schema) = match at {
+            0 => (&self.source, &source.schema),
+            _ => (&self.log, &own.schema),
         };
         let here = files
             .iter()
@@ -521,7 +521,8 @@ impl Rollups {
             taken: &taken,
             resolution,
             date: &date,
-            revision: version,
+            // Each commit has its own: windows may be made again from a version of the source that they were made from.
+            revision: own.version,
             is_late: touched.is_some(),
             rules: &rules,
         });

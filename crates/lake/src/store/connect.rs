@@ -3,17 +3,20 @@
 //! Settings have the names that `object_store` and Delta's other writers give them, without the prefix of their provider. What is not
 //! set is taken from the environment as the providers' own tools do it (`AWS_…`, `GOOGLE_…`, `AZURE_…`).
 
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::{BackoffConfig, ObjectStore, ObjectStoreScheme, RetryConfig};
+use object_store::{BackoffConfig, ObjectStore, ObjectStoreExt as _, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
-use super::{Scratch, Site, StorePath, SyncedStore};
+use super::{Scratch, Site, StorePath, SyncedStore, fault_text};
 
 /// A lake's place as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +151,26 @@ fn connect(url: &Url, settings: &[(String, String)]) -> Result<(Arc<dyn ObjectSt
         _ => return Err(format!("{url} is on no object store that is known here")),
     };
     Ok((store, prefix))
+}
+
+/// Copies one object, or a file, to an open file, from its beginning on.
+pub async fn download(url: &str, to: &mut File) -> Result<(), String> {
+    let written = |error: std::io::Error| error.to_string();
+    match LakeUrl::parse(url)? {
+        LakeUrl::Folder(path) => {
+            let mut from = File::open(path).map_err(written)?;
+            std::io::copy(&mut from, to).map_err(written)?;
+        }
+        LakeUrl::Store(url) => {
+            let (store, path) = connect(&url, &[])?;
+            let failed = |error: object_store::Error| fault_text(&error);
+            let mut pieces = store.get(&path).await.map_err(failed)?.into_stream();
+            while let Some(piece) = pieces.try_next().await.map_err(failed)? {
+                to.write_all(&piece).map_err(written)?;
+            }
+        }
+    }
+    to.rewind().map_err(written)
 }
 
 /// The library would only say that it cannot send.

@@ -94,6 +94,8 @@ pub fn fault_kind(error: &object_store::Error) -> FaultKind {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             return FaultKind::Denied;
         }
+        // Asked for a list, some say so in another way.
+        object_store::Error::Generic { source, .. } if is_no_bucket(&source.to_string()) => return FaultKind::NoBucket,
         _ => {}
     }
     let mut cause = error.source();

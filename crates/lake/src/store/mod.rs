@@ -27,7 +27,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, RenameTargetMode, Result,
 };
 
-pub use connect::{LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS};
+pub use connect::{LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, download};
 pub use disk::{Disk, RealDisk};
 pub(crate) use fault::fault_text;
 use fault::generic;

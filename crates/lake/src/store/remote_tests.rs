@@ -247,7 +247,6 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
             ..CompactionOptions::default()
         },
         look_every: Duration::from_millis(5),
-        vacuum_retain: Duration::ZERO,
         ..UpkeepOptions::default()
     };
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
@@ -263,6 +262,10 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
         lake.objects().await > lake.table().await.unwrap().files.len(),
         "readers may have an older version"
     );
+    let options = UpkeepOptions {
+        vacuum_retain: Duration::ZERO,
+        ..options
+    };
     let upkeep = Upkeep::start(options, metrics).unwrap();
     upkeep.keep(writer.clone());
     eventually(async || lake.objects().await == lake.table().await.unwrap().files.len()).await;

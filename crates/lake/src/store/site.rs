@@ -3,6 +3,7 @@
 //! Tables are the same in both. What differs is here: a folder has one process at a time because somebody holds a lock on it, and
 //! a store has a [`Lease`]; files of a folder can be opened, and those of a store are copied to the [`Spool`] first.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,7 +154,11 @@ impl Site {
             return Vec::new();
         }
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let tables = entries.filter(|entry| entry.path().join("_delta_log").is_dir());
+        let is_table = |entry: &std::fs::DirEntry| {
+            let commits = std::fs::read_dir(entry.path().join("_delta_log"));
+            commits.is_ok_and(|mut commits| commits.next().is_some())
+        };
+        let tables = entries.filter(is_table);
         let mut names: Vec<String> = tables
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
@@ -271,6 +276,18 @@ impl Remote {
             let _ = upload.abort().await;
         }
         sent
+    }
+
+    /// The same with a file of this machine.
+    pub async fn upload_file(&self, to: &StorePath, from: &Path) -> Result<(), DeltaError> {
+        let failed = |error| super::generic(super::DiskFault::io("read", from, error));
+        let mut file = std::fs::File::open(from).map_err(failed)?;
+        let next = || {
+            let mut piece = Vec::with_capacity(PART_BYTES);
+            (&mut file).take(PART_BYTES as u64).read_to_end(&mut piece)?;
+            Ok((!piece.is_empty()).then(|| Bytes::from(piece)))
+        };
+        Ok(self.upload(to, next).await?)
     }
 
     /// The same with bytes that are there.

@@ -4,7 +4,6 @@
 //! Who asks for files to be merged does not want to wait for more of them: those of a bucket that is not complete are merged, too,
 //! and not sealed. All else goes by the same rules, and through the same writer of the table.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +20,7 @@ use crate::error::OpenError;
 use crate::inspect::{InspectError, Lake, date_of};
 use crate::metrics::LakeMetrics;
 use crate::opening;
-use crate::store::{Site, SyncedStore};
+use crate::store::Site;
 use crate::tables::{TableSpec, spec_of};
 
 const CHECKPOINT_INTERVAL: i64 = 100;
@@ -123,7 +122,7 @@ pub enum ByHandError {
 /// Does it where nobody writes the tables, but for those that are left out; whoever calls sees to that. Blocks; must not be called
 /// on a runtime's thread.
 pub fn by_hand_alone(
-    lake: &Path,
+    site: &Site,
     asked: &ByHand,
     left_out: &[String],
     options: UpkeepOptions,
@@ -138,12 +137,12 @@ pub fn by_hand_alone(
         runtime: runtime.clone(),
         memory: Arc::default(),
     };
-    let folder = std::path::absolute(lake).unwrap_or_else(|_| lake.to_owned());
-    let chosen = Lake::open(&folder)?.chosen(asked.table.as_deref())?;
+    let lake = runtime.block_on(Lake::open(site))?;
+    let chosen = lake.chosen(asked.table.as_deref())?;
     for name in chosen.into_iter().filter(|name| !left_out.contains(name)) {
         match spec_of(&name) {
             Some(spec) => {
-                let (mut table, mut owner) = worker.open_alone(&folder, spec)?;
+                let (mut table, mut owner) = worker.open_alone(site, spec)?;
                 worker.by_hand(asked, &mut table, &mut owner, told);
             }
             None if asked.table.is_some() => return Err(ByHandError::NotKept(name)),
@@ -163,10 +162,9 @@ impl Owner for Alone {
 }
 
 impl Worker {
-    fn open_alone(&self, lake: &Path, spec: &'static TableSpec) -> Result<(Known, Alone), ByHandError> {
+    fn open_alone(&self, site: &Site, spec: &'static TableSpec) -> Result<(Known, Alone), ByHandError> {
         let columns = (spec.columns)();
-        let site = Site::folder(lake, SyncedStore::new());
-        let opened = opening::open(&site, spec.name, spec.partitions, &columns);
+        let opened = opening::open(site, spec.name, spec.partitions, &columns);
         let (log, snapshot) = self.runtime.block_on(opened)?;
         let snapshot = snapshot.ok_or_else(|| InspectError::NoTable {
             name: spec.name.to_owned(),

@@ -25,7 +25,7 @@ use crate::error::QueryError;
 pub enum FileError {
     #[error("{name} cannot be opened: {error}")]
     Open { name: String, error: io::Error },
-    #[error("{0}: only files can be read by this version, no object stores")]
+    #[error("{0}: only files can be read here, no object stores")]
     Url(String),
     #[error("{name} is no Parquet file, or is damaged: {error}")]
     Parquet { name: String, error: ParquetError },

@@ -47,6 +47,9 @@ pub struct Place {
     /// Where the lake is kept [default: ./thalweg-data, or what the configuration says]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+    /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment
+    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
+    pub lake: Option<String>,
 }
 
 impl Place {
@@ -54,14 +57,26 @@ impl Place {
         self.data_dir.clone().unwrap_or_else(|| PathBuf::from("./thalweg-data"))
     }
 
-    pub fn lake(&self) -> PathBuf {
-        thalweg_lake::folder(&self.data_dir())
+    pub fn open(&self) -> anyhow::Result<thalweg_assemble::LakePlace> {
+        thalweg_assemble::LakePlace::new(&self.data_dir(), self.lake.as_deref())
     }
 
     /// As a configuration says it, if the command line does not.
+    pub fn open_with(
+        &self,
+        checked: Option<&thalweg_assemble::Checked>,
+    ) -> anyhow::Result<thalweg_assemble::LakePlace> {
+        match checked {
+            Some(checked) if self.lake.is_none() => thalweg_assemble::LakePlace::configured(checked, &self.data_dir()),
+            _ => self.open(),
+        }
+    }
+
+    /// The data folder as a configuration says it, if the command line does not.
     pub fn or(&self, configured: Option<&PathBuf>) -> Place {
         Place {
             data_dir: self.data_dir.clone().or_else(|| configured.cloned()),
+            lake: self.lake.clone(),
         }
     }
 }
@@ -164,7 +179,7 @@ pub struct VerifyOptions {
 
 #[derive(Args)]
 pub struct IngestOptions {
-    /// The files; - is the standard input
+    /// The files, or URLs of them (s3://, gs://, az://); - is the standard input
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// What OTLP files hold [default: by the file's name, else by its content]
@@ -194,9 +209,8 @@ pub struct IngestOptions {
     /// Print what became of the files as one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Where the lake is kept [default: ./thalweg-data, or what the configuration says]
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: Place,
     /// Take limits and columns from this configuration: its sections ingest and lake
     #[arg(short = 'c', long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -1,12 +1,12 @@
 //! `thalweg lake ingest`: files to tables. What became of each file goes to the standard error, as JSON to the standard output.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use thalweg_assemble::Checked;
 use thalweg_assemble::bulk::{self, FileError, Kind, Report, Signal, Source, Wanted, Watched};
+use thalweg_assemble::{Checked, download};
 
 use super::args::{IngestOptions, KindName, SignalName};
 use super::bar::{Bar, size_text};
@@ -16,7 +16,6 @@ use crate::{check, out};
 const USAGE: u8 = 2;
 const SOME_REJECTED: u8 = 3;
 const SOME_FAILED: u8 = 4;
-const DATA_DIR: &str = "./thalweg-data";
 
 pub fn run(options: &IngestOptions) -> anyhow::Result<ExitCode> {
     let wanted = match wanted(options) {
@@ -33,25 +32,31 @@ pub fn run(options: &IngestOptions) -> anyhow::Result<ExitCode> {
             checked => checked,
         },
     };
-    let data_dir = match (&options.data_dir, &checked) {
-        (Some(given), _) => given.clone(),
-        (None, Some(checked)) => checked.config.data_dir.clone(),
-        (None, None) => PathBuf::from(DATA_DIR),
-    };
+    let configured = checked.as_ref().map(|checked| &checked.config.data_dir);
+    let place = options.place.or(configured).open_with(checked.as_ref())?;
     let runtime = crate::runtime()?;
-    let mut bulk = bulk::open(&data_dir, checked.as_ref(), wanted, &runtime)?;
+    let mut bulk = bulk::open(&place, checked.as_ref(), wanted, &runtime)?;
     let mut told = Told::default();
     let begun = Instant::now();
     for path in &options.files {
         let name = path.display().to_string();
-        let source = match path.as_os_str() == "-" {
-            true => Source::Stream(Box::new(std::io::stdin())),
-            false => Source::File(path.clone()),
+        let mut copy = None;
+        let source = match name.as_str() {
+            "-" => Ok(Source::Stream(Box::new(std::io::stdin()))),
+            url if url.contains("://") => runtime.block_on(download(url)).map(|copied| {
+                let path = copied.path().to_owned();
+                copy = Some(copied);
+                Source::File(path)
+            }),
+            _ => Ok(Source::File(path.clone())),
         };
         let watched = Watched::default();
         let bar = Bar::begin(&name, &watched);
-        let ingested = bulk.ingest(&name, source, &watched);
-        drop(bar);
+        let ingested = match source {
+            Ok(source) => bulk.ingest(&name, source, &watched),
+            Err(error) => Err(FileError::Read(std::io::Error::other(error.to_string()))),
+        };
+        drop((bar, copy));
         let goes_on = told.file(&name, ingested, options);
         if !goes_on {
             break;

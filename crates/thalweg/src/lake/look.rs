@@ -8,11 +8,11 @@ use super::args::{FilesOptions, HistoryOptions, TablesOptions};
 use crate::{aligned, out};
 
 pub fn tables(options: &TablesOptions) -> Result<()> {
-    let lake = Lake::open(&options.place.lake())?;
-    let runtime = crate::runtime()?;
+    let (runtime, place) = (crate::runtime()?, options.place.open()?);
+    let lake = runtime.block_on(Lake::open(place.site()))?;
     let mut tables = Vec::new();
     for name in lake.names() {
-        tables.push(runtime.block_on(inspect::table(&lake, &name))?);
+        tables.push(runtime.block_on(inspect::table(&lake, name))?);
     }
     if options.json {
         out::line(json!(tables))?;
@@ -55,9 +55,10 @@ fn levels(levels: &std::collections::BTreeMap<u32, u64>) -> String {
 }
 
 pub fn files(options: &FilesOptions) -> Result<()> {
-    let lake = Lake::open(&options.place.lake())?;
+    let (runtime, place) = (crate::runtime()?, options.place.open()?);
+    let lake = runtime.block_on(Lake::open(place.site()))?;
     let newest = lake.newest(&options.table, thalweg_lake::delta::Detail::Counts);
-    let (_, snapshot) = crate::runtime()?.block_on(newest)?;
+    let (_, snapshot) = runtime.block_on(newest)?;
     let files = inspect::files(&snapshot, options.date.as_deref());
     if options.json {
         for file in &files {
@@ -86,9 +87,10 @@ fn file(file: &FileSummary) -> Vec<String> {
 }
 
 pub fn history(options: &HistoryOptions) -> Result<()> {
-    let lake = Lake::open(&options.place.lake())?;
+    let (runtime, place) = (crate::runtime()?, options.place.open()?);
+    let lake = runtime.block_on(Lake::open(place.site()))?;
     let commits = inspect::history(&lake, &options.table, options.limit);
-    let commits = crate::runtime()?.block_on(commits)?;
+    let commits = runtime.block_on(commits)?;
     if options.json {
         for commit in &commits {
             if !out::line(json!(commit))? {

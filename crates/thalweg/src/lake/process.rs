@@ -21,6 +21,10 @@ pub enum Process {
 
 /// Whoever holds the folder at the moment; `None`: nobody.
 pub fn holder(place: &Place, who: &Who) -> Option<Process> {
+    // Of a lake that is named itself, the data folder is not known.
+    if place.lake.is_some() {
+        return None;
+    }
     let Holder { process, http } = DataDir::holder(&place.data_dir())?;
     Some(match http {
         None => Process::Silent(process),

@@ -2,14 +2,13 @@
 //! what they can.
 
 use anyhow::Result;
-use thalweg_assemble::upkeep::{LakeStatus, STATUS_PATH, TableState, status_alone};
+use thalweg_assemble::upkeep::{HolderStatus, LakeStatus, STATUS_PATH, TableState, status_alone};
 
 use super::args::StatusOptions;
 use super::process::{Process, holder};
 use crate::{aligned, out};
 
 pub fn run(options: &StatusOptions) -> Result<()> {
-    let data_dir = options.place.data_dir();
     let status = match holder(&options.place, &options.who) {
         Some(Process::Answers(http)) => {
             let text = http.get(STATUS_PATH)?;
@@ -19,7 +18,7 @@ pub fn run(options: &StatusOptions) -> Result<()> {
             }
             status
         }
-        _ => status_alone(&crate::runtime()?, &data_dir)?,
+        _ => status_alone(&crate::runtime()?, &options.place.open()?)?,
     };
     if options.json {
         out::line(serde_json::to_string_pretty(&status)?)?;
@@ -31,6 +30,13 @@ pub fn run(options: &StatusOptions) -> Result<()> {
 
 fn text(status: &LakeStatus) -> String {
     let mut text = match &status.holder {
+        Some(HolderStatus {
+            process,
+            host: Some(host),
+            ..
+        }) => {
+            format!("held by process {process} on {host}, which is not asked: what waits in its log is not counted\n\n")
+        }
         Some(holder) => match &holder.http {
             Some(http) => format!("held by process {} ({http})\n\n", holder.process),
             None => format!(
@@ -102,7 +108,7 @@ fn partitions(table: &TableState) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_assemble::upkeep::{HolderStatus, PartitionState};
+    use thalweg_assemble::upkeep::PartitionState;
 
     use super::*;
 
@@ -133,6 +139,7 @@ mod tests {
         let holder = HolderStatus {
             process: 12,
             http: Some("http://127.0.0.1:1".to_owned()),
+            host: None,
         };
         let known = text(&LakeStatus {
             holder: Some(holder),

@@ -54,11 +54,17 @@ pub fn run(task: Task, options: &UpkeepOptions) -> Result<ExitCode> {
         ),
         None => {
             let (runtime, mut outcome) = (crate::runtime()?, Ok(()));
-            alone(&runtime, &place.data_dir(), checked.as_ref(), &asked, &mut |did| {
-                if outcome.is_ok() {
-                    outcome = told.did(&did);
-                }
-            })?;
+            alone(
+                &runtime,
+                &place.open_with(checked.as_ref())?,
+                checked.as_ref(),
+                &asked,
+                &mut |did| {
+                    if outcome.is_ok() {
+                        outcome = told.did(&did);
+                    }
+                },
+            )?;
             outcome?;
             if task == Task::Retain && checked.is_none() {
                 told.say("without --config FILE all rows are kept: lake.retention says for how long");

@@ -15,8 +15,8 @@ use crate::{aligned, out};
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 pub fn run(options: &VerifyOptions) -> Result<ExitCode> {
-    let lake = Lake::open(&options.place.lake())?;
-    let runtime = crate::runtime()?;
+    let (runtime, place) = (crate::runtime()?, options.place.open()?);
+    let lake = runtime.block_on(Lake::open(place.site()))?;
     quietly();
     let mut all = Vec::new();
     for name in lake.chosen(options.table.as_deref())? {

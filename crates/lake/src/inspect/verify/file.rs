@@ -5,14 +5,16 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use object_store::ObjectStoreExt as _;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
 
 use super::{Seen, Subject, pages};
-use crate::delta::FileEntry;
 use crate::delta::schema::TableSchema;
 use crate::delta::stats::{Bound, ColumnStats, FileStats};
+use crate::delta::{DeltaError, FileEntry};
 use crate::inspect::summary::{date_of, nanos_text};
+use crate::store::{FaultKind, LocalFile};
 
 /// Where the values of a file begin, behind its magic number.
 const MAGIC_BYTES: i64 = 4;
@@ -62,9 +64,10 @@ fn known(kind: &str) -> &'static str {
 
 /// What ends the look at a file is the error.
 fn open(subject: &Subject<'_>, entry: &FileEntry, seen: &mut Seen) -> Result<(), (&'static str, String)> {
-    let path = subject.log.table().join(&*entry.path);
-    let file = File::open(&path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => ("missing", "the file is missing".to_owned()),
+    // A copy stays for as long as it is looked at.
+    let here = here(subject, entry)?;
+    let file = File::open(here.path()).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => missing(),
         _ => ("unreadable", format!("the file cannot be opened: {error}")),
     })?;
     let unreadable = |error: &dyn std::fmt::Display| ("unreadable", format!("the file cannot be read: {error}"));
@@ -90,6 +93,26 @@ fn open(subject: &Subject<'_>, entry: &FileEntry, seen: &mut Seen) -> Result<(),
         pages::look_at(subject, entry, &file, &metadata, found);
     }
     Ok(())
+}
+
+fn missing() -> (&'static str, String) {
+    ("missing", "the file is missing".to_owned())
+}
+
+/// On this machine, with the size that the store says it has.
+fn here(subject: &Subject<'_>, entry: &FileEntry) -> Result<LocalFile, (&'static str, String)> {
+    let log = subject.log;
+    let copied = subject.runtime.block_on(async {
+        let bytes = match log.remote() {
+            None => entry.size,
+            Some(_) => log.store().head(&log.path(&entry.path)?).await?.size,
+        };
+        log.local_file(&entry.path, bytes).await
+    });
+    copied.map_err(|error: DeltaError| match error.kind() {
+        FaultKind::Missing => missing(),
+        _ => ("unreadable", format!("the file cannot be copied: {error}")),
+    })
 }
 
 fn rows(entry: &FileEntry, footer: &ParquetMetaData, found: &mut Found) {
