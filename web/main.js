@@ -4,7 +4,7 @@ import { h, put, say } from './dom.js'
 import { FlowView } from './flow.js'
 import { rate } from './format.js'
 import { Poller, askServer } from './poll.js'
-import { Curve, Rates } from './rates.js'
+import { Curve, Rates, rowsSeen } from './rates.js'
 import { SqlView } from './sql.js'
 import { TablesView } from './tables.js'
 import { Vitals } from './vitals.js'
@@ -15,7 +15,7 @@ const tables = new TablesView(element('tables'))
 const sql = new SqlView(element('sql'))
 const flows = new Map()
 const rates = new Rates()
-const curves = { entered: new Curve(), cpu: new Curve(), flows: new Map() }
+const curves = { entered: new Curve(), rows: new Curve(), cpu: new Curve(), flows: new Map() }
 let run
 let seen
 // Set when looks were missed: what happened meanwhile is fetched once from the server's history.
@@ -45,6 +45,7 @@ async function show(look) {
   seen = Date.now()
   const derived = rates.take(look)
   remember(curves, look.uptime_ms, look.process.cpu_seconds, look.flows.map((flow) => flow.balance.in), look.flows)
+  curves.rows.add(look.uptime_ms, rowsSeen(look.tables))
   vitals.update(look, derived, curves)
   showFlows(look, derived)
   tables.update(look.tables, derived.tables, Date.now())
@@ -60,6 +61,7 @@ async function recall(look) {
   behind = false
   run = look.started_unix_ms
   curves.entered.clear()
+  curves.rows.clear()
   curves.cpu.clear()
   curves.flows.clear()
   try {
@@ -84,7 +86,7 @@ function remember(into, at, cpuSeconds, entered, all) {
 }
 
 function showFlows(look, derived) {
-  put(element('no-flows'), 'hidden', look.flows.length > 0)
+  put(element('no-flows'), 'hidden', look.flows.length > 0 || look.tables.length > 0)
   const names = new Set(look.flows.map((flow) => flow.name))
   for (const [name, view] of flows) {
     if (names.has(name)) continue
@@ -106,20 +108,21 @@ function tellState(look, derived) {
   const ready = look.not_ready.length === 0
   const good = ready && look.degraded.length === 0
   put(state, 'data-level', good ? 'good' : 'bad')
-  const moving = derived.in > 0
-  // Rates of the first seconds say nothing yet.
-  const young = look.uptime_ms < 3000
+  const moving = derived.in > 0 || derived.rows > 0
+  // What has neither flows nor tables serves others: whether they come is not known here. The first look has no rates, and
+  // those of the first seconds say nothing yet.
+  const known = (look.flows.length > 0 ? derived.in : derived.rows) !== undefined && look.uptime_ms >= 3000
   const sentence = ready
-    ? moving || derived.in === undefined
+    ? moving
       ? 'Data is flowing.'
-      : young
-        ? 'Ready, just started.'
-        : 'Ready. Nothing is flowing right now.'
+      : known
+        ? 'Ready. Nothing is flowing right now.'
+        : 'Ready.'
     : moving
       ? 'Data is flowing, but not everywhere.'
       : 'Data cannot flow.'
   tell(state, [sentence, ...look.not_ready, ...look.degraded])
-  document.title = `${good ? '' : '⚠ '}${rate(derived.in)} · Thalweg`
+  document.title = `${good ? '' : '⚠ '}${rate(look.flows.length > 0 ? derived.in : derived.rows)} · Thalweg`
 }
 
 // A sentence and a list of reasons. Unchanged ones stay, so that a screen reader is not told them again.

@@ -48,11 +48,14 @@ export function between(before, now) {
     per(seen(before.tables.find((other) => other.name === table.name)), seen(table)),
   )
   const entered = sum(flows.map((flow) => flow.in))
+  // Receivers put what comes straight into tables, without a flow.
+  const rows = sum(tables.filter((table) => table !== undefined))
   const each = (perSecond) => (entered > 0 && perSecond !== undefined ? perSecond / entered : undefined)
   const cpu = per(before.process.cpu_seconds, now.process.cpu_seconds)
   return {
     in: entered,
     out: sum(flows.map((flow) => flow.out)),
+    rows: tables.every((table) => table === undefined) ? undefined : rows,
     flows,
     tables,
     cores: cpu,
@@ -65,6 +68,10 @@ export function between(before, now) {
 // Rows of a table that queries see: they are committed later, all at once.
 function seen(table) {
   return table && table.rows + (table.buffered_rows ?? 0)
+}
+
+export function rowsSeen(tables) {
+  return tables.map(seen).reduce((a, b) => a + b, 0)
 }
 
 function sum(rates) {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { Curve, Rates, between } from './rates.js'
+import { Curve, Rates, between, rowsSeen } from './rates.js'
 
 function look(uptime_ms, entered, { run = 1, cpu = 0, rows = 0 } = {}) {
   return {
@@ -58,6 +58,18 @@ test('a flow or table that was not there before has no rate yet', () => {
   assert.equal(rates.flows[0].in, undefined)
   assert.equal(rates.in, undefined)
   assert.deepEqual(rates.tables, [undefined])
+})
+
+test('what receivers put into tables moves, too', () => {
+  const of = (ms, rows) => ({ ...look(ms, 0), flows: [], tables: [{ name: 'logs', rows, buffered_rows: 5 }] })
+  const first = between(of(1000, 10), of(1000, 10))
+  assert.equal(first.rows, undefined)
+  const later = between(of(1000, 10), of(2000, 210))
+  assert.equal(later.in, 0)
+  assert.equal(later.rows, 200)
+  assert.equal(between({ ...of(1000, 10), tables: [] }, of(2000, 210)).rows, undefined, 'a new table has no rate yet')
+  assert.equal(rowsSeen(of(1000, 10).tables), 15)
+  assert.equal(rowsSeen([]), 0)
 })
 
 test('a curve keeps rates of the last minutes', () => {

@@ -21,9 +21,12 @@ export class Vitals {
   update(look, rates, curves) {
     const { flow, cpu, memory, uptime } = this.#tiles
     const { process } = look
-    say(flow.value, rate(rates.in))
-    say(flow.note, `${rate(rates.out)} out`)
-    draw(flow.curve, curves.entered.points, (n) => rate(n))
+    // Without a flow what comes are the rows of tables.
+    const byFlows = look.flows.length > 0 || look.tables.length === 0
+    say(flow.name, byFlows ? 'Messages in' : 'Rows in')
+    say(flow.value, rate(byFlows ? rates.in : rates.rows))
+    say(flow.note, byFlows ? `${rate(rates.out)} out` : '')
+    draw(flow.curve, (byFlows ? curves.entered : curves.rows).points, (n) => rate(n))
     say(cpu.value, rates.cores === undefined ? percent(undefined) : percent(rates.cores / process.cores))
     const each = rates.cpuNsEach === undefined ? '' : `, ${duration(rates.cpuNsEach)} per message`
     say(cpu.note, `of ${process.cores} cores${each}`)
@@ -44,9 +47,10 @@ function allocations(rates) {
 function tile(list, name, withCurve) {
   const value = h('dd', { class: 'value' }, '–')
   const note = h('dd', { class: 'note' })
+  const title = h('dt', {}, name)
   const curve = withCurve ? sparkline() : undefined
-  list.append(h('div', { class: 'vital' }, h('dt', {}, name), value, note, curve && h('dd', { class: 'curve' }, curve)))
-  return { value, note, curve }
+  list.append(h('div', { class: 'vital' }, title, value, note, curve && h('dd', { class: 'curve' }, curve)))
+  return { name: title, value, note, curve }
 }
 
 export function sparkline() {

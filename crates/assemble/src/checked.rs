@@ -82,6 +82,7 @@ impl Checked {
             lake: components.lake.is_wanted(),
         };
         let settings = Settings::read(&config, used, &diagnostics);
+        nothing_to_run(&config, &diagnostics);
         if settings.events.needs_log(used.events) || settings.ingest.is_some() {
             components.store.want();
         }
@@ -172,6 +173,10 @@ fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
             "this version does not have what \"mqtt\" configures; remove the section",
         );
     }
+}
+
+/// Said only of a file without another mistake, which may be the reason.
+fn nothing_to_run(config: &Config, diagnostics: &Diagnostics) {
     let serves = config.queues.is_some() || config.events.is_some() || config.ingest.is_some();
     if config.flows.is_empty() && !serves && !diagnostics.has_errors() {
         diagnostics.error_at(
@@ -239,6 +244,28 @@ mod tests {
                 &|_| None,
                 &LoadOptions::default(),
             );
+            assert_eq!(checked.diagnostics.to_string(), expected, "for {text}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_anything_to_run_is_told_so_unless_another_mistake_may_be_why() {
+        for (text, expected) in [
+            (
+                "logger: {level: INFO}",
+                "f.yaml: nothing to run: add an input and an output, a list of flows, queues, events, or ingest\n",
+            ),
+            (
+                "lake: {retention: 5}",
+                "f.yaml:1:19: lake.retention: expected a mapping of fields, got the number 5\n",
+            ),
+            (
+                "lake: {url: \"ftp://x\"}",
+                "f.yaml:1:13: lake.url: ftp://x is on no object store that is known here: expected s3://bucket/lake, \
+                 gs://bucket/lake, az://container/lake, or a path\n",
+            ),
+        ] {
+            let checked = Checked::text(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
             assert_eq!(checked.diagnostics.to_string(), expected, "for {text}");
         }
     }

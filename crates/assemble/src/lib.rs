@@ -18,6 +18,7 @@ mod metrics;
 mod open_files;
 mod process;
 mod queues;
+mod refusal;
 mod reload;
 mod settings;
 mod shares;
@@ -32,5 +33,6 @@ pub use events::{EventsPlace, EventsServer, ServeEvents, restore_events, verify_
 pub use lake_site::{Place as LakePlace, download};
 pub use log::exit_code;
 pub use process::{Process, Reloaded, Stopped};
+pub use refusal::refusal;
 pub use thalweg_console::{TlsFiles, TlsNames};
 pub use tls_client::tls_client;

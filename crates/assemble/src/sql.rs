@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::data_dir::{DataDir, Holder};
 use crate::lake_site::{by_url, noted};
+use crate::refusal::refusal;
 use crate::settings::{Settings, Used};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +219,7 @@ impl Session {
         let body = Body::new(response.into_body());
         if !status.is_success() {
             let text = axum::body::to_bytes(body, ERROR_BYTES_MAX).await.unwrap_or_default();
-            bail!("{}", error_text(&String::from_utf8_lossy(&text), status.as_u16()));
+            bail!("{}", refusal(&String::from_utf8_lossy(&text), status.as_u16()));
         }
         let bytes = body.into_data_stream().map(move |bytes| {
             let _driven_until_it_is_read = &driver;
@@ -240,21 +241,6 @@ impl Drop for Driver {
 
 /// An error is a sentence.
 const ERROR_BYTES_MAX: usize = 1 << 20;
-
-/// `code: message` of an error body, or what there is of it.
-fn error_text(body: &str, status: u16) -> String {
-    let json: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-    let error = if json["error"].is_object() {
-        &json["error"]
-    } else {
-        &json
-    };
-    match (error["code"].as_str(), error["message"].as_str()) {
-        (Some(code), Some(message)) => format!("{code}: {message}"),
-        _ if status == 401 => "not authorized: give a token with --token".to_owned(),
-        _ => format!("status {status}: {}", body.trim()),
-    }
-}
 
 /// `/api/sql` of the process.
 struct Routes(Engine);

@@ -14,6 +14,7 @@ use thalweg_lake::ingest::Handoff;
 use thalweg_lake::otlp::Signal;
 use thalweg_lake::otlp::json::{JsonLimits, to_proto};
 use thalweg_lake::otlp::walk::{Reason, Walked, walk};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 use crate::body::{self, Held, Room};
@@ -25,6 +26,9 @@ use crate::{Admission, ReceiverOptions};
 
 /// What an entry says of itself beside its peer and the records that are rejected, at most.
 const HEAD_BYTES: usize = 64;
+/// Bytes of a request that are looked at in about a millisecond: of protobuf, and of what is compressed or JSON.
+const LONG_PLAIN_BYTES: usize = 1 << 20;
+const LONG_PACKED_BYTES: usize = 64 << 10;
 /// Reasons that an answer names.
 const REASONS_MAX: usize = 5;
 
@@ -138,7 +142,11 @@ impl Receiver {
     }
 
     async fn store(&self, signal: Signal, peer: &str, mut came: Came) -> Result<Taken, Refusal> {
-        let (request, walked) = self.look(signal, &mut came)?;
+        let (request, walked) = match takes_long(&came) && is_shared_runtime() {
+            // Other connections go on, on another thread.
+            true => tokio::task::block_in_place(|| self.look(signal, &mut came))?,
+            false => self.look(signal, &mut came)?,
+        };
         self.meters.count_bytes(signal, "decoded", request.len());
         let partial = partial(&walked);
         if walked.records == 0 {
@@ -225,6 +233,16 @@ impl Receiver {
             .with_label_values(&[asked.signal.name(), asked.protocol, code])
             .inc();
     }
+}
+
+/// Whether to look at a request is more than about a millisecond of work.
+fn takes_long(came: &Came) -> bool {
+    let is_plain = came.compression == Compression::None && came.encoding == Encoding::Proto;
+    came.bytes.len() >= if is_plain { LONG_PLAIN_BYTES } else { LONG_PACKED_BYTES }
+}
+
+fn is_shared_runtime() -> bool {
+    Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
 }
 
 fn partial(walked: &Walked) -> Partial {

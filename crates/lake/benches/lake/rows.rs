@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow::datatypes::{DataType, Field, Schema};
 use flate2::Compression as Level;
 use flate2::write::GzEncoder;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::attributes::Promotion;
@@ -282,7 +283,7 @@ async fn files_of(input: &Input, lake: &Path) -> Vec<PathBuf> {
     files.unwrap_or_default()
 }
 
-/// Time, service, and what a search would look at.
+/// Time, service, and what a search would look at; texts as queries have them, who leave them in their pages.
 fn read(input: &Input, files: &[PathBuf]) -> (u64, u64, ()) {
     let columns = match input.signal {
         Signal::Logs => ["time_unix_nano", "resource_service_name", "severity_number", "body"],
@@ -291,7 +292,11 @@ fn read(input: &Input, files: &[PathBuf]) -> (u64, u64, ()) {
     };
     let (mut rows, mut bytes) = (0, 0);
     for path in files {
-        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+        let file = File::open(path).unwrap();
+        let known = ArrowReaderMetadata::load(&file, ArrowReaderOptions::default()).unwrap();
+        let options = ArrowReaderOptions::default().with_schema(Arc::new(with_views(known.schema())));
+        let metadata = ArrowReaderMetadata::try_new(known.metadata().clone(), options).unwrap();
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
         let mask = ProjectionMask::columns(builder.parquet_schema(), columns);
         bytes += path.metadata().unwrap().len();
         for batch in builder.with_projection(mask).with_batch_size(8192).build().unwrap() {
@@ -300,6 +305,14 @@ fn read(input: &Input, files: &[PathBuf]) -> (u64, u64, ()) {
     }
     assert_eq!(rows, input.records);
     (rows, bytes, ())
+}
+
+fn with_views(schema: &Schema) -> Schema {
+    let field = |field: &Arc<Field>| match field.data_type() {
+        DataType::Utf8 => Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8View)),
+        _ => field.clone(),
+    };
+    Schema::new(schema.fields().iter().map(field).collect::<Vec<_>>())
 }
 
 /// All files as one: read, merged, written, synced, and read again for the check.

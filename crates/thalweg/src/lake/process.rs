@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use thalweg_assemble::{DataDir, Holder};
+use thalweg_assemble::{DataDir, Holder, refusal};
 
 use super::args::{Place, Who};
 use crate::http::{Http, Target, token};
@@ -62,7 +62,7 @@ impl Asked {
         let text = response.body_mut().read_to_string().unwrap_or_default();
         match status.is_success() {
             true => Ok(text),
-            false => bail!("{}", error_text(&text, status.as_u16())),
+            false => bail!("{}", refusal(&text, status.as_u16())),
         }
     }
 
@@ -73,28 +73,11 @@ impl Asked {
         let status = response.status();
         if !status.is_success() {
             let text = response.body_mut().read_to_string().unwrap_or_default();
-            bail!("{}", error_text(&text, status.as_u16()));
+            bail!("{}", refusal(&text, status.as_u16()));
         }
         for text in BufReader::new(response.body_mut().as_reader()).lines() {
             line(&text.with_context(|| format!("the answer of {} was cut off", self.url))?)?;
         }
         Ok(())
-    }
-}
-
-/// `code: message` of an error body, or what there is of it.
-fn error_text(body: &str, status: u16) -> String {
-    let json: Value = serde_json::from_str(body).unwrap_or_default();
-    let error = if json["error"].is_object() {
-        &json["error"]
-    } else {
-        &json
-    };
-    match (error["code"].as_str(), error["message"].as_str()) {
-        (Some(code), Some(message)) => format!("{code}: {message}"),
-        _ if status == 401 => "not authenticated: give a token with --token or --token-file".to_owned(),
-        _ if status == 403 => "not allowed: the token needs the role admin".to_owned(),
-        _ if status == 404 => "the process is of a version without this; restart it with this program".to_owned(),
-        _ => format!("status {status}: {}", body.trim()),
     }
 }
