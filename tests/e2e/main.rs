@@ -39,6 +39,7 @@ mod otlp_senders;
 mod queue_api;
 mod queue_errors;
 mod queues;
+mod records;
 mod restart;
 mod rollups;
 mod signals;

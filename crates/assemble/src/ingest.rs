@@ -13,7 +13,6 @@ use thalweg_config::{AuthConfig, ListenerConfig};
 use thalweg_console::{Console, Door, Limits, Running};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::otlp::Signal;
-use thalweg_lake::tables::{self, TableSpec};
 use thalweg_otlp::Receiver;
 use thalweg_telemetry::Metrics;
 
@@ -21,13 +20,6 @@ use crate::lake::Lake;
 use crate::open_files;
 pub(crate) use section::{INFLIGHT_MIN, Section, section};
 use sink::{Logins, QueueSink};
-
-/// Of each signal: its queue, and the table that this feeds.
-const SIGNALS: [(Signal, &str, &TableSpec); 3] = [
-    (Signal::Logs, "lake.logs", &tables::LOGS),
-    (Signal::Metrics, "lake.metrics", &tables::METRICS),
-    (Signal::Traces, "lake.traces", &tables::TRACES),
-];
 
 /// What receives.
 #[derive(Default)]
@@ -47,9 +39,8 @@ impl Ingest {
     ) -> Result<()> {
         let doors = open_doors(section, auth).await?;
         let mut queues = Vec::new();
-        for (at, (_, name, spec)) in SIGNALS.into_iter().enumerate() {
-            let opened = lake.open_received(spec, name, |ground| ground.section.promotions[at].clone());
-            queues.push(opened.await?);
+        for signal in Signal::ALL {
+            queues.push(lake.received(signal).await?);
         }
         let queues = <[_; 3]>::try_from(queues).ok();
         let sink = QueueSink(queues.context("a queue of the lake is missing")?);

@@ -118,7 +118,7 @@ impl Process {
             .start(&settings.events, store.log(&settings.store), &config.data_dir, &metrics)
             .await?;
 
-        let entries = settings.entries();
+        let (entries, records) = (settings.entries(), settings.records());
         // The address is taken before data moves, so that a taken port is found first.
         let ingest = components.ingest.clone();
         if settings.ingest.is_some() {
@@ -182,6 +182,7 @@ impl Process {
                 site: tables_site,
                 metrics: lake_metrics.clone(),
                 entries,
+                records,
                 section: settings.lake,
             };
             lake.start(ground).await?;

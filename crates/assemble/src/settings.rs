@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
 use thalweg_lake::ingest::EntryLimits;
+use thalweg_lake::records::RecordLimits;
 use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
@@ -126,6 +127,16 @@ impl Settings {
             store,
             events,
             flows,
+        }
+    }
+
+    /// What messages may be that become rows of logs, metrics and traces.
+    pub fn records(&self) -> RecordLimits {
+        let receiver = self.ingest.as_ref().map(|ingest| &ingest.receiver);
+        RecordLimits {
+            walk: receiver.map(|receiver| receiver.walk).unwrap_or_default(),
+            window: self.entries().window,
+            decoded_bytes_max: self.entries().decoded_bytes_max,
         }
     }
 

@@ -1,11 +1,11 @@
 //! The records of the log that the tables of the lake are made of: one for each request, its bytes as they came behind a head
-//! that says what they are; or one for each batch of messages of a flow.
+//! that says what they are; or one for many messages of a flow.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 1 | version, 1 |
 //! | 1 | signal: 1 logs, 2 metrics, 3 traces, 4 tags |
-//! | 1 | encoding: 1 protobuf, 2 JSON, 3 messages as [`thalweg_record::codec`] writes them |
+//! | 1 | encoding: 1 protobuf, 2 JSON, 3 messages as [`thalweg_record::codec`] writes them, 4 rows: JSON objects by the names of columns, each behind its length in four bytes, little-endian |
 //! | 1 | compression: 0 none, 1 gzip, 2 zstd |
 //! | 8 | arrival in nanoseconds since 1970, little-endian |
 //! | varint | records in the request, rejected ones included |
@@ -27,12 +27,21 @@ use crate::otlp::Signal;
 const VERSION: u8 = 1;
 const TAGS: u8 = 4;
 const MESSAGES: u8 = 3;
+const ROWS: u8 = 4;
 
 /// How the bytes of a request are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Proto,
     Json,
+}
+
+/// What the bytes of an entry are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Request(Encoding),
+    /// See [`rows`].
+    Rows,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +55,7 @@ pub enum Compression {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryHead<'a> {
     pub signal: Signal,
-    pub encoding: Encoding,
+    pub form: Form,
     pub compression: Compression,
     /// Nanoseconds since 1970.
     pub arrival: i64,
@@ -99,6 +108,8 @@ pub enum EntryError {
         value: u8,
     },
     Peer,
+    /// A row that is not whole.
+    Row,
 }
 
 impl fmt::Display for EntryError {
@@ -113,6 +124,7 @@ impl fmt::Display for EntryError {
             }
             EntryError::Unknown { what, value } => write!(f, "it has {what} {value}, which does not exist"),
             EntryError::Peer => f.write_str("the address of its sender is no text"),
+            EntryError::Row => f.write_str("it ends within a row"),
         }
     }
 }
@@ -122,9 +134,10 @@ impl std::error::Error for EntryError {}
 impl EntryHead<'_> {
     /// Adds the head to an entry that is being made; the request follows.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let encoding = match self.encoding {
-            Encoding::Proto => 1,
-            Encoding::Json => 2,
+        let encoding = match self.form {
+            Form::Request(Encoding::Proto) => 1,
+            Form::Request(Encoding::Json) => 2,
+            Form::Rows => ROWS,
         };
         let compression = match self.compression {
             Compression::None => 0,
@@ -205,9 +218,10 @@ pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
         3 => Signal::Traces,
         value => return Err(unknown("signal", value)),
     };
-    let encoding = match encoding {
-        1 => Encoding::Proto,
-        2 => Encoding::Json,
+    let form = match encoding {
+        1 => Form::Request(Encoding::Proto),
+        2 => Form::Request(Encoding::Json),
+        ROWS => Form::Rows,
         value => return Err(unknown("encoding", value)),
     };
     let compression = match compression {
@@ -218,7 +232,7 @@ pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
     };
     let head = EntryHead {
         signal,
-        encoding,
+        form,
         compression,
         arrival: head.arrival,
         records: head.records,
@@ -227,6 +241,31 @@ pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
         peer: head.peer,
     };
     Ok((head, request))
+}
+
+/// Adds a row to those of an entry.
+pub fn put_row(out: &mut Vec<u8>, row: &[u8]) {
+    out.extend_from_slice(&(row.len() as u32).to_le_bytes());
+    out.extend_from_slice(row);
+}
+
+/// The rows of an entry. What comes after one that is cut off is none.
+pub fn rows(mut request: &[u8]) -> impl Iterator<Item = Result<&[u8], EntryError>> {
+    std::iter::from_fn(move || {
+        if request.is_empty() {
+            return None;
+        }
+        let split = request.split_first_chunk::<4>().and_then(|(len, rest)| {
+            let len = usize::try_from(u32::from_le_bytes(*len)).ok()?;
+            rest.split_at_checked(len)
+        });
+        let Some((row, rest)) = split else {
+            request = &[];
+            return Some(Err(EntryError::Row));
+        };
+        request = rest;
+        Some(Ok(row))
+    })
 }
 
 /// What all entries begin with.
@@ -385,6 +424,11 @@ pub fn fuzz(data: &[u8]) {
     let mut again = Vec::new();
     head.encode(&mut again);
     again.extend_from_slice(request);
+    let whole = rows(request)
+        .filter_map(Result::ok)
+        .map(|row| row.len() + 4)
+        .sum::<usize>();
+    assert!(whole <= request.len());
     let (decoded, rest) = decode(&again).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(
         (decoded.arrival, decoded.records, rest),
@@ -402,7 +446,7 @@ mod tests {
     fn head<'a>(rejected: &'a [u32], peer: &'a str) -> EntryHead<'a> {
         EntryHead {
             signal: Signal::Metrics,
-            encoding: Encoding::Json,
+            form: Form::Request(Encoding::Json),
             compression: Compression::Zstd,
             arrival: 1_700_000_000_123_456_789,
             records: 300,
@@ -495,6 +539,21 @@ mod tests {
             prop_assert_eq!(rest, &request[..]);
             prop_assert!(read.rejected.iter().eq(rejected.iter().copied()));
             prop_assert_eq!(EntryHead { rejected: Rejected::NONE, ..read }, EntryHead { rejected: Rejected::NONE, ..head });
+        }
+
+        #[test]
+        fn rows_are_read_as_they_were_put(
+            texts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..8),
+            cut in 1_usize..8,
+        ) {
+            let mut request = Vec::new();
+            texts.iter().for_each(|text| put_row(&mut request, text));
+            let read: Result<Vec<&[u8]>, EntryError> = rows(&request).collect();
+            prop_assert_eq!(read.unwrap(), texts.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            if let Some(last) = texts.last() {
+                request.truncate(request.len() - cut.min(last.len() + 3));
+                prop_assert_eq!(rows(&request).last(), Some(Err(EntryError::Row)));
+            }
         }
 
         #[test]

@@ -7,6 +7,7 @@
 
 pub mod attributes;
 pub mod bulk;
+mod by_name;
 mod commit;
 pub mod compaction;
 pub mod delta;
@@ -21,6 +22,7 @@ pub mod live;
 pub mod metrics;
 mod opening;
 pub mod otlp;
+pub mod records;
 pub mod rollup;
 pub mod rows;
 pub mod sketch;

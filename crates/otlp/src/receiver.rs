@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use bytes::Bytes;
 use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::entry::{AppendRefused, Compression, Encoding, EntryHead, EntrySink, Position, Rejected};
+use thalweg_lake::entry::{AppendRefused, Compression, Encoding, EntryHead, EntrySink, Form, Position, Rejected};
 use thalweg_lake::inflate::{InflateError, InflateLimits, inflate};
 use thalweg_lake::ingest::Handoff;
 use thalweg_lake::otlp::Signal;
@@ -162,7 +162,7 @@ impl Receiver {
         let limits = &self.options.walk;
         let head = EntryHead {
             signal,
-            encoding: came.encoding,
+            form: Form::Request(came.encoding),
             compression: came.compression,
             arrival: now(),
             records: walked.records,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::entry::{AppendRefused, BoxFuture, Compression, Encoding, EntrySink, Position, decode};
+use thalweg_lake::entry::{AppendRefused, BoxFuture, Compression, Encoding, EntrySink, Form, Position, decode};
 use thalweg_lake::inflate::{InflateLimits, inflate};
 use thalweg_lake::ingest::Handoff;
 use thalweg_lake::otlp::Signal;
@@ -32,13 +32,14 @@ struct Log {
 fn is_the_entry(entry: &[u8], handoff: &Handoff) {
     let (head, request) = decode(entry).unwrap();
     let request = inflate(head.compression, request, &InflateLimits::default()).unwrap();
-    let request = match head.encoding {
-        Encoding::Proto => request,
-        Encoding::Json => {
+    let request = match head.form {
+        Form::Request(Encoding::Proto) => request,
+        Form::Request(Encoding::Json) => {
             let mut proto = Vec::new();
             to_proto(head.signal, &request, &JsonLimits::default(), &mut proto).unwrap();
             proto
         }
+        Form::Rows => panic!("nobody sends rows"),
     };
     assert_eq!(*handoff, Handoff::of(&head, Bytes::from(request)));
 }
@@ -165,9 +166,12 @@ impl World {
         let (head, request) = decode(entry).unwrap();
         assert_eq!(*signal, head.signal);
         let rejected = head.rejected.iter().collect();
+        let Form::Request(encoding) = head.form else {
+            panic!("nobody sends rows")
+        };
         (
             *signal,
-            head.encoding,
+            encoding,
             head.compression,
             head.records,
             rejected,

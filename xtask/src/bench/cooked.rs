@@ -1,7 +1,9 @@
 //! `bench lake --cooked [--rows N]`: a long run, not for continuous integration. Logs are generated and sent over OTLP/HTTP to the
 //! binary with its defaults, which makes rows, files and larger files of them at the same time. What counts is the memory that the
-//! process has had at most, whether every row is there, the sizes of files, and a query for one service and hour.
+//! process has had at most, whether every row is there, a query for one service and hour, and the sizes of files once their hours
+//! are over: records are of a time to come, so that is asked for.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -58,17 +60,36 @@ pub fn run(rows: u64) -> Result<Row> {
     let count = number(&count, "rows")?;
     ensure!(count == rows, "{rows} logs were sent, and {count} are in the table");
     let query_ms = filtered(&server, rows)?;
+    println!("all is merged that can be");
+    let asked = Instant::now();
+    let url = server.url("/api/lake/upkeep")?;
+    let did = post(
+        &agent(),
+        &url,
+        "application/json",
+        br#"{"task":"compact","table":"logs"}"#,
+    )?;
+    ensure!(!did.contains("\"error\""), "a merge failed: {did}");
+    let took = asked.elapsed();
+    let sizes = sizes(&server)?;
+    let compacted_query_ms = filtered(&server, rows)?;
     let cost = server.costs()?;
     let peak = peak_bytes(server.id())?;
     println!(
         "\n{rows} logs: acknowledged {:.0}/s, committed {:.0}/s; peak {:.0} MB resident; {} files of {:.1} MB in the mean, {:.1} bytes a row; \
-         one service and hour: {query_ms:.0} ms in the median of {QUERIES}",
+         one service and hour: {query_ms:.0} ms in the median of {QUERIES}\nmerged for {:.0} s: {} files, {:.1} MiB in the median, \
+         {:.1} to {:.1}; the same query: {compacted_query_ms:.0} ms",
         rows as f64 / sent.as_secs_f64(),
         rows as f64 / committed.as_secs_f64(),
         peak / 1e6,
         merged.files,
         merged.bytes / merged.files.max(1.0) / 1e6,
         merged.bytes / rows as f64,
+        took.as_secs_f64(),
+        sizes.len(),
+        mebibytes(&sizes, sizes.len() / 2),
+        mebibytes(&sizes, 0),
+        mebibytes(&sizes, sizes.len().saturating_sub(1)),
     );
     server.stop()?;
     let more = [
@@ -76,6 +97,9 @@ pub fn run(rows: u64) -> Result<Row> {
         ("files", merged.files),
         ("file_bytes", merged.bytes),
         ("filtered_query_ms", query_ms),
+        ("compacted_files", sizes.len() as f64),
+        ("compacted_median_mib", mebibytes(&sizes, sizes.len() / 2)),
+        ("compacted_query_ms", compacted_query_ms),
     ];
     Ok(Row {
         name: format!("cooked_{}m", rows / 1_000_000),
@@ -219,6 +243,37 @@ fn filtered(server: &UnderTest, rows: u64) -> Result<f64> {
     }
     took.sort_by(f64::total_cmp);
     took.get(QUERIES / 2).copied().context("no query was asked")
+}
+
+/// Bytes of the files that the table has, ascending: what its commits add and do not remove again.
+fn sizes(server: &UnderTest) -> Result<Vec<u64>> {
+    let folder = server.data_dir().join("lake/logs/_delta_log");
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))?;
+    let mut commits: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    commits.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    commits.sort();
+    let mut files = BTreeMap::new();
+    for commit in commits {
+        for line in std::fs::read_to_string(&commit)?.lines() {
+            let action: Value = serde_json::from_str(line)?;
+            let path = |kind: &str| action[kind]["path"].as_str().map(str::to_owned);
+            if let Some(path) = path("add") {
+                files.insert(path, action["add"]["size"].as_u64().context("a file without a size")?);
+            }
+            if let Some(path) = path("remove") {
+                files.remove(&path);
+            }
+        }
+    }
+    let mut sizes: Vec<u64> = files.into_values().collect();
+    sizes.sort_unstable();
+    Ok(sizes)
+}
+
+fn mebibytes(sizes: &[u64], at: usize) -> f64 {
+    sizes
+        .get(at)
+        .map_or(f64::NAN, |bytes| *bytes as f64 / f64::from(1 << 20))
 }
 
 fn number(rows: &Value, name: &str) -> Result<u64> {

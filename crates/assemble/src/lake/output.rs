@@ -1,4 +1,4 @@
-//! The `lake` output: batches of messages become entries of the queue `lake.<table>`, and are acknowledged when the log has them.
+//! The `lake` output: messages become entries of the queue `lake.<table>`, and are acknowledged when the log has them.
 //!
 //! All entries of one input go to one partition, in the order of their writes, so rows of a tag keep their order. A batch that
 //! comes again, since its source did not hear of the answer, is an entry of its own.
@@ -12,7 +12,11 @@ use thalweg_flow::{
     BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext, Registry,
     Rejection, WriteError, all_but,
 };
-use thalweg_lake::tags::{Entry, Packer, Refused};
+use thalweg_lake::ingest::{Handoff, Handoffs};
+use thalweg_lake::otlp::Signal;
+use thalweg_lake::records::RecordPacker;
+use thalweg_lake::tables::{LOGS, METRICS, TAGS, TRACES, TableSpec};
+use thalweg_lake::tags::{Packer, Refused};
 use thalweg_log::{SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX};
 use thalweg_queue::{NewMessage, Queue};
 use thalweg_record::{Message, Ticks};
@@ -28,6 +32,31 @@ const KEY_BYTES_MAX: usize = 256;
 /// What a record has beside its value, at most.
 const RECORD_BYTES: usize = 256;
 
+/// Tables that an output can feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fed {
+    Tags,
+    Records(Signal),
+}
+
+impl Fed {
+    const ALL: [Fed; 4] = [
+        Fed::Tags,
+        Fed::Records(Signal::Logs),
+        Fed::Records(Signal::Metrics),
+        Fed::Records(Signal::Traces),
+    ];
+
+    fn spec(self) -> &'static TableSpec {
+        match self {
+            Fed::Tags => &TAGS,
+            Fed::Records(Signal::Logs) => &LOGS,
+            Fed::Records(Signal::Metrics) => &METRICS,
+            Fed::Records(Signal::Traces) => &TRACES,
+        }
+    }
+}
+
 pub(crate) fn register(registry: &mut Registry, lake: Arc<Lake>, store: &Arc<Store>) {
     let store = store.clone();
     registry.output("lake", move |node, context| parse(node, context, &lake, &store));
@@ -40,72 +69,155 @@ fn parse(
     store: &Store,
 ) -> Option<Arc<dyn OutputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let _only_one = fields.one_of("table", &["tags"], "tags");
+    let names = Fed::ALL.map(|fed| fed.spec().name);
+    let name = fields.one_of("table", &names, TAGS.name);
     fields.finish();
     lake.want();
     store.want();
-    Some(Arc::new(Spec(lake.clone())))
+    let fed = Fed::ALL.into_iter().find(|fed| fed.spec().name == name);
+    Some(Arc::new(Spec {
+        lake: lake.clone(),
+        fed: fed.unwrap_or(Fed::Tags),
+    }))
 }
 
-struct Spec(Arc<Lake>);
+struct Spec {
+    lake: Arc<Lake>,
+    fed: Fed,
+}
 
 impl OutputSpec for Spec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
         Ok(Arc::new(LakeOutput {
-            lake: self.0.clone(),
+            lake: self.lake.clone(),
+            fed: self.fed,
             source: context.source.clone(),
             key: context.source.bytes().take(KEY_BYTES_MAX).collect(),
-            packer: Mutex::default(),
-            queue: OnceCell::new(),
+            opened: OnceCell::new(),
         }))
     }
 }
 
 struct LakeOutput {
     lake: Arc<Lake>,
+    fed: Fed,
     /// The column `source` of messages that do not name their own.
     source: Arc<str>,
     /// Of the partition.
     key: Bytes,
-    packer: Mutex<Packer>,
-    queue: OnceCell<Arc<Queue>>,
+    opened: OnceCell<Opened>,
+}
+
+/// The queue of the table, and what makes entries for it.
+struct Opened {
+    queue: Arc<Queue>,
+    handoffs: Option<Arc<Handoffs>>,
+    packing: Mutex<Packing>,
+}
+
+enum Packing {
+    Tags(Box<Packer>),
+    Records(Box<RecordPacker>),
+}
+
+/// A record of the log.
+struct Entry {
+    bytes: Vec<u8>,
+    handoff: Option<Handoff>,
+    /// The messages before this one are in this entry or those before, or refused.
+    until: usize,
+}
+
+impl LakeOutput {
+    async fn opened(&self) -> Result<Opened, OpenError> {
+        let (queue, handoffs, packing) = match self.fed {
+            Fed::Tags => (self.lake.tags().await?, None, Packing::Tags(Box::default())),
+            Fed::Records(signal) => {
+                let (queue, handoffs) = self.lake.received(signal).await?;
+                let limits = self.lake.records();
+                let limits = limits.ok_or_else(|| OpenError::Temporary("the lake is not open".to_owned()))?;
+                let packer = RecordPacker::new(signal, self.fed.spec(), limits);
+                (queue, Some(handoffs), Packing::Records(Box::new(packer)))
+            }
+        };
+        Ok(Opened {
+            queue,
+            handoffs,
+            packing: Mutex::new(packing),
+        })
+    }
+
+    fn pack(&self, packing: &mut Packing, messages: &[Message]) -> (Vec<Entry>, Vec<Refused>) {
+        let arrival = Ticks::now().unix_nanos().unwrap_or_default();
+        let table = self.fed.spec().name;
+        let (entries, refused): (Vec<Entry>, Vec<Refused>) = match packing {
+            Packing::Tags(packer) => {
+                let packed = packer.pack(&self.source, messages, arrival);
+                let entries = packed.entries.into_iter().map(|entry| Entry {
+                    bytes: entry.bytes,
+                    handoff: None,
+                    until: entry.until,
+                });
+                (entries.collect(), packed.refused)
+            }
+            Packing::Records(packer) => {
+                let packed = packer.pack(&self.source, messages, arrival);
+                self.lake.count_refused(table, packed.rejected);
+                let entries = packed.entries.into_iter().map(|entry| Entry {
+                    bytes: entry.bytes,
+                    handoff: Some(entry.handoff),
+                    until: entry.until,
+                });
+                (entries.collect(), packed.refused)
+            }
+        };
+        let reasons = refused.iter().map(|refused| (refused.refusal.reason.as_str(), 1));
+        self.lake.count_refused(table, reasons);
+        (entries, refused)
+    }
 }
 
 impl Output for LakeOutput {
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         Box::pin(async move {
-            let queue = self.lake.tags();
-            self.queue.get_or_try_init(|| queue).await?;
+            self.opened.get_or_try_init(|| self.opened()).await?;
             context.connection.up();
             Ok(())
         })
     }
 
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
-        let Some(queue) = self.queue.get().cloned() else {
-            return Box::pin(std::future::ready(Err(WriteError::Temporary(
-                "the table tags is not open yet".to_owned(),
-            ))));
+        let Some(opened) = self.opened.get() else {
+            let table = self.fed.spec().name;
+            return Box::pin(std::future::ready(Err(WriteError::Temporary(format!(
+                "the table {table} is not open yet"
+            )))));
         };
-        let arrival = Ticks::now().unix_nanos().unwrap_or_default();
-        let packed = self.packer.lock().pack(&self.source, &messages, arrival);
-        self.lake.count_refused(&packed.refused);
-        let key = self.key.clone();
+        let (entries, refused) = self.pack(&mut opened.packing.lock(), &messages);
+        let (queue, handoffs, key) = (opened.queue.clone(), opened.handoffs.clone(), self.key.clone());
         Box::pin(async move {
-            let mut refused: Vec<Rejection> = packed.refused.into_iter().map(rejection).collect();
+            let mut refused: Vec<Rejection> = refused.into_iter().map(rejection).collect();
             let mut stored = 0;
-            let mut entries = packed.entries.into_iter().peekable();
+            let mut entries = entries.into_iter().peekable();
             while entries.peek().is_some() {
-                let (piece, until) = piece(&mut entries, &key);
-                if let Err(error) = queue.produce_all(piece).await {
-                    if stored == 0 {
+                let Piece { records, handed, until } = piece(&mut entries, &key);
+                let produced = match queue.produce_all(records).await {
+                    Ok(produced) => produced,
+                    Err(error) if stored == 0 => {
                         return Err(WriteError::Temporary(format!("the lake cannot store: {error}")));
                     }
-                    // Those before are stored: they do not come again.
-                    refused.retain(|refused| refused.index < stored);
-                    let again = |index| Rejection::temporary(index, error.to_string());
-                    refused.extend((stored..messages.len()).map(again));
-                    return all_but(refused);
+                    Err(error) => {
+                        // Those before are stored: they do not come again.
+                        refused.retain(|refused| refused.index < stored);
+                        let again = |index| Rejection::temporary(index, error.to_string());
+                        refused.extend((stored..messages.len()).map(again));
+                        return all_but(refused);
+                    }
+                };
+                if let Some(handoffs) = &handoffs {
+                    for (at, handoff) in produced.iter().zip(handed) {
+                        handoffs.report(at.partition, at.offset, handoff);
+                    }
                 }
                 stored = until;
             }
@@ -118,21 +230,31 @@ impl Output for LakeOutput {
     }
 }
 
-/// As many entries as the log takes at once, and where their messages end.
-fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = Entry>>, key: &Bytes) -> (Vec<NewMessage>, usize) {
-    let (mut piece, mut bytes, mut until) = (Vec::new(), 0, 0);
+/// Entries that the log takes at once.
+struct Piece {
+    records: Vec<NewMessage>,
+    /// Of each, if the table takes what is handed over.
+    handed: Vec<Handoff>,
+    /// Where their messages end.
+    until: usize,
+}
+
+/// As many as there are and go together.
+fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = Entry>>, key: &Bytes) -> Piece {
+    let (mut records, mut handed, mut bytes, mut until) = (Vec::new(), Vec::new(), 0, 0);
     while let Some(entry) = entries.next_if(|next| {
         let fits = bytes + next.bytes.len() + RECORD_BYTES <= SUBMISSION_BYTES_MAX;
-        piece.is_empty() || (fits && piece.len() < SUBMISSION_RECORDS_MAX)
+        records.is_empty() || (fits && records.len() < SUBMISSION_RECORDS_MAX)
     }) {
         bytes += entry.bytes.len() + RECORD_BYTES;
         until = entry.until;
-        piece.push(NewMessage {
+        handed.extend(entry.handoff);
+        records.push(NewMessage {
             key: Some(key.clone()),
             ..NewMessage::of(entry.bytes)
         });
     }
-    (piece, until)
+    Piece { records, handed, until }
 }
 
 fn rejection(refused: Refused) -> Rejection {

@@ -15,9 +15,10 @@ use thalweg_lake::attributes::Promotion;
 use thalweg_lake::entry::{BoxFuture, Position};
 use thalweg_lake::ingest::{EntryLimits, Feed, HandoffRoom, Handoffs, IngestOptions, Progress, TableWriter};
 use thalweg_lake::live::{LiveRows, LiveTables, WaitError};
+use thalweg_lake::otlp::Signal;
+use thalweg_lake::records::RecordLimits;
 use thalweg_lake::store::Site;
-use thalweg_lake::tables::{EVENTS, TAGS, TableSpec};
-use thalweg_lake::tags::Refused;
+use thalweg_lake::tables::{EVENTS, LOGS, METRICS, TAGS, TRACES, TableSpec};
 use thalweg_lake::upkeep::{ByHand, Did, Upkeep};
 use thalweg_lake::{LakeMetrics, OpenError as TableError};
 use thalweg_log::{Durability, Offset};
@@ -34,6 +35,12 @@ use crate::lake_site::is_final;
 
 /// The queue that feeds the table `tags`.
 const TAGS_QUEUE: &str = "lake.tags";
+/// Of each signal: the queue that feeds its table, and that.
+const OF_SIGNALS: [(Signal, &str, &TableSpec); 3] = [
+    (Signal::Logs, "lake.logs", &LOGS),
+    (Signal::Metrics, "lake.metrics", &METRICS),
+    (Signal::Traces, "lake.traces", &TRACES),
+];
 /// The group of the queues whose positions let the log forget.
 const GROUP: &str = "lake";
 /// More partitions than that have no use on a machine of any size: each is a thread.
@@ -55,6 +62,8 @@ pub(crate) struct Lake {
     wanted: AtomicBool,
     ground: RwLock<Option<Arc<Ground>>>,
     tags: OnceCell<Arc<Queue>>,
+    /// Of [`OF_SIGNALS`].
+    received: [OnceCell<Received>; 3],
     writers: RwLock<Vec<Arc<TableWriter>>>,
     /// Tables that could not be opened yet, and why.
     unopened: Mutex<BTreeMap<&'static str, String>>,
@@ -64,6 +73,9 @@ pub(crate) struct Lake {
     /// Queries may come before the tables of receivers are there.
     is_opening: watch::Sender<bool>,
 }
+
+/// The queue of a table, and where what is stored in it is handed over.
+pub(crate) type Received = (Arc<Queue>, Arc<Handoffs>);
 
 /// What tables stand on.
 pub(crate) struct Ground {
@@ -75,6 +87,8 @@ pub(crate) struct Ground {
     pub metrics: LakeMetrics,
     pub section: Section,
     pub entries: EntryLimits,
+    /// Of messages that are records of OTLP tables.
+    pub records: RecordLimits,
 }
 
 /// Why a table and its queue could not be opened.
@@ -115,7 +129,7 @@ impl Lake {
         Ok(metrics)
     }
 
-    /// From now on tables can be opened. What the log has of tags from earlier times becomes rows, whoever feeds them now. Must
+    /// From now on tables can be opened. What the log has for them from earlier times becomes rows, whoever feeds them now. Must
     /// be called on a tokio runtime.
     pub async fn start(self: &Arc<Lake>, ground: Ground) -> Result<()> {
         // A store that does not answer in time may do so later.
@@ -126,11 +140,19 @@ impl Lake {
         }
         let upkeep = Upkeep::start(ground.section.upkeep.clone(), ground.metrics.clone());
         *self.upkeep.lock() = Some(upkeep.context("the thread that keeps tables in order cannot be started")?);
-        let has_tags = ground.queues.get(TAGS_QUEUE).is_ok();
+        let has = |name: &str| ground.queues.get(name).is_ok();
+        let has_tags = has(TAGS_QUEUE);
+        let signals = OF_SIGNALS.into_iter().filter(|(_, name, _)| has(name));
+        let signals: Vec<Signal> = signals.map(|(signal, ..)| signal).collect();
         *self.ground.write() = Some(Arc::new(ground));
+        // Whoever feeds it tries again, and ends if that has no use.
         if has_tags && let Err(error) = self.tags().await {
-            // A flow that feeds it tries again, and ends if that has no use.
             tracing::error!(table = TAGS.name, "{error}");
+        }
+        for signal in signals {
+            if let Err(error) = self.received(signal).await {
+                tracing::error!(table = signal.name(), "{error}");
+            }
         }
         Ok(())
     }
@@ -142,18 +164,24 @@ impl Lake {
         self.tags.get_or_try_init(open).await.cloned()
     }
 
-    /// A table that receivers feed, its queue, and where what is stored in that is handed over.
-    pub async fn open_received(
-        self: &Arc<Lake>,
-        spec: &'static TableSpec,
-        name: &'static str,
-        promotion: impl FnOnce(&Ground) -> Promotion,
-    ) -> Result<(Arc<Queue>, Arc<Handoffs>), Unopened> {
-        let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
-        let bytes = ground.section.options.memory_bytes / MEMORY_PARTS;
-        let room = self.room.get_or_init(|| HandoffRoom::new(bytes));
-        let (queue, handoffs) = self.open(spec, name, promotion, Some(room)).await?;
-        Ok((queue, handoffs.ok_or(Unopened::NoGround)?))
+    /// A table that receivers feed, and outputs: its queue, which is open.
+    pub async fn received(self: &Arc<Lake>, signal: Signal) -> Result<Received, Unopened> {
+        let at = signal as usize;
+        let (_, name, spec) = OF_SIGNALS[at];
+        let open = || async {
+            let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
+            let bytes = ground.section.options.memory_bytes / MEMORY_PARTS;
+            let room = self.room.get_or_init(|| HandoffRoom::new(bytes));
+            let promotion = |ground: &Ground| ground.section.promotions[at].clone();
+            let (queue, handoffs) = self.open(spec, name, promotion, Some(room)).await?;
+            Ok((queue, handoffs.ok_or(Unopened::NoGround)?))
+        };
+        self.received[at].get_or_try_init(open).await.cloned()
+    }
+
+    /// What messages for such a table may be.
+    pub fn records(&self) -> Option<RecordLimits> {
+        Some(self.ground.read().as_ref()?.records)
     }
 
     /// Whether whoever waits for a table should wait until it is there.
@@ -224,14 +252,14 @@ impl Lake {
         }
     }
 
-    /// These messages will be no rows.
-    pub fn count_refused(&self, refused: &[Refused]) {
+    /// These will be no rows: of each reason so many.
+    pub fn count_refused<'r>(&self, table: &str, refused: impl IntoIterator<Item = (&'r str, u64)>) {
         let Some(ground) = self.ground.read().clone() else {
             return;
         };
-        for refused in refused {
-            let labels = [TAGS.name, refused.refusal.reason.as_str()];
-            ground.metrics.refused_rows.with_label_values(&labels).inc();
+        for (reason, count) in refused {
+            let rows = &ground.metrics.refused_rows;
+            rows.with_label_values(&[table, reason]).inc_by(count);
         }
     }
 

@@ -17,7 +17,7 @@ use thalweg_lake::attributes::Promotion;
 use thalweg_lake::compaction::{Bucket, Merge, MergeError, Sink};
 use thalweg_lake::delta::schema::Column;
 use thalweg_lake::delta::{DeltaLog, Detail};
-use thalweg_lake::entry::{Compression, Encoding, EntryHead, Rejected};
+use thalweg_lake::entry::{Compression, Encoding, EntryHead, Form, Rejected};
 use thalweg_lake::inflate::{InflateLimits, inflate};
 use thalweg_lake::ingest::{Feed, FileRules, IngestOptions, TableWriter};
 use thalweg_lake::otlp::Signal;
@@ -222,7 +222,7 @@ async fn filled(input: &Input) -> Arc<EmbeddedLog> {
     for request in &input.requests {
         let head = EntryHead {
             signal: input.signal,
-            encoding: Encoding::Proto,
+            form: Form::Request(Encoding::Proto),
             compression: Compression::None,
             arrival: BEGIN_NANOS as i64,
             records: RECORDS_PER_REQUEST as u32,

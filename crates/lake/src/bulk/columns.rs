@@ -18,7 +18,7 @@ use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReader,
 use super::error::FileError;
 use super::growing::Growing;
 use super::reading::Reading;
-use super::rows::{BadRow, Cell, Rows};
+use crate::by_name::{BadRow, Cell, Rows};
 use crate::otlp::decode::{Changed, write_double};
 use crate::tables::TableSpec;
 

@@ -9,8 +9,8 @@ use csv::{ByteRecord, Position, ReaderBuilder, Terminator, WriterBuilder};
 use super::error::FileError;
 use super::growing::Growing;
 use super::reading::Reading;
-use super::rows::cell::text;
-use super::rows::{BadRow, Cell, Rows};
+use crate::by_name::cell::text;
+use crate::by_name::{BadRow, Cell, Rows};
 use crate::otlp::decode::Changed;
 use crate::tables::TableSpec;
 

@@ -7,9 +7,8 @@ use super::quarantine::Quarantine;
 use super::reading::Reading;
 use super::report::{Counts, Watched};
 use super::requests::Requests;
-use super::rows::place::promoted;
-use super::rows::{Places, RowRules, Rows};
 use super::{BulkOptions, SPECS, Wanted, csv};
+use crate::by_name::{Places, RowRules, Rows, promoted};
 
 const NOW: i64 = 1_700_000_000_000_000_000;
 const LINE_BYTES_MAX: usize = 1 << 16;

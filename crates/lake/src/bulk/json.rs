@@ -10,13 +10,10 @@ use super::kind::{BYTE_ORDER_MARK, Kind};
 use super::lines::{Line, Lines, Values};
 use super::reading::Reading;
 use super::requests::Requests;
-use super::rows::nested::{plain, value};
-use super::rows::{BadRow, Rows};
+use crate::by_name::{BadRow, Rows};
 use crate::otlp::Signal;
 use crate::otlp::decode::Changed;
-use crate::otlp::json::tokens::Tokens;
 use crate::otlp::json::{JsonLimits, first_signal, is_begun, to_proto};
-use crate::otlp::walk::Reason;
 use crate::tables::TableSpec;
 
 /// Between so many bytes it is looked whether rows are enough.
@@ -140,7 +137,7 @@ impl<'a> Json<'a> {
         let signal = self.request.find(line).and_then(|_| first_signal(line));
         let Some(signal) = signal else {
             let mut changed = Changed::default();
-            let done = self.row(line, rows, &mut changed);
+            let done = self.rows.object(line, self.depth, rows.chunk(self.spec), &mut changed);
             reading.counts.changed(&changed);
             return done;
         };
@@ -152,29 +149,5 @@ impl<'a> Json<'a> {
         to_proto(signal, line, &self.limits, &mut self.proto).map_err(|error| BadRow::line(error.to_string()))?;
         let taken = self.requests.take(signal, &self.proto, rows, &mut reading.counts);
         taken.map_err(|malformed| BadRow::line(malformed.to_string()))
-    }
-
-    fn row(&mut self, line: &[u8], rows: &mut Growing<'_>, changed: &mut Changed) -> Result<(), BadRow> {
-        let wrong = |error: crate::otlp::json::JsonError| match error.what {
-            what if what.contains("nested too deep") => BadRow::limit(Reason::NestingTooDeep, error.to_string()),
-            _ => BadRow::line(error.to_string()),
-        };
-        let mut tokens = Tokens::new(line, self.depth);
-        self.rows.begin();
-        tokens.object().map_err(wrong)?;
-        let mut is_first = true;
-        while tokens.more(b'}', is_first).map_err(wrong)? {
-            is_first = false;
-            let name = tokens.name().map_err(wrong)?;
-            let (name, is_replaced) = plain(name.raw, name.is_escaped);
-            changed.utf8_replaced += u64::from(is_replaced);
-            let put = value(&mut tokens, |cell, is_replaced| {
-                changed.utf8_replaced += u64::from(is_replaced);
-                self.rows.put(&name, cell)
-            });
-            put.map_err(wrong)??;
-        }
-        tokens.end().map_err(wrong)?;
-        self.rows.end(rows.chunk(self.spec), changed)
     }
 }

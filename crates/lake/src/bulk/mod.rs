@@ -23,7 +23,6 @@ mod quarantine;
 mod reading;
 mod report;
 mod requests;
-mod rows;
 mod staging;
 mod tables;
 #[cfg(test)]
@@ -39,6 +38,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 
 use crate::attributes::Promotion;
+pub use crate::by_name::time::check_format;
 use crate::file::FileRules;
 use crate::inflate::InflateLimits;
 use crate::metrics::LakeMetrics;
@@ -57,7 +57,6 @@ use reading::{Opened, Reading};
 use report::Counts;
 pub use report::{Report, TableReport, Watched};
 use requests::table_of;
-pub use rows::time::check_format;
 use staging::Staging;
 use tables::{Tables, Writing};
 

@@ -16,9 +16,9 @@ use super::kind::{Kind, signal_of_file};
 use super::quarantine::Quarantine;
 use super::report::{Counts, Watched};
 use super::requests::{Requests, probe};
-use super::rows::{BadRow, Places, RowRules, Rows};
 use super::tables::Tables;
 use super::{BulkOptions, Wanted, columns, csv, file_name};
+use crate::by_name::{BadRow, Places, RowRules, Rows};
 use crate::error::AppendError;
 use crate::tables::{self, TableSpec};
 

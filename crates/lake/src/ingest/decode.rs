@@ -1,12 +1,14 @@
 //! An entry of the log, back to the rows that it stands for.
 
 use super::handoff::Handoff;
-use crate::entry::{self, Compression, Encoding, Rejected};
+use crate::by_name::{Places, Promoted, RowRules, Rows};
+use crate::entry::{self, Compression, Encoding, Form, Rejected};
 use crate::inflate::{InflateLimits, inflate};
 use crate::metrics::LakeMetrics;
 use crate::otlp::Signal;
-use crate::otlp::decode::{Arrival, Decoder, Window};
+use crate::otlp::decode::{Arrival, Changed, Decoder, Window};
 use crate::otlp::json::{JsonLimits, to_proto};
+use crate::otlp::walk::WalkLimits;
 use crate::rows::chunk::Chunk;
 use crate::tables::{TAGS, TableSpec};
 use crate::tags::Samples;
@@ -32,20 +34,31 @@ pub(super) struct EntryDecoder {
     decoder: Decoder,
     /// Of the table of tags, whose entries are messages.
     samples: Option<Samples>,
+    /// Of entries that are rows already.
+    rows: Rows,
+    /// Columns that the table had for attributes when it was opened.
+    promoted: Vec<Promoted>,
     limits: EntryLimits,
-    table: &'static str,
+    spec: &'static TableSpec,
     metrics: LakeMetrics,
     /// Of a request that came as JSON.
     proto: Vec<u8>,
 }
 
 impl EntryDecoder {
-    pub fn new(spec: &'static TableSpec, limits: EntryLimits, metrics: LakeMetrics) -> EntryDecoder {
+    pub fn new(
+        spec: &'static TableSpec,
+        promoted: Vec<Promoted>,
+        limits: EntryLimits,
+        metrics: LakeMetrics,
+    ) -> EntryDecoder {
         EntryDecoder {
             decoder: Decoder::default(),
             samples: samples_of(spec.name, &limits),
+            rows: rows_of(spec, &promoted, &limits),
+            promoted,
             limits,
-            table: spec.name,
+            spec,
             metrics,
             proto: Vec::new(),
         }
@@ -75,18 +88,19 @@ impl EntryDecoder {
             }
         };
         let request = inflated.as_deref().unwrap_or(request);
+        let arrival = self.arrival(head.signal, head.arrival, head.cut_values_at, head.rejected);
         let mut proto = std::mem::take(&mut self.proto);
-        let request = match head.encoding {
-            Encoding::Proto => request,
-            Encoding::Json => {
+        let request = match head.form {
+            Form::Rows => return self.named(request, &arrival, chunk),
+            Form::Request(Encoding::Proto) => request,
+            Form::Request(Encoding::Json) => {
                 proto.clear();
                 let limits = JsonLimits::new(usize::MAX, usize::MAX);
                 to_proto(head.signal, request, &limits, &mut proto).map_err(|error| error.to_string())?;
                 &proto
             }
         };
-        let arrival = self.arrival(head.signal, head.arrival, head.cut_values_at, head.rejected);
-        let decoded = self.rows(request, &arrival, chunk);
+        let decoded = self.requested(request, &arrival, chunk);
         self.proto = proto;
         decoded
     }
@@ -95,7 +109,10 @@ impl EntryDecoder {
     pub fn decode_handed(&mut self, handed: &Handoff, chunk: &mut Chunk) -> Result<i64, String> {
         let rejected = Rejected::Listed(&handed.rejected);
         let arrival = self.arrival(handed.signal, handed.arrival, handed.cut_values_at, rejected);
-        self.rows(&handed.request, &arrival, chunk)
+        match handed.is_rows {
+            true => self.named(&handed.request, &arrival, chunk),
+            false => self.requested(&handed.request, &arrival, chunk),
+        }
     }
 
     fn arrival<'a>(
@@ -115,9 +132,31 @@ impl EntryDecoder {
     }
 
     /// `request` is protobuf.
-    fn rows(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<i64, String> {
+    fn requested(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<i64, String> {
         let decoded = self.decoder.decode(request, arrival, chunk);
-        let changed = decoded.map_err(|malformed| malformed.to_string())?;
+        self.tell(&decoded.map_err(|malformed| malformed.to_string())?);
+        Ok(arrival.time)
+    }
+
+    /// `request` is rows, which were looked at when they were taken: limits that have changed since do not count.
+    fn named(&mut self, request: &[u8], arrival: &Arrival<'_>, chunk: &mut Chunk) -> Result<i64, String> {
+        let limits = WalkLimits {
+            value_bytes: arrival.cut_values_at.unwrap_or(usize::MAX),
+            cut_values: arrival.cut_values_at.is_some(),
+            ..WalkLimits::widest()
+        };
+        self.rows.arrived(arrival.time, limits);
+        let mut changed = Changed::default();
+        for (index, row) in entry::rows(request).enumerate() {
+            let row = row.map_err(|error| error.to_string())?;
+            let made = self.rows.object(row, limits.nesting + 1, chunk, &mut changed);
+            made.map_err(|bad| format!("row {index}: {}", bad.why))?;
+        }
+        self.tell(&changed);
+        Ok(arrival.time)
+    }
+
+    fn tell(&self, changed: &Changed) {
         self.count([
             ("utf8_replaced", changed.utf8_replaced),
             ("id_wrong", changed.ids_wrong),
@@ -126,14 +165,13 @@ impl EntryDecoder {
             ("value_cut", changed.values_cut),
             ("duration_negative", changed.durations_negative),
         ]);
-        Ok(arrival.time)
     }
 
     fn count<const N: usize>(&self, changed: [(&str, u64); N]) {
         for (reason, count) in changed {
             if count > 0 {
                 let changed = &self.metrics.changed_values;
-                changed.with_label_values(&[self.table, reason]).inc_by(count);
+                changed.with_label_values(&[self.spec.name, reason]).inc_by(count);
             }
         }
     }
@@ -141,10 +179,21 @@ impl EntryDecoder {
     /// Whatever it knows may be wrong.
     pub fn reset(&mut self) {
         self.decoder = Decoder::default();
-        self.samples = samples_of(self.table, &self.limits);
+        self.samples = samples_of(self.spec.name, &self.limits);
+        self.rows = rows_of(self.spec, &self.promoted, &self.limits);
     }
 }
 
 fn samples_of(table: &str, limits: &EntryLimits) -> Option<Samples> {
     (table == TAGS.name).then(|| Samples::new(limits.window))
+}
+
+fn rows_of(spec: &'static TableSpec, promoted: &[Promoted], limits: &EntryLimits) -> Rows {
+    let rules = RowRules {
+        limits: WalkLimits::widest(),
+        window: limits.window,
+        arrival: 0,
+        time_format: None,
+    };
+    Rows::new(Places::new(spec, promoted.to_vec(), Vec::new()), rules)
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use thalweg_log::Offset;
 use tokio::sync::Notify;
 
-use crate::entry::{EntryHead, Rejected};
+use crate::entry::{EntryHead, Form, Rejected};
 use crate::otlp::Signal;
 
 /// A request that was looked over, with all that its entry says of it.
@@ -26,8 +26,9 @@ pub struct Handoff {
     pub cut_values_at: Option<u32>,
     /// Places of records that are left out, ascending.
     pub rejected: Vec<u32>,
-    /// As protobuf, and not compressed.
+    /// As protobuf, or rows; not compressed.
     pub request: Bytes,
+    pub is_rows: bool,
 }
 
 impl Handoff {
@@ -42,6 +43,7 @@ impl Handoff {
                 encoded => encoded.iter().collect(),
             },
             request,
+            is_rows: head.form == Form::Rows,
         }
     }
 
@@ -216,6 +218,7 @@ mod tests {
             cut_values_at: None,
             rejected: Vec::new(),
             request: Bytes::from(vec![0; bytes]),
+            is_rows: false,
         }
     }
 

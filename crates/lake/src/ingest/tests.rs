@@ -12,7 +12,7 @@ use thalweg_log::{EmbeddedLog, LogOptions, PartitionId, Records, Unit};
 
 use super::*;
 use crate::delta::Detail;
-use crate::entry::{Compression, Encoding, EntryHead, Rejected};
+use crate::entry::{Compression, Encoding, EntryHead, Form, Rejected};
 use crate::live::LiveRows;
 use crate::otlp::Signal;
 use crate::store::SyncedStore;
@@ -380,7 +380,7 @@ fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
         };
         let rejected: &[u32] = if n.is_multiple_of(5) { &[0, 2] } else { &[] };
         let head = EntryHead {
-            encoding,
+            form: Form::Request(encoding),
             compression,
             arrival: ARRIVAL + n as i64,
             records: bodies.len() as u32,
@@ -554,7 +554,7 @@ async fn who_waits_for_a_position_sees_its_rows() {
 const ARRIVAL: i64 = 1_700_000_000_000_000_000;
 const HEAD: EntryHead<'static> = EntryHead {
     signal: Signal::Logs,
-    encoding: Encoding::Proto,
+    form: Form::Request(Encoding::Proto),
     compression: Compression::None,
     arrival: ARRIVAL,
     records: 1,

@@ -34,6 +34,22 @@ impl Default for WalkLimits {
     }
 }
 
+impl WalkLimits {
+    /// Of what was let in before, whatever its limits were.
+    pub(crate) fn widest() -> WalkLimits {
+        WalkLimits {
+            nesting: NESTING_MAX,
+            attributes: usize::MAX,
+            name_bytes: usize::MAX,
+            value_bytes: usize::MAX,
+            cut_values: false,
+        }
+    }
+}
+
+/// No limit of nesting is above it.
+const NESTING_MAX: usize = 256;
+
 /// Why a record is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {

@@ -22,7 +22,7 @@ use crate::LakeMetrics;
 use crate::attributes::Promotion;
 use crate::compaction::{CompactionOptions, Input, Keys, Reading, Sorted};
 use crate::delta::{DeltaLog, Detail, Snapshot};
-use crate::entry::{Compression, Encoding, EntryHead, Rejected};
+use crate::entry::{Compression, Encoding, EntryHead, Form, Rejected};
 use crate::ingest::{Feed, IngestOptions, TableWriter};
 use crate::otlp::Signal;
 use crate::otlp::json::tests::proto;
@@ -166,7 +166,7 @@ impl World {
         };
         let head = EntryHead {
             signal: Signal::Metrics,
-            encoding: Encoding::Proto,
+            form: Form::Request(Encoding::Proto),
             compression: Compression::None,
             arrival,
             records: points.len() as u32,

@@ -1,14 +1,15 @@
-//! Rows that are no OTLP, from their values to a chunk: by the names of columns, with the limits and rules that records of requests
+//! Rows that are no OTLP, of files and of messages, from their values to a chunk: by the names of columns, with the limits and rules that records of requests
 //! have.
 //!
 //! A row is gathered first, since a chunk takes nothing back: what one of its values makes wrong is a bad line, whole.
 
-pub(super) mod cell;
+pub(crate) mod cell;
 mod finish;
 mod gathered;
-pub(super) mod nested;
-pub(super) mod place;
-pub(super) mod time;
+pub(crate) mod nested;
+mod object;
+pub(crate) mod place;
+pub(crate) mod time;
 
 use hashbrown::HashMap;
 
@@ -17,15 +18,15 @@ use crate::otlp::decode::Window;
 use crate::otlp::walk::{Reason, WalkLimits};
 use crate::rows::chunk::Chunk;
 use crate::rows::slots::Source;
-pub(super) use cell::Cell;
+pub(crate) use cell::Cell;
 use finish::Finish;
 use gathered::Gathered;
-pub(super) use place::Places;
 use place::{Best, Place};
+pub(crate) use place::{Places, Promoted, promoted};
 
 /// Why a row is none.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct BadRow {
+pub(crate) struct BadRow {
     /// As it is counted.
     pub reason: &'static str,
     /// For whoever corrects it.
@@ -53,7 +54,7 @@ impl BadRow {
 const NAMES_MAX: usize = 4096;
 
 /// Makes rows of one table.
-pub(super) struct Rows {
+pub(crate) struct Rows {
     places: Places,
     limits: WalkLimits,
     time_format: Option<String>,
@@ -68,7 +69,7 @@ pub(super) struct Rows {
 }
 
 /// What is the same for all rows of a file.
-pub(super) struct RowRules {
+pub(crate) struct RowRules {
     pub limits: WalkLimits,
     pub window: Window,
     /// In nanoseconds.
@@ -89,6 +90,12 @@ impl Rows {
             at: 0,
             row: Gathered::default(),
         }
+    }
+
+    /// What follows arrived then, in nanoseconds, and has other limits.
+    pub fn arrived(&mut self, arrival: i64, limits: WalkLimits) {
+        self.finish.arrival = arrival;
+        self.limits = limits;
     }
 
     /// Another row begins.

@@ -11,7 +11,7 @@ use crate::otlp::decode::write_double;
 
 /// A value. Text is what is text in the file, whatever it says.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::bulk) enum Cell<'a> {
+pub(crate) enum Cell<'a> {
     Null,
     Bool(bool),
     /// Digits, as the file has them.
@@ -162,7 +162,7 @@ fn text_len(from: &str) -> usize {
 }
 
 /// Valid UTF-8, with U+FFFD for what was not, and whether anything was not.
-pub(in crate::bulk) fn text(bytes: &[u8]) -> (Cow<'_, str>, bool) {
+pub(crate) fn text(bytes: &[u8]) -> (Cow<'_, str>, bool) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (Cow::Borrowed(text), false),
         Err(_) => (Cow::Owned(String::from_utf8_lossy(bytes).into_owned()), true),

@@ -14,7 +14,7 @@ const DEPTH_MAX: usize = 512;
 type Result<T> = std::result::Result<T, String>;
 
 /// A text of JSON, without its escapes.
-pub(in crate::bulk) fn plain<'a>(raw: &'a [u8], is_escaped: bool) -> (Cow<'a, str>, bool) {
+pub(crate) fn plain<'a>(raw: &'a [u8], is_escaped: bool) -> (Cow<'a, str>, bool) {
     if !is_escaped {
         return text(raw);
     }
@@ -49,7 +49,7 @@ fn members(tokens: &mut Tokens<'_>, mut each: impl FnMut(&mut Tokens<'_>, &str) 
 }
 
 /// Shows the next value, whatever it is, and whether it has bytes that were no UTF-8.
-pub(in crate::bulk) fn value<T>(
+pub(crate) fn value<T>(
     tokens: &mut Tokens<'_>,
     show: impl FnOnce(Cell<'_>, bool) -> T,
 ) -> std::result::Result<T, JsonError> {

@@ -19,7 +19,8 @@ pub(super) struct Finish {
     table: Table,
     time: TimeColumns,
     window: Window,
-    arrival: i64,
+    /// Nanoseconds since 1970.
+    pub arrival: i64,
     guess: Guess,
     templates: Templates,
     series: Series,
@@ -120,7 +121,7 @@ impl Finish {
         match self.table {
             Table::Logs => self.log(gathered, chunk, row, cut_at, changed),
             Table::Metrics => self.point(gathered, chunk, row),
-            Table::Traces => self.span(gathered, chunk, row),
+            Table::Traces => self.span(gathered, chunk, row, (own, changed)),
             Table::Other => {}
         }
         let observed = match self.table {
@@ -212,7 +213,23 @@ impl Finish {
         }
     }
 
-    fn span(&mut self, gathered: &Gathered, chunk: &mut Chunk, row: usize) {
+    fn span(
+        &mut self,
+        gathered: &Gathered,
+        chunk: &mut Chunk,
+        row: usize,
+        (start, changed): (Option<i128>, &mut Changed),
+    ) {
+        if gathered.long_of(traces::DURATION).is_none()
+            && let (Some(start), Some(end)) = (
+                start.filter(|start| *start > 0),
+                gathered.long_of(traces::END).filter(|end| *end > 0),
+            )
+            && let Ok(duration) = i64::try_from(i128::from(end) - start)
+        {
+            changed.durations_negative += u64::from(duration < 0);
+            chunk.longs(traces::DURATION).push(row, duration);
+        }
         let name = gathered.text_of(traces::NAME).unwrap_or_default();
         let kind = one_of(&KINDS, "span_kind_", gathered.text_of(traces::KIND)).unwrap_or("unspecified");
         chunk.texts(traces::KIND).push(row, kind.as_bytes());

@@ -80,7 +80,7 @@ const MADE: [&str; 4] = ["date", "arrival_unix_nano", "fingerprint", "series_id"
 const OVERFLOW: &str = "overflow";
 
 /// What names mean for one table.
-pub(in crate::bulk) struct Places {
+pub(crate) struct Places {
     spec: &'static TableSpec,
     columns: Vec<(String, ColumnType, bool)>,
     /// By the name of a promoted column, whose attribute it is and what that is called.
@@ -170,10 +170,10 @@ impl Places {
 }
 
 /// A column of a table for an attribute, whose that is, and what it is called.
-pub(in crate::bulk) type Promoted = (String, Source, String);
+pub(crate) type Promoted = (String, Source, String);
 
 /// The columns that a table has for attributes.
-pub(in crate::bulk) fn promoted(schema: &TableSchema) -> Vec<Promoted> {
+pub(crate) fn promoted(schema: &TableSchema) -> Vec<Promoted> {
     let bound = schema.columns.iter().filter_map(|column| {
         let (source, original) = column.binding()?;
         Some((column.name.clone(), Source::of_name(source)?, original.to_owned()))
