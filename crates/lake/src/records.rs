@@ -22,9 +22,13 @@ use crate::tags::{Refusal, Refused};
 const ENTRY_BYTES: usize = 4 << 20;
 /// The log takes 32 MiB at once, with what it says of a record.
 const ENTRY_BYTES_MAX: usize = 31 << 20;
-/// Rows that are made to look whether they can be, before their memory is used again.
+/// Rows that are made to look whether they can be, before their memory is used again, and their bytes.
 const TRIED_ROWS: usize = 4096;
-const TRIED_BYTES: usize = 8 << 20;
+const TRIED_BYTES: usize = 4 << 20;
+/// What a head has beside the address and the rejected records, at most.
+const HEAD_BYTES: usize = 64;
+/// The tag of the first field of a request, which is a line feed, too.
+const FIRST_FIELD: u8 = 0x0a;
 
 /// What messages may be, as it is set for receivers (`ingest.*`).
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +42,7 @@ pub struct RecordLimits {
 /// Some messages as a record of the log.
 #[derive(Clone, Debug)]
 pub struct RecordEntry {
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// The same for whoever makes rows of it next.
     pub handoff: Handoff,
     /// The messages up to this one, which is not among them, are in this entry or those before, or refused.
@@ -50,17 +54,19 @@ pub struct PackedRecords {
     /// In the order of the messages.
     pub entries: Vec<RecordEntry>,
     pub refused: Vec<Refused>,
-    /// Records of requests whose others are stored, by reason.
+    /// Records of requests whose others are stored, by reason; nobody is told of them but by a count.
     pub rejected: Vec<(&'static str, u64)>,
 }
 
 /// Makes entries for one table.
 pub struct RecordPacker {
     signal: Signal,
+    spec: &'static TableSpec,
     limits: RecordLimits,
     rows: Rows,
-    /// Rows that were made to look whether they can be.
+    /// Rows that were made to look whether they can be, and the bytes of their messages.
     tried: Chunk,
+    tried_bytes: usize,
     /// Rows that share the next entry.
     together: Vec<u8>,
     count: u32,
@@ -74,17 +80,13 @@ struct Arrived<'a> {
 
 impl RecordPacker {
     pub fn new(signal: Signal, spec: &'static TableSpec, limits: RecordLimits) -> RecordPacker {
-        let rules = RowRules {
-            limits: limits.walk,
-            window: limits.window,
-            arrival: 0,
-            time_format: None,
-        };
         RecordPacker {
             signal,
+            spec,
             limits,
-            rows: Rows::new(Places::new(spec, promoted(&(spec.columns)()), Vec::new()), rules),
+            rows: rows_of(spec, &limits),
             tried: Chunk::new(spec),
+            tried_bytes: 0,
             together: Vec::new(),
             count: 0,
         }
@@ -100,8 +102,20 @@ impl RecordPacker {
             }
         }
         self.finish(&arrived, messages.len(), &mut packed);
-        self.tried.clear();
+        self.forget_tried();
         packed
+    }
+
+    fn forget_tried(&mut self) {
+        match self.tried_bytes > 2 * TRIED_BYTES {
+            // The memory of one large message is not kept for the small ones that follow.
+            true => {
+                self.tried = Chunk::new(self.spec);
+                self.together.shrink_to(ENTRY_BYTES);
+            }
+            false => self.tried.clear(),
+        }
+        self.tried_bytes = 0;
     }
 
     fn message(
@@ -113,15 +127,11 @@ impl RecordPacker {
     ) -> Result<(), Refusal> {
         let payload = message.bytes();
         if payload.len() > ENTRY_BYTES_MAX {
-            return Err(Refusal {
-                reason: DropReason::TooLarge,
-                error: format!(
-                    "message_too_long: the message has {} bytes, {ENTRY_BYTES_MAX} are allowed",
-                    payload.len()
-                ),
-            });
+            return Err(too_long(&format!("the message has {} bytes", payload.len())));
         }
-        let is_json = payload.trim_ascii_start().first() == Some(&b'{');
+        let is_proto = payload.first() == Some(&FIRST_FIELD)
+            && walk(self.signal, &payload, &self.limits.walk).is_ok_and(|walked| walked.records > 0);
+        let is_json = !is_proto && payload.trim_ascii_start().first() == Some(&b'{');
         let signal = if is_json { first_signal(&payload) } else { None };
         match signal {
             Some(found) if found != self.signal => Err(invalid(format!(
@@ -147,7 +157,7 @@ impl RecordPacker {
                 Ok(())
             }
             None => {
-                let request = (Encoding::Proto, &*payload, Bytes::copy_from_slice(&payload));
+                let request = (Encoding::Proto, &*payload, Bytes::new());
                 self.request(request, index, arrived, packed)
             }
         }
@@ -155,8 +165,9 @@ impl RecordPacker {
 
     /// Whether an object can become a row.
     fn try_row(&mut self, object: &[u8]) -> Result<(), Refusal> {
-        if self.tried.rows() >= TRIED_ROWS || self.tried.space().used >= TRIED_BYTES {
-            self.tried.clear();
+        self.tried_bytes += object.len();
+        if self.tried.rows() >= TRIED_ROWS || self.tried_bytes >= TRIED_BYTES {
+            self.forget_tried();
         }
         let depth = self.limits.walk.nesting + 1;
         let tried = self
@@ -164,14 +175,14 @@ impl RecordPacker {
             .object(object, depth, &mut self.tried, &mut Changed::default());
         tried.map_err(|BadRow { reason, why }| Refusal {
             reason: match reason {
-                "bad_line" => DropReason::InvalidPayload,
+                "bad_line" | "invalid_id" | "invalid_point" => DropReason::InvalidPayload,
                 _ => DropReason::TooLarge,
             },
             error: format!("the message is no row of {}: {why}", self.signal.name()),
         })
     }
 
-    /// A request, as it came and as protobuf.
+    /// A request, as it came, and of JSON as protobuf.
     fn request(
         &mut self,
         (encoding, came, proto): (Encoding, &[u8], Bytes),
@@ -179,13 +190,21 @@ impl RecordPacker {
         arrived: &Arrived<'_>,
         packed: &mut PackedRecords,
     ) -> Result<(), Refusal> {
-        let walked = walk(self.signal, &proto, &self.limits.walk);
-        let walked = walked.ok().filter(|walked| walked.records > 0).ok_or_else(|| {
+        let request = if encoding == Encoding::Json { &*proto } else { came };
+        let walked = walk(self.signal, request, &self.limits.walk);
+        let none = |why: &str| {
             let signal = self.signal.name();
             invalid(format!(
-                "the message is neither a row, which is a JSON object, nor a request of OTLP with {signal}"
+                "the message is neither a row, which is a JSON object, nor a request of OTLP with {signal}: {why}"
             ))
-        })?;
+        };
+        let walked = walked.map_err(|malformed| none(&malformed.to_string()))?;
+        match encoding {
+            // An empty request succeeds; what begins like one and has no record may be anything.
+            Encoding::Json if walked.records == 0 => return Ok(()),
+            Encoding::Proto if walked.records == 0 => return Err(none("it has no record")),
+            _ => {}
+        }
         let reasons = Reason::ALL.into_iter().zip(walked.reasons);
         let reasons: Vec<(&str, u64)> = reasons
             .filter(|(_, count)| *count > 0)
@@ -198,15 +217,23 @@ impl RecordPacker {
                 reasons.join(", ")
             )));
         }
-        packed.rejected.extend(reasons);
-        // Rows keep the order of their messages.
-        self.finish(arrived, index, packed);
         let head = EntryHead {
             records: walked.records,
             rejected: Rejected::Listed(&walked.rejected),
             ..self.head(Form::Request(encoding), arrived)
         };
-        packed.entries.push(entry(&head, came, proto, index + 1));
+        let proto = (encoding == Encoding::Json).then_some(proto);
+        let entry = entry(&head, came, proto, index + 1);
+        if entry.bytes.len() > ENTRY_BYTES_MAX {
+            let bytes = entry.bytes.len();
+            return Err(too_long(&format!(
+                "with what is rejected of it the message has {bytes} bytes"
+            )));
+        }
+        packed.rejected.extend(reasons);
+        // Rows keep the order of their messages.
+        self.finish(arrived, index, packed);
+        packed.entries.push(entry);
         Ok(())
     }
 
@@ -231,22 +258,41 @@ impl RecordPacker {
         if self.count == 0 {
             return;
         }
-        let rows = Bytes::copy_from_slice(&self.together);
         let head = self.head(Form::Rows, arrived);
-        packed.entries.push(entry(&head, &self.together, rows, until));
+        packed.entries.push(entry(&head, &self.together, None, until));
         self.together.clear();
         self.count = 0;
     }
 }
 
-fn entry(head: &EntryHead<'_>, came: &[u8], request: Bytes, until: usize) -> RecordEntry {
-    let mut bytes = Vec::with_capacity(came.len() + head.peer.len() + 64);
+/// What came is handed over, unless there is another form of it.
+fn entry(head: &EntryHead<'_>, came: &[u8], other: Option<Bytes>, until: usize) -> RecordEntry {
+    let mut bytes = Vec::with_capacity(came.len() + head.peer.len() + HEAD_BYTES);
     head.encode(&mut bytes);
+    let begin = bytes.len();
     bytes.extend_from_slice(came);
+    let bytes = Bytes::from(bytes);
     RecordEntry {
+        handoff: Handoff::of(head, other.unwrap_or_else(|| bytes.slice(begin..))),
         bytes,
-        handoff: Handoff::of(head, request),
         until,
+    }
+}
+
+fn rows_of(spec: &'static TableSpec, limits: &RecordLimits) -> Rows {
+    let rules = RowRules {
+        limits: limits.walk,
+        window: limits.window,
+        arrival: 0,
+        time_format: None,
+    };
+    Rows::new(Places::new(spec, promoted(&(spec.columns)()), Vec::new()), rules)
+}
+
+fn too_long(what: &str) -> Refusal {
+    Refusal {
+        reason: DropReason::TooLarge,
+        error: format!("message_too_long: {what}, {ENTRY_BYTES_MAX} are allowed"),
     }
 }
 
@@ -333,6 +379,11 @@ mod tests {
             (b"", DropReason::InvalidPayload, "neither a row"),
             (b"[1]", DropReason::InvalidPayload, "neither a row"),
             (
+                b"{\"trace_id\":7,\"message\":1}}",
+                DropReason::InvalidPayload,
+                "the message is no row of logs",
+            ),
+            (
                 b"{\"message\":",
                 DropReason::InvalidPayload,
                 "the message is no row of logs",
@@ -357,6 +408,45 @@ mod tests {
             assert_eq!(refusal.reason, reason, "{shown}: {}", refusal.error);
             assert!(refusal.error.contains(why), "{shown}: {}", refusal.error);
         }
+    }
+
+    /// Its first two bytes are a line feed and a bracket.
+    #[test]
+    fn a_request_that_begins_like_an_object_is_a_request() {
+        let text = "x".repeat(123);
+        let of = |len: usize| {
+            let json = OTLP.replace("\"a\"", &format!("\"{}\"", &text[..len]));
+            let mut out = Vec::new();
+            to_proto(Signal::Logs, json.as_bytes(), &JsonLimits::default(), &mut out).unwrap();
+            out
+        };
+        let request = (0..text.len())
+            .map(of)
+            .find(|request| request.starts_with(b"\n{"))
+            .unwrap();
+        let packed = pack(&[&request, b"\n{\"message\":\"a row\"}"]);
+        assert_eq!(packed.refused, []);
+        let forms: Vec<Form> = packed
+            .entries
+            .iter()
+            .map(|entry| entry.handoff.is_rows)
+            .map(|is_rows| match is_rows {
+                true => Form::Rows,
+                false => Form::Request(Encoding::Proto),
+            })
+            .collect();
+        assert_eq!(forms, [Form::Request(Encoding::Proto), Form::Rows]);
+        assert_eq!(packed.entries[0].handoff.request, request);
+    }
+
+    #[test]
+    fn an_empty_request_is_taken_and_leaves_nothing() {
+        let packed = pack(&[br#"{"resourceLogs":[]}"#]);
+        assert!(
+            packed.entries.is_empty() && packed.refused.is_empty(),
+            "{:?}",
+            packed.refused
+        );
     }
 
     #[test]
@@ -420,6 +510,7 @@ mod tests {
             let packed = RecordPacker::new(signal, spec, limits).pack("", &messages, NOW);
             assert_eq!(packed.entries.len(), 1, "{:?}", packed.refused);
             assert_eq!(packed.refused[0].index, 1);
+            assert_eq!(packed.refused[0].refusal.reason, DropReason::InvalidPayload);
         }
     }
 }

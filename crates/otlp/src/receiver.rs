@@ -1,5 +1,6 @@
 //! What both protocols do with a request: look it over, store it, say what was rejected.
 
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -39,6 +40,8 @@ pub struct Receiver {
     pub(crate) options: ReceiverOptions,
     room: Room,
     requests: Arc<Semaphore>,
+    /// To look at long requests, each of which may need much memory: as many as there are processors.
+    looking: Semaphore,
     drain: Drain,
     pub(crate) meters: Meters,
 }
@@ -80,6 +83,7 @@ impl Receiver {
             sink,
             admission,
             room: Room::new(options.inflight_bytes_max, meters.inflight_bytes.clone()),
+            looking: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
             requests: Arc::new(Semaphore::new(options.requests_max)),
             drain: Drain::new(Instant::now()),
             options,
@@ -142,10 +146,12 @@ impl Receiver {
     }
 
     async fn store(&self, signal: Signal, peer: &str, mut came: Came) -> Result<Taken, Refusal> {
-        let (request, walked) = match takes_long(&came) && is_shared_runtime() {
+        let (request, walked) = if takes_long(&came) && is_shared_runtime() {
+            let _turn = self.looking.acquire().await.map_err(|_| stopping())?;
             // Other connections go on, on another thread.
-            true => tokio::task::block_in_place(|| self.look(signal, &mut came))?,
-            false => self.look(signal, &mut came)?,
+            tokio::task::block_in_place(|| self.look(signal, &mut came))?
+        } else {
+            self.look(signal, &mut came)?
         };
         self.meters.count_bytes(signal, "decoded", request.len());
         let partial = partial(&walked);

@@ -20,6 +20,7 @@ use thalweg_lake::tags::{Packer, Refused};
 use thalweg_log::{SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX};
 use thalweg_queue::{NewMessage, Queue};
 use thalweg_record::{Message, Ticks};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::OnceCell;
 
 use super::Lake;
@@ -27,6 +28,8 @@ use crate::queues::Store;
 
 /// Batches that share one commit of the log, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 4096;
+/// Bytes of messages of which rows are made for about a millisecond.
+const LONG_BYTES: usize = 128 << 10;
 /// Of the name of an input, for the choice of its partition.
 const KEY_BYTES_MAX: usize = 256;
 /// What a record has beside its value, at most.
@@ -122,7 +125,7 @@ enum Packing {
 
 /// A record of the log.
 struct Entry {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     handoff: Option<Handoff>,
     /// The messages before this one are in this entry or those before, or refused.
     until: usize,
@@ -147,34 +150,57 @@ impl LakeOutput {
         })
     }
 
-    fn pack(&self, packing: &mut Packing, messages: &[Message]) -> (Vec<Entry>, Vec<Refused>) {
+    fn pack(&self, packing: &mut Packing, messages: &[Message]) -> Packed {
         let arrival = Ticks::now().unix_nanos().unwrap_or_default();
-        let table = self.fed.spec().name;
-        let (entries, refused): (Vec<Entry>, Vec<Refused>) = match packing {
+        match packing {
             Packing::Tags(packer) => {
                 let packed = packer.pack(&self.source, messages, arrival);
                 let entries = packed.entries.into_iter().map(|entry| Entry {
-                    bytes: entry.bytes,
+                    bytes: entry.bytes.into(),
                     handoff: None,
                     until: entry.until,
                 });
-                (entries.collect(), packed.refused)
+                Packed {
+                    entries: entries.collect(),
+                    refused: packed.refused,
+                    rejected: Vec::new(),
+                }
             }
             Packing::Records(packer) => {
-                let packed = packer.pack(&self.source, messages, arrival);
-                self.lake.count_refused(table, packed.rejected);
+                let mut pack = || packer.pack(&self.source, messages, arrival);
+                let packed = match is_long(messages) {
+                    // Other connections go on, on another thread.
+                    true => tokio::task::block_in_place(pack),
+                    false => pack(),
+                };
                 let entries = packed.entries.into_iter().map(|entry| Entry {
                     bytes: entry.bytes,
                     handoff: Some(entry.handoff),
                     until: entry.until,
                 });
-                (entries.collect(), packed.refused)
+                Packed {
+                    entries: entries.collect(),
+                    refused: packed.refused,
+                    rejected: packed.rejected,
+                }
             }
-        };
-        let reasons = refused.iter().map(|refused| (refused.refusal.reason.as_str(), 1));
-        self.lake.count_refused(table, reasons);
-        (entries, refused)
+        }
     }
+}
+
+/// What became of messages.
+struct Packed {
+    entries: Vec<Entry>,
+    refused: Vec<Refused>,
+    /// Records within messages that are stored, by reason.
+    rejected: Vec<(&'static str, u64)>,
+}
+
+/// Whether rows of messages are more than about a millisecond of work, on a runtime that has another thread for its connections.
+fn is_long(messages: &[Message]) -> bool {
+    let bytes: usize = messages.iter().map(Message::memory_bytes).sum();
+    let runtime = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    bytes >= LONG_BYTES && runtime.is_ok_and(|flavor| flavor == RuntimeFlavor::MultiThread)
 }
 
 impl Output for LakeOutput {
@@ -193,9 +219,19 @@ impl Output for LakeOutput {
                 "the table {table} is not open yet"
             )))));
         };
-        let (entries, refused) = self.pack(&mut opened.packing.lock(), &messages);
+        let packed = self.pack(&mut opened.packing.lock(), &messages);
+        let Packed {
+            entries,
+            refused,
+            rejected,
+        } = packed;
+        let (lake, table) = (self.lake.clone(), self.fed.spec().name);
         let (queue, handoffs, key) = (opened.queue.clone(), opened.handoffs.clone(), self.key.clone());
         Box::pin(async move {
+            let reasons: Vec<_> = refused
+                .iter()
+                .map(|refused| (refused.refusal.reason.as_str(), 1))
+                .collect();
             let mut refused: Vec<Rejection> = refused.into_iter().map(rejection).collect();
             let mut stored = 0;
             let mut entries = entries.into_iter().peekable();
@@ -221,6 +257,8 @@ impl Output for LakeOutput {
                 }
                 stored = until;
             }
+            // What comes again is counted then.
+            lake.count_refused(table, reasons.into_iter().chain(rejected));
             all_but(refused)
         })
     }

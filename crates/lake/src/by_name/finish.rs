@@ -315,9 +315,7 @@ fn check_span(gathered: &Gathered) -> Result<(), BadRow> {
 
 fn check_point(gathered: &Gathered) -> Result<(), BadRow> {
     if gathered.text_of(metrics::NAME).is_none_or(str::is_empty) {
-        return Err(BadRow::line(
-            "it has no metric_name; if it is called otherwise, say so with --map",
-        ));
+        return Err(BadRow::line("it has no metric_name"));
     }
     known("metric_type", &TYPES, "", gathered.text_of(metrics::KIND))?;
     known(

@@ -142,7 +142,8 @@ impl Rows {
     fn find(&mut self, name: &str, at: usize) -> Option<u32> {
         let number = match self.index.get(name) {
             Some(number) => *number,
-            None if self.known.len() < NAMES_MAX => {
+            // One that is too long makes the row a bad one, and is not worth any memory.
+            None if self.known.len() < NAMES_MAX && name.len() <= self.limits.name_bytes => {
                 let number = self.known.len() as u32;
                 self.known.push((name.into(), self.places.of(name)));
                 self.index.insert(name.into(), number);
@@ -341,7 +342,7 @@ impl Rows {
             return Err(BadRow::line(match &self.time_format {
                 Some(format) => format!("{name}: {shown} is no time of the form {format:?}"),
                 None => {
-                    format!("{name}: {shown} is no time: neither RFC 3339 nor a number; --time-format says what it is")
+                    format!("{name}: {shown} is no time: neither RFC 3339 nor a number")
                 }
             }));
         }

@@ -1,7 +1,7 @@
 //! An entry of the log, back to the rows that it stands for.
 
 use super::handoff::Handoff;
-use crate::by_name::{Places, Promoted, RowRules, Rows};
+use crate::by_name::{Places, RowRules, Rows, promoted};
 use crate::entry::{self, Compression, Encoding, Form, Rejected};
 use crate::inflate::{InflateLimits, inflate};
 use crate::metrics::LakeMetrics;
@@ -36,8 +36,6 @@ pub(super) struct EntryDecoder {
     samples: Option<Samples>,
     /// Of entries that are rows already.
     rows: Rows,
-    /// Columns that the table had for attributes when it was opened.
-    promoted: Vec<Promoted>,
     limits: EntryLimits,
     spec: &'static TableSpec,
     metrics: LakeMetrics,
@@ -46,17 +44,11 @@ pub(super) struct EntryDecoder {
 }
 
 impl EntryDecoder {
-    pub fn new(
-        spec: &'static TableSpec,
-        promoted: Vec<Promoted>,
-        limits: EntryLimits,
-        metrics: LakeMetrics,
-    ) -> EntryDecoder {
+    pub fn new(spec: &'static TableSpec, limits: EntryLimits, metrics: LakeMetrics) -> EntryDecoder {
         EntryDecoder {
             decoder: Decoder::default(),
             samples: samples_of(spec.name, &limits),
-            rows: rows_of(spec, &promoted, &limits),
-            promoted,
+            rows: rows_of(spec, &limits),
             limits,
             spec,
             metrics,
@@ -180,7 +172,7 @@ impl EntryDecoder {
     pub fn reset(&mut self) {
         self.decoder = Decoder::default();
         self.samples = samples_of(self.spec.name, &self.limits);
-        self.rows = rows_of(self.spec, &self.promoted, &self.limits);
+        self.rows = rows_of(self.spec, &self.limits);
     }
 }
 
@@ -188,12 +180,13 @@ fn samples_of(table: &str, limits: &EntryLimits) -> Option<Samples> {
     (table == TAGS.name).then(|| Samples::new(limits.window))
 }
 
-fn rows_of(spec: &'static TableSpec, promoted: &[Promoted], limits: &EntryLimits) -> Rows {
+/// Whatever columns the table has by then, rows are made by those that every one has: an entry alone says what becomes of it.
+fn rows_of(spec: &'static TableSpec, limits: &EntryLimits) -> Rows {
     let rules = RowRules {
         limits: WalkLimits::widest(),
         window: limits.window,
         arrival: 0,
         time_format: None,
     };
-    Rows::new(Places::new(spec, promoted.to_vec(), Vec::new()), rules)
+    Rows::new(Places::new(spec, promoted(&(spec.columns)()), Vec::new()), rules)
 }

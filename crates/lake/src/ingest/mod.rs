@@ -35,7 +35,6 @@ use thalweg_telemetry::{StatusSource, TableStatus};
 use tokio::runtime::Handle;
 
 use crate::attributes::Promotion;
-use crate::by_name::promoted;
 use crate::commit::Replacement;
 use crate::delta::{DeltaLog, Snapshot};
 use crate::entry::Position;
@@ -178,10 +177,6 @@ impl TableWriter {
         promotion: Promotion,
         options: &IngestOptions,
     ) -> Result<(), OpenError> {
-        let promoted = match &snapshot {
-            Some(snapshot) => promoted(&snapshot.schema),
-            None => promoted(&(self.table.spec.columns)()),
-        };
         self.spawn_flush(snapshot, promotion, options, Positions::Partitions)?;
         let (runtime, feed) = (Handle::current(), &self.feed);
         let path = self.site.path().join(self.table.spec.name);
@@ -191,12 +186,7 @@ impl TableWriter {
                 feed: feed.clone(),
                 partition,
                 id: *id,
-                decoder: EntryDecoder::new(
-                    self.table.spec,
-                    promoted.clone(),
-                    options.entries,
-                    self.table.metrics.clone(),
-                ),
+                decoder: EntryDecoder::new(self.table.spec, options.entries, self.table.metrics.clone()),
                 site: self.site.clone(),
                 accept_gap: options.accept_gap,
                 runtime: runtime.clone(),

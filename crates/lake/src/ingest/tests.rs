@@ -354,8 +354,16 @@ fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
             "third".to_owned(),
         ];
         let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
-        let (encoding, sent, proto) = match n % 2 {
-            0 => (Encoding::Proto, request(&bodies), request(&bodies)),
+        let (form, sent, proto) = match n % 4 {
+            0 | 2 => (Form::Request(Encoding::Proto), request(&bodies), request(&bodies)),
+            3 => {
+                let mut rows = Vec::new();
+                for body in &bodies {
+                    let row = format!("{{\"message\":\"{body}\",\"n\":{n},\"attr_late\":\"named like a column\"}}");
+                    crate::entry::put_row(&mut rows, row.as_bytes());
+                }
+                (Form::Rows, rows.clone(), rows)
+            }
             _ => {
                 let record = |body: &&str| format!("{{\"body\":{{\"stringValue\":\"{body}\"}}}}");
                 let records: Vec<String> = bodies.iter().map(record).collect();
@@ -366,7 +374,7 @@ fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
                 let mut proto = Vec::new();
                 let limits = crate::otlp::json::JsonLimits::default();
                 crate::otlp::json::to_proto(Signal::Logs, json.as_bytes(), &limits, &mut proto).unwrap();
-                (Encoding::Json, json.into_bytes(), proto)
+                (Form::Request(Encoding::Json), json.into_bytes(), proto)
             }
         };
         let (compression, sent) = match n % 3 {
@@ -378,9 +386,13 @@ fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
                 (Compression::Gzip, gzip.finish().unwrap())
             }
         };
-        let rejected: &[u32] = if n.is_multiple_of(5) { &[0, 2] } else { &[] };
+        let rejected: &[u32] = if n.is_multiple_of(5) && form != Form::Rows {
+            &[0, 2]
+        } else {
+            &[]
+        };
         let head = EntryHead {
-            form: Form::Request(encoding),
+            form,
             compression,
             arrival: ARRIVAL + n as i64,
             records: bodies.len() as u32,
