@@ -122,6 +122,13 @@ fn namespaces_come_and_go_and_rows_of_what_is_deleted_stay() {
         &thalweg,
         &json!([{"namespace": "default", "n": 1}, {"namespace": "plant", "n": 21}]),
     );
+    // What is deleted is not in the log any more: only what is committed outlives the process.
+    eventually(|| {
+        let committed = thalweg.sql("select count(*) as n from at_time('events', now() + interval '1 hour')")?;
+        ensure!(committed[0]["n"].as_u64() == Some(22), "{committed:?}");
+        Ok(())
+    })
+    .unwrap();
     thalweg.process.kill().unwrap();
     thalweg.restart().unwrap();
     is(

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -25,7 +25,9 @@ fn python() -> PathBuf {
 
 /// What the public implementation makes of each of several questions.
 fn ask(questions: &[Value]) -> Vec<Value> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/public_ddsketch.py");
+    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    let script = own.join("tests/public_ddsketch.py");
     let mut process = Command::new(python())
         .arg(script)
         .stdin(Stdio::piped())

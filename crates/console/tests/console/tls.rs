@@ -16,7 +16,9 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion
 use crate::support::{connect, exchange, fetch, options, start_with, try_start};
 
 fn data(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/console/data")).join(name)
+    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    own.join("tests/console/data").join(name)
 }
 
 fn encrypted() -> thalweg_console::ConsoleOptions {
