@@ -20,6 +20,10 @@ fn call(thalweg: &Thalweg, token: &str, call: &Value) -> Value {
     answer.json
 }
 
+fn slow() -> String {
+    yaml().replace("200ms", "1h")
+}
+
 /// It has no flow, and so no balance.
 fn stop(thalweg: &mut Thalweg) {
     thalweg.process.signal("TERM").unwrap();
@@ -92,7 +96,8 @@ fn messages_are_rows_as_soon_as_they_are_stored_and_once_over_kill_9() {
 
 #[test]
 fn namespaces_come_and_go_and_rows_of_what_is_deleted_stay() {
-    let mut thalweg = Thalweg::start(&yaml()).unwrap();
+    // Nothing is committed before the kill.
+    let mut thalweg = Thalweg::start(&slow()).unwrap();
     let made = call(&thalweg, TOKEN, &json!(["ns.create", "plant", {}]));
     let token = made["token"].as_str().unwrap().to_owned();
     for n in 0..20 {
@@ -122,13 +127,6 @@ fn namespaces_come_and_go_and_rows_of_what_is_deleted_stay() {
         &thalweg,
         &json!([{"namespace": "default", "n": 1}, {"namespace": "plant", "n": 21}]),
     );
-    // What is deleted is not in the log any more: only what is committed outlives the process.
-    eventually(|| {
-        let committed = thalweg.sql("select count(*) as n from at_time('events', now() + interval '1 hour')")?;
-        ensure!(committed[0]["n"].as_u64() == Some(22), "{committed:?}");
-        Ok(())
-    })
-    .unwrap();
     thalweg.process.kill().unwrap();
     thalweg.restart().unwrap();
     is(

@@ -1,8 +1,9 @@
-"""Asks a table of the lake with another engine and prints the rows of the answer as JSON.
+"""Asks tables of the lake with another engine and prints the rows of the answers as JSON.
 
 usage: read_table.py duckdb|deltalake TABLE_PATH SQL
+       read_table.py            with a JSON list of such triples on its standard input; prints a list of answers
 
-The table is `t` in the question. With deltalake, that package reads the files, also from an object store as the environment says, and
+The table is `t` in a question. With deltalake, that package reads the files, also from an object store as the environment says, and
 DuckDB only computes.
 """
 
@@ -32,13 +33,14 @@ def quoted(path):
     return str(path).replace("'", "''")
 
 
-def main(engine, path, sql):
+def answer(engine, path, sql):
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     table(engine, path, connection)
     result = connection.execute(sql)
     names = [column[0] for column in result.description]
-    print(json.dumps([dict(zip(names, row)) for row in result.fetchall()], default=str))
+    return [dict(zip(names, row)) for row in result.fetchall()]
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    given = sys.argv[1:4]
+    print(json.dumps(answer(*given) if given else [answer(*asked) for asked in json.load(sys.stdin)], default=str))

@@ -114,8 +114,10 @@ impl Process {
         board.add(store.clone());
         crate::metrics::register(&metrics, &store);
         let events = components.events.clone();
+        let has_events = settings.lake.events.is_some();
+        let log = store.log(&settings.store);
         let new_events_token = events
-            .start(&settings.events, store.log(&settings.store), &config.data_dir, &metrics)
+            .start(&settings.events, log, &config.data_dir, has_events, &metrics)
             .await?;
 
         let (entries, records) = (settings.entries(), settings.records());
@@ -171,7 +173,6 @@ impl Process {
             .map(|console| (console.address().to_string(), config.http.cert_file.is_some()));
         data_dir.announce(http)?;
 
-        let has_events = settings.lake.events.is_some();
         if (settings.ingest.is_some() || lake.is_wanted() || has_events)
             && let (Some(queues), Some((log, durability))) = (store.queues(), store.log(&settings.store))
         {

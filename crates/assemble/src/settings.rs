@@ -146,6 +146,7 @@ impl Settings {
         ingest.map_or_else(EntryLimits::default, |ingest| EntryLimits {
             window: ingest.window,
             decoded_bytes_max: ingest.receiver.decoded_bytes_max,
+            ..EntryLimits::default()
         })
     }
 }

@@ -54,6 +54,7 @@ async fn ten_thousand_idle_subscribers_take_little_each() {
         in_memory: true,
         indexes: None,
         index_memory: 64 << 20,
+        keep_deleted: false,
     };
     let store = Arc::new(EmbeddedStore::open(Arc::new(log), in_memory).await.unwrap());
     let new = NewNamespace {

@@ -7,6 +7,8 @@ mod backup;
 mod between_tests;
 mod catalog;
 #[cfg(test)]
+mod deleted_tests;
+#[cfg(test)]
 mod gap_tests;
 mod gaps;
 mod hidden;
@@ -27,11 +29,11 @@ mod verify;
 #[cfg(test)]
 mod verify_tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use thalweg_log::disk::Disk;
 use thalweg_log::{Durability, Log, LogStatus, Micros, PartitionId};
 use tokio::sync::watch;
@@ -70,6 +72,9 @@ pub(crate) struct Inner {
     namespaces: RwLock<HashMap<String, Opened>>,
     /// Held while namespaces change.
     catalog: tokio::sync::Mutex<Catalog>,
+    keep_deleted: bool,
+    /// By number, the names of those that are deleted and kept.
+    deleted: Mutex<BTreeMap<u32, String>>,
     /// Time of the start, and bytes that it indexed.
     recovery: (Duration, u64),
     /// Held by the one scavenging that is done at a time, or by all backups that are made: what they read stays.
@@ -110,6 +115,20 @@ pub struct EventsOptions {
     pub indexes: Option<Arc<dyn Disk>>,
     /// Bytes of memory for the indexes.
     pub index_memory: usize,
+    /// Messages of a deleted namespace stay in the log until [`EmbeddedStore::let_go`], also over a restart that has the same here:
+    /// for whoever reads the log itself and may be behind.
+    pub keep_deleted: bool,
+}
+
+/// Where the messages of a namespace are.
+#[derive(Clone, Debug)]
+pub struct LogPartition {
+    /// Never given twice.
+    pub number: u32,
+    pub id: PartitionId,
+    pub namespace: String,
+    /// Nothing comes any more; see [`EventsOptions::keep_deleted`].
+    pub is_deleted: bool,
 }
 
 impl EmbeddedStore {
@@ -125,10 +144,13 @@ impl EmbeddedStore {
             shelf: Arc::new(shelf),
             backups: Arc::new(Backups::default()),
         };
-        let (catalog, known) = Catalog::open(log, options.durability).await?;
+        let (catalog, known) = Catalog::open(log, options.durability, options.keep_deleted).await?;
+        let deleted = known.deleted.into_values().map(|named| (named.number, named.name));
+        let deleted = deleted.collect();
         let (opened, bytes) = {
             let place = place.clone();
-            let replayed = tokio::task::spawn_blocking(move || replay::all(&place, known)).await;
+            let there = known.there.into_values().collect();
+            let replayed = tokio::task::spawn_blocking(move || replay::all(&place, there)).await;
             replayed.unwrap_or_else(|_| Err(EventsError::Unavailable("the indexes were not built".to_owned())))?
         };
         let namespaces = opened
@@ -139,6 +161,8 @@ impl EmbeddedStore {
             durability: options.durability,
             namespaces: RwLock::new(namespaces.collect()),
             catalog: tokio::sync::Mutex::new(catalog),
+            keep_deleted: options.keep_deleted,
+            deleted: Mutex::new(deleted),
             recovery: (began.elapsed(), bytes),
             scavenging: Arc::default(),
         });
@@ -146,15 +170,30 @@ impl EmbeddedStore {
         Ok(EmbeddedStore { inner })
     }
 
-    /// Number, partition in the log and name of each namespace: for those who read the log themselves. A number is never given
-    /// twice.
-    pub fn partitions(&self) -> Vec<(u32, PartitionId, String)> {
-        let all = self.inner.all();
-        let partition = |namespace: &Arc<EmbeddedNamespace>| {
-            let name = namespace.about().name.clone();
-            (namespace.number, namespace.partition, name)
+    /// Where the messages of each namespace are: for those who read the log themselves.
+    pub fn partitions(&self) -> Vec<LogPartition> {
+        let partition = |number, id, namespace, is_deleted| LogPartition {
+            number,
+            id,
+            namespace,
+            is_deleted,
         };
-        all.iter().map(partition).collect()
+        // In this order: one that is being deleted is seen here or there.
+        let all = self.inner.all();
+        let deleted = self.inner.deleted.lock().clone();
+        let there = all.iter().filter(|namespace| !deleted.contains_key(&namespace.number));
+        let there = there.map(|own| partition(own.number, own.partition, own.about().name.clone(), false));
+        let gone = deleted.iter();
+        let gone = gone.map(|(number, name)| partition(*number, catalog::partition(*number), name.clone(), true));
+        there.chain(gone).collect()
+    }
+
+    /// Nobody needs the messages of a deleted namespace any more: their space is freed, now or when the backups that are being made
+    /// have ended. Must be called on a runtime.
+    pub fn let_go(&self, number: u32) {
+        if self.inner.deleted.lock().remove(&number).is_some() {
+            self.inner.free(number);
+        }
     }
 
     pub fn index_sizes(&self) -> IndexSizes {
@@ -239,13 +278,30 @@ impl Inner {
         let messages = opened.namespace.info().await?.messages;
         let number = opened.namespace.number;
         catalog.store(&Change::Removed { number }, self.now()).await?;
+        if self.keep_deleted {
+            self.deleted.lock().insert(number, name.clone());
+        }
         self.namespaces.write().remove(&name);
         opened.namespace.gone();
         drop(held);
-        if !self.place.backups.keep(number) {
+        if !self.keep_deleted && !self.place.backups.keep(number) {
             catalog.remove_partition(number).await?;
         }
         Ok(messages)
+    }
+
+    /// The space of a deleted namespace.
+    fn free(self: &Arc<Self>, number: u32) {
+        if self.place.backups.keep(number) {
+            return;
+        }
+        let inner = self.clone();
+        tokio::spawn(async move {
+            let removed = inner.catalog.lock().await.remove_partition(number).await;
+            if let Err(error) = removed {
+                tracing::warn!(%error, "the space of a deleted namespace is freed at the next start");
+            }
+        });
     }
 
     async fn create_token(self: Arc<Self>, namespace: String, token: NewToken) -> Result<TokenInfo> {

@@ -23,7 +23,7 @@ pub mod test_double;
 pub mod time;
 mod token;
 
-pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes, Restored, event_in, restore};
+pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes, LogPartition, Restored, event_in, restore};
 pub use error::{EventsError, Result};
 pub use event::Stored;
 pub use id::{MessageId, Uuid};

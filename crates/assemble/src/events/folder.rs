@@ -28,7 +28,7 @@ pub async fn verify_events(folder: &Path, tell: impl FnMut(&Verified) + Send + '
     );
     let _held = take(folder)?;
     let log = open_log(folder).await?;
-    let store = embedded(log.log(), Durability::Fsync, folder, MEMORY).await?;
+    let store = embedded(log.log(), Durability::Fsync, folder, MEMORY, true).await?;
     let verified = store.verify_telling(tell).await;
     drop(store);
     close(log).await?;
@@ -76,7 +76,7 @@ async fn restore_to<R: Read + Send + 'static>(
 
 /// Makes what is derived, so that the first start has nothing to make, and looks whether all is there.
 async fn index(log: Arc<dyn Log>, folder: &Path, restored: &Restored) -> Result<()> {
-    let store: EmbeddedStore = embedded(log, Durability::Fsync, folder, MEMORY).await?;
+    let store: EmbeddedStore = embedded(log, Durability::Fsync, folder, MEMORY, true).await?;
     let found = store.has_restored(restored).map_err(|error| match error {
         EventsError::NamespaceNotFound(name) => {
             EventsError::Damaged(format!("namespace '{name}' of the backup was not restored"))

@@ -107,14 +107,16 @@ pub(super) async fn open_embedded(
     folder: &Path,
     index_memory: usize,
 ) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(embedded(log, durability, folder, index_memory).await?))
+    Ok(Arc::new(embedded(log, durability, folder, index_memory, false).await?))
 }
 
+/// `keep_deleted`: the lake reads its messages too.
 pub(super) async fn embedded(
     log: Arc<dyn Log>,
     durability: Durability,
     folder: &Path,
     index_memory: usize,
+    keep_deleted: bool,
 ) -> Result<EmbeddedStore> {
     let indexes = folder.join("events");
     let opened = Folder::open(&indexes).with_context(|| format!("cannot open the folder {}", indexes.display()));
@@ -123,6 +125,7 @@ pub(super) async fn embedded(
         in_memory: false,
         indexes: Some(Arc::new(opened?)),
         index_memory,
+        keep_deleted,
     };
     Ok(EmbeddedStore::open(log, settings).await?)
 }
@@ -135,6 +138,7 @@ pub(super) async fn open_in_memory(bytes: u64, index_memory: usize) -> Result<(A
         in_memory: true,
         indexes: None,
         index_memory,
+        keep_deleted: false,
     };
     let store = EmbeddedStore::open(log.clone(), settings).await?;
     Ok((Arc::new(store), log))

@@ -123,13 +123,14 @@ pub(crate) struct EventsStore {
 }
 
 impl EventsStore {
-    /// Opens the store, if the configuration has use for it, on the log with its durability. Returns the token of the
-    /// namespace `default`, if that was made now.
+    /// Opens the store, if the configuration has use for it, on the log with its durability. `has_table`: the lake takes its
+    /// messages. Returns the token of the namespace `default`, if that was made now.
     pub async fn start(
         &self,
         section: &Section,
         log: Option<(Arc<dyn Log>, Durability)>,
         data_dir: &Path,
+        has_table: bool,
         metrics: &Arc<Metrics>,
     ) -> Result<Option<String>> {
         if !section.is_on(self.shared.is_wanted()) {
@@ -143,7 +144,8 @@ impl EventsStore {
             }
             (None, Some((log, durability))) => {
                 let durability = section.durability.unwrap_or(durability);
-                let store = Arc::new(embedded(log, durability, data_dir, section.memory_bytes / 2).await?);
+                let memory = section.memory_bytes / 2;
+                let store = Arc::new(embedded(log, durability, data_dir, memory, has_table).await?);
                 *self.embedded.lock() = Some(store.clone());
                 store
             }

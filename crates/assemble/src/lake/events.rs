@@ -12,8 +12,17 @@ pub(super) struct Messages(pub Arc<EmbeddedStore>);
 impl EventStore for Messages {
     fn partitions(&self) -> Vec<EventPartition> {
         let all = self.0.partitions().into_iter();
-        all.map(|(number, id, namespace)| EventPartition { number, id, namespace })
-            .collect()
+        all.map(|partition| EventPartition {
+            number: partition.number,
+            id: partition.id,
+            namespace: partition.namespace,
+            is_deleted: partition.is_deleted,
+        })
+        .collect()
+    }
+
+    fn let_go(&self, number: u32) {
+        self.0.let_go(number);
     }
 
     fn event<'a>(&self, value: &'a [u8]) -> Result<Option<Event<'a>>, String> {

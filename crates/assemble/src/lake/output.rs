@@ -228,26 +228,15 @@ impl Output for LakeOutput {
         let (lake, table) = (self.lake.clone(), self.fed.spec().name);
         let (queue, handoffs, key) = (opened.queue.clone(), opened.handoffs.clone(), self.key.clone());
         Box::pin(async move {
-            let reasons: Vec<_> = refused
-                .iter()
-                .map(|refused| (refused.refusal.reason.as_str(), 1))
-                .collect();
-            let mut refused: Vec<Rejection> = refused.into_iter().map(rejection).collect();
-            let mut stored = 0;
+            let (mut stored, mut failed) = (0, None);
             let mut entries = entries.into_iter().peekable();
             while entries.peek().is_some() {
                 let Piece { records, handed, until } = piece(&mut entries, &key);
                 let produced = match queue.produce_all(records).await {
                     Ok(produced) => produced,
-                    Err(error) if stored == 0 => {
-                        return Err(WriteError::Temporary(format!("the lake cannot store: {error}")));
-                    }
                     Err(error) => {
-                        // Those before are stored: they do not come again.
-                        refused.retain(|refused| refused.index < stored);
-                        let again = |index| Rejection::temporary(index, error.to_string());
-                        refused.extend((stored..messages.len()).map(again));
-                        return all_but(refused);
+                        failed = Some((stored, error.to_string()));
+                        break;
                     }
                 };
                 if let Some(handoffs) = &handoffs {
@@ -257,14 +246,35 @@ impl Output for LakeOutput {
                 }
                 stored = until;
             }
+            let (refused, again) = settle(messages.len(), refused, failed)?;
+            let reasons = refused.iter().map(|refused| (refused.refusal.reason.as_str(), 1));
             // What comes again is counted then.
-            lake.count_refused(table, reasons.into_iter().chain(rejected));
-            all_but(refused)
+            let rejected = rejected.into_iter().filter(|_| again.is_empty());
+            lake.count_refused(table, reasons.chain(rejected));
+            all_but(refused.into_iter().map(rejection).chain(again).collect())
         })
     }
 
     fn joins(&self) -> usize {
         BATCHES_JOINED
+    }
+}
+
+/// What is refused for good, and what is to come again, of so many messages. `failed` says where those end that are stored, and why.
+fn settle(
+    count: usize,
+    mut refused: Vec<Refused>,
+    failed: Option<(usize, String)>,
+) -> Result<(Vec<Refused>, Vec<Rejection>), WriteError> {
+    match failed {
+        None => Ok((refused, Vec::new())),
+        Some((0, error)) => Err(WriteError::Temporary(format!("the lake cannot store: {error}"))),
+        Some((stored, error)) => {
+            // Those before are stored: they do not come again.
+            refused.retain(|refused| refused.index < stored);
+            let again = (stored..count).map(|index| Rejection::temporary(index, error.clone()));
+            Ok((refused, again.collect()))
+        }
     }
 }
 
@@ -297,4 +307,70 @@ fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = Entry>>, key: &B
 
 fn rejection(refused: Refused) -> Rejection {
     Rejection::permanent(refused.index, refused.refusal.reason, refused.refusal.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_lake::tags::Refusal;
+    use thalweg_record::DropReason;
+
+    use super::*;
+
+    fn refused(index: usize) -> Refused {
+        let refusal = Refusal {
+            reason: DropReason::InvalidPayload,
+            error: String::new(),
+        };
+        Refused { index, refusal }
+    }
+
+    fn places(rejections: &[Rejection]) -> Vec<usize> {
+        rejections.iter().map(|rejection| rejection.index).collect()
+    }
+
+    #[test]
+    fn what_is_stored_does_not_come_again_and_what_follows_it_does_refused_or_not() {
+        let (kept, again) = settle(5, vec![refused(1), refused(4)], None).unwrap();
+        assert_eq!((kept, again.len()), (vec![refused(1), refused(4)], 0));
+        let full = || "the disk is full".to_owned();
+        let (kept, again) = settle(5, vec![refused(1), refused(4)], Some((3, full()))).unwrap();
+        assert_eq!(kept, [refused(1)]);
+        assert_eq!(places(&again), [3, 4]);
+        assert!(again.iter().all(|rejection| rejection.permanent.is_none()));
+        let none = settle(5, vec![refused(1)], Some((0, full())));
+        assert!(
+            matches!(&none, Err(WriteError::Temporary(why)) if why == "the lake cannot store: the disk is full"),
+            "{none:?}"
+        );
+    }
+
+    #[test]
+    fn entries_go_together_up_to_what_the_log_takes_at_once() {
+        let entry = |bytes: usize, until| Entry {
+            bytes: vec![0; bytes].into(),
+            handoff: None,
+            until,
+        };
+        let quarter = SUBMISSION_BYTES_MAX / 4 - RECORD_BYTES;
+        let sizes = [
+            quarter,
+            quarter,
+            quarter,
+            quarter,
+            1,
+            SUBMISSION_BYTES_MAX - RECORD_BYTES,
+            1,
+        ];
+        let mut entries = sizes
+            .into_iter()
+            .zip(1..)
+            .map(|(bytes, until)| entry(bytes, until))
+            .peekable();
+        let mut pieces = Vec::new();
+        while entries.peek().is_some() {
+            let piece = piece(&mut entries, &Bytes::new());
+            pieces.push((piece.records.len(), piece.until));
+        }
+        assert_eq!(pieces, [(4, 4), (1, 5), (1, 6), (1, 7)]);
+    }
 }

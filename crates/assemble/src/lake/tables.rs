@@ -52,8 +52,10 @@ const OPEN_WITHIN: Duration = Duration::from_secs(5);
 const OPEN_AGAIN_FIRST: Duration = Duration::from_millis(500);
 const OPEN_AGAIN_MAX: Duration = Duration::from_secs(10);
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
+/// Some are for what is remembered of tags.
+const TAGS_PARTS: usize = 4;
 /// One part more is for requests that wait to become rows.
-const MEMORY_PARTS: usize = 3 * TABLES_MAX + 1;
+const MEMORY_PARTS: usize = 3 * TABLES_MAX + TAGS_PARTS + 1;
 
 /// The tables of the process.
 #[derive(Default)]
@@ -288,7 +290,8 @@ impl Lake {
 
     /// Bytes of rows that are not committed, and of requests that are no rows yet.
     fn used_bytes(&self) -> u64 {
-        let rows: u64 = self.writers.read().iter().map(|writer| writer.buffer_bytes()).sum();
+        let of = |writer: &Arc<TableWriter>| writer.buffer_bytes() + writer.remembered_bytes();
+        let rows: u64 = self.writers.read().iter().map(of).sum();
         rows + self.room.get().map_or(0, |room| room.used() as u64)
     }
 
@@ -335,7 +338,11 @@ impl Opening {
 
     async fn open(&self) -> Result<TableWriter, TableError> {
         let Ground { site, metrics, .. } = &*self.ground;
-        let (metrics, options) = (metrics.clone(), self.ground.options());
+        let partitions = match &self.table {
+            Opened::Fed { feed, .. } => feed.partitions.len(),
+            Opened::Events(_) => 1,
+        };
+        let (metrics, options) = (metrics.clone(), self.ground.options(partitions));
         match &self.table {
             Opened::Fed { spec, feed, promotion } => {
                 TableWriter::open(site, spec, feed.clone(), promotion.clone(), metrics, &options).await
@@ -417,13 +424,17 @@ impl Ground {
         }
     }
 
-    fn options(&self) -> IngestOptions {
+    fn options(&self, partitions: usize) -> IngestOptions {
         let options = &self.section.options;
+        let of_tags = options.memory_bytes / MEMORY_PARTS * TAGS_PARTS;
         IngestOptions {
             flush_bytes: options.flush_bytes.min(options.memory_bytes / MEMORY_PARTS).max(1),
             flush_interval: options.flush_interval,
             files: options.files.clone(),
-            entries: self.entries,
+            entries: EntryLimits {
+                remembered_bytes: of_tags / partitions.max(1),
+                ..self.entries
+            },
             ..IngestOptions::default()
         }
     }

@@ -83,6 +83,7 @@ impl Double {
             in_memory: true,
             indexes: None,
             index_memory: 64 << 20,
+            keep_deleted: false,
         };
         let inner = EmbeddedStore::open(Arc::new(in_memory()), settings).await.unwrap();
         let double = Arc::new(Double {

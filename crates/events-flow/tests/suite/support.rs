@@ -181,6 +181,7 @@ async fn in_memory() -> Arc<dyn Store> {
         in_memory: true,
         indexes: None,
         index_memory: 64 << 20,
+        keep_deleted: false,
     };
     let store = EmbeddedStore::open(log, options).await.unwrap();
     let (token, _) = new_token(DEFAULT).unwrap();

@@ -28,6 +28,7 @@ fn suite(folder: &tempfile::TempDir) -> Suite {
                 in_memory: false,
                 indexes: Some(indexes),
                 index_memory: 8 << 20,
+                keep_deleted: false,
             };
             Arc::new(EmbeddedStore::open(log as Arc<dyn Log>, options).await.unwrap()) as Arc<dyn Store>
         })

@@ -77,16 +77,10 @@ impl Drop for Kept {
             }
         };
         // Where no runtime is left, the next start removes them.
-        if let (false, Ok(runtime)) = (numbers.is_empty(), tokio::runtime::Handle::try_current()) {
-            let inner = self.inner.clone();
-            runtime.spawn(async move {
-                for number in numbers {
-                    let removed = inner.catalog.lock().await.remove_partition(number).await;
-                    if let Err(error) = removed {
-                        tracing::warn!(%error, "the space of a deleted namespace is freed at the next start");
-                    }
-                }
-            });
+        if tokio::runtime::Handle::try_current().is_ok() {
+            for number in numbers {
+                self.inner.free(number);
+            }
         }
     }
 }

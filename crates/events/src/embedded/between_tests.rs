@@ -11,7 +11,7 @@ use super::*;
 use crate::id::MessageId;
 use crate::store::{Append, Expected, NewEvent, Retention, RetentionOf};
 
-fn new(name: &str) -> NewNamespace {
+pub fn new(name: &str) -> NewNamespace {
     NewNamespace {
         name: name.to_owned(),
         description: String::new(),
@@ -21,7 +21,7 @@ fn new(name: &str) -> NewNamespace {
     }
 }
 
-fn events(id: Option<MessageId>, count: usize) -> Vec<NewEvent<'static>> {
+pub fn events(id: Option<MessageId>, count: usize) -> Vec<NewEvent<'static>> {
     let event = NewEvent {
         id,
         kind: "T",
@@ -31,7 +31,7 @@ fn events(id: Option<MessageId>, count: usize) -> Vec<NewEvent<'static>> {
     vec![event; count]
 }
 
-fn to<'a>(stream: &'a str, events: Vec<NewEvent<'static>>) -> [Append<'a>; 1] {
+pub fn to<'a>(stream: &'a str, events: Vec<NewEvent<'static>>) -> [Append<'a>; 1] {
     [Append {
         stream,
         expected: Expected::Any,

@@ -98,17 +98,25 @@ pub(crate) struct Catalog {
     last: u32,
 }
 
+/// The namespaces that a log has.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub there: BTreeMap<u32, Named>,
+    /// Deleted, and their partitions are still there for whoever reads the log itself.
+    pub deleted: BTreeMap<u32, Named>,
+}
+
 /// So many changes that stand for nothing any more are left out at a start.
 const CHANGES_MAX: usize = if cfg!(test) { 20 } else { 10_000 };
 
 impl Catalog {
-    /// With the namespaces that there are. Blocks.
-    pub async fn open(log: Arc<dyn Log>, durability: Durability) -> Result<(Catalog, Vec<Named>)> {
+    /// With the namespaces that there are, and those that are deleted if they are kept. Blocks.
+    pub async fn open(log: Arc<dyn Log>, durability: Durability, keep_deleted: bool) -> Result<(Catalog, Known)> {
         match log.partitions().contains(&CATALOG) {
             true => promise(log.as_ref(), CATALOG, durability).await?,
             false => log.create(CATALOG, durability).await?,
         }
-        let (mut known, mut changes) = (BTreeMap::new(), 0);
+        let (mut known, mut changes) = (Known::default(), 0);
         let mut last = 0;
         let mut from = log.bounds(CATALOG)?.first;
         loop {
@@ -141,25 +149,30 @@ impl Catalog {
                 }
             }
         }
+        let partitions = log.partitions();
+        let is_kept = |number: &u32| keep_deleted && partitions.contains(&partition(*number));
+        known.deleted.retain(|number, _| is_kept(number));
         let mut catalog = Catalog { log, durability, last };
-        if changes > CHANGES_MAX + 2 * known.len() {
+        if changes > CHANGES_MAX + 2 * (known.there.len() + known.deleted.len()) {
             catalog.rewrite(&known, from).await?;
         }
-        let known: Vec<Named> = known.into_values().collect();
         catalog.remove_orphans(&known).await?;
-        for named in &known {
-            promise(catalog.log.as_ref(), partition(named.number), durability).await?;
+        for number in known.there.keys() {
+            promise(catalog.log.as_ref(), partition(*number), durability).await?;
         }
         Ok((catalog, known))
     }
 
     /// What stands before `end` is said again, shorter. A crash in between leaves the same said twice.
-    async fn rewrite(&mut self, known: &BTreeMap<u32, Named>, end: Offset) -> Result<()> {
-        for named in known.values() {
+    async fn rewrite(&mut self, known: &Known, end: Offset) -> Result<()> {
+        for named in known.there.values().chain(known.deleted.values()) {
             self.store(&Change::Created(named.clone()), named.created_at).await?;
         }
+        for number in known.deleted.keys().copied() {
+            self.store(&Change::Removed { number }, 0).await?;
+        }
         // That a number was given stays known: of whom it was is said in indexes and files that live longer.
-        if !known.contains_key(&self.last) {
+        if !known.there.contains_key(&self.last) && !known.deleted.contains_key(&self.last) {
             self.store(&Change::Removed { number: self.last }, 0).await?;
         }
         Ok(self.log.trim(CATALOG, end)?)
@@ -198,10 +211,16 @@ impl Catalog {
     }
 
     /// What a crash has left between two steps.
-    async fn remove_orphans(&mut self, known: &[Named]) -> Result<()> {
-        let own: HashSet<PartitionId> = known.iter().map(|named| partition(named.number)).collect();
+    async fn remove_orphans(&mut self, known: &Known) -> Result<()> {
+        let own: HashSet<PartitionId> = known
+            .there
+            .keys()
+            .chain(known.deleted.keys())
+            .copied()
+            .map(partition)
+            .collect();
         let partitions = self.log.partitions();
-        for named in known {
+        for named in known.there.values() {
             let id = partition(named.number);
             if !partitions.contains(&id) {
                 let name = &named.name;
@@ -229,26 +248,26 @@ async fn promise(log: &dyn Log, id: PartitionId, durability: Durability) -> Resu
 }
 
 /// Returns the number that it is about.
-fn apply(known: &mut BTreeMap<u32, Named>, change: Change) -> u32 {
+fn apply(known: &mut Known, change: Change) -> u32 {
     match change {
         Change::Created(named) => {
             let number = named.number;
-            known.insert(number, named);
+            known.there.insert(number, named);
             number
         }
         Change::Removed { number } => {
-            known.remove(&number);
+            known.deleted.extend(known.there.remove_entry(&number));
             number
         }
         Change::Admitted { number, token } => {
-            if let Some(named) = known.get_mut(&number) {
+            if let Some(named) = known.there.get_mut(&number) {
                 named.tokens.retain(|other| other.id != token.id);
                 named.tokens.push(token);
             }
             number
         }
         Change::Revoked { number, token } => {
-            if let Some(named) = known.get_mut(&number) {
+            if let Some(named) = known.there.get_mut(&number) {
                 named.tokens.retain(|other| other.id != token);
             }
             number

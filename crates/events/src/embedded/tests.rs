@@ -195,8 +195,12 @@ impl Disks {
         self.open_with(Durability::Fsync).await
     }
 
-    /// What was opened before is closed.
     pub async fn open_with(&self, durability: Durability) -> EmbeddedStore {
+        self.open_as(durability, false).await
+    }
+
+    /// What was opened before is closed.
+    pub async fn open_as(&self, durability: Durability, keep_deleted: bool) -> EmbeddedStore {
         if let Some(log) = self.open.lock().take() {
             log.close();
         }
@@ -217,6 +221,7 @@ impl Disks {
             in_memory: false,
             indexes: Some(Arc::new(MayFail(self.indexes.clone(), self.fail.clone()))),
             index_memory: 1 << 20,
+            keep_deleted,
         };
         let store = EmbeddedStore::open(log as Arc<dyn Log>, options).await.unwrap();
         if store.namespace(DEFAULT).await.is_err() {

@@ -3,6 +3,7 @@
 //!
 //! `decode_*` makes rows in memory, without the numbers that rows are grouped by; `decode_fingerprint_*` with them; `full_chain_*` takes
 //! the entries of a log, and ends when they are committed to a Delta table on disk, sorted, in Parquet of zstd 1, synced.
+//! `full_chain_logs_one_core` and `_two_cores` are the same with all threads on so many cores.
 //! `parquet_read_*` reads time, service and two more columns of such files. `*_gz` begins with gzip; `*_wide` has forty columns.
 //! `sketch_*` and `rollup_*` have no tables: their records are values, encoded sketches and points.
 //! A run whose rows are not as many as its records fails.

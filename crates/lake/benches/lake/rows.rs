@@ -12,6 +12,7 @@ use flate2::write::GzEncoder;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use prometheus::Registry;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::attributes::Promotion;
 use thalweg_lake::compaction::{Bucket, Merge, MergeError, Sink};
@@ -38,7 +39,8 @@ use crate::harness::Session;
 const RECORDS_PER_REQUEST: u64 = 1000;
 /// Rows of a chunk before it is emptied.
 const CHUNK_ROWS: usize = 65_536;
-const PARTITION: PartitionId = PartitionId::new(7, 0);
+/// As many as a queue has on two cores.
+const PARTITIONS: [PartitionId; 2] = [PartitionId::new(7, 0), PartitionId::new(7, 1)];
 
 struct Input {
     /// Of the names of rows.
@@ -125,6 +127,7 @@ pub fn run(session: &Session) {
                 let few = if shape == Shape::WideLogs { 4 } else { 1 };
                 rows_of(session, &Input::generated(name, shape, records / few));
             }
+            scaling(session, records);
         }
     }
 }
@@ -152,14 +155,14 @@ fn rows_of(session: &Session, input: &Input) {
         .any(|of| session.wants(&name(of)))
     {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let log = runtime.block_on(filled(input));
+        let log = runtime.block_on(filled(input, &PARTITIONS[..1]));
         session.measure(&name("full_chain"), || {
             // What the run before left is not of this one.
             let _ = std::fs::remove_dir_all(folder.path().join(input.table.name));
-            runtime.block_on(full_chain(input, log.clone(), folder.path()))
+            runtime.block_on(full_chain(input, log.clone(), &PARTITIONS[..1], folder.path()))
         });
         if !session.wants(&name("full_chain")) {
-            runtime.block_on(full_chain(input, log.clone(), folder.path()));
+            runtime.block_on(full_chain(input, log.clone(), &PARTITIONS[..1], folder.path()));
         }
         let files = runtime.block_on(files_of(input, folder.path()));
         if !files.is_empty() {
@@ -169,6 +172,32 @@ fn rows_of(session: &Session, input: &Input) {
             });
         }
     }
+}
+
+/// The full chain of two partitions with all of its threads on one core, and on two: the ratio of the two is what a second core brings.
+fn scaling(session: &Session, records: u64) {
+    let names = [("full_chain_logs_one_core", 1), ("full_chain_logs_two_cores", 2)];
+    if !names.iter().any(|(name, _)| session.wants(name)) {
+        return;
+    }
+    let all = sched_getaffinity(None).unwrap();
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).collect();
+    let input = Input::generated("logs", Shape::Logs, records);
+    let filling = tokio::runtime::Runtime::new().unwrap();
+    let log = filling.block_on(filled(&input, &PARTITIONS));
+    for (name, count) in names {
+        // Threads are where the one is that makes them; the log has nothing to write.
+        let mut some = CpuSet::new();
+        cores.iter().take(count).for_each(|core| some.set(*core));
+        sched_setaffinity(None, &some).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let folder = tempfile::tempdir_in(&session.folder).unwrap();
+        session.measure(name, || {
+            let _ = std::fs::remove_dir_all(folder.path().join(input.table.name));
+            runtime.block_on(full_chain(&input, log.clone(), &PARTITIONS, folder.path()))
+        });
+    }
+    sched_setaffinity(None, &all).unwrap();
 }
 
 fn decode(input: &Input, decoder: &mut Decoder, chunk: &mut Chunk) -> (u64, u64, ()) {
@@ -210,7 +239,7 @@ fn decode_gz(input: &Input, packed: &[Vec<u8>], decoder: &mut Decoder, chunk: &m
 }
 
 /// A log in memory that has the requests as entries.
-async fn filled(input: &Input) -> Arc<EmbeddedLog> {
+async fn filled(input: &Input, partitions: &[PartitionId]) -> Arc<EmbeddedLog> {
     let options = LogOptions {
         min_free_bytes: Some(0),
         spare: 0,
@@ -218,8 +247,10 @@ async fn filled(input: &Input) -> Arc<EmbeddedLog> {
     };
     let disk = Ram::new(input.bytes() * 2 + (1 << 30));
     let log = EmbeddedLog::open(Arc::new(disk), 0xab, &options).unwrap();
-    log.create(PARTITION, Durability::Fsync).await.unwrap();
-    for request in &input.requests {
+    for partition in partitions {
+        log.create(*partition, Durability::Fsync).await.unwrap();
+    }
+    for (request, partition) in input.requests.iter().zip(partitions.iter().cycle()) {
         let head = EntryHead {
             signal: input.signal,
             form: Form::Request(Encoding::Proto),
@@ -235,17 +266,17 @@ async fn filled(input: &Input) -> Arc<EmbeddedLog> {
         entry.extend_from_slice(request);
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &entry)).unwrap();
-        log.append(Unit::of(PARTITION, records), None).await.unwrap();
+        log.append(Unit::of(*partition, records), None).await.unwrap();
     }
     Arc::new(log)
 }
 
-async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, lake: &Path) -> (u64, u64, ()) {
+async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, partitions: &[PartitionId], lake: &Path) -> (u64, u64, ()) {
     let feed = Feed {
         handoffs: None,
         queue: format!("lake.{}", input.table.name),
         log: log.clone(),
-        partitions: vec![PARTITION],
+        partitions: partitions.to_vec(),
         taken: Arc::new(|_, _| {}),
     };
     let options = IngestOptions {

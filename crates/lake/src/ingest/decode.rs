@@ -19,6 +19,8 @@ pub struct EntryLimits {
     pub window: Window,
     /// Of a request when it is not compressed any more.
     pub decoded_bytes_max: usize,
+    /// What each partition of messages remembers of their tags.
+    pub remembered_bytes: usize,
 }
 
 impl Default for EntryLimits {
@@ -26,11 +28,12 @@ impl Default for EntryLimits {
         EntryLimits {
             window: Window::default(),
             decoded_bytes_max: 64 << 20,
+            remembered_bytes: 160 << 20,
         }
     }
 }
 
-pub(super) struct EntryDecoder {
+pub(crate) struct EntryDecoder {
     decoder: Decoder,
     /// Of the table of tags, whose entries are messages.
     samples: Option<Samples>,
@@ -54,6 +57,11 @@ impl EntryDecoder {
             metrics,
             proto: Vec::new(),
         }
+    }
+
+    /// Bytes of what it knows of earlier entries.
+    pub fn remembered_bytes(&self) -> usize {
+        self.samples.as_ref().map_or(0, Samples::remembered_bytes)
     }
 
     /// Adds the rows of an entry. Returns when it arrived. After an error there may be some of them.
@@ -177,7 +185,7 @@ impl EntryDecoder {
 }
 
 fn samples_of(table: &str, limits: &EntryLimits) -> Option<Samples> {
-    (table == TAGS.name).then(|| Samples::new(limits.window))
+    (table == TAGS.name).then(|| Samples::new(limits.window, limits.remembered_bytes))
 }
 
 /// Whatever columns the table has by then, rows are made by those that every one has: an entry alone says what becomes of it.

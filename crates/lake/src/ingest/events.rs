@@ -1,8 +1,8 @@
 //! From the event store to the table `events`: one thread takes what is synced of the partitions of all namespaces, one after the
 //! other, and makes rows of it. Nothing is appended for it, and the store keeps its messages whatever the table has.
 //!
-//! Namespaces come and go meanwhile. Messages that were removed before they were taken are no rows; rows stay when their
-//! messages are removed later.
+//! Namespaces come and go meanwhile. The messages of one that is deleted stay in the log until a commit has them. Others that were
+//! removed before they were taken are no rows; rows stay when their messages are removed later.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub struct EventPartition {
     pub number: u32,
     pub id: PartitionId,
     pub namespace: String,
+    /// Nothing comes any more, and what is there goes after [`EventStore::let_go`].
+    pub is_deleted: bool,
 }
 
 /// A message of the event store.
@@ -60,8 +62,11 @@ pub struct Event<'a> {
 
 /// The event store, for a reader of its partitions.
 pub trait EventStore: Send + Sync {
-    /// Of all namespaces that there are.
+    /// Of all namespaces that there are, and of those that are deleted and were not let go.
     fn partitions(&self) -> Vec<EventPartition>;
+
+    /// The table has all of a deleted namespace, whatever happens. Called on a runtime.
+    fn let_go(&self, number: u32);
 
     /// What a record of such a partition is; `None` for what is no message. The error says why it cannot be read.
     fn event<'a>(&self, value: &'a [u8]) -> Result<Option<Event<'a>>, String>;
@@ -167,8 +172,23 @@ impl EventsLane {
                     break;
                 }
             }
+            self.let_go(&partitions);
             if !has_more {
                 self.sleep(LOOK);
+            }
+        }
+    }
+
+    /// Deleted namespaces of which nothing more is to be taken, and all that was taken is committed.
+    fn let_go(&self, partitions: &[EventPartition]) {
+        let _runtime = self.runtime.enter();
+        for partition in partitions.iter().filter(|partition| partition.is_deleted) {
+            let is_needed = self.log.bounds(partition.id).is_ok_and(|bounds| {
+                let committed = self.journal.committed_position(partition.number);
+                committed.unwrap_or(bounds.first) < bounds.next
+            });
+            if !is_needed {
+                self.events.let_go(partition.number);
             }
         }
     }

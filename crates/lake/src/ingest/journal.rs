@@ -59,6 +59,11 @@ impl Journal {
         self.state.lock().newest.get(&number).copied()
     }
 
+    /// What is taken next of a namespace after a crash now.
+    pub fn committed_position(&self, number: u32) -> Option<Offset> {
+        self.state.lock().committed.get(&number).copied()
+    }
+
     /// With `count` taken in all, this is taken next of a namespace.
     pub fn took(&self, count: u64, number: u32, next: Offset) {
         let mut state = self.state.lock();
@@ -118,10 +123,14 @@ mod tests {
         journal.took(3, 1, 8);
         journal.took(5, 2, 2);
         journal.took(9, 1, 12);
-        assert_eq!(journal.position(1), Some(12));
+        assert_eq!((journal.position(1), journal.committed_position(1)), (Some(12), None));
         let position = |number, at: i64| (format!("e/{number}"), at);
         assert_eq!(said(&journal, 5), [position(0, 5), position(1, 8), position(2, 2)]);
         journal.committed(5);
+        assert_eq!(
+            (journal.position(1), journal.committed_position(1)),
+            (Some(12), Some(8))
+        );
         assert_eq!(said(&journal, 5), [position(0, 5), position(1, 8), position(2, 2)]);
         assert_eq!(said(&journal, 9), [position(0, 9), position(1, 12), position(2, 2)]);
         journal.keep_only(&|number| number == 2);

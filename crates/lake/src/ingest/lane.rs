@@ -246,6 +246,7 @@ impl Lane {
             growing.next = offset + 1;
         }
         growing.next = growing.next.max(next);
+        table.remembers(self.partition, self.decoder.remembered_bytes());
         table.publish(self.partition, &mut growing);
         drop(growing);
         table

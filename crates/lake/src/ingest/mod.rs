@@ -45,7 +45,7 @@ use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
 use crate::store::Site;
 use crate::tables::TableSpec;
-use decode::EntryDecoder;
+pub(crate) use decode::EntryDecoder;
 pub use decode::EntryLimits;
 pub use events::{Event, EventPartition, EventStore};
 use feed::Begin;
@@ -302,6 +302,11 @@ impl TableWriter {
     /// Bytes of rows that are not committed.
     pub fn buffer_bytes(&self) -> u64 {
         self.table.buffer_bytes()
+    }
+
+    /// Bytes of what is remembered of tags.
+    pub fn remembered_bytes(&self) -> u64 {
+        self.table.remembered_bytes()
     }
 
     /// The name of the queue that feeds it.

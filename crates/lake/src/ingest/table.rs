@@ -3,6 +3,7 @@
 //! Locks are taken in this order: rows of a partition, state.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -180,6 +181,8 @@ pub(super) struct Table {
     flush_bytes: usize,
     flush_interval: Duration,
     lanes: Vec<Mutex<Growing>>,
+    /// Bytes of what each knows of earlier entries.
+    remembered: Vec<AtomicUsize>,
     /// Of the newest commit.
     bindings: Mutex<Option<Arc<Bindings>>>,
     state: Mutex<State>,
@@ -217,6 +220,7 @@ impl Table {
             flush_bytes,
             flush_interval,
             lanes: from.iter().map(growing).collect(),
+            remembered: from.iter().map(|_| AtomicUsize::new(0)).collect(),
             bindings: Mutex::default(),
             state: Mutex::new(State {
                 growing: vec![Buffered::default(); from.len()],
@@ -507,6 +511,20 @@ impl Table {
         let state = self.state.lock();
         let since = state.grown().and(state.sealed).since;
         since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// What a lane knows of earlier entries takes so much.
+    pub fn remembers(&self, partition: usize, bytes: usize) {
+        if let Some(remembered) = self.remembered.get(partition) {
+            remembered.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    pub fn remembered_bytes(&self) -> u64 {
+        self.remembered
+            .iter()
+            .map(|bytes| bytes.load(Ordering::Relaxed) as u64)
+            .sum()
     }
 
     pub fn buffer_bytes(&self) -> u64 {

@@ -20,7 +20,7 @@ use super::last::LastPoints;
 use super::pass::{Pass, Touched, since};
 use super::write::{File, Made, Taken};
 use crate::attributes::{Bindings, Place, Promotion};
-use crate::commit::{Committer, EncodedFile, Health, Replacement, Rows, Stop, Taken as Position};
+use crate::commit::{Committer, EncodedFile, Health, Replacement, Rows, Stop, Taken as Position, unix_ms};
 use crate::compaction::MergeError;
 use crate::delta::schema::TableSchema;
 use crate::delta::{DeltaError, DeltaLog, Detail, FileEntry, Snapshot};
@@ -515,6 +515,7 @@ impl Rollups {
         date.truncate("2031-05-06".len());
         let taken = taken(self.spec, schema, &committer.bindings);
         let (own_schema, rules) = (own.schema.clone(), self.rules.clone());
+        let arrival = files.iter().filter_map(|file| file.arrival_max).max();
         let mut made = Made::new(File {
             spec: self.spec,
             schema: &own_schema,
@@ -524,6 +525,8 @@ impl Rollups {
             // Each commit has its own: windows may be made again from a version of the source that they were made from.
             revision: own.version,
             is_late: touched.is_some(),
+            // Windows are as old as what they were made from, whenever that was.
+            arrival: arrival.unwrap_or_else(|| unix_ms().saturating_mul(1_000_000)),
             rules: &rules,
         });
         let pass = Pass {

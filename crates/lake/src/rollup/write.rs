@@ -44,6 +44,8 @@ pub(super) struct File<'a> {
     pub revision: i64,
     /// Windows of which there are rows already.
     pub is_late: bool,
+    /// Nanoseconds since 1970, as that of rows.
+    pub arrival: i64,
     pub rules: &'a FileRules,
 }
 
@@ -224,9 +226,7 @@ impl<'a> Made<'a> {
         let (bytes, footer) = writer.finish()?;
         let (bytes, file) = (Bytes::from(bytes), self.file);
         let seconds = file.resolution.seconds().to_string();
-        let now = unix_ms();
-        // It arrived when it was made.
-        let arrival = now.saturating_mul(1_000_000).to_string();
+        let arrival = file.arrival.to_string();
         let mut tags = vec![("thalweg.level", "0".to_owned()), ("thalweg.arrival_max", arrival)];
         if file.is_late {
             tags.push(("thalweg.revises", "true".to_owned()));
@@ -245,7 +245,7 @@ impl<'a> Made<'a> {
             ]
             .into(),
             size: bytes.len() as u64,
-            modification_time: now,
+            modification_time: unix_ms(),
             data_change: true,
             stats: Some(FileStats::delta_json(file.schema, file.spec.partitions, &footer)),
             tags: Some(tags.collect()),

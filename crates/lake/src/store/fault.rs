@@ -94,8 +94,9 @@ pub fn fault_kind(error: &object_store::Error) -> FaultKind {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             return FaultKind::Denied;
         }
-        // Asked for a list, some say so in another way.
+        // Asked for a list, the library leaves it at what the store said.
         object_store::Error::Generic { source, .. } if is_no_bucket(&source.to_string()) => return FaultKind::NoBucket,
+        object_store::Error::Generic { .. } if is_refused(error) => return FaultKind::Denied,
         _ => {}
     }
     let mut cause = error.source();
@@ -122,6 +123,21 @@ fn io_kind(error: &io::Error) -> FaultKind {
     }
 }
 
+fn is_refused(error: &object_store::Error) -> bool {
+    let text = innermost(error).to_string();
+    ["status code: 401", "status code: 403"]
+        .iter()
+        .any(|status| text.contains(status))
+}
+
+fn innermost(error: &object_store::Error) -> &dyn std::error::Error {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost
+}
+
 /// As the kinds of object stores call it.
 fn is_no_bucket(text: &str) -> bool {
     [
@@ -139,11 +155,7 @@ pub(crate) fn fault_text(error: &object_store::Error) -> String {
     if let Some(fault) = error.source().and_then(|source| source.downcast_ref::<DiskFault>()) {
         return fault.to_string();
     }
-    let mut innermost: &dyn std::error::Error = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    let text = innermost.to_string();
+    let text = innermost(error).to_string();
     let of_tag = |tag: &str| {
         let (_, rest) = text.split_once(&format!("<{tag}>"))?;
         rest.split_once(&format!("</{tag}>")).map(|(inner, _)| inner)
@@ -199,4 +211,31 @@ fn no_answer(text: &str) -> &str {
 
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_refused_is_told_from_one_that_fails() {
+        let answered = |status: &str| {
+            object_store::Error::Generic {
+            store: "S3",
+            source: format!("Error performing list request: Server returned non-2xx status code: {status}: <Error><Code>AccessDenied</Code></Error>")
+                .into(),
+        }
+        };
+        for status in ["403 Forbidden", "401 Unauthorized"] {
+            let error = answered(status);
+            assert_eq!(fault_kind(&error), FaultKind::Denied, "{status}");
+            assert_eq!(
+                fault_text(&error),
+                "the object store refuses these credentials (AccessDenied); check lake.storage and the environment"
+            );
+        }
+        let error = answered("503 Slow Down");
+        assert_eq!(fault_kind(&error), FaultKind::Other);
+        assert_eq!(fault_text(&error), "the object store answers 503 (AccessDenied)");
+    }
 }

@@ -17,10 +17,9 @@ use crate::rows::chunk::Chunk;
 use crate::rows::slots::Source;
 use crate::tables::tags as table;
 
-/// Constant maps of messages, and series made of them, are forgotten beyond this. A tag of OPC UA takes about 2 KiB of each, and
-/// costs ten times as much where it is not remembered.
-const MAPS_BYTES: usize = 64 << 20;
-const SERIES_BYTES_MAX: usize = 96 << 20;
+/// Of what may be remembered, this part is for constant maps of messages, and the rest for series made of them. A tag of OPC UA
+/// takes about 2 KiB of each, and costs ten times as much where it is not remembered.
+const MAPS_OF_TEN: usize = 4;
 
 /// What is not in the rows as it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,16 +37,25 @@ pub(crate) struct Samples {
     /// Of the last entry.
     source: Arc<str>,
     window: Window,
+    series_bytes_max: usize,
 }
 
 impl Samples {
-    pub fn new(window: Window) -> Samples {
+    /// Remembers so many bytes of tags.
+    pub fn new(window: Window, remembered_bytes: usize) -> Samples {
+        let maps = remembered_bytes / 10 * MAPS_OF_TEN;
         Samples {
-            messages: Decoder::new(MAPS_BYTES),
+            messages: Decoder::new(maps),
+            series_bytes_max: remembered_bytes - maps,
             series: SeriesTable::default(),
             source: Arc::default(),
             window,
         }
+    }
+
+    /// What it remembers of tags takes about so much.
+    pub fn remembered_bytes(&self) -> usize {
+        self.messages.cached_bytes() + self.series.bytes()
     }
 
     /// Adds a row for each message of an entry. Returns when it arrived. After an error there may be some of them.
@@ -58,7 +66,7 @@ impl Samples {
         if *self.source != *head.source {
             self.source = head.source.into();
         }
-        if self.series.bytes() > SERIES_BYTES_MAX {
+        if self.series.bytes() > self.series_bytes_max {
             self.series = SeriesTable::default();
         }
         let mut changed = Changed::default();
@@ -144,7 +152,7 @@ fn put_stamps(row: usize, stamps: Stamps, chunk: &mut Chunk, changed: &mut Chang
 #[doc(hidden)]
 pub fn fuzz(data: &[u8]) {
     let mut chunk = Chunk::new(&crate::tables::TAGS);
-    let mut samples = Samples::new(Window::default());
+    let mut samples = Samples::new(Window::default(), 1 << 20);
     let entries = [data.to_vec(), [&[1, 4, 3, 0][..], data].concat()];
     for entry in entries {
         let before = chunk.rows();

@@ -53,7 +53,7 @@ fn write(messages: &[Message], promotion: Promotion) -> Written {
 /// Half of the messages in rows that others are taken away from, as by a query.
 fn chunks(messages: &[Message]) -> Vec<Arc<Chunk>> {
     let mut packer = Packer::default();
-    let mut samples = Samples::new(Window::default());
+    let mut samples = Samples::new(Window::default(), 1 << 20);
     let halves = messages.split_at(messages.len() / 2);
     let of_half = |half: &[Message]| {
         let packed = packer.pack(&"plant".into(), half, ARRIVAL);
@@ -478,7 +478,7 @@ fn refused_messages_are_named_and_the_others_are_in_entries() {
         .collect();
     assert_eq!(refused, [1, 3, 4].map(|index| (index, "value_too_long")));
     let mut chunk = Chunk::new(&TAGS);
-    let (_, changed) = Samples::new(Window::default())
+    let (_, changed) = Samples::new(Window::default(), 1 << 20)
         .decode(&packed.entries[0].bytes, &mut chunk)
         .unwrap();
     assert_eq!((chunk.rows(), changed), (3, Changed::default()));
@@ -505,7 +505,7 @@ fn a_large_message_has_an_entry_of_its_own_and_one_that_the_log_cannot_take_is_r
 fn an_entry_that_is_cut_or_of_another_kind_is_an_error() {
     let packed = Packer::default().pack(&"plant".into(), &[number_at("t", 0, 1.0)], ARRIVAL);
     let entry = &packed.entries[0].bytes;
-    let mut samples = Samples::new(Window::default());
+    let mut samples = Samples::new(Window::default(), 1 << 20);
     for cut in 0..entry.len() {
         assert!(samples.decode(&entry[..cut], &mut Chunk::new(&TAGS)).is_err(), "{cut}");
     }

@@ -13,6 +13,7 @@ pub(super) struct MapCache {
     young: HashMap<u64, Arc<MetaMap>>,
     old: HashMap<u64, Arc<MetaMap>>,
     young_bytes: usize,
+    old_bytes: usize,
     bytes_max: usize,
 }
 
@@ -22,8 +23,13 @@ impl MapCache {
             young: HashMap::new(),
             old: HashMap::new(),
             young_bytes: 0,
+            old_bytes: 0,
             bytes_max: bytes_max / 2,
         }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.young_bytes + self.old_bytes
     }
 
     /// The map with this hash if it is `the_one`; two of one hash do not live together.
@@ -41,7 +47,7 @@ impl MapCache {
         self.young.insert(hash, map);
         if self.young_bytes > self.bytes_max {
             self.old = std::mem::take(&mut self.young);
-            self.young_bytes = 0;
+            self.old_bytes = std::mem::take(&mut self.young_bytes);
         }
     }
 }

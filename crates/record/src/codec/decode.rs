@@ -44,6 +44,11 @@ impl Decoder {
         }
     }
 
+    /// Of the maps that it remembers, about.
+    pub fn cached_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
     /// Reads a whole parcel, and returns all of its messages or none. Raw payloads are slices of it, not copies.
     pub fn decode(&mut self, parcel: &Bytes) -> Result<Vec<Message>, CodecError> {
         let mut take = Take::new(parcel);

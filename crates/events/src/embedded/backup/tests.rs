@@ -38,6 +38,7 @@ async fn open(log: &Arc<dyn Log>) -> EmbeddedStore {
         in_memory: false,
         indexes: Some(Arc::new(Ram::new(256 << 20))),
         index_memory: 1 << 20,
+        keep_deleted: false,
     };
     EmbeddedStore::open(log.clone(), options).await.unwrap()
 }
@@ -438,6 +439,7 @@ async fn a_store_in_memory_is_restored_to_a_disk_that_syncs() {
         in_memory: true,
         indexes: None,
         index_memory: 1 << 20,
+        keep_deleted: false,
     };
     let store = EmbeddedStore::open(log(), options).await.unwrap();
     fill(&make(&store, "default").await).await;

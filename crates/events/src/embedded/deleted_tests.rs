@@ -1,0 +1,115 @@
+//! Messages of deleted namespaces, where somebody reads the log himself and is behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_log::{Durability, Log, ReadWant};
+
+use super::between_tests::{events, new, to};
+use super::tests::Disks;
+use super::{EmbeddedStore, LogPartition};
+use crate::store::Store as _;
+
+async fn fill(store: &EmbeddedStore, name: &str, messages: usize) -> LogPartition {
+    store.create(new(name)).await.unwrap();
+    let own = store.namespace(name).await.unwrap();
+    own.append(&to("s", events(None, messages))).await.unwrap();
+    let mut all = store.partitions().into_iter();
+    all.find(|partition| partition.namespace == name && !partition.is_deleted)
+        .unwrap()
+}
+
+fn log(store: &EmbeddedStore) -> Arc<dyn Log> {
+    store.inner.place.log.clone()
+}
+
+fn has_bytes(store: &EmbeddedStore, partition: &LogPartition) -> bool {
+    let want = ReadWant {
+        bytes: 1 << 20,
+        synced: true,
+    };
+    let from = log(store).bounds(partition.id).map_or(0, |bounds| bounds.first);
+    let frames = log(store).read(partition.id, from, want);
+    frames.is_ok_and(|frames| !frames.is_empty())
+}
+
+fn deleted(store: &EmbeddedStore) -> Vec<(u32, String)> {
+    let all = store.partitions().into_iter().filter(|partition| partition.is_deleted);
+    all.map(|partition| (partition.number, partition.namespace)).collect()
+}
+
+async fn is_freed(store: &EmbeddedStore, partition: &LogPartition) {
+    for _ in 0..1000 {
+        if !log(store).partitions().contains(&partition.id) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{partition:?} is still there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_deleted_namespace_had_stays_until_it_is_let_go_over_restarts_and_under_its_old_name() {
+    let disks = Disks::new();
+    let store = disks.open_as(Durability::Fsync, true).await;
+    let first = fill(&store, "a", 3).await;
+    assert_eq!(store.delete("a").await.unwrap(), 3);
+    assert!(store.namespace("a").await.is_err(), "it is gone for everybody else");
+    let second = fill(&store, "a", 2).await;
+    store.delete("a").await.unwrap();
+    let third = fill(&store, "a", 1).await;
+    assert!(first.number < second.number && second.number < third.number);
+    let both = [(first.number, "a".to_owned()), (second.number, "a".to_owned())];
+    assert_eq!(deleted(&store), both);
+    drop(store);
+
+    let store = disks.open_as(Durability::Fsync, true).await;
+    assert_eq!(deleted(&store), both);
+    assert!(has_bytes(&store, &first) && has_bytes(&store, &second));
+    store.let_go(first.number);
+    // Of one that is there, or was let go, nothing is freed.
+    store.let_go(third.number);
+    store.let_go(first.number);
+    is_freed(&store, &first).await;
+    assert_eq!(deleted(&store), both[1..]);
+    assert!(has_bytes(&store, &second) && has_bytes(&store, &third));
+    // The catalogue is written again, shorter, at a start that finds many changes.
+    for _ in 0..30 {
+        let other = fill(&store, "b", 1).await;
+        store.delete("b").await.unwrap();
+        store.let_go(other.number);
+        is_freed(&store, &other).await;
+    }
+    drop(store);
+    for _ in 0..2 {
+        let store = disks.open_as(Durability::Fsync, true).await;
+        assert_eq!(deleted(&store), both[1..]);
+        assert!(has_bytes(&store, &second) && has_bytes(&store, &third));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_at_which_nobody_else_reads_frees_what_is_deleted() {
+    let disks = Disks::new();
+    let store = disks.open_as(Durability::Fsync, true).await;
+    let partition = fill(&store, "a", 3).await;
+    store.delete("a").await.unwrap();
+    drop(store);
+    let store = disks.open_as(Durability::Fsync, false).await;
+    assert_eq!(deleted(&store), []);
+    assert!(!log(&store).partitions().contains(&partition.id));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_backup_reads_stays_although_it_is_let_go() {
+    let disks = Disks::new();
+    let store = disks.open_as(Durability::Fsync, true).await;
+    let partition = fill(&store, "a", 3).await;
+    let backup = store.backup().await.unwrap();
+    store.delete("a").await.unwrap();
+    store.let_go(partition.number);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(has_bytes(&store, &partition));
+    drop(backup);
+    is_freed(&store, &partition).await;
+}

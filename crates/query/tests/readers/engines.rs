@@ -1,0 +1,176 @@
+//! Those who read the tables. What they read is brought into one form: JSON, without what is null, numbers as texts.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Map, Value, json};
+use thalweg_query::{Answer, Engine, QueryMetrics, QueryOptions, print};
+
+/// As docs/tags.md says it.
+const NEWEST_OF_METRICS: &str =
+    "qualify row_number() over (partition by resolution_s, series_id, time_unix_nano order by revision desc) = 1";
+const NEWEST_OF_TAGS: &str =
+    "qualify row_number() over (partition by resolution_s, tag_id, time_unix_nano order by revision desc) = 1";
+
+/// Each row as text.
+pub type Rows = BTreeSet<String>;
+
+pub struct Engines {
+    own: Engine,
+    lake: PathBuf,
+}
+
+impl Engines {
+    pub fn of(data_dir: &Path) -> Engines {
+        Engines {
+            own: Engine::open(data_dir, QueryOptions::default(), QueryMetrics::new().unwrap()).unwrap(),
+            lake: thalweg_lake::folder(data_dir),
+        }
+    }
+
+    async fn ask(&self, sql: &str) -> Vec<Value> {
+        let answer = self.own.execute(sql).await;
+        in_json(answer.unwrap_or_else(|error| panic!("{sql}: {error}"))).await
+    }
+
+    /// `None`: it cannot be asked yet.
+    pub async fn try_ask(&self, sql: &str) -> Option<Vec<Value>> {
+        Some(in_json(self.own.execute(sql).await.ok()?).await)
+    }
+
+    /// Names and types of the columns.
+    async fn columns(&self, table: &str) -> Vec<(String, String)> {
+        let described = self.ask(&format!("describe {table}")).await;
+        let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+        described
+            .iter()
+            .map(|row| (text(row, "column_name"), text(row, "data_type")))
+            .collect()
+    }
+
+    pub async fn own(&self, table: &str) -> Rows {
+        let columns = self.columns(table).await;
+        let sql = format!(
+            "select {} from {table}",
+            selected(&columns, "cast({} as bigint)", "encode({}, 'hex')")
+        );
+        canonical(table, &self.ask(&sql).await)
+    }
+
+    /// What others read, by table and engine.
+    pub async fn others(&self, tables: &[&'static str]) -> Vec<Vec<(&'static str, Rows)>> {
+        const ENGINES: [&str; 2] = ["duckdb", "deltalake"];
+        let mut questions = Vec::new();
+        for table in tables {
+            let columns = self.columns(table).await;
+            let path = self.lake.join(table);
+            let newest = newest(table);
+            let sql = format!(
+                "select {} from t {newest}",
+                selected(&columns, "epoch_us({})", "lower(hex({}))")
+            );
+            questions.extend(ENGINES.map(|engine| json!([engine, path, sql])));
+        }
+        let answers = tokio::task::spawn_blocking(move || in_python(&questions))
+            .await
+            .unwrap();
+        let answers = answers.chunks(ENGINES.len()).zip(tables);
+        answers
+            .map(|(answers, table)| {
+                let rows = answers.iter().map(|rows| canonical(table, rows.as_array().unwrap()));
+                ENGINES.into_iter().zip(rows).collect()
+            })
+            .collect()
+    }
+}
+
+async fn in_json(answer: Answer) -> Vec<Value> {
+    let mut text = Vec::new();
+    print::json(answer, &mut text).await.unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// Of windows that were made again only the newest counts; this program sees to that by itself.
+fn newest(table: &str) -> &'static str {
+    match table {
+        "metrics_rollup" => NEWEST_OF_METRICS,
+        "tags_rollup" => NEWEST_OF_TAGS,
+        _ => "",
+    }
+}
+
+/// Times and bytes are shown alike by nobody.
+fn selected(columns: &[(String, String)], time: &str, bytes: &str) -> String {
+    let of = |(name, data_type): &(String, String)| {
+        let quoted = format!("\"{name}\"");
+        let expression = match data_type.as_str() {
+            kind if kind.starts_with("Timestamp") => time.replace("{}", &quoted),
+            kind if kind.starts_with("Binary") => bytes.replace("{}", &quoted),
+            "Date32" => format!("cast({quoted} as varchar)"),
+            _ => quoted.clone(),
+        };
+        format!("{expression} as {quoted}")
+    };
+    columns.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+fn canonical(table: &str, rows: &[Value]) -> Rows {
+    let all: Rows = rows.iter().map(|row| plain(row).to_string()).collect();
+    assert_eq!(
+        all.len(),
+        rows.len(),
+        "no two rows of {table} are the same in all columns"
+    );
+    all
+}
+
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => whole.to_string().into(),
+            (None, Some(number)) if number.fract() == 0.0 && number.abs() < 1e15 => format!("{number:.0}").into(),
+            (None, number) => format!("{:?}", number.unwrap()).into(),
+        },
+        Value::Array(items) => Value::Array(items.iter().map(plain).collect()),
+        Value::Object(members) => {
+            let some = members.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(
+                some.map(|(name, value)| (name.clone(), plain(value)))
+                    .collect::<Map<_, _>>(),
+            )
+        }
+        other => other.clone(),
+    }
+}
+
+fn in_python(questions: &[Value]) -> Vec<Value> {
+    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    let mut process = Command::new(python())
+        .arg(own.join("../../tests/python/read_table.py"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It reads all before it writes.
+    let mut input = process.stdin.take().unwrap();
+    input.write_all(&serde_json::to_vec(questions).unwrap()).unwrap();
+    drop(input);
+    let output = process.wait_with_output().unwrap();
+    assert!(output.status.success(), "its complaint stands above");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn python() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let python = std::env::var_os("THALWEG_TEST_PYTHON").map(PathBuf::from);
+    let python = python.unwrap_or_else(|| cache.unwrap_or_default().join("thalweg/venv/bin/python"));
+    assert!(
+        python.exists(),
+        "the test needs Python packages; install them with: cargo xtask tools"
+    );
+    python
+}
