@@ -236,7 +236,7 @@ impl EventsLane {
     fn passed(&self, partition: &EventPartition, to: Offset) {
         if let Some(mut growing) = self.table.lane(0) {
             growing.next += 1;
-            self.journal.took(growing.next, partition.number, to);
+            self.journal.took(growing.first, growing.next, partition.number, to);
             self.table.publish(0, &mut growing);
         }
     }
@@ -267,8 +267,8 @@ impl EventsLane {
             }
         }
         growing.next += 1;
-        self.journal
-            .took(growing.next, partition.number, frame.header.next().max(from));
+        let next = frame.header.next().max(from);
+        self.journal.took(growing.first, growing.next, partition.number, next);
         table.publish(0, &mut growing);
         drop(growing);
         if let Some(newest) = newest {

@@ -64,12 +64,13 @@ impl Journal {
         self.state.lock().committed.get(&number).copied()
     }
 
-    /// With `count` taken in all, this is taken next of a namespace.
-    pub fn took(&self, count: u64, number: u32, next: Offset) {
+    /// With `count` taken in all, this is taken next of a namespace. A commit that is on its way, if there is one, has `sealed` of all:
+    /// what it is going to say of its positions stays as it is.
+    pub fn took(&self, sealed: u64, count: u64, number: u32, next: Offset) {
         let mut state = self.state.lock();
         state.newest.insert(number, next);
         match state.steps.back_mut() {
-            Some(last) if last.1 == number => *last = (count, number, next),
+            Some(last) if last.1 == number && last.0 > sealed => *last = (count, number, next),
             _ => state.steps.push_back((count, number, next)),
         }
     }
@@ -119,10 +120,10 @@ mod tests {
         let (journal, count) = Journal::of("e/".to_owned(), None);
         assert_eq!((count, journal.position(1)), (0, None));
         // One step, as nothing of another namespace came between.
-        journal.took(2, 1, 7);
-        journal.took(3, 1, 8);
-        journal.took(5, 2, 2);
-        journal.took(9, 1, 12);
+        journal.took(0, 2, 1, 7);
+        journal.took(0, 3, 1, 8);
+        journal.took(0, 5, 2, 2);
+        journal.took(0, 9, 1, 12);
         assert_eq!((journal.position(1), journal.committed_position(1)), (Some(12), None));
         let position = |number, at: i64| (format!("e/{number}"), at);
         assert_eq!(said(&journal, 5), [position(0, 5), position(1, 8), position(2, 2)]);
@@ -136,5 +137,21 @@ mod tests {
         journal.keep_only(&|number| number == 2);
         assert_eq!(said(&journal, 9), [position(0, 9), position(2, 2)]);
         assert_eq!(journal.position(1), None);
+    }
+
+    /// Or rows would be taken again by a start after that commit.
+    #[test]
+    fn what_is_taken_while_a_commit_is_on_its_way_leaves_its_positions_as_they_are() {
+        let (journal, _) = Journal::of("e/".to_owned(), None);
+        journal.took(0, 1, 1, 7);
+        journal.took(0, 2, 1, 9);
+        // What was taken so far is on its way, and says only now how far that is.
+        journal.took(2, 3, 1, 20);
+        journal.took(2, 4, 1, 30);
+        let position = |number, at: i64| (format!("e/{number}"), at);
+        assert_eq!(said(&journal, 2), [position(0, 2), position(1, 9)]);
+        journal.committed(2);
+        assert_eq!(journal.committed_position(1), Some(9));
+        assert_eq!(said(&journal, 4), [position(0, 4), position(1, 30)]);
     }
 }
