@@ -135,3 +135,70 @@ fn namespaces_come_and_go_and_rows_of_what_is_deleted_stay() {
     );
     stop(&mut thalweg);
 }
+
+/// Writes until the process is gone. Returns how many messages were acknowledged.
+fn write_until_killed(api: &Api, stream: &str) -> u64 {
+    let mut acknowledged = 0;
+    loop {
+        let message = json!({"type": "Counted", "data": {}, "metadata": {"n": acknowledged}});
+        let asked = json!(["stream.write", stream, message]).to_string();
+        let json = [("content-type", "application/json")];
+        match api.try_send("POST", "/rpc", &json, &asked) {
+            Ok(answer) if answer.status == 200 => acknowledged += 1,
+            _ => return acknowledged,
+        }
+    }
+}
+
+/// `THALWEG_KILL_ROUNDS` rounds. Beside it a namespace comes, is filled, and is deleted at once.
+#[test]
+#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
+fn messages_are_rows_once_whenever_the_process_is_killed_while_they_are_written() {
+    let rounds = std::env::var("THALWEG_KILL_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
+    // Commits are under way most of the time.
+    let mut thalweg = Thalweg::start(&yaml().replace("200ms", "10ms")).unwrap();
+    let (mut acknowledged, mut of_deleted) = (0, 0);
+    for round in 0..rounds {
+        let address = thalweg.address().unwrap();
+        std::thread::scope(|scope| {
+            let writers = ["a", "b-1"].map(|stream| {
+                let api = Api::at_root(&address).with_token(TOKEN);
+                scope.spawn(move || write_until_killed(&api, stream))
+            });
+            let made = call(&thalweg, TOKEN, &json!(["ns.create", "plant", {}]));
+            let token = made["token"].as_str().unwrap();
+            for n in 0..=round % 7 {
+                call(
+                    &thalweg,
+                    token,
+                    &json!(["stream.write", "m-1", {"type": "T", "data": {"n": n}}]),
+                );
+                of_deleted += 1;
+            }
+            std::thread::sleep(Duration::from_millis(37 * (round % 9)));
+            call(&thalweg, TOKEN, &json!(["ns.delete", "plant"]));
+            std::thread::sleep(Duration::from_millis(round % 3));
+            thalweg.process.kill().unwrap();
+            acknowledged += writers.map(|writer| writer.join().unwrap()).iter().sum::<u64>();
+        });
+        thalweg.restart().unwrap();
+        let stored = call(&thalweg, TOKEN, &json!(["ns.info", "default"]));
+        let stored = stored["messageCount"].as_u64().unwrap();
+        // A message may be stored and its answer lost.
+        assert!(
+            (acknowledged..=acknowledged + 2 * (round + 1)).contains(&stored),
+            "{acknowledged}, {stored}"
+        );
+        let rows = "select namespace, count(*) as n, count(distinct event_id) as ids from events group by 1 order by 1";
+        eventually(|| {
+            let rows = Value::from(thalweg.sql(rows)?);
+            let row = |namespace: &str, n: u64| json!({"namespace": namespace, "n": n, "ids": n});
+            let expected = json!([row("default", stored), row("plant", of_deleted)]);
+            ensure!(rows == expected, "round {round}: {rows} and not {expected}");
+            Ok(())
+        })
+        .unwrap();
+    }
+    println!("{rounds} rounds: {acknowledged} acknowledged, {of_deleted} of deleted namespaces, each a row once");
+    stop(&mut thalweg);
+}
