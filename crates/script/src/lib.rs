@@ -4,7 +4,8 @@
 //! metadata and says what the script made of them ([`Returned`]); it never changes the message itself, so a script that
 //! fails changes nothing. Nothing that a script does to globals or built-in objects is seen by the next call.
 //!
-//! The engine behind the trait is QuickJS-ng ([`QuickJs`]). It knows nothing of processors: they say which scripts there
+//! The engine behind the trait is QuickJS-ng ([`QuickJs`]). What it makes of the metadata that all messages of a tag share is
+//! remembered ([`Remembering`]). It knows nothing of processors: they say which scripts there
 //! are, where console lines go, and which computed keys `msg.meta` shows.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -12,6 +13,7 @@ mod cache;
 mod environment;
 mod program;
 mod quickjs;
+mod remembering;
 mod reply;
 mod scan;
 mod view;
@@ -20,5 +22,6 @@ pub use cache::{Cache, CacheFull};
 pub use environment::{ComputedKey, Console, ConsoleLevel, Environment, Limits, LogConsole};
 pub use program::{CompileError, Failure, FailureKind, Form, Program, Script, Stats};
 pub use quickjs::{NOT_A_MESSAGE, NOT_ALL_MESSAGES, QuickJs};
+pub use remembering::Remembering;
 pub use reply::{MetaReply, PayloadReply, Reply, Returned};
 pub use view::{number_seen, number_text, payload_value, plain_form, text_form};

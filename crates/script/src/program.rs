@@ -63,6 +63,8 @@ pub struct Stats {
     pub timeouts: u64,
     /// Engines made: one or a few at start, one after each call that used up its time or memory.
     pub engines_made: u64,
+    /// Results that were at hand, so that there was no call.
+    pub remembered: u64,
 }
 
 /// The compiled scripts of one processor, for one thread. Scripts are named by their index.

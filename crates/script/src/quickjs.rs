@@ -126,12 +126,50 @@ impl QuickJs {
         Ok((machine, compiled, prepared))
     }
 
-    /// Calls a script and lets `read` look at `msg` and the result, then cleans up.
+    /// How many scripts there are.
+    pub(crate) fn count(&self) -> usize {
+        self.scripts.len()
+    }
+
+    /// Whether what a script makes of a message may be remembered, if its call turns out not to depend on the message.
+    pub(crate) fn is_repeatable(&self, script: usize) -> bool {
+        self.scripts.get(script).is_some_and(|prepared| prepared.is_repeatable)
+    }
+
+    /// As [`Program::run`]. Also returns whether the call depended on more than the shared map of the metadata, which is all that the
+    /// message has (it has no changes of its own).
+    pub(crate) fn trace(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Result<(Returned, bool), Failure> {
+        self.call(script, message, (origin, true), |machine, msg, result| {
+            let returned = convert::returned(machine, msg, message, result)?;
+            Ok((returned, machine.shared().depends.get()))
+        })
+    }
+
+    /// The same of [`Program::test`].
+    pub(crate) fn trace_test(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Result<(bool, bool), Failure> {
+        self.call(script, message, (origin, true), |machine, _, result| {
+            let truth = result.truth()?;
+            Ok((truth, machine.shared().depends.get()))
+        })
+    }
+
+    /// Calls a script and lets `read` look at `msg` and the result, then cleans up. Of the origin: whether the payload is to be
+    /// converted only when it is read.
     fn call<R>(
         &mut self,
         index: usize,
         message: &Message,
-        origin: &Metadata,
+        origin: (&Metadata, bool),
         read: impl FnOnce(&Machine, &Val, Val) -> Result<R, convert::Unread>,
     ) -> Result<R, Failure> {
         let limits = self.environment.limits;
@@ -182,10 +220,10 @@ fn call_machine<R>(
     machine: &mut Machine,
     compiled: Compiled,
     message: &Message,
-    origin: &Metadata,
+    (origin, is_traced): (&Metadata, bool),
     read: impl FnOnce(&Machine, &Val, Val) -> Result<R, convert::Unread>,
 ) -> Result<R, convert::Unread> {
-    let msg = machine.message(message, origin)?;
+    let msg = machine.message(message, origin, is_traced)?;
     let result = machine.call(compiled, &msg);
     machine.run_jobs();
     if machine.out_of_time() || machine.out_of_memory() {
@@ -200,7 +238,7 @@ fn call_machine<R>(
 
 impl Program for QuickJs {
     fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
-        self.call(script, message, origin, |machine, msg, result| {
+        self.call(script, message, (origin, false), |machine, msg, result| {
             convert::returned(machine, msg, message, result)
         })
     }
@@ -214,7 +252,7 @@ impl Program for QuickJs {
     }
 
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
-        self.call(script, message, origin, |_, _, result| Ok(result.truth()?))
+        self.call(script, message, (origin, false), |_, _, result| Ok(result.truth()?))
     }
 }
 

@@ -1,19 +1,36 @@
 //! What a script made of a message, in a form that any engine can give and that costs nothing where nothing changed.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
-use thalweg_record::{Metadata, Text, Value};
+use thalweg_record::{MetaMap, Metadata, Text, Value};
 
 /// What a script returned.
 #[expect(
     clippy::large_enum_variant,
     reason = "one message is the rule, and it is given without allocating"
 )]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Returned {
     /// Null, undefined, or an empty list.
     Nothing,
     One(Reply),
     Many(Vec<Reply>),
+    /// The message as it is, with this shared map in the place of its own: what was made of an earlier message of the same tag. Only
+    /// of messages without changes of their own.
+    Over(Arc<MetaMap>),
+}
+
+impl PartialEq for Returned {
+    fn eq(&self, other: &Returned) -> bool {
+        match (self, other) {
+            (Returned::Nothing, Returned::Nothing) => true,
+            (Returned::One(a), Returned::One(b)) => a == b,
+            (Returned::Many(a), Returned::Many(b)) => a == b,
+            (Returned::Over(a), Returned::Over(b)) => a.iter().eq(b.iter()),
+            _ => false,
+        }
+    }
 }
 
 /// One returned message, as changes to the one that the script got.
@@ -87,8 +104,6 @@ fn differences(meta: &Metadata, entries: Vec<(Text, Text)>) -> Vec<(Text, Text)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use thalweg_record::MetaMap;
 
     #[test]
     fn replacing_keeps_what_is_equal_shared() {

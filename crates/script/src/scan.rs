@@ -122,6 +122,58 @@ pub(crate) fn realm(code: &str, sloppy: bool) -> Realm {
     realm
 }
 
+/// Names by which a script comes to what is not in its message: the time, chance, what was collected as garbage, or code that
+/// is made at run time, which may do all of that.
+const UNREPEATABLE: &[&str] = &[
+    "Date",
+    "FinalizationRegistry",
+    "Proxy",
+    "Reflect",
+    "Symbol",
+    "WeakRef",
+    "__proto__",
+    "async",
+    "await",
+    "callee",
+    "constructor",
+    "getOwnPropertyDescriptor",
+    "getOwnPropertyDescriptors",
+    "getOwnPropertyNames",
+    "getPrototypeOf",
+    "import",
+    "performance",
+    "prototype",
+    "random",
+];
+
+/// Whether only what a call reads of its message decides what comes of it. `console` and `cache` are noticed when they are
+/// called. Who assembles a name of the above from pieces is not found out.
+pub(crate) fn is_repeatable(code: &str) -> bool {
+    // Also in texts, and names may be written with escapes.
+    if code.contains("constructor") || code.contains("\\u") || code.contains("\\x") {
+        return false;
+    }
+    let tokens = tokens(code);
+    let before = |i: usize| i.checked_sub(1).and_then(|before| tokens.get(before));
+    let member = |i: usize| matches!(tokens.get(i + 1), Some(Token::Mark(".")));
+    let is_returned = |i: usize| {
+        let ends = matches!(tokens.get(i + 1), None | Some(Token::Mark(";" | "}")));
+        ends && before(i) == Some(&Token::Word("return"))
+    };
+    tokens.iter().enumerate().all(|(i, token)| match token {
+        Token::Word(_) if matches!(before(i), Some(Token::Mark("." | "?."))) && !is_unrepeatable(token) => true,
+        // All but its members by name is a way to `random`.
+        Token::Word("Math") => member(i),
+        // Who looks through it as a whole sees its properties in another order where the payload is made when it is read.
+        Token::Word("msg") => member(i) || is_returned(i),
+        token => !is_unrepeatable(token),
+    })
+}
+
+fn is_unrepeatable(token: &Token<'_>) -> bool {
+    matches!(token, Token::Word(word) if UNREPEATABLE.contains(word))
+}
+
 fn word_realm(tokens: &[Token<'_>], i: usize, word: &str, sloppy: bool) -> Realm {
     let before = i.checked_sub(1).and_then(|b| tokens.get(b)).copied();
     let member = matches!(before, Some(Token::Mark("." | "?.")));

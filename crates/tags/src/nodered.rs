@@ -80,6 +80,10 @@ impl Processor for NodeRed {
             match self.program.run(0, &message, &message.meta) {
                 Ok(Returned::Nothing) => filtered += 1,
                 Ok(Returned::One(reply)) => results.push(apply(message, reply)),
+                Ok(Returned::Over(map)) => {
+                    let meta = message.meta.with_shared(map);
+                    results.push(Message { meta, ..message });
+                }
                 Ok(Returned::Many(replies)) => {
                     ack.expanded(replies.len().saturating_sub(1));
                     results.extend(replies.into_iter().map(|reply| apply(message.clone(), reply)));

@@ -7,7 +7,8 @@ use thalweg_config::{Diagnostics, Node, ScriptingConfig};
 use thalweg_flow::{BuildError, StageContext};
 use thalweg_record::DropReason;
 use thalweg_script::{
-    Cache, CompileError, ComputedKey, Environment, FailureKind, Limits, LogConsole, Program, QuickJs, Script, Stats,
+    Cache, CompileError, ComputedKey, Environment, FailureKind, Limits, LogConsole, Program, QuickJs, Remembering,
+    Script, Stats,
 };
 use thalweg_telemetry::IntCounter;
 
@@ -58,7 +59,7 @@ impl Scripts {
             computed: self.computed,
         };
         match QuickJs::new(&self.list, environment) {
-            Ok(engine) => Ok(Some(Box::new(engine))),
+            Ok(engine) => Ok(Some(Box::new(Remembering::new(engine)))),
             Err(error) => Err(BuildError::new(format!("{}: {error}", context.component.title()))),
         }
     }
@@ -68,6 +69,7 @@ impl Scripts {
 pub(crate) struct ScriptMetrics {
     calls: IntCounter,
     timeouts: IntCounter,
+    memo_hits: IntCounter,
     pool_hits: IntCounter,
     pool_misses: IntCounter,
     /// What was counted already.
@@ -83,6 +85,10 @@ impl ScriptMetrics {
                 .metrics
                 .counter_with(&component.id, calls, help, &[("engine", engine)]),
             timeouts: component.counter("thalweg_script_timeouts_total", "Script calls that ran out of time."),
+            memo_hits: component.counter(
+                "thalweg_script_memo_hits_total",
+                "Results that were at hand from an earlier message of the tag, without a call.",
+            ),
             pool_hits: component.counter("vm_pool_hits", "Script calls by an engine that was there."),
             pool_misses: component.counter("vm_pool_misses", "Engines made for scripts."),
             counted: Stats::default(),
@@ -95,6 +101,7 @@ impl ScriptMetrics {
         let made = stats.engines_made - self.counted.engines_made;
         self.calls.inc_by(calls);
         self.timeouts.inc_by(stats.timeouts - self.counted.timeouts);
+        self.memo_hits.inc_by(stats.remembered - self.counted.remembered);
         self.pool_misses.inc_by(made);
         self.pool_hits.inc_by(calls.saturating_sub(made));
         self.counted = stats;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use thalweg_flow::{Processor, StageContext};
-use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Metadata, Payload};
+use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload};
 use thalweg_script::{Failure, MetaReply, PayloadReply, Program, Reply, Returned, payload_value};
 use thalweg_telemetry::IntCounter;
 
@@ -166,6 +166,10 @@ impl TagProcessor {
                 item.apply(reply);
                 next.push(item);
             }
+            Ok(Returned::Over(map)) => {
+                item.put_over(map);
+                next.push(item);
+            }
             Ok(Returned::Many(replies)) => {
                 ack.expanded(replies.len().saturating_sub(1));
                 for reply in replies {
@@ -233,6 +237,15 @@ impl Item {
             raw: self.raw.clone(),
             replaced: self.replaced,
         }
+    }
+
+    fn put_over(&mut self, map: Arc<MetaMap>) {
+        if Arc::ptr_eq(&map, self.message.meta.shared_map()) {
+            return;
+        }
+        let meta = self.message.meta.with_shared(map);
+        let before = std::mem::replace(&mut self.message.meta, meta);
+        self.origin.get_or_insert(before);
     }
 
     fn apply(&mut self, reply: Reply) {

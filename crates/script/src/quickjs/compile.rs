@@ -17,6 +17,8 @@ pub(super) struct Prepared {
     pub file: CString,
     pub realm: Realm,
     pub wrapping: Wrapping,
+    /// Only what a call reads of its message decides what comes of it, as far as that can be noticed.
+    pub is_repeatable: bool,
 }
 
 /// How a script becomes something to call.
@@ -57,6 +59,7 @@ pub(super) fn prepare(parser: &Machine, index: usize, script: &Script) -> Result
         file: CString::new(script.stage.replace('\0', "")).unwrap_or_default(),
         realm: scan::realm(&script.code, script.form == Form::Condition),
         wrapping: Wrapping::Body,
+        is_repeatable: scan::is_repeatable(&script.code),
     };
     let wrapping = choose_wrapping(parser, &prepared);
     prepared.wrapping = wrapping.map_err(|(text, line, column)| CompileError {
@@ -68,6 +71,7 @@ pub(super) fn prepare(parser: &Machine, index: usize, script: &Script) -> Result
     if prepared.wrapping == Wrapping::Statements {
         prepared.realm = prepared.realm.max(Realm::Tidy);
     }
+    prepared.is_repeatable &= prepared.realm == Realm::Sealed;
     Ok(prepared)
 }
 

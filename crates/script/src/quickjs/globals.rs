@@ -82,6 +82,7 @@ unsafe extern "C" fn console_line(
     let ctx = Ctx(ctx);
     // SAFETY: called by QuickJS with its own arguments.
     let (shared, arguments) = unsafe { (Shared::of(ctx), arguments(ctx, argc, argv, 0)) };
+    shared.depends.set(true);
     let level = CONSOLE.get(magic as usize).map_or(ConsoleLevel::Info, |entry| entry.1);
     if shared.console.enabled(level) {
         match console_text(&arguments) {
@@ -102,6 +103,7 @@ unsafe extern "C" fn cache_call(
     let ctx = Ctx(ctx);
     // SAFETY: called by QuickJS with its own arguments.
     let (shared, arguments) = unsafe { (Shared::of(ctx), arguments(ctx, argc, argv, 2)) };
+    shared.depends.set(true);
     let [key, value, ..] = arguments.as_slice() else {
         return qjs::JS_UNDEFINED;
     };

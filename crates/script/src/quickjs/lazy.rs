@@ -17,6 +17,7 @@ use thalweg_record::{Metadata, Payload, Value};
 use super::shared::Shared;
 use super::to_js::to_js;
 use super::value::{Atom, Ctx, JsResult, Thrown, Val};
+use crate::remembering::STAMPS;
 use crate::view::payload_value;
 
 /// What stands behind a lazy object.
@@ -278,8 +279,14 @@ unsafe fn virtual_value(ctx: Ctx, shared: &Shared, state: *mut State, atom: qjs:
                 }
                 let text = shared.keys.borrow_mut().with_name(ctx, atom, |name| {
                     match shared.computed.iter().find(|key| key.name == name) {
-                        Some(key) => Some((key.compute)(origin).into()),
-                        None => base.get(name),
+                        Some(key) => {
+                            shared.depends.set(true);
+                            Some((key.compute)(origin).into())
+                        }
+                        None => {
+                            shared.depends.set(shared.depends.get() || STAMPS.contains(&name));
+                            base.get(name)
+                        }
                     }
                 });
                 let Some(text) = text else { return Ok(None) };
@@ -293,6 +300,7 @@ unsafe fn virtual_value(ctx: Ctx, shared: &Shared, state: *mut State, atom: qjs:
             Source::Payload { .. } if atom != shared.atoms.get().payload => Ok(None),
             Source::Payload { read: Some(read), .. } => Ok(Some(ctx.dup(read.js))),
             Source::Payload { payload, read: None } => {
+                shared.depends.set(true);
                 let value = payload_value(&payload.clone()).into_owned();
                 let js = to_js(ctx, &value)?;
                 let kept = js.clone().into_raw();
@@ -315,6 +323,8 @@ fn virtual_names(ctx: Ctx, shared: &Shared, state: *mut State) -> JsResult<Vec<A
             Source::Free => Ok(Vec::new()),
             Source::Payload { .. } => Ok(vec![ctx.dup_atom(shared.atoms.get().payload)]),
             Source::Meta { base, .. } => {
+                // Whether the stamps are among them depends on the message.
+                shared.depends.set(shared.depends.get() || base.stamps().is_some());
                 let stored = base.iter().map(|(key, _)| key).filter(|key| !computed(key));
                 let names = stored.chain(shared.computed.iter().map(|key| key.name));
                 let mut atoms = Vec::with_capacity(base.shared_map().len() + 8);

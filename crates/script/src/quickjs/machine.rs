@@ -129,6 +129,7 @@ impl Machine {
     pub fn begin(&mut self) {
         self.shared.clock.start();
         self.shared.hit.set(None);
+        self.shared.depends.set(false);
         // SAFETY: the runtime is alive.
         unsafe { qjs::JS_UpdateStackTop(self.rt) };
     }
@@ -141,13 +142,14 @@ impl Machine {
         self.memory.exhausted()
     }
 
-    /// `msg` for a script. A small payload is converted at once, a large one when it is read.
-    pub fn message(&self, message: &Message, origin: &Metadata) -> JsResult<Val> {
+    /// `msg` for a script. A small payload is converted at once, a large one when it is read, as every one is whose reading is to be
+    /// noticed (`is_traced`).
+    pub fn message(&self, message: &Message, origin: &Metadata, is_traced: bool) -> JsResult<Val> {
         let ctx = self.ctx;
         let atoms = self.shared.atoms.get();
         let meta = lazy::meta(ctx, &self.shared, &message.meta, origin)?;
         let msg = match &message.payload {
-            Payload::Value(value) if is_small(value) => {
+            Payload::Value(value) if !is_traced && is_small(value) => {
                 let msg = ctx.object()?;
                 msg.define(atoms.payload, to_js::to_js(ctx, value)?)?;
                 msg

@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub computed: &'static [ComputedKey],
     pub clock: Clock,
     pub hit: Cell<Option<Hit>>,
+    /// The call has seen or done what may be another for the next message with the same shared metadata.
+    pub depends: Cell<bool>,
     pub keys: RefCell<Keys>,
     pub states: RefCell<States>,
     pub lazy_class: Cell<qjs::JSClassID>,
@@ -56,6 +58,7 @@ impl Shared {
             computed: environment.computed,
             clock: Clock::new(environment.limits.timeout),
             hit: Cell::new(None),
+            depends: Cell::new(false),
             keys: RefCell::default(),
             states: RefCell::default(),
             lazy_class: Cell::new(0),

@@ -1,0 +1,174 @@
+//! What scripts make of metadata that all messages of a tag share, remembered.
+//!
+//! A call is watched the first time that a script meets a shared map: which names it looks up, whether it looks at the payload,
+//! whether it reaches outside. If all that it saw is in the shared map, every message over that map gets the same, without a call:
+//! the map that came of it, or nothing. What a call sees decides what it sees next, so a call that would see the same would go the
+//! same way; the script need not be understood for that. Results are maps again, so the stage behind remembers by them.
+//!
+//! Whether the script may be watched at all, or knows the time and chance, is a look at its words ([`crate::scan`]). A
+//! script that never turns out to be repeatable is not watched any more.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use thalweg_record::{Message, MetaMap, Metadata, Text, key};
+
+use crate::{Failure, MetaReply, PayloadReply, Program, QuickJs, Reply, Returned, Stats};
+
+/// What a message has for itself, and not of its tag.
+pub(crate) const STAMPS: [&str; 3] = [key::SOURCE_TIMESTAMP, key::SERVER_TIMESTAMP, key::STATUS_CODE];
+/// Maps that a script is remembered for; when there are more it starts over.
+const MAPS_MAX: usize = 1 << 17;
+/// After so many maps without one that was worth it a script is not watched any more.
+const TRIES_MAX: usize = 64;
+
+/// An engine, and what its scripts made of maps.
+pub struct Remembering {
+    engine: QuickJs,
+    /// By script; `None`: nothing is remembered of it.
+    scripts: Vec<Option<Known>>,
+    remembered: u64,
+    maps_max: usize,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By address of the map, which is held so that the address stays its own.
+    maps: HashMap<usize, (Arc<MetaMap>, Outcome)>,
+    is_worth_it: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Outcome {
+    /// It depends on more than the map.
+    Depends,
+    Nothing,
+    Over(Arc<MetaMap>),
+    Truth(bool),
+}
+
+impl Remembering {
+    pub fn new(engine: QuickJs) -> Remembering {
+        let scripts = (0..engine.count()).map(|script| engine.is_repeatable(script).then(Known::default));
+        Remembering {
+            scripts: scripts.collect(),
+            engine,
+            remembered: 0,
+            maps_max: MAPS_MAX,
+        }
+    }
+
+    /// What is known of a script and the shared map of a message; `None` if nothing is, and it may be found out.
+    fn known(&mut self, script: usize, message: &Message) -> Option<Outcome> {
+        let known = match self.scripts.get(script) {
+            Some(Some(known)) if !message.meta.is_changed() => known,
+            _ => return Some(Outcome::Depends),
+        };
+        let found = known.maps.get(&address(message.meta.shared_map()))?;
+        self.remembered += u64::from(!matches!(found.1, Outcome::Depends));
+        Some(found.1.clone())
+    }
+
+    fn remember(&mut self, script: usize, message: &Message, outcome: Outcome) {
+        let Some(place) = self.scripts.get_mut(script) else {
+            return;
+        };
+        let Some(known) = place else { return };
+        known.is_worth_it |= !matches!(outcome, Outcome::Depends);
+        if !known.is_worth_it && known.maps.len() >= TRIES_MAX {
+            *place = None;
+            return;
+        }
+        if known.maps.len() >= self.maps_max {
+            known.maps.clear();
+        }
+        let map = message.meta.shared_map();
+        known.maps.insert(address(map), (map.clone(), outcome));
+    }
+}
+
+fn address(map: &Arc<MetaMap>) -> usize {
+    Arc::as_ptr(map).addr()
+}
+
+impl Program for Remembering {
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
+        match self.known(script, message) {
+            Some(Outcome::Nothing) => return Ok(Returned::Nothing),
+            Some(Outcome::Over(map)) => return Ok(Returned::Over(map)),
+            Some(Outcome::Depends | Outcome::Truth(_)) => return self.engine.run(script, message, origin),
+            None => {}
+        }
+        let traced = self.engine.trace(script, message, origin);
+        let outcome = match &traced {
+            Ok((returned, false)) => outcome_of(message.meta.shared_map(), returned),
+            // A failure is told each time.
+            Ok((_, true)) | Err(_) => Outcome::Depends,
+        };
+        self.remember(script, message, outcome);
+        Ok(traced?.0)
+    }
+
+    fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
+        match self.known(script, message) {
+            Some(Outcome::Truth(truth)) => return Ok(truth),
+            Some(_) => return self.engine.test(script, message, origin),
+            None => {}
+        }
+        let traced = self.engine.trace_test(script, message, origin);
+        let outcome = match &traced {
+            Ok((truth, false)) => Outcome::Truth(*truth),
+            Ok((_, true)) | Err(_) => Outcome::Depends,
+        };
+        self.remember(script, message, outcome);
+        Ok(traced?.0)
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            remembered: self.remembered,
+            ..self.engine.stats()
+        }
+    }
+
+    fn engine(&self) -> &'static str {
+        self.engine.engine()
+    }
+}
+
+/// What a result is to the next message over the same map.
+fn outcome_of(map: &Arc<MetaMap>, returned: &Returned) -> Outcome {
+    match returned {
+        Returned::Nothing => Outcome::Nothing,
+        Returned::One(Reply {
+            payload: PayloadReply::Same,
+            meta: MetaReply::Changes(changes),
+        }) => over(map, changes).map_or(Outcome::Depends, Outcome::Over),
+        _ => Outcome::Depends,
+    }
+}
+
+/// The map with changes in it; `None` if these are of what a message has for itself.
+fn over(map: &Arc<MetaMap>, changes: &[(Text, Text)]) -> Option<Arc<MetaMap>> {
+    if changes.iter().any(|(name, _)| STAMPS.contains(&name.as_str())) {
+        return None;
+    }
+    if changes.is_empty() {
+        return Some(map.clone());
+    }
+    // Of names that are there twice the last one counts, and empty texts vanish.
+    let entries = map.iter().map(|(name, text)| (name.clone(), text.clone()));
+    let entries = entries.chain(changes.iter().cloned());
+    Some(Arc::new(MetaMap::new(entries, map.series())))
+}
+
+impl std::fmt::Debug for Remembering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remembering")
+            .field("engine", &self.engine)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! An engine that remembers beside one that does not: the same for every message, failures included, and what is remembered and what
+//! is not.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use thalweg_record::{Payload, Stamps, Ticks, Value};
+
+use super::*;
+use crate::{Cache, ComputedKey, Environment, Form, Limits, LogConsole, Script};
+
+const COMPUTED: &[ComputedKey] = &[ComputedKey {
+    name: "_keys",
+    compute: |origin| origin.iter().map(|(key, _)| key).collect::<Vec<_>>().join(","),
+}];
+
+fn engine(form: Form, code: &str) -> QuickJs {
+    let script = Script {
+        stage: "defaults".to_owned(),
+        form,
+        code: code.to_owned(),
+    };
+    let environment = Environment {
+        limits: Limits {
+            timeout: Duration::from_millis(300),
+            ..Limits::default()
+        },
+        console: Arc::new(LogConsole { component: "".into() }),
+        cache: Arc::new(Cache::new(100)),
+        computed: COMPUTED,
+    };
+    QuickJs::new(&[script], environment).unwrap()
+}
+
+fn map(tag: u64) -> Arc<MetaMap> {
+    let entries = [
+        ("opcua_tag_name", format!("Tag{tag}")),
+        ("opcua_tag_group", "Plant.Line".to_owned()),
+        ("unit", if tag.is_multiple_of(2) { "Cel" } else { "" }.to_owned()),
+    ];
+    Arc::new(MetaMap::new(
+        entries.map(|(name, text)| (name.into(), text.into())),
+        Some(tag),
+    ))
+}
+
+fn message(map: &Arc<MetaMap>, n: i64) -> Message {
+    let stamps = Stamps {
+        source_time: Ticks(n),
+        server_time: Ticks(2 * n),
+        status: 0,
+    };
+    Message::new(Payload::Value(Value::I64(n)), Metadata::stamped(map.clone(), stamps))
+}
+
+/// Payload and metadata of each message that comes of one.
+fn effect(returned: Returned, message: &Message) -> Vec<(String, Vec<(String, String)>)> {
+    let of = |payload: PayloadReply, meta: Metadata| {
+        let payload = match payload {
+            PayloadReply::Same => format!("same {}", String::from_utf8_lossy(&message.bytes())),
+            PayloadReply::Missing => "missing".to_owned(),
+            PayloadReply::New(value) => thalweg_record::json::to_string(&value),
+        };
+        (
+            payload,
+            meta.iter().map(|(k, v)| (k.to_owned(), v.into_owned())).collect(),
+        )
+    };
+    let reply = |reply: Reply| {
+        let mut meta = message.meta.clone();
+        reply.meta.apply(&mut meta);
+        of(reply.payload, meta)
+    };
+    match returned {
+        Returned::Nothing => Vec::new(),
+        Returned::One(one) => vec![reply(one)],
+        Returned::Many(many) => many.into_iter().map(reply).collect(),
+        Returned::Over(map) => vec![of(PayloadReply::Same, message.meta.with_shared(map))],
+    }
+}
+
+/// Three messages of a tag: how many results were at hand, after all were compared.
+fn at_hand(form: Form, code: &str) -> u64 {
+    let (mut plain, mut remembering) = (engine(form, code), Remembering::new(engine(form, code)));
+    let map = map(2);
+    for n in 1..=3 {
+        let message = message(&map, n);
+        compare(form, code, &mut plain, &mut remembering, &message);
+    }
+    remembering.stats().remembered
+}
+
+fn compare(form: Form, code: &str, plain: &mut QuickJs, remembering: &mut Remembering, message: &Message) {
+    match form {
+        Form::Body => {
+            let expected = plain
+                .run(0, message, &message.meta)
+                .map(|returned| effect(returned, message));
+            let found = remembering.run(0, message, &message.meta);
+            assert_eq!(found.map(|returned| effect(returned, message)), expected, "{code}");
+        }
+        Form::Condition => {
+            let expected = plain.test(0, message, &message.meta);
+            assert_eq!(remembering.test(0, message, &message.meta), expected, "{code}");
+        }
+    }
+}
+
+const ON_THE_MAP: &[&str] = &[
+    "msg.meta.location_path = 'a.b'; msg.meta.tag_name = msg.meta.opcua_tag_name; return msg;",
+    "return msg",
+    "return null",
+    "if (msg.meta.opcua_tag_name.endsWith('2')) { return null } return msg",
+    "msg.meta.area = msg.meta.opcua_tag_group.split('.')[0].toLowerCase(); delete msg.meta.unit; return msg",
+    "msg.meta.unit = ''; return msg",
+    "if (msg.meta.nothing === undefined) msg.meta.n = Math.max(1, 2); return msg",
+    "msg.meta.has = 'unit' in msg.meta; return msg",
+    "const words = []; for (let i = 0; i < 3; i++) words.push(i); msg.meta.words = words; return msg",
+    "try { null.x } catch (error) { msg.meta.error = error.message } return msg",
+    // The date is only named in a text.
+    "msg.meta.kind = 'Date'; return msg",
+];
+
+const ON_MORE: &[&str] = &[
+    "msg.meta.n = msg.payload; return msg",
+    "msg.payload = 5; return msg",
+    "return { payload: msg.payload, meta: msg.meta }",
+    "msg.meta.at = msg.meta.opcua_source_timestamp; return msg",
+    "msg.meta.good = msg.meta.opcua_attr_statuscode.includes('Good'); return msg",
+    "msg.meta.opcua_source_timestamp = 'x'; return msg",
+    "delete msg.meta.opcua_attr_statuscode; return msg",
+    "msg.meta.all = Object.keys(msg.meta).join(); return msg",
+    "msg.meta = { ...msg.meta, a: 1 }; return msg",
+    "msg.meta.text = JSON.stringify(msg); return msg",
+    "msg.meta.keys = msg.meta._keys; return msg",
+    "console.log('a'); return msg",
+    "cache.set('n', (cache.get('n') || 0) + 1); msg.meta.n = cache.get('n'); return msg",
+    "return [msg, msg]",
+    "throw new Error(msg.meta.opcua_tag_name)",
+    "return 7",
+    "while (true) {}",
+];
+
+#[test]
+fn what_depends_on_the_map_of_a_tag_alone_is_at_hand_for_its_next_message() {
+    for code in ON_THE_MAP {
+        assert_eq!(at_hand(Form::Body, code), 2, "{code}");
+    }
+    for code in [
+        "true",
+        "msg.meta.opcua_tag_name === 'Tag2'",
+        "msg.meta.unit == 'K'",
+        "/^Tag\\d$/.test(msg.meta.opcua_tag_name)",
+    ] {
+        assert_eq!(at_hand(Form::Condition, code), 2, "{code}");
+    }
+}
+
+#[test]
+fn what_depends_on_more_is_made_for_each_message() {
+    for code in ON_MORE {
+        assert_eq!(at_hand(Form::Body, code), 0, "{code}");
+    }
+    for code in [
+        "msg.payload > 2",
+        "msg.meta.opcua_attr_statuscode",
+        "console.log(1), true",
+        "x = 1",
+    ] {
+        assert_eq!(at_hand(Form::Condition, code), 0, "{code}");
+    }
+}
+
+/// Their results may differ from call to call, so nothing is compared.
+#[test]
+fn what_knows_the_time_or_chance_is_made_for_each_message() {
+    for code in [
+        "msg.meta.at = Date.now(); return msg",
+        "msg.meta.at = D\\u0061te.now(); return msg",
+        "msg.meta.at = new Date().toISOString(); return msg",
+        "msg.meta.n = Math.random(); return msg",
+        "msg.meta.n = Math['random'](); return msg",
+        "const { random } = Math; msg.meta.n = random(); return msg",
+        "const chance = Math; msg.meta.n = chance['ran' + 'dom'](); return msg",
+        "msg.meta.n = (() => 1)['constructor']('return Math.random()')(); return msg",
+        "msg.meta.n = performance.now(); return msg",
+        "msg.meta.n = globalThis.Math.random(); return msg",
+    ] {
+        let mut remembering = Remembering::new(engine(Form::Body, code));
+        let map = map(2);
+        for n in 1..=3 {
+            let message = message(&map, n);
+            let _whatever = remembering.run(0, &message, &message.meta);
+        }
+        assert_eq!(remembering.stats().remembered, 0, "{code}");
+    }
+}
+
+#[test]
+fn a_message_with_changes_of_its_own_is_not_what_the_map_says() {
+    let code = "msg.meta.area = msg.meta.unit; return msg";
+    let mut remembering = Remembering::new(engine(Form::Body, code));
+    let map = map(2);
+    for n in 1..=3 {
+        let mut message = message(&map, n);
+        message.meta.set("unit", n.to_string());
+        let returned = remembering.run(0, &message, &message.meta).unwrap();
+        let found = effect(returned, &message).remove(0).1;
+        assert!(found.contains(&("area".to_owned(), n.to_string())), "{found:?}");
+    }
+    assert_eq!(remembering.stats().remembered, 0);
+}
+
+#[test]
+fn results_of_a_tag_share_one_map_and_the_next_stage_remembers_by_it() {
+    let code = "msg.meta.area = 'x'; return msg";
+    let mut remembering = Remembering::new(engine(Form::Body, code));
+    let map = map(2);
+    let mut run = |n| {
+        let message = message(&map, n);
+        match remembering.run(0, &message, &message.meta).unwrap() {
+            Returned::Over(map) => Some(map),
+            _ => None,
+        }
+    };
+    assert!(run(1).is_none(), "the first one was made");
+    let (second, third) = (run(2).unwrap(), run(3).unwrap());
+    assert!(Arc::ptr_eq(&second, &third));
+    assert_eq!(second.series(), Some(2), "messages of a tag keep their order");
+}
+
+#[test]
+fn a_script_that_never_pays_is_not_watched_for_ever_and_memory_has_an_end() {
+    let mut never = Remembering::new(engine(Form::Body, "msg.meta.n = msg.payload; return msg"));
+    for tag in 0..2 * TRIES_MAX as u64 {
+        let message = message(&map(tag), 1);
+        never.run(0, &message, &message.meta).unwrap();
+    }
+    assert!(never.scripts[0].is_none());
+    let mut some = Remembering::new(engine(Form::Body, "msg.meta.n = 1; return msg"));
+    some.maps_max = 10;
+    for tag in 0..100 {
+        let message = message(&map(tag), 1);
+        some.run(0, &message, &message.meta).unwrap();
+        assert!(some.scripts[0].as_ref().unwrap().maps.len() <= 10);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// Whatever messages come in whatever order.
+    #[test]
+    fn both_say_the_same(
+        script in 0..ON_THE_MAP.len() + ON_MORE.len() - 1,
+        steps in prop::collection::vec((0_u64..6, any::<i16>(), prop::option::of("[a-c]{0,2}")), 1..40),
+    ) {
+        // The last one never ends.
+        let code = ON_THE_MAP.iter().chain(ON_MORE).nth(script).unwrap();
+        let (mut plain, mut remembering) = (engine(Form::Body, code), Remembering::new(engine(Form::Body, code)));
+        let maps: Vec<_> = (0..6).map(map).collect();
+        for (tag, n, own) in steps {
+            let mut message = message(&maps[tag as usize], n.into());
+            if let Some(unit) = own {
+                message.meta.set("unit", unit);
+            }
+            compare(Form::Body, code, &mut plain, &mut remembering, &message);
+        }
+    }
+}
