@@ -200,12 +200,12 @@ impl EmbeddedStore {
         self.inner.place.shelf.sizes()
     }
 
-    /// Writes what is in memory of the indexes as a table, which is done by itself when there is enough of it. Returns
     /// [`Store::verify`], which tells how far it is every few thousand messages.
     pub async fn verify_telling(&self, tell: impl FnMut(&Verified) + Send + 'static) -> Result<Verified> {
         verify::verify(self.inner.clone(), Box::new(tell)).await
     }
 
+    /// Writes what is in memory of the indexes as a table, which is done by itself when there is enough of it. Returns
     /// when it is written.
     pub async fn flush_indexes(&self) -> Result<()> {
         let inner = self.inner.clone();
@@ -273,7 +273,8 @@ impl Inner {
         if name == DEFAULT {
             return Err(EventsError::NamespaceKept);
         }
-        // What is being stored is counted, and nothing comes behind it.
+        // What is being stored is counted, and nothing comes behind it, of an import neither.
+        let _alone = opened.namespace.importing.lock().await;
         let held = opened.namespace.hold().await;
         let messages = opened.namespace.info().await?.messages;
         let number = opened.namespace.number;

@@ -202,12 +202,7 @@ impl RecordPacker {
         match encoding {
             // An empty request succeeds; of other bytes that have no record nobody knows what they are.
             Encoding::Json if walked.records == 0 => return Ok(()),
-            Encoding::Proto if walked.records == 0 => {
-                return match came.first() {
-                    Some(&FIRST_FIELD) => Ok(()),
-                    _ => Err(none("it has no record")),
-                };
-            }
+            Encoding::Proto if walked.records == 0 => return Err(none("it has no record")),
             _ => {}
         }
         let reasons = Reason::ALL.into_iter().zip(walked.reasons);

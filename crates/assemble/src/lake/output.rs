@@ -248,7 +248,7 @@ impl Output for LakeOutput {
             }
             let (refused, again) = settle(messages.len(), refused, failed)?;
             let reasons = refused.iter().map(|refused| (refused.refusal.reason.as_str(), 1));
-            // What comes again is counted then.
+            // What comes again is counted then; whose records the others are is not known.
             let rejected = rejected.into_iter().filter(|_| again.is_empty());
             lake.count_refused(table, reasons.chain(rejected));
             all_but(refused.into_iter().map(rejection).chain(again).collect())

@@ -53,7 +53,7 @@ const OPEN_AGAIN_FIRST: Duration = Duration::from_millis(500);
 const OPEN_AGAIN_MAX: Duration = Duration::from_secs(10);
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 /// Some are for what is remembered of tags.
-const TAGS_PARTS: usize = 4;
+const TAGS_PARTS: usize = 6;
 /// One part more is for requests that wait to become rows.
 const MEMORY_PARTS: usize = 3 * TABLES_MAX + TAGS_PARTS + 1;
 
@@ -288,7 +288,7 @@ impl Lake {
         self.writers().iter().filter_map(state).collect()
     }
 
-    /// Bytes of rows that are not committed, and of requests that are no rows yet.
+    /// Bytes of rows that are not committed, of what is remembered of tags, and of requests that are no rows yet.
     fn used_bytes(&self) -> u64 {
         let of = |writer: &Arc<TableWriter>| writer.buffer_bytes() + writer.remembered_bytes();
         let rows: u64 = self.writers.read().iter().map(of).sum();

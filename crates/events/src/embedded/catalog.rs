@@ -163,7 +163,7 @@ impl Catalog {
         Ok((catalog, known))
     }
 
-    /// What stands before `end` is said again, shorter. A crash in between leaves the same said twice.
+    /// What stands before `end` is said again, shorter. A crash in between leaves the same, or a part of it, said twice.
     async fn rewrite(&mut self, known: &Known, end: Offset) -> Result<()> {
         for named in known.there.values().chain(known.deleted.values()) {
             self.store(&Change::Created(named.clone()), named.created_at).await?;
@@ -252,7 +252,10 @@ fn apply(known: &mut Known, change: Change) -> u32 {
     match change {
         Change::Created(named) => {
             let number = named.number;
-            known.there.insert(number, named);
+            // Numbers are given once: it is what a rewrite says again that a crash cut off before it said that it is deleted.
+            if !known.deleted.contains_key(&number) {
+                known.there.insert(number, named);
+            }
             number
         }
         Change::Removed { number } => {

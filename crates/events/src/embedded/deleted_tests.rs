@@ -7,7 +7,7 @@ use thalweg_log::{Durability, Log, ReadWant};
 
 use super::between_tests::{events, new, to};
 use super::tests::Disks;
-use super::{EmbeddedStore, LogPartition};
+use super::{Change, EmbeddedStore, LogPartition};
 use crate::store::Store as _;
 
 async fn fill(store: &EmbeddedStore, name: &str, messages: usize) -> LogPartition {
@@ -112,4 +112,25 @@ async fn what_a_backup_reads_stays_although_it_is_let_go() {
     assert!(has_bytes(&store, &partition));
     drop(backup);
     is_freed(&store, &partition).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_while_the_catalogue_is_written_again_brings_nothing_back() {
+    for keep_deleted in [true, false] {
+        let disks = Disks::new();
+        let store = disks.open_as(Durability::Fsync, true).await;
+        let partition = fill(&store, "a", 3).await;
+        let named = store.inner.opened("a").unwrap().named();
+        store.delete("a").await.unwrap();
+        // As it is said again, and then the process ends.
+        let again = Change::Created(named);
+        store.inner.catalog.lock().await.store(&again, 0).await.unwrap();
+        drop(store);
+        for _ in 0..2 {
+            let store = disks.open_as(Durability::Fsync, keep_deleted).await;
+            assert!(store.namespace("a").await.is_err());
+            assert_eq!(deleted(&store).len(), usize::from(keep_deleted));
+            assert_eq!(has_bytes(&store, &partition), keep_deleted);
+        }
+    }
 }

@@ -1,5 +1,5 @@
 //! From the event store to the table `events`: one thread takes what is synced of the partitions of all namespaces, one after the
-//! other, and makes rows of it. Nothing is appended for it, and the store keeps its messages whatever the table has.
+//! other, and makes rows of it. Nothing is appended for it.
 //!
 //! Namespaces come and go meanwhile. The messages of one that is deleted stay in the log until a commit has them. Others that were
 //! removed before they were taken are no rows; rows stay when their messages are removed later.
@@ -151,13 +151,16 @@ impl EventsLane {
     fn run(mut self) {
         let _end = End(self.table.clone());
         while self.table.wait_for_room() {
-            let partitions = self.events.partitions();
+            let mut partitions = self.events.partitions();
+            // They have an end, and space is freed by it.
+            partitions.sort_by_key(|partition| !partition.is_deleted);
             self.journal
                 .keep_only(&|number| partitions.iter().any(|partition| partition.number == number));
             let mut has_more = false;
             for partition in &partitions {
                 match self.take(partition) {
                     Ok(more) => has_more |= more,
+                    Err(error) if partition.is_deleted => self.pass_over(partition, &error),
                     Err(error) => {
                         let namespace = &partition.namespace;
                         let text =
@@ -185,7 +188,7 @@ impl EventsLane {
         for partition in partitions.iter().filter(|partition| partition.is_deleted) {
             let is_needed = self.log.bounds(partition.id).is_ok_and(|bounds| {
                 let committed = self.journal.committed_position(partition.number);
-                committed.unwrap_or(bounds.first) < bounds.next
+                committed.unwrap_or(0).max(bounds.first) < bounds.next
             });
             if !is_needed {
                 self.events.let_go(partition.number);
@@ -231,6 +234,23 @@ impl EventsLane {
             self.take_frame(partition, from, frame);
         }
         Ok(!frames.is_empty())
+    }
+
+    /// What cannot be read of a deleted namespace: nobody repairs that any more, and its space is to be freed.
+    fn pass_over(&self, partition: &EventPartition, error: &LogError) {
+        let Ok(bounds) = self.log.bounds(partition.id) else {
+            return;
+        };
+        let from = self.journal.position(partition.number).unwrap_or(0).max(bounds.first);
+        let frame = self.log.frame_at(partition.id, from).ok().flatten();
+        let to = frame.map_or(bounds.next, |frame| frame.next()).max(from + 1);
+        let namespace = &partition.namespace;
+        tracing::error!(
+            table = EVENTS.name,
+            "messages at offsets {from} to {} of the deleted namespace {namespace} are no rows, since they cannot be read: {error}",
+            to - 1
+        );
+        self.passed(partition, to);
     }
 
     fn passed(&self, partition: &EventPartition, to: Offset) {

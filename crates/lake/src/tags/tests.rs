@@ -512,3 +512,22 @@ fn an_entry_that_is_cut_or_of_another_kind_is_an_error() {
     rows::fuzz(entry);
     rows::fuzz(&entry[4..]);
 }
+
+#[test]
+fn what_is_remembered_of_tags_is_counted_and_has_an_end() {
+    const BYTES: usize = 256 << 10;
+    let mut samples = Samples::new(Window::default(), BYTES);
+    let (mut largest, mut chunk) = (0, Chunk::new(&TAGS));
+    for round in 0..400 {
+        let messages: Vec<Message> = (0..10)
+            .map(|tag| number_at(&format!("line.{round}.tag{tag}"), 0, 1.0))
+            .collect();
+        for entry in Packer::default().pack(&"plant".into(), &messages, ARRIVAL).entries {
+            samples.decode(&entry.bytes, &mut chunk).unwrap();
+        }
+        largest = largest.max(samples.remembered_bytes());
+    }
+    assert!(largest > BYTES / 4, "{largest}");
+    // It is looked at before an entry.
+    assert!(largest < BYTES + BYTES / 4, "{largest}");
+}

@@ -318,7 +318,7 @@ impl Worker {
                 }
                 for rolling in &mut rollups {
                     if rolling.rolled.is_none() {
-                        self.roll(rolling);
+                        let _opened = self.roll(rolling);
                     }
                     if let Some(rolled) = rolling.rolled.as_mut().filter(|rolled| is_asked(&rolled.table)) {
                         self.by_hand(&asked, &mut rolled.table, &mut rolled.rollups, told);
@@ -330,8 +330,9 @@ impl Worker {
                 self.keep(table, writer);
             }
             for rolling in &mut rollups {
-                self.roll(rolling);
-                if let Some(rolled) = &mut rolling.rolled {
+                let is_made = self.roll(rolling);
+                // Fine windows are not let go before coarser ones are made of them.
+                if let Some(rolled) = rolling.rolled.as_mut().filter(|_| is_made) {
                     self.keep(&mut rolled.table, &mut rolled.rollups);
                 }
             }

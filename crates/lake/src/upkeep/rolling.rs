@@ -60,16 +60,25 @@ impl Worker {
         }))
     }
 
-    pub(super) fn roll(&self, rolling: &mut Rolling) {
+    /// Returns whether all windows are made that can be.
+    pub(super) fn roll(&self, rolling: &mut Rolling) -> bool {
         if rolling.left_alone.is_some_and(|until| until > Instant::now()) {
-            return;
+            return false;
         }
+        let was_open = rolling.rolled.is_some();
         let made = match &mut rolling.rolled {
             Some(rolled) => rolled.rollups.run(now(), &|| self.stop.is_stopped()),
             none => self.rolled(&rolling.source).map(|opened| *none = opened),
         };
         match made {
-            Ok(()) | Err(RollupError::Merge(MergeError::Stopped)) => rolling.told = Told::default(),
+            Ok(()) => {
+                rolling.told = Told::default();
+                was_open
+            }
+            Err(RollupError::Merge(MergeError::Stopped)) => {
+                rolling.told = Told::default();
+                false
+            }
             Err(error) => {
                 let table = rolling.source.spec().rollup.map_or("", |spec| spec.name);
                 let text = error.to_string();
@@ -77,6 +86,7 @@ impl Worker {
                     tracing::error!(table, "rollups were not made, which is tried again: {text}");
                 }
                 rolling.left_alone = Some(Instant::now() + PAUSE);
+                false
             }
         }
     }
