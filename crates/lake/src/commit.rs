@@ -219,6 +219,7 @@ impl Committer {
             if !files.removed.iter().all(is_there) {
                 return Ok(false);
             }
+            self.goes_on()?;
             let (version, actions) = (self.snapshot.version + 1, self.replacing(files));
             let start = Instant::now();
             let outcome = self.runtime.block_on(self.log.commit(version, &actions));
@@ -320,6 +321,7 @@ impl Committer {
         let start = Instant::now();
         let mut retry = Retry::default();
         loop {
+            self.goes_on()?;
             let (version, actions) = (self.snapshot.version + 1, self.actions(files, placed, taken));
             let commit_start = Instant::now();
             let outcome = self.runtime.block_on(self.log.commit(version, &actions));
@@ -387,6 +389,7 @@ impl Committer {
         retry: &mut Retry,
     ) -> Result<Theirs, Stop> {
         let before = (self.snapshot.version, self.snapshot.metadata.clone());
+        let known = self.positions(taken);
         self.read_commits(retry)?;
         // An attempt whose outcome was unknown may have been the one that took the version.
         let first = files.first().map(|storing| &storing.file.add).or(placed.first());
@@ -397,6 +400,11 @@ impl Committer {
         let is_there = |taken: &Taken| self.is_taken(taken);
         if !taken.is_empty() && taken.iter().all(is_there) {
             return Ok(Theirs::Taken);
+        }
+        if known != self.positions(taken) {
+            // Some of our rows are in its commit, and nobody can tell which.
+            let path = self.log.table().display();
+            return Err(self.lost(format!("another process has written rows of the same log to {path}")));
         }
         if before.1 != self.snapshot.metadata {
             self.adopt_columns();
@@ -427,6 +435,23 @@ impl Committer {
         );
         self.schema = (*self.snapshot.schema).clone();
         self.bindings = Bindings::of(&self.schema, self.promotion.clone());
+    }
+
+    /// How far the table has what `taken` names.
+    fn positions(&self, taken: &[Taken]) -> Vec<Option<i64>> {
+        let known = &self.snapshot.transactions;
+        taken
+            .iter()
+            .map(|taken| known.get(&taken.application).copied())
+            .collect()
+    }
+
+    /// Looked at before each attempt: what a writer that was given up does not send cannot come in behind the one that follows it.
+    fn goes_on(&self) -> Result<(), Stop> {
+        match self.health.is_abandoned() {
+            true => Err(Stop::Failed(AppendError::Stopped)),
+            false => Ok(()),
+        }
     }
 
     fn is_taken(&self, taken: &Taken) -> bool {

@@ -2,46 +2,17 @@
 //! and reads what the other writes.
 #![allow(clippy::unwrap_used)]
 
-use std::io::Write as _;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+#[path = "../../../tests/python/ask.rs"]
+mod ask;
 
 use serde_json::{Value, json};
 use thalweg_lake::sketch::{BINS_MAX, GAMMA, Sketch};
 
 const PARTS: [f64; 7] = [0.0, 0.01, 0.25, 0.5, 0.9, 0.999, 1.0];
 
-fn python() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let python = std::env::var_os("THALWEG_TEST_PYTHON").map(PathBuf::from);
-    let python = python.unwrap_or_else(|| cache.unwrap_or_default().join("thalweg/venv/bin/python"));
-    assert!(
-        python.exists(),
-        "the test needs Python packages; install them with: cargo xtask tools"
-    );
-    python
-}
-
 /// What the public implementation makes of each of several questions.
 fn ask(questions: &[Value]) -> Vec<Value> {
-    // Cargo says at each run where the package is; what it said at the build may be another clone.
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    let script = own.join("tests/public_ddsketch.py");
-    let mut process = Command::new(python())
-        .arg(script)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = process.stdin.take().unwrap();
-    let text = serde_json::to_vec(questions).unwrap();
-    // It reads all before it writes.
-    input.write_all(&text).unwrap();
-    drop(input);
-    let output = process.wait_with_output().unwrap();
-    assert!(output.status.success(), "its complaint stands above");
-    serde_json::from_slice(&output.stdout).unwrap()
+    ask::ask("tests/public_ddsketch.py", questions)
 }
 
 fn of(values: &[f64]) -> Sketch {

@@ -3,6 +3,8 @@
 //! this program finds itself.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../tests/python/ask.rs"]
+mod ask;
 #[path = "readers/engines.rs"]
 mod engines;
 #[path = "readers/plant.rs"]

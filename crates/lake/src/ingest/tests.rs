@@ -11,7 +11,9 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{EmbeddedLog, LogOptions, PartitionId, Records, Unit};
 
 use super::*;
+use crate::commit::commit_info;
 use crate::delta::Detail;
+use crate::delta::actions::{Action, Txn};
 use crate::entry::{Compression, Encoding, EntryHead, Form, Rejected};
 use crate::live::LiveRows;
 use crate::otlp::Signal;
@@ -199,6 +201,51 @@ async fn what_was_not_committed_is_taken_again_and_what_was_is_not() {
     world.wait_for(6).await;
     writer.close(SOON).await;
     assert_eq!(world.stored().await, (expected, vec![3, 3]));
+}
+
+/// Of which no process that has the lease hears; but rows would be there twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_ends_where_another_one_has_taken_a_part_of_its_rows() {
+    let world = World::new().await;
+    let writer = world.open(&slow()).await;
+    let commit = async |bodies: [&str; 2]| {
+        world.append(0, &bodies[..1]).await;
+        world.append(1, &bodies[1..]).await;
+        while writer.tables()[0].buffered_rows < 2 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        writer.hurry();
+    };
+    commit(["a", "b"]).await;
+    world.wait_for(2).await;
+    let log = DeltaLog::new(&world.folder.path().join("logs"), SyncedStore::new()).unwrap();
+    let version = log.load(Detail::Counts).await.unwrap().unwrap().version;
+    let taken = Txn {
+        app_id: world.feed().application(1),
+        version: 2,
+        last_updated: None,
+    };
+    let actions = [Action::CommitInfo(commit_info("WRITE", 1)), Action::Txn(taken)];
+    log.commit(version + 1, &actions).await.unwrap();
+    commit(["c", "d"]).await;
+    let until = Instant::now() + SOON;
+    let failed = loop {
+        match writer.tables()[0].failed.clone() {
+            Some(failed) => break failed,
+            None => assert!(Instant::now() < until),
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    };
+    assert!(
+        failed.contains("another process has written rows of the same log"),
+        "{failed}"
+    );
+    assert_eq!(world.stored().await.0, ["a", "b"]);
+    // The next start goes on from what the table says.
+    drop(writer);
+    let writer = world.open(&fast()).await;
+    assert_eq!(world.wait_for(3).await, ["a", "b", "c"]);
+    writer.close(SOON).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,12 +1,14 @@
 //! Those who read the tables. What they read is brought into one form: JSON, without what is null, numbers as texts.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value, json};
 use thalweg_query::{Answer, Engine, QueryMetrics, QueryOptions, print};
+
+use crate::ask::ask;
+
+const SCRIPT: &str = "../../tests/python/read_table.py";
 
 /// As docs/tags.md says it.
 const NEWEST_OF_METRICS: &str =
@@ -73,7 +75,7 @@ impl Engines {
             );
             questions.extend(ENGINES.map(|engine| json!([engine, path, sql])));
         }
-        let answers = tokio::task::spawn_blocking(move || in_python(&questions))
+        let answers = tokio::task::spawn_blocking(move || ask(SCRIPT, &questions))
             .await
             .unwrap();
         let answers = answers.chunks(ENGINES.len()).zip(tables);
@@ -143,34 +145,4 @@ fn plain(value: &Value) -> Value {
         }
         other => other.clone(),
     }
-}
-
-fn in_python(questions: &[Value]) -> Vec<Value> {
-    // Cargo says at each run where the package is; what it said at the build may be another clone.
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    let mut process = Command::new(python())
-        .arg(own.join("../../tests/python/read_table.py"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // It reads all before it writes.
-    let mut input = process.stdin.take().unwrap();
-    input.write_all(&serde_json::to_vec(questions).unwrap()).unwrap();
-    drop(input);
-    let output = process.wait_with_output().unwrap();
-    assert!(output.status.success(), "its complaint stands above");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn python() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let python = std::env::var_os("THALWEG_TEST_PYTHON").map(PathBuf::from);
-    let python = python.unwrap_or_else(|| cache.unwrap_or_default().join("thalweg/venv/bin/python"));
-    assert!(
-        python.exists(),
-        "the test needs Python packages; install them with: cargo xtask tools"
-    );
-    python
 }
