@@ -15,6 +15,8 @@ pub mod key {
     pub const SERVER_TIMESTAMP: &str = "opcua_server_timestamp";
     pub const STATUS_CODE: &str = "opcua_attr_statuscode";
     pub const UMH_TOPIC: &str = "umh_topic";
+    /// What a message has for itself, and not of its tag.
+    pub const STAMPS: [&str; 3] = [SOURCE_TIMESTAMP, SERVER_TIMESTAMP, STATUS_CODE];
 }
 
 /// How the status Good is spelled in metadata; every other status is a text of its own, set by its source.

@@ -4,8 +4,8 @@
 //! metadata and says what the script made of them ([`Returned`]); it never changes the message itself, so a script that
 //! fails changes nothing. Nothing that a script does to globals or built-in objects is seen by the next call.
 //!
-//! The engine behind the trait is QuickJS-ng ([`QuickJs`]). What it makes of the metadata that all messages of a tag share is
-//! remembered ([`Remembering`]). It knows nothing of processors: they say which scripts there
+//! The engine behind the trait is QuickJS-ng ([`QuickJs`]); what it makes of the metadata that all messages of a tag share is
+//! remembered ([`Remembering`]). An engine knows nothing of processors: they say which scripts there
 //! are, where console lines go, and which computed keys `msg.meta` shows.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

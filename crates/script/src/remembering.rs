@@ -15,8 +15,6 @@ use thalweg_record::{Message, MetaMap, Metadata, Text, key};
 
 use crate::{Failure, MetaReply, PayloadReply, Program, QuickJs, Reply, Returned, Stats};
 
-/// What a message has for itself, and not of its tag.
-pub(crate) const STAMPS: [&str; 3] = [key::SOURCE_TIMESTAMP, key::SERVER_TIMESTAMP, key::STATUS_CODE];
 /// Maps that a script is remembered for; when there are more it starts over.
 const MAPS_MAX: usize = 1 << 17;
 /// After so many maps without one that was worth it a script is not watched any more.
@@ -150,7 +148,7 @@ fn outcome_of(map: &Arc<MetaMap>, returned: &Returned) -> Outcome {
 
 /// The map with changes in it; `None` if these are of what a message has for itself.
 fn over(map: &Arc<MetaMap>, changes: &[(Text, Text)]) -> Option<Arc<MetaMap>> {
-    if changes.iter().any(|(name, _)| STAMPS.contains(&name.as_str())) {
+    if changes.iter().any(|(name, _)| key::STAMPS.contains(&name.as_str())) {
         return None;
     }
     if changes.is_empty() {

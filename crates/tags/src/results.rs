@@ -30,7 +30,6 @@ const TAG_NAME: &str = "tag_name";
 const VIRTUAL_PATH: &str = "virtual_path";
 const DATATYPE: &str = "datatype";
 const TOPIC: &str = "topic";
-const STAMPS: [&str; 3] = [key::SOURCE_TIMESTAMP, key::SERVER_TIMESTAMP, key::STATUS_CODE];
 
 /// Why a message gets no metadata.
 pub(crate) type Refused = (DropReason, String);
@@ -105,7 +104,7 @@ impl Results {
     }
 
     fn is_changing(&self, key: &str) -> bool {
-        STAMPS.contains(&key) || self.changing.contains(key)
+        key::STAMPS.contains(&key) || self.changing.contains(key)
     }
 
     fn stands_for(&self, variant: &Variant, meta: &Metadata) -> bool {

@@ -12,12 +12,11 @@ use std::ptr;
 
 use rquickjs::qjs;
 use smallvec::SmallVec;
-use thalweg_record::{Metadata, Payload, Value};
+use thalweg_record::{Metadata, Payload, Value, key};
 
 use super::shared::Shared;
 use super::to_js::to_js;
 use super::value::{Atom, Ctx, JsResult, Thrown, Val};
-use crate::remembering::STAMPS;
 use crate::view::payload_value;
 
 /// What stands behind a lazy object.
@@ -284,7 +283,7 @@ unsafe fn virtual_value(ctx: Ctx, shared: &Shared, state: *mut State, atom: qjs:
                             Some((key.compute)(origin).into())
                         }
                         None => {
-                            shared.depends.set(shared.depends.get() || STAMPS.contains(&name));
+                            shared.depends.set(shared.depends.get() || key::STAMPS.contains(&name));
                             base.get(name)
                         }
                     }
