@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use thalweg_config::{
-    ComponentKind, ComponentNode, Config, Diagnostics, LoadOptions, Loaded, LogFormat, LogLevel, Node, ScriptEngine,
+    ComponentKind, ComponentNode, Config, Diagnostics, LoadOptions, Loaded, LogFormat, LogLevel, Node,
     Source, load, load_path, process_environment,
 };
 use thalweg_flow::{FlowSpec, OutputSpec, ParseContext};
@@ -193,14 +193,6 @@ fn fields_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
         diagnostics.error(
             &mapping,
             "this version does not rename or drop metrics; remove it and relabel where the metrics are scraped",
-        );
-    }
-    if let Some(engine) = find("scripting", "engine")
-        && matches!(config.scripting.engine, ScriptEngine::Native | ScriptEngine::Verify)
-    {
-        diagnostics.error(
-            &engine,
-            "this version runs every script in QuickJS; use auto or quickjs",
         );
     }
     if let Some(stack) = find("scripting", "stack").filter(|_| config.scripting.stack > thalweg_tags::STACK_MAX) {

@@ -240,6 +240,15 @@ impl Metadata {
             .or_else(|| self.shared.get(key).map(|v| Cow::Borrowed(v.as_str())))
     }
 
+    /// As [`Metadata::get`], without a copy of a text that is there.
+    pub fn text(&self, key: &str) -> Option<Text> {
+        if let Ok(at) = self.find_own(key) {
+            return self.own.get(at).and_then(|(_, value)| value.clone());
+        }
+        let stamp = self.stamp_text(stamp_bit(key));
+        stamp.map(Text::from).or_else(|| self.shared.get(key).cloned())
+    }
+
     pub fn contains(&self, key: &str) -> bool {
         match self.find_own(key) {
             Ok(at) => self.own.get(at).is_some_and(|(_, value)| value.is_some()),
@@ -427,6 +436,7 @@ mod tests {
                 prop_assert_eq!(&seen, &model.clone().into_iter().collect::<Vec<_>>());
                 for key in keys {
                     prop_assert_eq!(meta.get(key).map(Cow::into_owned), model.get(key).cloned());
+                    prop_assert_eq!(meta.text(key).as_deref(), model.get(key).map(String::as_str));
                     prop_assert_eq!(meta.contains(key), model.contains_key(key));
                 }
             }

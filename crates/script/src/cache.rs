@@ -48,8 +48,39 @@ impl Cache {
         Ok(())
     }
 
+    /// Makes all changes of a call, or none if their keys do not fit. `None` deletes.
+    pub(crate) fn apply(&self, changes: Vec<(Text, Option<Value>)>) -> Result<(), CacheFull> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let mut entries = self.entries.write();
+        let fresh = changes.iter().filter(|(key, value)| value.is_some() && !entries.contains_key(key));
+        if entries.len() + fresh.count() > self.entries_max {
+            return Err(CacheFull { entries: entries.len() });
+        }
+        for (key, value) in changes {
+            match value {
+                Some(value) => entries.insert(key, value),
+                None => entries.remove(&key),
+            };
+        }
+        Ok(())
+    }
+
     pub fn delete(&self, key: &str) {
         self.entries.write().remove(key);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sorted(&self) -> Vec<(Text, Value)> {
+        let mut entries: Vec<_> = self.entries.read().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        entries
+    }
+
+    #[cfg(test)]
+    pub(crate) fn become_like(&self, other: &Cache) {
+        *self.entries.write() = other.entries.read().clone();
     }
 
     pub fn len(&self) -> usize {

@@ -94,6 +94,18 @@ pub struct Environment {
     pub computed: &'static [ComputedKey],
 }
 
+impl Environment {
+    /// One in which scripts are looked at, and not run.
+    pub(crate) fn bare() -> Environment {
+        Environment {
+            limits: Limits::default(),
+            console: Arc::new(LogConsole { component: "".into() }),
+            cache: Arc::new(Cache::new(0)),
+            computed: &[],
+        }
+    }
+}
+
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Environment")

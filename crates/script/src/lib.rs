@@ -4,13 +4,16 @@
 //! metadata and says what the script made of them ([`Returned`]); it never changes the message itself, so a script that
 //! fails changes nothing. Nothing that a script does to globals or built-in objects is seen by the next call.
 //!
-//! The engine behind the trait is QuickJS-ng ([`QuickJs`]); what it makes of the metadata that all messages of a tag share is
-//! remembered ([`Remembering`]). An engine knows nothing of processors: they say which scripts there
-//! are, where console lines go, and which computed keys `msg.meta` shows.
+//! Two engines are behind the trait: native code for what it can run exactly as JavaScript says, and QuickJS-ng ([`QuickJs`]) for
+//! everything ([`Engine`]). What a script makes of the metadata that all messages of a tag share is remembered
+//! ([`Remembering`]). An engine knows nothing of processors: they say which scripts there are, where console lines go, and which
+//! computed keys `msg.meta` shows.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cache;
+mod engine;
 mod environment;
+mod native;
 mod program;
 mod quickjs;
 mod remembering;
@@ -19,7 +22,9 @@ mod scan;
 mod view;
 
 pub use cache::{Cache, CacheFull};
+pub use engine::{Engine, Explanation, Mode, beyond, explain};
 pub use environment::{ComputedKey, Console, ConsoleLevel, Environment, Limits, LogConsole};
+pub use native::Outside;
 pub use program::{CompileError, Failure, FailureKind, Form, Program, Script, Stats};
 pub use quickjs::{NOT_A_MESSAGE, NOT_ALL_MESSAGES, QuickJs};
 pub use remembering::Remembering;

@@ -58,7 +58,14 @@ pub struct Failure {
 /// What a program did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
+    /// Calls by QuickJS.
     pub calls: u64,
+    /// Calls by native code.
+    pub native_calls: u64,
+    /// Calls that native code left to QuickJS, which are among its calls.
+    pub bails: u64,
+    /// Results in which the two differed.
+    pub differences: u64,
     /// Calls that ran out of time.
     pub timeouts: u64,
     /// Engines made: one or a few at start, one after each call that used up its time or memory.
@@ -73,9 +80,6 @@ pub trait Program: Send {
     fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure>;
 
     fn stats(&self) -> Stats;
-
-    /// The name of the engine that runs the scripts.
-    fn engine(&self) -> &'static str;
 
     /// Evaluates a [`Form::Condition`]; what it does to `msg` is lost.
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure>;

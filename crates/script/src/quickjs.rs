@@ -31,18 +31,15 @@ mod text;
 mod to_js;
 mod value;
 
-use std::sync::Arc;
-
 use thalweg_record::{Message, Metadata};
 
-use self::compile::{Prepared, compile, prepare};
+use self::compile::{Prepared, Wrapping, compile, prepare};
 pub use self::convert::{NOT_A_MESSAGE, NOT_ALL_MESSAGES};
 use self::machine::{Compiled, Machine};
 use self::value::{Thrown, Val};
+use crate::native::{Native, Outside};
 use crate::scan::Realm;
-use crate::{
-    Cache, CompileError, Environment, Failure, FailureKind, Limits, LogConsole, Program, Returned, Script, Stats,
-};
+use crate::{CompileError, Environment, Failure, FailureKind, Program, Returned, Script, Stats};
 
 /// The scripts of one processor, for one thread.
 pub struct QuickJs {
@@ -75,12 +72,7 @@ impl QuickJs {
 
     /// What is wrong with each script that is no JavaScript. Runs nothing.
     pub fn check(scripts: &[Script]) -> Vec<CompileError> {
-        let environment = Environment {
-            limits: Limits::default(),
-            console: Arc::new(LogConsole { component: "".into() }),
-            cache: Arc::new(Cache::new(0)),
-            computed: &[],
-        };
+        let environment = Environment::bare();
         let parser = match Machine::new(&environment, Realm::Open) {
             Ok(parser) => parser,
             Err(text) => return vec![no_place(0, text)],
@@ -124,6 +116,31 @@ impl QuickJs {
             }
         };
         Ok((machine, compiled, prepared))
+    }
+
+    /// A script as native code, or why it is none.
+    pub(crate) fn native(&self, script: usize) -> Result<Native, Outside> {
+        let outside = |construct: &str| {
+            Err(Outside {
+                construct: construct.to_owned(),
+                line: 1,
+                column: 1,
+            })
+        };
+        match self.scripts.get(script) {
+            Some(prepared) if prepared.realm != Realm::Sealed => outside("globals or built-in objects are changed"),
+            Some(prepared) => match prepared.wrapping {
+                Wrapping::InnerBody => outside("a variable named msg"),
+                Wrapping::Statements => outside("a condition of several statements"),
+                wrapping => Native::new(wrapping.parts(), &prepared.script.code, &self.environment),
+            },
+            None => outside("there is no such script"),
+        }
+    }
+
+    /// How errors call a script.
+    pub(crate) fn stage(&self, script: usize) -> &str {
+        self.scripts.get(script).map_or("", |prepared| prepared.script.stage.as_str())
     }
 
     /// How many scripts there are.
@@ -245,10 +262,6 @@ impl Program for QuickJs {
 
     fn stats(&self) -> Stats {
         self.stats
-    }
-
-    fn engine(&self) -> &'static str {
-        "quickjs"
     }
 
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use thalweg_record::{Message, MetaMap, Metadata, Text, key};
 
-use crate::{Failure, MetaReply, PayloadReply, Program, QuickJs, Reply, Returned, Stats};
+use crate::{Engine, Failure, MetaReply, PayloadReply, Program, Reply, Returned, Stats};
 
 /// Maps that a script is remembered for; when there are more it starts over.
 const MAPS_MAX: usize = 1 << 17;
@@ -22,7 +22,7 @@ const TRIES_MAX: usize = 64;
 
 /// An engine, and what its scripts made of maps.
 pub struct Remembering {
-    engine: QuickJs,
+    engine: Engine,
     /// By script; `None`: nothing is remembered of it.
     scripts: Vec<Option<Known>>,
     remembered: u64,
@@ -46,7 +46,7 @@ enum Outcome {
 }
 
 impl Remembering {
-    pub fn new(engine: QuickJs) -> Remembering {
+    pub fn new(engine: Engine) -> Remembering {
         let scripts = (0..engine.count()).map(|script| engine.is_repeatable(script).then(Known::default));
         Remembering {
             scripts: scripts.collect(),
@@ -129,9 +129,6 @@ impl Program for Remembering {
         }
     }
 
-    fn engine(&self) -> &'static str {
-        self.engine.engine()
-    }
 }
 
 /// What a result is to the next message over the same map.

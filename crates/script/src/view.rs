@@ -74,3 +74,36 @@ pub fn number_text(number: f64) -> String {
         None => g_form(number),
     }
 }
+
+/// A number in a line of the console.
+pub(crate) fn console_number(number: f64) -> String {
+    if number.is_infinite() {
+        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+    }
+    number_text(number)
+}
+
+/// Whether a name needs no quotes in a line of the console.
+pub(crate) fn is_identifier(name: &str) -> bool {
+    let mut chars = name.chars();
+    let head = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_' || c == '$');
+    head && chars.all(|c| c.is_alphanumeric() || c == '_' || c == '$')
+}
+
+/// A text in a line of the console.
+pub(crate) fn quote(text: &str, out: &mut String) {
+    out.push('\'');
+    for c in text.chars() {
+        match c {
+            '\'' => out.push_str("\\'"),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c => out.push(c),
+        }
+    }
+    out.push('\'');
+}

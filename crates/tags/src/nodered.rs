@@ -37,6 +37,7 @@ pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     if !check(
         std::slice::from_ref(&source),
         "failed to compile JavaScript ",
+        &context.config.scripting,
         context.diagnostics,
     ) {
         return None;
@@ -52,7 +53,7 @@ impl ProcessorSpec for Spec {
         let program = self.scripts.build(&context)?;
         let program = program.ok_or_else(|| BuildError::new("nodered_js has no code"))?;
         Ok(Box::new(NodeRed {
-            script_metrics: ScriptMetrics::new(&context, program.engine()),
+            script_metrics: ScriptMetrics::new(&context),
             program,
             processed: counter("messages_processed", "Messages that the script returned."),
             errored: counter("messages_errored", "Messages that the script failed on."),

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use thalweg_config::{Diagnostics, Node, ScriptingConfig};
+use thalweg_config::{Diagnostics, Node, ScriptEngine, ScriptingConfig};
 use thalweg_flow::{BuildError, StageContext};
 use thalweg_record::DropReason;
 use thalweg_script::{
-    Cache, CompileError, ComputedKey, Environment, FailureKind, Limits, LogConsole, Program, QuickJs, Remembering,
-    Script, Stats,
+    Cache, CompileError, ComputedKey, Engine, Environment, FailureKind, Limits, LogConsole, Mode, Program, QuickJs,
+    Remembering, Script, Stats, beyond,
 };
 use thalweg_telemetry::IntCounter;
 
@@ -19,6 +19,7 @@ pub const STACK_MAX: u64 = 6 << 20;
 /// The scripts of one processor, checked, with what all threads share.
 pub(crate) struct Scripts {
     pub list: Vec<Script>,
+    mode: Mode,
     limits: Limits,
     cache: Arc<Cache>,
     computed: &'static [ComputedKey],
@@ -34,6 +35,7 @@ impl Scripts {
         };
         Scripts {
             list,
+            mode: mode(config),
             limits,
             cache: Arc::new(Cache::new(config.cache_entries)),
             computed,
@@ -58,7 +60,7 @@ impl Scripts {
             cache: self.cache.clone(),
             computed: self.computed,
         };
-        match QuickJs::new(&self.list, environment) {
+        match Engine::new(&self.list, environment, self.mode) {
             Ok(engine) => Ok(Some(Box::new(Remembering::new(engine)))),
             Err(error) => Err(BuildError::new(format!("{}: {error}", context.component.title()))),
         }
@@ -67,7 +69,9 @@ impl Scripts {
 
 /// The metrics of a processor's engines, shared by its instances.
 pub(crate) struct ScriptMetrics {
-    calls: IntCounter,
+    quickjs_calls: IntCounter,
+    native_calls: IntCounter,
+    differences: IntCounter,
     timeouts: IntCounter,
     memo_hits: IntCounter,
     pool_hits: IntCounter,
@@ -77,13 +81,19 @@ pub(crate) struct ScriptMetrics {
 }
 
 impl ScriptMetrics {
-    pub fn new(context: &StageContext, engine: &str) -> ScriptMetrics {
+    pub fn new(context: &StageContext) -> ScriptMetrics {
         let component = &context.component;
-        let (calls, help) = ("thalweg_script_calls_total", "Script calls.");
+        let calls = |engine: &str| {
+            let (name, help) = ("thalweg_script_calls_total", "Script calls, by the engine that ran them.");
+            component.metrics.counter_with(&component.id, name, help, &[("engine", engine)])
+        };
         ScriptMetrics {
-            calls: component
-                .metrics
-                .counter_with(&component.id, calls, help, &[("engine", engine)]),
+            quickjs_calls: calls("quickjs"),
+            native_calls: calls("native"),
+            differences: component.counter(
+                "thalweg_script_verify_differences_total",
+                "Results in which native code and QuickJS differed (scripting.engine: verify).",
+            ),
             timeouts: component.counter("thalweg_script_timeouts_total", "Script calls that ran out of time."),
             memo_hits: component.counter(
                 "thalweg_script_memo_hits_total",
@@ -97,9 +107,13 @@ impl ScriptMetrics {
 
     /// Once per batch: counts what came since the last time.
     pub fn update(&mut self, stats: Stats) {
-        let calls = stats.calls - self.counted.calls;
+        let quickjs = stats.calls - self.counted.calls;
+        let native = stats.native_calls - self.counted.native_calls;
+        let calls = quickjs + native;
         let made = stats.engines_made - self.counted.engines_made;
-        self.calls.inc_by(calls);
+        self.quickjs_calls.inc_by(quickjs);
+        self.native_calls.inc_by(native);
+        self.differences.inc_by(stats.differences - self.counted.differences);
         self.timeouts.inc_by(stats.timeouts - self.counted.timeouts);
         self.memo_hits.inc_by(stats.remembered - self.counted.remembered);
         self.pool_misses.inc_by(made);
@@ -116,9 +130,17 @@ pub(crate) struct Source {
 }
 
 /// Reports every script that is no JavaScript, at its place in the file. Whether all are.
-pub(crate) fn check(sources: &[Source], prefix: &str, diagnostics: &Diagnostics) -> bool {
+pub(crate) fn check(
+    sources: &[Source],
+    prefix: &str,
+    config: &ScriptingConfig,
+    diagnostics: &Diagnostics,
+) -> bool {
     let scripts: Vec<Script> = sources.iter().map(|source| source.script.clone()).collect();
-    let errors = QuickJs::check(&scripts);
+    let mut errors = QuickJs::check(&scripts);
+    if errors.is_empty() && mode(config) == Mode::Native {
+        errors = beyond(&scripts).unwrap_or_default();
+    }
     for error in &errors {
         if let Some(source) = sources.get(error.script) {
             let CompileError { line, column, .. } = error;
@@ -127,6 +149,15 @@ pub(crate) fn check(sources: &[Source], prefix: &str, diagnostics: &Diagnostics)
         }
     }
     errors.is_empty()
+}
+
+fn mode(config: &ScriptingConfig) -> Mode {
+    match config.engine {
+        ScriptEngine::Auto => Mode::Auto,
+        ScriptEngine::Native => Mode::Native,
+        ScriptEngine::QuickJs => Mode::QuickJs,
+        ScriptEngine::Verify => Mode::Verify,
+    }
 }
 
 pub(crate) fn reason(kind: FailureKind) -> DropReason {

@@ -6,7 +6,7 @@
 use super::from_js::{Budget, Unfit, date_text, is_big_int, unboxed};
 use super::machine::list_of;
 use super::value::{JsResult, Val};
-use crate::view::number_text;
+use crate::view::{console_number, is_identifier, number_text, quote};
 
 const DEPTH_MAX: usize = 128;
 
@@ -276,34 +276,4 @@ impl ConsoleText {
         self.out.push_str(" }");
         Ok(())
     }
-}
-
-fn console_number(number: f64) -> String {
-    if number.is_infinite() {
-        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    number_text(number)
-}
-
-fn is_identifier(name: &str) -> bool {
-    let mut chars = name.chars();
-    let head = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_' || c == '$');
-    head && chars.all(|c| c.is_alphanumeric() || c == '_' || c == '$')
-}
-
-fn quote(text: &str, out: &mut String) {
-    out.push('\'');
-    for c in text.chars() {
-        match c {
-            '\'' => out.push_str("\\'"),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c => out.push(c),
-        }
-    }
-    out.push('\'');
 }

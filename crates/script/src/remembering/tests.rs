@@ -7,20 +7,15 @@ use proptest::prelude::*;
 use thalweg_record::{Payload, Stamps, Ticks, Value};
 
 use super::*;
-use crate::{Cache, ComputedKey, Environment, Form, Limits, LogConsole, Script};
+use crate::{Cache, ComputedKey, Environment, Form, Limits, LogConsole, Mode, QuickJs, Script};
 
 const COMPUTED: &[ComputedKey] = &[ComputedKey {
     name: "_keys",
     compute: |origin| origin.iter().map(|(key, _)| key).collect::<Vec<_>>().join(","),
 }];
 
-fn engine(form: Form, code: &str) -> QuickJs {
-    let script = Script {
-        stage: "defaults".to_owned(),
-        form,
-        code: code.to_owned(),
-    };
-    let environment = Environment {
+fn environment() -> Environment {
+    Environment {
         limits: Limits {
             timeout: Duration::from_millis(300),
             ..Limits::default()
@@ -28,9 +23,27 @@ fn engine(form: Form, code: &str) -> QuickJs {
         console: Arc::new(LogConsole { component: "".into() }),
         cache: Arc::new(Cache::new(100)),
         computed: COMPUTED,
-    };
-    QuickJs::new(&[script], environment).unwrap()
+    }
 }
+
+fn script(form: Form, code: &str) -> Script {
+    Script {
+        stage: "defaults".to_owned(),
+        form,
+        code: code.to_owned(),
+    }
+}
+
+fn engine(form: Form, code: &str) -> QuickJs {
+    QuickJs::new(&[script(form, code)], environment()).unwrap()
+}
+
+/// The mode decides who runs what is not remembered.
+fn remembering(form: Form, code: &str, mode: Mode) -> Remembering {
+    Remembering::new(Engine::new(&[script(form, code)], environment(), mode).unwrap())
+}
+
+const MODES: [Mode; 2] = [Mode::QuickJs, Mode::Auto];
 
 fn map(tag: u64) -> Arc<MetaMap> {
     let entries = [
@@ -80,8 +93,8 @@ fn effect(returned: Returned, message: &Message) -> Vec<(String, Vec<(String, St
 }
 
 /// Three messages of a tag: how many results were at hand, after all were compared.
-fn at_hand(form: Form, code: &str) -> u64 {
-    let (mut plain, mut remembering) = (engine(form, code), Remembering::new(engine(form, code)));
+fn at_hand(form: Form, code: &str, mode: Mode) -> u64 {
+    let (mut plain, mut remembering) = (engine(form, code), remembering(form, code, mode));
     let map = map(2);
     for n in 1..=3 {
         let message = message(&map, n);
@@ -143,8 +156,8 @@ const ON_MORE: &[&str] = &[
 
 #[test]
 fn what_depends_on_the_map_of_a_tag_alone_is_at_hand_for_its_next_message() {
-    for code in ON_THE_MAP {
-        assert_eq!(at_hand(Form::Body, code), 2, "{code}");
+    for (code, mode) in ON_THE_MAP.iter().flat_map(|code| MODES.map(|mode| (code, mode))) {
+        assert_eq!(at_hand(Form::Body, code, mode), 2, "{code} {mode:?}");
     }
     for code in [
         "true",
@@ -152,14 +165,16 @@ fn what_depends_on_the_map_of_a_tag_alone_is_at_hand_for_its_next_message() {
         "msg.meta.unit == 'K'",
         "/^Tag\\d$/.test(msg.meta.opcua_tag_name)",
     ] {
-        assert_eq!(at_hand(Form::Condition, code), 2, "{code}");
+        for mode in MODES {
+            assert_eq!(at_hand(Form::Condition, code, mode), 2, "{code} {mode:?}");
+        }
     }
 }
 
 #[test]
 fn what_depends_on_more_is_made_for_each_message() {
-    for code in ON_MORE {
-        assert_eq!(at_hand(Form::Body, code), 0, "{code}");
+    for (code, mode) in ON_MORE.iter().flat_map(|code| MODES.map(|mode| (code, mode))) {
+        assert_eq!(at_hand(Form::Body, code, mode), 0, "{code} {mode:?}");
     }
     for code in [
         "msg.payload > 2",
@@ -167,7 +182,9 @@ fn what_depends_on_more_is_made_for_each_message() {
         "console.log(1), true",
         "x = 1",
     ] {
-        assert_eq!(at_hand(Form::Condition, code), 0, "{code}");
+        for mode in MODES {
+            assert_eq!(at_hand(Form::Condition, code, mode), 0, "{code} {mode:?}");
+        }
     }
 }
 
@@ -186,20 +203,22 @@ fn what_knows_the_time_or_chance_is_made_for_each_message() {
         "msg.meta.n = performance.now(); return msg",
         "msg.meta.n = globalThis.Math.random(); return msg",
     ] {
-        let mut remembering = Remembering::new(engine(Form::Body, code));
-        let map = map(2);
-        for n in 1..=3 {
-            let message = message(&map, n);
-            let _whatever = remembering.run(0, &message, &message.meta);
+        for mode in MODES {
+            let mut remembering = remembering(Form::Body, code, mode);
+            let map = map(2);
+            for n in 1..=3 {
+                let message = message(&map, n);
+                let _whatever = remembering.run(0, &message, &message.meta);
+            }
+            assert_eq!(remembering.stats().remembered, 0, "{code} {mode:?}");
         }
-        assert_eq!(remembering.stats().remembered, 0, "{code}");
     }
 }
 
 #[test]
 fn a_message_with_changes_of_its_own_is_not_what_the_map_says() {
     let code = "msg.meta.area = msg.meta.unit; return msg";
-    let mut remembering = Remembering::new(engine(Form::Body, code));
+    let mut remembering = remembering(Form::Body, code, Mode::Auto);
     let map = map(2);
     for n in 1..=3 {
         let mut message = message(&map, n);
@@ -214,7 +233,7 @@ fn a_message_with_changes_of_its_own_is_not_what_the_map_says() {
 #[test]
 fn results_of_a_tag_share_one_map_and_the_next_stage_remembers_by_it() {
     let code = "msg.meta.area = 'x'; return msg";
-    let mut remembering = Remembering::new(engine(Form::Body, code));
+    let mut remembering = remembering(Form::Body, code, Mode::Auto);
     let map = map(2);
     let mut run = |n| {
         let message = message(&map, n);
@@ -231,13 +250,13 @@ fn results_of_a_tag_share_one_map_and_the_next_stage_remembers_by_it() {
 
 #[test]
 fn a_script_that_never_pays_is_not_watched_for_ever_and_memory_has_an_end() {
-    let mut never = Remembering::new(engine(Form::Body, "msg.meta.n = msg.payload; return msg"));
+    let mut never = remembering(Form::Body, "msg.meta.n = msg.payload; return msg", Mode::Auto);
     for tag in 0..2 * TRIES_MAX as u64 {
         let message = message(&map(tag), 1);
         never.run(0, &message, &message.meta).unwrap();
     }
     assert!(never.scripts[0].is_none());
-    let mut some = Remembering::new(engine(Form::Body, "msg.meta.n = 1; return msg"));
+    let mut some = remembering(Form::Body, "msg.meta.n = 1; return msg", Mode::Auto);
     some.maps_max = 10;
     for tag in 0..100 {
         let message = message(&map(tag), 1);
@@ -252,11 +271,12 @@ proptest! {
     #[test]
     fn both_say_the_same(
         script in 0..ON_THE_MAP.len() + ON_MORE.len() - 1,
+        mode in prop::sample::select(&MODES),
         steps in prop::collection::vec((0_u64..6, any::<i16>(), prop::option::of("[a-c]{0,2}")), 1..40),
     ) {
         // The last one never ends.
         let code = ON_THE_MAP.iter().chain(ON_MORE).nth(script).unwrap();
-        let (mut plain, mut remembering) = (engine(Form::Body, code), Remembering::new(engine(Form::Body, code)));
+        let (mut plain, mut remembering) = (engine(Form::Body, code), remembering(Form::Body, code, mode));
         let maps: Vec<_> = (0..6).map(map).collect();
         for (tag, n, own) in steps {
             let mut message = message(&maps[tag as usize], n.into());

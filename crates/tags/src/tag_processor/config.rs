@@ -59,7 +59,7 @@ pub(super) fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<S
     }
     fields.finish();
     let prefix = "failed to compile JavaScript programs: failed to compile ";
-    if !check(&reader.sources, prefix, context.diagnostics) {
+    if !check(&reader.sources, prefix, &context.config.scripting, context.diagnostics) {
         return None;
     }
     let list = reader.sources.into_iter().map(|source| source.script).collect();
@@ -140,7 +140,7 @@ impl Spec {
         Ok(TagProcessor {
             script_metrics: program
                 .as_ref()
-                .map(|program| ScriptMetrics::new(&context, program.engine())),
+                .map(|_| ScriptMetrics::new(&context)),
             program,
             steps: self.steps.clone(),
             finisher: Finisher::new(self.timestamp_source),

@@ -229,7 +229,7 @@ fn what_a_program_did_is_counted() {
         calls: 3,
         timeouts: 1,
         engines_made: 2,
-        remembered: 0,
+        ..crate::Stats::default()
     };
     assert_eq!(bench.engine.stats(), stats);
 }

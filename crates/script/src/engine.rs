@@ -1,0 +1,232 @@
+//! Which engine runs which call.
+//!
+//! Both know every script of a processor. Native code runs what it can; what it cannot, and each call that it leaves, QuickJS runs.
+
+use thalweg_record::{Message, Metadata};
+
+use crate::native::{Native, Outcome, Outside};
+use crate::{CompileError, Environment, Failure, Program, QuickJs, Returned, Script, Stats};
+
+/// `scripting.engine`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Native code where a script is within its subset, else QuickJS.
+    #[default]
+    Auto,
+    /// As `Auto`; a script beyond the subset is a mistake in the configuration.
+    Native,
+    /// QuickJS alone.
+    QuickJs,
+    /// Both, for every message; the result is that of QuickJS, and what differs is counted and logged.
+    Verify,
+}
+
+/// How a script is run, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Why not as native code; `None` if it is.
+    pub outside: Option<Outside>,
+    /// Why it is run for each message; `None` if once for each tag is enough.
+    pub varies: Option<Outside>,
+}
+
+/// The two engines with the scripts of one processor, for one thread.
+pub struct Engine {
+    quickjs: QuickJs,
+    native: Vec<Result<Native, Outside>>,
+    mode: Mode,
+    native_calls: u64,
+    bails: u64,
+    differences: u64,
+}
+
+impl Engine {
+    /// Compiles all scripts. The first one that is no JavaScript is the error.
+    pub fn new(scripts: &[Script], environment: Environment, mode: Mode) -> Result<Engine, CompileError> {
+        let quickjs = QuickJs::new(scripts, environment)?;
+        let native = (0..scripts.len()).map(|script| quickjs.native(script));
+        Ok(Engine {
+            native: match mode {
+                Mode::QuickJs => Vec::new(),
+                _ => native.collect(),
+            },
+            quickjs,
+            mode,
+            native_calls: 0,
+            bails: 0,
+            differences: 0,
+        })
+    }
+
+    /// How each script is run. Runs none.
+    pub fn explain(&self) -> Vec<Explanation> {
+        let explained = (0..self.quickjs.count()).map(|script| match self.quickjs.native(script) {
+            Ok(native) => Explanation {
+                outside: None,
+                varies: native.varies().cloned(),
+            },
+            Err(outside) => Explanation {
+                outside: Some(outside),
+                varies: None,
+            },
+        });
+        explained.collect()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.quickjs.count()
+    }
+
+    /// Whether what a script makes of a message may be remembered, if its call turns out not to depend on the message.
+    pub(crate) fn is_repeatable(&self, script: usize) -> bool {
+        // What is verified is run each time.
+        let native = matches!(self.native.get(script), Some(Ok(_)));
+        self.mode != Mode::Verify && (native || self.quickjs.is_repeatable(script))
+    }
+
+    /// The native code of a script, if it is worth a try.
+    fn native(&mut self, script: usize) -> Option<&mut Native> {
+        let native = self.native.get_mut(script)?.as_mut().ok()?;
+        (!native.is_futile()).then_some(native)
+    }
+
+    /// A call by native code; `None` if QuickJS has to run it.
+    fn try_native<R>(&mut self, script: usize, call: impl FnOnce(&mut Native) -> Outcome<R>) -> Option<(R, bool)> {
+        let outcome = call(self.native(script)?);
+        match outcome {
+            Outcome::Done(result, depends) => {
+                self.native_calls += 1;
+                Some((result, depends))
+            }
+            Outcome::Bail(why) => {
+                self.bails += 1;
+                let stage = self.quickjs.stage(script);
+                tracing::trace!(stage, why, "native code leaves a call to QuickJS");
+                let is_futile = matches!(self.native.get(script), Some(Ok(native)) if native.is_futile());
+                if is_futile {
+                    tracing::info!(stage, why, "most calls of this script end at QuickJS, so it runs there from now on");
+                }
+                None
+            }
+        }
+    }
+
+    /// As [`Program::run`]. Also returns whether the call depended on more than the shared map of the metadata, which is all that the
+    /// message has (it has no changes of its own).
+    pub(crate) fn trace(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Result<(Returned, bool), Failure> {
+        if let Some(traced) = self.try_native(script, |native| native.run(message, origin, true)) {
+            return Ok(traced);
+        }
+        match self.quickjs.is_repeatable(script) {
+            true => self.quickjs.trace(script, message, origin),
+            false => self.quickjs.run(script, message, origin).map(|returned| (returned, true)),
+        }
+    }
+
+    /// The same of [`Program::test`].
+    pub(crate) fn trace_test(
+        &mut self,
+        script: usize,
+        message: &Message,
+        origin: &Metadata,
+    ) -> Result<(bool, bool), Failure> {
+        if let Some(traced) = self.try_native(script, |native| native.test(message, origin, true)) {
+            return Ok(traced);
+        }
+        match self.quickjs.is_repeatable(script) {
+            true => self.quickjs.trace_test(script, message, origin),
+            false => self.quickjs.test(script, message, origin).map(|truth| (truth, true)),
+        }
+    }
+
+    /// Looks whether native code would have given the same.
+    fn verify<R: PartialEq + std::fmt::Debug>(
+        &mut self,
+        script: usize,
+        native: Option<(R, bool)>,
+        expected: &Result<R, Failure>,
+    ) {
+        let is_timed = matches!(self.native.get(script), Some(Ok(native)) if native.is_timed());
+        let Some((found, _)) = native.filter(|_| !is_timed) else {
+            return;
+        };
+        if expected.as_ref() != Ok(&found) {
+            self.differences += 1;
+            let stage = self.quickjs.stage(script);
+            tracing::warn!(stage, ?expected, ?found, "native code and QuickJS differ");
+        }
+    }
+}
+
+impl Program for Engine {
+    fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
+        let verifies = self.mode == Mode::Verify;
+        let native = self.try_native(script, |native| native.run(message, origin, !verifies));
+        match native {
+            Some((returned, _)) if !verifies => Ok(returned),
+            native => {
+                let expected = self.quickjs.run(script, message, origin);
+                self.verify(script, native, &expected);
+                expected
+            }
+        }
+    }
+
+    fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
+        let verifies = self.mode == Mode::Verify;
+        let native = self.try_native(script, |native| native.test(message, origin, !verifies));
+        match native {
+            Some((truth, _)) if !verifies => Ok(truth),
+            native => {
+                let expected = self.quickjs.test(script, message, origin);
+                self.verify(script, native, &expected);
+                expected
+            }
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            native_calls: self.native_calls,
+            bails: self.bails,
+            differences: self.differences,
+            ..self.quickjs.stats()
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("quickjs", &self.quickjs)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How scripts are run, without an environment to run them in.
+pub fn explain(scripts: &[Script]) -> Result<Vec<Explanation>, CompileError> {
+    let environment = Environment::bare();
+    Ok(Engine::new(scripts, environment, Mode::QuickJs)?.explain())
+}
+
+/// Scripts beyond the subset, as mistakes.
+pub fn beyond(scripts: &[Script]) -> Result<Vec<CompileError>, CompileError> {
+    let explained = explain(scripts)?.into_iter().enumerate();
+    let beyond = explained.filter_map(|(script, explanation)| {
+        let outside = explanation.outside?;
+        Some(CompileError {
+            script,
+            text: format!("{} is beyond what runs as native code; use scripting.engine: auto", outside.construct),
+            line: outside.line,
+            column: outside.column,
+        })
+    });
+    Ok(beyond.collect())
+}
+

@@ -1,0 +1,139 @@
+//! Scripts as native code: parsed once, resolved once, and run without an interpreter's objects.
+//!
+//! A part of JavaScript (see [`compile`]) is run here, in every detail as QuickJS runs it. What decides that is not a list of what can
+//! go wrong but a rule: **a call that meets anything uncertain stops, and QuickJS runs it from the beginning.** An exception, half a
+//! surrogate pair, a member of a prototype, an endless loop, too much memory: all are QuickJS's, with its words and its limits. That
+//! is possible because until its end a call has changed nothing that anybody else can see.
+
+mod coerce;
+mod compile;
+mod date;
+mod eval;
+mod heap;
+mod ir;
+mod json;
+mod number;
+mod regex;
+mod result;
+
+use thalweg_record::{Message, Metadata};
+
+pub use self::compile::Outside;
+use self::compile::{Code, compile};
+use self::eval::Call;
+use self::heap::{Heap, Js, Room, Run, Stop};
+use self::result::{Written, returned};
+use crate::{Environment, Returned};
+
+/// One script, compiled, with the room of its calls.
+pub(crate) struct Native {
+    code: Code,
+    environment: Environment,
+    room: Room,
+    slots: Vec<Js>,
+    written: Written,
+    runs: u64,
+    bails: u64,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub(crate) enum Outcome<R> {
+    /// The result, and whether it depends on more than the shared map of the metadata.
+    Done(R, bool),
+    /// QuickJS has to run the call; why.
+    Bail(&'static str),
+}
+
+/// Calls before it is said that a script is better left to QuickJS.
+const TRIES: u64 = 32;
+
+impl Native {
+    /// Compiles a script; `before` and `after` are what QuickJS puts around it.
+    pub fn new(
+        (before, after): (&str, &str),
+        code: &str,
+        environment: &Environment,
+    ) -> Result<Native, Outside> {
+        Ok(Native {
+            code: compile(before, code, after)?,
+            environment: environment.clone(),
+            room: Room::default(),
+            slots: Vec::new(),
+            written: Written::default(),
+            runs: 0,
+            bails: 0,
+        })
+    }
+
+    /// Why its result belongs to one message; `None` if all that it looks at is metadata of the tag.
+    pub fn varies(&self) -> Option<&Outside> {
+        self.code.varies.as_ref()
+    }
+
+    /// Whether two calls on one message may differ: the clock is read.
+    pub fn is_timed(&self) -> bool {
+        self.code.is_timed
+    }
+
+    /// Whether most calls end at QuickJS, so that beginning them here is a waste.
+    pub fn is_futile(&self) -> bool {
+        self.runs >= TRIES && self.bails * 2 > self.runs
+    }
+
+    /// Runs a body. What it shows to others is shown if `is_real`.
+    pub fn run(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<Returned> {
+        self.call(message, origin, is_real, |heap, result, written, environment| {
+            returned(heap, result, written, environment)
+        })
+    }
+
+    /// Evaluates a condition.
+    pub fn test(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<bool> {
+        self.call(message, origin, is_real, |_, result, _, _| Ok(result.truth()))
+    }
+
+    fn call<R>(
+        &mut self,
+        message: &Message,
+        origin: &Metadata,
+        is_real: bool,
+        read: impl FnOnce(&mut Heap<'_>, &Js, &mut Written, &Environment) -> Run<R>,
+    ) -> Outcome<R> {
+        self.runs += 1;
+        let heap = Heap::new(&mut self.room, message, origin, &self.environment);
+        let mut call = Call::new(&self.code, &self.environment, heap, std::mem::take(&mut self.slots));
+        let result = call.run();
+        let (mut heap, effects, slots) = call.end();
+        self.slots = slots;
+        let result = result.and_then(|result| read(&mut heap, &result, &mut self.written, &self.environment));
+        let depends = heap.depends;
+        heap.end(&mut self.room);
+        let result = match result {
+            // What would not fit is told by QuickJS.
+            Ok(_) if is_real && self.environment.cache.apply(effects.cache).is_err() => Err(Stop::Bail("a full cache")),
+            other => other,
+        };
+        match result {
+            Ok(result) => {
+                if is_real {
+                    for (level, line) in effects.lines {
+                        self.environment.console.line(level, &line);
+                    }
+                }
+                Outcome::Done(result, depends)
+            }
+            Err(Stop::Bail(why)) => {
+                self.bails += 1;
+                Outcome::Bail(why)
+            }
+            Err(Stop::Short) => {
+                self.bails += 1;
+                Outcome::Bail("?. outside of a chain")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,722 @@
+//! Runs a compiled script on one message.
+//!
+//! A call works on a [`Heap`] of its own and keeps what others would see (lines of the console, changes of the cache) until it has
+//! come to its end. So wherever it meets what it cannot do exactly as QuickJS does it, it stops, and QuickJS runs the whole call.
+
+mod arrays;
+mod globals;
+mod objects;
+mod patterns;
+mod texts;
+
+use smallvec::SmallVec;
+use thalweg_record::{Text, Value};
+
+use super::coerce;
+use super::compile::Code;
+use super::heap::{Heap, Js, Object, Ref, Run, Stop, bail};
+use super::ir::{Argument, Binary, Block, CacheCall, Element, Expr, Function, Global, Logical, Property, Slot, Stmt, Target};
+use super::number;
+use super::result::value_of;
+use crate::{ConsoleLevel, Environment};
+
+/// Functions within functions that there may be.
+pub(super) const LEVELS: usize = 4;
+/// Calls within calls.
+const DEPTH_MAX: usize = 64;
+/// Turns of loops and calls of functions before QuickJS takes over, which looks at the clock.
+const STEPS_MAX: usize = 50_000;
+
+/// How a statement ended.
+pub(super) enum Flow {
+    Next,
+    Break,
+    Continue,
+    Return(Js),
+}
+
+/// What a call would show to others, once it has come to its end.
+#[derive(Default)]
+pub(super) struct Effects {
+    pub lines: Vec<(ConsoleLevel, String)>,
+    /// Changes of the cache in their order; `None` deletes.
+    pub cache: Vec<(Text, Option<Value>)>,
+}
+
+pub(super) struct Call<'c, 'm> {
+    code: &'c Code,
+    environment: &'c Environment,
+    pub heap: Heap<'m>,
+    slots: Vec<Js>,
+    /// Where the frames of the functions around the present one begin, by their level.
+    bases: [usize; LEVELS],
+    depth: usize,
+    steps: usize,
+    pub effects: Effects,
+}
+
+/// A function that a method calls.
+#[derive(Clone, Copy)]
+pub(super) enum Callback {
+    Function(usize),
+    Convert(Global),
+}
+
+/// Arguments of a method: values, and a function with its place among them.
+pub(super) struct Arguments {
+    pub values: SmallVec<[Js; 3]>,
+    pub callback: Option<(usize, Callback)>,
+}
+
+impl Arguments {
+    pub fn get(&self, i: usize) -> &Js {
+        self.values.get(i).unwrap_or(&Js::Undefined)
+    }
+
+    pub fn callback_at(&self, place: usize) -> Option<Callback> {
+        self.callback.filter(|(at, _)| *at == place).map(|(_, callback)| callback)
+    }
+}
+
+impl<'c, 'm> Call<'c, 'm> {
+    pub fn new(code: &'c Code, environment: &'c Environment, heap: Heap<'m>, slots: Vec<Js>) -> Call<'c, 'm> {
+        Call {
+            code,
+            environment,
+            heap,
+            slots,
+            bases: [0; LEVELS],
+            depth: 0,
+            steps: 0,
+            effects: Effects::default(),
+        }
+    }
+
+    /// Runs the script. What it gives back belongs to the heap.
+    pub fn run(&mut self) -> Run<Js> {
+        self.call_function(0, &[Js::Object(Ref::MSG)])
+    }
+
+    /// The heap, the effects, and the room of the variables.
+    pub fn end(mut self) -> (Heap<'m>, Effects, Vec<Js>) {
+        self.slots.clear();
+        (self.heap, self.effects, self.slots)
+    }
+
+    fn step(&mut self) -> Run<()> {
+        self.steps += 1;
+        if self.steps > STEPS_MAX {
+            return bail("it runs long");
+        }
+        Ok(())
+    }
+
+    fn call_function(&mut self, number: usize, arguments: &[Js]) -> Run<Js> {
+        let code = self.code;
+        let Some(function) = code.functions.get(number) else {
+            return bail("a function is missing");
+        };
+        self.step()?;
+        if self.depth >= DEPTH_MAX {
+            return bail("it calls itself deeply");
+        }
+        let level = usize::from(function.level);
+        let base = self.slots.len();
+        self.slots.resize(base + usize::from(function.slots), Js::Empty);
+        let outer = self.bases;
+        if let Some(place) = self.bases.get_mut(level) {
+            *place = base;
+        }
+        self.depth += 1;
+        let result = self.function_body(function, base, arguments);
+        self.depth -= 1;
+        self.bases = outer;
+        self.slots.truncate(base);
+        match result? {
+            Flow::Return(value) => Ok(value),
+            _ => Ok(Js::Undefined),
+        }
+    }
+
+    fn function_body(&mut self, function: &'c Function, base: usize, arguments: &[Js]) -> Run<Flow> {
+        for (i, parameter) in function.parameters.iter().enumerate() {
+            let argument = arguments.get(i).cloned().unwrap_or(Js::Undefined);
+            self.bind(parameter, argument)?;
+        }
+        for index in &function.hoisted {
+            if let Some(place) = self.slots.get_mut(base + usize::from(*index)) {
+                *place = Js::Undefined;
+            }
+        }
+        self.statements(&function.body)
+    }
+
+    pub(super) fn call_back(&mut self, callback: Callback, arguments: &[Js]) -> Run<Js> {
+        match callback {
+            Callback::Function(number) => self.call_function(number, arguments),
+            Callback::Convert(global) => self.global_call(global, arguments.get(..1).unwrap_or_default()),
+        }
+    }
+
+    fn statements(&mut self, statements: &'c [Stmt]) -> Run<Flow> {
+        for statement in statements {
+            match self.statement(statement)? {
+                Flow::Next => {}
+                ended => return Ok(ended),
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    fn block(&mut self, block: &'c Block) -> Run<Flow> {
+        self.begin(block);
+        self.statements(&block.body)
+    }
+
+    /// The variables of a block are undeclared again.
+    fn begin(&mut self, block: &Block) {
+        if let Some((first, end)) = block.fresh {
+            let base = self.present_base();
+            if let Some(fresh) = self.slots.get_mut(base + usize::from(first)..base + usize::from(end)) {
+                fresh.fill(Js::Empty);
+            }
+        }
+    }
+
+    /// Where the frame of the function that is running begins: it is the last one.
+    fn present_base(&self) -> usize {
+        self.bases.iter().copied().max().unwrap_or(0)
+    }
+
+    fn statement(&mut self, statement: &'c Stmt) -> Run<Flow> {
+        match statement {
+            Stmt::Expr(expr) => {
+                self.expr(expr)?;
+            }
+            Stmt::Declare(pattern, init) => {
+                let value = self.expr(init)?;
+                self.put(pattern, value)?;
+            }
+            Stmt::Reach(slot) => self.set_local(*slot, Js::Bool(true)),
+            Stmt::If(test, then, otherwise) => {
+                if self.expr(test)?.truth() {
+                    return self.statement(then);
+                }
+                if let Some(otherwise) = otherwise {
+                    return self.statement(otherwise);
+                }
+            }
+            Stmt::Block(block) => return self.block(block),
+            Stmt::For {
+                init,
+                test,
+                update,
+                body,
+            } => {
+                if let Some(init) = init {
+                    self.statement(init)?;
+                }
+                loop {
+                    self.step()?;
+                    if let Some(test) = test
+                        && !self.expr(test)?.truth()
+                    {
+                        break;
+                    }
+                    match self.block(body)? {
+                        Flow::Break => break,
+                        Flow::Return(value) => return Ok(Flow::Return(value)),
+                        Flow::Next | Flow::Continue => {}
+                    }
+                    if let Some(update) = update {
+                        self.expr(update)?;
+                    }
+                }
+            }
+            Stmt::ForOf(pattern, list, body) => return self.for_of(pattern, list, body),
+            Stmt::ForIn(pattern, object, body) => return self.for_in(pattern, object, body),
+            Stmt::While(test, body) => loop {
+                self.step()?;
+                if !self.expr(test)?.truth() {
+                    break;
+                }
+                match self.block(body)? {
+                    Flow::Break => break,
+                    Flow::Return(value) => return Ok(Flow::Return(value)),
+                    Flow::Next | Flow::Continue => {}
+                }
+            },
+            Stmt::DoWhile(body, test) => loop {
+                self.step()?;
+                match self.block(body)? {
+                    Flow::Break => break,
+                    Flow::Return(value) => return Ok(Flow::Return(value)),
+                    Flow::Next | Flow::Continue => {}
+                }
+                if !self.expr(test)?.truth() {
+                    break;
+                }
+            },
+            Stmt::Switch { value, cases, body } => return self.switch(value, cases, body),
+            Stmt::Break => return Ok(Flow::Break),
+            Stmt::Continue => return Ok(Flow::Continue),
+            Stmt::Return(value) => {
+                let value = match value {
+                    Some(value) => self.expr(value)?,
+                    None => Js::Undefined,
+                };
+                return Ok(Flow::Return(value));
+            }
+            Stmt::Bail(why) => return bail(why),
+            Stmt::Try(block, last) => {
+                let ended = self.block(block)?;
+                return match last.as_ref().map(|last| self.block(last)).transpose()? {
+                    None | Some(Flow::Next) => Ok(ended),
+                    Some(other) => Ok(other),
+                };
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    fn switch(&mut self, value: &'c Expr, cases: &'c [(Option<Expr>, usize)], body: &'c Block) -> Run<Flow> {
+        let value = self.expr(value)?;
+        self.begin(body);
+        let mut from = None;
+        for (test, start) in cases {
+            if let Some(test) = test {
+                let test = self.expr(test)?;
+                if coerce::strictly_equal(&value, &test)? {
+                    from = Some(*start);
+                    break;
+                }
+            }
+        }
+        let default = cases.iter().find(|(test, _)| test.is_none()).map(|(_, start)| *start);
+        let Some(from) = from.or(default) else {
+            return Ok(Flow::Next);
+        };
+        match self.statements(body.body.get(from..).unwrap_or_default())? {
+            Flow::Break => Ok(Flow::Next),
+            other => Ok(other),
+        }
+    }
+
+    fn local(&self, slot: Slot) -> Run<Js> {
+        let base = self.bases.get(usize::from(slot.level)).copied().unwrap_or(0);
+        match self.slots.get(base + usize::from(slot.index)) {
+            Some(Js::Empty) | None => bail("a variable before its declaration"),
+            Some(value) => Ok(value.clone()),
+        }
+    }
+
+    fn set_local(&mut self, slot: Slot, value: Js) {
+        let base = self.bases.get(usize::from(slot.level)).copied().unwrap_or(0);
+        if let Some(place) = self.slots.get_mut(base + usize::from(slot.index)) {
+            *place = value;
+        }
+    }
+
+    pub(super) fn expr(&mut self, expr: &'c Expr) -> Run<Js> {
+        Ok(match expr {
+            Expr::Constant(value) => value.clone(),
+            Expr::Local(slot) => self.local(*slot)?,
+            Expr::Member(holder, name) => {
+                let holder = self.expr(holder)?;
+                self.member(&holder, name)?
+            }
+            Expr::Index(holder, key) => {
+                let holder = self.expr(holder)?;
+                let key = self.expr(key)?;
+                self.index(&holder, &key)?
+            }
+            Expr::OptionalMember(holder, name) => {
+                let holder = self.present(holder)?;
+                self.member(&holder, name)?
+            }
+            Expr::OptionalIndex(holder, key) => {
+                let holder = self.present(holder)?;
+                let key = self.expr(key)?;
+                self.index(&holder, &key)?
+            }
+            Expr::Chain(inner) => match self.expr(inner) {
+                Err(Stop::Short) => Js::Undefined,
+                other => other?,
+            },
+            Expr::Template(texts, values) => self.template(texts, values)?,
+            Expr::Array(elements) => {
+                let elements = self.elements(elements)?;
+                self.heap.add_array(elements.into_vec())?
+            }
+            Expr::Object(properties) => self.object(properties)?,
+            Expr::Regex(regex) => self.heap.add(Object::Regex(*regex))?,
+            Expr::Not(inner) => Js::Bool(!self.expr(inner)?.truth()),
+            Expr::Negate(inner) => Js::Number(-self.number(inner)?),
+            Expr::ToNumber(inner) => Js::Number(self.number(inner)?),
+            Expr::BitNot(inner) => Js::Number(f64::from(!number::to_i32(self.number(inner)?))),
+            Expr::TypeOf(inner) => {
+                let value = self.expr(inner)?;
+                Js::Text(Text::new_static(coerce::type_name(&value)?))
+            }
+            Expr::Void(inner) => {
+                self.expr(inner)?;
+                Js::Undefined
+            }
+            Expr::Delete(target) => self.delete(target)?,
+            Expr::Binary(operator, left, right) => {
+                let left = self.expr(left)?;
+                let right = self.expr(right)?;
+                self.binary(*operator, &left, &right)?
+            }
+            Expr::And(left, right) => {
+                let left = self.expr(left)?;
+                if !left.truth() {
+                    return Ok(left);
+                }
+                self.expr(right)?
+            }
+            Expr::Or(left, right) => {
+                let left = self.expr(left)?;
+                if left.truth() {
+                    return Ok(left);
+                }
+                self.expr(right)?
+            }
+            Expr::Coalesce(left, right) => {
+                let left = self.expr(left)?;
+                if !left.is_nullish() {
+                    return Ok(left);
+                }
+                self.expr(right)?
+            }
+            Expr::Conditional(test, then, otherwise) => match self.expr(test)?.truth() {
+                true => self.expr(then)?,
+                false => self.expr(otherwise)?,
+            },
+            Expr::Assign(target, value) => self.assign(target, value)?,
+            Expr::AssignBinary(target, operator, value) => {
+                let place = self.place(target)?;
+                let old = self.read(&place)?;
+                let value = self.expr(value)?;
+                let new = self.binary(*operator, &old, &value)?;
+                self.write(place, new.clone())?;
+                new
+            }
+            Expr::AssignLogical(target, operator, value) => {
+                let place = self.place(target)?;
+                let old = self.read(&place)?;
+                let is_done = match operator {
+                    Logical::And => !old.truth(),
+                    Logical::Or => old.truth(),
+                    Logical::Coalesce => !old.is_nullish(),
+                };
+                if is_done {
+                    return Ok(old);
+                }
+                let new = self.expr(value)?;
+                self.write(place, new.clone())?;
+                new
+            }
+            Expr::Update { target, by, prefix } => {
+                let place = self.place(target)?;
+                let old = self.read(&place)?;
+                let old = coerce::number(&mut self.heap, &old)?;
+                self.write(place, Js::Number(old + by))?;
+                Js::Number(if *prefix { old + by } else { old })
+            }
+            Expr::Sequence(parts) => {
+                let mut last = Js::Undefined;
+                for part in parts {
+                    last = self.expr(part)?;
+                }
+                last
+            }
+            Expr::Call {
+                receiver,
+                method,
+                arguments,
+                optional,
+            } => {
+                let receiver = match optional {
+                    true => self.present(receiver)?,
+                    false => self.expr(receiver)?,
+                };
+                let arguments = self.arguments(arguments)?;
+                self.method(receiver, *method, arguments)?
+            }
+            Expr::Global(global, arguments) => {
+                let arguments = self.elements(arguments)?;
+                self.global_call(*global, &arguments)?
+            }
+            Expr::Function(number, arguments) => {
+                let arguments = self.values(arguments)?;
+                self.call_function(*number, &arguments)?
+            }
+            Expr::Console(level, arguments) => {
+                let arguments = self.values(arguments)?;
+                self.heap.depends = true;
+                if self.environment.console.enabled(*level) {
+                    let text = coerce::console_text(&mut self.heap, &arguments)?;
+                    self.heap.spend(text.len())?;
+                    self.effects.lines.push((*level, text));
+                }
+                Js::Undefined
+            }
+            Expr::Cache(call, arguments) => {
+                let arguments = self.values(arguments)?;
+                self.cache(*call, &arguments)?
+            }
+            Expr::Date(arguments) => {
+                let arguments = self.values(arguments)?;
+                self.date(arguments.first())?
+            }
+        })
+    }
+
+    /// The holder of `?.`: of nothing comes nothing.
+    fn present(&mut self, holder: &'c Expr) -> Run<Js> {
+        let holder = self.expr(holder)?;
+        match holder.is_nullish() {
+            true => Err(Stop::Short),
+            false => Ok(holder),
+        }
+    }
+
+    fn number(&mut self, expr: &'c Expr) -> Run<f64> {
+        let value = self.expr(expr)?;
+        coerce::number(&mut self.heap, &value)
+    }
+
+    fn values(&mut self, exprs: &'c [Expr]) -> Run<SmallVec<[Js; 3]>> {
+        exprs.iter().map(|expr| self.expr(expr)).collect()
+    }
+
+    fn elements(&mut self, elements: &'c [Element]) -> Run<SmallVec<[Js; 3]>> {
+        let mut values = SmallVec::new();
+        for element in elements {
+            match element {
+                Element::One(expr) => values.push(self.expr(expr)?),
+                Element::Spread(expr) => {
+                    let list = self.expr(expr)?;
+                    values.extend(self.list(&list)?);
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    fn arguments(&mut self, arguments: &'c [Argument]) -> Run<Arguments> {
+        let mut given = Arguments {
+            values: SmallVec::new(),
+            callback: None,
+        };
+        for argument in arguments {
+            match argument {
+                Argument::One(expr) => given.values.push(self.expr(expr)?),
+                Argument::Spread(expr) => {
+                    let list = self.expr(expr)?;
+                    given.values.extend(self.list(&list)?);
+                }
+                Argument::Function(number) => {
+                    given.callback = Some((given.values.len(), Callback::Function(*number)));
+                    given.values.push(Js::Undefined);
+                }
+                Argument::Convert(global) => {
+                    given.callback = Some((given.values.len(), Callback::Convert(*global)));
+                    given.values.push(Js::Undefined);
+                }
+            }
+        }
+        Ok(given)
+    }
+
+    fn template(&mut self, texts: &'c [Text], values: &'c [Expr]) -> Run<Js> {
+        let mut out = smol_str::SmolStrBuilder::new();
+        let mut bytes = 0;
+        for (i, text) in texts.iter().enumerate() {
+            out.push_str(text);
+            bytes += text.len();
+            if let Some(value) = values.get(i) {
+                match self.expr(value)? {
+                    Js::Text(text) => {
+                        out.push_str(&text);
+                        bytes += text.len();
+                    }
+                    other => {
+                        let text = coerce::text(&mut self.heap, &other)?;
+                        out.push_str(&text);
+                        bytes += text.len();
+                    }
+                }
+            }
+        }
+        self.heap.spend(bytes)?;
+        Ok(Js::Text(out.finish()))
+    }
+
+    fn object(&mut self, properties: &'c [Property]) -> Run<Js> {
+        let members = self.heap.members();
+        let object = self.heap.add(Object::Plain(members))?;
+        let Js::Object(place) = object else {
+            return bail("an object is missing");
+        };
+        for property in properties {
+            match property {
+                Property::Named(name, value) => {
+                    let value = self.expr(value)?;
+                    self.heap.set(place, name, value)?;
+                }
+                Property::Computed(key, value) => {
+                    let key = self.expr(key)?;
+                    let name = super::heap::property_name(&mut self.heap, &key)?;
+                    let value = self.expr(value)?;
+                    self.heap.set(place, &name, value)?;
+                }
+                Property::Spread(source) => {
+                    let source = self.expr(source)?;
+                    self.copy_members(place, &source)?;
+                }
+            }
+        }
+        Ok(object)
+    }
+
+    fn binary(&mut self, operator: Binary, a: &Js, b: &Js) -> Run<Js> {
+        use std::cmp::Ordering::{Equal, Greater, Less};
+        let heap = &mut self.heap;
+        let mut numbers = || Ok((coerce::number(heap, a)?, coerce::number(heap, b)?));
+        Ok(match operator {
+            Binary::Add => return coerce::add(heap, a, b),
+            Binary::Subtract => numbers().map(|(a, b)| (a - b).into())?,
+            Binary::Multiply => numbers().map(|(a, b)| (a * b).into())?,
+            Binary::Divide => numbers().map(|(a, b)| (a / b).into())?,
+            Binary::Remainder => numbers().map(|(a, b)| (a % b).into())?,
+            Binary::Power => numbers().map(|(a, b)| globals::power(a, b).into())?,
+            Binary::ShiftLeft => numbers().map(|(a, b)| f64::from(number::to_i32(a) << shift(b)).into())?,
+            Binary::ShiftRight => numbers().map(|(a, b)| f64::from(number::to_i32(a) >> shift(b)).into())?,
+            Binary::ShiftRightZero => {
+                numbers().map(|(a, b)| f64::from((number::to_i32(a) as u32) >> shift(b)).into())?
+            }
+            Binary::BitAnd => numbers().map(|(a, b)| f64::from(number::to_i32(a) & number::to_i32(b)).into())?,
+            Binary::BitOr => numbers().map(|(a, b)| f64::from(number::to_i32(a) | number::to_i32(b)).into())?,
+            Binary::BitXor => numbers().map(|(a, b)| f64::from(number::to_i32(a) ^ number::to_i32(b)).into())?,
+            Binary::Equal => coerce::loosely_equal(heap, a, b)?.into(),
+            Binary::NotEqual => (!coerce::loosely_equal(heap, a, b)?).into(),
+            Binary::StrictEqual => coerce::strictly_equal(a, b)?.into(),
+            Binary::StrictNotEqual => (!coerce::strictly_equal(a, b)?).into(),
+            Binary::Less => (coerce::compared(heap, a, b)? == Some(Less)).into(),
+            Binary::LessEqual => matches!(coerce::compared(heap, a, b)?, Some(Less | Equal)).into(),
+            Binary::Greater => (coerce::compared(heap, a, b)? == Some(Greater)).into(),
+            Binary::GreaterEqual => matches!(coerce::compared(heap, a, b)?, Some(Greater | Equal)).into(),
+            Binary::In => self.has(a, b)?.into(),
+        })
+    }
+
+    fn assign(&mut self, target: &'c Target, value: &'c Expr) -> Run<Js> {
+        // The common case, a member by its name, without a place in between.
+        if let Target::Member(holder, name) = target {
+            let holder = self.expr(holder)?;
+            let value = self.expr(value)?;
+            let Js::Object(place) = holder else {
+                return bail("a member of what is no object");
+            };
+            self.heap.set(place, name, value.clone())?;
+            return Ok(value);
+        }
+        let place = self.place(target)?;
+        let value = self.expr(value)?;
+        self.write(place, value.clone())?;
+        Ok(value)
+    }
+
+    fn place(&mut self, target: &'c Target) -> Run<Place> {
+        let (holder, name) = match target {
+            Target::Local(slot) => return Ok(Place::Local(*slot)),
+            Target::Member(holder, name) => (self.expr(holder)?, name.clone()),
+            Target::Index(holder, key) => {
+                let holder = self.expr(holder)?;
+                let key = self.expr(key)?;
+                (holder, super::heap::property_name(&mut self.heap, &key)?)
+            }
+        };
+        match holder {
+            Js::Object(object) => Ok(Place::Member(object, name)),
+            _ => bail("a member of what is no object"),
+        }
+    }
+
+    fn read(&mut self, place: &Place) -> Run<Js> {
+        match place {
+            Place::Local(slot) => self.local(*slot),
+            Place::Member(object, name) => self.heap.get(*object, name),
+        }
+    }
+
+    fn write(&mut self, place: Place, value: Js) -> Run<()> {
+        match place {
+            Place::Local(slot) => {
+                // Throws where the declaration was not reached.
+                self.local(slot)?;
+                self.set_local(slot, value);
+                Ok(())
+            }
+            Place::Member(object, name) => self.heap.set(object, &name, value),
+        }
+    }
+
+    fn delete(&mut self, target: &'c Target) -> Run<Js> {
+        match self.place(target)? {
+            Place::Member(object, name) => {
+                self.heap.delete(object, &name)?;
+                Ok(Js::Bool(true))
+            }
+            Place::Local(_) => bail("delete of a variable"),
+        }
+    }
+
+    fn cache(&mut self, call: CacheCall, arguments: &[Js]) -> Run<Js> {
+        self.heap.depends = true;
+        let key = arguments.first().unwrap_or(&Js::Undefined);
+        let key = coerce::text(&mut self.heap, key)?;
+        let pending = self.effects.cache.iter().rev().find(|(name, _)| *name == key);
+        let pending = pending.map(|(_, value)| value.clone());
+        Ok(match call {
+            CacheCall::Set if key.is_empty() => bail("an empty key for the cache")?,
+            CacheCall::Set => {
+                let value = arguments.get(1).unwrap_or(&Js::Undefined);
+                let value = value_of(&mut self.heap, value, None)?.0;
+                self.effects.cache.push((key, Some(value)));
+                Js::Undefined
+            }
+            CacheCall::Get => {
+                let found = match pending {
+                    Some(value) => value,
+                    None => self.environment.cache.get(&key),
+                };
+                match found {
+                    Some(value) => self.heap.add_value(&value)?,
+                    // That is told, by QuickJS.
+                    None => bail("a key that is not in the cache")?,
+                }
+            }
+            CacheCall::Exists => match pending {
+                Some(value) => value.is_some().into(),
+                None => self.environment.cache.exists(&key).into(),
+            },
+            CacheCall::Delete => {
+                self.effects.cache.push((key, None));
+                Js::Undefined
+            }
+        })
+    }
+}
+
+/// Where an assignment puts a value.
+enum Place {
+    Local(Slot),
+    Member(Ref, Text),
+}
+
+fn shift(by: f64) -> u32 {
+    number::to_i32(by) as u32 & 31
+}

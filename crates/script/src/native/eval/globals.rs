@@ -1,0 +1,211 @@
+//! Functions of the language that have names of their own.
+
+use super::Call;
+use crate::native::heap::{Js, Object, Run, bail, property_name};
+use crate::native::ir::Global;
+use crate::native::{coerce, date, json, number};
+
+/// `a ** b`.
+pub(super) fn power(a: f64, b: f64) -> f64 {
+    // The language has no answer where the C library says 1.
+    if !b.is_finite() && a.abs() == 1.0 {
+        return f64::NAN;
+    }
+    a.powf(b)
+}
+
+fn rounded(n: f64) -> f64 {
+    if n.fract() == 0.0 || !n.is_finite() {
+        return n;
+    }
+    let below = n.floor();
+    let near = if n - below >= 0.5 { below + 1.0 } else { below };
+    near.copysign(n)
+}
+
+impl Call<'_, '_> {
+    pub(super) fn global_call(&mut self, global: Global, arguments: &[Js]) -> Run<Js> {
+        use Global as G;
+        let first = arguments.first().unwrap_or(&Js::Undefined);
+        let second = arguments.get(1).unwrap_or(&Js::Undefined);
+        Ok(match global {
+            G::String => match arguments.first() {
+                None => Js::from(""),
+                Some(value) => Js::Text(coerce::text(&mut self.heap, value)?),
+            },
+            G::Number => match arguments.first() {
+                None => Js::Number(0.0),
+                Some(value) => Js::Number(coerce::number(&mut self.heap, value)?),
+            },
+            G::Boolean => first.truth().into(),
+            G::ParseFloat | G::NumberParseFloat => match first {
+                Js::Number(n) if n.abs() < 1e21 && (*n == 0.0 || n.abs() >= 1e-6) => Js::Number(n + 0.0),
+                other => {
+                    let text = coerce::text(&mut self.heap, other)?;
+                    Js::Number(number::parse_float(&text))
+                }
+            },
+            G::ParseInt | G::NumberParseInt => {
+                let text = coerce::text(&mut self.heap, first)?;
+                let radix = match second {
+                    Js::Undefined => 0.0,
+                    other => coerce::number(&mut self.heap, other)?,
+                };
+                match number::parse_int(&text, radix) {
+                    Some(number) => Js::Number(number),
+                    None => return bail("parseInt of many digits"),
+                }
+            }
+            G::IsNan => coerce::number(&mut self.heap, first)?.is_nan().into(),
+            G::IsFinite => coerce::number(&mut self.heap, first)?.is_finite().into(),
+            G::NumberIsNan => matches!(first, Js::Number(n) if n.is_nan()).into(),
+            G::NumberIsFinite => matches!(first, Js::Number(n) if n.is_finite()).into(),
+            G::NumberIsInteger => matches!(first, Js::Number(n) if n.is_finite() && n.fract() == 0.0).into(),
+            G::NumberIsSafeInteger => {
+                matches!(first, Js::Number(n) if n.fract() == 0.0 && n.abs() <= 9_007_199_254_740_991.0).into()
+            }
+            G::ArrayIsArray => matches!(first, Js::Object(place) if self.heap.is_array(*place)).into(),
+            G::DateNow => {
+                self.heap.depends = true;
+                Js::Number(date::now())
+            }
+            G::DateParse => {
+                let text = coerce::text(&mut self.heap, first)?;
+                Js::Number(date::parse(&text)?)
+            }
+            G::JsonStringify => {
+                let indent = json::indent(arguments.get(2).unwrap_or(&Js::Undefined))?;
+                json::stringify(&mut self.heap, first, &indent)?
+            }
+            G::JsonParse => json::parse(&mut self.heap, first)?,
+            G::ObjectKeys | G::ObjectValues | G::ObjectEntries => self.members_of(global, first)?,
+            G::ObjectAssign => {
+                let Js::Object(into) = first else {
+                    return bail("Object.assign to what is no object");
+                };
+                for source in arguments.iter().skip(1) {
+                    self.copy_members(*into, source)?;
+                }
+                first.clone()
+            }
+            G::ObjectFromEntries => {
+                let members = self.heap.members();
+                let object = self.heap.add(Object::Plain(members))?;
+                for entry in self.list(first)? {
+                    let (Js::Object(entry), Js::Object(place)) = (&entry, &object) else {
+                        return bail("an entry that is no array");
+                    };
+                    let pair = match self.heap.elements(*entry)? {
+                        Some(pair) => pair.clone(),
+                        None => return bail("an entry that is no array"),
+                    };
+                    let name = property_name(&mut self.heap, pair.first().unwrap_or(&Js::Undefined))?;
+                    let value = pair.get(1).cloned().unwrap_or(Js::Undefined);
+                    self.heap.set(*place, &name, value)?;
+                }
+                object
+            }
+            G::ObjectHasOwn => {
+                let Js::Object(place) = first else {
+                    return bail("the members of what is no object");
+                };
+                let name = property_name(&mut self.heap, second)?;
+                self.heap.has_own(*place, &name)?.into()
+            }
+            G::StringFromCharCode => {
+                let mut out = String::new();
+                for unit in arguments {
+                    let unit = number::to_i32(coerce::number(&mut self.heap, unit)?) as u32 & 0xffff;
+                    match char::from_u32(unit) {
+                        Some(c) => out.push(c),
+                        None => return bail("half a surrogate pair"),
+                    }
+                }
+                out.into()
+            }
+            G::MathMax | G::MathMin => return self.extreme(global, arguments),
+            G::MathPow | G::MathAtan2 | G::MathHypot => {
+                if global == G::MathHypot && arguments.len() != 2 {
+                    return bail("Math.hypot of other than two numbers");
+                }
+                let a = coerce::number(&mut self.heap, first)?;
+                let b = coerce::number(&mut self.heap, second)?;
+                Js::Number(match global {
+                    G::MathPow => power(a, b),
+                    G::MathAtan2 => a.atan2(b),
+                    _ => a.hypot(b),
+                })
+            }
+            function => {
+                let n = coerce::number(&mut self.heap, first)?;
+                match math(function, n) {
+                    Some(result) => Js::Number(result),
+                    None => return bail("an unusual function"),
+                }
+            }
+        })
+    }
+
+    fn extreme(&mut self, global: Global, arguments: &[Js]) -> Run<Js> {
+        let is_max = global == Global::MathMax;
+        let mut result = if is_max { f64::NEG_INFINITY } else { f64::INFINITY };
+        for argument in arguments {
+            let n = coerce::number(&mut self.heap, argument)?;
+            let is_further = match is_max {
+                true => n > result || (n == 0.0 && result == 0.0 && result.is_sign_negative()),
+                false => n < result || (n == 0.0 && result == 0.0 && n.is_sign_negative()),
+            };
+            if result.is_nan() || n.is_nan() {
+                result = f64::NAN;
+            } else if is_further {
+                result = n;
+            }
+        }
+        Ok(Js::Number(result))
+    }
+
+    fn members_of(&mut self, global: Global, object: &Js) -> Run<Js> {
+        let Js::Object(place) = object else {
+            return bail("the members of what is no object");
+        };
+        if global == Global::ObjectKeys {
+            let keys = self.heap.keys(*place)?;
+            return self.heap.add_array(keys.into_iter().map(Js::Text).collect());
+        }
+        let entries = self.heap.entries(*place)?;
+        if global == Global::ObjectValues {
+            return self.heap.add_array(entries.into_iter().map(|(_, value)| value).collect());
+        }
+        let mut pairs = Vec::with_capacity(entries.len());
+        for (name, value) in entries {
+            pairs.push(self.heap.add_array(vec![Js::Text(name), value])?);
+        }
+        self.heap.add_array(pairs)
+    }
+}
+
+fn math(function: Global, n: f64) -> Option<f64> {
+    use Global as G;
+    Some(match function {
+        G::MathAbs => n.abs(),
+        G::MathAcos => n.acos(),
+        G::MathAsin => n.asin(),
+        G::MathAtan => n.atan(),
+        G::MathCbrt => n.cbrt(),
+        G::MathCeil => n.ceil(),
+        G::MathCos => n.cos(),
+        G::MathExp => n.exp(),
+        G::MathFloor => n.floor(),
+        G::MathLog => n.ln(),
+        G::MathLog10 => n.log10(),
+        G::MathLog2 => n.log2(),
+        G::MathRound => rounded(n),
+        G::MathSign if n == 0.0 || n.is_nan() => n,
+        G::MathSign => n.signum(),
+        G::MathSin => n.sin(),
+        G::MathSqrt => n.sqrt(),
+        G::MathTan => n.tan(),
+        G::MathTrunc => n.trunc(),
+        _ => return None,
+    })
+}

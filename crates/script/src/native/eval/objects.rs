@@ -1,0 +1,178 @@
+//! Members, and what methods do by the type of what they are called on.
+
+use thalweg_record::Text;
+
+use super::{Arguments, Call, texts};
+use crate::native::heap::{Js, Object, Ref, Run, array_index, bail, is_inherited, property_name};
+use crate::native::ir::Method;
+use crate::native::{coerce, date, number};
+
+impl Call<'_, '_> {
+    /// `value.name`.
+    pub(super) fn member(&mut self, value: &Js, name: &Text) -> Run<Js> {
+        match value {
+            Js::Object(place) => self.heap.get(*place, name),
+            Js::Text(text) if name == "length" => Ok(Js::Number(texts::length(text) as f64)),
+            Js::Text(text) => match array_index(name) {
+                Some(index) => texts::unit_at(text, index),
+                None => bail("a method as a value"),
+            },
+            _ => bail("a member of what is no object"),
+        }
+    }
+
+    /// `value[key]`.
+    pub(super) fn index(&mut self, value: &Js, key: &Js) -> Run<Js> {
+        if let (Js::Object(place), Js::Number(index)) = (value, key)
+            && *index >= 0.0
+            && index.fract() == 0.0
+            && let Some(elements) = self.heap.elements(*place)?
+        {
+            return Ok(elements.get(*index as usize).cloned().unwrap_or(Js::Undefined));
+        }
+        let name = property_name(&mut self.heap, key)?;
+        self.member(value, &name)
+    }
+
+    /// `name in object`.
+    pub(super) fn has(&mut self, name: &Js, object: &Js) -> Run<bool> {
+        let Js::Object(place) = object else {
+            return bail("in of what is no object");
+        };
+        let name = property_name(&mut self.heap, name)?;
+        let is_array = self.heap.is_array(*place);
+        if *place == Ref::MSG && name == "payload" {
+            return Ok(true);
+        }
+        match self.heap.has_own(*place, &name)? {
+            true => Ok(true),
+            false if is_inherited(&name) || (is_array && array_index(&name).is_none()) => {
+                bail("a member that every object has")
+            }
+            false => Ok(false),
+        }
+    }
+
+    /// Copies the members of a value into an object, as `{...value}` and `Object.assign` do.
+    pub(super) fn copy_members(&mut self, into: Ref, source: &Js) -> Run<()> {
+        match source {
+            Js::Undefined | Js::Null | Js::Bool(_) | Js::Number(_) => Ok(()),
+            Js::Object(place) => {
+                for (name, value) in self.heap.entries(*place)? {
+                    self.heap.set(into, &name, value)?;
+                }
+                Ok(())
+            }
+            _ => bail("the members of a text"),
+        }
+    }
+
+    pub(super) fn method(&mut self, receiver: Js, method: Method, arguments: Arguments) -> Run<Js> {
+        match &receiver {
+            Js::Text(text) => self.text_method(text, method, &arguments),
+            Js::Number(n) => self.number_method(*n, method, &arguments),
+            Js::Bool(_) if matches!(method, Method::ToString) => coerce::text(&mut self.heap, &receiver).map(Js::Text),
+            Js::Object(place) => {
+                if self.heap.is_array(*place) {
+                    return self.array_method(*place, method, &arguments);
+                }
+                match self.heap.seen(*place) {
+                    Some(Object::Date(ms)) => {
+                        let ms = *ms;
+                        self.date_method(ms, method)
+                    }
+                    Some(Object::Regex(regex)) => {
+                        let regex = *regex;
+                        self.regex_method(regex, method, &arguments)
+                    }
+                    _ => self.object_method(*place, method, &arguments),
+                }
+            }
+            _ => bail("a method of what has none"),
+        }
+    }
+
+    fn number_method(&mut self, n: f64, method: Method, arguments: &Arguments) -> Run<Js> {
+        let argument = arguments.get(0);
+        match method {
+            Method::ToFixed => {
+                let digits = number::to_integer(coerce::number(&mut self.heap, argument)?);
+                if !(0.0..=100.0).contains(&digits) {
+                    return bail("toFixed of too many digits");
+                }
+                match number::to_fixed(n, digits as usize) {
+                    Some(text) => self.heap.add_text(text),
+                    None => bail("toFixed of a large number"),
+                }
+            }
+            Method::ToString => match argument {
+                Js::Undefined => Ok(Js::Text(number::text(n))),
+                Js::Number(radix) if *radix == 10.0 => Ok(Js::Text(number::text(n))),
+                Js::Number(radix) => match number::in_radix_text(n, *radix) {
+                    Some(text) => self.heap.add_text(text),
+                    None => bail("a fraction in another radix"),
+                },
+                _ => bail("an unusual radix"),
+            },
+            Method::ValueOf => Ok(Js::Number(n)),
+            _ => bail("a method that numbers do not have"),
+        }
+    }
+
+    fn object_method(&mut self, place: Ref, method: Method, arguments: &Arguments) -> Run<Js> {
+        // A member of that name would be called instead.
+        match method {
+            Method::HasOwnProperty if !self.heap.has_own(place, "hasOwnProperty")? => {
+                let name = property_name(&mut self.heap, arguments.get(0))?;
+                self.heap.has_own(place, &name).map(Js::Bool)
+            }
+            _ => bail("a method of an object"),
+        }
+    }
+
+    fn date_method(&mut self, ms: f64, method: Method) -> Run<Js> {
+        let part = |part: i64| Ok(Js::Number(part as f64));
+        match method {
+            Method::GetTime | Method::ValueOf => Ok(Js::Number(ms)),
+            Method::ToIsoString => date::iso(ms).map(Js::from),
+            Method::GetUtcFullYear => part(date::civil(ms)?.year().into()),
+            Method::GetUtcMonth => part(i64::from(date::civil(ms)?.month()) - 1),
+            Method::GetUtcDate => part(date::civil(ms)?.day().into()),
+            Method::GetUtcDay => part(date::civil(ms)?.weekday().to_sunday_zero_offset().into()),
+            Method::GetUtcHours => part(date::civil(ms)?.hour().into()),
+            Method::GetUtcMinutes => part(date::civil(ms)?.minute().into()),
+            Method::GetUtcSeconds => part(date::civil(ms)?.second().into()),
+            Method::GetUtcMilliseconds => part(date::civil(ms)?.millisecond().into()),
+            _ => bail("a method of a date in the zone of this machine"),
+        }
+    }
+
+    fn regex_method(&mut self, regex: usize, method: Method, arguments: &Arguments) -> Run<Js> {
+        let code = self.code;
+        match (method, code.regexes.get(regex)) {
+            (Method::Test, Some(regex)) if !regex.is_global => {
+                let text = coerce::text(&mut self.heap, arguments.get(0))?;
+                regex.is_match(&text).map(Js::Bool)
+            }
+            _ => bail("a regular expression that keeps its place"),
+        }
+    }
+
+    /// `new Date(…)`.
+    pub(super) fn date(&mut self, argument: Option<&Js>) -> Run<Js> {
+        let ms = match argument {
+            None => {
+                self.heap.depends = true;
+                date::now()
+            }
+            Some(Js::Number(ms)) => date::clipped(*ms),
+            Some(Js::Text(text)) => date::parse(text)?,
+            Some(Js::Object(place)) => match self.heap.object(*place)? {
+                Object::Date(ms) => *ms,
+                _ => return bail("a date from an object"),
+            },
+            Some(other) => date::clipped(coerce::number(&mut self.heap, &other.clone())?),
+        };
+        self.heap.add(Object::Date(ms))
+    }
+}

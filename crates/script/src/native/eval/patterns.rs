@@ -1,0 +1,125 @@
+//! Where values are taken apart, and loops over lists.
+
+use thalweg_record::Text;
+
+use super::{Call, Flow};
+use crate::native::heap::{Js, Run, bail, property_name};
+use crate::native::ir::{Block, Bound, Expr, Key, Pattern};
+
+impl<'c> Call<'c, '_> {
+    pub(super) fn bind(&mut self, bound: &'c Bound, value: Js) -> Run<()> {
+        let value = match (&value, &bound.default) {
+            (Js::Undefined, Some(default)) => self.expr(default)?,
+            _ => value,
+        };
+        self.put(&bound.pattern, value)
+    }
+
+    pub(super) fn put(&mut self, pattern: &'c Pattern, value: Js) -> Run<()> {
+        match pattern {
+            Pattern::Slot(slot) => self.set_local(*slot, value),
+            Pattern::Object(members) => {
+                if value.is_nullish() {
+                    return bail("nothing to take apart");
+                }
+                for (key, bound) in members {
+                    let name = match key {
+                        Key::Named(name) => name.clone(),
+                        Key::Computed(key) => {
+                            let key = self.expr(key)?;
+                            property_name(&mut self.heap, &key)?
+                        }
+                    };
+                    let member = self.member(&value, &name)?;
+                    self.bind(bound, member)?;
+                }
+            }
+            Pattern::Array(elements, rest) => {
+                let mut list = self.list(&value)?.into_iter();
+                for element in elements {
+                    let value = list.next().unwrap_or(Js::Undefined);
+                    if let Some(bound) = element {
+                        self.bind(bound, value)?;
+                    }
+                }
+                if let Some(rest) = rest {
+                    let remaining = self.heap.add_array(list.collect())?;
+                    self.put(rest, remaining)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What `...value` is: the elements of an array, the characters of a text.
+    pub(super) fn list(&mut self, value: &Js) -> Run<Vec<Js>> {
+        let list = match value {
+            Js::Text(text) => text.chars().map(|c| Js::Text(char_text(c))).collect(),
+            Js::Object(place) => match self.heap.elements(*place)? {
+                Some(elements) => elements.clone(),
+                None => return bail("a list that is no array"),
+            },
+            _ => return bail("a list that is no array"),
+        };
+        self.heap.spend(list.len() * size_of::<Js>())?;
+        Ok(list)
+    }
+
+    pub(super) fn for_of(&mut self, pattern: &'c Pattern, list: &'c Expr, body: &'c Block) -> Run<Flow> {
+        let list = self.expr(list)?;
+        // An array is read as it is at each turn.
+        let array = match &list {
+            Js::Object(place) if self.heap.is_array(*place) => Some(*place),
+            _ => None,
+        };
+        let fixed = match array {
+            Some(_) => Vec::new(),
+            None => self.list(&list)?,
+        };
+        for i in 0.. {
+            let value = match array {
+                Some(place) => self.heap.elements(place)?.and_then(|elements| elements.get(i).cloned()),
+                None => fixed.get(i).cloned(),
+            };
+            let Some(value) = value else { break };
+            if let Some(ended) = self.turn(pattern, value, body)? {
+                return Ok(ended);
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    pub(super) fn for_in(&mut self, pattern: &'c Pattern, object: &'c Expr, body: &'c Block) -> Run<Flow> {
+        let place = match self.expr(object)? {
+            Js::Object(place) => place,
+            Js::Undefined | Js::Null => return Ok(Flow::Next),
+            _ => return bail("a loop over the members of what is no object"),
+        };
+        for name in self.heap.keys(place)? {
+            // What was deleted meanwhile is left out.
+            if !self.heap.has_own(place, &name)? {
+                continue;
+            }
+            if let Some(ended) = self.turn(pattern, Js::Text(name), body)? {
+                return Ok(ended);
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    /// One turn of a loop; how the loop ends, if it does.
+    fn turn(&mut self, pattern: &'c Pattern, value: Js, body: &'c Block) -> Run<Option<Flow>> {
+        self.step()?;
+        self.begin(body);
+        self.put(pattern, value)?;
+        Ok(match self.statements(&body.body)? {
+            Flow::Break => Some(Flow::Next),
+            Flow::Return(value) => Some(Flow::Return(value)),
+            Flow::Next | Flow::Continue => None,
+        })
+    }
+}
+
+pub(super) fn char_text(c: char) -> Text {
+    Text::new(c.encode_utf8(&mut [0; 4]))
+}

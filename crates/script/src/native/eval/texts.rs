@@ -1,0 +1,458 @@
+//! Methods of texts. Places in a text count UTF-16 units; a text with surrogate pairs is taken apart by QuickJS.
+
+use thalweg_record::Text;
+
+use super::patterns::char_text;
+use super::{Arguments, Call, Callback};
+use crate::native::heap::{Js, Object, Run, bail};
+use crate::native::ir::Method;
+use crate::native::number::{to_integer, trim, trim_end, trim_start};
+use crate::native::regex::Regex;
+use crate::native::{coerce, number};
+
+/// UTF-16 units.
+pub(super) fn length(text: &str) -> usize {
+    match text.is_ascii() {
+        true => text.len(),
+        false => text.chars().map(char::len_utf16).sum(),
+    }
+}
+
+/// The unit at a place as a text, or undefined.
+pub(super) fn unit_at(text: &str, index: usize) -> Run<Js> {
+    Ok(match char_at(text, index)? {
+        Some(c) => Js::Text(char_text(c)),
+        None => Js::Undefined,
+    })
+}
+
+fn char_at(text: &str, index: usize) -> Run<Option<char>> {
+    if text.is_ascii() {
+        return Ok(text.as_bytes().get(index).map(|b| char::from(*b)));
+    }
+    has_no_pairs(text)?;
+    Ok(text.chars().nth(index))
+}
+
+fn has_no_pairs(text: &str) -> Run<()> {
+    match text.bytes().any(|b| b >= 0xf0) {
+        true => bail("a text with surrogate pairs, taken apart"),
+        false => Ok(()),
+    }
+}
+
+/// The part between two places, which are in order and within the text.
+fn part(text: &Text, from: usize, to: usize) -> Run<Text> {
+    if from == 0 && to >= text.len() {
+        return Ok(text.clone());
+    }
+    if text.is_ascii() {
+        return Ok(Text::new(text.get(from..to).unwrap_or_default()));
+    }
+    has_no_pairs(text)?;
+    let chars = text.chars().skip(from).take(to.saturating_sub(from));
+    Ok(chars.collect::<String>().into())
+}
+
+/// The byte where a place in the text begins.
+fn byte_of(text: &str, place: usize) -> Run<usize> {
+    if text.is_ascii() {
+        return Ok(place.min(text.len()));
+    }
+    has_no_pairs(text)?;
+    Ok(text.char_indices().nth(place).map_or(text.len(), |(at, _)| at))
+}
+
+/// The place of a byte.
+fn place_of(text: &str, byte: usize) -> Run<usize> {
+    if text.is_ascii() {
+        return Ok(byte);
+    }
+    has_no_pairs(text)?;
+    Ok(text.get(..byte).unwrap_or_default().chars().count())
+}
+
+/// A place given from the front, or if negative from the end.
+pub(super) fn relative(at: f64, length: usize) -> usize {
+    let length = length as f64;
+    let at = to_integer(at);
+    match at < 0.0 {
+        true => (length + at).max(0.0) as usize,
+        false => at.min(length) as usize,
+    }
+}
+
+const REPEATED_MAX: f64 = 65_536.0;
+
+impl Call<'_, '_> {
+    /// An argument as a whole number; `default` if it is missing.
+    pub(super) fn integer(&mut self, argument: &Js, default: f64) -> Run<f64> {
+        match argument {
+            Js::Undefined => Ok(default),
+            other => coerce::number(&mut self.heap, other).map(to_integer),
+        }
+    }
+
+    /// An argument that must not be a regular expression.
+    fn plain_text(&mut self, argument: &Js) -> Run<Text> {
+        if self.regex(argument).is_some() {
+            return bail("a regular expression in the place of a text");
+        }
+        coerce::text(&mut self.heap, argument)
+    }
+
+    fn regex(&self, argument: &Js) -> Option<usize> {
+        match argument {
+            Js::Object(place) => match self.heap.seen(*place) {
+                Some(Object::Regex(regex)) => Some(*regex),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    pub(super) fn text_method(&mut self, text: &Text, method: Method, arguments: &Arguments) -> Run<Js> {
+        if arguments.callback.is_some() && !matches!(method, Method::Replace | Method::ReplaceAll) {
+            return bail("a method that texts do not have");
+        }
+        let (first, second) = (arguments.get(0), arguments.get(1));
+        match method {
+            Method::ToString | Method::ValueOf => Ok(Js::Text(text.clone())),
+            Method::Trim => self.heap.add_text(trim(text)),
+            Method::TrimStart => self.heap.add_text(trim_start(text)),
+            Method::TrimEnd => self.heap.add_text(trim_end(text)),
+            Method::ToLowerCase => self.in_case(text, str::to_lowercase),
+            Method::ToUpperCase => self.in_case(text, str::to_uppercase),
+            Method::Includes => {
+                let sought = self.plain_text(first)?;
+                let from = self.integer(second, 0.0)?;
+                let from = byte_of(text, relative(from.max(0.0), text.len()))?;
+                Ok(text.get(from..).is_some_and(|rest| rest.contains(sought.as_str())).into())
+            }
+            Method::StartsWith => {
+                let sought = self.plain_text(first)?;
+                let from = self.integer(second, 0.0)?;
+                let from = byte_of(text, relative(from.max(0.0), text.len()))?;
+                Ok(text.get(from..).is_some_and(|rest| rest.starts_with(sought.as_str())).into())
+            }
+            Method::EndsWith => {
+                let sought = self.plain_text(first)?;
+                let end = self.integer(second, f64::INFINITY)?;
+                let end = byte_of(text, relative(end.max(0.0), text.len()))?;
+                Ok(text.get(..end).is_some_and(|rest| rest.ends_with(sought.as_str())).into())
+            }
+            Method::IndexOf => {
+                let sought = coerce::text(&mut self.heap, first)?;
+                let from = self.integer(second, 0.0)?;
+                let from = byte_of(text, relative(from.max(0.0), text.len()))?;
+                let found = text.get(from..).and_then(|rest| rest.find(sought.as_str()));
+                self.found(text, found.map(|at| at + from))
+            }
+            Method::LastIndexOf => {
+                if !matches!(second, Js::Undefined) {
+                    return bail("lastIndexOf with a place");
+                }
+                let sought = coerce::text(&mut self.heap, first)?;
+                self.found(text, text.rfind(sought.as_str()))
+            }
+            Method::At => {
+                let length = length(text);
+                let at = self.integer(first, 0.0)?;
+                let at = if at < 0.0 { at + length as f64 } else { at };
+                match at >= 0.0 && at < length as f64 {
+                    true => unit_at(text, at as usize),
+                    false => Ok(Js::Undefined),
+                }
+            }
+            Method::CharAt => {
+                let at = self.integer(first, 0.0)?;
+                let unit = if at < 0.0 { None } else { char_at(text, at as usize)? };
+                Ok(Js::Text(unit.map(char_text).unwrap_or_default()))
+            }
+            Method::CharCodeAt => {
+                let at = self.integer(first, 0.0)?;
+                let unit = if at < 0.0 { None } else { char_at(text, at as usize)? };
+                Ok(Js::Number(unit.map_or(f64::NAN, |c| f64::from(u32::from(c)))))
+            }
+            Method::Slice => {
+                let length = length(text);
+                let from = relative(self.integer(first, 0.0)?, length);
+                let to = relative(self.integer(second, f64::INFINITY)?, length);
+                self.cut(text, from, to.max(from))
+            }
+            Method::Substring => {
+                let length = length(text);
+                let from = relative(self.integer(first, 0.0)?.max(0.0), length);
+                let to = relative(self.integer(second, f64::INFINITY)?.max(0.0), length);
+                self.cut(text, from.min(to), from.max(to))
+            }
+            Method::Substr => {
+                let length = length(text);
+                let from = relative(self.integer(first, 0.0)?, length);
+                let count = self.integer(second, f64::INFINITY)?.max(0.0).min((length - from) as f64);
+                self.cut(text, from, from + count as usize)
+            }
+            Method::PadStart | Method::PadEnd => self.padded(text, method, first, second),
+            Method::Repeat => {
+                let count = self.integer(first, 0.0)?;
+                if !(0.0..=REPEATED_MAX).contains(&count) || count * text.len() as f64 > REPEATED_MAX {
+                    return bail("a text repeated often");
+                }
+                self.heap.add_text(text.repeat(count as usize))
+            }
+            Method::Concat => {
+                let mut out = text.to_string();
+                for argument in &arguments.values {
+                    coerce::push_text(&mut self.heap, argument, &mut out)?;
+                }
+                self.heap.add_text(out)
+            }
+            Method::Split => self.split(text, first, second),
+            Method::Replace | Method::ReplaceAll => self.replaced(text, method == Method::ReplaceAll, arguments),
+            Method::Match => self.matched(text, first),
+            _ => bail("a method that texts do not have"),
+        }
+    }
+
+    fn found(&self, text: &str, byte: Option<usize>) -> Run<Js> {
+        Ok(Js::Number(match byte {
+            Some(byte) => place_of(text, byte)? as f64,
+            None => -1.0,
+        }))
+    }
+
+    fn cut(&mut self, text: &Text, from: usize, to: usize) -> Run<Js> {
+        let part = part(text, from, to)?;
+        self.heap.add_text(part)
+    }
+
+    fn in_case(&mut self, text: &Text, change: fn(&str) -> String) -> Run<Js> {
+        // Beyond these letters the two engines may know different editions of Unicode.
+        if !text.is_ascii() && text.chars().any(|c| c >= '\u{250}') {
+            return bail("the case of letters far beyond ASCII");
+        }
+        self.heap.add_text(change(text))
+    }
+
+    fn padded(&mut self, text: &Text, method: Method, to: &Js, with: &Js) -> Run<Js> {
+        let to = self.integer(to, 0.0)?;
+        let with = match with {
+            Js::Undefined => Text::new_static(" "),
+            other => coerce::text(&mut self.heap, other)?,
+        };
+        let missing = to - length(text) as f64;
+        if missing <= 0.0 || with.is_empty() {
+            return Ok(Js::Text(text.clone()));
+        }
+        if missing > REPEATED_MAX {
+            return bail("a text repeated often");
+        }
+        has_no_pairs(&with)?;
+        let padding: String = with.chars().cycle().take(missing as usize).collect();
+        self.heap.add_text(match method {
+            Method::PadStart => padding + text,
+            _ => format!("{text}{padding}"),
+        })
+    }
+
+    fn split(&mut self, text: &Text, separator: &Js, limit: &Js) -> Run<Js> {
+        let limit = match limit {
+            Js::Undefined => usize::MAX,
+            other => number::to_i32(coerce::number(&mut self.heap, other)?) as u32 as usize,
+        };
+        let regexes = &self.code.regexes;
+        if let Some(regex) = self.regex(separator).and_then(|regex| regexes.get(regex)) {
+            return self.split_by(text, regex, limit);
+        }
+        let mut parts: Vec<Js> = Vec::new();
+        match separator {
+            Js::Undefined => parts.push(Js::Text(text.clone())),
+            separator => {
+                let separator = coerce::text(&mut self.heap, separator)?;
+                self.heap.spend(text.len() * 2)?;
+                if separator.is_empty() {
+                    has_no_pairs(text)?;
+                    parts.extend(text.chars().map(|c| Js::Text(char_text(c))));
+                } else {
+                    parts.extend(text.split(separator.as_str()).map(Js::from));
+                }
+            }
+        }
+        parts.truncate(limit);
+        self.heap.add_array(parts)
+    }
+
+    fn split_by(&mut self, text: &Text, regex: &Regex, limit: usize) -> Run<Js> {
+        let mut parts: Vec<Js> = Vec::new();
+        self.heap.spend(text.len() * 2)?;
+        if text.is_empty() {
+            if !regex.is_match(text)? {
+                parts.push(Js::Text(text.clone()));
+            }
+            parts.truncate(limit);
+            return self.heap.add_array(parts);
+        }
+        let (mut begin, mut from) = (0, 0);
+        while let Some(captures) = regex.first(text, from)? {
+            let whole = captures.get_match();
+            if whole.start() >= text.len() {
+                break;
+            }
+            // Nothing right behind the last separator separates nothing.
+            if whole.end() == begin {
+                from = begin + text.get(begin..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
+                continue;
+            }
+            parts.push(text.get(begin..whole.start()).unwrap_or_default().into());
+            let groups = captures.iter().skip(1);
+            parts.extend(groups.map(|group| group.map_or(Js::Undefined, |group| group.as_str().into())));
+            begin = whole.end();
+            from = begin;
+        }
+        parts.push(text.get(begin..).unwrap_or_default().into());
+        parts.truncate(limit);
+        self.heap.add_array(parts)
+    }
+
+    fn matched(&mut self, text: &Text, pattern: &Js) -> Run<Js> {
+        let regexes = &self.code.regexes;
+        let Some(regex) = self.regex(pattern).and_then(|regex| regexes.get(regex)) else {
+            return bail("a regular expression from a text");
+        };
+        let matches = regex.matches(text, regex.is_global)?;
+        self.heap.spend(text.len() * 2)?;
+        let parts: Vec<Js> = match (regex.is_global, matches.first()) {
+            (_, None) => return Ok(Js::Null),
+            (true, Some(_)) => matches.iter().map(|found| found.get_match().as_str().into()).collect(),
+            (false, Some(first)) => {
+                let groups = first.iter();
+                groups.map(|group| group.map_or(Js::Undefined, |group| group.as_str().into())).collect()
+            }
+        };
+        self.heap.add_array(parts)
+    }
+
+    fn replaced(&mut self, text: &Text, all: bool, arguments: &Arguments) -> Run<Js> {
+        let callback = arguments.callback_at(1);
+        if arguments.callback.is_some() && callback.is_none() {
+            return bail("a function in the place of a text");
+        }
+        let regexes = &self.code.regexes;
+        let mut out = String::new();
+        let mut end = 0;
+        if let Some(regex) = self.regex(arguments.get(0)).and_then(|regex| regexes.get(regex)) {
+            if all && !regex.is_global {
+                return bail("replaceAll without g");
+            }
+            let template = match callback {
+                Some(_) => Text::default(),
+                None => coerce::text(&mut self.heap, arguments.get(1))?,
+            };
+            for found in regex.matches(text, regex.is_global)? {
+                self.step()?;
+                let whole = found.get_match();
+                out.push_str(text.get(end..whole.start()).unwrap_or_default());
+                let groups: Vec<Option<&str>> = found.iter().map(|group| group.map(|group| group.as_str())).collect();
+                match callback {
+                    Some(callback) => self.push_called(callback, text, whole.start(), &groups, &mut out)?,
+                    None => expand(&template, text, whole.start(), &groups, &mut out),
+                }
+                end = whole.end();
+            }
+        } else {
+            let sought = coerce::text(&mut self.heap, arguments.get(0))?;
+            if all && sought.is_empty() {
+                return bail("replaceAll of nothing");
+            }
+            let template = match callback {
+                Some(_) => Text::default(),
+                None => coerce::text(&mut self.heap, arguments.get(1))?,
+            };
+            let found = text.match_indices(sought.as_str());
+            for (start, whole) in found.take(if all { usize::MAX } else { 1 }) {
+                self.step()?;
+                out.push_str(text.get(end..start).unwrap_or_default());
+                match callback {
+                    Some(callback) => self.push_called(callback, text, start, &[Some(whole)], &mut out)?,
+                    None => expand(&template, text, start, &[Some(whole)], &mut out),
+                }
+                end = start + whole.len();
+            }
+        }
+        if end == 0 && out.is_empty() {
+            // Nothing was found, or nothing stands for what was found at the front.
+            return match text.is_empty() {
+                true => self.heap.add_text(out),
+                false => Ok(Js::Text(text.clone())),
+            };
+        }
+        out.push_str(text.get(end..).unwrap_or_default());
+        self.heap.add_text(out)
+    }
+
+    fn push_called(
+        &mut self,
+        callback: Callback,
+        text: &Text,
+        start: usize,
+        groups: &[Option<&str>],
+        out: &mut String,
+    ) -> Run<()> {
+        let groups = groups.iter().map(|group| group.map_or(Js::Undefined, Js::from));
+        let mut arguments: Vec<Js> = groups.collect();
+        arguments.push(Js::Number(place_of(text, start)? as f64));
+        arguments.push(Js::Text(text.clone()));
+        let value = self.call_back(callback, &arguments)?;
+        coerce::push_text(&mut self.heap, &value, out)
+    }
+}
+
+/// `$1`, `$&` and the like in what is put in the place of a match.
+fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out: &mut String) {
+    let whole = groups.first().copied().flatten().unwrap_or_default();
+    let mut rest = template;
+    while let Some(at) = rest.find('$') {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let bytes = from.as_bytes();
+        let digit = |i: usize| bytes.get(i).filter(|b| b.is_ascii_digit()).map(|b| usize::from(b - b'0'));
+        let taken = match bytes.get(1) {
+            Some(b'$') => {
+                out.push('$');
+                2
+            }
+            Some(b'&') => {
+                out.push_str(whole);
+                2
+            }
+            Some(b'`') => {
+                out.push_str(text.get(..start).unwrap_or_default());
+                2
+            }
+            Some(b'\'') => {
+                out.push_str(text.get(start + whole.len()..).unwrap_or_default());
+                2
+            }
+            _ => {
+                let group = |n: usize| (n >= 1 && n < groups.len()).then(|| groups.get(n).copied().flatten());
+                let two = digit(1).zip(digit(2)).and_then(|(a, b)| group(a * 10 + b));
+                match (two, digit(1).and_then(group)) {
+                    (Some(group), _) => {
+                        out.push_str(group.unwrap_or_default());
+                        3
+                    }
+                    (None, Some(group)) => {
+                        out.push_str(group.unwrap_or_default());
+                        2
+                    }
+                    (None, None) => {
+                        out.push('$');
+                        1
+                    }
+                }
+            }
+        };
+        rest = from.get(taken..).unwrap_or_default();
+    }
+    out.push_str(rest);
+}

@@ -1,0 +1,581 @@
+//! What a native call works on: values, and the objects that exist for the length of the call.
+//!
+//! Nothing here knows prototypes: what an object has by itself is a member, and who asks for more than that leaves the call to
+//! QuickJS ([`Stop::Bail`]). So the answer "undefined" is given only where no prototype has the name.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+use thalweg_record::{Message, Metadata, Payload, Text, Value, key};
+
+use super::number;
+use crate::{ComputedKey, Environment};
+use crate::view::{number_seen, payload_value, plain_form, text_form};
+
+/// Why a call cannot go on here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// QuickJS has to run this call, for that reason. Nothing has happened yet that anybody could see.
+    Bail(&'static str),
+    /// `?.` met nothing: the chain around it is undefined.
+    Short,
+}
+
+pub(super) type Run<T> = Result<T, Stop>;
+
+/// Leaves the call to QuickJS.
+pub(super) fn bail<T>(why: &'static str) -> Run<T> {
+    Err(Stop::Bail(why))
+}
+
+/// A value of the language. Objects are places in the [`Heap`].
+#[derive(Clone, Debug)]
+pub(super) enum Js {
+    /// Of a variable whose declaration was not reached yet, and of a payload that nobody has read yet.
+    Empty,
+    Undefined,
+    Null,
+    Bool(bool),
+    Number(f64),
+    Text(Text),
+    Object(Ref),
+}
+
+impl Js {
+    pub fn is_nullish(&self) -> bool {
+        matches!(self, Js::Undefined | Js::Null)
+    }
+
+    pub fn truth(&self) -> bool {
+        match self {
+            Js::Empty | Js::Undefined | Js::Null => false,
+            Js::Bool(truth) => *truth,
+            Js::Number(n) => !(*n == 0.0 || n.is_nan()),
+            Js::Text(text) => !text.is_empty(),
+            Js::Object(_) => true,
+        }
+    }
+}
+
+impl From<bool> for Js {
+    fn from(truth: bool) -> Js {
+        Js::Bool(truth)
+    }
+}
+
+impl From<f64> for Js {
+    fn from(number: f64) -> Js {
+        Js::Number(number)
+    }
+}
+
+impl From<Text> for Js {
+    fn from(text: Text) -> Js {
+        Js::Text(text)
+    }
+}
+
+impl From<&str> for Js {
+    fn from(text: &str) -> Js {
+        Js::Text(Text::new(text))
+    }
+}
+
+impl From<String> for Js {
+    fn from(text: String) -> Js {
+        Js::Text(text.into())
+    }
+}
+
+/// The place of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ref(u32);
+
+impl Ref {
+    /// `msg`.
+    pub const MSG: Ref = Ref(0);
+    /// `msg.meta` as the call found it.
+    pub const META: Ref = Ref(1);
+}
+
+pub(super) type Members = Vec<(Text, Js)>;
+
+#[derive(Debug)]
+pub(super) enum Object {
+    Plain(Members),
+    Array(Vec<Js>),
+    /// The metadata of the message with the changes in the heap. There is one, [`Ref::META`].
+    Meta,
+    /// Milliseconds since 1970.
+    Date(f64),
+    /// A regular expression, by its number in the script. Without state: those that keep one are not run here.
+    Regex(usize),
+    /// Part of the payload or of the cache that nobody has looked into yet.
+    View(Value),
+}
+
+/// Objects and text that one call may make, in bytes, before it is left to QuickJS, which knows the limits of the configuration.
+const BYTES_MAX: usize = 4 << 20;
+
+pub(super) const PAYLOAD: &str = "payload";
+pub(super) const META: &str = "meta";
+
+/// The objects of a call, and the message under it.
+pub(super) struct Heap<'m> {
+    objects: Vec<Object>,
+    /// Lists of earlier calls, empty, with their room.
+    spare: Vec<Members>,
+    message: &'m Message,
+    origin: &'m Metadata,
+    computed: &'static [ComputedKey],
+    /// Names of `msg.meta` that the script set or deleted, in the order in which it did so first.
+    pub changes: SmallVec<[(Text, Option<Js>); 8]>,
+    /// The payload as it was read, if it was.
+    pub read: Option<Cow<'m, Value>>,
+    /// The call has seen or done what may be another for the next message with the same shared metadata.
+    pub depends: bool,
+    bytes_left: usize,
+}
+
+/// What a [`Heap`] leaves behind for the next one.
+#[derive(Default)]
+pub(super) struct Room {
+    objects: Vec<Object>,
+    spare: Vec<Members>,
+}
+
+/// Lists kept for the next call.
+const SPARE_MAX: usize = 8;
+/// Objects that are room for the next call.
+const ROOM_MAX: usize = 1024;
+
+impl<'m> Heap<'m> {
+    pub fn new(
+        room: &mut Room,
+        message: &'m Message,
+        origin: &'m Metadata,
+        environment: &Environment,
+    ) -> Heap<'m> {
+        let mut heap = Heap {
+            objects: std::mem::take(&mut room.objects),
+            spare: std::mem::take(&mut room.spare),
+            message,
+            origin,
+            computed: environment.computed,
+            changes: SmallVec::new(),
+            read: None,
+            depends: false,
+            bytes_left: BYTES_MAX.min(environment.limits.memory / 4),
+        };
+        let mut msg = heap.members();
+        msg.push((Text::new_static(PAYLOAD), Js::Empty));
+        msg.push((Text::new_static(META), Js::Object(Ref::META)));
+        heap.objects.push(Object::Plain(msg));
+        heap.objects.push(Object::Meta);
+        heap
+    }
+
+    /// Gives the room back.
+    pub fn end(mut self, room: &mut Room) {
+        if self.objects.len() <= ROOM_MAX {
+            for object in self.objects.drain(..) {
+                if let Object::Plain(mut members) = object
+                    && self.spare.len() < SPARE_MAX
+                    && members.capacity() <= 64
+                {
+                    members.clear();
+                    self.spare.push(members);
+                }
+            }
+            room.objects = self.objects;
+        }
+        room.spare = self.spare;
+    }
+
+    /// An empty list of members.
+    pub fn members(&mut self) -> Members {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Counts what a call makes.
+    pub fn spend(&mut self, bytes: usize) -> Run<()> {
+        match self.bytes_left.checked_sub(bytes) {
+            Some(left) => {
+                self.bytes_left = left;
+                Ok(())
+            }
+            None => bail("it makes much data"),
+        }
+    }
+
+    pub fn add(&mut self, object: Object) -> Run<Js> {
+        let parts = match &object {
+            Object::Plain(members) => members.len() * size_of::<(Text, Js)>(),
+            Object::Array(elements) => elements.len() * size_of::<Js>(),
+            _ => 0,
+        };
+        self.spend(size_of::<Object>() + parts)?;
+        let place = Ref(self.objects.len() as u32);
+        self.objects.push(object);
+        Ok(Js::Object(place))
+    }
+
+    pub fn add_text(&mut self, text: impl Into<Text>) -> Run<Js> {
+        let text = text.into();
+        self.spend(text.len())?;
+        Ok(Js::Text(text))
+    }
+
+    pub fn add_array(&mut self, elements: Vec<Js>) -> Run<Js> {
+        self.add(Object::Array(elements))
+    }
+
+    /// A typed value as scripts see it.
+    pub fn add_value(&mut self, value: &Value) -> Run<Js> {
+        Ok(match value {
+            Value::Null => Js::Null,
+            Value::Bool(truth) => Js::Bool(*truth),
+            Value::Array(_) | Value::Object(_) | Value::Guid(_) | Value::Structured(_) => {
+                return self.add(Object::View(value.clone()));
+            }
+            Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => Js::Text(text.clone()),
+            other => match (number_seen(other), text_form(other)) {
+                (Some(number), _) => Js::Number(number),
+                (None, Some(text)) => Js::Text(text.into()),
+                (None, None) => Js::Null,
+            },
+        })
+    }
+
+    /// An object, opened if nobody had looked into it.
+    pub fn object(&mut self, place: Ref) -> Run<&mut Object> {
+        if let Some(Object::View(value)) = self.objects.get(place.0 as usize) {
+            let value = value.clone();
+            let opened = self.opened(&value)?;
+            if let Some(object) = self.objects.get_mut(place.0 as usize) {
+                *object = opened;
+            }
+        }
+        match self.objects.get_mut(place.0 as usize) {
+            Some(object) => Ok(object),
+            None => bail("an object is missing"),
+        }
+    }
+
+    fn opened(&mut self, value: &Value) -> Run<Object> {
+        Ok(match value {
+            Value::Array(values) => {
+                self.spend(values.len() * size_of::<Js>())?;
+                let elements: Run<Vec<Js>> = values.iter().map(|value| self.add_value(value)).collect();
+                Object::Array(elements?)
+            }
+            Value::Object(object) => {
+                self.spend(object.len() * size_of::<(Text, Js)>())?;
+                let mut members = self.members();
+                for (name, value) in object.iter() {
+                    members.push((name.clone(), self.add_value(value)?));
+                }
+                Object::Plain(members)
+            }
+            other => match plain_form(other) {
+                Some(plain @ (Value::Array(_) | Value::Object(_))) => self.opened(&plain)?,
+                _ => return bail("a value has no plain form"),
+            },
+        })
+    }
+
+    /// An object that was looked into before; nobody has looked into a [`Object::View`].
+    pub fn seen(&self, place: Ref) -> Option<&Object> {
+        self.objects.get(place.0 as usize)
+    }
+
+    pub fn elements(&mut self, place: Ref) -> Run<Option<&mut Vec<Js>>> {
+        Ok(match self.object(place)? {
+            Object::Array(elements) => Some(elements),
+            _ => None,
+        })
+    }
+
+    pub fn is_array(&self, place: Ref) -> bool {
+        matches!(
+            self.seen(place),
+            Some(Object::Array(_) | Object::View(Value::Array(_)))
+        )
+    }
+
+    /// Whether the object has a member of its own of that name.
+    pub fn has_own(&mut self, place: Ref, name: &str) -> Run<bool> {
+        if place == Ref::META && matches!(self.seen(place), Some(Object::Meta)) {
+            return self.meta_has(name);
+        }
+        Ok(match self.object(place)? {
+            Object::Plain(members) => members.iter().any(|(n, _)| n == name),
+            Object::Array(elements) => match array_index(name) {
+                Some(index) => index < elements.len(),
+                None => name == "length",
+            },
+            _ => return bail("a question to an object that has none of its own"),
+        })
+    }
+
+    /// `object.name`.
+    pub fn get(&mut self, place: Ref, name: &str) -> Run<Js> {
+        if place == Ref::META {
+            return self.meta_get(name);
+        }
+        let found = match self.object(place)? {
+            Object::Plain(members) => match members.iter().find(|(n, _)| n == name) {
+                Some((_, Js::Empty)) => return self.payload(),
+                Some((_, value)) => {
+                    let value = value.clone();
+                    // What it was set to depends on nothing more than what set it.
+                    return Ok(value);
+                }
+                None => None,
+            },
+            Object::Array(elements) => match array_index(name) {
+                Some(index) => elements.get(index).cloned(),
+                None if name == "length" => Some(Js::Number(elements.len() as f64)),
+                None => return bail("a method as a value"),
+            },
+            _ => return bail("a member of an object that has none of its own"),
+        };
+        match found {
+            Some(value) => Ok(value),
+            None if is_inherited(name) => bail("a member that every object has"),
+            None => Ok(Js::Undefined),
+        }
+    }
+
+    /// `object.name = value`.
+    pub fn set(&mut self, place: Ref, name: &Text, value: Js) -> Run<()> {
+        if name == "__proto__" {
+            return bail("__proto__");
+        }
+        if place == Ref::META {
+            self.touch(name, Some(value));
+            return Ok(());
+        }
+        self.spend(size_of::<(Text, Js)>())?;
+        match self.object(place)? {
+            Object::Plain(members) => {
+                let is_full = members.len() >= MEMBERS_MAX;
+                match members.iter_mut().find(|(n, _)| n == name) {
+                    Some(member) => member.1 = value,
+                    None if is_full => return bail("an object of many members"),
+                    None => members.push((name.clone(), value)),
+                }
+                Ok(())
+            }
+            Object::Array(elements) => match array_index(name) {
+                Some(index) if index < elements.len() => {
+                    if let Some(element) = elements.get_mut(index) {
+                        *element = value;
+                    }
+                    Ok(())
+                }
+                Some(index) if index == elements.len() => {
+                    elements.push(value);
+                    Ok(())
+                }
+                _ => bail("an array with holes or members"),
+            },
+            _ => bail("a member of an object that has none of its own"),
+        }
+    }
+
+    /// `delete object.name`.
+    pub fn delete(&mut self, place: Ref, name: &Text) -> Run<()> {
+        if place == Ref::META {
+            self.touch(name, None);
+            return Ok(());
+        }
+        if place == Ref::MSG && name == PAYLOAD {
+            return bail("a message without payload");
+        }
+        match self.object(place)? {
+            Object::Plain(members) => {
+                members.retain(|(n, _)| n != name);
+                Ok(())
+            }
+            _ => bail("an array with holes"),
+        }
+    }
+
+    /// The names that `Object.keys` lists.
+    pub fn keys(&mut self, place: Ref) -> Run<Vec<Text>> {
+        if place == Ref::META {
+            return self.meta_keys();
+        }
+        if place == Ref::MSG {
+            self.depends = true;
+            if !self.is_plain_message() {
+                return bail("msg as a whole, with a large payload");
+            }
+        }
+        Ok(match self.object(place)? {
+            Object::Plain(members) => {
+                let names = members.iter().map(|(name, _)| name.clone());
+                in_order(names.collect())
+            }
+            Object::Array(elements) => (0..elements.len()).map(|i| Text::from(i.to_string())).collect(),
+            _ => return bail("the members of an object that has none of its own"),
+        })
+    }
+
+    /// Members with their values, in the order of [`Heap::keys`].
+    pub fn entries(&mut self, place: Ref) -> Run<Members> {
+        let mut entries = Vec::new();
+        for name in self.keys(place)? {
+            let value = self.get(place, &name)?;
+            entries.push((name, value));
+        }
+        self.spend(entries.len() * size_of::<(Text, Js)>())?;
+        Ok(entries)
+    }
+
+    /// Whether QuickJS has the payload of this message as an ordinary member from the start.
+    fn is_plain_message(&self) -> bool {
+        match &self.message.payload {
+            Payload::Value(Value::Text(text) | Value::Xml(text) | Value::NodeId(text)) => text.len() <= 128,
+            Payload::Value(Value::Bytes(bytes)) => bytes.len() <= 128,
+            Payload::Value(Value::Array(_) | Value::Object(_)) => false,
+            Payload::Value(_) => true,
+            _ => false,
+        }
+    }
+
+    /// What stood in the place of a payload that the script set without a look at it.
+    pub fn typed_payload(&self) -> Option<Cow<'m, Value>> {
+        match &self.message.payload {
+            Payload::Value(value) if self.is_plain_message() => Some(Cow::Borrowed(value)),
+            _ => None,
+        }
+    }
+
+    /// `msg.payload` of a message that came with it, when it is read for the first time.
+    fn payload(&mut self) -> Run<Js> {
+        self.depends = true;
+        let value = payload_value(&self.message.payload);
+        let js = self.add_value(&value)?;
+        self.read = Some(value);
+        if let Some(Object::Plain(members)) = self.objects.first_mut()
+            && let Some(member) = members.iter_mut().find(|(name, _)| name == PAYLOAD)
+        {
+            member.1 = js.clone();
+        }
+        Ok(js)
+    }
+
+    fn touch(&mut self, name: &Text, value: Option<Js>) {
+        match self.changes.iter_mut().find(|(n, _)| n == name) {
+            Some(change) => change.1 = value,
+            None => self.changes.push((name.clone(), value)),
+        }
+    }
+
+    fn meta_get(&mut self, name: &str) -> Run<Js> {
+        if let Some((_, value)) = self.changes.iter().find(|(n, _)| n == name) {
+            return match value {
+                Some(value) => Ok(value.clone()),
+                None if is_inherited(name) => bail("a member that every object has"),
+                None => Ok(Js::Undefined),
+            };
+        }
+        if let Some(computed) = self.computed.iter().find(|key| key.name == name) {
+            self.depends = true;
+            let text = (computed.compute)(self.origin);
+            return self.add_text(text);
+        }
+        self.depends |= key::STAMPS.contains(&name);
+        match self.message.meta.text(name) {
+            Some(text) => Ok(Js::Text(text)),
+            None if is_inherited(name) => bail("a member that every object has"),
+            None => Ok(Js::Undefined),
+        }
+    }
+
+    fn meta_has(&mut self, name: &str) -> Run<bool> {
+        if let Some((_, value)) = self.changes.iter().find(|(n, _)| n == name) {
+            return Ok(value.is_some());
+        }
+        if self.computed.iter().any(|key| key.name == name) {
+            self.depends = true;
+            return Ok(true);
+        }
+        self.depends |= key::STAMPS.contains(&name);
+        Ok(self.message.meta.contains(name))
+    }
+
+    /// As QuickJS lists them: first what the script wrote, then what it found, then what is computed.
+    fn meta_keys(&mut self) -> Run<Vec<Text>> {
+        let meta = &self.message.meta;
+        self.depends |= meta.stamps().is_some();
+        let touched = |name: &str| self.changes.iter().any(|(n, _)| n == name);
+        let computed = |name: &str| self.computed.iter().any(|key| key.name == name);
+        let written = self.changes.iter().filter(|(_, value)| value.is_some());
+        let mut keys: Vec<Text> = written.map(|(name, _)| name.clone()).collect();
+        let found = meta.iter().map(|(name, _)| name);
+        let found = found.filter(|name| !touched(name) && !computed(name));
+        keys.extend(found.map(Text::new));
+        let computed = self.computed.iter().map(|key| key.name);
+        keys.extend(computed.filter(|name| !touched(name)).map(Text::new_static));
+        if keys.iter().any(|name| array_index(name).is_some()) {
+            return bail("metadata keys that are numbers");
+        }
+        self.spend(keys.len() * size_of::<Text>())?;
+        Ok(keys)
+    }
+}
+
+/// Members of one object; finding them is a walk.
+const MEMBERS_MAX: usize = 64;
+
+/// Names in the order in which the language lists them: indexes first, by number.
+fn in_order(names: Vec<Text>) -> Vec<Text> {
+    if !names.iter().any(|name| array_index(name).is_some()) {
+        return names;
+    }
+    let (mut indexes, others): (Vec<Text>, Vec<Text>) = names.into_iter().partition(|name| array_index(name).is_some());
+    indexes.sort_by_key(|name| array_index(name));
+    indexes.extend(others);
+    indexes
+}
+
+/// The index that a name is, if it is one.
+pub(super) fn array_index(name: &str) -> Option<usize> {
+    let digits = !name.is_empty() && name.len() <= 10 && name.bytes().all(|b| b.is_ascii_digit());
+    if !digits || (name.len() > 1 && name.starts_with('0')) {
+        return None;
+    }
+    let index: u64 = name.parse().ok()?;
+    (index < u64::from(u32::MAX)).then_some(index as usize)
+}
+
+/// Names that every object answers to by its prototype.
+pub(super) fn is_inherited(name: &str) -> bool {
+    matches!(
+        name,
+        "constructor"
+            | "hasOwnProperty"
+            | "isPrototypeOf"
+            | "propertyIsEnumerable"
+            | "toLocaleString"
+            | "toString"
+            | "valueOf"
+            | "__proto__"
+            | "__defineGetter__"
+            | "__defineSetter__"
+            | "__lookupGetter__"
+            | "__lookupSetter__"
+    )
+}
+
+/// The name that a value is as a key.
+pub(super) fn property_name(heap: &mut Heap<'_>, key: &Js) -> Run<Text> {
+    match key {
+        Js::Text(text) => Ok(text.clone()),
+        Js::Number(number) => Ok(number::text(*number)),
+        other => super::coerce::text(heap, other),
+    }
+}

@@ -1,0 +1,344 @@
+//! A script as it is run: names resolved to places, methods to what they do.
+
+use smallvec::SmallVec;
+use thalweg_record::Text;
+
+use super::heap::Js;
+use crate::ConsoleLevel;
+
+/// A variable: which of the functions around it declares it (0 is the script), and where in its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub level: u8,
+    pub index: u16,
+}
+
+#[derive(Debug)]
+pub(super) enum Expr {
+    /// Never an object.
+    Constant(Js),
+    Local(Slot),
+    Member(Box<Expr>, Text),
+    Index(Box<Expr>, Box<Expr>),
+    /// `?.`: of nothing comes nothing, for the whole chain.
+    OptionalMember(Box<Expr>, Text),
+    OptionalIndex(Box<Expr>, Box<Expr>),
+    Chain(Box<Expr>),
+    /// Texts around values: one text more than there are values.
+    Template(Vec<Text>, Vec<Expr>),
+    Array(Vec<Element>),
+    Object(Vec<Property>),
+    Regex(usize),
+    Not(Box<Expr>),
+    Negate(Box<Expr>),
+    ToNumber(Box<Expr>),
+    BitNot(Box<Expr>),
+    TypeOf(Box<Expr>),
+    Void(Box<Expr>),
+    Delete(Box<Target>),
+    Binary(Binary, Box<Expr>, Box<Expr>),
+    And(Box<Expr>, Box<Expr>),
+    Or(Box<Expr>, Box<Expr>),
+    Coalesce(Box<Expr>, Box<Expr>),
+    Conditional(Box<Expr>, Box<Expr>, Box<Expr>),
+    Assign(Box<Target>, Box<Expr>),
+    /// `a += b` and the like.
+    AssignBinary(Box<Target>, Binary, Box<Expr>),
+    /// `a ||= b` and the like.
+    AssignLogical(Box<Target>, Logical, Box<Expr>),
+    /// `++` and `--`; `prefix` says which value it has.
+    Update {
+        target: Box<Target>,
+        by: f64,
+        prefix: bool,
+    },
+    Sequence(Vec<Expr>),
+    /// A method of a value, which decides by its type what is done.
+    Call {
+        receiver: Box<Expr>,
+        method: Method,
+        arguments: Vec<Argument>,
+        optional: bool,
+    },
+    /// A function of the language.
+    Global(Global, Vec<Element>),
+    /// A function of the script.
+    Function(usize, Vec<Expr>),
+    Console(ConsoleLevel, Vec<Expr>),
+    Cache(CacheCall, Vec<Expr>),
+    /// `new Date(…)`.
+    Date(Vec<Expr>),
+}
+
+#[derive(Debug)]
+pub(super) enum Element {
+    One(Expr),
+    Spread(Expr),
+}
+
+#[derive(Debug)]
+pub(super) enum Property {
+    Named(Text, Expr),
+    Computed(Expr, Expr),
+    Spread(Expr),
+}
+
+/// What may stand before an assignment.
+#[derive(Debug)]
+pub(super) enum Target {
+    Local(Slot),
+    Member(Expr, Text),
+    Index(Expr, Expr),
+}
+
+/// An argument of a method.
+#[derive(Debug)]
+pub(super) enum Argument {
+    One(Expr),
+    Spread(Expr),
+    /// A function of the script, which the method calls.
+    Function(usize),
+    /// `String`, `Number` or `Boolean` in the place of such a function.
+    Convert(Global),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Binary {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+    Power,
+    ShiftLeft,
+    ShiftRight,
+    ShiftRightZero,
+    BitAnd,
+    BitOr,
+    BitXor,
+    Equal,
+    NotEqual,
+    StrictEqual,
+    StrictNotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    In,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Logical {
+    And,
+    Or,
+    Coalesce,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CacheCall {
+    Set,
+    Get,
+    Exists,
+    Delete,
+}
+
+/// Where a value is put.
+#[derive(Debug)]
+pub(super) enum Pattern {
+    Slot(Slot),
+    Object(Vec<(Key, Bound)>),
+    Array(Vec<Option<Bound>>, Option<Box<Pattern>>),
+}
+
+#[derive(Debug)]
+pub(super) enum Key {
+    Named(Text),
+    Computed(Expr),
+}
+
+/// A pattern with what it gets where there is nothing.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub pattern: Pattern,
+    pub default: Option<Expr>,
+}
+
+#[derive(Debug)]
+pub(super) enum Stmt {
+    Expr(Expr),
+    Declare(Pattern, Expr),
+    /// The declaration of a function that has a name of its own: from here on it can be called.
+    Reach(Slot),
+    If(Expr, Box<Stmt>, Option<Box<Stmt>>),
+    Block(Block),
+    For {
+        init: Option<Box<Stmt>>,
+        test: Option<Expr>,
+        update: Option<Expr>,
+        body: Block,
+    },
+    ForOf(Pattern, Expr, Block),
+    ForIn(Pattern, Expr, Block),
+    While(Expr, Block),
+    DoWhile(Block, Expr),
+    Switch {
+        value: Expr,
+        /// Tests in their order with the place in `body` where each begins; `None` is the default.
+        cases: Vec<(Option<Expr>, usize)>,
+        body: Block,
+    },
+    Break,
+    Continue,
+    Return(Option<Expr>),
+    /// The call is QuickJS's from here: a `throw`.
+    Bail(&'static str),
+    Try(Block, Option<Block>),
+}
+
+/// Statements with the variables that begin anew each time: first and one after the last index in the frame.
+#[derive(Debug, Default)]
+pub(super) struct Block {
+    pub fresh: Option<(u16, u16)>,
+    pub body: Vec<Stmt>,
+}
+
+/// A function of the script, or the script itself.
+#[derive(Debug, Default)]
+pub(super) struct Function {
+    pub level: u8,
+    pub parameters: Vec<Bound>,
+    /// How many variables it has, parameters included.
+    pub slots: u16,
+    /// Those that are undefined from the start (`var`).
+    pub hoisted: SmallVec<[u16; 4]>,
+    pub body: Vec<Stmt>,
+}
+
+macro_rules! names {
+    ($(#[$doc:meta])* $kind:ident { $($variant:ident = $name:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum $kind { $($variant),+ }
+
+        impl $kind {
+            /// By its name in scripts.
+            pub fn named(name: &str) -> Option<$kind> {
+                match name { $($name => Some($kind::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+names! {
+    /// Methods of texts, arrays, numbers, dates and regular expressions.
+    Method {
+        At = "at",
+        CharAt = "charAt",
+        CharCodeAt = "charCodeAt",
+        Concat = "concat",
+        EndsWith = "endsWith",
+        Every = "every",
+        Filter = "filter",
+        Find = "find",
+        FindIndex = "findIndex",
+        ForEach = "forEach",
+        GetTime = "getTime",
+        GetUtcDate = "getUTCDate",
+        GetUtcDay = "getUTCDay",
+        GetUtcFullYear = "getUTCFullYear",
+        GetUtcHours = "getUTCHours",
+        GetUtcMilliseconds = "getUTCMilliseconds",
+        GetUtcMinutes = "getUTCMinutes",
+        GetUtcMonth = "getUTCMonth",
+        GetUtcSeconds = "getUTCSeconds",
+        HasOwnProperty = "hasOwnProperty",
+        Includes = "includes",
+        IndexOf = "indexOf",
+        Join = "join",
+        LastIndexOf = "lastIndexOf",
+        Map = "map",
+        Match = "match",
+        PadEnd = "padEnd",
+        PadStart = "padStart",
+        Pop = "pop",
+        Push = "push",
+        Reduce = "reduce",
+        Repeat = "repeat",
+        Replace = "replace",
+        ReplaceAll = "replaceAll",
+        Reverse = "reverse",
+        Shift = "shift",
+        Slice = "slice",
+        Some = "some",
+        Sort = "sort",
+        Split = "split",
+        StartsWith = "startsWith",
+        Substr = "substr",
+        Substring = "substring",
+        Test = "test",
+        ToFixed = "toFixed",
+        ToIsoString = "toISOString",
+        ToLowerCase = "toLowerCase",
+        ToString = "toString",
+        ToUpperCase = "toUpperCase",
+        Trim = "trim",
+        TrimEnd = "trimEnd",
+        TrimStart = "trimStart",
+        Unshift = "unshift",
+        ValueOf = "valueOf",
+    }
+}
+
+names! {
+    /// Functions that have names of their own.
+    Global {
+        ArrayIsArray = "Array.isArray",
+        Boolean = "Boolean",
+        DateNow = "Date.now",
+        DateParse = "Date.parse",
+        IsFinite = "isFinite",
+        IsNan = "isNaN",
+        JsonParse = "JSON.parse",
+        JsonStringify = "JSON.stringify",
+        MathAbs = "Math.abs",
+        MathAcos = "Math.acos",
+        MathAsin = "Math.asin",
+        MathAtan = "Math.atan",
+        MathAtan2 = "Math.atan2",
+        MathCbrt = "Math.cbrt",
+        MathCeil = "Math.ceil",
+        MathCos = "Math.cos",
+        MathExp = "Math.exp",
+        MathFloor = "Math.floor",
+        MathHypot = "Math.hypot",
+        MathLog = "Math.log",
+        MathLog10 = "Math.log10",
+        MathLog2 = "Math.log2",
+        MathMax = "Math.max",
+        MathMin = "Math.min",
+        MathPow = "Math.pow",
+        MathRound = "Math.round",
+        MathSign = "Math.sign",
+        MathSin = "Math.sin",
+        MathSqrt = "Math.sqrt",
+        MathTan = "Math.tan",
+        MathTrunc = "Math.trunc",
+        Number = "Number",
+        NumberIsFinite = "Number.isFinite",
+        NumberIsInteger = "Number.isInteger",
+        NumberIsNan = "Number.isNaN",
+        NumberIsSafeInteger = "Number.isSafeInteger",
+        NumberParseFloat = "Number.parseFloat",
+        NumberParseInt = "Number.parseInt",
+        ObjectAssign = "Object.assign",
+        ObjectEntries = "Object.entries",
+        ObjectFromEntries = "Object.fromEntries",
+        ObjectHasOwn = "Object.hasOwn",
+        ObjectKeys = "Object.keys",
+        ObjectValues = "Object.values",
+        ParseFloat = "parseFloat",
+        ParseInt = "parseInt",
+        String = "String",
+        StringFromCharCode = "String.fromCharCode",
+    }
+}

@@ -1,0 +1,166 @@
+//! `JSON.stringify` and `JSON.parse`.
+
+use thalweg_record::{Text, Value, json};
+
+use super::heap::{Heap, Js, Object, Ref, Run, bail};
+use super::{coerce, date, number};
+
+const DEPTH_MAX: usize = 64;
+
+/// `JSON.stringify(value, null, indent)`.
+pub(super) fn stringify(heap: &mut Heap<'_>, value: &Js, indent: &str) -> Run<Js> {
+    let mut out = String::new();
+    match write(heap, value, indent, 0, &mut out)? {
+        true => heap.add_text(out),
+        false => Ok(Js::Undefined),
+    }
+}
+
+/// The third argument of `JSON.stringify` as what each level is indented by.
+pub(super) fn indent(value: &Js) -> Run<String> {
+    Ok(match value {
+        Js::Number(n) => " ".repeat(number::to_integer(*n).clamp(0.0, 10.0) as usize),
+        Js::Text(text) if text.is_ascii() => text.chars().take(10).collect(),
+        Js::Undefined | Js::Null | Js::Bool(_) => String::new(),
+        _ => return bail("an unusual indent"),
+    })
+}
+
+/// Writes a value; `false` if it has no JSON form.
+fn write(heap: &mut Heap<'_>, value: &Js, indent: &str, depth: usize, out: &mut String) -> Run<bool> {
+    if depth > DEPTH_MAX || out.len() > 1 << 20 {
+        return bail("it makes much data");
+    }
+    match value {
+        Js::Empty => return bail("a variable before its declaration"),
+        Js::Undefined => return Ok(false),
+        Js::Null => out.push_str("null"),
+        Js::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
+        Js::Number(n) if n.is_finite() => out.push_str(&number::text(*n)),
+        Js::Number(_) => out.push_str("null"),
+        Js::Text(text) => write_text(text, out),
+        Js::Object(place) => match heap.seen(*place) {
+            Some(Object::Date(ms)) => {
+                out.push('"');
+                out.push_str(&date::iso(*ms)?);
+                out.push('"');
+            }
+            Some(Object::Regex(_)) => return bail("the text of a special object"),
+            _ if heap.is_array(*place) => write_array(heap, *place, indent, depth, out)?,
+            _ => write_object(heap, *place, indent, depth, out)?,
+        },
+    }
+    Ok(true)
+}
+
+fn write_array(heap: &mut Heap<'_>, place: Ref, indent: &str, depth: usize, out: &mut String) -> Run<()> {
+    let elements = heap.elements(place)?.cloned().unwrap_or_default();
+    if elements.is_empty() {
+        out.push_str("[]");
+        return Ok(());
+    }
+    out.push('[');
+    for (i, element) in elements.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        line(indent, depth + 1, out);
+        if !write(heap, element, indent, depth + 1, out)? {
+            out.push_str("null");
+        }
+    }
+    line(indent, depth, out);
+    out.push(']');
+    Ok(())
+}
+
+fn write_object(heap: &mut Heap<'_>, place: Ref, indent: &str, depth: usize, out: &mut String) -> Run<()> {
+    let members = heap.entries(place)?;
+    if members.iter().any(|(name, _)| name == "toJSON") {
+        return bail("an object with a toJSON of its own");
+    }
+    out.push('{');
+    let mut is_first = true;
+    for (name, member) in &members {
+        let before = out.len();
+        if !is_first {
+            out.push(',');
+        }
+        line(indent, depth + 1, out);
+        write_text(name, out);
+        out.push(':');
+        if !indent.is_empty() {
+            out.push(' ');
+        }
+        match write(heap, member, indent, depth + 1, out)? {
+            true => is_first = false,
+            false => out.truncate(before),
+        }
+    }
+    if !is_first {
+        line(indent, depth, out);
+    }
+    out.push('}');
+    Ok(())
+}
+
+fn line(indent: &str, depth: usize, out: &mut String) {
+    if !indent.is_empty() {
+        out.push('\n');
+        (0..depth).for_each(|_| out.push_str(indent));
+    }
+}
+
+fn write_text(text: &str, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if c < ' ' => {
+                let digit = |n: u32| char::from_digit(n, 16).unwrap_or('0');
+                out.push_str("\\u00");
+                out.push(digit(u32::from(c) >> 4));
+                out.push(digit(u32::from(c) & 15));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// `JSON.parse(text)`. What is not JSON throws, and that is QuickJS's.
+pub(super) fn parse(heap: &mut Heap<'_>, value: &Js) -> Run<Js> {
+    let text = coerce::text(heap, value)?;
+    // A lone surrogate can be written in JSON; `__proto__` is an ordinary member there.
+    if text.contains("\\u") || text.contains("__proto__") {
+        return bail("unusual JSON");
+    }
+    heap.spend(text.len() * 4)?;
+    match json::parse(text.as_bytes()) {
+        Ok(parsed) => build(heap, &parsed),
+        Err(_) => bail("what is not JSON"),
+    }
+}
+
+fn build(heap: &mut Heap<'_>, value: &Value) -> Run<Js> {
+    match value {
+        Value::Array(values) => {
+            let elements: Run<Vec<Js>> = values.iter().map(|value| build(heap, value)).collect();
+            heap.add_array(elements?)
+        }
+        Value::Object(object) => {
+            let mut members: Vec<(Text, Js)> = Vec::with_capacity(object.len());
+            for (name, value) in object.iter() {
+                members.push((name.clone(), build(heap, value)?));
+            }
+            heap.add(Object::Plain(members))
+        }
+        other => heap.add_value(other),
+    }
+}

@@ -1,0 +1,232 @@
+//! Numbers as the language reads and writes them.
+
+use thalweg_record::Text;
+
+/// `String(number)`.
+pub(super) fn text(number: f64) -> Text {
+    if number.fract() == 0.0 && number.abs() < 1e15 {
+        let mut digits = itoa::Buffer::new();
+        // The negative zero is written as zero.
+        return Text::new(digits.format(number as i64));
+    }
+    Text::new(dragonbox_ecma::Buffer::new().format(number))
+}
+
+/// `Number(text)`.
+pub(super) fn of_text(text: &str) -> f64 {
+    let text = trim(text);
+    if text.is_empty() {
+        return 0.0;
+    }
+    if let Some((prefix, digits)) = text.split_at_checked(2) {
+        let radix = match prefix {
+            "0x" | "0X" => Some(16),
+            "0o" | "0O" => Some(8),
+            "0b" | "0B" => Some(2),
+            _ => None,
+        };
+        if let Some(radix) = radix {
+            return whole(digits, radix);
+        }
+    }
+    let (sign, magnitude) = signed(text);
+    if magnitude == "Infinity" {
+        return sign * f64::INFINITY;
+    }
+    match decimal_end(magnitude) {
+        Some(end) if end == magnitude.len() => sign * magnitude.parse().unwrap_or(f64::NAN),
+        _ => f64::NAN,
+    }
+}
+
+/// Digits of a power-of-two radix, all of them.
+fn whole(digits: &str, radix: u32) -> f64 {
+    let all = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
+    match all {
+        true => in_radix(digits, radix).unwrap_or(f64::NAN),
+        false => f64::NAN,
+    }
+}
+
+/// Digits as a number, where that is exact; else what must be rounded is not done here.
+fn in_radix(digits: &str, radix: u32) -> Option<f64> {
+    let value = u64::from_str_radix(digits, radix).ok()?;
+    (value <= 1 << 53).then_some(value as f64)
+}
+
+fn signed(text: &str) -> (f64, &str) {
+    match text.as_bytes().first() {
+        Some(b'-') => (-1.0, text.get(1..).unwrap_or_default()),
+        Some(b'+') => (1.0, text.get(1..).unwrap_or_default()),
+        _ => (1.0, text),
+    }
+}
+
+/// Where a decimal number without sign ends that the text starts with.
+fn decimal_end(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let digits = |from: usize| bytes.iter().skip(from).take_while(|b| b.is_ascii_digit()).count();
+    let whole = digits(0);
+    let mut end = whole;
+    let mut any = whole > 0;
+    if bytes.get(end) == Some(&b'.') {
+        let fraction = digits(end + 1);
+        any |= fraction > 0;
+        if any {
+            end += 1 + fraction;
+        }
+    }
+    if !any {
+        return None;
+    }
+    if matches!(bytes.get(end), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
+        let exponent = digits(end + 1 + sign);
+        if exponent > 0 {
+            end += 1 + sign + exponent;
+        }
+    }
+    Some(end)
+}
+
+/// `parseFloat(text)`.
+pub(super) fn parse_float(text: &str) -> f64 {
+    let text = trim_start(text);
+    let (sign, magnitude) = signed(text);
+    if magnitude.starts_with("Infinity") {
+        return sign * f64::INFINITY;
+    }
+    let number = decimal_end(magnitude).and_then(|end| magnitude.get(..end));
+    number.and_then(|number| number.parse::<f64>().ok()).map_or(f64::NAN, |number| sign * number)
+}
+
+/// `parseInt(text, radix)`; `None` where the digits are too many for an exact number.
+pub(super) fn parse_int(text: &str, radix: f64) -> Option<f64> {
+    let (sign, mut digits) = signed(trim_start(text));
+    let mut radix = to_i32(radix);
+    let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    if let Some(after) = hex
+        && matches!(radix, 0 | 16)
+    {
+        digits = after;
+        radix = 16;
+    }
+    if radix == 0 {
+        radix = 10;
+    }
+    if !(2..=36).contains(&radix) {
+        return Some(f64::NAN);
+    }
+    let radix = radix as u32;
+    let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
+    let digits = digits.get(..end).unwrap_or_default();
+    if digits.is_empty() {
+        return Some(f64::NAN);
+    }
+    in_radix(digits, radix).map(|number| sign * number)
+}
+
+/// `number.toFixed(digits)`.
+pub(super) fn to_fixed(number: f64, digits: usize) -> Option<String> {
+    if !number.is_finite() || number.abs() >= 1e21 {
+        return None;
+    }
+    let magnitude = number.abs();
+    let mut text = format!("{magnitude:.digits$}");
+    // Rust rounds a tie to even, the language away from zero. A tie has one more digit than asked for, exactly.
+    let scaled = magnitude * 2f64.powi(digits as i32 + 1);
+    if scaled.fract() == 0.0 {
+        let exact = format!("{magnitude:.*}", digits + 1);
+        if exact.ends_with('5') {
+            text = rounded_up(&exact, digits);
+        }
+    }
+    let negative = number < 0.0;
+    Some(if negative { format!("-{text}") } else { text })
+}
+
+/// Digits that end in a five behind the last place, rounded up.
+fn rounded_up(exact: &str, digits: usize) -> String {
+    let keep = exact.len() - 1;
+    let mut bytes: Vec<u8> = exact.bytes().take(keep).collect();
+    if digits == 0 {
+        bytes.pop();
+    }
+    let mut at = bytes.len();
+    loop {
+        if at == 0 {
+            bytes.insert(0, b'1');
+            break;
+        }
+        at -= 1;
+        match bytes.get_mut(at) {
+            Some(b'.') | None => {}
+            Some(digit) if *digit == b'9' => *digit = b'0',
+            Some(digit) => {
+                *digit += 1;
+                break;
+            }
+        }
+    }
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// `number | 0`.
+pub(super) fn to_i32(number: f64) -> i32 {
+    if !number.is_finite() {
+        return 0;
+    }
+    if number.abs() < 9e18 {
+        return number as i64 as i32;
+    }
+    let modulus = number.trunc() % 4_294_967_296.0;
+    modulus as i64 as i32
+}
+
+/// The whole number of an argument: NaN is zero.
+pub(super) fn to_integer(number: f64) -> f64 {
+    if number.is_nan() { 0.0 } else { number.trunc() }
+}
+
+/// Spaces and line ends of the language.
+pub(super) fn is_space(c: char) -> bool {
+    matches!(
+        c,
+        '\t' | '\n' | '\u{b}' | '\u{c}' | '\r' | ' ' | '\u{a0}' | '\u{1680}' | '\u{2000}'
+            ..='\u{200a}' | '\u{2028}' | '\u{2029}' | '\u{202f}' | '\u{205f}' | '\u{3000}' | '\u{feff}'
+    )
+}
+
+pub(super) fn trim(text: &str) -> &str {
+    text.trim_matches(is_space)
+}
+
+pub(super) fn trim_start(text: &str) -> &str {
+    text.trim_start_matches(is_space)
+}
+
+pub(super) fn trim_end(text: &str) -> &str {
+    text.trim_end_matches(is_space)
+}
+
+/// `number.toString(radix)` of whole numbers; fractions in another radix are not written here.
+pub(super) fn in_radix_text(number: f64, radix: f64) -> Option<String> {
+    let fits = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
+    if !fits || radix.fract() != 0.0 || !(2.0..=36.0).contains(&radix) {
+        return None;
+    }
+    let radix = radix as u64;
+    let mut rest = number.abs() as u64;
+    let mut digits = Vec::new();
+    loop {
+        digits.push(char::from_digit((rest % radix) as u32, radix as u32)?);
+        rest /= radix;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0.0 {
+        digits.push('-');
+    }
+    Some(digits.into_iter().rev().collect())
+}

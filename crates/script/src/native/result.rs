@@ -1,0 +1,301 @@
+//! What a native call gave back, as changes to the message that it got: the same as [`crate::quickjs`] reads from its own.
+
+use smallvec::SmallVec;
+use thalweg_record::{Object as Record, Text, Value};
+
+use super::coerce;
+use super::date;
+use super::heap::{Heap, Js, META, Object, PAYLOAD, Ref, Run, bail};
+use crate::view::{exact_integer, number_seen, plain_form, text_form};
+use crate::{ComputedKey, Environment, MetaReply, PayloadReply, Reply, Returned};
+
+/// Texts that a script wrote to metadata keys lately: messages that get the same text share it.
+#[derive(Default)]
+pub(super) struct Written {
+    last: Vec<(Text, Text)>,
+}
+
+const WRITTEN_MAX: usize = 32;
+/// Texts up to this length lie within the value itself.
+const INLINE: usize = 23;
+
+impl Written {
+    fn share(&mut self, name: &Text, text: Text) -> Text {
+        if text.len() <= INLINE {
+            return text;
+        }
+        match self.last.iter_mut().find(|(n, _)| n == name) {
+            Some((_, last)) => {
+                if *last != text {
+                    *last = text;
+                }
+                last.clone()
+            }
+            None => {
+                if self.last.len() < WRITTEN_MAX {
+                    self.last.push((name.clone(), text.clone()));
+                }
+                text
+            }
+        }
+    }
+}
+
+/// Reads what a body gave back.
+pub(super) fn returned(
+    heap: &mut Heap<'_>,
+    result: &Js,
+    written: &mut Written,
+    environment: &Environment,
+) -> Run<Returned> {
+    let place = match result {
+        Js::Undefined | Js::Null => return Ok(Returned::Nothing),
+        Js::Object(place) => *place,
+        _ => return bail("what is no message"),
+    };
+    let mut reader = Reader {
+        heap,
+        written,
+        computed: environment.computed,
+    };
+    if !reader.heap.is_array(place) {
+        return reader.reply(place).map(Returned::One);
+    }
+    let elements = reader.heap.elements(place)?.cloned().unwrap_or_default();
+    if elements.len() > environment.limits.results {
+        return bail("many messages");
+    }
+    let mut replies = Vec::with_capacity(elements.len());
+    for element in elements {
+        match element {
+            Js::Undefined | Js::Null => {}
+            Js::Object(place) if !reader.heap.is_array(place) => replies.push(reader.reply(place)?),
+            _ => return bail("what is no message"),
+        }
+    }
+    Ok(match replies.len() {
+        0 => Returned::Nothing,
+        _ => Returned::Many(replies),
+    })
+}
+
+struct Reader<'r, 'm> {
+    heap: &'r mut Heap<'m>,
+    written: &'r mut Written,
+    computed: &'static [ComputedKey],
+}
+
+impl Reader<'_, '_> {
+    fn reply(&mut self, place: Ref) -> Run<Reply> {
+        Ok(Reply {
+            payload: self.payload(place)?,
+            meta: self.meta(place)?,
+        })
+    }
+
+    /// A member of a message as it is, without reading the payload for it.
+    fn member(&mut self, place: Ref, name: &str) -> Run<Option<Js>> {
+        if place == Ref::META {
+            return match self.heap.has_own(place, name)? {
+                true => self.heap.get(place, name).map(Some),
+                false => Ok(None),
+            };
+        }
+        match self.heap.object(place)? {
+            Object::Plain(members) => {
+                let found = members.iter().find(|(n, _)| n == name);
+                Ok(found.map(|(_, value)| value.clone()))
+            }
+            _ => bail("what is no message"),
+        }
+    }
+
+    fn payload(&mut self, place: Ref) -> Run<PayloadReply> {
+        let payload = match self.member(place, PAYLOAD)? {
+            None => return Ok(PayloadReply::Missing),
+            Some(Js::Empty) => return Ok(PayloadReply::Same),
+            Some(payload) => payload,
+        };
+        // A payload that was set without a look at the old one may still be the same.
+        let original = match self.heap.read.take() {
+            Some(read) => Some(read),
+            None => self.heap.typed_payload(),
+        };
+        let (value, same) = value_of(self.heap, &payload, original.as_deref())?;
+        self.heap.read = original;
+        Ok(match same {
+            true => PayloadReply::Same,
+            false => PayloadReply::New(value),
+        })
+    }
+
+    fn meta(&mut self, place: Ref) -> Run<MetaReply> {
+        let none = MetaReply::Replaced(Vec::new());
+        let place = match self.member(place, META)? {
+            Some(Js::Object(place)) if !self.heap.is_array(place) => place,
+            _ => return Ok(none),
+        };
+        if place == Ref::META {
+            let mut changes = SmallVec::new();
+            // They stay in their place: what was written may contain the metadata itself.
+            let mut i = 0;
+            while let Some((name, value)) = self.heap.changes.get(i).cloned() {
+                if let Some(entry) = self.entry(&name, value.as_ref())? {
+                    changes.push(entry);
+                }
+                i += 1;
+            }
+            return Ok(MetaReply::Changes(changes));
+        }
+        if matches!(self.heap.seen(place), Some(Object::Date(_) | Object::Regex(_))) {
+            return bail("metadata that is no plain object");
+        }
+        let members = self.heap.entries(place)?;
+        let mut entries = Vec::with_capacity(members.len());
+        for (name, value) in members {
+            if let Some(entry) = self.entry(&name, Some(&value))? {
+                entries.push(entry);
+            }
+        }
+        Ok(MetaReply::Replaced(entries))
+    }
+
+    fn entry(&mut self, name: &Text, value: Option<&Js>) -> Run<Option<(Text, Text)>> {
+        if self.computed.iter().any(|key| key.name == name) {
+            return Ok(None);
+        }
+        let text = match value {
+            None => Text::default(),
+            Some(Js::Text(text)) => self.written.share(name, text.clone()),
+            Some(value) => {
+                let mut out = String::new();
+                coerce::meta_text(self.heap, value, &mut out, 0)?;
+                self.written.share(name, out.into())
+            }
+        };
+        Ok(Some((name.clone(), text)))
+    }
+}
+
+/// The typed value of what a script made, and whether all of it is the original.
+pub(super) fn value_of(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>) -> Run<(Value, bool)> {
+    convert(heap, js, original, 0)
+}
+
+const DEPTH_MAX: usize = 64;
+
+fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize) -> Run<(Value, bool)> {
+    if depth > DEPTH_MAX {
+        return bail("deeply nested data");
+    }
+    let fresh = |value: Value| Ok((value, false));
+    let kept = |value: &Value| Ok((value.clone(), true));
+    match js {
+        Js::Empty => bail("a variable before its declaration"),
+        Js::Undefined | Js::Null => Ok((Value::Null, matches!(original, Some(Value::Null)))),
+        Js::Bool(truth) => Ok((Value::Bool(*truth), original == Some(&Value::Bool(*truth)))),
+        Js::Number(n) => {
+            let same = |was: f64| was.to_bits() == n.to_bits() || (was.is_nan() && n.is_nan());
+            match original.filter(|o| number_seen(o).is_some_and(same)) {
+                Some(original) => kept(original),
+                None => fresh(exact_integer(*n).map_or(Value::F64(*n), Value::I64)),
+            }
+        }
+        Js::Text(text) => match original.filter(|o| text_form(o).is_some_and(|was| was == text.as_str())) {
+            Some(original) => kept(original),
+            None => fresh(Value::Text(text.clone())),
+        },
+        Js::Object(place) => {
+            // Nobody looked into it: it is what it was.
+            if let Some(Object::View(value)) = heap.seen(*place) {
+                let value = value.clone();
+                return viewed(&value, original);
+            }
+            let plain = original.and_then(plain_form);
+            let converted = object(heap, *place, plain.as_ref().or(original), depth)?;
+            match (converted, plain, original) {
+                ((_, true), Some(_), Some(original)) => kept(original),
+                (converted, ..) => Ok(converted),
+            }
+        }
+    }
+}
+
+/// A value that was never opened, beside what stood in its place.
+fn viewed(value: &Value, original: Option<&Value>) -> Run<(Value, bool)> {
+    if original == Some(value) {
+        return Ok((value.clone(), true));
+    }
+    match plain_value(value) {
+        Some(plain) => Ok((plain, false)),
+        None => bail("data of a special type in another place"),
+    }
+}
+
+/// A value as a script would have made it anew; `None` if that is another value than it is.
+fn plain_value(value: &Value) -> Option<Value> {
+    match value {
+        Value::Array(values) => {
+            let same = values.iter().all(|value| plain_value(value).is_some_and(|plain| plain == *value));
+            same.then(|| value.clone())
+        }
+        Value::Object(object) => {
+            let mut values = object.iter().map(|(_, value)| value);
+            let same = values.all(|value| plain_value(value).is_some_and(|plain| plain == *value));
+            same.then(|| value.clone())
+        }
+        Value::Null | Value::Bool(_) | Value::Text(_) => Some(value.clone()),
+        Value::I64(n) => exact_integer(*n as f64).filter(|exact| exact == n).map(Value::I64),
+        Value::F64(n) if exact_integer(*n).is_none() => Some(value.clone()),
+        _ => None,
+    }
+}
+
+fn object(heap: &mut Heap<'_>, place: Ref, original: Option<&Value>, depth: usize) -> Run<(Value, bool)> {
+    if let Some(Object::Date(ms)) = heap.seen(place) {
+        let text = date::iso(*ms)?;
+        return match original.filter(|o| text_form(o).is_some_and(|was| was == text)) {
+            Some(original) => Ok((original.clone(), true)),
+            None => Ok((Value::Text(text.into()), false)),
+        };
+    }
+    if heap.is_array(place) {
+        let elements = heap.elements(place)?.cloned().unwrap_or_default();
+        heap.spend(elements.len() * size_of::<Value>())?;
+        let was = match original {
+            Some(Value::Array(values)) => Some(values),
+            _ => None,
+        };
+        let mut same = was.is_some_and(|was| was.len() == elements.len());
+        let mut values = Vec::with_capacity(elements.len());
+        for (i, element) in elements.iter().enumerate() {
+            let (value, is_same) = convert(heap, element, was.and_then(|was| was.get(i)), depth + 1)?;
+            same &= is_same;
+            values.push(value);
+        }
+        return Ok(match was {
+            Some(was) if same => (Value::Array(was.clone()), true),
+            _ => (Value::Array(values.into()), false),
+        });
+    }
+    if matches!(heap.seen(place), Some(Object::Regex(_))) {
+        return bail("a regular expression as data");
+    }
+    let members = heap.entries(place)?;
+    let was = match original {
+        Some(Value::Object(object)) => Some(object),
+        _ => None,
+    };
+    let mut same = was.is_some_and(|was| was.len() == members.len());
+    let mut record = Record::with_capacity(members.len());
+    for (name, member) in members {
+        let before = was.and_then(|was| was.get(&name));
+        let (value, is_same) = convert(heap, &member, before, depth + 1)?;
+        same &= is_same;
+        record.push_new(name, value);
+    }
+    Ok(match was {
+        Some(was) if same => (Value::Object(was.clone()), true),
+        _ => (Value::from(record), false),
+    })
+}
