@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use thalweg_config::{
-    ComponentKind, ComponentNode, Config, Diagnostics, LoadOptions, Loaded, LogFormat, LogLevel, Node,
-    Source, load, load_path, process_environment,
+    ComponentKind, ComponentNode, Config, Diagnostics, LoadOptions, Loaded, LogFormat, LogLevel, Node, Source, load,
+    load_path, process_environment,
 };
 use thalweg_flow::{FlowSpec, OutputSpec, ParseContext};
 use thalweg_telemetry::logging;

@@ -23,6 +23,8 @@ pub(crate) const UNSET: &str = "\u{E000}";
 pub enum Severity {
     Error,
     Warning,
+    /// What is neither wrong nor doubtful, for those who ask for it.
+    Note,
 }
 
 /// One message; its `Display` is the line that an operator reads.
@@ -71,6 +73,7 @@ pub struct Diagnostics {
 #[derive(Debug, Default)]
 struct State {
     found: Vec<Diagnostic>,
+    notes: Vec<Diagnostic>,
     omitted: usize,
     /// Label to the place and the document path where it was given first.
     labels: HashMap<String, (Pos, String)>,
@@ -125,6 +128,28 @@ impl Diagnostics {
 
     pub fn warn_at(&self, pos: Pos, message: impl fmt::Display) {
         self.push(Severity::Warning, pos, message.to_string());
+    }
+
+    /// A note, which is kept apart (see [`Diagnostics::notes`]).
+    pub fn note_at(&self, pos: Pos, message: impl fmt::Display) {
+        let note = Diagnostic {
+            severity: Severity::Note,
+            file: self.file.clone(),
+            pos,
+            message: message.to_string(),
+        };
+        let mut state = self.state();
+        // A resource is read as often as it is named.
+        if state.notes.len() < DIAGNOSTICS_MAX && !state.notes.contains(&note) {
+            state.notes.push(note);
+        }
+    }
+
+    /// All notes, sorted by position.
+    pub fn notes(&self) -> Vec<Diagnostic> {
+        let mut notes = self.state().notes.clone();
+        notes.sort_by_key(|note| note.pos);
+        notes
     }
 
     /// An unknown field: an error, with `--chilled` a warning.

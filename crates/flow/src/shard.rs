@@ -1,5 +1,6 @@
 //! Spreads batches over the worker threads by series, so that all messages of a series take the same way in order.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -54,24 +55,28 @@ impl Shards {
 /// One part per worker, possibly empty. Messages without a series stay together on the first worker: nothing tells
 /// which of them belong together, so all of them keep their order.
 fn split(batch: Batch, workers: usize) -> Vec<Batch> {
-    let Batch { messages, mut ack } = batch;
-    let mut parts: Vec<Vec<Message>> = (0..workers)
+    let Batch { mut messages, mut ack } = batch;
+    let mut parts: Vec<Vec<Message>> = (1..workers)
         .map(|_| Vec::with_capacity(messages.len() / workers + 1))
         .collect();
-    for message in messages {
-        let worker = message.series().map_or(0, |series| (series % workers as u64) as usize);
-        if let Some(part) = parts.get_mut(worker) {
+    let worker_of = |message: &Message| message.series().map_or(0, |series| (series % workers as u64) as usize);
+    // Those of the first worker stay where they are.
+    let worker = Cell::new(0);
+    let others = messages.extract_if(.., |message| {
+        worker.set(worker_of(message));
+        worker.get() != 0
+    });
+    for message in others {
+        if let Some(part) = parts.get_mut(worker.get() - 1) {
             part.push(message);
         }
     }
-    let mut batches: Vec<Batch> = parts
-        .drain(1..)
-        .map(|part| {
-            let ack = ack.split(part.len());
-            Batch::new(part, ack)
-        })
-        .collect();
-    batches.insert(0, Batch::new(parts.pop().unwrap_or_default(), ack));
+    let split = parts.into_iter().map(|part| {
+        let ack = ack.split(part.len());
+        Batch::new(part, ack)
+    });
+    let mut batches: Vec<Batch> = split.collect();
+    batches.insert(0, Batch::new(messages, ack));
     batches
 }
 

@@ -436,7 +436,7 @@ mod tests {
                 prop_assert_eq!(&seen, &model.clone().into_iter().collect::<Vec<_>>());
                 for key in keys {
                     prop_assert_eq!(meta.get(key).map(Cow::into_owned), model.get(key).cloned());
-                    prop_assert_eq!(meta.text(key).as_deref(), model.get(key).map(String::as_str));
+                    prop_assert_eq!(meta.text(key), model.get(key).map(Text::from));
                     prop_assert_eq!(meta.contains(key), model.contains_key(key));
                 }
             }

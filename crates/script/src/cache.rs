@@ -54,7 +54,9 @@ impl Cache {
             return Ok(());
         }
         let mut entries = self.entries.write();
-        let fresh = changes.iter().filter(|(key, value)| value.is_some() && !entries.contains_key(key));
+        let fresh = changes
+            .iter()
+            .filter(|(key, value)| value.is_some() && !entries.contains_key(key));
         if entries.len() + fresh.count() > self.entries_max {
             return Err(CacheFull { entries: entries.len() });
         }
@@ -73,7 +75,12 @@ impl Cache {
 
     #[cfg(test)]
     pub(crate) fn sorted(&self) -> Vec<(Text, Value)> {
-        let mut entries: Vec<_> = self.entries.read().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let mut entries: Vec<_> = self
+            .entries
+            .read()
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         entries
     }

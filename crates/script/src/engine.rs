@@ -73,6 +73,12 @@ impl Engine {
         explained.collect()
     }
 
+    /// Scripts that are not run as native code, by how errors call them, with the reason.
+    pub fn outside(&self) -> impl Iterator<Item = (&str, &Outside)> {
+        let scripts = self.native.iter().enumerate();
+        scripts.filter_map(|(script, native)| Some((self.quickjs.stage(script), native.as_ref().err()?)))
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.quickjs.count()
     }
@@ -104,7 +110,11 @@ impl Engine {
                 tracing::trace!(stage, why, "native code leaves a call to QuickJS");
                 let is_futile = matches!(self.native.get(script), Some(Ok(native)) if native.is_futile());
                 if is_futile {
-                    tracing::info!(stage, why, "most calls of this script end at QuickJS, so it runs there from now on");
+                    tracing::info!(
+                        stage,
+                        why,
+                        "most calls of this script end at QuickJS, so it runs there from now on"
+                    );
                 }
                 None
             }
@@ -124,7 +134,10 @@ impl Engine {
         }
         match self.quickjs.is_repeatable(script) {
             true => self.quickjs.trace(script, message, origin),
-            false => self.quickjs.run(script, message, origin).map(|returned| (returned, true)),
+            false => self
+                .quickjs
+                .run(script, message, origin)
+                .map(|returned| (returned, true)),
         }
     }
 
@@ -222,11 +235,13 @@ pub fn beyond(scripts: &[Script]) -> Result<Vec<CompileError>, CompileError> {
         let outside = explanation.outside?;
         Some(CompileError {
             script,
-            text: format!("{} is beyond what runs as native code; use scripting.engine: auto", outside.construct),
+            text: format!(
+                "{} is beyond what runs as native code; use scripting.engine: auto",
+                outside.construct
+            ),
             line: outside.line,
             column: outside.column,
         })
     });
     Ok(beyond.collect())
 }
-

@@ -25,7 +25,7 @@ pub use cache::{Cache, CacheFull};
 pub use engine::{Engine, Explanation, Mode, beyond, explain};
 pub use environment::{ComputedKey, Console, ConsoleLevel, Environment, Limits, LogConsole};
 pub use native::Outside;
-pub use program::{CompileError, Failure, FailureKind, Form, Program, Script, Stats};
+pub use program::{CompileError, Failure, FailureKind, Form, Program, Remembered, Script, Stats};
 pub use quickjs::{NOT_A_MESSAGE, NOT_ALL_MESSAGES, QuickJs};
 pub use remembering::Remembering;
 pub use reply::{MetaReply, PayloadReply, Reply, Returned};

@@ -50,11 +50,7 @@ const TRIES: u64 = 32;
 
 impl Native {
     /// Compiles a script; `before` and `after` are what QuickJS puts around it.
-    pub fn new(
-        (before, after): (&str, &str),
-        code: &str,
-        environment: &Environment,
-    ) -> Result<Native, Outside> {
+    pub fn new((before, after): (&str, &str), code: &str, environment: &Environment) -> Result<Native, Outside> {
         Ok(Native {
             code: compile(before, code, after)?,
             environment: environment.clone(),

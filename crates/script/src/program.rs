@@ -1,6 +1,8 @@
 //! The seam between processors and engines: scripts, the trait that runs them, and how they fail.
 
-use thalweg_record::{Message, Metadata};
+use std::sync::Arc;
+
+use thalweg_record::{Message, MetaMap, Metadata};
 
 use crate::Returned;
 
@@ -74,12 +76,32 @@ pub struct Stats {
     pub remembered: u64,
 }
 
+/// What is known of a script and the metadata that all messages of a tag share.
+#[derive(Clone, Debug)]
+pub enum Remembered {
+    /// It has not met that metadata yet.
+    Unknown,
+    /// What it makes depends on more than that metadata.
+    Depends,
+    /// It filters such messages.
+    Nothing,
+    /// They go on with this metadata in the place of theirs.
+    Over(Arc<MetaMap>),
+    /// Of a condition.
+    Truth(bool),
+}
+
 /// The compiled scripts of one processor, for one thread. Scripts are named by their index.
 pub trait Program: Send {
     /// Runs a [`Form::Body`] on a message. `origin` is the metadata it first came with.
     fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure>;
 
     fn stats(&self) -> Stats;
+
+    /// What is at hand for messages without changes of their own over a shared map.
+    fn remembered(&self, _script: usize, _map: &Arc<MetaMap>) -> Remembered {
+        Remembered::Depends
+    }
 
     /// Evaluates a [`Form::Condition`]; what it does to `msg` is lost.
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure>;

@@ -140,7 +140,9 @@ impl QuickJs {
 
     /// How errors call a script.
     pub(crate) fn stage(&self, script: usize) -> &str {
-        self.scripts.get(script).map_or("", |prepared| prepared.script.stage.as_str())
+        self.scripts
+            .get(script)
+            .map_or("", |prepared| prepared.script.stage.as_str())
     }
 
     /// How many scripts there are.

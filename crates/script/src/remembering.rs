@@ -13,7 +13,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use thalweg_record::{Message, MetaMap, Metadata, Text, key};
 
-use crate::{Engine, Failure, MetaReply, PayloadReply, Program, Reply, Returned, Stats};
+use crate::{Engine, Failure, MetaReply, PayloadReply, Program, Remembered, Reply, Returned, Stats};
 
 /// Maps that a script is remembered for; when there are more it starts over.
 const MAPS_MAX: usize = 1 << 17;
@@ -32,17 +32,8 @@ pub struct Remembering {
 #[derive(Default)]
 struct Known {
     /// By address of the map, which is held so that the address stays its own.
-    maps: HashMap<usize, (Arc<MetaMap>, Outcome)>,
+    maps: HashMap<usize, (Arc<MetaMap>, Remembered)>,
     is_worth_it: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Outcome {
-    /// It depends on more than the map.
-    Depends,
-    Nothing,
-    Over(Arc<MetaMap>),
-    Truth(bool),
 }
 
 impl Remembering {
@@ -56,23 +47,22 @@ impl Remembering {
         }
     }
 
-    /// What is known of a script and the shared map of a message; `None` if nothing is, and it may be found out.
-    fn known(&mut self, script: usize, message: &Message) -> Option<Outcome> {
-        let known = match self.scripts.get(script) {
-            Some(Some(known)) if !message.meta.is_changed() => known,
-            _ => return Some(Outcome::Depends),
-        };
-        let found = known.maps.get(&address(message.meta.shared_map()))?;
-        self.remembered += u64::from(!matches!(found.1, Outcome::Depends));
-        Some(found.1.clone())
+    /// What is at hand for a message.
+    fn known(&mut self, script: usize, message: &Message) -> Remembered {
+        if message.meta.is_changed() {
+            return Remembered::Depends;
+        }
+        let known = self.remembered(script, message.meta.shared_map());
+        self.remembered += u64::from(!matches!(known, Remembered::Unknown | Remembered::Depends));
+        known
     }
 
-    fn remember(&mut self, script: usize, message: &Message, outcome: Outcome) {
+    fn remember(&mut self, script: usize, message: &Message, outcome: Remembered) {
         let Some(place) = self.scripts.get_mut(script) else {
             return;
         };
         let Some(known) = place else { return };
-        known.is_worth_it |= !matches!(outcome, Outcome::Depends);
+        known.is_worth_it |= !matches!(outcome, Remembered::Depends);
         if !known.is_worth_it && known.maps.len() >= TRIES_MAX {
             *place = None;
             return;
@@ -92,16 +82,16 @@ fn address(map: &Arc<MetaMap>) -> usize {
 impl Program for Remembering {
     fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure> {
         match self.known(script, message) {
-            Some(Outcome::Nothing) => return Ok(Returned::Nothing),
-            Some(Outcome::Over(map)) => return Ok(Returned::Over(map)),
-            Some(Outcome::Depends | Outcome::Truth(_)) => return self.engine.run(script, message, origin),
-            None => {}
+            Remembered::Nothing => return Ok(Returned::Nothing),
+            Remembered::Over(map) => return Ok(Returned::Over(map)),
+            Remembered::Depends | Remembered::Truth(_) => return self.engine.run(script, message, origin),
+            Remembered::Unknown => {}
         }
         let traced = self.engine.trace(script, message, origin);
         let outcome = match &traced {
             Ok((returned, false)) => outcome_of(message.meta.shared_map(), returned),
             // A failure is told each time.
-            Ok((_, true)) | Err(_) => Outcome::Depends,
+            Ok((_, true)) | Err(_) => Remembered::Depends,
         };
         self.remember(script, message, outcome);
         Ok(traced?.0)
@@ -109,17 +99,27 @@ impl Program for Remembering {
 
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure> {
         match self.known(script, message) {
-            Some(Outcome::Truth(truth)) => return Ok(truth),
-            Some(_) => return self.engine.test(script, message, origin),
-            None => {}
+            Remembered::Truth(truth) => return Ok(truth),
+            Remembered::Unknown => {}
+            _ => return self.engine.test(script, message, origin),
         }
         let traced = self.engine.trace_test(script, message, origin);
         let outcome = match &traced {
-            Ok((truth, false)) => Outcome::Truth(*truth),
-            Ok((_, true)) | Err(_) => Outcome::Depends,
+            Ok((truth, false)) => Remembered::Truth(*truth),
+            Ok((_, true)) | Err(_) => Remembered::Depends,
         };
         self.remember(script, message, outcome);
         Ok(traced?.0)
+    }
+
+    fn remembered(&self, script: usize, map: &Arc<MetaMap>) -> Remembered {
+        match self.scripts.get(script) {
+            Some(Some(known)) => match known.maps.get(&address(map)) {
+                Some((_, remembered)) => remembered.clone(),
+                None => Remembered::Unknown,
+            },
+            _ => Remembered::Depends,
+        }
     }
 
     fn stats(&self) -> Stats {
@@ -128,18 +128,17 @@ impl Program for Remembering {
             ..self.engine.stats()
         }
     }
-
 }
 
 /// What a result is to the next message over the same map.
-fn outcome_of(map: &Arc<MetaMap>, returned: &Returned) -> Outcome {
+fn outcome_of(map: &Arc<MetaMap>, returned: &Returned) -> Remembered {
     match returned {
-        Returned::Nothing => Outcome::Nothing,
+        Returned::Nothing => Remembered::Nothing,
         Returned::One(Reply {
             payload: PayloadReply::Same,
             meta: MetaReply::Changes(changes),
-        }) => over(map, changes).map_or(Outcome::Depends, Outcome::Over),
-        _ => Outcome::Depends,
+        }) => over(map, changes).map_or(Remembered::Depends, Remembered::Over),
+        _ => Remembered::Depends,
     }
 }
 

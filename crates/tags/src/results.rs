@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
-use thalweg_record::{DropReason, Message, MetaMap, Metadata, Text, key};
+use thalweg_record::{DropReason, Message, MetaMap, Metadata, Payload, Text, Value, key};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::computed::is_computed;
@@ -101,6 +101,14 @@ impl Results {
             }
         }
         self.first(meta, address)
+    }
+
+    /// What messages without changes of their own over a shared map leave with; `None` if they are refused, or their result
+    /// is made for each.
+    pub fn of_map(&mut self, map: &Arc<MetaMap>) -> Option<(Arc<MetaMap>, Hints)> {
+        let message = Message::new(Payload::Value(Value::Null), Metadata::shared(map.clone()));
+        let (meta, hints) = self.metadata(&message).ok()?;
+        (!meta.is_changed()).then(|| (meta.shared_map().clone(), hints))
     }
 
     fn is_changing(&self, key: &str) -> bool {

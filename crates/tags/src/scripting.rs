@@ -2,13 +2,14 @@
 //! the file, and failures with their reason.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use thalweg_config::{Diagnostics, Node, ScriptEngine, ScriptingConfig};
 use thalweg_flow::{BuildError, StageContext};
 use thalweg_record::DropReason;
 use thalweg_script::{
-    Cache, CompileError, ComputedKey, Engine, Environment, FailureKind, Limits, LogConsole, Mode, Program, QuickJs,
-    Remembering, Script, Stats, beyond,
+    Cache, CompileError, ComputedKey, Engine, Environment, Explanation, FailureKind, Limits, LogConsole, Mode, Outside,
+    Program, QuickJs, Remembering, Script, Stats, beyond, explain,
 };
 use thalweg_telemetry::IntCounter;
 
@@ -20,6 +21,8 @@ pub const STACK_MAX: u64 = 6 << 20;
 pub(crate) struct Scripts {
     pub list: Vec<Script>,
     mode: Mode,
+    /// Whether it was said already which scripts are not native code. There is an engine for each thread.
+    told: AtomicBool,
     limits: Limits,
     cache: Arc<Cache>,
     computed: &'static [ComputedKey],
@@ -36,6 +39,7 @@ impl Scripts {
         Scripts {
             list,
             mode: mode(config),
+            told: AtomicBool::new(false),
             limits,
             cache: Arc::new(Cache::new(config.cache_entries)),
             computed,
@@ -61,7 +65,15 @@ impl Scripts {
             computed: self.computed,
         };
         match Engine::new(&self.list, environment, self.mode) {
-            Ok(engine) => Ok(Some(Box::new(Remembering::new(engine)))),
+            Ok(engine) => {
+                if !self.told.swap(true, Ordering::Relaxed) {
+                    let component = context.component.title();
+                    for (stage, outside) in engine.outside() {
+                        tracing::info!(component, "{stage} runs in QuickJS, not as native code: {outside}");
+                    }
+                }
+                Ok(Some(Box::new(Remembering::new(engine))))
+            }
             Err(error) => Err(BuildError::new(format!("{}: {error}", context.component.title()))),
         }
     }
@@ -84,8 +96,13 @@ impl ScriptMetrics {
     pub fn new(context: &StageContext) -> ScriptMetrics {
         let component = &context.component;
         let calls = |engine: &str| {
-            let (name, help) = ("thalweg_script_calls_total", "Script calls, by the engine that ran them.");
-            component.metrics.counter_with(&component.id, name, help, &[("engine", engine)])
+            let (name, help) = (
+                "thalweg_script_calls_total",
+                "Script calls, by the engine that ran them.",
+            );
+            component
+                .metrics
+                .counter_with(&component.id, name, help, &[("engine", engine)])
         };
         ScriptMetrics {
             quickjs_calls: calls("quickjs"),
@@ -103,6 +120,11 @@ impl ScriptMetrics {
             pool_misses: component.counter("vm_pool_misses", "Engines made for scripts."),
             counted: Stats::default(),
         }
+    }
+
+    /// Scripts that need not run, because of messages whose whole result was at hand.
+    pub fn at_hand(&self, scripts: u64) {
+        self.memo_hits.inc_by(scripts);
     }
 
     /// Once per batch: counts what came since the last time.
@@ -130,16 +152,14 @@ pub(crate) struct Source {
 }
 
 /// Reports every script that is no JavaScript, at its place in the file. Whether all are.
-pub(crate) fn check(
-    sources: &[Source],
-    prefix: &str,
-    config: &ScriptingConfig,
-    diagnostics: &Diagnostics,
-) -> bool {
+pub(crate) fn check(sources: &[Source], prefix: &str, config: &ScriptingConfig, diagnostics: &Diagnostics) -> bool {
     let scripts: Vec<Script> = sources.iter().map(|source| source.script.clone()).collect();
     let mut errors = QuickJs::check(&scripts);
     if errors.is_empty() && mode(config) == Mode::Native {
         errors = beyond(&scripts).unwrap_or_default();
+    }
+    if errors.is_empty() {
+        explain_all(sources, &scripts, config, diagnostics);
     }
     for error in &errors {
         if let Some(source) = sources.get(error.script) {
@@ -149,6 +169,39 @@ pub(crate) fn check(
         }
     }
     errors.is_empty()
+}
+
+/// Notes how each script runs.
+fn explain_all(sources: &[Source], scripts: &[Script], config: &ScriptingConfig, diagnostics: &Diagnostics) {
+    let mode = mode(config);
+    let explained = explain(scripts).unwrap_or_default();
+    for (source, explanation) in sources.iter().zip(explained) {
+        let stage = &source.script.stage;
+        let reason = |reason: &Outside| {
+            let place = source.node.text_pos(reason.line, reason.column);
+            format!("{} at {place}", reason.construct)
+        };
+        let how = match (mode, &explanation) {
+            (Mode::QuickJs, _) => "QuickJS, as scripting.engine says".to_owned(),
+            (
+                _,
+                Explanation {
+                    outside: Some(outside), ..
+                },
+            ) => format!("QuickJS: {}", reason(outside)),
+            (Mode::Verify, _) => "native code and QuickJS, compared for each message".to_owned(),
+            (
+                _,
+                Explanation {
+                    varies: Some(varies), ..
+                },
+            ) => {
+                format!("native code, for each message: {}", reason(varies))
+            }
+            _ => "native code, once for each tag".to_owned(),
+        };
+        diagnostics.note_at(source.node.text_pos(1, 1), format!("{stage}: {how}"));
+    }
 }
 
 fn mode(config: &ScriptingConfig) -> Mode {

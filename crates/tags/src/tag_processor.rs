@@ -4,6 +4,7 @@
 //! and the build of value, time and metadata. A message that fails anywhere leaves alone, with its reason; the others go
 //! on as one batch, in order.
 
+mod at_hand;
 mod config;
 mod finish;
 
@@ -15,6 +16,7 @@ use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Met
 use thalweg_script::{Failure, MetaReply, PayloadReply, Program, Reply, Returned, payload_value};
 use thalweg_telemetry::IntCounter;
 
+use self::at_hand::AtHand;
 use self::finish::Finisher;
 use crate::datatype::Provenance;
 use crate::scripting::{self, ScriptMetrics};
@@ -48,6 +50,7 @@ struct TagProcessor {
     program: Option<Box<dyn Program>>,
     script_metrics: Option<ScriptMetrics>,
     finisher: Finisher,
+    at_hand: AtHand,
     counters: Counters,
     /// Messages of the present batch that leave it early.
     failed: Vec<Failed>,
@@ -104,8 +107,65 @@ impl Processor for TagProcessor {
 }
 
 impl TagProcessor {
-    /// Takes messages through all stages and puts the results in their place. What fails is in `self.failed` afterwards.
+    /// What becomes of messages. What fails is in `self.failed` afterwards.
     fn results(&mut self, mut messages: Vec<Message>, ack: &mut Ack) -> Vec<Message> {
+        self.finisher.begin();
+        let (done, kept) = self.finish_at_hand(&mut messages);
+        if done == messages.len() {
+            messages.truncate(kept);
+            return messages;
+        }
+        if done == 0 {
+            return self.stagewise(messages, ack);
+        }
+        let rest = messages.split_off(done);
+        messages.truncate(kept);
+        messages.append(&mut self.stagewise(rest, ack));
+        messages
+    }
+
+    /// Finishes messages from the first one on, in their place, as long as what they leave with is at hand. Returns how many there
+    /// were, and how many of these are left, in front.
+    fn finish_at_hand(&mut self, messages: &mut [Message]) -> (usize, usize) {
+        let Some(program) = self.program.as_deref_mut() else {
+            return (0, 0);
+        };
+        let (mut done, mut kept, mut scripts) = (0, 0, 0);
+        while let Some(message) = messages.get_mut(done) {
+            let results = self.finisher.results();
+            let Some(whole) = self.at_hand.of(message, &self.steps, program, results) else {
+                break;
+            };
+            scripts += whole.scripts;
+            let (meta, hints) = (message.meta.with_shared(whole.map.clone()), whole.hints);
+            let payload = &message.payload;
+            match self
+                .finisher
+                .sample(payload, &meta, hints, Provenance::Input, &self.context)
+            {
+                Ok(sample) => {
+                    message.payload = sample;
+                    message.meta = meta;
+                    if kept != done {
+                        messages.swap(kept, done);
+                    }
+                    kept += 1;
+                }
+                Err((reason, error)) => {
+                    let message = message.clone();
+                    self.failed.push(Failed { message, reason, error });
+                }
+            }
+            done += 1;
+        }
+        if let Some(metrics) = &self.script_metrics {
+            metrics.at_hand(scripts);
+        }
+        (done, kept)
+    }
+
+    /// Takes messages through all stages, one stage after the other, and puts the results in their place.
+    fn stagewise(&mut self, mut messages: Vec<Message>, ack: &mut Ack) -> Vec<Message> {
         let steps = self.steps.clone();
         self.items.extend(messages.drain(..).map(Item::new));
         for step in steps.iter() {

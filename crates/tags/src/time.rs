@@ -15,11 +15,11 @@ pub(crate) enum TimestampSource {
 pub(crate) const TIMESTAMP_MS: &str = "timestamp_ms";
 pub(crate) const TIMESTAMP: &str = "timestamp";
 
-/// The time in milliseconds since 1970. `warn` is told of metadata that is no time.
-pub(crate) fn sample_time(meta: &Metadata, source: TimestampSource, mut warn: impl FnMut(String)) -> i64 {
+/// The time in milliseconds since 1970, if metadata or the value say one. `warn` is told of metadata that is no time.
+pub(crate) fn sample_time(meta: &Metadata, source: TimestampSource, mut warn: impl FnMut(String)) -> Option<i64> {
     if let Some(text) = meta.get(TIMESTAMP_MS) {
         if let Some(ms) = parse(&text) {
-            return ms;
+            return Some(ms);
         }
         warn(format!(
             "Failed to parse timestamp_ms metadata '{}', trying timestamp field",
@@ -28,14 +28,14 @@ pub(crate) fn sample_time(meta: &Metadata, source: TimestampSource, mut warn: im
     }
     if let Some(text) = meta.get(TIMESTAMP) {
         if let Some(ms) = parse(&text) {
-            return ms;
+            return Some(ms);
         }
         warn(format!(
             "Failed to parse timestamp metadata '{}', using current time",
             shortened(&text)
         ));
     }
-    time_of_value(meta, source).unwrap_or_else(now_ms)
+    time_of_value(meta, source)
 }
 
 /// The OPC UA time, unless it is missing.
@@ -160,7 +160,7 @@ mod tests {
     fn time(meta: &Metadata, source: TimestampSource) -> (i64, Vec<String>) {
         let mut warnings = Vec::new();
         let ms = sample_time(meta, source, |text| warnings.push(text));
-        (ms, warnings)
+        (ms.unwrap_or_else(now_ms), warnings)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use thalweg_assemble::Checked;
 
-use crate::cli::FileOptions;
+use crate::cli::{CheckOptions, FileOptions};
 use crate::out;
 
 /// Reads and checks a file; prints what is to be said about it to stderr. `None` if it has errors.
@@ -27,14 +27,19 @@ pub fn load(options: &FileOptions) -> anyhow::Result<Option<Checked>> {
     Ok((!checked.diagnostics.has_errors()).then_some(checked))
 }
 
-pub fn main(options: &FileOptions) -> anyhow::Result<ExitCode> {
-    Ok(match load(options)? {
+pub fn main(options: &CheckOptions) -> anyhow::Result<ExitCode> {
+    Ok(match load(&options.file)? {
         None => ExitCode::FAILURE,
         Some(checked) => {
+            if options.explain {
+                for note in checked.diagnostics.notes() {
+                    out::line(format_args!("{note}"))?;
+                }
+            }
             let flows = checked.config.flows.len();
             out::line(format_args!(
                 "{}: {flows} flow{} without errors",
-                options.path()?.display(),
+                options.file.path()?.display(),
                 if flows == 1 { "" } else { "s" }
             ))?;
             ExitCode::SUCCESS

@@ -33,7 +33,7 @@ pub enum Command {
     Run(RunOptions),
     /// Check a configuration file and print every mistake with its place and cure
     #[command(visible_alias = "lint")]
-    Check(FileOptions),
+    Check(CheckOptions),
     /// Print the effective configuration: environment and -s replaced, secrets masked
     Echo(FileOptions),
     /// List the components that a configuration can name
@@ -84,6 +84,15 @@ impl FileOptions {
             .cloned()
             .ok_or_else(|| anyhow::anyhow!("no configuration file given; name one: thalweg run flow.yaml"))
     }
+}
+
+#[derive(Args)]
+pub struct CheckOptions {
+    #[command(flatten)]
+    pub file: FileOptions,
+    /// Say of each script how it runs (once for each tag, as native code, in QuickJS) and why
+    #[arg(long)]
+    pub explain: bool,
 }
 
 #[derive(Args)]

@@ -85,9 +85,15 @@ type Compiled<T> = Result<T, Outside>;
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
 enum Binding {
-    Variable { slot: Slot, is_constant: bool },
+    Variable {
+        slot: Slot,
+        is_constant: bool,
+    },
     /// A function; where it is declared by `const`, the slot says whether the declaration was reached.
-    Function { number: usize, reached: Option<Slot> },
+    Function {
+        number: usize,
+        reached: Option<Slot>,
+    },
 }
 
 #[derive(Default)]
@@ -163,7 +169,14 @@ impl Compiler<'_> {
 
     fn lookup(&self, name: &str) -> Option<Binding> {
         let mut scopes = self.scopes.iter().rev();
-        scopes.find_map(|scope| scope.names.iter().rev().find(|(n, _)| n == name).map(|(_, binding)| *binding))
+        scopes.find_map(|scope| {
+            scope
+                .names
+                .iter()
+                .rev()
+                .find(|(n, _)| n == name)
+                .map(|(_, binding)| *binding)
+        })
     }
 
     /// Whether the name means what the language says, and nothing of the script.
@@ -171,8 +184,14 @@ impl Compiler<'_> {
         self.lookup(name).is_none()
     }
 
-    fn exprs<'e, 'a: 'e>(&mut self, expressions: impl IntoIterator<Item = &'e ast::Expression<'a>>) -> Compiled<Vec<Expr>> {
-        expressions.into_iter().map(|expression| self.expr(expression)).collect()
+    fn exprs<'e, 'a: 'e>(
+        &mut self,
+        expressions: impl IntoIterator<Item = &'e ast::Expression<'a>>,
+    ) -> Compiled<Vec<Expr>> {
+        expressions
+            .into_iter()
+            .map(|expression| self.expr(expression))
+            .collect()
     }
 
     fn boxed(&mut self, expression: &ast::Expression<'_>) -> Compiled<Box<Expr>> {
@@ -492,7 +511,10 @@ impl Compiler<'_> {
         if let ast::SimpleAssignmentTarget::AssignmentTargetIdentifier(identifier) = target {
             return match self.lookup(identifier.name.as_str()) {
                 Some(Binding::Variable { slot: MSG, .. }) => self.refuse("assignment to msg", identifier.span),
-                Some(Binding::Variable { slot, is_constant: false }) => Ok(Target::Local(slot)),
+                Some(Binding::Variable {
+                    slot,
+                    is_constant: false,
+                }) => Ok(Target::Local(slot)),
                 Some(_) => self.refuse("assignment to a constant", identifier.span),
                 None => self.refuse(format!("assignment to the global {}", identifier.name), identifier.span),
             };

@@ -15,7 +15,9 @@ use thalweg_record::{Text, Value};
 use super::coerce;
 use super::compile::Code;
 use super::heap::{Heap, Js, Object, Ref, Run, Stop, bail};
-use super::ir::{Argument, Binary, Block, CacheCall, Element, Expr, Function, Global, Logical, Property, Slot, Stmt, Target};
+use super::ir::{
+    Argument, Binary, Block, CacheCall, Element, Expr, Function, Global, Logical, Property, Slot, Stmt, Target,
+};
 use super::number;
 use super::result::value_of;
 use crate::{ConsoleLevel, Environment};
@@ -74,7 +76,9 @@ impl Arguments {
     }
 
     pub fn callback_at(&self, place: usize) -> Option<Callback> {
-        self.callback.filter(|(at, _)| *at == place).map(|(_, callback)| callback)
+        self.callback
+            .filter(|(at, _)| *at == place)
+            .map(|(_, callback)| callback)
     }
 }
 

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use thalweg_record::{Message, Metadata, Payload, Text, Value, key};
 
 use super::number;
-use crate::{ComputedKey, Environment};
 use crate::view::{number_seen, payload_value, plain_form, text_form};
+use crate::{ComputedKey, Environment};
 
 /// Why a call cannot go on here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,12 +150,7 @@ const SPARE_MAX: usize = 8;
 const ROOM_MAX: usize = 1024;
 
 impl<'m> Heap<'m> {
-    pub fn new(
-        room: &mut Room,
-        message: &'m Message,
-        origin: &'m Metadata,
-        environment: &Environment,
-    ) -> Heap<'m> {
+    pub fn new(room: &mut Room, message: &'m Message, origin: &'m Metadata, environment: &Environment) -> Heap<'m> {
         let mut heap = Heap {
             objects: std::mem::take(&mut room.objects),
             spare: std::mem::take(&mut room.spare),
@@ -297,10 +292,7 @@ impl<'m> Heap<'m> {
     }
 
     pub fn is_array(&self, place: Ref) -> bool {
-        matches!(
-            self.seen(place),
-            Some(Object::Array(_) | Object::View(Value::Array(_)))
-        )
+        matches!(self.seen(place), Some(Object::Array(_) | Object::View(Value::Array(_))))
     }
 
     /// Whether the object has a member of its own of that name.

@@ -97,7 +97,9 @@ pub(super) fn parse_float(text: &str) -> f64 {
         return sign * f64::INFINITY;
     }
     let number = decimal_end(magnitude).and_then(|end| magnitude.get(..end));
-    number.and_then(|number| number.parse::<f64>().ok()).map_or(f64::NAN, |number| sign * number)
+    number
+        .and_then(|number| number.parse::<f64>().ok())
+        .map_or(f64::NAN, |number| sign * number)
 }
 
 /// `parseInt(text, radix)`; `None` where the digits are too many for an exact number.

@@ -86,7 +86,13 @@ impl Regex {
             };
             let whole = captures.get_match();
             from = match whole.is_empty() {
-                true => whole.end() + text.get(whole.end()..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8),
+                true => {
+                    whole.end()
+                        + text
+                            .get(whole.end()..)
+                            .and_then(|rest| rest.chars().next())
+                            .map_or(1, char::len_utf8)
+                }
                 false => whole.end(),
             };
             found.push(captures);

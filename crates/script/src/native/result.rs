@@ -236,7 +236,9 @@ fn viewed(value: &Value, original: Option<&Value>) -> Run<(Value, bool)> {
 fn plain_value(value: &Value) -> Option<Value> {
     match value {
         Value::Array(values) => {
-            let same = values.iter().all(|value| plain_value(value).is_some_and(|plain| plain == *value));
+            let same = values
+                .iter()
+                .all(|value| plain_value(value).is_some_and(|plain| plain == *value));
             same.then(|| value.clone())
         }
         Value::Object(object) => {

@@ -62,7 +62,8 @@ impl Both {
             code: code.to_owned(),
         };
         let quickjs = environment(consoles[0].clone(), caches[0].clone());
-        let quickjs = QuickJs::new(std::slice::from_ref(&script), quickjs).map_err(|error| format!("QuickJS: {error}"))?;
+        let quickjs =
+            QuickJs::new(std::slice::from_ref(&script), quickjs).map_err(|error| format!("QuickJS: {error}"))?;
         let mut native = quickjs.native(0).map_err(|outside| outside.to_string())?;
         native.environment = environment(consoles[1].clone(), caches[1].clone());
         Ok(Both {
@@ -79,19 +80,26 @@ impl Both {
     fn compare(&mut self, message: &Message) -> Result<(), &'static str> {
         let (native, quickjs) = match self.form {
             Form::Body => (
-                map(self.native.run(message, &message.meta, true), |returned| format!("{returned:?}")),
+                map(self.native.run(message, &message.meta, true), |returned| {
+                    format!("{returned:?}")
+                }),
                 self.quickjs
                     .run(0, message, &message.meta)
                     .map(|returned| format!("{returned:?}")),
             ),
             Form::Condition => (
-                map(self.native.test(message, &message.meta, true), |truth| truth.to_string()),
+                map(self.native.test(message, &message.meta, true), |truth| {
+                    truth.to_string()
+                }),
                 self.quickjs
                     .test(0, message, &message.meta)
                     .map(|truth| truth.to_string()),
             ),
         };
-        let [lines, native_lines] = self.consoles.each_ref().map(|lines| std::mem::take(&mut *lines.0.lock()));
+        let [lines, native_lines] = self
+            .consoles
+            .each_ref()
+            .map(|lines| std::mem::take(&mut *lines.0.lock()));
         match native {
             Outcome::Done(native, _) => {
                 assert_eq!(Ok::<_, Failure>(native), quickjs, "{}\n{message:?}", self.code);
@@ -146,8 +154,14 @@ fn messages() -> Vec<Message> {
         ("unit", Value::text("bar")),
         ("10", Value::Bool(true)),
         ("2", Value::Null),
-        ("list", Value::Array(vec![Value::I64(3), Value::text("b"), Value::F64(0.5)].into())),
-        ("inner", object(vec![("a", Value::U64(u64::MAX)), ("toString", Value::I64(1))])),
+        (
+            "list",
+            Value::Array(vec![Value::I64(3), Value::text("b"), Value::F64(0.5)].into()),
+        ),
+        (
+            "inner",
+            object(vec![("a", Value::U64(u64::MAX)), ("toString", Value::I64(1))]),
+        ),
     ]);
     let mut messages: Vec<Message> = [
         Value::I64(42),
@@ -308,11 +322,20 @@ fn what_depends_on_the_payload_is_run_natively_where_it_can_be() {
         ("msg.payload = msg.payload; return msg", 26),
         ("return {payload: msg.payload, meta: msg.meta}", 26),
         ("if (msg.payload > 10) { msg.meta.high = 'yes' } return msg", 20),
-        ("msg.payload = Math.round(Number(msg.payload) * 100) / 100; return msg", 20),
+        (
+            "msg.payload = Math.round(Number(msg.payload) * 100) / 100; return msg",
+            20,
+        ),
         ("msg.payload = String(msg.payload).trim(); return msg", 20),
-        ("if (typeof msg.payload === 'object' && msg.payload !== null && msg.payload.value !== undefined) { msg.payload = msg.payload.value } return msg", 20),
+        (
+            "if (typeof msg.payload === 'object' && msg.payload !== null && msg.payload.value !== undefined) { msg.payload = msg.payload.value } return msg",
+            20,
+        ),
         ("msg.meta.x = JSON.stringify(msg.payload); return msg", 22),
-        ("return [{payload: msg.payload, meta: {...msg.meta, part: 'a'}}, {payload: 1, meta: msg.meta}]", 24),
+        (
+            "return [{payload: msg.payload, meta: {...msg.meta, part: 'a'}}, {payload: 1, meta: msg.meta}]",
+            24,
+        ),
     ] {
         let (done, reasons) = natively(Form::Body, code);
         assert!(done >= least, "{code}\n{done} {reasons:?}");
@@ -369,16 +392,34 @@ fn what_throws_or_is_uncertain_is_left_to_quickjs() {
 fn what_is_outside_is_named_with_its_place() {
     for (code, construct) in [
         ("return msg;\nclass A {}", "a class (line 2, column 1)"),
-        ("msg.meta.x = Math.random(); return msg", "Math.random() (line 1, column 14)"),
-        ("const f = x => x;\nmsg.meta.f = f; return msg", "a function as a value (line 2, column 14)"),
-        ("msg.meta.x = /(a)*/.test('a'); return msg", "a repeated group in a regular expression (line 1, column 14)"),
-        ("msg.meta.x = /a(?=b)/.test('a'); return msg", "a look-around in a regular expression (line 1, column 14)"),
+        (
+            "msg.meta.x = Math.random(); return msg",
+            "Math.random() (line 1, column 14)",
+        ),
+        (
+            "const f = x => x;\nmsg.meta.f = f; return msg",
+            "a function as a value (line 2, column 14)",
+        ),
+        (
+            "msg.meta.x = /(a)*/.test('a'); return msg",
+            "a repeated group in a regular expression (line 1, column 14)",
+        ),
+        (
+            "msg.meta.x = /a(?=b)/.test('a'); return msg",
+            "a look-around in a regular expression (line 1, column 14)",
+        ),
         ("const s = new Set(); return msg", "new Set (line 1, column 11)"),
         ("msg.meta.x = this; return msg", "this (line 1, column 14)"),
-        ("outer: for (;;) { break outer } return msg", "a label (line 1, column 1)"),
+        (
+            "outer: for (;;) { break outer } return msg",
+            "a label (line 1, column 1)",
+        ),
         ("msg.meta.x = [1, 2].flat(); return msg", ".flat() (line 1, column 21)"),
         ("let msg = 1; return null", "a variable named msg (line 1, column 1)"),
-        ("globalThis.x = 1; return msg", "globals or built-in objects are changed (line 1, column 1)"),
+        (
+            "globalThis.x = 1; return msg",
+            "globals or built-in objects are changed (line 1, column 1)",
+        ),
         ("msg.meta.x = 5n; return msg", "a BigInt (line 1, column 14)"),
     ] {
         let outside = Both::new(Form::Body, code).map(drop).unwrap_err();
@@ -391,11 +432,26 @@ fn what_a_result_depends_on_is_seen_in_the_text() {
     for (code, because) in [
         ("msg.meta.tag_name = msg.meta.opcua_tag_name; return msg", None),
         ("if (msg.meta.unit) { return null } return msg", None),
-        ("msg.payload = 5; return msg", Some("sets msg.payload (line 1, column 1)")),
-        ("let x = 1;\nmsg.meta.x = msg.payload; return msg", Some("reads msg.payload (line 2, column 14)")),
-        ("msg.meta.x = Object.keys(msg.meta).join(); return msg", Some("looks at msg.meta as a whole (line 1, column 26)")),
-        ("console.log(1); return msg", Some("writes to the console (line 1, column 1)")),
-        ("msg.meta.x = Date.now(); return msg", Some("reads the clock (line 1, column 14)")),
+        (
+            "msg.payload = 5; return msg",
+            Some("sets msg.payload (line 1, column 1)"),
+        ),
+        (
+            "let x = 1;\nmsg.meta.x = msg.payload; return msg",
+            Some("reads msg.payload (line 2, column 14)"),
+        ),
+        (
+            "msg.meta.x = Object.keys(msg.meta).join(); return msg",
+            Some("looks at msg.meta as a whole (line 1, column 26)"),
+        ),
+        (
+            "console.log(1); return msg",
+            Some("writes to the console (line 1, column 1)"),
+        ),
+        (
+            "msg.meta.x = Date.now(); return msg",
+            Some("reads the clock (line 1, column 14)"),
+        ),
         ("return [msg]", Some("looks at msg as a whole (line 1, column 9)")),
         (
             "msg.meta.x = msg.meta.opcua_source_timestamp; return msg",
@@ -403,7 +459,11 @@ fn what_a_result_depends_on_is_seen_in_the_text() {
         ),
     ] {
         let both = Both::new(Form::Body, code).unwrap();
-        assert_eq!(both.native.varies().map(ToString::to_string).as_deref(), because, "{code}");
+        assert_eq!(
+            both.native.varies().map(ToString::to_string).as_deref(),
+            because,
+            "{code}"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use thalweg_config::{ComponentNode, Fields, Node};
 use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
 use thalweg_script::{Form, Script};
 
+use super::at_hand::AtHand;
 use super::finish::Finisher;
 use super::{Counters, Stage, Step, TagProcessor};
 use crate::computed;
@@ -138,12 +139,11 @@ impl Spec {
         };
         let program = self.scripts.build(&context)?;
         Ok(TagProcessor {
-            script_metrics: program
-                .as_ref()
-                .map(|_| ScriptMetrics::new(&context)),
+            script_metrics: program.as_ref().map(|_| ScriptMetrics::new(&context)),
             program,
             steps: self.steps.clone(),
             finisher: Finisher::new(self.timestamp_source),
+            at_hand: AtHand::default(),
             counters,
             failed: Vec::new(),
             items: Vec::new(),

@@ -1,12 +1,12 @@
 //! The last step: required fields, metadata with the topic, value, time.
 
 use thalweg_flow::StageContext;
-use thalweg_record::{DropReason, Message, Payload, json};
+use thalweg_record::{DropReason, Message, Metadata, Payload, json};
 use thalweg_script::payload_value;
 
 use crate::computed::is_computed;
 use crate::datatype::{Provenance, convert};
-use crate::results::{Refused, Results, missing_fields};
+use crate::results::{Hints, Refused, Results, missing_fields};
 use crate::time::{TimestampSource, now_ms, sample_time, time_of_value};
 
 /// Of a message's payload and metadata, error texts show this much.
@@ -15,6 +15,8 @@ const SHOWN_BYTES_MAX: usize = 4096;
 pub(super) struct Finisher {
     results: Results,
     timestamp_source: TimestampSource,
+    /// The time of the present batch, once it was asked for: its messages arrived together.
+    now: Option<i64>,
 }
 
 impl Finisher {
@@ -22,7 +24,17 @@ impl Finisher {
         Finisher {
             results: Results::default(),
             timestamp_source,
+            now: None,
         }
+    }
+
+    /// A batch begins.
+    pub fn begin(&mut self) {
+        self.now = None;
+    }
+
+    pub fn results(&mut self) -> &mut Results {
+        &mut self.results
     }
 
     pub fn finish(
@@ -35,20 +47,33 @@ impl Finisher {
             (DropReason::MissingField, _) => (DropReason::MissingField, missing_text(message)),
             other => other,
         })?;
-        let value = payload_value(&message.payload);
-        let value = convert(&value, hints.datatype, provenance).map_err(|why| (DropReason::InvalidValue, why))?;
-        let time_ms = match hints.timed {
-            false => time_of_value(&meta, self.timestamp_source).unwrap_or_else(now_ms),
-            true => sample_time(&meta, self.timestamp_source, |warning| {
-                context.component.warn_limited("timestamp", 1, || warning);
-            }),
-        };
         Ok(Message {
-            payload: Payload::Sample { value, time_ms },
+            payload: self.sample(&message.payload, &meta, hints, provenance, context)?,
             meta,
             failure: message.failure.clone(),
             source: message.source,
         })
+    }
+
+    /// The value and time of a message that leaves with that metadata.
+    pub fn sample(
+        &mut self,
+        payload: &Payload,
+        meta: &Metadata,
+        hints: Hints,
+        provenance: Provenance,
+        context: &StageContext,
+    ) -> Result<Payload, Refused> {
+        let value = payload_value(payload);
+        let value = convert(&value, hints.datatype, provenance).map_err(|why| (DropReason::InvalidValue, why))?;
+        let time = match hints.timed {
+            false => time_of_value(meta, self.timestamp_source),
+            true => sample_time(meta, self.timestamp_source, |warning| {
+                context.component.warn_limited("timestamp", 1, || warning);
+            }),
+        };
+        let time_ms = time.unwrap_or_else(|| *self.now.get_or_insert_with(now_ms));
+        Ok(Payload::Sample { value, time_ms })
     }
 }
 

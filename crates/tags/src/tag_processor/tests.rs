@@ -509,3 +509,78 @@ fn every_mistake_in_the_configuration_is_told_with_its_place() {
         5
     );
 }
+
+/// A processor that has met the tags, beside one that meets them for the first time: the same of everything, in the same order.
+#[test]
+fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
+    let yaml = "  - tag_processor:\n      timestampSource: source\n      defaults: |\n        \
+                msg.meta.location_path = 'ent.site'; msg.meta.data_contract = '_raw';\n        \
+                msg.meta.tag_name = msg.meta.opcua_tag_name; return msg;\n      conditions:\n        \
+                - if: msg.meta.opcua_tag_name.endsWith('2')\n          then: msg.meta.virtual_path = 'two'; return msg;\n        \
+                - if: msg.meta.opcua_tag_name.endsWith('3')\n          then: msg.meta.high = msg.payload > 5; return msg;\n        \
+                - if: msg.meta.opcua_tag_name.endsWith('4')\n          then: return null;\n        \
+                - if: msg.meta.opcua_tag_name.endsWith('5')\n          then: msg.meta.datatype = 'string'; return msg;\n        \
+                - if: msg.meta.opcua_tag_name.endsWith('6')\n          then: msg.meta.data_contract = 'raw'; return msg;\n        \
+                - if: msg.meta.opcua_tag_name.endsWith('7')\n          then: msg.meta.timestamp_ms = '77'; return msg;\n";
+    let maps: Vec<Arc<MetaMap>> = (0..8)
+        .map(|tag| {
+            let name = ("opcua_tag_name".into(), format!("Tag{tag}").into());
+            Arc::new(MetaMap::new([name], Some(tag)))
+        })
+        .collect();
+    let batch = |seed: usize| -> Vec<Message> {
+        let message = |i: usize| {
+            let n = seed.wrapping_mul(31).wrapping_add(i.wrapping_mul(7));
+            let value = match n % 9 {
+                0 => Value::F64(f64::NAN),
+                1 => Value::text("12.5"),
+                _ => Value::I64(n as i64 % 11),
+            };
+            let stamps = Stamps {
+                source_time: Ticks::from_unix_millis(n as i64),
+                server_time: Ticks::MISSING,
+                status: 0,
+            };
+            let mut message = Message::new(Payload::Value(value), Metadata::stamped(maps[n % 8].clone(), stamps));
+            if n % 13 == 0 {
+                message.meta.set("own", "x");
+            }
+            message
+        };
+        // From the third on a batch has only tags whose results can be at hand.
+        let at_hand =
+            |message: &Message| seed < 3 || [0, 2, 5, 7].contains(&message.meta.shared_map().series().unwrap());
+        (0..40).map(message).filter(at_hand).collect()
+    };
+    let mut known = processor(yaml);
+    let mut at_hand = 0;
+    for seed in 0..12 {
+        let (out, expected) = (run(&mut known, batch(seed)), run(&mut processor(yaml), batch(seed)));
+        let seen = |out: &Outcome| -> Vec<String> {
+            let results = out.results.iter();
+            results
+                .map(|m| {
+                    format!(
+                        "{:?} {:?} {:?}",
+                        m.payload,
+                        m.meta.iter().collect::<Vec<_>>(),
+                        m.series()
+                    )
+                })
+                .collect()
+        };
+        assert_eq!(seen(&out), seen(&expected), "{seed}");
+        assert_eq!(sorted(out.failed), sorted(expected.failed), "{seed}");
+        assert_eq!(out.counts, expected.counts, "{seed}");
+        let (done, _) = known.finish_at_hand(&mut batch(seed));
+        known.failed.clear();
+        at_hand += done;
+    }
+    assert!(at_hand > 50, "{at_hand}");
+}
+
+fn sorted(mut failed: Vec<(DropReason, String)>) -> Vec<String> {
+    let mut texts: Vec<String> = failed.drain(..).map(|failed| format!("{failed:?}")).collect();
+    texts.sort();
+    texts
+}

@@ -192,9 +192,7 @@ impl Compiler<'_> {
     fn function_by_name(&mut self, name: &str, span: Span) -> Compiled<Argument> {
         match (self.lookup(name), Global::named(name)) {
             (Some(Binding::Function { number, reached: None }), _) => Ok(Argument::Function(number)),
-            (Some(Binding::Function { .. }), _) => {
-                self.refuse("a function in a constant, given to a method", span)
-            }
+            (Some(Binding::Function { .. }), _) => self.refuse("a function in a constant, given to a method", span),
             (None, Some(global @ (Global::String | Global::Number | Global::Boolean))) => Ok(Argument::Convert(global)),
             _ => self.name(name, span).map(Argument::One),
         }

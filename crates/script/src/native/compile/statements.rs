@@ -117,11 +117,20 @@ impl<'s> Compiler<'s> {
         }
         for (name, span) in names {
             // A parameter or an earlier `var` of the name is the same variable.
-            let known = self.scopes.last().is_some_and(|scope| scope.names.iter().any(|(n, _)| *n == name));
+            let known = self
+                .scopes
+                .last()
+                .is_some_and(|scope| scope.names.iter().any(|(n, _)| *n == name));
             if !known {
                 let slot = self.new_slot(span)?;
                 hoisted.push(slot.index);
-                self.declare(&name, Binding::Variable { slot, is_constant: false });
+                self.declare(
+                    &name,
+                    Binding::Variable {
+                        slot,
+                        is_constant: false,
+                    },
+                );
             }
         }
         let body = self.block_body(&body.statements, true)?;
@@ -166,7 +175,10 @@ impl<'s> Compiler<'s> {
             S::BlockStatement(block) => block.body.iter().try_for_each(|inner| self.var_names(inner, names)),
             S::IfStatement(branch) => {
                 self.var_names(&branch.consequent, names)?;
-                branch.alternate.iter().try_for_each(|inner| self.var_names(inner, names))
+                branch
+                    .alternate
+                    .iter()
+                    .try_for_each(|inner| self.var_names(inner, names))
             }
             S::WhileStatement(each) => self.var_names(&each.body, names),
             S::DoWhileStatement(each) => self.var_names(&each.body, names),
@@ -175,9 +187,17 @@ impl<'s> Compiler<'s> {
                 bodies.try_for_each(|inner| self.var_names(inner, names))
             }
             S::TryStatement(attempt) => {
-                attempt.block.body.iter().try_for_each(|inner| self.var_names(inner, names))?;
+                attempt
+                    .block
+                    .body
+                    .iter()
+                    .try_for_each(|inner| self.var_names(inner, names))?;
                 if let Some(handler) = &attempt.handler {
-                    handler.body.body.iter().try_for_each(|inner| self.var_names(inner, names))?;
+                    handler
+                        .body
+                        .body
+                        .iter()
+                        .try_for_each(|inner| self.var_names(inner, names))?;
                 }
                 let last = attempt.finalizer.iter().flat_map(|block| &block.body);
                 last.into_iter().try_for_each(|inner| self.var_names(inner, names))

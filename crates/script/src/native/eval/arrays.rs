@@ -76,7 +76,8 @@ impl Call<'_, '_> {
             Method::Includes => {
                 let from = relative(self.integer(second, 0.0)?, length);
                 for element in self.copy(place)?.iter().skip(from) {
-                    let both_nan = matches!((element, first), (Js::Number(a), Js::Number(b)) if a.is_nan() && b.is_nan());
+                    let both_nan =
+                        matches!((element, first), (Js::Number(a), Js::Number(b)) if a.is_nan() && b.is_nan());
                     if both_nan || coerce::strictly_equal(element, first)? {
                         return Ok(Js::Bool(true));
                     }

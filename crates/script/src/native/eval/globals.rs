@@ -174,7 +174,9 @@ impl Call<'_, '_> {
         }
         let entries = self.heap.entries(*place)?;
         if global == Global::ObjectValues {
-            return self.heap.add_array(entries.into_iter().map(|(_, value)| value).collect());
+            return self
+                .heap
+                .add_array(entries.into_iter().map(|(_, value)| value).collect());
         }
         let mut pairs = Vec::with_capacity(entries.len());
         for (name, value) in entries {

@@ -127,19 +127,28 @@ impl Call<'_, '_> {
                 let sought = self.plain_text(first)?;
                 let from = self.integer(second, 0.0)?;
                 let from = byte_of(text, relative(from.max(0.0), text.len()))?;
-                Ok(text.get(from..).is_some_and(|rest| rest.contains(sought.as_str())).into())
+                Ok(text
+                    .get(from..)
+                    .is_some_and(|rest| rest.contains(sought.as_str()))
+                    .into())
             }
             Method::StartsWith => {
                 let sought = self.plain_text(first)?;
                 let from = self.integer(second, 0.0)?;
                 let from = byte_of(text, relative(from.max(0.0), text.len()))?;
-                Ok(text.get(from..).is_some_and(|rest| rest.starts_with(sought.as_str())).into())
+                Ok(text
+                    .get(from..)
+                    .is_some_and(|rest| rest.starts_with(sought.as_str()))
+                    .into())
             }
             Method::EndsWith => {
                 let sought = self.plain_text(first)?;
                 let end = self.integer(second, f64::INFINITY)?;
                 let end = byte_of(text, relative(end.max(0.0), text.len()))?;
-                Ok(text.get(..end).is_some_and(|rest| rest.ends_with(sought.as_str())).into())
+                Ok(text
+                    .get(..end)
+                    .is_some_and(|rest| rest.ends_with(sought.as_str()))
+                    .into())
             }
             Method::IndexOf => {
                 let sought = coerce::text(&mut self.heap, first)?;
@@ -189,7 +198,10 @@ impl Call<'_, '_> {
             Method::Substr => {
                 let length = length(text);
                 let from = relative(self.integer(first, 0.0)?, length);
-                let count = self.integer(second, f64::INFINITY)?.max(0.0).min((length - from) as f64);
+                let count = self
+                    .integer(second, f64::INFINITY)?
+                    .max(0.0)
+                    .min((length - from) as f64);
                 self.cut(text, from, from + count as usize)
             }
             Method::PadStart | Method::PadEnd => self.padded(text, method, first, second),
@@ -300,7 +312,11 @@ impl Call<'_, '_> {
             }
             // Nothing right behind the last separator separates nothing.
             if whole.end() == begin {
-                from = begin + text.get(begin..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
+                from = begin
+                    + text
+                        .get(begin..)
+                        .and_then(|rest| rest.chars().next())
+                        .map_or(1, char::len_utf8);
                 continue;
             }
             parts.push(text.get(begin..whole.start()).unwrap_or_default().into());
@@ -326,7 +342,9 @@ impl Call<'_, '_> {
             (true, Some(_)) => matches.iter().map(|found| found.get_match().as_str().into()).collect(),
             (false, Some(first)) => {
                 let groups = first.iter();
-                groups.map(|group| group.map_or(Js::Undefined, |group| group.as_str().into())).collect()
+                groups
+                    .map(|group| group.map_or(Js::Undefined, |group| group.as_str().into()))
+                    .collect()
             }
         };
         self.heap.add_array(parts)
@@ -415,7 +433,12 @@ fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out
         let (before, from) = rest.split_at(at);
         out.push_str(before);
         let bytes = from.as_bytes();
-        let digit = |i: usize| bytes.get(i).filter(|b| b.is_ascii_digit()).map(|b| usize::from(b - b'0'));
+        let digit = |i: usize| {
+            bytes
+                .get(i)
+                .filter(|b| b.is_ascii_digit())
+                .map(|b| usize::from(b - b'0'))
+        };
         let taken = match bytes.get(1) {
             Some(b'$') => {
                 out.push('$');
