@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::BoxFuture;
 use crate::component::Component;
-use crate::shard::Shards;
+use crate::shard::{Parts, Shards};
 
 /// A source of messages. Runs until its work is done or it is told to stop; connects and reconnects by itself.
 pub trait Input: Send {
@@ -260,6 +260,25 @@ impl Sink {
         }
         let start = Instant::now();
         let result = self.shards.send(batch).await;
+        self.metrics.latency.observe(start.elapsed());
+        if let Some(outer) = &self.outer {
+            outer.latency.observe(start.elapsed());
+        }
+        result
+    }
+
+    /// Room for that many messages, for [`Sink::send_parts`].
+    pub fn parts(&self, messages: usize) -> Parts {
+        self.shards.parts(messages)
+    }
+
+    /// As [`Sink::send`], of messages that were put where they go one by one: none is moved again.
+    pub async fn send_parts(&self, mut parts: Parts, ack: Ack) -> Result<(), SinkClosed> {
+        if self.source.get().is_some() {
+            parts.iter_mut().for_each(|message| message.source = self.source);
+        }
+        let start = Instant::now();
+        let result = self.shards.send_parts(parts, ack).await;
         self.metrics.latency.observe(start.elapsed());
         if let Some(outer) = &self.outer {
             outer.latency.observe(start.elapsed());

@@ -40,6 +40,7 @@ pub use parse::ParseContext;
 pub use processor::Processor;
 pub use registry::{InputSpec, OutputSpec, ProcessorSpec, Registry};
 pub use runtime::{DeadLetterOutput, Flow, FlowEnvironment, FlowHandle, FlowSpec, StopReport};
+pub use shard::Parts;
 
 /// The future of a call that an object-safe trait returns.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use thalweg_record::{Batch, Message};
+use thalweg_record::{Ack, Batch, Message};
 
 use crate::input::SinkClosed;
 use crate::queue;
@@ -34,14 +34,29 @@ impl Shards {
         if others.is_empty() {
             return first.send(batch).await.map_err(|_| SinkClosed);
         }
-        let mut result = Ok(());
-        for (worker, part) in workers.iter().zip(split(batch, workers.len())) {
-            // All parts are sent even if one worker is gone: their acknowledgements settle the batch together.
-            if !part.is_empty() && worker.send(part).await.is_err() {
-                result = Err(SinkClosed);
-            }
+        send_each(&workers, split(batch, workers.len())).await
+    }
+
+    /// Room for that many messages, for each worker its own.
+    pub fn parts(&self, messages: usize) -> Parts {
+        Parts::new(self.workers.read().len(), messages)
+    }
+
+    /// As [`Shards::send`], of messages that lie in parts already.
+    pub async fn send_parts(&self, parts: Parts, mut ack: Ack) -> Result<(), SinkClosed> {
+        let workers = self.workers.read().clone();
+        if workers.len() != parts.0.len() {
+            let messages = parts.0.into_iter().flatten().collect();
+            return self.send(Batch::new(messages, ack)).await;
         }
-        result
+        // The answers are divided before the first part is on its way, so that none of them settles the whole.
+        let divided = parts.0.into_iter().map(|part| {
+            let ack = ack.split(part.len());
+            Batch::new(part, ack)
+        });
+        let batches: Vec<Batch> = divided.collect();
+        drop(ack);
+        send_each(&workers, batches).await
     }
 
     pub async fn has_room(&self) {
@@ -52,6 +67,60 @@ impl Shards {
     }
 }
 
+/// Sends each part to its worker, all of them even if one worker is gone: their acknowledgements settle the whole together.
+async fn send_each(workers: &[queue::Sender<Batch>], parts: Vec<Batch>) -> Result<(), SinkClosed> {
+    let mut result = Ok(());
+    for (worker, part) in workers.iter().zip(parts) {
+        if !part.is_empty() && worker.send(part).await.is_err() {
+            result = Err(SinkClosed);
+        }
+    }
+    result
+}
+
+/// Messages by the worker that they go to.
+#[derive(Debug)]
+pub struct Parts(Vec<Vec<Message>>);
+
+impl Parts {
+    /// For that many workers and messages.
+    pub fn new(workers: usize, messages: usize) -> Parts {
+        let workers = workers.max(1);
+        // Series are spread evenly, more or less.
+        let room = messages / workers + messages / 16 + 1;
+        Parts((0..workers).map(|_| Vec::with_capacity(room)).collect())
+    }
+
+    pub fn push(&mut self, message: Message) {
+        let worker = worker_of(Some(&message), self.0.len());
+        if let Some(part) = self.0.get_mut(worker) {
+            part.push(message);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(Vec::is_empty)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Message> {
+        self.0.iter().flatten()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Message> {
+        self.0.iter_mut().flatten()
+    }
+}
+
+/// The worker of a message's series.
+fn worker_of(message: Option<&Message>, workers: usize) -> usize {
+    let series = message.and_then(Message::series);
+    series.map_or(0, |series| (series % workers.max(1) as u64) as usize)
+}
+
 /// One part per worker, possibly empty. Messages without a series stay together on the first worker: nothing tells
 /// which of them belong together, so all of them keep their order.
 fn split(batch: Batch, workers: usize) -> Vec<Batch> {
@@ -59,11 +128,10 @@ fn split(batch: Batch, workers: usize) -> Vec<Batch> {
     let mut parts: Vec<Vec<Message>> = (1..workers)
         .map(|_| Vec::with_capacity(messages.len() / workers + 1))
         .collect();
-    let worker_of = |message: &Message| message.series().map_or(0, |series| (series % workers as u64) as usize);
     // Those of the first worker stay where they are.
     let worker = Cell::new(0);
     let others = messages.extract_if(.., |message| {
-        worker.set(worker_of(message));
+        worker.set(worker_of(Some(message), workers));
         worker.get() != 0
     });
     for message in others {

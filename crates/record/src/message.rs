@@ -102,6 +102,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_message_is_small() {
+        assert!(size_of::<Metadata>() <= 40, "{}", size_of::<Metadata>());
+        assert!(size_of::<Message>() <= 96, "{}", size_of::<Message>());
+    }
+
+    #[test]
     fn a_message_stays_small() {
         assert!(size_of::<Message>() <= 128, "{}", size_of::<Message>());
     }

@@ -142,7 +142,10 @@ const STATUS: u8 = 4;
 #[derive(Clone, Debug)]
 pub struct Metadata {
     shared: Arc<MetaMap>,
-    stamps: Stamps,
+    /// The parts of [`Stamps`], by themselves so that the small fields share a word.
+    source_time: Ticks,
+    server_time: Ticks,
+    status: u32,
     /// Which stamps are visible, as a set of `SOURCE`, `SERVER`, `STATUS`; 0 for messages that are not OPC UA values.
     shown: u8,
     stamped: bool,
@@ -157,31 +160,39 @@ impl Default for Metadata {
 
 impl Metadata {
     pub fn shared(shared: Arc<MetaMap>) -> Metadata {
+        Metadata::with(shared, Stamps::NONE, 0, false, Own::default())
+    }
+
+    fn with(shared: Arc<MetaMap>, stamps: Stamps, shown: u8, stamped: bool, own: Own) -> Metadata {
         Metadata {
             shared,
-            stamps: Stamps::NONE,
-            shown: 0,
-            stamped: false,
-            own: Own::default(),
+            source_time: stamps.source_time,
+            server_time: stamps.server_time,
+            status: stamps.status,
+            shown,
+            stamped,
+            own,
+        }
+    }
+
+    fn all_stamps(&self) -> Stamps {
+        Stamps {
+            source_time: self.source_time,
+            server_time: self.server_time,
+            status: self.status,
         }
     }
 
     /// Metadata of an OPC UA value: the tag's constant part and this value's stamps. A status other than Good is visible
     /// as the text that the source sets under [`key::STATUS_CODE`].
     pub fn stamped(shared: Arc<MetaMap>, stamps: Stamps) -> Metadata {
-        Metadata {
-            shared,
-            stamps,
-            shown: SOURCE | SERVER | STATUS,
-            stamped: true,
-            own: Own::default(),
-        }
+        Metadata::with(shared, stamps, SOURCE | SERVER | STATUS, true, Own::default())
     }
 
     pub(crate) fn parts(&self) -> Parts<'_> {
         Parts {
             shared: &self.shared,
-            stamps: self.stamps,
+            stamps: self.all_stamps(),
             shown: self.shown,
             stamped: self.stamped,
             changes: self.own.0.as_ref().filter(|changes| !changes.is_empty()),
@@ -189,29 +200,22 @@ impl Metadata {
     }
 
     pub(crate) fn of_parts(parts: Parts<'_>) -> Metadata {
-        Metadata {
-            shared: parts.shared.clone(),
-            stamps: parts.stamps,
-            shown: parts.shown,
-            stamped: parts.stamped,
-            own: Own(parts.changes.cloned()),
-        }
+        let own = Own(parts.changes.cloned());
+        Metadata::with(parts.shared.clone(), parts.stamps, parts.shown, parts.stamped, own)
     }
 
     /// The same stamps over another shared map, without changes of its own: how a remembered result is applied.
     pub fn with_shared(&self, shared: Arc<MetaMap>) -> Metadata {
         Metadata {
             shared,
-            stamps: self.stamps,
-            shown: self.shown,
-            stamped: self.stamped,
             own: Own::default(),
+            ..*self
         }
     }
 
     /// The typed stamps, also after a script hid or replaced their texts. `None` for what is not an OPC UA value.
     pub fn stamps(&self) -> Option<Stamps> {
-        self.stamped.then_some(self.stamps)
+        self.stamped.then(|| self.all_stamps())
     }
 
     pub fn shared_map(&self) -> &Arc<MetaMap> {
@@ -348,8 +352,8 @@ impl Metadata {
 
     fn stamp_text(&self, bit: u8) -> Option<Cow<'_, str>> {
         let time = match self.shown & bit {
-            SOURCE => self.stamps.source_time,
-            SERVER => self.stamps.server_time,
+            SOURCE => self.source_time,
+            SERVER => self.server_time,
             STATUS => return Some(Cow::Borrowed(STATUS_GOOD)),
             _ => return None,
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use parking_lot::RwLock;
+use thalweg_flow::Parts;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, key};
 
 use super::items::{ItemIndex, Items};
@@ -22,9 +23,9 @@ const METADATA_KEPT_MAX: usize = 250_000;
 const STATUS_TEXTS_MAX: usize = 1024;
 
 /// What a batch of values became.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Converted {
-    pub messages: Vec<Message>,
+    pub messages: Parts,
     /// Notifications without a value.
     pub without_value: usize,
     pub too_large: usize,
@@ -81,10 +82,24 @@ impl Converter {
         self.heartbeat_item() == Some(index)
     }
 
-    pub fn convert(&mut self, values: &mut Vec<HandledValue>, items: &mut Items, gaps: &mut Gaps) -> Converted {
+    /// Values as messages, which are put into `parts`.
+    pub fn convert(
+        &mut self,
+        values: &mut Vec<HandledValue>,
+        items: &mut Items,
+        gaps: &mut Gaps,
+        parts: Parts,
+    ) -> Converted {
         let mut converted = Converted {
-            messages: Vec::with_capacity(values.len()),
-            ..Converted::default()
+            messages: parts,
+            without_value: 0,
+            too_large: 0,
+            suppressed: 0,
+            overflows: 0,
+            unknown: 0,
+            gaps: Vec::new(),
+            heartbeat: false,
+            newest: None,
         };
         let table = self.table.clone();
         let table = table.read();
@@ -264,7 +279,7 @@ mod tests {
             item.stage = Stage::Failed;
         }
         let mut values = [0, 1, 2, 3, 4, u32::MAX].map(|handle| value(handle, 1, 0)).to_vec();
-        let converted = converter.convert(&mut values, &mut items, &mut gaps);
+        let converted = converter.convert(&mut values, &mut items, &mut gaps, Parts::new(1, 4));
         assert_eq!((converted.messages.len(), converted.unknown), (2, 4));
     }
 
@@ -280,8 +295,17 @@ mod tests {
             |_| true,
         );
         let mut values = vec![value(1, 300, OVERFLOW), value(1, 400, 0)];
-        let converted = converter.convert(&mut values, &mut items, &mut gaps);
-        let mark = |i: usize, key: &str| converted.messages[i].meta.get(key).map(|value| value.into_owned());
+        let converted = converter.convert(&mut values, &mut items, &mut gaps, Parts::new(1, 4));
+        let mark = |i: usize, key: &str| {
+            converted
+                .messages
+                .iter()
+                .nth(i)
+                .unwrap()
+                .meta
+                .get(key)
+                .map(|value| value.into_owned())
+        };
         let text = |time: i64| Some(crate::value::ticks::micros_text(Ticks(time)));
         assert_eq!(
             (mark(0, "opcua_gap_from"), mark(0, "opcua_gap_to")),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use opcua::types::{NodeId, StatusCode};
 use thalweg_flow::SinkClosed;
-use thalweg_record::{Batch, DropReason, FilterReason, Ticks};
+use thalweg_record::{DropReason, FilterReason, Ticks};
 
 use super::Link;
 use super::items::{ItemIndex, Items, Stage, Way};
@@ -40,9 +40,10 @@ impl Link {
     }
 
     async fn pass_on(&mut self) -> Result<(), SinkClosed> {
+        let parts = self.context.sink.parts(self.values.len());
         let converted = self
             .converter
-            .convert(&mut self.values, &mut self.items, &mut self.gaps);
+            .convert(&mut self.values, &mut self.items, &mut self.gaps, parts);
         let metrics = &self.context.metrics;
         metrics.values_suppressed.inc_by(converted.suppressed as u64);
         metrics.status_only.inc_by(converted.without_value as u64);
@@ -89,7 +90,7 @@ impl Link {
             ack.delivered();
             return Ok(());
         }
-        self.context.sink.send(Batch::new(converted.messages, ack)).await
+        self.context.sink.send_parts(converted.messages, ack).await
     }
 
     /// Keeps values until paths are final. What there is no room for is a gap of its items.
