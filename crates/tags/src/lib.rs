@@ -1,12 +1,14 @@
 //! Tags: messages get their place in the unified namespace, by scripts that users write.
 //!
 //! `tag_processor` runs scripts on a batch and turns what they leave into samples with a topic; `nodered_js` runs one
-//! script on plain messages. Both read and write the typed message directly ([`thalweg_script`]), and messages of one tag
-//! leave with one shared map of metadata again, as they came. Topics follow the rules in [`topic`].
+//! script on plain messages; `downsampler` keeps of each tag the points that are worth it. Scripts read and write the typed
+//! message directly ([`thalweg_script`]), and messages of one tag leave with one shared map of metadata again, as they came.
+//! Topics follow the rules in [`topic`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod computed;
 mod datatype;
+mod downsampler;
 mod nodered;
 mod results;
 mod scripting;
@@ -22,4 +24,5 @@ pub use scripting::STACK_MAX;
 pub fn register(registry: &mut Registry) {
     registry.processor("tag_processor", tag_processor::parse);
     registry.processor("nodered_js", nodered::parse);
+    registry.processor("downsampler", downsampler::parse);
 }

@@ -48,8 +48,8 @@ const PURE: &str = r#"
           return msg;
 "#;
 
-/// JavaScript that only an interpreter runs: a closure, a loop over keys, a regular expression, the cache.
-const INTERPRETED: &str = r#"
+/// More than most scripts do: a closure, a loop over keys, a regular expression, the cache.
+const LONG: &str = r#"
         defaults: |
           const parts = msg.meta.opcua_attr_nodeid.split(";s=").pop().split(".");
           let depth = 0;
@@ -62,6 +62,9 @@ const INTERPRETED: &str = r#"
           return msg;
 "#;
 
+/// The engine is QuickJS for rows with this in their name.
+const QUICKJS: &str = "scripting: {engine: quickjs}\n";
+
 fn yaml(input: &str, script: Option<&str>) -> String {
     let pipeline = script
         .map(|script| format!("\npipeline:\n  processors:\n    - tag_processor:{script}"))
@@ -72,7 +75,7 @@ fn yaml(input: &str, script: Option<&str>) -> String {
 const TAGS: f64 = 10_000.0;
 
 /// What each part of a message's way costs by itself.
-pub const STAGES: [Stage; 6] = [
+pub const STAGES: [Stage; 9] = [
     Stage {
         name: "generate -> drop (flow runtime and mapping)",
         with: "generate_drop",
@@ -89,7 +92,12 @@ pub const STAGES: [Stage; 6] = [
         without: Some("generate_drop"),
     },
     Stage {
-        name: "  tag_processor, script for the interpreter",
+        name: "  tag_processor, long script",
+        with: "tag_processor_long",
+        without: Some("generate_drop"),
+    },
+    Stage {
+        name: "  tag_processor, long script in QuickJS",
         with: "tag_processor_quickjs",
         without: Some("generate_drop"),
     },
@@ -103,7 +111,21 @@ pub const STAGES: [Stage; 6] = [
         with: "opcua_tag_processor_drop",
         without: Some("opcua_drop"),
     },
+    Stage {
+        name: "  tag_processor, pure script on the value",
+        with: "opcua_pure_drop",
+        without: Some("opcua_drop"),
+    },
+    Stage {
+        name: "  the same in QuickJS",
+        with: "opcua_quickjs_drop",
+        without: Some("opcua_drop"),
+    },
 ];
+
+fn engine(row: &str) -> &'static str {
+    if row.contains("quickjs") { QUICKJS } else { "" }
+}
 
 pub fn run(effort: Effort) -> Result<Vec<Row>> {
     let binary = build_binary()?;
@@ -112,13 +134,21 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
         ("generate_drop", None),
         ("tag_processor_static", Some(STATIC)),
         ("tag_processor_pure", Some(PURE)),
-        ("tag_processor_quickjs", Some(INTERPRETED)),
+        ("tag_processor_long", Some(LONG)),
+        ("tag_processor_quickjs", Some(LONG)),
     ];
     for (name, script) in generated {
         println!("measuring {name}");
-        rows.push(UnderTest::start(&binary, &yaml(GENERATE, script))?.measure(name, effort)?);
+        let file = format!("{}{}", engine(name), yaml(GENERATE, script));
+        rows.push(UnderTest::start(&binary, &file)?.measure(name, effort)?);
     }
-    for (name, script) in [("opcua_drop", None), ("opcua_tag_processor_drop", Some(STATIC))] {
+    let collected = [
+        ("opcua_drop", None),
+        ("opcua_tag_processor_drop", Some(STATIC)),
+        ("opcua_pure_drop", Some(PURE)),
+        ("opcua_quickjs_drop", Some(PURE)),
+    ];
+    for (name, script) in collected {
         println!("measuring {name}");
         // 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can hold.
         let plant = Plant::start(
@@ -136,7 +166,8 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
             "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n",
             plant.endpoint
         );
-        let mut collector = UnderTest::start(&binary, &yaml(&input, script))?;
+        let file = format!("{}{}", engine(name), yaml(&input, script));
+        let mut collector = UnderTest::start(&binary, &file)?;
         collector.wait_until("thalweg_opcua_items_monitored", TAGS)?;
         rows.push(collector.measure(name, effort)?);
     }

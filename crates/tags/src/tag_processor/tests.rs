@@ -542,7 +542,7 @@ fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
                 status: 0,
             };
             let mut message = Message::new(Payload::Value(value), Metadata::stamped(maps[n % 8].clone(), stamps));
-            if n % 13 == 0 {
+            if n.is_multiple_of(13) {
                 message.meta.set("own", "x");
             }
             message

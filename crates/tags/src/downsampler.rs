@@ -1,0 +1,491 @@
+//! `downsampler`: of each tag only the points go on that are worth keeping.
+//!
+//! What is handled are samples: a topic, and a payload of exactly `value` and `timestamp_ms`. All else passes. A point that is held
+//! back keeps its message and a part of its batch's answer, so the source is not told that it is done with it; it goes on
+//! when a later point shows that it is needed, when its series has been idle, or when the flow ends.
+
+mod algorithm;
+mod config;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
+use thalweg_record::{
+    Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, Value, json, key,
+};
+use thalweg_telemetry::IntCounter;
+
+use self::algorithm::{Point, Settings, State, Verdict};
+use self::config::{Choice, Config, LatePolicy, is_crossed};
+
+pub(crate) use self::config::parse;
+
+/// What goes on says by what it was chosen.
+const DOWNSAMPLED_BY: &str = "downsampled_by";
+const CONFIG: &str = "downsampling_config";
+/// What messages say for themselves.
+const DS_ALGORITHM: &str = "ds_algorithm";
+const DS_THRESHOLD: &str = "ds_threshold";
+const DS_MIN_TIME: &str = "ds_min_time";
+const DS_MAX_TIME: &str = "ds_max_time";
+const DS_LATE_POLICY: &str = "ds_late_policy";
+const DS_IGNORE: &str = "ds_ignore";
+const DS_KEYS: [&str; 5] = [DS_ALGORITHM, DS_THRESHOLD, DS_MIN_TIME, DS_MAX_TIME, DS_LATE_POLICY];
+
+/// A series without a longest time is idle after this.
+const IDLE: Duration = Duration::from_secs(4 * 3600);
+/// Marked metadata that is remembered; when there is more it starts over.
+const MARKED_MAX: usize = 1 << 17;
+/// Series that are known; of more the points pass as they are.
+const SERIES_MAX: usize = 2_000_000;
+
+pub(crate) struct Spec {
+    config: Arc<Config>,
+}
+
+impl ProcessorSpec for Spec {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
+        Ok(Box::new(Downsampler::new(self.config.clone(), context)))
+    }
+}
+
+struct Counters {
+    processed: IntCounter,
+    filtered: IntCounter,
+    errored: IntCounter,
+    passed_through: IntCounter,
+    ignored: IntCounter,
+    overrides_applied: IntCounter,
+    overrides_rejected: IntCounter,
+    recreations: IntCounter,
+}
+
+struct Downsampler {
+    config: Arc<Config>,
+    series: HashMap<Text, Series>,
+    /// When to look at a series that holds a point back.
+    due: BinaryHeap<Reverse<(Instant, Text)>>,
+    /// Metadata that says by what a point was chosen, by address of the map without it, which is held.
+    marked: HashMap<(usize, usize), (Arc<MetaMap>, Arc<MetaMap>)>,
+    /// Texts of settings in use, so that they are shared.
+    texts: Vec<(Settings, Text)>,
+    counters: Counters,
+    context: StageContext,
+}
+
+/// What is known of a topic.
+struct Series {
+    choice: Choice,
+    state: State,
+    newest: Option<i64>,
+    /// The last value that is no number.
+    last: Option<Value>,
+    held: Option<Held>,
+    /// When its last point came.
+    arrived: Instant,
+    is_in_due: bool,
+}
+
+struct Held {
+    message: Message,
+    ack: Ack,
+}
+
+/// What the messages of a batch become.
+struct Output {
+    messages: Vec<Message>,
+    ack: Ack,
+}
+
+impl Output {
+    /// A message that was held back goes on.
+    fn release(&mut self, held: Held) {
+        self.messages.push(held.message);
+        self.ack.merge(held.ack);
+    }
+}
+
+/// A sample's parts.
+struct Sample {
+    value: Value,
+    time_ms: i64,
+}
+
+impl Processor for Downsampler {
+    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+        let Batch { messages, ack } = batch;
+        let mut output = Output {
+            messages: Vec::with_capacity(messages.len()),
+            ack,
+        };
+        let now = Instant::now();
+        for message in messages {
+            self.one(message, now, &mut output);
+        }
+        let Output { messages, ack } = output;
+        if messages.is_empty() {
+            return ack.delivered();
+        }
+        out.push(Batch::new(messages, ack));
+    }
+
+    fn next_tick(&self) -> Option<Instant> {
+        self.due.peek().map(|Reverse((due, _))| *due)
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Vec<Batch>) {
+        while let Some(Reverse((due, topic))) = self.due.pop() {
+            if due > now {
+                self.due.push(Reverse((due, topic)));
+                break;
+            }
+            let Some(series) = self.series.get_mut(&topic) else {
+                continue;
+            };
+            series.is_in_due = false;
+            if series.held.is_none() {
+                continue;
+            }
+            let idle_at = series.arrived + idle(&series.choice.settings);
+            if idle_at > now {
+                series.is_in_due = true;
+                self.due.push(Reverse((idle_at, topic)));
+                continue;
+            }
+            series.state.release();
+            out.extend(series.held.take().map(batch_of));
+        }
+    }
+
+    fn flush(&mut self, out: &mut Vec<Batch>) {
+        for series in self.series.values_mut() {
+            series.state.release();
+            out.extend(series.held.take().map(batch_of));
+        }
+        self.due.clear();
+    }
+}
+
+fn batch_of(held: Held) -> Batch {
+    Batch::new(vec![held.message], held.ack)
+}
+
+fn idle(settings: &Settings) -> Duration {
+    match settings.max_time() {
+        Duration::ZERO => IDLE,
+        max_time => max_time,
+    }
+}
+
+impl Downsampler {
+    fn new(config: Arc<Config>, context: StageContext) -> Downsampler {
+        let counter = |name: &str, help: &str| context.component.counter(name, help);
+        let counters = Counters {
+            processed: counter("messages_processed", "Points that went through an algorithm."),
+            filtered: counter("messages_filtered", "Points that are not worth keeping."),
+            errored: counter("messages_errored", "Samples without a usable value, which pass."),
+            passed_through: counter(
+                "messages_passed_through",
+                "Messages that are no samples, and late points that pass.",
+            ),
+            ignored: counter("messages_ignored", "Messages with ds_ignore, which pass."),
+            overrides_applied: counter("meta_overrides_applied", "Messages that chose for themselves."),
+            overrides_rejected: counter("meta_overrides_rejected", "Settings in metadata that cannot be used."),
+            recreations: counter(
+                "meta_override_recreations",
+                "Series that began anew with other settings.",
+            ),
+        };
+        Downsampler {
+            config,
+            series: HashMap::new(),
+            due: BinaryHeap::new(),
+            marked: HashMap::new(),
+            texts: Vec::new(),
+            counters,
+            context,
+        }
+    }
+
+    fn one(&mut self, mut message: Message, now: Instant, output: &mut Output) {
+        let topic = message.meta.text(key::UMH_TOPIC);
+        let (Some(topic), Some(sample)) = (topic, sample_of(&message.payload)) else {
+            self.counters.passed_through.inc();
+            return output.messages.push(message);
+        };
+        if self.config.allow_meta_overrides && message.meta.contains(DS_IGNORE) {
+            self.counters.ignored.inc();
+            message.meta.remove(DS_IGNORE);
+            message.meta.set(DOWNSAMPLED_BY, "ignored");
+            return output.messages.push(message);
+        }
+        let value = match &sample.value {
+            Value::Bool(_) | Value::Text(_) => None,
+            number => match number.as_f64().filter(|v| v.is_finite()) {
+                Some(v) => Some(v),
+                None => {
+                    self.counters.errored.inc();
+                    return output.messages.push(message);
+                }
+            },
+        };
+        let choice = self.choice(&topic, &message.meta);
+        if !self.begin(&topic, choice, now, output) {
+            self.counters.passed_through.inc();
+            return output.messages.push(message);
+        }
+        let Some(series) = self.series.get_mut(&topic) else {
+            return output.messages.push(message);
+        };
+        series.arrived = now;
+        if series.newest == Some(sample.time_ms) {
+            self.counters.filtered.inc();
+            return output.ack.filtered(FilterReason::DuplicateTimestamp, 1);
+        }
+        match value {
+            Some(v) => self.number(topic, Point { t: sample.time_ms, v }, message, now, output),
+            None => self.other(&topic, sample, message, output),
+        }
+    }
+
+    /// What holds for a message: the file's choice, and what it says for itself.
+    fn choice(&self, topic: &str, meta: &Metadata) -> Choice {
+        let mut choice = self.config.of(topic);
+        if !self.config.allow_meta_overrides || !DS_KEYS.iter().any(|name| meta.contains(name)) {
+            return choice;
+        }
+        let mut is_applied = false;
+        let reject = |name: &str, text: &str| {
+            self.counters.overrides_rejected.inc();
+            self.context
+                .component
+                .warn_limited("override", 1, || format!("bad {name}: {text}"));
+        };
+        let mut is_door = matches!(choice.settings, Settings::Door(_));
+        match meta.get(DS_ALGORITHM).as_deref() {
+            None => {}
+            Some("deadband") => (is_door, is_applied) = (false, true),
+            Some("swinging_door") => (is_door, is_applied) = (true, true),
+            Some(other) => reject(DS_ALGORITHM, other),
+        }
+        if let Some(text) = meta.get(DS_THRESHOLD) {
+            match text.parse::<f64>() {
+                Ok(threshold) if threshold.is_finite() && threshold >= 0.0 => {
+                    is_applied = true;
+                    match is_door {
+                        true => choice.door.threshold = threshold,
+                        false => choice.deadband.threshold = threshold,
+                    }
+                }
+                _ => reject(DS_THRESHOLD, &text),
+            }
+        }
+        for name in [DS_MIN_TIME, DS_MAX_TIME] {
+            let Some(text) = meta.get(name) else { continue };
+            let Ok(time) = thalweg_config::parse_duration(&text) else {
+                reject(name, &text);
+                continue;
+            };
+            let mut door = choice.door;
+            match (name, is_door) {
+                (DS_MIN_TIME, _) => door.min_time = time,
+                (_, true) => door.max_time = time,
+                (_, false) => choice.deadband.max_time = time,
+            }
+            match is_crossed(&door) {
+                true => reject(name, &text),
+                false => {
+                    choice.door = door;
+                    is_applied = true;
+                }
+            }
+        }
+        if let Some(text) = meta.get(DS_LATE_POLICY) {
+            match LatePolicy::named(&text) {
+                Some(late) => (choice.late, is_applied) = (late, true),
+                None => reject(DS_LATE_POLICY, &text),
+            }
+        }
+        if is_applied {
+            self.counters.overrides_applied.inc();
+        }
+        choice.settings = match is_door {
+            true => Settings::Door(choice.door),
+            false => Settings::Deadband(choice.deadband),
+        };
+        choice
+    }
+
+    /// Makes sure that a series is there, with that choice. `false` if there are too many.
+    fn begin(&mut self, topic: &Text, choice: Choice, now: Instant, output: &mut Output) -> bool {
+        let is_full = self.series.len() >= SERIES_MAX;
+        match self.series.get_mut(topic) {
+            Some(series) if series.choice.settings == choice.settings => {
+                series.choice.late = choice.late;
+                true
+            }
+            Some(series) => {
+                // Other settings begin anew; what was held back under the old ones goes on.
+                self.counters.recreations.inc();
+                if let Some(held) = series.held.take() {
+                    output.release(held);
+                }
+                series.choice = choice;
+                series.state = State::new(choice.settings);
+                true
+            }
+            None if is_full => {
+                self.context.component.warn_limited("series", 1, || {
+                    format!("more than {SERIES_MAX} topics; points of further ones pass as they are")
+                });
+                false
+            }
+            None => {
+                let series = Series {
+                    choice,
+                    state: State::new(choice.settings),
+                    newest: None,
+                    last: None,
+                    held: None,
+                    arrived: now,
+                    is_in_due: false,
+                };
+                self.series.insert(topic.clone(), series);
+                true
+            }
+        }
+    }
+
+    fn number(&mut self, topic: Text, point: Point, mut message: Message, now: Instant, output: &mut Output) {
+        let Some(series) = self.series.get_mut(&topic) else {
+            return output.messages.push(message);
+        };
+        if series.newest.is_some_and(|newest| point.t < newest) {
+            return match series.choice.late {
+                LatePolicy::Passthrough => {
+                    self.counters.passed_through.inc();
+                    output.messages.push(message);
+                }
+                LatePolicy::Drop => output.ack.dropped(DropReason::Late, 1),
+            };
+        }
+        series.newest = Some(point.t);
+        self.counters.processed.inc();
+        let settings = *series.state.settings();
+        let reason = match settings {
+            Settings::Deadband(_) => FilterReason::Deadband,
+            Settings::Door(_) => FilterReason::SwingingDoor,
+        };
+        let verdict = series.state.point(point);
+        if verdict == Verdict::Filter {
+            self.counters.filtered.inc();
+            return output.ack.filtered(reason, 1);
+        }
+        // One that was held back is not needed, or goes on in front.
+        match (series.held.take(), verdict) {
+            (Some(held), Verdict::EmitHeldAndHold) => output.release(held),
+            (Some(mut held), _) => {
+                self.counters.filtered.inc();
+                held.ack.filtered(reason, 1);
+            }
+            (None, _) => {}
+        }
+        self.mark(&mut message.meta, settings);
+        if verdict == Verdict::Emit {
+            return output.messages.push(message);
+        }
+        let ack = output.ack.split(1);
+        if let Some(series) = self.series.get_mut(&topic) {
+            series.held = Some(Held { message, ack });
+            if !series.is_in_due {
+                series.is_in_due = true;
+                self.due.push(Reverse((now + idle(&settings), topic)));
+            }
+        }
+    }
+
+    /// Truths and texts: the first one, and each change.
+    fn other(&mut self, topic: &Text, sample: Sample, mut message: Message, output: &mut Output) {
+        let Some(series) = self.series.get_mut(topic) else {
+            return output.messages.push(message);
+        };
+        series.newest = series.newest.max(Some(sample.time_ms));
+        self.counters.processed.inc();
+        if series.last.as_ref() == Some(&sample.value) {
+            self.counters.filtered.inc();
+            return output.ack.filtered(FilterReason::Unchanged, 1);
+        }
+        series.last = Some(sample.value);
+        let settings = *series.state.settings();
+        self.mark(&mut message.meta, settings);
+        output.messages.push(message);
+    }
+
+    /// Says by what a point was chosen. Messages of a tag share that, as they share the rest.
+    fn mark(&mut self, meta: &mut Metadata, settings: Settings) {
+        let number = match self.texts.iter().position(|(known, _)| *known == settings) {
+            Some(number) => number,
+            None => {
+                self.texts.push((settings, settings.to_string().into()));
+                self.texts.len() - 1
+            }
+        };
+        let Some((_, text)) = self.texts.get(number) else {
+            return;
+        };
+        if meta.is_changed() {
+            meta.set(DOWNSAMPLED_BY, settings.name());
+            return meta.set(CONFIG, text.clone());
+        }
+        let map = meta.shared_map();
+        let address = (Arc::as_ptr(map).addr(), number);
+        if let Some((_, marked)) = self.marked.get(&address) {
+            *meta = meta.with_shared(marked.clone());
+            return;
+        }
+        let own = [
+            (Text::new_static(DOWNSAMPLED_BY), Text::new_static(settings.name())),
+            (Text::new_static(CONFIG), text.clone()),
+        ];
+        let entries = map.iter().map(|(name, text)| (name.clone(), text.clone())).chain(own);
+        let marked = Arc::new(MetaMap::new(entries, map.series()));
+        if self.marked.len() >= MARKED_MAX {
+            self.marked.clear();
+        }
+        self.marked.insert(address, (map.clone(), marked.clone()));
+        *meta = meta.with_shared(marked);
+    }
+}
+
+/// The sample that a payload is, if it is exactly that.
+fn sample_of(payload: &Payload) -> Option<Sample> {
+    let parsed;
+    let value = match payload {
+        Payload::Sample { value, time_ms } => {
+            return Some(Sample {
+                value: value.clone(),
+                time_ms: *time_ms,
+            });
+        }
+        Payload::Value(value) => value,
+        Payload::Raw(bytes) => {
+            parsed = json::parse(bytes).ok()?;
+            &parsed
+        }
+    };
+    let Value::Object(object) = value else {
+        return None;
+    };
+    let (value, time) = (object.get("value")?, object.get("timestamp_ms")?);
+    (object.len() == 2).then_some(Sample {
+        value: value.clone(),
+        time_ms: time.as_i64()?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,420 @@
+//! Which points of a series are worth keeping: the deadband and the swinging door, without messages.
+//!
+//! Times are milliseconds since 1970, as samples have them; the door reckons in seconds.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A point of a series.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Point {
+    pub t: i64,
+    pub v: f64,
+}
+
+/// What is to be done with a point, and with the one before that is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It goes on; a point that is held back is not worth keeping.
+    Emit,
+    /// It is not worth keeping.
+    Filter,
+    /// It is held back until it is known whether it is worth keeping; one that was held back before is not.
+    Hold,
+    /// The point that was held back goes on, and this one is held back in its place.
+    EmitHeldAndHold,
+}
+
+/// An algorithm with its parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Settings {
+    Deadband(Deadband),
+    Door(Door),
+}
+
+/// A point goes on if it differs from the last one that went on by the threshold, or if that was so long ago.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Deadband {
+    pub threshold: f64,
+    /// Zero: no such time.
+    pub max_time: Duration,
+}
+
+/// A point goes on if no straight line from the last one that went on comes within the threshold of all between.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Door {
+    pub threshold: f64,
+    pub max_time: Duration,
+    /// Points that went on lie at least so far apart.
+    pub min_time: Duration,
+}
+
+impl Settings {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Settings::Deadband(_) => "deadband",
+            Settings::Door(_) => "swinging_door",
+        }
+    }
+
+    pub fn max_time(&self) -> Duration {
+        match self {
+            Settings::Deadband(settings) => settings.max_time,
+            Settings::Door(settings) => settings.max_time,
+        }
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threshold = match self {
+            Settings::Deadband(settings) => settings.threshold,
+            Settings::Door(settings) => settings.threshold,
+        };
+        write!(f, "{}(threshold={threshold:.3}", self.name())?;
+        if !self.max_time().is_zero() {
+            write!(f, ",max_time={}", Short(self.max_time()))?;
+        }
+        if let Settings::Door(settings) = self
+            && !settings.min_time.is_zero()
+        {
+            write!(f, ",min_time={}", Short(settings.min_time))?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// A duration in its largest unit that is whole: `3s`, `1500ms`, `1h`.
+struct Short(Duration);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = self.0.as_millis();
+        for (unit, length) in [("h", 3_600_000), ("m", 60_000), ("s", 1000)] {
+            if ms >= length && ms.is_multiple_of(length) {
+                return write!(f, "{}{unit}", ms / length);
+            }
+        }
+        write!(f, "{ms}ms")
+    }
+}
+
+/// What an algorithm knows of a series.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    settings: Settings,
+    /// The point that went on last.
+    base: Option<Point>,
+    /// Of the door: the point that is held back.
+    held: Option<Point>,
+    /// Slopes that a line from the base may have.
+    slopes: (f64, f64),
+    /// When a point went on last.
+    emitted: i64,
+}
+
+const OPEN: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+
+impl State {
+    pub fn new(settings: Settings) -> State {
+        State {
+            settings,
+            base: None,
+            held: None,
+            slopes: OPEN,
+            emitted: 0,
+        }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A point that is newer than all before it.
+    pub fn point(&mut self, point: Point) -> Verdict {
+        match self.settings {
+            Settings::Deadband(settings) => self.in_deadband(point, settings),
+            Settings::Door(settings) => self.in_door(point, settings),
+        }
+    }
+
+    /// The point that is held back goes on, because time is over.
+    pub fn release(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.base = Some(held);
+            self.emitted = held.t;
+        }
+        self.slopes = OPEN;
+    }
+
+    fn is_overdue(&self, t: i64, max_time: Duration) -> bool {
+        !max_time.is_zero() && milliseconds(max_time) <= t.saturating_sub(self.emitted)
+    }
+
+    fn emit(&mut self, point: Point) -> Verdict {
+        self.base = Some(point);
+        self.emitted = point.t;
+        self.held = None;
+        self.slopes = OPEN;
+        Verdict::Emit
+    }
+
+    fn in_deadband(&mut self, point: Point, settings: Deadband) -> Verdict {
+        let Some(base) = self.base else {
+            return self.emit(point);
+        };
+        let differs = match settings.threshold == 0.0 {
+            true => point.v != base.v,
+            false => (point.v - base.v).abs() >= settings.threshold,
+        };
+        match differs || self.is_overdue(point.t, settings.max_time) {
+            true => self.emit(point),
+            false => Verdict::Filter,
+        }
+    }
+
+    fn in_door(&mut self, point: Point, settings: Door) -> Verdict {
+        let Some(base) = self.base else {
+            return self.emit(point);
+        };
+        if self.is_overdue(point.t, settings.max_time) {
+            return self.emit(point);
+        }
+        let Some(held) = self.held else {
+            self.hold(base, point, settings.threshold);
+            return Verdict::Hold;
+        };
+        if !self.is_violated(base, held, point, settings.threshold) {
+            self.hold(base, point, settings.threshold);
+            return Verdict::Hold;
+        }
+        self.slopes = OPEN;
+        self.held = Some(point);
+        if !settings.min_time.is_zero() && held.t.saturating_sub(self.emitted) < milliseconds(settings.min_time) {
+            return Verdict::Hold;
+        }
+        self.base = Some(held);
+        self.emitted = held.t;
+        Verdict::EmitHeldAndHold
+    }
+
+    fn hold(&mut self, base: Point, point: Point, threshold: f64) {
+        self.held = Some(point);
+        let dx = seconds(point.t, base.t);
+        if dx > 0.0 {
+            let (low, high) = self.slopes;
+            self.slopes = (
+                low.max((point.v - base.v - threshold) / dx),
+                high.min((point.v - base.v + threshold) / dx),
+            );
+        }
+    }
+
+    fn is_violated(&self, base: Point, held: Point, point: Point, threshold: f64) -> bool {
+        let dx = seconds(point.t, base.t);
+        if dx == 0.0 {
+            return true;
+        }
+        let slope = (point.v - base.v) / dx;
+        let (low, high) = self.slopes;
+        if !(low..=high).contains(&slope) || low > high {
+            return true;
+        }
+        let away = seconds(held.t, base.t);
+        away > 0.0 && (held.v - (base.v + slope * away)).abs() >= threshold
+    }
+}
+
+fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn seconds(t: i64, since: i64) -> f64 {
+    t.saturating_sub(since) as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(settings: Settings, points: &[(i64, f64)]) -> Vec<Verdict> {
+        let mut state = State::new(settings);
+        points.iter().map(|&(t, v)| state.point(Point { t, v })).collect()
+    }
+
+    /// The points that go on, with the one that is held back at the end.
+    fn kept(settings: Settings, points: &[(i64, f64)]) -> Vec<(i64, f64)> {
+        let mut held = None;
+        let mut kept = Vec::new();
+        for (verdict, &point) in run(settings, points).into_iter().zip(points) {
+            match verdict {
+                Verdict::Emit => {
+                    held = None;
+                    kept.push(point);
+                }
+                Verdict::Filter => {}
+                Verdict::Hold => held = Some(point),
+                Verdict::EmitHeldAndHold => kept.extend(held.replace(point)),
+            }
+        }
+        kept.extend(held);
+        kept
+    }
+
+    fn deadband(threshold: f64, max_time: u64) -> Settings {
+        Settings::Deadband(Deadband {
+            threshold,
+            max_time: Duration::from_millis(max_time),
+        })
+    }
+
+    fn door(threshold: f64, min_time: u64, max_time: u64) -> Settings {
+        Settings::Door(Door {
+            threshold,
+            min_time: Duration::from_millis(min_time),
+            max_time: Duration::from_millis(max_time),
+        })
+    }
+
+    #[test]
+    fn the_deadband_keeps_changes_and_a_sign_of_life() {
+        let points = [(0, 1.0), (1, 1.0), (2, 1.4), (3, 1.5), (4, 1.1), (5, 1.0), (9, 1.0)];
+        assert_eq!(kept(deadband(0.5, 0), &points), [(0, 1.0), (3, 1.5), (5, 1.0)]);
+        assert_eq!(
+            kept(deadband(0.0, 0), &points),
+            [(0, 1.0), (2, 1.4), (3, 1.5), (4, 1.1), (5, 1.0)]
+        );
+        assert_eq!(kept(deadband(9.0, 5), &points), [(0, 1.0), (5, 1.0)]);
+    }
+
+    #[test]
+    fn the_door_keeps_the_corners_of_a_line() {
+        let ramp: Vec<(i64, f64)> = (0..10).map(|i| (i * 1000, i as f64)).collect();
+        assert_eq!(kept(door(0.1, 0, 0), &ramp), [(0, 0.0), (9000, 9.0)]);
+        let roof: Vec<(i64, f64)> = (0..=10).map(|i: i64| (i * 1000, (5 - (i - 5).abs()) as f64)).collect();
+        assert_eq!(kept(door(0.1, 0, 0), &roof), [(0, 0.0), (5000, 5.0), (10_000, 0.0)]);
+        assert_eq!(
+            kept(door(0.1, 0, 3000), &ramp),
+            [(0, 0.0), (3000, 3.0), (6000, 6.0), (9000, 9.0)]
+        );
+    }
+
+    #[test]
+    fn a_door_without_threshold_keeps_every_point_one_step_late() {
+        let points = [(0, 1.0), (1000, 2.0), (2000, 2.0), (3000, 7.5)];
+        assert_eq!(kept(door(0.0, 0, 0), &points), points);
+        use Verdict::{Emit, EmitHeldAndHold, Hold};
+        assert_eq!(
+            run(door(0.0, 0, 0), &points),
+            [Emit, Hold, EmitHeldAndHold, EmitHeldAndHold]
+        );
+    }
+
+    #[test]
+    fn a_door_does_not_open_before_its_least_time() {
+        let points = [
+            (0, 0.0),
+            (1000, 5.0),
+            (2000, 0.0),
+            (3000, 5.0),
+            (4000, 0.0),
+            (5000, 5.0),
+        ];
+        let kept = kept(door(0.5, 2500, 0), &points);
+        assert!(
+            kept.windows(2)
+                .all(|pair| pair[1].0 - pair[0].0 >= 2500 || pair[1].0 == 5000),
+            "{kept:?}"
+        );
+    }
+
+    #[test]
+    fn settings_are_told_in_short() {
+        assert_eq!(deadband(0.5, 3000).to_string(), "deadband(threshold=0.500,max_time=3s)");
+        assert_eq!(deadband(0.0, 0).to_string(), "deadband(threshold=0.000)");
+        let door = door(1.25, 1500, 3_600_000).to_string();
+        assert_eq!(door, "swinging_door(threshold=1.250,max_time=1h,min_time=1500ms)");
+    }
+
+    /// Points that go on, flush included. `b`: the base, `c`: the candidate, `e`: when a point went on last.
+    fn by_the_rules(threshold: f64, min_time: i64, max_time: i64, points: &[(i64, f64)]) -> Vec<(i64, f64)> {
+        let mut out = Vec::new();
+        let (mut b, mut c) = (None::<(i64, f64)>, None::<(i64, f64)>);
+        let mut e = 0;
+        let (mut lo, mut hi) = OPEN;
+        let dx = |t: i64, since: i64| (t - since) as f64 / 1000.0;
+        for &(t, v) in points {
+            let Some((bt, bv)) = b else {
+                out.push((t, v));
+                (b, e) = (Some((t, v)), t);
+                continue;
+            };
+            if max_time > 0 && t - e >= max_time {
+                out.push((t, v));
+                (b, e, c) = (Some((t, v)), t, None);
+                (lo, hi) = OPEN;
+                continue;
+            }
+            let violated = c.is_some_and(|(ct, cv)| {
+                let s = (v - bv) / dx(t, bt);
+                let outside = s < lo || s > hi || lo > hi;
+                t == bt || outside || (ct > bt && (cv - (bv + s * dx(ct, bt))).abs() >= threshold)
+            });
+            match c {
+                Some((ct, _)) if violated && min_time > 0 && ct - e < min_time => {
+                    c = Some((t, v));
+                    (lo, hi) = OPEN;
+                }
+                Some(candidate) if violated => {
+                    out.push(candidate);
+                    (b, e, c) = (Some(candidate), candidate.0, Some((t, v)));
+                    (lo, hi) = OPEN;
+                }
+                _ => {
+                    c = Some((t, v));
+                    if t > bt {
+                        hi = hi.min((v - bv + threshold) / dx(t, bt));
+                        lo = lo.max((v - bv - threshold) / dx(t, bt));
+                    }
+                }
+            }
+        }
+        out.extend(c);
+        out
+    }
+
+    proptest! {
+        /// The door against its seven rules, written down one by one.
+        #[test]
+        fn the_door_follows_its_rules(
+            threshold in prop::sample::select(vec![0.0, 0.1, 1.0, 4.0]),
+            min_time in prop::sample::select(vec![0_u64, 500, 4000]),
+            max_time in prop::sample::select(vec![0_u64, 5000, 20_000]),
+            steps in prop::collection::vec((1_i64..5000, -10_i8..10), 1..80),
+        ) {
+            let mut t = 0;
+            let points: Vec<(i64, f64)> = steps.iter().map(|(dt, v)| { t += dt; (t, f64::from(*v)) }).collect();
+            let found = kept(door(threshold, min_time, max_time), &points);
+            prop_assert_eq!(&found, &by_the_rules(threshold, min_time as i64, max_time as i64, &points));
+            prop_assert_eq!((found.first(), found.last()), (points.first(), points.last()));
+        }
+
+        /// The deadband never leaves out a point that is further than the threshold from the last one kept.
+        #[test]
+        fn what_the_deadband_leaves_out_lies_near_the_last_point(
+            threshold in 0.0_f64..5.0,
+            values in prop::collection::vec(-10.0_f64..10.0, 1..60),
+        ) {
+            let mut state = State::new(deadband(threshold, 0));
+            let mut last = f64::NAN;
+            for (t, v) in values.into_iter().enumerate() {
+                match state.point(Point { t: t as i64, v }) {
+                    Verdict::Emit => last = v,
+                    Verdict::Filter => prop_assert!((v - last).abs() < threshold || v == last),
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What the file says: a default, exceptions by topic, and what messages may say for themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use globset::{Glob, GlobBuilder, GlobMatcher};
+use thalweg_config::{ComponentNode, Fields, Node};
+use thalweg_flow::{ParseContext, ProcessorSpec};
+
+use super::Spec;
+use super::algorithm::{Deadband, Door, Settings};
+
+/// What becomes of a point that is older than the newest of its series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LatePolicy {
+    Passthrough,
+    Drop,
+}
+
+impl LatePolicy {
+    pub fn named(name: &str) -> Option<LatePolicy> {
+        match name {
+            "passthrough" => Some(LatePolicy::Passthrough),
+            "drop" => Some(LatePolicy::Drop),
+            _ => None,
+        }
+    }
+}
+
+/// How a series is thinned out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Choice {
+    pub settings: Settings,
+    pub late: LatePolicy,
+    /// Parameters of both algorithms, for messages that choose the other one.
+    pub deadband: Deadband,
+    pub door: Door,
+}
+
+pub(super) struct Override {
+    pub pattern: GlobMatcher,
+    pub choice: Choice,
+}
+
+pub(super) struct Config {
+    pub default: Choice,
+    pub overrides: Vec<Override>,
+    pub allow_meta_overrides: bool,
+}
+
+impl Config {
+    /// The choice for a topic: that of the first exception that fits it, or its last segment.
+    pub fn of(&self, topic: &str) -> Choice {
+        let name = topic.rsplit('.').next().unwrap_or(topic);
+        let fits = |exception: &&Override| exception.pattern.is_match(topic) || exception.pattern.is_match(name);
+        self.overrides
+            .iter()
+            .find(fits)
+            .map_or(self.default, |exception| exception.choice)
+    }
+}
+
+/// Parameters as they stand in the file.
+#[derive(Default)]
+struct Given {
+    deadband: Option<(Option<f64>, Option<Duration>)>,
+    door: Option<(Option<f64>, Option<Duration>, Option<Duration>)>,
+    late: Option<LatePolicy>,
+}
+
+pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
+    let config = read(node, context);
+    (!context.diagnostics.has_errors()).then(|| {
+        Arc::new(Spec {
+            config: Arc::new(config),
+        }) as Arc<dyn ProcessorSpec>
+    })
+}
+
+pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Config {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let mut section = fields.fields("default");
+    let place = section.mapping().clone();
+    let given = read_given(&mut section);
+    section.finish();
+    let nothing = Choice {
+        settings: Settings::Deadband(Deadband::default()),
+        late: LatePolicy::Passthrough,
+        deadband: Deadband::default(),
+        door: Door::default(),
+    };
+    let is_deadband = given.deadband.is_some() || given.door.is_none();
+    let default = choose(&given, nothing, is_deadband, &place, context);
+    let mut overrides = Vec::new();
+    for entry in fields.list("overrides") {
+        let mut section = Fields::new(&entry, context.diagnostics);
+        let pattern = section.required_string("pattern");
+        let given = read_given(&mut section);
+        let compiled: Result<Glob, globset::Error> = GlobBuilder::new(&pattern).literal_separator(false).build();
+        if let Err(error) = &compiled {
+            section.error("pattern", format!("{pattern:?} is no pattern: {}", error.kind()));
+        }
+        section.finish();
+        let is_deadband = match (&given.door, &given.deadband) {
+            (Some(_), _) => false,
+            (None, Some(_)) => true,
+            (None, None) => matches!(default.settings, Settings::Deadband(_)),
+        };
+        let choice = choose(&given, default, is_deadband, &entry, context);
+        if let Ok(glob) = compiled {
+            let pattern = glob.compile_matcher();
+            overrides.push(Override { pattern, choice });
+        }
+    }
+    let allow_meta_overrides = fields.bool("allow_meta_overrides", true);
+    fields.finish();
+    Config {
+        default,
+        overrides,
+        allow_meta_overrides,
+    }
+}
+
+fn read_given(section: &mut Fields<'_>) -> Given {
+    let deadband = section.opt_fields("deadband").map(|mut fields| {
+        let given = (threshold(&mut fields), fields.opt_duration("max_time"));
+        fields.legacy("min_time", "has no effect: the deadband knows no least time");
+        fields.finish();
+        given
+    });
+    let door = section.opt_fields("swinging_door").map(|mut fields| {
+        let given = (
+            threshold(&mut fields),
+            fields.opt_duration("max_time"),
+            fields.opt_duration("min_time"),
+        );
+        fields.finish();
+        given
+    });
+    Given {
+        deadband: deadband.filter(|given| *given != (None, None)),
+        door: door.filter(|given| *given != (None, None, None)),
+        late: late_policy(section),
+    }
+}
+
+fn threshold(fields: &mut Fields<'_>) -> Option<f64> {
+    let threshold = fields.opt_float("threshold")?;
+    if !threshold.is_finite() || threshold < 0.0 {
+        fields.error("threshold", "a threshold is a number that is not negative");
+        return Some(0.0);
+    }
+    Some(threshold)
+}
+
+/// As a word, or within a mapping of the same name, as published examples have it.
+fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
+    if !section.has("late_policy") {
+        return None;
+    }
+    let node: Option<Node> = section.mapping().get("late_policy").cloned();
+    let name = match node.filter(|node| node.as_map().is_some()) {
+        Some(_) => section
+            .fields("late_policy")
+            .one_of("late_policy", NAMES, "passthrough"),
+        None => section.one_of("late_policy", NAMES, "passthrough"),
+    };
+    LatePolicy::named(name)
+}
+
+const NAMES: &[&str] = &["passthrough", "drop"];
+
+/// What is given over what holds otherwise.
+fn choose(given: &Given, otherwise: Choice, is_deadband: bool, place: &Node, context: &ParseContext<'_>) -> Choice {
+    let mut choice = otherwise;
+    choice.late = given.late.unwrap_or(otherwise.late);
+    if let Some((threshold, max_time)) = given.deadband {
+        choice.deadband = Deadband {
+            threshold: threshold.unwrap_or(otherwise.deadband.threshold),
+            max_time: max_time.unwrap_or(otherwise.deadband.max_time),
+        };
+    }
+    if let Some((threshold, max_time, min_time)) = given.door {
+        choice.door = Door {
+            threshold: threshold.unwrap_or(otherwise.door.threshold),
+            max_time: max_time.unwrap_or(otherwise.door.max_time),
+            min_time: min_time.unwrap_or(otherwise.door.min_time),
+        };
+        let known =
+            threshold.is_some() || otherwise.door.threshold > 0.0 || matches!(otherwise.settings, Settings::Door(_));
+        if !known && !is_deadband {
+            context
+                .diagnostics
+                .error(place, "swinging_door needs a threshold, such as threshold: 0.5");
+        }
+        if is_crossed(&choice.door) {
+            context.diagnostics.error(
+                place,
+                "min_time of swinging_door is longer than max_time; make it shorter",
+            );
+        }
+    }
+    choice.settings = match is_deadband {
+        true => Settings::Deadband(choice.deadband),
+        false => Settings::Door(choice.door),
+    };
+    choice
+}
+
+/// Whether the least time is longer than the longest.
+pub(super) fn is_crossed(door: &Door) -> bool {
+    !door.max_time.is_zero() && door.min_time > door.max_time
+}

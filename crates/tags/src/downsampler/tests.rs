@@ -1,0 +1,263 @@
+//! Scenarios: YAML and samples in, what goes on and the accounts out.
+
+use thalweg_flow::StageContext;
+use thalweg_record::{Balance, Counts};
+
+use super::config::read;
+use super::*;
+use crate::tag_processor::tests::with_config;
+
+const TOPIC: &str = "umh.v1.ent.site._raw.line.temp";
+
+fn downsampler(yaml: &str) -> Downsampler {
+    let yaml = format!("  - downsampler:\n{yaml}");
+    let config = with_config(&yaml, |node, context| Some(read(node, context))).unwrap();
+    Downsampler::new(Arc::new(config), StageContext::for_tests("downsampler"))
+}
+
+fn sample(topic: &str, time_ms: i64, value: Value) -> Message {
+    let map = MetaMap::new([(key::UMH_TOPIC.into(), topic.into())], Some(1));
+    Message::new(Payload::Sample { value, time_ms }, Metadata::shared(Arc::new(map)))
+}
+
+fn number(time_ms: i64, value: f64) -> Message {
+    sample(TOPIC, time_ms, Value::F64(value))
+}
+
+struct Run {
+    downsampler: Downsampler,
+    balance: Arc<Balance>,
+}
+
+impl Run {
+    fn new(yaml: &str) -> Run {
+        Run {
+            downsampler: downsampler(yaml),
+            balance: Arc::default(),
+        }
+    }
+
+    fn batch(&mut self, messages: Vec<Message>) -> Vec<Message> {
+        let ack = Ack::enter(&self.balance, messages.len(), |_| {});
+        let mut out = Vec::new();
+        self.downsampler.process(Batch::new(messages, ack), &mut out);
+        self.taken(out)
+    }
+
+    fn taken(&self, out: Vec<Batch>) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for batch in out {
+            assert_eq!(batch.len(), batch.ack.count());
+            messages.extend(batch.messages);
+            batch.ack.delivered();
+        }
+        assert!(self.balance.snapshot().adds_up());
+        messages
+    }
+
+    fn flush(&mut self) -> Vec<Message> {
+        let mut out = Vec::new();
+        self.downsampler.flush(&mut out);
+        self.taken(out)
+    }
+
+    fn counts(&self) -> Counts {
+        self.balance.snapshot()
+    }
+}
+
+fn times(messages: &[Message]) -> Vec<i64> {
+    let time = |message: &Message| match message.payload {
+        Payload::Sample { time_ms, .. } => time_ms,
+        _ => -1,
+    };
+    messages.iter().map(time).collect()
+}
+
+#[test]
+fn the_deadband_filters_and_says_so() {
+    let mut run = Run::new("      default: {deadband: {threshold: 0.5, max_time: 3s}}\n");
+    let out = run.batch(vec![
+        number(0, 1.0),
+        number(1000, 1.1),
+        number(2000, 1.6),
+        number(5000, 1.6),
+        number(6000, 1.6),
+    ]);
+    assert_eq!(times(&out), [0, 2000, 5000]);
+    assert_eq!(out[0].meta.get(DOWNSAMPLED_BY).unwrap(), "deadband");
+    assert_eq!(
+        out[0].meta.get(CONFIG).unwrap(),
+        "deadband(threshold=0.500,max_time=3s)"
+    );
+    assert!(
+        !out[0].meta.is_changed(),
+        "messages of a tag share what is said of them"
+    );
+    assert_eq!(run.counts().filtered(FilterReason::Deadband), 2);
+    assert_eq!(run.counts().in_flight, 0);
+}
+
+#[test]
+fn the_door_holds_a_point_back_until_it_is_needed() {
+    let mut run = Run::new("      default: {swinging_door: {threshold: 0.1}}\n");
+    assert_eq!(
+        times(&run.batch(vec![number(0, 0.0), number(1000, 1.0), number(2000, 2.0)])),
+        [0]
+    );
+    assert_eq!(run.counts().in_flight, 1, "the source is not told yet");
+    let out = run.batch(vec![number(3000, 0.0), number(4000, -2.0)]);
+    assert_eq!(times(&out), [2000]);
+    assert_eq!(out[0].meta.get(DOWNSAMPLED_BY).unwrap(), "swinging_door");
+    assert_eq!(times(&run.flush()), [4000]);
+    let counts = run.counts();
+    assert_eq!((counts.in_flight, counts.filtered(FilterReason::SwingingDoor)), (0, 2));
+}
+
+#[test]
+fn a_series_that_is_idle_gives_back_what_is_held() {
+    let mut run = Run::new("      default: {swinging_door: {threshold: 0.1, max_time: 5s}}\n");
+    run.batch(vec![number(0, 0.0), number(1000, 1.0)]);
+    let due = run.downsampler.next_tick().unwrap();
+    let mut out = Vec::new();
+    run.downsampler.tick(due - Duration::from_millis(1), &mut out);
+    assert!(out.is_empty());
+    run.downsampler.tick(due, &mut out);
+    assert_eq!(times(&run.taken(out)), [1000]);
+    assert_eq!(run.downsampler.next_tick(), None);
+    assert_eq!(times(&run.batch(vec![number(2000, 2.0), number(3000, 9.0)])), [2000]);
+}
+
+#[test]
+fn what_is_no_sample_passes_and_what_has_no_value_too() {
+    let mut run = Run::new("      default: {deadband: {threshold: 5}}\n");
+    let raw = |text: &str| {
+        let mut message = Message::raw(text.to_owned().into_bytes());
+        message.meta.set(key::UMH_TOPIC, TOPIC);
+        message
+    };
+    let out = run.batch(vec![
+        raw("{\"value\": 1, \"timestamp_ms\": 1}"),
+        raw("{\"value\": 2, \"timestamp_ms\": 2}"),
+        raw("{\"value\": 2, \"timestamp_ms\": 3, \"unit\": \"K\"}"),
+        raw("text"),
+        number(4, f64::NAN),
+        Message::raw("{\"value\": 1, \"timestamp_ms\": 1}"),
+    ]);
+    assert_eq!(out.len(), 5, "all but the second");
+    assert_eq!(run.downsampler.counters.errored.get(), 1);
+    assert_eq!(run.downsampler.counters.passed_through.get(), 3);
+}
+
+#[test]
+fn truths_and_texts_go_on_when_they_change() {
+    let mut run = Run::new("      default: {swinging_door: {threshold: 1}}\n");
+    let values = [true, true, false, false, true];
+    let messages = values
+        .iter()
+        .zip(1..)
+        .map(|(v, t)| sample(TOPIC, t, Value::Bool(*v)))
+        .collect();
+    assert_eq!(times(&run.batch(messages)), [1, 3, 5]);
+    assert_eq!(run.counts().filtered(FilterReason::Unchanged), 2);
+}
+
+#[test]
+fn the_same_time_again_is_filtered_and_late_points_follow_the_policy() {
+    for (policy, expected) in [("passthrough", vec![1000, 500, 2000]), ("drop", vec![1000, 2000])] {
+        let mut run = Run::new(&format!(
+            "      default: {{deadband: {{threshold: 1}}, late_policy: {policy}}}\n"
+        ));
+        let out = run.batch(vec![
+            number(1000, 1.0),
+            number(1000, 7.0),
+            number(500, 3.0),
+            number(2000, 5.0),
+        ]);
+        assert_eq!(times(&out), expected, "{policy}");
+        assert_eq!(run.counts().filtered(FilterReason::DuplicateTimestamp), 1);
+    }
+    let mut nested = Run::new("      default: {swinging_door: {threshold: 1}, late_policy: {late_policy: drop}}\n");
+    nested.batch(vec![number(1000, 1.0), number(2000, 1.0), number(1500, 9.0)]);
+    assert_eq!(times(&nested.flush()), [2000], "the point that is held back stays");
+}
+
+#[test]
+fn the_first_exception_that_fits_the_topic_or_its_end_applies() {
+    let yaml = "      default: {deadband: {threshold: 0.5, max_time: 1h}}\n      overrides:\n        \
+                - {pattern: 'temp*', swinging_door: {threshold: 0.2, min_time: 1s}}\n        \
+                - {pattern: 'umh.*.line.*', deadband: {threshold: 9}}\n        \
+                - {pattern: '*', late_policy: drop}\n";
+    let config = downsampler(yaml).config;
+    let of = |topic: &str| config.of(topic);
+    assert_eq!(
+        of(TOPIC).settings.to_string(),
+        "swinging_door(threshold=0.200,min_time=1s)"
+    );
+    assert_eq!(
+        of("umh.v1.e._raw.line.x").settings.to_string(),
+        "deadband(threshold=9.000,max_time=1h)"
+    );
+    let last = of("umh.v1.e._raw.x");
+    assert_eq!(
+        (last.settings.to_string().as_str(), last.late),
+        ("deadband(threshold=0.500,max_time=1h)", LatePolicy::Drop)
+    );
+}
+
+#[test]
+fn messages_choose_for_themselves_and_other_settings_begin_anew() {
+    let mut run = Run::new("      default: {swinging_door: {threshold: 0.1}}\n");
+    run.batch(vec![number(0, 0.0), number(1000, 1.0)]);
+    let with = |mut message: Message, entries: &[(&str, &str)]| {
+        for (key, value) in entries {
+            message.meta.set(*key, *value);
+        }
+        message
+    };
+    let out = run.batch(vec![with(
+        number(2000, 2.0),
+        &[(DS_ALGORITHM, "deadband"), (DS_THRESHOLD, "3")],
+    )]);
+    assert_eq!(times(&out), [1000, 2000], "what was held back goes on first");
+    assert_eq!(out[1].meta.get(CONFIG).unwrap(), "deadband(threshold=3.000)");
+    assert_eq!(run.downsampler.counters.recreations.get(), 1);
+    run.batch(vec![with(
+        number(3000, 2.0),
+        &[(DS_THRESHOLD, "lots"), (DS_MIN_TIME, "x")],
+    )]);
+    assert_eq!(run.downsampler.counters.overrides_rejected.get(), 2);
+    let out = run.batch(vec![with(number(4000, 2.0), &[(DS_IGNORE, "yes")])]);
+    assert_eq!(out[0].meta.get(DOWNSAMPLED_BY).unwrap(), "ignored");
+    assert!(!out[0].meta.contains(DS_IGNORE));
+    let mut closed = Run::new("      allow_meta_overrides: false\n");
+    let out = closed.batch(vec![with(number(0, 1.0), &[(DS_IGNORE, "yes")])]);
+    assert_eq!(out[0].meta.get(DOWNSAMPLED_BY).unwrap(), "deadband");
+}
+
+#[test]
+fn mistakes_are_told_at_their_place() {
+    for (yaml, error) in [
+        (
+            "      default: {swinging_door: {threshold: 1, min_time: 5s, max_time: 1s}}\n",
+            "min_time of swinging_door is longer than max_time",
+        ),
+        ("      default: {deadband: {threshold: -1}}\n", "not negative"),
+        (
+            "      default: {swinging_door: {max_time: 1s}}\n",
+            "swinging_door needs a threshold",
+        ),
+        ("      overrides: [{deadband: {threshold: 1}}]\n", "pattern"),
+        (
+            "      overrides: [{pattern: '[a', deadband: {threshold: 1}}]\n",
+            "is no pattern",
+        ),
+        ("      default: {late_policy: never}\n", "late_policy"),
+    ] {
+        let errors = with_config(&format!("  - downsampler:\n{yaml}"), |node, context| {
+            Some(read(node, context))
+        });
+        let errors = errors.map(|_| ()).unwrap_err();
+        assert!(errors.iter().any(|text| text.contains(error)), "{yaml}: {errors:?}");
+    }
+}
