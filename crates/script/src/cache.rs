@@ -54,12 +54,8 @@ impl Cache {
             return Ok(());
         }
         let mut entries = self.entries.write();
-        let fresh = changes
-            .iter()
-            .filter(|(key, value)| value.is_some() && !entries.contains_key(key));
-        if entries.len() + fresh.count() > self.entries_max {
-            return Err(CacheFull { entries: entries.len() });
-        }
+        fit(&entries, &changes, self.entries_max)?;
+
         for (key, value) in changes {
             match value {
                 Some(value) => entries.insert(key, value),
@@ -67,6 +63,14 @@ impl Cache {
             };
         }
         Ok(())
+    }
+
+    /// Whether [`Cache::apply`] would make them.
+    pub(crate) fn fits(&self, changes: &[(Text, Option<Value>)]) -> Result<(), CacheFull> {
+        match changes.is_empty() {
+            true => Ok(()),
+            false => fit(&self.entries.read(), changes, self.entries_max),
+        }
     }
 
     pub fn delete(&self, key: &str) {
@@ -96,6 +100,16 @@ impl Cache {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+fn fit(entries: &HashMap<Text, Value>, changes: &[(Text, Option<Value>)], entries_max: usize) -> Result<(), CacheFull> {
+    let fresh = changes
+        .iter()
+        .filter(|(key, value)| value.is_some() && !entries.contains_key(key));
+    match entries.len() + fresh.count() > entries_max {
+        true => Err(CacheFull { entries: entries.len() }),
+        false => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ mod eval;
 mod heap;
 mod ir;
 mod json;
+mod made;
 mod number;
 mod regex;
 mod result;
@@ -22,6 +23,7 @@ pub use self::compile::Outside;
 use self::compile::{Code, compile};
 use self::eval::Call;
 use self::heap::{Heap, Js, Room, Run, Stop};
+use self::made::MadeMaps;
 use self::result::{Written, returned};
 use crate::{Environment, Returned};
 
@@ -32,6 +34,7 @@ pub(crate) struct Native {
     room: Room,
     slots: Vec<Js>,
     written: Written,
+    made: MadeMaps,
     runs: u64,
     bails: u64,
 }
@@ -57,6 +60,7 @@ impl Native {
             room: Room::default(),
             slots: Vec::new(),
             written: Written::default(),
+            made: MadeMaps::default(),
             runs: 0,
             bails: 0,
         })
@@ -79,14 +83,12 @@ impl Native {
 
     /// Runs a body. What it shows to others is shown if `is_real`.
     pub fn run(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<Returned> {
-        self.call(message, origin, is_real, |heap, result, written, environment| {
-            returned(heap, result, written, environment)
-        })
+        self.call(message, origin, is_real, returned)
     }
 
     /// Evaluates a condition.
     pub fn test(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<bool> {
-        self.call(message, origin, is_real, |_, result, _, _| Ok(result.truth()))
+        self.call(message, origin, is_real, |_, result, _, _, _| Ok(result.truth()))
     }
 
     fn call<R>(
@@ -94,7 +96,7 @@ impl Native {
         message: &Message,
         origin: &Metadata,
         is_real: bool,
-        read: impl FnOnce(&mut Heap<'_>, &Js, &mut Written, &Environment) -> Run<R>,
+        read: impl FnOnce(&mut Heap<'_>, &Js, &mut Written, &mut MadeMaps, &Environment) -> Run<R>,
     ) -> Outcome<R> {
         self.runs += 1;
         let heap = Heap::new(&mut self.room, message, origin, &self.environment);
@@ -102,14 +104,20 @@ impl Native {
         let result = call.run();
         let (mut heap, effects, slots) = call.end();
         self.slots = slots;
-        let result = result.and_then(|result| read(&mut heap, &result, &mut self.written, &self.environment));
+        let result = result.and_then(|result| {
+            let (written, made) = (&mut self.written, &mut self.made);
+            read(&mut heap, &result, written, made, &self.environment)
+        });
         let depends = heap.depends;
         heap.end(&mut self.room);
-        let result = match result {
-            // What would not fit is told by QuickJS.
-            Ok(_) if is_real && self.environment.cache.apply(effects.cache).is_err() => Err(Stop::Bail("a full cache")),
-            other => other,
+        let cache = &self.environment.cache;
+        let fits = match (&result, is_real) {
+            (Err(_), _) => Ok(()),
+            (Ok(_), true) => cache.apply(effects.cache),
+            (Ok(_), false) => cache.fits(&effects.cache),
         };
+        // What does not fit is told by QuickJS.
+        let result = fits.map_err(|_| Stop::Bail("a full cache")).and(result);
         match result {
             Ok(result) => {
                 if is_real {

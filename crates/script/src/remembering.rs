@@ -138,6 +138,10 @@ fn outcome_of(map: &Arc<MetaMap>, returned: &Returned) -> Remembered {
             payload: PayloadReply::Same,
             meta: MetaReply::Changes(changes),
         }) => over(map, changes).map_or(Remembered::Depends, Remembered::Over),
+        Returned::One(Reply {
+            payload: PayloadReply::Same,
+            meta: MetaReply::Over(map),
+        }) => Remembered::Over(map.clone()),
         _ => Remembered::Depends,
     }
 }

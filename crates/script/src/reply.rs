@@ -2,14 +2,9 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-use thalweg_record::{MetaMap, Metadata, Text, Value};
+use thalweg_record::{Message, MetaMap, Metadata, Text, Value};
 
 /// What a script returned.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one message is the rule, and it is given without allocating"
-)]
 #[derive(Clone, Debug)]
 pub enum Returned {
     /// Null, undefined, or an empty list.
@@ -21,20 +16,28 @@ pub enum Returned {
     Over(Arc<MetaMap>),
 }
 
-impl PartialEq for Returned {
-    fn eq(&self, other: &Returned) -> bool {
-        match (self, other) {
-            (Returned::Nothing, Returned::Nothing) => true,
-            (Returned::One(a), Returned::One(b)) => a == b,
-            (Returned::Many(a), Returned::Many(b)) => a == b,
-            (Returned::Over(a), Returned::Over(b)) => a.iter().eq(b.iter()),
-            _ => false,
+impl Returned {
+    /// What becomes of the message: what is said of each payload, and all metadata that goes with it. Two results are the same if these are.
+    pub(crate) fn effects(&self, message: &Message) -> Vec<(String, Metadata)> {
+        let of = |reply: &Reply| {
+            let mut meta = message.meta.clone();
+            reply.meta.clone().apply(&mut meta);
+            (format!("{:?}", reply.payload), meta)
+        };
+        match self {
+            Returned::Nothing => Vec::new(),
+            Returned::One(reply) => vec![of(reply)],
+            Returned::Many(replies) => replies.iter().map(of).collect(),
+            Returned::Over(map) => vec![(
+                format!("{:?}", PayloadReply::Same),
+                message.meta.with_shared(map.clone()),
+            )],
         }
     }
 }
 
 /// One returned message, as changes to the one that the script got.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Reply {
     pub payload: PayloadReply,
     pub meta: MetaReply,
@@ -49,14 +52,13 @@ pub enum PayloadReply {
     New(Value),
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a few changes are the rule, and they are given without allocating"
-)]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum MetaReply {
     /// The metadata that the script got with these keys set; an empty text removes a key.
-    Changes(SmallVec<[(Text, Text); 6]>),
+    Changes(Vec<(Text, Text)>),
+    /// This shared map in the place of the message's own: what changes made of it for an earlier message of the same tag. Only of
+    /// messages without changes of their own.
+    Over(Arc<MetaMap>),
     /// Exactly these keys. Without `meta` in the returned object: none.
     Replaced(Vec<(Text, Text)>),
 }
@@ -71,6 +73,7 @@ impl MetaReply {
                     meta.set(key, value);
                 }
             }
+            MetaReply::Over(map) => *meta = meta.with_shared(map),
             MetaReply::Replaced(entries) if entries.is_empty() => meta.clear(),
             MetaReply::Replaced(mut entries) => {
                 entries.sort_by(|a, b| a.0.cmp(&b.0));

@@ -138,6 +138,7 @@ impl TagProcessor {
             };
             scripts += whole.scripts;
             let (meta, hints) = (message.meta.with_shared(whole.map.clone()), whole.hints);
+            let scripted = &whole.scripted;
             let payload = &message.payload;
             match self
                 .finisher
@@ -152,7 +153,8 @@ impl TagProcessor {
                     kept += 1;
                 }
                 Err((reason, error)) => {
-                    let message = message.clone();
+                    let mut message = message.clone();
+                    message.meta = message.meta.with_shared(scripted.clone());
                     self.failed.push(Failed { message, reason, error });
                 }
             }
@@ -311,7 +313,7 @@ impl Item {
     fn apply(&mut self, reply: Reply) {
         let changes = match &reply.meta {
             MetaReply::Changes(changes) => !changes.is_empty(),
-            MetaReply::Replaced(_) => true,
+            MetaReply::Over(_) | MetaReply::Replaced(_) => true,
         };
         if changes {
             if self.origin.is_none() {

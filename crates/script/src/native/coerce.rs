@@ -86,12 +86,16 @@ pub(super) fn number(heap: &mut Heap<'_>, value: &Js) -> Run<f64> {
         Js::Undefined => f64::NAN,
         Js::Null => 0.0,
         Js::Bool(truth) => f64::from(u8::from(*truth)),
-        Js::Text(text) => number::of_text(text),
+        Js::Text(text) => return of_text(text),
         Js::Object(place) => match heap.object(*place)? {
             Object::Date(ms) => *ms,
-            _ => number::of_text(&object_text(heap, *place, 0)?),
+            _ => return of_text(&object_text(heap, *place, 0)?),
         },
     })
+}
+
+fn of_text(text: &str) -> Run<f64> {
+    number::of_text(text).map_or_else(|| bail("many digits of another radix"), Ok)
 }
 
 /// The value as `+` and comparisons see it: objects as texts.

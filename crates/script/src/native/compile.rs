@@ -40,6 +40,26 @@ pub(super) struct Code {
 
 /// Compiles a script within what is put around it (see [`Wrapping`](crate::quickjs)).
 pub(super) fn compile(before: &str, code: &str, after: &str) -> Result<Code, Outside> {
+    let refused = |construct: &str| Outside {
+        construct: construct.to_owned(),
+        line: 1,
+        column: 1,
+    };
+    if code.len() > SOURCE_MAX {
+        return Err(refused("a script of more than 64 KiB"));
+    }
+    // On a thread of its own, for its stack.
+    std::thread::scope(|scope| {
+        let parse = || parse_and_compile(before, code, after);
+        let thread = std::thread::Builder::new()
+            .stack_size(PARSER_STACK)
+            .spawn_scoped(scope, parse);
+        let compiled = thread.ok().and_then(|thread| thread.join().ok());
+        compiled.unwrap_or_else(|| Err(refused("what only QuickJS can parse")))
+    })
+}
+
+fn parse_and_compile(before: &str, code: &str, after: &str) -> Result<Code, Outside> {
     let source = format!("{before}{code}{after}");
     let allocator = Allocator::default();
     let options = ParseOptions {
@@ -59,6 +79,7 @@ pub(super) fn compile(before: &str, code: &str, after: &str) -> Result<Code, Out
         frames: Vec::new(),
         varies: None,
         is_timed: false,
+        depth: 0,
     };
     let outer = match parsed.program.body.first() {
         Some(ast::Statement::ExpressionStatement(statement))
@@ -116,11 +137,18 @@ struct Compiler<'s> {
     frames: Vec<Frame>,
     varies: Option<Outside>,
     is_timed: bool,
+    depth: usize,
 }
 
 /// Functions within functions.
 const LEVELS_MAX: usize = super::eval::LEVELS;
 const SLOTS_MAX: u16 = 1 << 12;
+/// Expressions and statements within each other: running them takes stack, for each call of a function of the script.
+const NESTED_MAX: usize = 100;
+/// Longer scripts are not parsed here.
+const SOURCE_MAX: usize = 64 << 10;
+/// The parser goes down as deep as the source does, at most to its last byte.
+const PARSER_STACK: usize = 256 << 20;
 /// `msg`: the first parameter of the script.
 const MSG: Slot = Slot { level: 0, index: 0 };
 
@@ -198,7 +226,23 @@ impl Compiler<'_> {
         self.expr(expression).map(Box::new)
     }
 
+    /// One step further into what lies within each other; it ends by `self.depth -= 1`.
+    fn deeper(&mut self, span: Span) -> Compiled<()> {
+        if self.depth >= NESTED_MAX {
+            return self.refuse("a deeply nested or very long expression", span);
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
     fn expr(&mut self, expression: &ast::Expression<'_>) -> Compiled<Expr> {
+        self.deeper(expression.span())?;
+        let compiled = self.one_expr(expression);
+        self.depth -= 1;
+        compiled
+    }
+
+    fn one_expr(&mut self, expression: &ast::Expression<'_>) -> Compiled<Expr> {
         use ast::Expression as E;
         let span = expression.span();
         Ok(match expression {

@@ -25,7 +25,9 @@ use crate::{ConsoleLevel, Environment};
 /// Functions within functions that there may be.
 pub(super) const LEVELS: usize = 4;
 /// Calls within calls.
-const DEPTH_MAX: usize = 64;
+const DEPTH_MAX: usize = 32;
+/// Changes of the cache in one call; finding one is a walk.
+const CACHE_CALLS_MAX: usize = 256;
 /// Turns of loops and calls of functions before QuickJS takes over, which looks at the clock.
 const STEPS_MAX: usize = 50_000;
 
@@ -535,19 +537,21 @@ impl<'c, 'm> Call<'c, 'm> {
     }
 
     fn template(&mut self, texts: &'c [Text], values: &'c [Expr]) -> Run<Js> {
+        // QuickJS makes texts of them when it has all values.
+        let values: SmallVec<[Js; 3]> = self.values(values)?;
         let mut out = smol_str::SmolStrBuilder::new();
         let mut bytes = 0;
         for (i, text) in texts.iter().enumerate() {
             out.push_str(text);
             bytes += text.len();
             if let Some(value) = values.get(i) {
-                match self.expr(value)? {
+                match value {
                     Js::Text(text) => {
-                        out.push_str(&text);
+                        out.push_str(text);
                         bytes += text.len();
                     }
                     other => {
-                        let text = coerce::text(&mut self.heap, &other)?;
+                        let text = coerce::text(&mut self.heap, other)?;
                         out.push_str(&text);
                         bytes += text.len();
                     }
@@ -682,6 +686,9 @@ impl<'c, 'm> Call<'c, 'm> {
         self.heap.depends = true;
         let key = arguments.first().unwrap_or(&Js::Undefined);
         let key = coerce::text(&mut self.heap, key)?;
+        if self.effects.cache.len() >= CACHE_CALLS_MAX {
+            return bail("it changes the cache often");
+        }
         let pending = self.effects.cache.iter().rev().find(|(name, _)| *name == key);
         let pending = pending.map(|(_, value)| value.clone());
         Ok(match call {

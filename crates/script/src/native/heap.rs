@@ -114,6 +114,9 @@ pub(super) enum Object {
     View(Value),
 }
 
+/// Bytes and elements that the functions of the language may walk over in one call, before it is left to QuickJS, which looks at the
+/// clock.
+const WORK_MAX: usize = 32 << 20;
 /// Objects and text that one call may make, in bytes, before it is left to QuickJS, which knows the limits of the configuration.
 const BYTES_MAX: usize = 4 << 20;
 
@@ -135,6 +138,9 @@ pub(super) struct Heap<'m> {
     /// The call has seen or done what may be another for the next message with the same shared metadata.
     pub depends: bool,
     bytes_left: usize,
+    work_left: usize,
+    /// Arrays with members beside their elements: what `match` gives.
+    with_members: Vec<Ref>,
 }
 
 /// What a [`Heap`] leaves behind for the next one.
@@ -161,6 +167,8 @@ impl<'m> Heap<'m> {
             read: None,
             depends: false,
             bytes_left: BYTES_MAX.min(environment.limits.memory / 4),
+            work_left: WORK_MAX,
+            with_members: Vec::new(),
         };
         let mut msg = heap.members();
         msg.push((Text::new_static(PAYLOAD), Js::Empty));
@@ -168,6 +176,10 @@ impl<'m> Heap<'m> {
         heap.objects.push(Object::Plain(msg));
         heap.objects.push(Object::Meta);
         heap
+    }
+
+    pub fn message(&self) -> &'m Message {
+        self.message
     }
 
     /// Gives the room back.
@@ -203,6 +215,17 @@ impl<'m> Heap<'m> {
         }
     }
 
+    /// Counts what a call walks over.
+    pub fn work(&mut self, bytes: usize) -> Run<()> {
+        match self.work_left.checked_sub(bytes) {
+            Some(left) => {
+                self.work_left = left;
+                Ok(())
+            }
+            None => bail("it runs long"),
+        }
+    }
+
     pub fn add(&mut self, object: Object) -> Run<Js> {
         let parts = match &object {
             Object::Plain(members) => members.len() * size_of::<(Text, Js)>(),
@@ -223,6 +246,22 @@ impl<'m> Heap<'m> {
 
     pub fn add_array(&mut self, elements: Vec<Js>) -> Run<Js> {
         self.add(Object::Array(elements))
+    }
+
+    /// An array with members that are not made here.
+    pub fn add_match(&mut self, elements: Vec<Js>) -> Run<Js> {
+        let array = self.add_array(elements)?;
+        if let Js::Object(place) = array {
+            self.with_members.push(place);
+        }
+        Ok(array)
+    }
+
+    fn has_no_more(&self, place: Ref) -> Run<()> {
+        match self.with_members.contains(&place) {
+            true => bail("the members of what match gives"),
+            false => Ok(()),
+        }
     }
 
     /// A typed value as scripts see it.
@@ -265,6 +304,9 @@ impl<'m> Heap<'m> {
                 Object::Array(elements?)
             }
             Value::Object(object) => {
+                if object.len() > MEMBERS_MAX {
+                    return bail("an object of many members");
+                }
                 self.spend(object.len() * size_of::<(Text, Js)>())?;
                 let mut members = self.members();
                 for (name, value) in object.iter() {
@@ -297,6 +339,7 @@ impl<'m> Heap<'m> {
 
     /// Whether the object has a member of its own of that name.
     pub fn has_own(&mut self, place: Ref, name: &str) -> Run<bool> {
+        self.has_no_more(place)?;
         if place == Ref::META && matches!(self.seen(place), Some(Object::Meta)) {
             return self.meta_has(name);
         }
@@ -345,8 +388,11 @@ impl<'m> Heap<'m> {
             return bail("__proto__");
         }
         if place == Ref::META {
-            self.touch(name, Some(value));
-            return Ok(());
+            return self.touch(name, Some(value));
+        }
+        if place == Ref::MSG && name == PAYLOAD {
+            // Whether that is a change depends on what the payload was.
+            self.depends = true;
         }
         self.spend(size_of::<(Text, Js)>())?;
         match self.object(place)? {
@@ -379,8 +425,7 @@ impl<'m> Heap<'m> {
     /// `delete object.name`.
     pub fn delete(&mut self, place: Ref, name: &Text) -> Run<()> {
         if place == Ref::META {
-            self.touch(name, None);
-            return Ok(());
+            return self.touch(name, None);
         }
         if place == Ref::MSG && name == PAYLOAD {
             return bail("a message without payload");
@@ -399,6 +444,7 @@ impl<'m> Heap<'m> {
         if place == Ref::META {
             return self.meta_keys();
         }
+        self.has_no_more(place)?;
         if place == Ref::MSG {
             self.depends = true;
             if !self.is_plain_message() {
@@ -459,11 +505,22 @@ impl<'m> Heap<'m> {
         Ok(js)
     }
 
-    fn touch(&mut self, name: &Text, value: Option<Js>) {
-        match self.changes.iter_mut().find(|(n, _)| n == name) {
-            Some(change) => change.1 = value,
+    fn touch(&mut self, name: &Text, value: Option<Js>) -> Run<()> {
+        match self.changes.iter().position(|(n, _)| n == name) {
+            // A member that was deleted is listed last when it comes back.
+            Some(at) if value.is_some() && matches!(self.changes.get(at), Some((_, None))) => {
+                self.changes.remove(at);
+                self.changes.push((name.clone(), value));
+            }
+            Some(at) => {
+                if let Some(change) = self.changes.get_mut(at) {
+                    change.1 = value;
+                }
+            }
+            None if self.changes.len() >= MEMBERS_MAX => return bail("metadata of many keys"),
             None => self.changes.push((name.clone(), value)),
         }
+        Ok(())
     }
 
     fn meta_get(&mut self, name: &str) -> Run<Js> {
@@ -521,7 +578,7 @@ impl<'m> Heap<'m> {
 }
 
 /// Members of one object; finding them is a walk.
-const MEMBERS_MAX: usize = 64;
+pub(super) const MEMBERS_MAX: usize = 256;
 
 /// Names in the order in which the language lists them: indexes first, by number.
 fn in_order(names: Vec<Text>) -> Vec<Text> {

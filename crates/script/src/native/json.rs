@@ -2,7 +2,7 @@
 
 use thalweg_record::{Text, Value, json};
 
-use super::heap::{Heap, Js, Object, Ref, Run, bail};
+use super::heap::{Heap, Js, MEMBERS_MAX, Object, Ref, Run, bail};
 use super::{coerce, date, number};
 
 const DEPTH_MAX: usize = 64;
@@ -155,6 +155,9 @@ fn build(heap: &mut Heap<'_>, value: &Value) -> Run<Js> {
             heap.add_array(elements?)
         }
         Value::Object(object) => {
+            if object.len() > MEMBERS_MAX {
+                return bail("an object of many members");
+            }
             let mut members: Vec<(Text, Js)> = Vec::with_capacity(object.len());
             for (name, value) in object.iter() {
                 members.push((name.clone(), build(heap, value)?));

@@ -12,11 +12,11 @@ pub(super) fn text(number: f64) -> Text {
     Text::new(dragonbox_ecma::Buffer::new().format(number))
 }
 
-/// `Number(text)`.
-pub(super) fn of_text(text: &str) -> f64 {
+/// `Number(text)`; `None` where the digits of another radix are too many for an exact number.
+pub(super) fn of_text(text: &str) -> Option<f64> {
     let text = trim(text);
     if text.is_empty() {
-        return 0.0;
+        return Some(0.0);
     }
     if let Some((prefix, digits)) = text.split_at_checked(2) {
         let radix = match prefix {
@@ -31,20 +31,20 @@ pub(super) fn of_text(text: &str) -> f64 {
     }
     let (sign, magnitude) = signed(text);
     if magnitude == "Infinity" {
-        return sign * f64::INFINITY;
+        return Some(sign * f64::INFINITY);
     }
-    match decimal_end(magnitude) {
+    Some(match decimal_end(magnitude) {
         Some(end) if end == magnitude.len() => sign * magnitude.parse().unwrap_or(f64::NAN),
         _ => f64::NAN,
-    }
+    })
 }
 
 /// Digits of a power-of-two radix, all of them.
-fn whole(digits: &str, radix: u32) -> f64 {
+fn whole(digits: &str, radix: u32) -> Option<f64> {
     let all = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
     match all {
-        true => in_radix(digits, radix).unwrap_or(f64::NAN),
-        false => f64::NAN,
+        true => in_radix(digits, radix),
+        false => Some(f64::NAN),
     }
 }
 

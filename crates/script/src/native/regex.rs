@@ -1,7 +1,8 @@
 //! Regular expressions, as far as an engine without backtracking runs them exactly as the language says.
 //!
-//! Such an engine takes time in proportion to the text, whatever the expression: it needs no clock. What it cannot do (looking
-//! around, references to groups) or does otherwise (groups within repetitions) is left to QuickJS.
+//! Such an engine searches in time in proportion to the text, whatever the expression. What it cannot do (looking
+//! around, references to groups) or does otherwise (groups within repetitions) is left to QuickJS. That holds for one search; how
+//! many there are is counted.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ use oxc_regular_expression::ast::{
 };
 use regex::Captures;
 
-use super::heap::{Run, bail};
+use super::heap::{Heap, Run, bail};
 
 #[derive(Debug)]
 pub(super) struct Regex {
@@ -52,8 +53,8 @@ impl Regex {
         })
     }
 
-    /// Whether the engine sees the text as the language does.
-    fn fits(&self, text: &str) -> Run<()> {
+    /// Makes sure that the engine sees the text as the language does.
+    pub fn fits(&self, text: &str) -> Run<()> {
         if self.ignores_case && !text.is_ascii() {
             return bail("a regular expression without case on text beyond ASCII");
         }
@@ -68,19 +69,21 @@ impl Regex {
         Ok(self.compiled.is_match(text))
     }
 
-    /// The first match from a byte offset on.
-    pub fn first<'t>(&self, text: &'t str, from: usize) -> Run<Option<Captures<'t>>> {
-        self.fits(text)?;
-        Ok(self.compiled.captures_at(text, from))
+    /// The first match from a byte offset on, in a text that fits.
+    pub fn first<'t>(&self, text: &'t str, from: usize) -> Option<Captures<'t>> {
+        self.compiled.captures_at(text, from)
     }
 
     /// All matches, or the first one, as `replace` and `match` go through them: behind an empty match they go on one character
     /// further.
-    pub fn matches<'t>(&self, text: &'t str, all: bool) -> Run<Vec<Captures<'t>>> {
+    pub fn matches<'t>(&self, heap: &mut Heap<'_>, text: &'t str, all: bool) -> Run<Vec<Captures<'t>>> {
         self.fits(text)?;
         let mut found = Vec::new();
         let mut from = 0;
         while from <= text.len() {
+            // One search takes time in proportion to the text, and there may be as many as it has characters.
+            heap.work(text.len() - from + 64)?;
+            heap.spend(size_of::<Captures<'_>>())?;
             let Some(captures) = self.compiled.captures_at(text, from) else {
                 break;
             };
@@ -132,7 +135,7 @@ impl Translator {
             }),
             Term::Quantifier(quantifier) => {
                 let is_repeated = quantifier.max != Some(1);
-                if is_repeated && (is_nullable(&quantifier.body) || has_group(&quantifier.body)) {
+                if is_nullable(&quantifier.body) || (is_repeated && has_group(&quantifier.body)) {
                     return Err("a repeated group in a regular expression".to_owned());
                 }
                 self.out.push_str("(?:");

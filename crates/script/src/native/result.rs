@@ -1,11 +1,13 @@
 //! What a native call gave back, as changes to the message that it got: the same as [`crate::quickjs`] reads from its own.
 
-use smallvec::SmallVec;
+use std::sync::Arc;
+
 use thalweg_record::{Object as Record, Text, Value};
 
 use super::coerce;
 use super::date;
-use super::heap::{Heap, Js, META, Object, PAYLOAD, Ref, Run, bail};
+use super::heap::{Heap, Js, META, Object, PAYLOAD, Ref, Run, array_index, bail};
+use super::made::MadeMaps;
 use crate::view::{exact_integer, number_seen, plain_form, text_form};
 use crate::{ComputedKey, Environment, MetaReply, PayloadReply, Reply, Returned};
 
@@ -46,6 +48,7 @@ pub(super) fn returned(
     heap: &mut Heap<'_>,
     result: &Js,
     written: &mut Written,
+    made: &mut MadeMaps,
     environment: &Environment,
 ) -> Run<Returned> {
     let place = match result {
@@ -56,6 +59,7 @@ pub(super) fn returned(
     let mut reader = Reader {
         heap,
         written,
+        made,
         computed: environment.computed,
     };
     if !reader.heap.is_array(place) {
@@ -82,6 +86,7 @@ pub(super) fn returned(
 struct Reader<'r, 'm> {
     heap: &'r mut Heap<'m>,
     written: &'r mut Written,
+    made: &'r mut MadeMaps,
     computed: &'static [ComputedKey],
 }
 
@@ -116,6 +121,8 @@ impl Reader<'_, '_> {
             Some(Js::Empty) => return Ok(PayloadReply::Same),
             Some(payload) => payload,
         };
+        // Whether it is another than the message's depends on that one.
+        self.heap.depends = true;
         // A payload that was set without a look at the old one may still be the same.
         let original = match self.heap.read.take() {
             Some(read) => Some(read),
@@ -136,7 +143,11 @@ impl Reader<'_, '_> {
             _ => return Ok(none),
         };
         if place == Ref::META {
-            let mut changes = SmallVec::new();
+            let message = self.heap.message();
+            if let Some(map) = self.made.get(message, &self.heap.changes) {
+                return Ok(MetaReply::Over(map));
+            }
+            let mut changes = Vec::with_capacity(self.heap.changes.len());
             // They stay in their place: what was written may contain the metadata itself.
             let mut i = 0;
             while let Some((name, value)) = self.heap.changes.get(i).cloned() {
@@ -145,6 +156,7 @@ impl Reader<'_, '_> {
                 }
                 i += 1;
             }
+            self.made.add(message, &self.heap.changes, &changes);
             return Ok(MetaReply::Changes(changes));
         }
         if matches!(self.heap.seen(place), Some(Object::Date(_) | Object::Regex(_))) {
@@ -166,10 +178,14 @@ impl Reader<'_, '_> {
         }
         let text = match value {
             None => Text::default(),
-            Some(Js::Text(text)) => self.written.share(name, text.clone()),
+            Some(Js::Text(text)) => {
+                self.heap.spend(text.len())?;
+                self.written.share(name, text.clone())
+            }
             Some(value) => {
                 let mut out = String::new();
                 coerce::meta_text(self.heap, value, &mut out, 0)?;
+                self.heap.spend(out.len())?;
                 self.written.share(name, out.into())
             }
         };
@@ -201,15 +217,18 @@ fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize)
                 None => fresh(exact_integer(*n).map_or(Value::F64(*n), Value::I64)),
             }
         }
-        Js::Text(text) => match original.filter(|o| text_form(o).is_some_and(|was| was == text.as_str())) {
-            Some(original) => kept(original),
-            None => fresh(Value::Text(text.clone())),
-        },
+        Js::Text(text) => {
+            heap.spend(text.len())?;
+            match original.filter(|o| text_form(o).is_some_and(|was| was == text.as_str())) {
+                Some(original) => kept(original),
+                None => fresh(Value::Text(text.clone())),
+            }
+        }
         Js::Object(place) => {
             // Nobody looked into it: it is what it was.
             if let Some(Object::View(value)) = heap.seen(*place) {
                 let value = value.clone();
-                return viewed(&value, original);
+                return viewed(heap, value, original, depth);
             }
             let plain = original.and_then(plain_form);
             let converted = object(heap, *place, plain.as_ref().or(original), depth)?;
@@ -222,34 +241,47 @@ fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize)
 }
 
 /// A value that was never opened, beside what stood in its place.
-fn viewed(value: &Value, original: Option<&Value>) -> Run<(Value, bool)> {
-    if original == Some(value) {
-        return Ok((value.clone(), true));
+fn viewed(heap: &mut Heap<'_>, value: Value, original: Option<&Value>, depth: usize) -> Run<(Value, bool)> {
+    match (&value, original) {
+        (Value::Array(a), Some(Value::Array(b))) if Arc::ptr_eq(a, b) => return Ok((value, true)),
+        (Value::Object(a), Some(Value::Object(b))) if Arc::ptr_eq(a, b) => return Ok((value, true)),
+        // Parts of the one may be parts of the other.
+        (_, Some(Value::Array(_) | Value::Object(_) | Value::Guid(_) | Value::Structured(_))) => {
+            return bail("data in the place of other data");
+        }
+        _ => {}
     }
-    match plain_value(value) {
-        Some(plain) => Ok((plain, false)),
-        None => bail("data of a special type in another place"),
-    }
+    as_made_anew(heap, &value, depth)?;
+    Ok((value, false))
 }
 
-/// A value as a script would have made it anew; `None` if that is another value than it is.
-fn plain_value(value: &Value) -> Option<Value> {
-    match value {
-        Value::Array(values) => {
-            let same = values
-                .iter()
-                .all(|value| plain_value(value).is_some_and(|plain| plain == *value));
-            same.then(|| value.clone())
-        }
+/// Makes sure that a value is what a script would have made anew.
+fn as_made_anew(heap: &mut Heap<'_>, value: &Value, depth: usize) -> Run<()> {
+    if depth > DEPTH_MAX {
+        return bail("deeply nested data");
+    }
+    heap.spend(size_of::<Value>())?;
+    let is_same = match value {
+        Value::Array(values) => return values.iter().try_for_each(|value| as_made_anew(heap, value, depth + 1)),
         Value::Object(object) => {
+            if object.iter().any(|(name, _)| array_index(name).is_some()) {
+                return bail("members that are listed in another order");
+            }
             let mut values = object.iter().map(|(_, value)| value);
-            let same = values.all(|value| plain_value(value).is_some_and(|plain| plain == *value));
-            same.then(|| value.clone())
+            return values.try_for_each(|value| as_made_anew(heap, value, depth + 1));
         }
-        Value::Null | Value::Bool(_) | Value::Text(_) => Some(value.clone()),
-        Value::I64(n) => exact_integer(*n as f64).filter(|exact| exact == n).map(Value::I64),
-        Value::F64(n) if exact_integer(*n).is_none() => Some(value.clone()),
-        _ => None,
+        Value::Text(text) => {
+            heap.spend(text.len())?;
+            true
+        }
+        Value::Null | Value::Bool(_) => true,
+        Value::I64(n) => exact_integer(*n as f64) == Some(*n),
+        Value::F64(n) => exact_integer(*n).is_none(),
+        _ => false,
+    };
+    match is_same {
+        true => Ok(()),
+        false => bail("data of a special type in another place"),
     }
 }
 

@@ -81,11 +81,11 @@ impl Both {
         let (native, quickjs) = match self.form {
             Form::Body => (
                 map(self.native.run(message, &message.meta, true), |returned| {
-                    format!("{returned:?}")
+                    effects(&returned, message)
                 }),
                 self.quickjs
                     .run(0, message, &message.meta)
-                    .map(|returned| format!("{returned:?}")),
+                    .map(|returned| effects(&returned, message)),
             ),
             Form::Condition => (
                 map(self.native.test(message, &message.meta, true), |truth| {
@@ -116,6 +116,14 @@ impl Both {
             }
         }
     }
+}
+
+fn effects(returned: &Returned, message: &Message) -> String {
+    let effects = returned.effects(message);
+    let shown = effects
+        .iter()
+        .map(|(payload, meta)| format!("{payload} {:?}", meta.iter().collect::<Vec<_>>()));
+    shown.collect::<Vec<_>>().join("\n")
 }
 
 fn map<R>(outcome: Outcome<R>, f: impl FnOnce(R) -> String) -> Outcome<String> {
@@ -219,10 +227,13 @@ fn natively(form: Form, code: &str) -> (usize, Vec<&'static str>) {
     let mut done = 0;
     let mut reasons = Vec::new();
     for message in messages() {
+        // The second time it is a message of a tag that was met before.
+        let first = both.compare(&message);
         match both.compare(&message) {
             Ok(()) => done += 1,
             Err(why) => reasons.push(why),
         }
+        assert!(first.is_ok() || both.native.bails > 0, "{code}");
     }
     (done, reasons)
 }
@@ -496,4 +507,142 @@ fn a_script_whose_calls_end_at_quickjs_is_not_begun_here_any_more() {
         both.compare(&message(Value::I64(1))).unwrap_err();
     }
     assert!(both.native.is_futile());
+}
+
+/// Where engines differ from each other, or from what one would think.
+#[test]
+fn corners_of_the_language_are_those_of_quickjs() {
+    for code in [
+        "msg.payload = 5; return msg",
+        "msg.payload = null; return msg",
+        "msg.payload = {value: msg.payload}; return msg",
+        "msg.payload = [msg.payload, msg.payload]; return msg",
+        "if (msg.payload && msg.payload.inner) { msg.payload = msg.payload.inner } return msg",
+        "msg.payload = Number('0xFFFFFFFFFFFFFFFF'); return msg",
+        "msg.meta.x = '-12'.match(/^([A-Z]*)?-(\\d+)$/)[1]; return msg",
+        "msg.meta.x = 'a'.replace(/(|a)?/, 'X'); return msg",
+        "msg.payload = {...'abc'.match(/b/)}; return msg",
+        "msg.meta.x = Object.keys('abc'.match(/b/)).join(); return msg",
+        "delete msg.meta.unit; msg.meta.z = 1; msg.meta.unit = 'K'; msg.meta.k = Object.keys(msg.meta).join(); return msg",
+        "msg.meta.a = 1; msg.meta.b = 2; delete msg.meta.a; msg.meta.a = 3; msg.meta.k = Object.keys(msg.meta).join(); return msg",
+        "if (msg.payload && msg.payload.length) { cache.set('d', [1, 2]); msg.payload = cache.get('d') } return msg",
+        "cache.set('d', [-0]); msg.payload = cache.get('d'); return msg",
+        "const x = [1]; for (const x of x) { msg.meta.k = 1 } return msg",
+        "const a = [1, 2]; msg.meta.x = `${a} ${a.reverse()}`; return msg",
+        "msg.meta.x = [1, 2, 1].lastIndexOf(1, undefined); return msg",
+        "const l = [undefined]; const [a = l.push(9), b] = l; msg.meta.x = b; return msg",
+        "const [a, ...rest] = [1]; msg.meta.x = rest.length; const [c, d, ...e] = 'äb'; msg.meta.y = c + d + e.length; return msg",
+        "msg.meta.x = JSON.stringify({b: 1, 10: 2, 2: 3}); return msg",
+        "msg.meta.x = JSON.stringify(JSON.parse('{\"b\": 1, \"10\": 2, \"b\": 3}')); return msg",
+        "msg.meta.x = 'äöü'.includes('ü', 2) + 'äöü'.indexOf('ü', 9) + 'äöü'.endsWith('ä', 1) + 'äöü'.slice(-2, 9); return msg",
+        "msg.meta.x = 'a,b,'.split(',').length + ''.split(',').length + 'ab'.split('').length; return msg",
+        "msg.meta.x = 'abc'.split(/(b)/).join('|') + 'abc'.split(/(?:)/).join('|') + ''.split(/x/).length; return msg",
+        "let t = 0; for (let i = 0; i < 3; i++) { const f = n => n + i; t += f(1) } msg.meta.t = t; return msg",
+        "for (var i = 0; i < 2; i++) { let x; msg.meta['x' + i] = x === undefined; x = 1 } return msg",
+        "msg.meta.x = [1, 2, 3].map(String).concat([4].map(Number)).join(); return msg",
+        "msg.meta.x = typeof msg.payload; msg.meta.y = msg.payload === null; return msg",
+        "msg.meta.n = 1e21 + ' ' + 1e-7 + ' ' + 123456789.125 + ' ' + 0.000001 + ' ' + -1e-9; return msg",
+        "msg.meta.d = new Date(8.64e15).getTime() + ' ' + new Date(NaN).getTime() + ' ' + new Date(1.9).getTime(); return msg",
+        "cache.set('h', {v: 1, prev: cache.exists('h') ? cache.get('h') : null}); return msg",
+    ] {
+        let mut both = match Both::new(Form::Body, code) {
+            Ok(both) => both,
+            Err(why) => {
+                assert!(why.contains("in a regular expression"), "{code}: {why}");
+                continue;
+            }
+        };
+        for message in messages() {
+            for _ in 0..2 {
+                let _left = both.compare(&message);
+            }
+        }
+    }
+    for code in [
+        "JSON.stringify(...[{a: 1, b: 2}, ['a']]); return msg",
+        "msg.meta.x = 'undefined'.replace(x => 1, y => 'Z'); return msg",
+    ] {
+        assert!(Both::new(Form::Body, code).is_err(), "{code}");
+    }
+}
+
+/// Each of these takes seconds or gigabytes where nothing is counted.
+#[test]
+fn hostile_messages_end_at_quickjs_soon() {
+    let commas = message(Value::text("a,".repeat(500_000)));
+    let letters = message(Value::text("ä".repeat(200_000)));
+    let many: Object = (0..60_000)
+        .map(|i| (format!("member{i}").into(), Value::I64(i)))
+        .collect();
+    let many = message(many.into());
+    let mut deep = Value::I64(1);
+    for _ in 0..3000 {
+        deep = Value::Array(vec![deep].into());
+    }
+    let deep = message(deep);
+    for (code, message) in [
+        ("msg.meta.n = msg.payload.split(/[,;]/).length; return msg", &commas),
+        (
+            "msg.meta.n = msg.payload.replaceAll(',', msg.payload).length; return msg",
+            &commas,
+        ),
+        (
+            "msg.meta.n = msg.payload.replaceAll('a', \"$`$'\").length; return msg",
+            &commas,
+        ),
+        ("msg.meta.n = msg.payload.match(/./g).length; return msg", &commas),
+        (
+            "msg.meta.n = msg.payload.replace(/a.*b|a/g, '').length; return msg",
+            &commas,
+        ),
+        (
+            "let n = 0; for (const c of msg.payload) n += c.length; msg.meta.n = n; return msg",
+            &commas,
+        ),
+        (
+            "let n = 0; for (let i = 0; i < msg.payload.length; i++) n += msg.payload.charAt(i).length; return msg",
+            &letters,
+        ),
+        (
+            "const a = msg.payload.split(''); while (a.length) a.shift(); return msg",
+            &letters,
+        ),
+        (
+            "for (let i = 0; i < 40000; i++) msg.meta['k' + i] = i; return msg",
+            &letters,
+        ),
+        (
+            "for (let i = 0; i < 40000; i++) cache.set('k', i); return msg",
+            &letters,
+        ),
+        ("if (msg.payload.value > 5) msg.meta.high = 'y'; return msg", &many),
+        ("msg.meta.n = Object.keys(msg.payload).length; return msg", &many),
+        ("msg.payload = {value: msg.payload}; return msg", &deep),
+        (
+            "const a = []; for (let i = 0; i < 100; i++) a.push(msg.payload); msg.payload = a; return msg",
+            &commas,
+        ),
+    ] {
+        let mut both = Both::new(Form::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
+        let began = std::time::Instant::now();
+        let outcome = both.native.run(message, &message.meta, true);
+        // No promise of a time, but none of minutes.
+        assert!(began.elapsed() < Duration::from_secs(20), "{code}");
+        assert!(matches!(outcome, Outcome::Bail(_)), "{code}");
+    }
+}
+
+#[test]
+fn deep_and_long_scripts_are_left_to_quickjs() {
+    let sum = format!("msg.meta.x = 'a'{}; return msg", " + 'x'".repeat(5000));
+    let signs = format!("msg.meta.x = {}1; return msg", "- ".repeat(3000));
+    let blocks = format!("{}msg.meta.x = 1;{} return msg", "{ ".repeat(500), " }".repeat(500));
+    let long = format!("{} return msg", "msg.meta.x = 1;".repeat(10_000));
+    for code in [sum, signs, blocks, long] {
+        if let Err(why) = Both::new(Form::Body, &code) {
+            assert!(!why.contains("parse"), "{why}");
+            continue;
+        }
+        panic!("{}", &code[..60]);
+    }
 }

@@ -1,11 +1,10 @@
 //! What a script returned, as changes to the message that it got.
 
-use smallvec::SmallVec;
 use thalweg_record::{Message, Payload, Text, Value};
 
 use super::from_js::{Budget, Unfit, from_js};
 use super::lazy;
-use super::machine::Machine;
+use super::machine::{Machine, is_small};
 use super::shared::Hit;
 use super::text::meta_text;
 use super::value::{Thrown, Val};
@@ -107,6 +106,11 @@ impl Reader<'_> {
         let original: Option<&Value> = match (&read, &self.message.payload) {
             (Some(lazy::PayloadRead::As(value)), _) => Some(value),
             (None, Payload::Value(value)) => Some(value),
+            // It was lazy only because the call is watched.
+            (Some(lazy::PayloadRead::Replaced), Payload::Value(value)) if is_small(value) => {
+                shared.depends.set(true);
+                Some(value)
+            }
             _ => None,
         };
         match from_js(&payload, original, &mut self.budget) {
@@ -126,7 +130,7 @@ impl Reader<'_> {
             return Ok(none);
         }
         if let Some(touched) = lazy::meta_changes(shared, &meta)? {
-            let mut changes = SmallVec::new();
+            let mut changes = Vec::with_capacity(touched.len());
             for (atom, value) in touched {
                 if let Some(entry) = self.entry(atom, value.as_ref())? {
                     changes.push(entry);

@@ -225,7 +225,8 @@ fn global_names(ctx: Ctx) -> JsResult<Vec<qjs::JSAtom>> {
     Ok(atoms)
 }
 
-fn is_small(value: &Value) -> bool {
+/// Whether a payload is converted at once.
+pub(super) fn is_small(value: &Value) -> bool {
     match value {
         Value::Array(_) | Value::Object(_) => false,
         Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => text.len() <= 128,

@@ -20,6 +20,8 @@ const TRIES_MAX: usize = 64;
 
 /// What the messages of a tag leave with.
 pub(super) struct Whole {
+    /// Behind the scripts, for those whose value fails.
+    pub scripted: Arc<MetaMap>,
     pub map: Arc<MetaMap>,
     pub hints: Hints,
     /// Scripts that need not run.
@@ -64,7 +66,12 @@ impl AtHand {
         results: &mut Results,
     ) -> Option<()> {
         let whole = match follow(map, steps, program)? {
-            Some((end, scripts)) => results.of_map(&end).map(|(map, hints)| Whole { map, hints, scripts }),
+            Some((scripted, scripts)) => results.of_map(&scripted).map(|(map, hints)| Whole {
+                scripted,
+                map,
+                hints,
+                scripts,
+            }),
             None => None,
         };
         self.is_worth_it |= whole.is_some();

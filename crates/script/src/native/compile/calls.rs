@@ -71,6 +71,11 @@ impl Compiler<'_> {
         for argument in &call.arguments {
             arguments.push(self.argument(argument, takes_function(method))?);
         }
+        let functions = arguments.iter();
+        let functions = functions.filter(|argument| matches!(argument, Argument::Function(_) | Argument::Convert(_)));
+        if functions.count() > 1 {
+            return self.refuse("two functions for one method", call.span);
+        }
         Ok(Expr::Call {
             receiver,
             method,
@@ -127,14 +132,15 @@ impl Compiler<'_> {
         let arguments = self.argument_elements(call)?;
         // `JSON.stringify(value, replacer)`: only without one.
         if global == Global::JsonStringify
-            && !matches!(
+            && (!matches!(
                 arguments.get(1),
                 None | Some(Element::One(Expr::Constant(Js::Null | Js::Undefined)))
-            )
+            ) || matches!(arguments.first(), Some(Element::Spread(_))))
         {
             return self.refuse("JSON.stringify with a replacer", call.span);
         }
-        if global == Global::JsonParse && arguments.len() > 1 {
+        let is_spread = arguments.iter().any(|argument| matches!(argument, Element::Spread(_)));
+        if global == Global::JsonParse && (arguments.len() > 1 || is_spread) {
             return self.refuse("JSON.parse with a reviver", call.span);
         }
         Ok(Expr::Global(global, arguments))

@@ -354,6 +354,13 @@ impl<'s> Compiler<'s> {
     }
 
     fn statement(&mut self, statement: &ast::Statement<'_>, out: &mut Vec<Stmt>) -> Compiled<()> {
+        self.deeper(statement.span())?;
+        let compiled = self.one_statement(statement, out);
+        self.depth -= 1;
+        compiled
+    }
+
+    fn one_statement(&mut self, statement: &ast::Statement<'_>, out: &mut Vec<Stmt>) -> Compiled<()> {
         use ast::Statement as S;
         let span = statement.span();
         out.push(match statement {
@@ -386,14 +393,14 @@ impl<'s> Compiler<'s> {
             }
             S::ForOfStatement(each) if each.r#await => return self.refuse("for await", span),
             S::ForOfStatement(each) => {
-                let list = self.expr(&each.right)?;
-                let ((pattern, mut body), fresh) = self.scoped(|inner| inner.each_parts(&each.left, &each.body))?;
+                let (parts, fresh) = self.scoped(|inner| inner.each_parts(&each.left, &each.right, &each.body))?;
+                let (pattern, list, mut body) = parts;
                 body.fresh = fresh;
                 Stmt::ForOf(pattern, list, body)
             }
             S::ForInStatement(each) => {
-                let object = self.whole(&each.right)?;
-                let ((pattern, mut body), fresh) = self.scoped(|inner| inner.each_parts(&each.left, &each.body))?;
+                let (parts, fresh) = self.scoped(|inner| inner.each_parts(&each.left, &each.right, &each.body))?;
+                let (pattern, object, mut body) = parts;
                 body.fresh = fresh;
                 Stmt::ForIn(pattern, object, body)
             }
@@ -462,8 +469,9 @@ impl<'s> Compiler<'s> {
     fn each_parts(
         &mut self,
         left: &ast::ForStatementLeft<'_>,
+        right: &ast::Expression<'_>,
         body: &ast::Statement<'_>,
-    ) -> Compiled<(Pattern, Block)> {
+    ) -> Compiled<(Pattern, Expr, Block)> {
         let ast::ForStatementLeft::VariableDeclaration(declaration) = left else {
             return self.refuse("a loop over a variable that it does not declare", left.span());
         };
@@ -471,10 +479,12 @@ impl<'s> Compiler<'s> {
         let Some(declarator) = declaration.declarations.first() else {
             return self.refuse("an unusual loop", declaration.span);
         };
+        // The list sees the variable, which is not declared yet when it is made.
+        let list = self.whole(right)?;
         let pattern = self.pattern(&declarator.id)?;
         let inner = self.body(body)?;
         // One scope: what the body declares begins anew together with the variable of the loop.
-        Ok((pattern, inner))
+        Ok((pattern, list, inner))
     }
 
     fn switch(&mut self, switch: &ast::SwitchStatement<'_>) -> Compiled<Stmt> {

@@ -15,6 +15,7 @@ impl Call<'_, '_> {
         }
         let (first, second) = (arguments.get(0), arguments.get(1));
         let length = self.heap.elements(place)?.map_or(0, |elements| elements.len());
+        self.heap.work(length * size_of::<Js>())?;
         match method {
             Method::Push | Method::Unshift => {
                 self.heap.spend(arguments.values.len() * size_of::<Js>())?;
@@ -93,7 +94,7 @@ impl Call<'_, '_> {
                 }
                 Ok(Js::Number(-1.0))
             }
-            Method::LastIndexOf if matches!(second, Js::Undefined) => {
+            Method::LastIndexOf if arguments.values.len() < 2 => {
                 for (i, element) in self.copy(place)?.iter().enumerate().rev() {
                     if coerce::strictly_equal(element, first)? {
                         return Ok(Js::Number(i as f64));

@@ -12,11 +12,14 @@ impl Call<'_, '_> {
     pub(super) fn member(&mut self, value: &Js, name: &Text) -> Run<Js> {
         match value {
             Js::Object(place) => self.heap.get(*place, name),
-            Js::Text(text) if name == "length" => Ok(Js::Number(texts::length(text) as f64)),
-            Js::Text(text) => match array_index(name) {
-                Some(index) => texts::unit_at(text, index),
-                None => bail("a method as a value"),
-            },
+            Js::Text(text) => {
+                self.heap.work(text.len())?;
+                match array_index(name) {
+                    _ if name == "length" => Ok(Js::Number(texts::length(text) as f64)),
+                    Some(index) => texts::unit_at(text, index),
+                    None => bail("a method as a value"),
+                }
+            }
             _ => bail("a member of what is no object"),
         }
     }

@@ -35,15 +35,34 @@ impl<'c> Call<'c, '_> {
                 }
             }
             Pattern::Array(elements, rest) => {
-                let mut list = self.list(&value)?.into_iter();
-                for element in elements {
-                    let value = list.next().unwrap_or(Js::Undefined);
+                // An array is read as it is at each turn.
+                let array = match &value {
+                    Js::Object(place) if self.heap.is_array(*place) => Some(*place),
+                    _ => None,
+                };
+                let fixed = match array {
+                    Some(_) => Vec::new(),
+                    None => self.list(&value)?,
+                };
+                let mut at_end = false;
+                for (i, element) in elements.iter().enumerate() {
+                    let value = match array {
+                        _ if at_end => None,
+                        Some(place) => self.heap.elements(place)?.and_then(|elements| elements.get(i).cloned()),
+                        None => fixed.get(i).cloned(),
+                    };
+                    at_end |= value.is_none();
                     if let Some(bound) = element {
-                        self.bind(bound, value)?;
+                        self.bind(bound, value.unwrap_or(Js::Undefined))?;
                     }
                 }
                 if let Some(rest) = rest {
-                    let remaining = self.heap.add_array(list.collect())?;
+                    let list = match array {
+                        Some(_) => self.list(&value)?,
+                        None => fixed,
+                    };
+                    let remaining = list.get(elements.len()..).filter(|_| !at_end).unwrap_or_default();
+                    let remaining = self.heap.add_array(remaining.to_vec())?;
                     self.put(rest, remaining)?;
                 }
             }
@@ -53,19 +72,26 @@ impl<'c> Call<'c, '_> {
 
     /// What `...value` is: the elements of an array, the characters of a text.
     pub(super) fn list(&mut self, value: &Js) -> Run<Vec<Js>> {
-        let list = match value {
-            Js::Text(text) => text.chars().map(|c| Js::Text(char_text(c))).collect(),
-            Js::Object(place) => match self.heap.elements(*place)? {
-                Some(elements) => elements.clone(),
-                None => return bail("a list that is no array"),
-            },
+        Ok(match value {
+            Js::Text(text) => {
+                self.heap.spend(text.len() * size_of::<Js>())?;
+                text.chars().map(|c| Js::Text(char_text(c))).collect()
+            }
+            Js::Object(place) => {
+                let length = self.heap.elements(*place)?.map_or(0, |elements| elements.len());
+                self.heap.spend(length * size_of::<Js>())?;
+                match self.heap.elements(*place)? {
+                    Some(elements) => elements.clone(),
+                    None => return bail("a list that is no array"),
+                }
+            }
             _ => return bail("a list that is no array"),
-        };
-        self.heap.spend(list.len() * size_of::<Js>())?;
-        Ok(list)
+        })
     }
 
     pub(super) fn for_of(&mut self, pattern: &'c Pattern, list: &'c Expr, body: &'c Block) -> Run<Flow> {
+        // The variable of the loop is undeclared while its list is made.
+        self.begin(body);
         let list = self.expr(list)?;
         // An array is read as it is at each turn.
         let array = match &list {
@@ -90,6 +116,7 @@ impl<'c> Call<'c, '_> {
     }
 
     pub(super) fn for_in(&mut self, pattern: &'c Pattern, object: &'c Expr, body: &'c Block) -> Run<Flow> {
+        self.begin(body);
         let place = match self.expr(object)? {
             Js::Object(place) => place,
             Js::Undefined | Js::Null => return Ok(Flow::Next),

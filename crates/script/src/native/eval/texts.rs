@@ -83,6 +83,8 @@ pub(super) fn relative(at: f64, length: usize) -> usize {
 }
 
 const REPEATED_MAX: f64 = 65_536.0;
+/// Bytes of a text with replaced parts.
+const EXPANDED_MAX: usize = 8 << 20;
 
 impl Call<'_, '_> {
     /// An argument as a whole number; `default` if it is missing.
@@ -115,6 +117,7 @@ impl Call<'_, '_> {
         if arguments.callback.is_some() && !matches!(method, Method::Replace | Method::ReplaceAll) {
             return bail("a method that texts do not have");
         }
+        self.heap.work(text.len())?;
         let (first, second) = (arguments.get(0), arguments.get(1));
         match method {
             Method::ToString | Method::ValueOf => Ok(Js::Text(text.clone())),
@@ -215,7 +218,9 @@ impl Call<'_, '_> {
             Method::Concat => {
                 let mut out = text.to_string();
                 for argument in &arguments.values {
+                    let before = out.len();
                     coerce::push_text(&mut self.heap, argument, &mut out)?;
+                    self.heap.spend(out.len() - before)?;
                 }
                 self.heap.add_text(out)
             }
@@ -296,6 +301,7 @@ impl Call<'_, '_> {
 
     fn split_by(&mut self, text: &Text, regex: &Regex, limit: usize) -> Run<Js> {
         let mut parts: Vec<Js> = Vec::new();
+        regex.fits(text)?;
         self.heap.spend(text.len() * 2)?;
         if text.is_empty() {
             if !regex.is_match(text)? {
@@ -305,7 +311,9 @@ impl Call<'_, '_> {
             return self.heap.add_array(parts);
         }
         let (mut begin, mut from) = (0, 0);
-        while let Some(captures) = regex.first(text, from)? {
+        while let Some(captures) = regex.first(text, from) {
+            self.heap.work(text.len() - from + 64)?;
+            self.heap.spend(2 * size_of::<Js>())?;
             let whole = captures.get_match();
             if whole.start() >= text.len() {
                 break;
@@ -335,16 +343,15 @@ impl Call<'_, '_> {
         let Some(regex) = self.regex(pattern).and_then(|regex| regexes.get(regex)) else {
             return bail("a regular expression from a text");
         };
-        let matches = regex.matches(text, regex.is_global)?;
+        let matches = regex.matches(&mut self.heap, text, regex.is_global)?;
         self.heap.spend(text.len() * 2)?;
         let parts: Vec<Js> = match (regex.is_global, matches.first()) {
             (_, None) => return Ok(Js::Null),
             (true, Some(_)) => matches.iter().map(|found| found.get_match().as_str().into()).collect(),
             (false, Some(first)) => {
                 let groups = first.iter();
-                groups
-                    .map(|group| group.map_or(Js::Undefined, |group| group.as_str().into()))
-                    .collect()
+                let parts = groups.map(|group| group.map_or(Js::Undefined, |group| group.as_str().into()));
+                return self.heap.add_match(parts.collect());
             }
         };
         self.heap.add_array(parts)
@@ -357,7 +364,7 @@ impl Call<'_, '_> {
         }
         let regexes = &self.code.regexes;
         let mut out = String::new();
-        let mut end = 0;
+        let (mut end, mut counted) = (0, 0);
         if let Some(regex) = self.regex(arguments.get(0)).and_then(|regex| regexes.get(regex)) {
             if all && !regex.is_global {
                 return bail("replaceAll without g");
@@ -366,16 +373,18 @@ impl Call<'_, '_> {
                 Some(_) => Text::default(),
                 None => coerce::text(&mut self.heap, arguments.get(1))?,
             };
-            for found in regex.matches(text, regex.is_global)? {
+            for found in regex.matches(&mut self.heap, text, regex.is_global)? {
                 self.step()?;
                 let whole = found.get_match();
                 out.push_str(text.get(end..whole.start()).unwrap_or_default());
                 let groups: Vec<Option<&str>> = found.iter().map(|group| group.map(|group| group.as_str())).collect();
                 match callback {
                     Some(callback) => self.push_called(callback, text, whole.start(), &groups, &mut out)?,
-                    None => expand(&template, text, whole.start(), &groups, &mut out),
+                    None => expand(&template, text, whole.start(), &groups, &mut out)?,
                 }
                 end = whole.end();
+                self.heap.spend(out.len().saturating_sub(counted))?;
+                counted = out.len();
             }
         } else {
             let sought = coerce::text(&mut self.heap, arguments.get(0))?;
@@ -392,9 +401,11 @@ impl Call<'_, '_> {
                 out.push_str(text.get(end..start).unwrap_or_default());
                 match callback {
                     Some(callback) => self.push_called(callback, text, start, &[Some(whole)], &mut out)?,
-                    None => expand(&template, text, start, &[Some(whole)], &mut out),
+                    None => expand(&template, text, start, &[Some(whole)], &mut out)?,
                 }
                 end = start + whole.len();
+                self.heap.spend(out.len().saturating_sub(counted))?;
+                counted = out.len();
             }
         }
         if end == 0 && out.is_empty() {
@@ -416,6 +427,7 @@ impl Call<'_, '_> {
         groups: &[Option<&str>],
         out: &mut String,
     ) -> Run<()> {
+        self.heap.work(text.len())?;
         let groups = groups.iter().map(|group| group.map_or(Js::Undefined, Js::from));
         let mut arguments: Vec<Js> = groups.collect();
         arguments.push(Js::Number(place_of(text, start)? as f64));
@@ -426,7 +438,7 @@ impl Call<'_, '_> {
 }
 
 /// `$1`, `$&` and the like in what is put in the place of a match.
-fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out: &mut String) {
+fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out: &mut String) -> Run<()> {
     let whole = groups.first().copied().flatten().unwrap_or_default();
     let mut rest = template;
     while let Some(at) = rest.find('$') {
@@ -476,6 +488,10 @@ fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out
             }
         };
         rest = from.get(taken..).unwrap_or_default();
+        if out.len() > EXPANDED_MAX {
+            return bail("it makes much data");
+        }
     }
     out.push_str(rest);
+    Ok(())
 }

@@ -5,6 +5,8 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use thalweg_record::Message;
+
 use super::{Both, messages};
 use crate::Form;
 
@@ -592,10 +594,15 @@ fn programs_that_grew_do_the_same_in_both() {
             }
         };
         for i in 0..4 {
-            match both.compare(&messages[(first.wrapping_add(i * 7)) % messages.len()]) {
+            let message = &messages[first.wrapping_add(i * 7) % messages.len()];
+            let mut compare = |message: &Message| match both.compare(message) {
                 Ok(()) => count(&done),
                 Err(_) => count(&left),
-            }
+            };
+            compare(message);
+            // Another value of the tag, for which some of what is made is known.
+            let payload = messages[first.wrapping_add(i * 5 + 1) % messages.len()].payload.clone();
+            compare(&Message::new(payload, message.meta.clone()));
         }
         Ok(())
     });

@@ -1,0 +1,93 @@
+//! Metadata that a script made, shared by the messages of a tag.
+//!
+//! A script that reads the payload is run for each message, but what it writes to the metadata mostly is the same for all messages
+//! of a tag. Where it is, the messages get one map, as they came with one: what comes behind knows it by its
+//! address, and nothing is allocated for it.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use thalweg_record::{Message, MetaMap, Text, key};
+
+use super::heap::Js;
+
+/// Maps that are known; when there are more it starts over.
+const MAPS_MAX: usize = 1 << 17;
+/// So often something else may be written for a tag than before, until it is seen whether that is the rule.
+const MISSES_MIN: u64 = 1000;
+
+type Changes = [(Text, Option<Js>)];
+
+struct Made {
+    /// Held, so that its address stays its own.
+    _before: Arc<MetaMap>,
+    changes: Box<Changes>,
+    after: Arc<MetaMap>,
+}
+
+#[derive(Default)]
+pub(super) struct MadeMaps {
+    /// By address of the map that the message came with.
+    maps: HashMap<usize, Made>,
+    hits: u64,
+    misses: u64,
+    is_off: bool,
+}
+
+impl MadeMaps {
+    /// The map of a message with those changes, if they are the ones that were made of it before.
+    pub fn get(&mut self, message: &Message, changes: &Changes) -> Option<Arc<MetaMap>> {
+        if self.is_off || message.meta.is_changed() {
+            return None;
+        }
+        let made = self.maps.get(&address(message))?;
+        if !is_same(&made.changes, changes) {
+            self.misses += 1;
+            if self.misses >= MISSES_MIN && self.misses > self.hits {
+                self.is_off = true;
+                self.maps = HashMap::new();
+            }
+            return None;
+        }
+        self.hits += 1;
+        Some(made.after.clone())
+    }
+
+    /// Remembers changes with the texts that came of them.
+    pub fn add(&mut self, message: &Message, changes: &Changes, texts: &[(Text, Text)]) {
+        let is_plain = |change: &(Text, Option<Js>)| !matches!(change.1, Some(Js::Object(_) | Js::Empty));
+        let is_of_message = |name: &Text| key::STAMPS.contains(&name.as_str());
+        let fits = changes.iter().all(is_plain) && !changes.iter().any(|(name, _)| is_of_message(name));
+        if self.is_off || message.meta.is_changed() || !fits {
+            return;
+        }
+        let before = message.meta.shared_map();
+        let entries = before.iter().map(|(name, text)| (name.clone(), text.clone()));
+        // Of names that are there twice the last one counts, and empty texts vanish.
+        let after = MetaMap::new(entries.chain(texts.iter().cloned()), before.series());
+        let made = Made {
+            _before: before.clone(),
+            changes: changes.into(),
+            after: Arc::new(after),
+        };
+        if self.maps.len() >= MAPS_MAX {
+            self.maps.clear();
+        }
+        self.maps.insert(address(message), made);
+    }
+}
+
+fn address(message: &Message) -> usize {
+    Arc::as_ptr(message.meta.shared_map()).addr()
+}
+
+fn is_same(a: &Changes, b: &Changes) -> bool {
+    let value = |a: &Option<Js>, b: &Option<Js>| match (a, b) {
+        (Some(Js::Text(a)), Some(Js::Text(b))) => a == b,
+        (Some(Js::Number(a)), Some(Js::Number(b))) => a.to_bits() == b.to_bits(),
+        (Some(Js::Bool(a)), Some(Js::Bool(b))) => a == b,
+        (Some(Js::Undefined | Js::Null), Some(Js::Undefined | Js::Null)) | (None, None) => true,
+        _ => false,
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && value(&a.1, &b.1))
+}
