@@ -194,7 +194,7 @@ fn check_knows_what_this_version_cannot_do() {
     let folder = tempfile::tempdir().unwrap();
     let yaml = "\
 metrics: {mapping: root = this}
-scripting: {engine: native}
+scripting: {stack: 7MiB}
 memory: {limit: 1GiB}
 lake: {memory: 900MiB, rollup: {lateness: 1m}, flush: {interval: 1ms}}
 query: {memory: 500MiB, timout: 5s}
@@ -211,13 +211,85 @@ output: {drop: {}}
         .collect();
     let expected = [
         "flow.yaml:1:20: metrics.mapping: this ve",
-        "flow.yaml:2:21: scripting.engine: this v",
+        "flow.yaml:2:20: scripting.stack: a scrip",
         "flow.yaml:4:16: the parts of memory.limi",
         "flow.yaml:4:43: lake.rollup.lateness: ex",
         "flow.yaml:4:66: lake.flush.interval: exp",
         "flow.yaml:5:25: unknown field \"timout\" i",
     ];
     assert_eq!(starts, expected, "{}", checked.stderr);
+}
+
+/// A flow of 100 numbers with scripts of each kind.
+const SCRIPTS: &str = r#"
+input: {generate: {interval: "", count: 100, mapping: "root = counter()\nmeta unit = \"F\""}}
+pipeline:
+  processors:
+    - tag_processor:
+        defaults: |
+          msg.meta.location_path = "ent.site";
+          msg.meta.data_contract = "_raw";
+          msg.meta.tag_name = "temp";
+          return msg;
+        conditions:
+          - if: msg.meta.unit === "F"
+            then: |
+              msg.payload = Math.round((msg.payload - 32) / 1.8);
+              return msg;
+          - if: msg.payload > 10
+            then: |
+              const seen = new Set([msg.meta.unit]);
+              msg.meta.units = seen.size;
+              return msg;
+output: {file: {path: out.txt, codec: lines}}
+"#;
+
+#[test]
+fn check_explains_how_scripts_run() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("flow.yaml"), SCRIPTS).unwrap();
+    let checked = run(folder.path(), &["check", "--explain", "flow.yaml"]).unwrap();
+    assert_eq!(checked.status.code(), Some(0), "{}", checked.stderr);
+    let expected = [
+        "flow.yaml:7:11: defaults: native code, once for each tag",
+        "flow.yaml:12:17: condition-0-if: native code, once for each tag",
+        "flow.yaml:14:15: condition-0-then: native code, for each message: sets msg.payload at 14:15",
+        "flow.yaml:16:17: condition-1-if: native code, for each message: reads msg.payload at 16:17",
+        "flow.yaml:18:15: condition-1-then: QuickJS: new Set at 18:28",
+        "flow.yaml: 1 flow without errors",
+    ];
+    assert_eq!(checked.stdout.lines().collect::<Vec<_>>(), expected);
+    let native = format!("scripting: {{engine: native}}{SCRIPTS}");
+    std::fs::write(folder.path().join("flow.yaml"), native).unwrap();
+    let checked = run(folder.path(), &["check", "flow.yaml"]).unwrap();
+    assert_eq!(checked.status.code(), Some(1));
+    let mistake = "flow.yaml:18:28: failed to compile JavaScript programs: failed to compile condition 1 'then' code: new Set is \
+                   beyond what runs as native code; use scripting.engine: auto (line 1, column 14)";
+    assert_eq!(checked.stderr.lines().next(), Some(mistake));
+}
+
+#[test]
+fn every_engine_gives_the_same() {
+    let mut first = None;
+    for engine in ["auto", "quickjs", "verify"] {
+        let folder = tempfile::tempdir().unwrap();
+        let yaml = format!("scripting: {{engine: {engine}}}\nhttp: {{enabled: false}}{SCRIPTS}");
+        std::fs::write(folder.path().join("flow.yaml"), yaml).unwrap();
+        let ran = run(folder.path(), &["run", "flow.yaml"]).unwrap();
+        assert_eq!(ran.status.code(), Some(0), "{}", ran.stderr);
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(!said.contains("differ"), "{said}");
+        let told = said.contains("condition-1-then runs in QuickJS, not as native code: new Set (line 1, column 14)");
+        assert_eq!(told, engine != "quickjs", "{said}");
+        let written = std::fs::read_to_string(folder.path().join("out.txt")).unwrap();
+        let values: Vec<String> = written
+            .lines()
+            .map(|line| line.split(',').next().unwrap_or_default().to_owned())
+            .collect();
+        assert_eq!(values.len(), 100, "{written}");
+        assert_eq!(values.get(99).map(String::as_str), Some("{\"value\":38"), "{written}");
+        assert_eq!(first.get_or_insert(values.clone()), &values, "{engine}");
+    }
 }
 
 #[test]

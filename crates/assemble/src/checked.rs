@@ -214,14 +214,6 @@ mod tests {
                  the metrics are scraped\n",
             ),
             (
-                "scripting: {engine: native}",
-                "f.yaml:1:21: scripting.engine: this version runs every script in QuickJS; use auto or quickjs\n",
-            ),
-            (
-                "scripting: {engine: verify}",
-                "f.yaml:1:21: scripting.engine: this version runs every script in QuickJS; use auto or quickjs\n",
-            ),
-            (
                 "scripting: {stack: 7MiB}",
                 "f.yaml:1:20: scripting.stack: a script can have at most 6MiB of stack\n",
             ),
