@@ -43,7 +43,7 @@ use rolling::Rolling;
 use vacuum::Vacuum;
 
 /// So often files are looked for that are older than they are kept, and that nobody needs.
-const CLEAN_EVERY: Duration = Duration::from_secs(3600);
+const CLEAN_EVERY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 3_600_000 });
 /// After a job that failed its table is left alone for so long.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 60_000 });
 /// Files are written in pieces of this size, so that nobody waits long for the disk.
