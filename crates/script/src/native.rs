@@ -16,13 +16,14 @@ mod made;
 mod number;
 mod regex;
 mod result;
+mod split;
 
 use thalweg_record::{Message, Metadata};
 
 pub use self::compile::Outside;
 use self::compile::{Code, compile};
 use self::eval::Call;
-use self::heap::{Heap, Js, Room, Run, Stop};
+use self::heap::{Heap, Js, Ref, Room, Run, Stop};
 use self::made::MadeMaps;
 use self::result::{Written, returned};
 use crate::{Environment, Returned};
@@ -83,12 +84,58 @@ impl Native {
 
     /// Runs a body. What it shows to others is shown if `is_real`.
     pub fn run(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<Returned> {
+        if self.code.split.is_some() && !message.meta.is_changed() {
+            return self.run_halves(message, origin);
+        }
         self.call(message, origin, is_real, returned)
     }
 
     /// Evaluates a condition.
     pub fn test(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<bool> {
         self.call(message, origin, is_real, |_, result, _, _, _| Ok(result.truth()))
+    }
+
+    /// Runs a script that falls into two halves. It has no effects.
+    fn run_halves(&mut self, message: &Message, origin: &Metadata) -> Outcome<Returned> {
+        self.runs += 1;
+        let known = self.made.of(message);
+        let is_known = known.is_some();
+        let heap = Heap::new(&mut self.room, message, origin, &self.environment);
+        let mut call = Call::new(&self.code, &self.environment, heap, std::mem::take(&mut self.slots));
+        let result = match &self.code.split {
+            Some(split) => call.run_halves(split, is_known),
+            None => Ok(true),
+        };
+        let (mut heap, _, slots) = call.end();
+        self.slots = slots;
+        heap.known = known;
+        let result = result.and_then(|depends| {
+            let made = if depends {
+                &mut MadeMaps::default()
+            } else {
+                &mut self.made
+            };
+            returned(
+                &mut heap,
+                &Js::Object(Ref::MSG),
+                &mut self.written,
+                made,
+                &self.environment,
+            )
+        });
+        heap.end(&mut self.room);
+        match result {
+            Ok(returned) => Outcome::Done(returned, true),
+            Err(stop) => self.left(stop),
+        }
+    }
+
+    fn left<R>(&mut self, stop: Stop) -> Outcome<R> {
+        self.bails += 1;
+        Outcome::Bail(match stop {
+            Stop::Bail(why) => why,
+            Stop::Short => "?. outside of a chain",
+        })
     }
 
     fn call<R>(
@@ -127,14 +174,7 @@ impl Native {
                 }
                 Outcome::Done(result, depends)
             }
-            Err(Stop::Bail(why)) => {
-                self.bails += 1;
-                Outcome::Bail(why)
-            }
-            Err(Stop::Short) => {
-                self.bails += 1;
-                Outcome::Bail("?. outside of a chain")
-            }
+            Err(stop) => self.left(stop),
         }
     }
 }

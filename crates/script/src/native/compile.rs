@@ -17,6 +17,7 @@ use thalweg_record::{Text, key};
 use super::heap::{self, Js};
 use super::ir::{Binary, Bound, Element, Expr, Function, Key, Logical, Pattern, Property, Slot, Target};
 use super::regex::Regex;
+use super::split::{Split, split};
 
 /// Why a script is not run here: the construct, and where it stands. Line and column count from 1 within the script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +37,8 @@ pub(super) struct Code {
     pub varies: Option<Outside>,
     /// It reads the clock.
     pub is_timed: bool,
+    /// If it falls into two halves.
+    pub split: Option<Split>,
 }
 
 /// Compiles a script within what is put around it (see [`Wrapping`](crate::quickjs)).
@@ -94,6 +97,7 @@ fn parse_and_compile(before: &str, code: &str, after: &str) -> Result<Code, Outs
         other => return Err(compiler.outside("what only QuickJS can parse", other.span())),
     }
     Ok(Code {
+        split: split(&compiler.functions),
         functions: compiler.functions,
         regexes: compiler.regexes,
         varies: compiler.varies,

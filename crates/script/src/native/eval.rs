@@ -20,6 +20,7 @@ use super::ir::{
 };
 use super::number;
 use super::result::value_of;
+use super::split::Split;
 use crate::{ConsoleLevel, Environment};
 
 /// Functions within functions that there may be.
@@ -101,6 +102,42 @@ impl<'c, 'm> Call<'c, 'm> {
     /// Runs the script. What it gives back belongs to the heap.
     pub fn run(&mut self) -> Run<Js> {
         self.call_function(0, &[Js::Object(Ref::MSG)])
+    }
+
+    /// Runs the halves of a script that has them, the first one if it is not known what comes of it. Returns whether that half depends on
+    /// more than the shared map.
+    pub fn run_halves(&mut self, split: &Split, is_first_known: bool) -> Run<bool> {
+        let code = self.code;
+        let Some(function) = code.functions.first() else {
+            return bail("a function is missing");
+        };
+        self.slots.resize(usize::from(function.slots), Js::Empty);
+        for parameter in &function.parameters {
+            self.bind(parameter, Js::Object(Ref::MSG))?;
+        }
+        for index in &function.hoisted {
+            if let Some(place) = self.slots.get_mut(usize::from(*index)) {
+                *place = Js::Undefined;
+            }
+        }
+        if !is_first_known {
+            self.half(function, &split.metadata)?;
+        }
+        let depends = self.heap.depends;
+        self.half(function, &split.payload)?;
+        Ok(depends)
+    }
+
+    fn half(&mut self, function: &'c Function, numbers: &[usize]) -> Run<()> {
+        for number in numbers {
+            let Some(statement) = function.body.get(*number) else {
+                return bail("a statement is missing");
+            };
+            let Flow::Next = self.statement(statement)? else {
+                return bail("an end before the end");
+            };
+        }
+        Ok(())
     }
 
     /// The heap, the effects, and the room of the variables.

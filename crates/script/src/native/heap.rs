@@ -4,9 +4,10 @@
 //! QuickJS ([`Stop::Bail`]). So the answer "undefined" is given only where no prototype has the name.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
-use thalweg_record::{Message, Metadata, Payload, Text, Value, key};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Value, key};
 
 use super::number;
 use crate::view::{number_seen, payload_value, plain_form, text_form};
@@ -137,6 +138,8 @@ pub(super) struct Heap<'m> {
     pub read: Option<Cow<'m, Value>>,
     /// The call has seen or done what may be another for the next message with the same shared metadata.
     pub depends: bool,
+    /// What came of the metadata, if that is known without a run.
+    pub known: Option<Arc<MetaMap>>,
     bytes_left: usize,
     work_left: usize,
     /// Arrays with members beside their elements: what `match` gives.
@@ -166,6 +169,7 @@ impl<'m> Heap<'m> {
             changes: SmallVec::new(),
             read: None,
             depends: false,
+            known: None,
             bytes_left: BYTES_MAX.min(environment.limits.memory / 4),
             work_left: WORK_MAX,
             with_members: Vec::new(),

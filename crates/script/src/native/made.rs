@@ -35,6 +35,14 @@ pub(super) struct MadeMaps {
 }
 
 impl MadeMaps {
+    /// What came of a message's map, of a script whose first half is run once for each.
+    pub fn of(&self, message: &Message) -> Option<Arc<MetaMap>> {
+        if message.meta.is_changed() {
+            return None;
+        }
+        self.maps.get(&address(message)).map(|made| made.after.clone())
+    }
+
     /// The map of a message with those changes, if they are the ones that were made of it before.
     pub fn get(&mut self, message: &Message, changes: &Changes) -> Option<Arc<MetaMap>> {
         if self.is_off || message.meta.is_changed() {

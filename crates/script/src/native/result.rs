@@ -143,6 +143,9 @@ impl Reader<'_, '_> {
             _ => return Ok(none),
         };
         if place == Ref::META {
+            if let Some(known) = self.heap.known.take() {
+                return Ok(MetaReply::Over(known));
+            }
             let message = self.heap.message();
             if let Some(map) = self.made.get(message, &self.heap.changes) {
                 return Ok(MetaReply::Over(map));

@@ -646,3 +646,57 @@ fn deep_and_long_scripts_are_left_to_quickjs() {
         panic!("{}", &code[..60]);
     }
 }
+
+#[test]
+fn scripts_of_two_halves_run_the_first_one_once_for_a_tag() {
+    for (code, is_split) in [
+        (
+            "msg.meta.a = msg.meta.unit; msg.payload = msg.payload * 0.1 + 32; return msg",
+            true,
+        ),
+        (
+            "msg.payload = Math.round(msg.payload); const x = msg.meta.level; msg.meta.b = x + 1; msg.payload += 1; return msg",
+            true,
+        ),
+        (
+            "if (msg.meta.unit) { msg.meta.a = 1 } else { msg.meta.a = 2 } msg.payload = String(msg.payload); return msg",
+            true,
+        ),
+        (
+            "msg.meta.all = Object.keys(msg.meta).length; msg.payload = 5; return msg",
+            true,
+        ),
+        (
+            "msg.meta.at = msg.meta.opcua_source_timestamp; msg.payload = msg.payload + 1; return msg",
+            true,
+        ),
+        ("msg.meta.a = msg.payload; msg.payload = 1; return msg", false),
+        (
+            "const k = 0.1; msg.payload = msg.payload * k; msg.meta.a = 1; return msg",
+            false,
+        ),
+        (
+            "if (msg.meta.unit) { return null } msg.payload = 1; msg.meta.a = 1; return msg",
+            false,
+        ),
+        ("msg.meta = {a: 1}; msg.payload = 1; return msg", false),
+        ("msg.payload.x = 1; msg.meta.a = 1; return msg", false),
+        ("console.log(1); msg.payload = 1; return msg", false),
+        ("msg.meta.a = Date.now() > 0; msg.payload = 1; return msg", false),
+        (
+            "function f() { return msg.payload } msg.meta.a = f(); msg.payload = 1; return msg",
+            false,
+        ),
+        ("msg.payload = 1; msg.meta.a = 1; return {...msg}", false),
+    ] {
+        let mut both = Both::new(Form::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
+        assert_eq!(both.native.code.split.is_some(), is_split, "{code}");
+        for message in messages() {
+            // The same tag with other values.
+            for other in messages() {
+                let message = Message::new(other.payload, message.meta.clone());
+                let _left = both.compare(&message);
+            }
+        }
+    }
+}
