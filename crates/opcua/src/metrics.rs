@@ -89,6 +89,7 @@ pub(crate) struct Metrics {
     pub publish_in_flight: IntGauge,
     pub publish_latency: Timing,
     pub value_age: Timing,
+    pub settled_age: Timing,
     gaps: [IntCounter; GapReason::ALL.len()],
     gap_milliseconds: Mutex<u64>,
     gap_seconds: IntCounter,
@@ -162,6 +163,10 @@ impl Metrics {
             value_age: component.timing(
                 &name("value_age_ns"),
                 "From a batch's newest source timestamp to its arrival.",
+            ),
+            settled_age: component.timing(
+                &name("settled_age_ns"),
+                "From a batch's newest source timestamp to its acknowledgement by the output.",
             ),
             gaps,
             gap_milliseconds: Mutex::new(0),

@@ -41,7 +41,7 @@ fn is_the_entry(entry: &[u8], handoff: &Handoff) {
         }
         Form::Rows => panic!("nobody sends rows"),
     };
-    assert_eq!(*handoff, Handoff::of(&head, Bytes::from(request)));
+    assert_eq!(handoff.request(), Handoff::of(&head, Bytes::from(request)).request());
 }
 
 struct Shared(Arc<Log>);

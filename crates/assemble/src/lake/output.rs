@@ -114,7 +114,7 @@ struct LakeOutput {
 /// The queue of the table, and what makes entries for it.
 struct Opened {
     queue: Arc<Queue>,
-    handoffs: Option<Arc<Handoffs>>,
+    handoffs: Arc<Handoffs>,
     packing: Mutex<Packing>,
 }
 
@@ -126,7 +126,7 @@ enum Packing {
 /// A record of the log.
 struct Entry {
     bytes: Bytes,
-    handoff: Option<Handoff>,
+    handoff: Handoff,
     /// The messages before this one are in this entry or those before, or refused.
     until: usize,
 }
@@ -134,13 +134,16 @@ struct Entry {
 impl LakeOutput {
     async fn opened(&self) -> Result<Opened, OpenError> {
         let (queue, handoffs, packing) = match self.fed {
-            Fed::Tags => (self.lake.tags().await?, None, Packing::Tags(Box::default())),
+            Fed::Tags => {
+                let (queue, handoffs) = self.lake.tags().await?;
+                (queue, handoffs, Packing::Tags(Box::default()))
+            }
             Fed::Records(signal) => {
                 let (queue, handoffs) = self.lake.received(signal).await?;
                 let limits = self.lake.records();
                 let limits = limits.ok_or_else(|| OpenError::Temporary("the lake is not open".to_owned()))?;
                 let packer = RecordPacker::new(signal, self.fed.spec(), limits);
-                (queue, Some(handoffs), Packing::Records(Box::new(packer)))
+                (queue, handoffs, Packing::Records(Box::new(packer)))
             }
         };
         Ok(Opened {
@@ -150,15 +153,15 @@ impl LakeOutput {
         })
     }
 
-    fn pack(&self, packing: &mut Packing, messages: &[Message]) -> Packed {
+    fn pack(&self, packing: &mut Packing, messages: &Arc<Vec<Message>>) -> Packed {
         let arrival = Ticks::now().unix_nanos().unwrap_or_default();
         match packing {
             Packing::Tags(packer) => {
                 let packed = packer.pack(&self.source, messages, arrival);
-                let entries = packed.entries.into_iter().map(|entry| Entry {
-                    bytes: entry.bytes.into(),
-                    handoff: None,
-                    until: entry.until,
+                let entries = packed.entries.iter().map(|entry| Entry {
+                    bytes: entry.bytes.clone(),
+                    handoff: Handoff::Messages(packed.handed(entry, messages, &self.source, arrival)),
+                    until: entry.part.end,
                 });
                 Packed {
                     entries: entries.collect(),
@@ -175,7 +178,7 @@ impl LakeOutput {
                 };
                 let entries = packed.entries.into_iter().map(|entry| Entry {
                     bytes: entry.bytes,
-                    handoff: Some(entry.handoff),
+                    handoff: entry.handoff,
                     until: entry.until,
                 });
                 Packed {
@@ -239,10 +242,8 @@ impl Output for LakeOutput {
                         break;
                     }
                 };
-                if let Some(handoffs) = &handoffs {
-                    for (at, handoff) in produced.iter().zip(handed) {
-                        handoffs.report(at.partition, at.offset, handoff);
-                    }
+                for (at, handoff) in produced.iter().zip(handed) {
+                    handoffs.report(at.partition, at.offset, handoff);
                 }
                 stored = until;
             }
@@ -281,7 +282,7 @@ fn settle(
 /// Entries that the log takes at once.
 struct Piece {
     records: Vec<NewMessage>,
-    /// Of each, if the table takes what is handed over.
+    /// Of each.
     handed: Vec<Handoff>,
     /// Where their messages end.
     until: usize,
@@ -296,7 +297,7 @@ fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = Entry>>, key: &B
     }) {
         bytes += entry.bytes.len() + RECORD_BYTES;
         until = entry.until;
-        handed.extend(entry.handoff);
+        handed.push(entry.handoff);
         records.push(NewMessage {
             key: Some(key.clone()),
             ..NewMessage::of(entry.bytes)
@@ -346,9 +347,16 @@ mod tests {
 
     #[test]
     fn entries_go_together_up_to_what_the_log_takes_at_once() {
+        let handed = thalweg_lake::ingest::Messages {
+            all: Arc::default(),
+            part: 0..0,
+            refused: Vec::new(),
+            source: "here".into(),
+            arrival: 0,
+        };
         let entry = |bytes: usize, until| Entry {
             bytes: vec![0; bytes].into(),
-            handoff: None,
+            handoff: Handoff::Messages(handed.clone()),
             until,
         };
         let quarter = SUBMISSION_BYTES_MAX / 4 - RECORD_BYTES;

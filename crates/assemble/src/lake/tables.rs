@@ -63,7 +63,7 @@ pub(crate) struct Lake {
     /// A component asks for tables.
     wanted: AtomicBool,
     ground: RwLock<Option<Arc<Ground>>>,
-    tags: OnceCell<Arc<Queue>>,
+    tags: OnceCell<Received>,
     /// Of [`OF_SIGNALS`].
     received: [OnceCell<Received>; 3],
     writers: RwLock<Vec<Arc<TableWriter>>>,
@@ -159,10 +159,10 @@ impl Lake {
         Ok(())
     }
 
-    /// The queue of the table `tags`, which is open.
-    pub async fn tags(self: &Arc<Lake>) -> Result<Arc<Queue>, Unopened> {
+    /// The table `tags`, which outputs feed: its queue, which is open.
+    pub async fn tags(self: &Arc<Lake>) -> Result<Received, Unopened> {
         let promotion = |ground: &Ground| ground.section.tags.clone();
-        let open = || async { Ok(self.open(&TAGS, TAGS_QUEUE, promotion, None).await?.0) };
+        let open = || self.open(&TAGS, TAGS_QUEUE, promotion);
         self.tags.get_or_try_init(open).await.cloned()
     }
 
@@ -170,14 +170,8 @@ impl Lake {
     pub async fn received(self: &Arc<Lake>, signal: Signal) -> Result<Received, Unopened> {
         let at = signal as usize;
         let (_, name, spec) = OF_SIGNALS[at];
-        let open = || async {
-            let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
-            let bytes = ground.section.options.memory_bytes / MEMORY_PARTS;
-            let room = self.room.get_or_init(|| HandoffRoom::new(bytes));
-            let promotion = |ground: &Ground| ground.section.promotions[at].clone();
-            let (queue, handoffs) = self.open(spec, name, promotion, Some(room)).await?;
-            Ok((queue, handoffs.ok_or(Unopened::NoGround)?))
-        };
+        let promotion = |ground: &Ground| ground.section.promotions[at].clone();
+        let open = || self.open(spec, name, promotion);
         self.received[at].get_or_try_init(open).await.cloned()
     }
 
@@ -198,16 +192,17 @@ impl Lake {
         spec: &'static TableSpec,
         name: &'static str,
         promotion: impl FnOnce(&Ground) -> Promotion,
-        room: Option<&Arc<HandoffRoom>>,
-    ) -> Result<(Arc<Queue>, Option<Arc<Handoffs>>), Unopened> {
+    ) -> Result<Received, Unopened> {
         let ground = self.ground.read().clone().ok_or(Unopened::NoGround)?;
+        let bytes = ground.section.options.memory_bytes / MEMORY_PARTS;
+        let room = self.room.get_or_init(|| HandoffRoom::new(bytes));
         let promotion = promotion(&ground);
         let unmade = |source| Unopened::Queue { name, source };
         let queue = ground.queue(name).await.map_err(unmade)?;
         let group = queue.group(GROUP).map_err(unmade)?;
         let taken = Taken::new(queue.data_ids().len());
-        let feed = ground.feed(&queue, &taken, room);
-        let handoffs = feed.handoffs.clone();
+        let handoffs = ground.handoffs(&queue, room);
+        let feed = ground.feed(&queue, &taken, &handoffs);
         let table = Opened::Fed { spec, feed, promotion };
         self.open_table(Opening { ground, table }).await?;
         tokio::spawn(taken.commit(queue.clone(), group));
@@ -410,13 +405,17 @@ impl Ground {
         self.queues.create(name, settings).await
     }
 
-    fn feed(&self, queue: &Arc<Queue>, taken: &Arc<Taken>, room: Option<&Arc<HandoffRoom>>) -> Feed {
-        let taken = taken.clone();
+    fn handoffs(&self, queue: &Arc<Queue>, room: &Arc<HandoffRoom>) -> Arc<Handoffs> {
         // Of a partition whose end nobody knows everything is read from the log.
         let end = |id| self.log.bounds(id).map_or(Offset::MAX, |bounds| bounds.next);
-        let ends = || queue.data_ids().into_iter().map(end).collect::<Vec<Offset>>();
+        let ends: Vec<Offset> = queue.data_ids().into_iter().map(end).collect();
+        Handoffs::new(room.clone(), &ends)
+    }
+
+    fn feed(&self, queue: &Arc<Queue>, taken: &Arc<Taken>, handoffs: &Arc<Handoffs>) -> Feed {
+        let taken = taken.clone();
         Feed {
-            handoffs: room.map(|room| Handoffs::new(room.clone(), &ends())),
+            handoffs: Some(handoffs.clone()),
             queue: queue.name().to_string(),
             log: self.log.clone(),
             partitions: queue.data_ids(),

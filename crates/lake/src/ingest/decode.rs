@@ -11,7 +11,7 @@ use crate::otlp::json::{JsonLimits, to_proto};
 use crate::otlp::walk::WalkLimits;
 use crate::rows::chunk::Chunk;
 use crate::tables::{TAGS, TableSpec};
-use crate::tags::Samples;
+use crate::tags::{self, Samples};
 
 /// What entries may become.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub struct EntryLimits {
     pub window: Window,
     /// Of a request when it is not compressed any more.
     pub decoded_bytes_max: usize,
-    /// What each partition of messages remembers of their tags.
+    /// What each partition of messages remembers of their tags; more where the others do not.
     pub remembered_bytes: usize,
 }
 
@@ -59,6 +59,13 @@ impl EntryDecoder {
         }
     }
 
+    /// It may know so many bytes of earlier entries from now on.
+    pub fn may_remember(&mut self, bytes: usize) {
+        if let Some(samples) = &mut self.samples {
+            samples.may_remember(bytes);
+        }
+    }
+
     /// Bytes of what it knows of earlier entries.
     pub fn remembered_bytes(&self) -> usize {
         self.samples.as_ref().map_or(0, Samples::remembered_bytes)
@@ -68,11 +75,7 @@ impl EntryDecoder {
     pub fn decode(&mut self, entry: &[u8], chunk: &mut Chunk) -> Result<i64, String> {
         if let Some(samples) = &mut self.samples {
             let (arrival, changed) = samples.decode(entry, chunk)?;
-            self.count([
-                ("time_replaced", changed.times_replaced),
-                ("stamp_out_of_range", changed.stamps_out_of_range),
-            ]);
-            return Ok(arrival);
+            return Ok(self.sampled(arrival, changed));
         }
         let (head, request) = entry::decode(entry).map_err(|error| error.to_string())?;
         let inflated = match head.compression {
@@ -105,14 +108,33 @@ impl EntryDecoder {
         decoded
     }
 
-    /// The same of an entry whose request is at hand as its receiver has read it.
+    /// The same of an entry that is at hand as it was before it was written.
     pub fn decode_handed(&mut self, handed: &Handoff, chunk: &mut Chunk) -> Result<i64, String> {
-        let rejected = Rejected::Listed(&handed.rejected);
-        let arrival = self.arrival(handed.signal, handed.arrival, handed.cut_values_at, rejected);
-        match handed.is_rows {
-            true => self.named(&handed.request, &arrival, chunk),
-            false => self.requested(&handed.request, &arrival, chunk),
+        let request = match handed {
+            Handoff::Request(request) => request,
+            Handoff::Messages(messages) => {
+                let samples = self
+                    .samples
+                    .as_mut()
+                    .ok_or("messages of a flow are not for this table")?;
+                let changed = samples.put(messages, chunk);
+                return Ok(self.sampled(messages.arrival, changed));
+            }
+        };
+        let rejected = Rejected::Listed(&request.rejected);
+        let arrival = self.arrival(request.signal, request.arrival, request.cut_values_at, rejected);
+        match request.is_rows {
+            true => self.named(&request.request, &arrival, chunk),
+            false => self.requested(&request.request, &arrival, chunk),
         }
+    }
+
+    fn sampled(&self, arrival: i64, changed: tags::Changed) -> i64 {
+        self.count([
+            ("time_replaced", changed.times_replaced),
+            ("stamp_out_of_range", changed.stamps_out_of_range),
+        ]);
+        arrival
     }
 
     fn arrival<'a>(

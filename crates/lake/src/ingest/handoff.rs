@@ -1,24 +1,33 @@
-//! Requests as their receivers have read them, in memory for the threads that make rows of them: what is here is neither read
-//! from the log nor decompressed or converted again.
+//! Requests as their receivers have read them, and messages as they left their flow, in memory for the threads that make rows of
+//! them: what is here is neither read from the log nor decompressed, converted or recognised again.
 //!
 //! Receivers report every entry that they appended, after its commit and so in any order; rows are made by offset. The log has it
 //! all, so a request that finds no room here costs a look into the log and nothing else, and nobody waits for room.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use thalweg_log::Offset;
+use thalweg_record::Message;
 use tokio::sync::Notify;
 
 use crate::entry::{EntryHead, Form, Rejected};
 use crate::otlp::Signal;
 
+/// What an entry stands for.
+#[derive(Clone, Debug)]
+pub enum Handoff {
+    Request(Request),
+    Messages(Messages),
+}
+
 /// A request that was looked over, with all that its entry says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handoff {
+pub struct Request {
     pub signal: Signal,
     /// Nanoseconds since 1970.
     pub arrival: i64,
@@ -31,10 +40,37 @@ pub struct Handoff {
     pub is_rows: bool,
 }
 
+/// Messages of a flow as they were written. They share their constant metadata with the stages before, so that nobody has
+/// to recognise it again.
+#[derive(Clone, Debug)]
+pub struct Messages {
+    /// Of which the entry has a part.
+    pub all: Arc<Vec<Message>>,
+    pub part: Range<usize>,
+    /// Places within all of those that are left out, ascending.
+    pub refused: Vec<usize>,
+    /// Of messages that do not name their own.
+    pub source: Arc<str>,
+    /// Nanoseconds since 1970.
+    pub arrival: i64,
+}
+
+impl Messages {
+    /// Those that are in the entry.
+    pub fn iter(&self) -> impl Iterator<Item = &Message> {
+        let part = self.all.get(self.part.clone()).unwrap_or_default();
+        let mut refused = self.refused.iter().copied().peekable();
+        (self.part.start..)
+            .zip(part)
+            .filter(move |(index, _)| refused.next_if_eq(index).is_none())
+            .map(|(_, message)| message)
+    }
+}
+
 impl Handoff {
     /// Of an entry that has this head.
     pub fn of(head: &EntryHead<'_>, request: Bytes) -> Handoff {
-        Handoff {
+        Handoff::Request(Request {
             signal: head.signal,
             arrival: head.arrival,
             cut_values_at: head.cut_values_at,
@@ -44,11 +80,23 @@ impl Handoff {
             },
             request,
             is_rows: head.form == Form::Rows,
+        })
+    }
+
+    /// Unless it is messages.
+    pub fn request(&self) -> Option<&Request> {
+        match self {
+            Handoff::Request(request) => Some(request),
+            Handoff::Messages(_) => None,
         }
     }
 
-    fn bytes(&self) -> usize {
-        size_of::<Handoff>() + self.rejected.len() * size_of::<u32>() + self.request.len()
+    pub(super) fn bytes(&self) -> usize {
+        let own = match self {
+            Handoff::Request(request) => request.rejected.len() * size_of::<u32>() + request.request.len(),
+            Handoff::Messages(messages) => messages.iter().map(Message::memory_bytes).sum(),
+        };
+        size_of::<Handoff>() + own
     }
 }
 
@@ -87,7 +135,7 @@ impl HandoffRoom {
 #[derive(Debug)]
 pub(super) struct Kept {
     pub handoff: Handoff,
-    bytes: usize,
+    pub bytes: usize,
     room: Arc<HandoffRoom>,
 }
 
@@ -209,21 +257,38 @@ impl Handoffs {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_record::{Metadata, Payload, Value};
+
     use super::*;
 
     fn handoff(bytes: usize) -> Handoff {
-        Handoff {
+        Handoff::Request(Request {
             signal: Signal::Logs,
             arrival: 1,
             cut_values_at: None,
             rejected: Vec::new(),
             request: Bytes::from(vec![0; bytes]),
             is_rows: false,
-        }
+        })
     }
 
     fn taken(handoffs: &Handoffs, offset: Offset) -> Option<usize> {
-        Some(handoffs.take(0, offset)?.handoff.request.len())
+        Some(handoffs.take(0, offset)?.handoff.request()?.request.len())
+    }
+
+    #[test]
+    fn messages_are_those_of_the_part_that_are_not_refused() {
+        let number = |n: i64| Message::new(Payload::Value(Value::I64(n)), Metadata::default());
+        let messages = Messages {
+            all: Arc::new((0..10).map(number).collect()),
+            part: 2..8,
+            refused: vec![2, 5, 6],
+            source: "here".into(),
+            arrival: 1,
+        };
+        let found: Vec<Payload> = messages.iter().map(|message| message.payload.clone()).collect();
+        assert_eq!(found, [3, 4, 7].map(|n| number(n).payload));
+        assert!(Handoff::Messages(messages).bytes() >= 3 * size_of::<Message>());
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(super) struct Lane {
     pub partition: usize,
     pub id: PartitionId,
     pub decoder: EntryDecoder,
+    /// Its part of what all lanes may know of earlier entries.
+    pub remembered_bytes: usize,
     pub site: Site,
     /// What the log lacks is passed over, and said.
     pub accept_gap: bool,
@@ -122,6 +124,8 @@ impl Lane {
         let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
             return Ok(false);
         };
+        let may_remember = self.table.may_remember(self.partition, self.remembered_bytes);
+        self.decoder.may_remember(may_remember);
         let bounds = self.feed.log.bounds(self.id).map_err(unreadable)?;
         if let Some(handoffs) = self.feed.handoffs.clone().filter(|_| from < bounds.synced) {
             if handoffs.has(self.partition, from) {
@@ -172,7 +176,7 @@ impl Lane {
             && bytes < HANDED
             && let Some(kept) = handoffs.take(self.partition, growing.next)
         {
-            bytes += kept.handoff.request.len();
+            bytes += kept.bytes;
             let (decoder, chunk) = (&mut self.decoder, table.chunk(&mut growing));
             let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_handed(&kept.handoff, chunk)));
             let Ok(Ok(arrival)) = decoded else {
@@ -182,6 +186,7 @@ impl Lane {
             arrivals.push(arrival);
             growing.next += 1;
         }
+        table.remembers(self.partition, self.decoder.remembered_bytes());
         table.publish(self.partition, &mut growing);
         drop(growing);
         table

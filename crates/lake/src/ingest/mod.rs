@@ -51,7 +51,7 @@ pub use events::{Event, EventPartition, EventStore};
 use feed::Begin;
 pub use feed::{Feed, Told};
 use flush::{Flush, Positions};
-pub use handoff::{Handoff, HandoffRoom, Handoffs};
+pub use handoff::{Handoff, HandoffRoom, Handoffs, Messages, Request};
 use journal::Journal;
 use lane::Lane;
 use table::{Table, Watched};
@@ -187,6 +187,7 @@ impl TableWriter {
                 partition,
                 id: *id,
                 decoder: EntryDecoder::new(self.table.spec, options.entries, self.table.metrics.clone()),
+                remembered_bytes: options.entries.remembered_bytes,
                 site: self.site.clone(),
                 accept_gap: options.accept_gap,
                 runtime: runtime.clone(),

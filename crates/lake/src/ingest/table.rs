@@ -520,6 +520,14 @@ impl Table {
         }
     }
 
+    /// How much a lane may know of earlier entries: its part, and of those of the others what they do not take. Often one lane
+    /// has nearly all to do.
+    pub fn may_remember(&self, partition: usize, part: usize) -> usize {
+        let others = self.remembered.iter().enumerate().filter(|(of, _)| *of != partition);
+        let others: usize = others.map(|(_, bytes)| bytes.load(Ordering::Relaxed)).sum();
+        (part * self.remembered.len()).saturating_sub(others).max(part)
+    }
+
     pub fn remembered_bytes(&self) -> u64 {
         self.remembered
             .iter()

@@ -470,7 +470,7 @@ async fn rows_are_the_same_to_the_bit_whether_requests_are_handed_over_or_read_f
     let all = entries(120);
     let rows = all
         .iter()
-        .map(|(_, handoff)| 3 - handoff.rejected.len() as u64)
+        .map(|(_, handoff)| 3 - handoff.request().unwrap().rejected.len() as u64)
         .sum::<u64>();
     let (mut made, mut counts) = (Vec::new(), Vec::new());
     let room = 1 << 20;

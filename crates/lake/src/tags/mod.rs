@@ -6,7 +6,7 @@ mod sample;
 mod series;
 
 pub use pack::{Entry, Packed, Packer, Refused};
-pub(crate) use rows::Samples;
+pub(crate) use rows::{Changed, Samples};
 pub use series::{Refusal, RowLimits, tag_id};
 
 #[doc(hidden)]

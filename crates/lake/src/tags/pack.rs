@@ -3,8 +3,10 @@
 //! Whether a message can become a row is decided here, once: what is in an entry becomes rows. What messages share is looked at
 //! and written once for each entry, however many have it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hashbrown::HashMap;
 use thalweg_record::codec::Encoder;
 use thalweg_record::{DropReason, Message, MetaMap, Payload};
@@ -12,6 +14,7 @@ use thalweg_record::{DropReason, Message, MetaMap, Payload};
 use super::sample::Cells;
 use super::series::{Refusal, RowLimits, describe};
 use crate::entry::MessagesHead;
+use crate::ingest::Messages;
 
 /// An entry ends when it has so much: readers have one at a time in memory.
 const ENTRY_BYTES: usize = 4 << 20;
@@ -35,9 +38,9 @@ pub struct Refused {
 /// Some messages as a record of the log.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    pub bytes: Vec<u8>,
-    /// The messages up to this one, which is not among them, are in this entry or those before, or refused.
-    pub until: usize,
+    pub bytes: Bytes,
+    /// The messages that are in this entry, or refused.
+    pub part: Range<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +48,20 @@ pub struct Packed {
     /// In the order of the messages.
     pub entries: Vec<Entry>,
     pub refused: Vec<Refused>,
+}
+
+impl Packed {
+    /// What an entry of these messages stands for, at hand.
+    pub fn handed(&self, entry: &Entry, all: &Arc<Vec<Message>>, source: &Arc<str>, arrival: i64) -> Messages {
+        let of_entry = self.refused.iter().map(|refused| refused.index);
+        Messages {
+            all: all.clone(),
+            refused: of_entry.filter(|index| entry.part.contains(index)).collect(),
+            part: entry.part.clone(),
+            source: source.clone(),
+            arrival,
+        }
+    }
 }
 
 /// Makes entries. Its memory is used again.
@@ -174,6 +191,10 @@ impl Packer {
         head.encode(&mut bytes);
         self.encoder.finish_into(&mut bytes);
         self.spread = 0;
-        packed.entries.push(Entry { bytes, until });
+        let from = packed.entries.last().map_or(0, |last| last.part.end);
+        packed.entries.push(Entry {
+            bytes: bytes.into(),
+            part: from..until,
+        });
     }
 }

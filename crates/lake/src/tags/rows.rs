@@ -12,13 +12,15 @@ use thalweg_record::{Message, Stamps, key};
 use super::sample::{Cells, RowTime, TimeSource, stamp_nanos};
 use super::series::SeriesTable;
 use crate::entry::decode_messages;
+use crate::ingest::Messages;
 use crate::otlp::decode::Window;
 use crate::rows::chunk::Chunk;
 use crate::rows::slots::Source;
 use crate::tables::tags as table;
 
-/// Of what may be remembered, this part is for constant maps of messages, and the rest for series made of them. A tag of OPC UA
-/// takes about 2 KiB of each, and costs ten times as much where it is not remembered.
+/// Of what may be remembered, this part at most is for constant maps of messages that were read, and the rest for series made of
+/// them, and of messages that were at hand. A tag of OPC UA takes about 2 KiB of each, and costs ten times as much where it is
+/// not remembered.
 const MAPS_OF_TEN: usize = 4;
 
 /// What is not in the rows as it was sent.
@@ -37,20 +39,24 @@ pub(crate) struct Samples {
     /// Of the last entry.
     source: Arc<str>,
     window: Window,
-    series_bytes_max: usize,
+    remembered_bytes_max: usize,
 }
 
 impl Samples {
     /// Remembers so many bytes of tags.
     pub fn new(window: Window, remembered_bytes: usize) -> Samples {
-        let maps = remembered_bytes / 10 * MAPS_OF_TEN;
         Samples {
-            messages: Decoder::new(maps),
-            series_bytes_max: remembered_bytes - maps,
+            messages: Decoder::new(remembered_bytes / 10 * MAPS_OF_TEN),
+            remembered_bytes_max: remembered_bytes,
             series: SeriesTable::default(),
             source: Arc::default(),
             window,
         }
+    }
+
+    /// It may remember so many bytes of tags from now on.
+    pub fn may_remember(&mut self, bytes: usize) {
+        self.remembered_bytes_max = bytes;
     }
 
     /// What it remembers of tags takes about so much.
@@ -66,14 +72,24 @@ impl Samples {
         if *self.source != *head.source {
             self.source = head.source.into();
         }
-        if self.series.bytes() > self.series_bytes_max {
-            self.series = SeriesTable::default();
-        }
-        let mut changed = Changed::default();
-        for message in &messages {
-            self.push(message, head.arrival, chunk, &mut changed);
-        }
+        let changed = self.put_all(messages.iter(), head.arrival, chunk);
         Ok((head.arrival, changed))
+    }
+
+    /// Adds a row for each message of an entry that is at hand.
+    pub fn put(&mut self, messages: &Messages, chunk: &mut Chunk) -> Changed {
+        self.source = messages.source.clone();
+        self.put_all(messages.iter(), messages.arrival, chunk)
+    }
+
+    fn put_all<'a>(&mut self, messages: impl Iterator<Item = &'a Message>, arrival: i64, chunk: &mut Chunk) -> Changed {
+        let of_maps = self.messages.cached_bytes();
+        self.series.set_room(self.remembered_bytes_max.saturating_sub(of_maps));
+        let mut changed = Changed::default();
+        for message in messages {
+            self.push(message, arrival, chunk, &mut changed);
+        }
+        changed
     }
 
     fn push(&mut self, message: &Message, arrival: i64, chunk: &mut Chunk, changed: &mut Changed) {
@@ -83,9 +99,7 @@ impl Samples {
         let stamps = message.meta.stamps();
         let time = self.window.row_time(explicit_ms, stamps, cells.time_ms, arrival);
         let row = chunk.begin_row();
-        if let Some(slot) = self.series.slot(slot) {
-            slot.put(row, chunk);
-        }
+        self.series.put(slot, row, chunk);
         chunk.longs(table::ARRIVAL).push(row, arrival);
         put_time(row, &time, chunk, changed);
         put_value(row, &cells, chunk);

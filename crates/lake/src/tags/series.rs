@@ -72,6 +72,57 @@ impl Refusal {
     }
 }
 
+/// Metadata without a column of its own, sorted by name.
+#[derive(Debug)]
+pub(super) enum Attributes {
+    /// Entries of a constant map, which are not copied, but for those at some places.
+    Shared {
+        map: Arc<MetaMap>,
+        skipped: Box<[u16]>,
+    },
+    Own(Box<[(Text, Text)]>),
+}
+
+impl Attributes {
+    pub fn len(&self) -> usize {
+        match self {
+            Attributes::Shared { map, skipped } => map.len() - skipped.len(),
+            Attributes::Own(entries) => entries.len(),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Text, &Text)> {
+        let (shared, skipped, own) = match self {
+            Attributes::Shared { map, skipped } => (Some(map.iter()), &**skipped, &[][..]),
+            Attributes::Own(entries) => (None, &[][..], &**entries),
+        };
+        let mut skipped = skipped.iter().peekable();
+        let shared = (0_u16..).zip(shared.into_iter().flatten());
+        let shared = shared.filter(move |(at, _)| skipped.next_if(|skipped| *skipped == at).is_none());
+        shared
+            .map(|(_, entry)| entry)
+            .chain(own.iter().map(|(name, text)| (name, text)))
+    }
+
+    /// Memory that it holds, a map included.
+    fn bytes(&self) -> usize {
+        match self {
+            Attributes::Shared { map, skipped } => size_of_val(&**skipped) + bytes_of(map.iter()),
+            Attributes::Own(entries) => bytes_of(entries.iter().map(|(name, text)| (name, text))),
+        }
+    }
+
+    fn is_of(&self, other: &Arc<MetaMap>) -> bool {
+        matches!(self, Attributes::Shared { map, .. } if Arc::ptr_eq(map, other))
+    }
+}
+
+fn bytes_of<'a>(entries: impl Iterator<Item = (&'a Text, &'a Text)>) -> usize {
+    entries
+        .map(|(name, text)| 2 * size_of::<Text>() + name.len() + text.len())
+        .sum()
+}
+
 /// Everything that rows of one tag share.
 #[derive(Debug)]
 pub(super) struct Series {
@@ -80,10 +131,7 @@ pub(super) struct Series {
     /// XXH3-64 over source and tag, each after its length as four bytes, little-endian.
     pub tag_id: i64,
     pub unit: Option<Text>,
-    /// Sorted by name.
-    pub attributes: Box<[(Text, Text)]>,
-    /// What it takes itself.
-    pub bytes: usize,
+    pub attributes: Attributes,
     /// What a row of it takes beyond the usual, if none of its attributes has a column.
     weight: usize,
 }
@@ -92,7 +140,7 @@ impl Series {
     /// `Ok` if a row may have as many attributes, and such.
     pub fn check(&self, limits: &RowLimits) -> Result<(), Refusal> {
         let (count, max) = (self.attributes.len(), limits.attributes_max);
-        for (name, value) in &self.attributes {
+        for (name, value) in self.attributes.iter() {
             check_attribute(name, value, limits)?;
         }
         match count > max {
@@ -107,7 +155,11 @@ impl Series {
         self.source == other.source
             && self.tag == other.tag
             && self.unit == other.unit
-            && self.attributes == other.attributes
+            && self.attributes.iter().eq(other.attributes.iter())
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Series>() + size_of::<Slot>() + self.attributes.bytes() + self.attributes.len() * size_of::<u32>()
     }
 
     fn content_hash(&self) -> u64 {
@@ -137,6 +189,25 @@ pub fn tag_id(source: &str, tag: Option<&str>) -> i64 {
     hash.digest().cast_signed()
 }
 
+/// Names of attributes that many series have in the same order, and their columns.
+#[derive(Debug)]
+struct Shape {
+    names: Box<[Text]>,
+    /// Of the rows that it is true of.
+    chunk: u64,
+    /// The column of each name; `NULL` if there is none.
+    columns: Box<[u32]>,
+}
+
+impl Shape {
+    fn look_up(&mut self, chunk: &mut Chunk) {
+        self.chunk = chunk.id();
+        for (name, column) in self.names.iter().zip(&mut self.columns) {
+            *column = chunk.slots.place(Source::Attr, name).unwrap_or(NULL);
+        }
+    }
+}
+
 /// Where the texts of a series are in some rows.
 #[derive(Debug, Default)]
 struct Placed {
@@ -145,10 +216,8 @@ struct Placed {
     source: u32,
     tag: u32,
     unit: u32,
-    /// Column and key of each attribute that has one.
-    cells: Vec<(u32, u32)>,
-    /// Indexes of attributes for which there is no column.
-    extras: Vec<u32>,
+    /// Of each attribute that has a column.
+    keys: Box<[u32]>,
 }
 
 /// A series as it is known.
@@ -157,15 +226,19 @@ pub(super) struct Slot {
     pub series: Arc<Series>,
     /// The shared map says `timestamp_ms`.
     shared_time: bool,
+    shape: u32,
     placed: Placed,
 }
 
 impl Slot {
     /// Gives a row what all rows of the series have.
     #[inline]
-    pub fn put(&mut self, row: usize, chunk: &mut Chunk) {
+    fn put(&mut self, row: usize, chunk: &mut Chunk, shape: &mut Shape) {
         if self.placed.chunk != chunk.id() {
-            self.place(chunk);
+            if shape.chunk != chunk.id() {
+                shape.look_up(chunk);
+            }
+            self.place(chunk, shape);
         }
         let Slot { series, placed, .. } = self;
         chunk.longs(table::TAG_ID).push(row, series.tag_id);
@@ -177,20 +250,17 @@ impl Slot {
         if placed.unit != NULL {
             chunk.texts(table::UNIT).push_key(row, placed.unit);
         }
-        for (column, key) in &placed.cells {
+        for (index, (column, key)) in shape.columns.iter().zip(&placed.keys).enumerate() {
             if let Some(column) = chunk.slots.column_mut(*column) {
                 column.push_key(row, *key);
-            }
-        }
-        for index in &placed.extras {
-            if let Some((name, text)) = series.attributes.get(*index as usize) {
+            } else if let Some((name, text)) = series.attributes.iter().nth(index) {
                 chunk.push_extra(row, Source::Attr, name, text);
             }
         }
     }
 
     #[inline(never)]
-    fn place(&mut self, chunk: &mut Chunk) {
+    fn place(&mut self, chunk: &mut Chunk, shape: &Shape) {
         let Slot { series, placed, .. } = self;
         let text = |text: &Option<Text>, chunk: &mut Chunk, column| match text {
             Some(text) => chunk.texts(column).intern(text.as_bytes()),
@@ -200,14 +270,13 @@ impl Slot {
         placed.source = chunk.texts(table::SOURCE).intern(series.source.as_bytes());
         placed.tag = text(&series.tag, chunk, table::TAG);
         placed.unit = text(&series.unit, chunk, table::UNIT);
-        placed.cells.clear();
-        placed.extras.clear();
-        for (index, (name, text)) in (0..).zip(&series.attributes) {
-            let place = chunk.slots.place(Source::Attr, name);
-            let column = place.and_then(|place| Some((place, chunk.slots.column_mut(place)?)));
-            match column {
-                Some((place, column)) => placed.cells.push((place, column.intern(text.as_bytes()))),
-                None => placed.extras.push(index),
+        if placed.keys.len() != series.attributes.len() {
+            placed.keys = vec![NULL; series.attributes.len()].into();
+        }
+        let of_columns = shape.columns.iter().zip(&mut placed.keys);
+        for ((_, text), (column, key)) in series.attributes.iter().zip(of_columns) {
+            if let Some(column) = chunk.slots.column_mut(*column) {
+                *key = column.intern(text.as_bytes());
             }
         }
     }
@@ -227,20 +296,37 @@ struct Target {
     _held: Arc<MetaMap>,
 }
 
-/// All series seen lately.
+/// The index of the series that is not kept.
+const PASSING: u32 = u32::MAX;
+/// Messages of series that are not kept, for each that is, after which the table begins anew: those that it has may be of
+/// tags that nobody sends any more.
+const PASSED_FOR_EACH: usize = 32;
+
+/// All series seen lately, as long as there is room. Where there is none, those that are known stay: of tags that come in turns
+/// a table that forgot the oldest ones would know none.
 #[derive(Default)]
 pub(super) struct SeriesTable {
     sources: StdHashMap<Arc<str>, u32>,
     last_source: Option<(Arc<str>, u32)>,
     aliases: HashMap<Alias, Target>,
     by_content: HashMap<u64, Vec<u32>>,
+    shapes: Vec<Shape>,
+    by_names: HashMap<u64, Vec<u32>>,
     slots: Vec<Slot>,
     bytes: usize,
+    room: usize,
+    passing: Option<Slot>,
+    passed: usize,
 }
 
 impl SeriesTable {
-    pub fn slot(&mut self, index: u32) -> Option<&mut Slot> {
-        self.slots.get_mut(index as usize)
+    /// It may hold so many bytes from now on.
+    pub fn set_room(&mut self, room: usize) {
+        let forget = self.passed > PASSED_FOR_EACH * self.slots.len().max(1);
+        if forget || self.bytes() > room + room / 4 {
+            *self = SeriesTable::default();
+        }
+        self.room = room;
     }
 
     /// Memory that it holds.
@@ -248,36 +334,67 @@ impl SeriesTable {
         self.bytes + self.aliases.len() * (size_of::<Alias>() + size_of::<Target>() + 1)
     }
 
-    /// The slot of a message's series, and the explicit time in its metadata.
+    /// Gives a row what all rows of a series have that was just found.
+    #[inline]
+    pub fn put(&mut self, index: u32, row: usize, chunk: &mut Chunk) {
+        let slot = match index {
+            PASSING => self.passing.as_mut(),
+            known => self.slots.get_mut(known as usize),
+        };
+        if let Some(slot) = slot
+            && let Some(shape) = self.shapes.get_mut(slot.shape as usize)
+        {
+            slot.put(row, chunk, shape);
+        }
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        match index {
+            PASSING => self.passing.as_ref(),
+            known => self.slots.get(known as usize),
+        }
+    }
+
+    /// The slot of a message's series, until the next one is looked for, and the explicit time in its metadata.
+    #[inline]
     pub fn find(&mut self, source: &Arc<str>, message: &Message) -> (u32, Option<i64>) {
         let meta = &message.meta;
-        let shared = meta.shared_map();
         let alias = Alias {
-            map: Arc::as_ptr(shared).addr(),
+            map: Arc::as_ptr(meta.shared_map()).addr(),
             source: self.source_index(source),
             changes: if meta.is_changed() { changes_hash(meta) } else { 0 },
         };
         let index = match self.aliases.get(&alias) {
             Some(target) => target.slot,
-            None => {
-                let index = self.intern(describe(source, meta), shared.get(EXPLICIT_TIME).is_some());
-                // A map that only this message holds will not come again.
-                if Arc::strong_count(shared) > 1 {
-                    let series = self.slots.get(index as usize);
-                    self.bytes += series.map_or(0, |slot| slot.series.bytes);
-                    self.aliases.insert(
-                        alias,
-                        Target {
-                            slot: index,
-                            _held: shared.clone(),
-                        },
-                    );
-                }
-                index
-            }
+            None => self.find_by_content(source, meta, alias),
         };
-        let asks = meta.is_changed() || self.slots.get(index as usize).is_some_and(|slot| slot.shared_time);
+        let asks = meta.is_changed() || self.slot(index).is_some_and(|slot| slot.shared_time);
         (index, if asks { explicit_time(meta) } else { None })
+    }
+
+    #[inline(never)]
+    fn find_by_content(&mut self, source: &Arc<str>, meta: &Metadata, alias: Alias) -> u32 {
+        let shared = meta.shared_map();
+        // A map that only this message holds will not come again.
+        let may_come_again = Arc::strong_count(shared) > 1;
+        let index = self.intern(describe(source, meta), shared.get(EXPLICIT_TIME).is_some());
+        if index != PASSING && may_come_again && self.bytes() < self.room {
+            if !self
+                .slot(index)
+                .is_some_and(|slot| slot.series.attributes.is_of(shared))
+            {
+                self.bytes += bytes_of(shared.iter());
+            }
+            let held = shared.clone();
+            self.aliases.insert(
+                alias,
+                Target {
+                    slot: index,
+                    _held: held,
+                },
+            );
+        }
+        index
     }
 
     fn source_index(&mut self, source: &Arc<str>) -> u32 {
@@ -293,22 +410,54 @@ impl SeriesTable {
     }
 
     fn intern(&mut self, series: Series, shared_time: bool) -> u32 {
-        let candidates = self.by_content.entry(series.content_hash()).or_default();
-        let known = candidates.iter().copied().find(|index| {
-            self.slots
-                .get(*index as usize)
-                .is_some_and(|slot| slot.series.is_same(&series) && slot.shared_time == shared_time)
-        });
-        if let Some(index) = known {
+        let hash = series.content_hash();
+        let same = |index: &u32| {
+            let slot = self.slots.get(*index as usize);
+            slot.is_some_and(|slot| slot.series.is_same(&series) && slot.shared_time == shared_time)
+        };
+        let candidates = self.by_content.get(&hash).into_iter().flatten();
+        if let Some(index) = candidates.copied().find(|index| same(index)) {
             return index;
         }
-        let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-        candidates.push(index);
-        self.bytes += series.bytes;
-        self.slots.push(Slot {
+        let bytes = series.bytes();
+        let slot = Slot {
+            shape: self.shape(&series.attributes),
             series: Arc::new(series),
             shared_time,
             placed: Placed::default(),
+        };
+        if self.bytes() + bytes > self.room {
+            self.passing = Some(slot);
+            self.passed += 1;
+            return PASSING;
+        }
+        let index = u32::try_from(self.slots.len()).unwrap_or(PASSING - 1);
+        self.by_content.entry(hash).or_default().push(index);
+        self.bytes += bytes;
+        self.slots.push(slot);
+        index
+    }
+
+    /// The number of the names that these attributes have.
+    fn shape(&mut self, attributes: &Attributes) -> u32 {
+        let mut hash = Xxh3::new();
+        attributes.iter().for_each(|(name, _)| hash_part(&mut hash, name));
+        let candidates = self.by_names.entry(hash.digest()).or_default();
+        let same = |index: &u32| {
+            let shape = self.shapes.get(*index as usize);
+            shape.is_some_and(|shape| shape.names.iter().eq(attributes.iter().map(|(name, _)| name)))
+        };
+        if let Some(known) = candidates.iter().copied().find(same) {
+            return known;
+        }
+        let index = u32::try_from(self.shapes.len()).unwrap_or(u32::MAX);
+        candidates.push(index);
+        let names: Box<[Text]> = attributes.iter().map(|(name, _)| name.clone()).collect();
+        self.bytes += size_of::<Shape>() + names.iter().map(|name| size_of::<Text>() + name.len()).sum::<usize>();
+        self.shapes.push(Shape {
+            columns: vec![NULL; names.len()].into(),
+            chunk: 0,
+            names,
         });
         index
     }
@@ -372,45 +521,47 @@ fn changes_hash(meta: &Metadata) -> u128 {
 pub(super) fn describe(source: &Arc<str>, meta: &Metadata) -> Series {
     let (tag, tag_key) = tag_of(meta);
     let stamped = meta.stamps().is_some();
-    let mut attributes: Vec<(Text, Text)> = Vec::with_capacity(meta.shared_map().len());
     let mut unit = None;
     let changed: Vec<&str> = relevant_changes(meta).map(|(name, _)| name.as_str()).collect();
     let has_time = explicit_time(meta).is_some();
-    let mut take = |name: &str, pair: &dyn Fn() -> (Text, Text)| {
+    let has_column = |name: &str| {
         let is_stamp = matches!(name, key::SOURCE_TIMESTAMP | key::SERVER_TIMESTAMP | key::STATUS_CODE);
-        let has_column = match name {
+        match name {
             UNIT => true,
             EXPLICIT_TIME => has_time,
             name if is_stamp && stamped => !changed.contains(&name),
             name => Some(name) == tag_key,
-        };
-        if name == UNIT {
-            unit = Some(pair().1);
-        }
-        if !has_column {
-            attributes.push(pair());
         }
     };
-    match meta.is_changed() {
-        true => meta
-            .iter()
-            .for_each(|(name, value)| take(name, &|| (name.into(), Text::from(&*value)))),
-        // Texts that many share are not copied.
-        false => {
-            let shared = meta.shared_map().iter();
-            shared.for_each(|(name, value)| take(name, &|| (name.clone(), value.clone())));
+    let map = meta.shared_map();
+    let attributes = if meta.is_changed() || u16::try_from(map.len()).is_err() {
+        let mut own: Vec<(Text, Text)> = Vec::new();
+        meta.iter().for_each(|(name, value)| {
+            if name == UNIT {
+                unit = Some(Text::from(&*value));
+            }
+            if !has_column(name) {
+                own.push((name.into(), Text::from(&*value)));
+            }
+        });
+        Attributes::Own(own.into())
+    } else {
+        unit = map.get(UNIT).cloned();
+        let entries = (0_u16..).zip(map.iter());
+        let skipped = entries.filter(|(_, (name, _))| has_column(name)).map(|(at, _)| at);
+        Attributes::Shared {
+            skipped: skipped.collect(),
+            map: map.clone(),
         }
-    }
+    };
     let texts: usize = attributes.iter().map(|(name, text)| name.len() + text.len()).sum();
-    let places = attributes.len() * (2 * size_of::<Text>() + size_of::<(u32, u32)>());
     Series {
         source: source.clone(),
         tag_id: tag_id(source, tag.as_deref()),
-        bytes: size_of::<Series>() + size_of::<Slot>() + places + texts,
         weight: texts.saturating_sub(LIGHT_BYTES),
         tag,
         unit,
-        attributes: attributes.into(),
+        attributes,
     }
 }
 

@@ -33,13 +33,23 @@ struct Written {
     schema: TableSchema,
 }
 
-/// Through entries of the log into files.
+/// Through entries of the log into files, which are the same, byte by byte, as of entries that are handed over.
 fn write(messages: &[Message], promotion: Promotion) -> Written {
-    let chunks = chunks(messages);
+    let written = encode(&chunks(messages, Way::Log), promotion.clone());
+    let handed = encode(&chunks(messages, Way::Handed), promotion);
+    let bytes = |written: &Written| written.files.iter().map(|file| file.bytes.clone()).collect::<Vec<_>>();
+    assert!(
+        bytes(&written) == bytes(&handed),
+        "rows differ by the way that entries come"
+    );
+    written
+}
+
+fn encode(chunks: &[Arc<Chunk>], promotion: Promotion) -> Written {
     let rules = FileRules::default();
     let together = Together {
         spec: &TAGS,
-        chunks: &chunks,
+        chunks,
         rules: &rules,
     };
     let mut schema = (TAGS.columns)();
@@ -50,8 +60,15 @@ fn write(messages: &[Message], promotion: Promotion) -> Written {
     Written { files, schema }
 }
 
+/// How an entry comes to those who make rows.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Log,
+    Handed,
+}
+
 /// Half of the messages in rows that others are taken away from, as by a query.
-fn chunks(messages: &[Message]) -> Vec<Arc<Chunk>> {
+fn chunks(messages: &[Message], way: Way) -> Vec<Arc<Chunk>> {
     let mut packer = Packer::default();
     let mut samples = Samples::new(Window::default(), 1 << 20);
     let halves = messages.split_at(messages.len() / 2);
@@ -59,7 +76,13 @@ fn chunks(messages: &[Message]) -> Vec<Arc<Chunk>> {
         let packed = packer.pack(&"plant".into(), half, ARRIVAL);
         assert_eq!(packed.refused, []);
         let mut chunk = Chunk::new(&TAGS);
-        for entry in packed.entries {
+        let all = Arc::new(half.to_vec());
+        for entry in &packed.entries {
+            if way == Way::Handed {
+                let handed = packed.handed(entry, &all, &"plant".into(), ARRIVAL);
+                samples.put(&handed, &mut chunk);
+                continue;
+            }
             let (arrival, _) = samples.decode(&entry.bytes, &mut chunk).unwrap();
             assert_eq!(arrival, ARRIVAL);
         }
@@ -427,7 +450,7 @@ fn long_texts_without_a_column_end_an_entry_and_count_for_the_rows_that_have_the
     message.meta.set("big", "x".repeat(LEN));
     let messages = vec![message; 2_000];
     let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
-    let untils: Vec<usize> = packed.entries.iter().map(|entry| entry.until).collect();
+    let untils: Vec<usize> = packed.entries.iter().map(|entry| entry.part.end).collect();
     assert_eq!(untils.last(), Some(&2_000));
     assert!(untils[0] * LEN <= (24 << 20) + LEN, "{untils:?}");
     let bytes: usize = packed.entries.iter().map(|entry| entry.bytes.len()).sum();
@@ -435,7 +458,7 @@ fn long_texts_without_a_column_end_an_entry_and_count_for_the_rows_that_have_the
         bytes < 6 * LEN,
         "what many messages have is written once for each entry: {bytes} bytes"
     );
-    let chunks = chunks(&messages);
+    let chunks = chunks(&messages, Way::Handed);
     let used: usize = chunks.iter().map(|chunk| chunk.space().used).sum();
     assert!(used > 2_000 * (LEN - 2_000), "{used} bytes");
 
@@ -482,6 +505,13 @@ fn refused_messages_are_named_and_the_others_are_in_entries() {
         .decode(&packed.entries[0].bytes, &mut chunk)
         .unwrap();
     assert_eq!((chunk.rows(), changed), (3, Changed::default()));
+    let handed = packed.handed(
+        &packed.entries[0],
+        &Arc::new(messages.to_vec()),
+        &"plant".into(),
+        ARRIVAL,
+    );
+    assert_eq!(handed.iter().count(), 3);
     let none = packer.pack(&"plant".into(), &[named], ARRIVAL);
     assert!(none.entries.is_empty() && none.refused.len() == 1);
 }
@@ -495,7 +525,7 @@ fn a_large_message_has_an_entry_of_its_own_and_one_that_the_log_cannot_take_is_r
     }
     let messages = [text(1), text(10 << 20), text(2), too_much, text(3)];
     let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
-    let untils: Vec<usize> = packed.entries.iter().map(|entry| entry.until).collect();
+    let untils: Vec<usize> = packed.entries.iter().map(|entry| entry.part.end).collect();
     assert_eq!(untils, [1, 2, 3, 5]);
     assert_eq!(packed.refused[0].index, 3);
     assert!(packed.refused[0].refusal.error.starts_with("message_too_long"));

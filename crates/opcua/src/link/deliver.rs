@@ -64,14 +64,18 @@ impl Link {
             self.last_heartbeat = std::time::Instant::now();
         }
         if let Some(newest) = converted.newest {
-            let age = Ticks::now().0.saturating_sub(newest.0).max(0).unsigned_abs();
-            metrics.value_age.observe(Duration::from_nanos(age.saturating_mul(100)));
+            metrics.value_age.observe(age(newest));
         }
         let entered = converted.entered();
         if entered == 0 {
             return Ok(());
         }
-        let mut ack = self.context.sink.enter(entered, |_| {});
+        let (metrics, newest) = (self.context.metrics.clone(), converted.newest);
+        let mut ack = self.context.sink.enter(entered, move |_| {
+            if let Some(newest) = newest {
+                metrics.settled_age.observe_many(age(newest), entered as u64);
+            }
+        });
         if converted.without_value > 0 {
             ack.filtered(FilterReason::NoValue, converted.without_value);
         }
@@ -309,6 +313,12 @@ impl Link {
             .collect();
         self.gap(reason, gap, |item| nodes.contains(&item.node));
     }
+}
+
+/// How long ago it was; nothing where the server's clock is ahead of ours.
+fn age(time: Ticks) -> Duration {
+    let ticks = Ticks::now().0.saturating_sub(time.0).max(0).unsigned_abs();
+    Duration::from_nanos(ticks.saturating_mul(100))
 }
 
 /// Statuses that concern the node itself, and no value beside them.

@@ -1,6 +1,12 @@
 use super::*;
 use thalweg_record::{Stamps, Ticks, Value};
 
+fn table() -> SeriesTable {
+    let mut table = SeriesTable::default();
+    table.set_room(1 << 20);
+    table
+}
+
 fn source() -> Arc<str> {
     "plant".into()
 }
@@ -71,7 +77,7 @@ fn the_tag_is_the_topic_else_the_opc_ua_path_else_the_mqtt_topic() {
         (&[], None, 0),
     ];
     for (entries, tag, others) in cases {
-        let mut table = SeriesTable::default();
+        let mut table = table();
         let (series, _) = found(&mut table, Metadata::shared(map(entries)));
         assert_eq!(series.tag.as_deref(), tag);
         assert_eq!(series.attributes.len(), others, "{entries:?}");
@@ -86,7 +92,7 @@ fn the_tag_is_the_topic_else_the_opc_ua_path_else_the_mqtt_topic() {
 
 #[test]
 fn stamps_are_no_attributes_unless_a_script_wrote_them() {
-    let mut table = SeriesTable::default();
+    let mut table = table();
     let shared = map(&[("a", "1")]);
     let plain = found(&mut table, stamped(&shared, 0)).0;
     assert_eq!(attributes(&plain), [("a", "1")]);
@@ -113,7 +119,7 @@ fn stamps_are_no_attributes_unless_a_script_wrote_them() {
 
 #[test]
 fn the_explicit_time_is_no_attribute_but_a_text_is() {
-    let mut table = SeriesTable::default();
+    let mut table = table();
     let shared = map(&[("a", "1")]);
     for time in ["17", "-3"] {
         let mut meta = stamped(&shared, 0);
@@ -134,7 +140,7 @@ fn the_explicit_time_is_no_attribute_but_a_text_is() {
 
 #[test]
 fn a_series_is_known_by_pointer_and_by_content() {
-    let mut table = SeriesTable::default();
+    let mut table = table();
     let shared = map(&[("umh_topic", "t"), ("a", "1")]);
     let first = found(&mut table, stamped(&shared, 0)).0;
     assert!(Arc::ptr_eq(&found(&mut table, stamped(&shared, 0)).0, &first));
@@ -150,7 +156,7 @@ fn a_series_is_known_by_pointer_and_by_content() {
     assert_eq!(changed.tag_id, first.tag_id);
     let mut removed = stamped(&shared, 0);
     removed.remove("a");
-    assert!(found(&mut table, removed).0.attributes.is_empty());
+    assert_eq!(found(&mut table, removed).0.attributes.len(), 0);
     let other_source: Arc<str> = "other".into();
     let (slot, _) = table.find(&other_source, &message(stamped(&shared, 0)));
     assert_ne!(table.slot(slot).unwrap().series.tag_id, first.tag_id);
@@ -158,7 +164,7 @@ fn a_series_is_known_by_pointer_and_by_content() {
 
 #[test]
 fn maps_of_single_messages_are_not_kept() {
-    let mut table = SeriesTable::default();
+    let mut table = table();
     for i in 0..100 {
         found(
             &mut table,
@@ -197,4 +203,38 @@ fn a_message_over_a_limit_is_refused_with_the_limit() {
             .check(&limits)
             .is_ok()
     );
+}
+
+#[test]
+fn where_there_is_no_room_those_that_are_known_stay_until_nobody_sends_them() {
+    let maps: Vec<_> = (0..100)
+        .map(|n| map(&[("umh_topic", &format!("t{n}")), ("a", "1")]))
+        .collect();
+    let mut table = table();
+    found(&mut table, Metadata::shared(maps[0].clone()));
+    let of_one = table.bytes();
+    table.set_room(of_one * 10);
+    let turn = |table: &mut SeriesTable, maps: &[Arc<MetaMap>]| {
+        for (n, map) in (0..).zip(maps) {
+            let series = found(table, Metadata::shared(map.clone())).0;
+            assert_eq!(series.attributes.iter().count(), 1, "{n}");
+        }
+        let before = table.bytes();
+        table.set_room(of_one * 10);
+        (before, table.slots.len())
+    };
+    let (bytes, kept) = turn(&mut table, &maps);
+    assert!(
+        bytes < of_one * 12 && (5..20).contains(&kept),
+        "{bytes} bytes, {kept} kept"
+    );
+    // The first ones are still known after all others came, and others take their place when they come no more.
+    let first = table.aliases.len();
+    found(&mut table, Metadata::shared(maps[0].clone()));
+    assert_eq!((table.aliases.len(), table.passing.is_some()), (first, true));
+    for _ in 0..10 {
+        turn(&mut table, &maps[50..]);
+    }
+    let index = table.find(&source(), &message(Metadata::shared(maps[50].clone()))).0;
+    assert_ne!(index, PASSING);
 }
