@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::Effort;
+use super::plant;
 use super::report::{Row, Stage};
 use super::under_test::{Plant, UnderTest};
 use crate::shell::build_binary;
@@ -127,8 +128,9 @@ fn engine(row: &str) -> &'static str {
     if row.contains("quickjs") { QUICKJS } else { "" }
 }
 
-pub fn run(effort: Effort) -> Result<Vec<Row>> {
+pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
     let binary = build_binary()?;
+    let wanted = |name: &str| only.is_none_or(|word| name.contains(word));
     let mut rows = Vec::new();
     let generated = [
         ("generate_drop", None),
@@ -137,7 +139,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
         ("tag_processor_long", Some(LONG)),
         ("tag_processor_quickjs", Some(LONG)),
     ];
-    for (name, script) in generated {
+    for (name, script) in generated.into_iter().filter(|(name, _)| wanted(name)) {
         println!("measuring {name}");
         let file = format!("{}{}", engine(name), yaml(GENERATE, script));
         rows.push(UnderTest::start(&binary, &file)?.measure(name, effort)?);
@@ -148,7 +150,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
         ("opcua_pure_drop", Some(PURE)),
         ("opcua_quickjs_drop", Some(PURE)),
     ];
-    for (name, script) in collected {
+    for (name, script) in collected.into_iter().filter(|(name, _)| wanted(name)) {
         println!("measuring {name}");
         // 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can hold.
         let plant = Plant::start(
@@ -171,5 +173,6 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
         collector.wait_until("thalweg_opcua_items_monitored", TAGS)?;
         rows.push(collector.measure(name, effort)?);
     }
+    rows.extend(plant::run(&binary, effort, wanted)?);
     Ok(rows)
 }

@@ -1,5 +1,5 @@
 //! `cargo xtask bench NAME [--quick] [--json FILE] [--only WORD] [--input FILE]
-//! [--cooked [--rows N]]`: drives the real binary and measures it from outside.
+//! [--steady [--minutes N]] [--cooked [--rows N]]`: drives the real binary and measures it from outside.
 //!
 //! A row is the median of several windows of one run. CPU is that of all threads of the process under test; simulators
 //! and load generators are processes of their own. Allocations come from the binary's counting allocator.
@@ -17,8 +17,10 @@ mod export;
 mod generator;
 mod lake;
 mod otlp;
+mod plant;
 mod queue;
 mod report;
+mod steady;
 mod tags;
 mod under_test;
 
@@ -67,6 +69,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let (mut effort, mut json, mut only, mut input) = (FULL, None, None, None);
     // Of a long run.
     let (mut is_cooked, mut cooked_rows) = (false, 100_000_000);
+    let (mut is_steady, mut minutes) = (false, 10);
     while let Some(word) = words.next() {
         match word {
             "--quick" => effort = QUICK,
@@ -83,20 +86,31 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                 Some(Ok(rows)) => cooked_rows = rows,
                 _ => bail!("--rows takes how many logs --cooked sends"),
             },
-            "--only" if matches!(name, "queue" | "events" | "lake") => match words.next() {
+            "--steady" if name == "collect" => is_steady = true,
+            "--minutes" if name == "collect" => match words.next().map(str::parse) {
+                Some(Ok(count)) => minutes = count,
+                _ => bail!("--minutes takes how long each run of --steady lasts"),
+            },
+            "--only" if matches!(name, "collect" | "queue" | "events" | "lake") => match words.next() {
                 Some(word) => only = Some(word),
                 None => bail!("--only takes a word that the names of the rows have"),
             },
             other => bail!(
-                "unknown option {other}; valid: --quick, --json FILE, of queue, events and lake --only WORD, of lake --input FILE, \
-                 --cooked, --rows N"
+                "unknown option {other}; valid: --quick, --json FILE, of collect, queue, events and lake --only WORD, of collect --steady, \
+                 --minutes N, of lake --input FILE, --cooked, --rows N"
             ),
         }
     }
     // Where the binary under test has its data.
     let mut folder = std::env::temp_dir();
     let rows = match name {
-        "collect" => staged(name, collect::run(effort)?, &collect::STAGES, &folder),
+        "collect" if is_steady => {
+            folder = environment::bench_folder();
+            let rows = steady::run(minutes)?;
+            report::print(name, &rows, &folder);
+            rows
+        }
+        "collect" => staged(name, collect::run(effort, only)?, &collect::STAGES, &folder),
         "tags" => staged(name, tags::run(effort)?, &tags::STAGES, &folder),
         "queue" => {
             folder = environment::bench_folder();

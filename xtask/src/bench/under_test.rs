@@ -12,6 +12,13 @@ use tempfile::TempDir;
 use super::Effort;
 use super::report::Row;
 
+/// Where it runs and what it writes to; nothing: anywhere, and to its log.
+#[derive(Default)]
+struct Start {
+    processor: Option<usize>,
+    output: Option<Stdio>,
+}
+
 /// `thalweg run` with a configuration.
 pub struct UnderTest {
     child: Child,
@@ -21,6 +28,30 @@ pub struct UnderTest {
 impl UnderTest {
     pub fn start(binary: &Path, yaml: &str) -> Result<UnderTest> {
         UnderTest::start_in(tempfile::tempdir()?, binary, yaml)
+    }
+
+    /// On one processor.
+    pub fn start_on(processor: usize, binary: &Path, yaml: &str) -> Result<UnderTest> {
+        let (folder, start) = (
+            tempfile::tempdir()?,
+            Start {
+                processor: Some(processor),
+                output: None,
+            },
+        );
+        UnderTest::start_with(folder, binary, yaml, start)
+    }
+
+    /// Its standard output goes to whoever holds the other end; what it logs goes elsewhere.
+    pub fn start_into(output: Stdio, folder: &Path, binary: &Path, yaml: &str) -> Result<UnderTest> {
+        let (folder, start) = (
+            tempfile::tempdir_in(folder)?,
+            Start {
+                processor: None,
+                output: Some(output),
+            },
+        );
+        UnderTest::start_with(folder, binary, yaml, start)
     }
 
     /// With its data below a folder, whose file system is the one that matters.
@@ -45,9 +76,17 @@ impl UnderTest {
     }
 
     fn start_in(folder: TempDir, binary: &Path, yaml: &str) -> Result<UnderTest> {
+        UnderTest::start_with(folder, binary, yaml, Start::default())
+    }
+
+    fn start_with(folder: TempDir, binary: &Path, yaml: &str, start: Start) -> Result<UnderTest> {
         std::fs::write(folder.path().join("bench.yaml"), yaml)?;
         let log = std::fs::File::create(folder.path().join("log"))?;
-        let child = Command::new(binary)
+        let output = match start.output {
+            Some(output) => output,
+            None => log.try_clone()?.into(),
+        };
+        let child = pinned(start.processor, binary)
             .args([
                 "run",
                 "bench.yaml",
@@ -59,7 +98,7 @@ impl UnderTest {
                 "http.address=127.0.0.1:0",
             ])
             .current_dir(folder.path())
-            .stdout(log.try_clone()?)
+            .stdout(output)
             .stderr(log)
             .spawn()
             .context("cannot start the binary")?;
@@ -95,6 +134,16 @@ impl UnderTest {
     /// What it tells of itself, as text.
     pub fn metrics(&self) -> Result<String> {
         self.get("/metrics")
+    }
+
+    /// A metric, over all its series.
+    pub fn total(&self, metric: &str) -> Result<f64> {
+        Ok(self.look()?.sum(metric))
+    }
+
+    /// Memory that it has now.
+    pub fn resident_bytes(&self) -> Result<f64> {
+        Ok(self.look()?.sum("process_resident_memory_bytes"))
     }
 
     /// The rows of a query as JSON.
@@ -164,14 +213,17 @@ impl UnderTest {
     fn look(&self) -> Result<Look> {
         let text = self.metrics()?;
         let mut sums: HashMap<String, f64> = HashMap::new();
-        let mut quantiles = HashMap::new();
+        let (mut quantiles, mut ages) = (HashMap::new(), Vec::new());
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some((series, value)) = line.rsplit_once(' ') else {
                 continue;
             };
             let value: f64 = value.parse().unwrap_or(0.0);
             let name = series.split('{').next().unwrap_or_default();
-            if let Some((_, rest)) = series.split_once("quantile=\"") {
+            if let Some(bound) = series.split_once("le=\"").filter(|_| name == AGE_BUCKETS) {
+                let bound = bound.1.split('"').next().and_then(|text| text.parse().ok());
+                ages.extend(bound.map(|bound: f64| (bound, value)));
+            } else if let Some((_, rest)) = series.split_once("quantile=\"") {
                 let quantile = rest.split('"').next().unwrap_or_default();
                 quantiles.insert(format!("{name}:{quantile}"), value);
             } else {
@@ -182,6 +234,7 @@ impl UnderTest {
             at: Instant::now(),
             sums,
             quantiles,
+            ages,
         })
     }
 
@@ -198,16 +251,21 @@ impl UnderTest {
     /// Waits until the metrics say that a steady state is reached.
     pub fn wait_until(&mut self, metric: &str, value: f64) -> Result<()> {
         self.wait_ready()?;
+        self.watch_until(metric, value, Duration::from_millis(50))
+    }
+
+    /// The same of one that may not be ready to let data flow, looked at so often.
+    pub fn watch_until(&mut self, metric: &str, value: f64, every: Duration) -> Result<()> {
         let start = Instant::now();
         loop {
-            let now = self.look()?.sum(metric);
+            let now = self.look().map_or(0.0, |look| look.sum(metric));
             if now >= value {
                 return Ok(());
             }
             if start.elapsed() > Duration::from_secs(60) {
                 bail!("{metric} is {now} after 60 s, not {value}");
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(every);
         }
     }
 
@@ -216,7 +274,8 @@ impl UnderTest {
         self.wait_ready()?;
         std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
         let mut windows = Vec::new();
-        let mut before = self.look()?;
+        let first = self.look()?;
+        let mut before = first.clone();
         for _ in 0..effort.windows {
             std::thread::sleep(Duration::from_secs_f64(effort.window_seconds));
             let after = self.look()?;
@@ -246,8 +305,8 @@ impl UnderTest {
             cpu_ns_per_op: median(|row| row.cpu_ns_per_op),
             bytes_per_op: median(|row| row.bytes_per_op),
             allocs_per_op: median(|row| row.allocs_per_op),
-            p50_ns: before.quantiles.get("thalweg_flow_latency_ns:0.5").copied(),
-            p99_ns: before.quantiles.get("thalweg_flow_latency_ns:0.99").copied(),
+            p50_ns: before.age_since(&first, 0.5).or(before.latency("0.5")),
+            p99_ns: before.age_since(&first, 0.99).or(before.latency("0.99")),
             more: serde_json::Map::default(),
         })
     }
@@ -268,15 +327,39 @@ pub struct Costs {
     pub allocations: f64,
 }
 
+/// How old values are when the output has acknowledged them. With `use_histogram_timing` only.
+const AGE_BUCKETS: &str = "thalweg_opcua_settled_age_ns_bucket";
+
+#[derive(Clone)]
 struct Look {
     at: Instant,
     sums: HashMap<String, f64>,
     quantiles: HashMap<String, f64>,
+    /// Upper bounds in nanoseconds, and how many values are below.
+    ages: Vec<(f64, f64)>,
 }
 
 impl Look {
     fn sum(&self, name: &str) -> f64 {
         self.sums.get(name).copied().unwrap_or(0.0)
+    }
+
+    /// A quantile, since the start, of the time from arrival to acknowledgement.
+    fn latency(&self, quantile: &str) -> Option<f64> {
+        let name = format!("thalweg_flow_latency_ns:{quantile}");
+        self.quantiles.get(&name).copied()
+    }
+
+    /// A quantile of the ages of the values between two looks.
+    fn age_since(&self, before: &Look, quantile: f64) -> Option<f64> {
+        let below = |look: &Look, bound: f64| {
+            let at_most = look.ages.iter().filter(|(of, _)| *of <= bound);
+            at_most.map(|(_, count)| *count).fold(0.0, f64::max)
+        };
+        let all = below(self, f64::INFINITY) - below(before, f64::INFINITY);
+        let enough = |(bound, _): &&(f64, f64)| below(self, *bound) - below(before, *bound) >= all * quantile;
+        let found = self.ages.iter().filter(|_| all > 0.0).find(enough);
+        found.map(|(bound, _)| *bound)
     }
 }
 
@@ -301,13 +384,31 @@ fn window(before: &Look, after: &Look) -> Result<Row> {
 pub struct Plant {
     child: Child,
     pub endpoint: String,
+    stats: String,
     _folder: TempDir,
 }
 
+/// What the simulator says of its fast nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Fast {
+    /// Values put into notifications.
+    pub published: u64,
+    /// In queues.
+    pub pending: u64,
+    pub lost: u64,
+    /// Changes that came late: it cannot do more.
+    pub late: u64,
+}
+
 impl Plant {
-    pub fn start(binary: &PathBuf, arguments: &[&str]) -> Result<Plant> {
+    pub fn start(binary: &Path, arguments: &[&str]) -> Result<Plant> {
+        Plant::start_on(None, binary, arguments)
+    }
+
+    /// On one processor, if one is given.
+    pub fn start_on(processor: Option<usize>, binary: &Path, arguments: &[&str]) -> Result<Plant> {
         let folder = tempfile::tempdir()?;
-        let mut child = Command::new(binary)
+        let mut child = pinned(processor, binary)
             .args(["simulate", "opcua", "--port", "0", "--secure", "false"])
             .args(arguments)
             .current_dir(folder.path())
@@ -317,16 +418,38 @@ impl Plant {
         if let Some(output) = child.stdout.take() {
             BufReader::new(output).read_line(&mut line)?;
         }
-        let endpoint = line
-            .split_whitespace()
-            .nth(1)
-            .context("the simulator did not start")?
-            .to_owned();
+        let word = |n: usize| line.split_whitespace().nth(n).map(str::to_owned);
         Ok(Plant {
             child,
-            endpoint,
+            endpoint: word(1).context("the simulator did not start")?,
+            stats: word(3).context("the simulator did not say where its counts are")?,
             _folder: folder,
         })
+    }
+
+    pub fn fast(&self) -> Result<Fast> {
+        let text = ureq::get(&self.stats).call()?.body_mut().read_to_string()?;
+        let stats: serde_json::Value = serde_json::from_str(&text)?;
+        let fast = &stats["groups"]["fast"];
+        let number = |name: &str| fast[name].as_u64().with_context(|| format!("no {name} in {text}"));
+        Ok(Fast {
+            published: number("published")?,
+            pending: number("pending")?,
+            lost: number("lost_overflow")? + number("discarded")?,
+            late: number("late_changes")?,
+        })
+    }
+}
+
+/// A program on one processor, or on all.
+fn pinned(processor: Option<usize>, binary: &Path) -> Command {
+    match processor {
+        None => Command::new(binary),
+        Some(processor) => {
+            let mut command = Command::new("taskset");
+            command.args(["--cpu-list", &processor.to_string()]).arg(binary);
+            command
+        }
     }
 }
 

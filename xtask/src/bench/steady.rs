@@ -1,0 +1,387 @@
+//! `bench collect --steady [--minutes N]`: two long runs, not for continuous integration. 100,000 tags change once per second and
+//! every value is read at the other end of a pipe; then 50,000 of them go through a script into the lake, which is asked for them.
+//! The simulator numbers the values of each tag, so one that is lost, comes twice or comes too early is seen, and what it has
+//! published is counted at its side, too.
+
+use std::io::{PipeReader, Read as _};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::environment;
+use super::report::Row;
+use super::under_test::{Costs, Plant, UnderTest};
+use crate::shell::build_binary;
+
+const TAGS_OF_PIPE: u64 = 100_000;
+const TAGS_OF_LAKE: u64 = 50_000;
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Between two changes everything that was published has arrived.
+const EQUAL_WITHIN: Duration = Duration::from_secs(20);
+/// Memory is compared from here on: until then caches fill.
+const SETTLED_AFTER: Duration = Duration::from_secs(60);
+const COMMITTED_WITHIN: Duration = Duration::from_secs(60);
+
+fn input(plant: &Plant) -> String {
+    format!(
+        "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n",
+        plant.endpoint
+    )
+}
+
+/// What a line of the pipe says: the tag and its value.
+const LINES: &str = "pipeline:\n  processors:\n    - mapping: root = @opcua_tag_name + \" \" + content().string()\noutput:\n  stdout: {}\n";
+
+const INTO_LAKE: &str = r#"
+pipeline:
+  processors:
+    - tag_processor:
+        defaults: |
+          msg.meta.location_path = "enterprise.site.area";
+          msg.meta.data_contract = "_raw";
+          msg.meta.tag_name = msg.meta.opcua_tag_name;
+          return msg;
+output:
+  lake: {table: tags}
+"#;
+
+/// Of each tag: how many of its values came, and whether they are one behind the other.
+const TAGS: &str = "
+    select count(*) as tags, sum(n) as rows,
+      sum(case when n <> hi - lo + 1 or total <> (lo + hi) * n / 2
+        or squares <> n * (n - 1) * (2 * n - 1) / 6 + lo * n * (n - 1) + lo * lo * n then 1 else 0 end) as wrong
+    from (select tag_id, count(*) as n, min(value_int) as lo, max(value_int) as hi,
+            sum(value_int) as total, sum(value_int * value_int) as squares
+          from tags group by tag_id)";
+
+pub fn run(minutes: u64) -> Result<Vec<Row>> {
+    let folder = environment::bench_folder();
+    if let Some(refused) = environment::refused(&folder) {
+        bail!(refused);
+    }
+    std::fs::create_dir_all(&folder)?;
+    let run = Run {
+        binary: build_binary()?,
+        folder,
+        length: Duration::from_secs(60 * minutes),
+    };
+    Ok(vec![run.through_a_pipe()?, run.into_the_lake()?])
+}
+
+struct Run {
+    binary: PathBuf,
+    folder: PathBuf,
+    length: Duration,
+}
+
+impl Run {
+    fn plant(&self, tags: u64) -> Result<Plant> {
+        let arguments = [
+            "--slow-nodes",
+            "0",
+            "--fast-nodes",
+            &tags.to_string(),
+            "--fast-rate",
+            "1",
+        ];
+        Plant::start(&self.binary, &arguments)
+    }
+
+    fn through_a_pipe(&self) -> Result<Row> {
+        println!("measuring exactly_once_100k: {TAGS_OF_PIPE} tags at 1 Hz, each value read from a pipe");
+        let plant = self.plant(TAGS_OF_PIPE)?;
+        let (reader, writer) = std::io::pipe()?;
+        let yaml = format!("{}{LINES}", input(&plant));
+        let mut collector = UnderTest::start_into(Stdio::from(writer), &self.folder, &self.binary, &yaml)?;
+        let lines = Lines::read(reader);
+        collector.watch_until(
+            "thalweg_opcua_items_monitored",
+            TAGS_OF_PIPE as f64,
+            Duration::from_millis(50),
+        )?;
+        let steady = self.watch(&collector, || lines.count())?;
+        let arrived = equal(&plant, || Ok(lines.count()))?;
+        collector.stop()?;
+        let seen = lines.end()?;
+        println!(
+            "{arrived} values published and arrived; {} tags, {} values; {} missing, {} twice or too late",
+            seen.tags, seen.values, seen.missing, seen.behind
+        );
+        ensure!(seen.tags == TAGS_OF_PIPE, "{} tags of {TAGS_OF_PIPE} came", seen.tags);
+        ensure!(seen.missing + seen.behind == 0, "values are missing or came twice");
+        steady.row("exactly_once_100k")
+    }
+
+    fn into_the_lake(&self) -> Result<Row> {
+        println!("measuring exactly_once_50k_lake: {TAGS_OF_LAKE} tags at 1 Hz, through a script into the lake");
+        let plant = self.plant(TAGS_OF_LAKE)?;
+        let yaml = format!("{}{INTO_LAKE}", input(&plant));
+        let mut collector = UnderTest::start_below(&self.folder, &self.binary, &yaml)?;
+        collector.wait_until("thalweg_opcua_items_monitored", TAGS_OF_LAKE as f64)?;
+        let out = |collector: &UnderTest| Ok(collector.total("thalweg_flow_out_total")? as u64);
+        let steady = self.watch(&collector, || out(&collector).unwrap_or_default())?;
+        let arrived = equal(&plant, || out(&collector))?;
+        // Nothing changes any more; what was on its way is acknowledged.
+        drop(plant);
+        std::thread::sleep(Duration::from_secs(2));
+        let rows = out(&collector)?;
+        ensure!(rows >= arrived, "{arrived} values were acknowledged, and now {rows}");
+        let start = Instant::now();
+        let seen = loop {
+            let seen = collector.sql(TAGS)?;
+            let number = |name: &str| seen[0][name].as_u64().with_context(|| format!("no {name} in {seen}"));
+            if number("rows")? >= rows || start.elapsed() > COMMITTED_WITHIN {
+                break (number("tags")?, number("rows")?, number("wrong")?);
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        };
+        println!(
+            "{arrived} values published and acknowledged; the table has {} tags, {} rows, {} tags with values missing or twice",
+            seen.0, seen.1, seen.2
+        );
+        ensure!(
+            seen == (TAGS_OF_LAKE, rows, 0),
+            "of {TAGS_OF_LAKE} tags {rows} values were acknowledged"
+        );
+        collector.stop()?;
+        steady.row("exactly_once_50k_lake")
+    }
+
+    /// Looks on for as long as the run takes.
+    fn watch(&self, collector: &UnderTest, values: impl Fn() -> u64) -> Result<Steady> {
+        println!(
+            "{:>8} {:>12} {:>10} {:>10} {:>12}",
+            "s", "values", "values/s", "cores", "resident MB"
+        );
+        let (start, first) = (Instant::now(), Look::at(collector, values())?);
+        let (mut before, mut settled) = (first, None);
+        while start.elapsed() < self.length {
+            std::thread::sleep(TOLD_EVERY.min(self.length.saturating_sub(start.elapsed())));
+            let now = Look::at(collector, values())?;
+            let seconds = now.at.duration_since(before.at).as_secs_f64();
+            println!(
+                "{:>8.0} {:>12} {:>10.0} {:>10.3} {:>12.1}",
+                start.elapsed().as_secs_f64(),
+                now.values,
+                (now.values - before.values) as f64 / seconds,
+                (now.costs.cpu_seconds - before.costs.cpu_seconds) / seconds,
+                now.resident / 1e6
+            );
+            if settled.is_none() && start.elapsed() >= SETTLED_AFTER {
+                settled = Some(now.resident);
+            }
+            before = now;
+        }
+        Ok(Steady {
+            first,
+            settled: settled.unwrap_or(first.resident),
+            last: before,
+        })
+    }
+}
+
+/// Waits for a moment at which all that was published has arrived, and nothing was lost. Returns how much that is.
+fn equal(plant: &Plant, arrived: impl Fn() -> Result<u64>) -> Result<u64> {
+    let start = Instant::now();
+    loop {
+        let (of_plant, arrived) = (plant.fast()?, arrived()?);
+        ensure!(of_plant.lost == 0, "the server lost {} values", of_plant.lost);
+        if of_plant.pending == 0 && of_plant.published == arrived {
+            return Ok(arrived);
+        }
+        let published = of_plant.published;
+        ensure!(
+            start.elapsed() < EQUAL_WITHIN,
+            "{published} values were published, and {arrived} arrived"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Look {
+    at: Instant,
+    values: u64,
+    costs: Costs,
+    resident: f64,
+}
+
+impl Look {
+    fn at(collector: &UnderTest, values: u64) -> Result<Look> {
+        Ok(Look {
+            at: Instant::now(),
+            values,
+            costs: collector.costs()?,
+            resident: collector.resident_bytes()?,
+        })
+    }
+}
+
+struct Steady {
+    first: Look,
+    /// Resident bytes when caches were full.
+    settled: f64,
+    last: Look,
+}
+
+impl Steady {
+    fn row(&self, name: &str) -> Result<Row> {
+        let (first, last) = (&self.first, &self.last);
+        let (seconds, values) = (last.at.duration_since(first.at), (last.values - first.values) as f64);
+        let cpu_seconds = last.costs.cpu_seconds - first.costs.cpu_seconds;
+        let cores = cpu_seconds / seconds.as_secs_f64();
+        println!(
+            "{name}: {cores:.3} cores, {:.2} us per value; {:.1} MB resident after a minute, {:.1} at the end\n",
+            cpu_seconds * 1e6 / values,
+            self.settled / 1e6,
+            last.resident / 1e6
+        );
+        let more = [
+            ("cores", cores),
+            ("resident_settled", self.settled),
+            ("resident_end", last.resident),
+        ];
+        Ok(Row {
+            name: name.to_owned(),
+            ops_per_second: values / seconds.as_secs_f64(),
+            wall_ns_per_op: seconds.as_nanos() as f64 / values,
+            cpu_ns_per_op: cpu_seconds * 1e9 / values,
+            bytes_per_op: (last.costs.bytes - first.costs.bytes) / values,
+            allocs_per_op: (last.costs.allocations - first.costs.allocations) / values,
+            more: more
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect(),
+            ..Row::default()
+        })
+    }
+}
+
+/// What came out of the pipe.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    tags: u64,
+    values: u64,
+    missing: u64,
+    /// Not larger than the value before.
+    behind: u64,
+}
+
+/// Reads the pipe on a thread of its own.
+struct Lines {
+    count: Arc<AtomicU64>,
+    thread: JoinHandle<Result<Seen>>,
+}
+
+impl Lines {
+    fn read(mut pipe: PipeReader) -> Lines {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut checker, mut buffer) = (Checker::default(), vec![0; 1 << 20]);
+            loop {
+                let n = pipe.read(&mut buffer)?;
+                if n == 0 {
+                    return checker.end();
+                }
+                checker.take(buffer.get(..n).unwrap_or_default())?;
+                counted.store(checker.seen.values, Relaxed);
+            }
+        });
+        Lines { count, thread }
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    fn end(self) -> Result<Seen> {
+        self.thread.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?
+    }
+}
+
+#[derive(Default)]
+struct Checker {
+    /// The last value of each tag, by its number.
+    last: Vec<Option<u64>>,
+    seen: Seen,
+    /// A line that has begun.
+    begun: Vec<u8>,
+}
+
+impl Checker {
+    fn take(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        if !self.begun.is_empty()
+            && let Some(rest) = lines.next()
+        {
+            self.begun.extend_from_slice(rest);
+            if rest.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.begun);
+                self.line(&line)?;
+            }
+        }
+        for line in lines {
+            match line.ends_with(b"\n") {
+                true => self.line(line)?,
+                false => self.begun.extend_from_slice(line),
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<()> {
+        let text = std::str::from_utf8(line)?.trim_end();
+        let parts = text.strip_prefix("FastUInt").and_then(|text| text.split_once(' '));
+        let (tag, value) = parts.with_context(|| format!("{text:?} is no value of a tag"))?;
+        let (tag, value): (usize, u64) = (tag.parse()?, value.parse()?);
+        if self.last.len() <= tag {
+            self.last.resize(tag + 1, None);
+        }
+        let Some(last) = self.last.get_mut(tag) else {
+            bail!("there is no tag {tag}")
+        };
+        match *last {
+            None => self.seen.tags += 1,
+            Some(last) if value <= last => self.seen.behind += 1,
+            Some(last) => self.seen.missing += value - last - 1,
+        }
+        *last = Some(value);
+        self.seen.values += 1;
+        Ok(())
+    }
+
+    fn end(&self) -> Result<Seen> {
+        ensure!(self.begun.is_empty(), "the last line has no end");
+        Ok(self.seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(parts: &[&str]) -> Result<Seen> {
+        let mut checker = Checker::default();
+        for part in parts {
+            checker.take(part.as_bytes())?;
+        }
+        checker.end()
+    }
+
+    #[test]
+    fn what_is_lost_or_comes_twice_is_seen() -> Result<()> {
+        let good = seen(&["FastUInt1 7\nFastUI", "nt2 9\nFastUInt1", " 8\n", "FastUInt2 10\n"])?;
+        assert_eq!((good.tags, good.values, good.missing, good.behind), (2, 4, 0, 0));
+        let bad = seen(&["FastUInt1 7\nFastUInt1 10\nFastUInt1 10\nFastUInt1 9\nFastUInt1 10\n"])?;
+        assert_eq!((bad.missing, bad.behind), (2, 2));
+        assert!(seen(&["FastUInt1 7\nFastUInt"]).is_err());
+        assert!(seen(&["SlowUInt1 7\n"]).is_err());
+        Ok(())
+    }
+}
