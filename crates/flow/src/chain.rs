@@ -79,6 +79,11 @@ impl ChainSpec {
         self.0.is_empty()
     }
 
+    /// See [`ProcessorSpec::joins_series`].
+    pub fn joins_series(&self) -> bool {
+        self.0.iter().any(|named| named.spec.joins_series())
+    }
+
     /// One instance of each processor. Instances for several threads share their component and so their log limit.
     pub fn build(&self, flow: Option<&str>, metrics: &Arc<Metrics>, scope: &Scope) -> Result<Chain, BuildError> {
         let build = |named: &Named<dyn ProcessorSpec>| {

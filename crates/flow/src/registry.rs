@@ -21,6 +21,12 @@ pub trait InputSpec: Send + Sync {
 /// the specification.
 pub trait ProcessorSpec: Send + Sync {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError>;
+
+    /// Whether it makes one series of several. Then their order among each other counts, so one worker runs the whole chain:
+    /// workers that share the state would still overtake each other on the way to the output.
+    fn joins_series(&self) -> bool {
+        false
+    }
 }
 
 /// A checked output configuration.

@@ -16,6 +16,7 @@ mod environment;
 mod native;
 mod program;
 mod quickjs;
+mod reach;
 mod remembering;
 mod reply;
 mod scan;
@@ -27,6 +28,7 @@ pub use environment::{ComputedKey, Console, ConsoleLevel, Environment, Limits, L
 pub use native::Outside;
 pub use program::{CompileError, Failure, FailureKind, Form, Program, Remembered, Script, Stats};
 pub use quickjs::{NOT_A_MESSAGE, NOT_ALL_MESSAGES, QuickJs};
+pub use reach::{FreeName, Reach, reach};
 pub use remembering::Remembering;
 pub use reply::{MetaReply, PayloadReply, Reply, Returned};
 pub use view::{number_seen, number_text, payload_value, plain_form, text_form};

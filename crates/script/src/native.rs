@@ -22,6 +22,7 @@ use thalweg_record::{Message, Metadata};
 
 pub use self::compile::Outside;
 use self::compile::{Code, compile};
+pub(crate) use self::compile::{SOURCE_MAX, with_parser_stack};
 use self::eval::Call;
 use self::heap::{Heap, Js, Ref, Room, Run, Stop};
 use self::made::MadeMaps;

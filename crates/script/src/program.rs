@@ -7,12 +7,14 @@ use thalweg_record::{Message, MetaMap, Metadata};
 use crate::Returned;
 
 /// What kind of code a script is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The body of a strict function of `msg`, which returns what becomes of the message.
     Body,
     /// A non-strict program whose last value counts as truth.
     Condition,
+    /// A strict expression of these variables, which are members of the payload. Its value is the payload of what comes back.
+    Expression(Arc<[String]>),
 }
 
 /// One script of a processor.
@@ -93,7 +95,7 @@ pub enum Remembered {
 
 /// The compiled scripts of one processor, for one thread. Scripts are named by their index.
 pub trait Program: Send {
-    /// Runs a [`Form::Body`] on a message. `origin` is the metadata it first came with.
+    /// Runs a [`Form::Body`] or [`Form::Expression`] on a message. `origin` is the metadata it first came with.
     fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<Returned, Failure>;
 
     fn stats(&self) -> Stats;

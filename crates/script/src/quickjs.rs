@@ -106,7 +106,7 @@ impl QuickJs {
             Some(Some(compiled)) => *compiled,
             _ => {
                 let compiled = compile(machine, prepared).map_err(|Thrown| {
-                    let place = exception::describe(machine.ctx(), &prepared.script.stage, prepared.wrapping);
+                    let place = exception::describe(machine.ctx(), &prepared.script.stage, &prepared.wrapping);
                     format!("{} does not compile any more: {}", prepared.script.stage, place.text)
                 })?;
                 if let Some(place) = machine.compiled.get_mut(index) {
@@ -129,7 +129,7 @@ impl QuickJs {
         };
         match self.scripts.get(script) {
             Some(prepared) if prepared.realm != Realm::Sealed => outside("globals or built-in objects are changed"),
-            Some(prepared) => match prepared.wrapping {
+            Some(prepared) => match &prepared.wrapping {
                 Wrapping::InnerBody => outside("a variable named msg"),
                 Wrapping::Statements => outside("a condition of several statements"),
                 wrapping => Native::new(wrapping.parts(), &prepared.script.code, &self.environment),
@@ -198,7 +198,7 @@ impl QuickJs {
         })?;
         machine.begin();
         let result = call_machine(machine, compiled, message, origin, read)
-            .map_err(|unread| exception::failure(machine, unread, &prepared.script.stage, prepared.wrapping));
+            .map_err(|unread| exception::failure(machine, unread, &prepared.script.stage, &prepared.wrapping));
         let result = match (exception::limit_reached(machine, &limits), result) {
             (Some(reached), Ok(_)) => Err(reached),
             (Some(mut reached), Err(failure)) => {

@@ -94,6 +94,11 @@ const BUILT_IN: &[&str] = &[
     "undefined",
 ];
 
+/// Whether every script finds something under that name.
+pub(crate) fn is_built_in(name: &str) -> bool {
+    BUILT_IN.contains(&name) || matches!(name, "arguments" | "globalThis")
+}
+
 /// Functions of `Object` and `Reflect` that change their first argument.
 const CHANGING: &[&str] = &[
     "assign",

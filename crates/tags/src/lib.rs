@@ -1,7 +1,8 @@
 //! Tags: messages get their place in the unified namespace, by scripts that users write.
 //!
 //! `tag_processor` runs scripts on a batch and turns what they leave into samples with a topic; `nodered_js` runs one
-//! script on plain messages; `downsampler` keeps of each tag the points that are worth it. Scripts read and write the typed
+//! script on plain messages; `downsampler` keeps of each tag the points that are worth it; `stream_processor` computes tags from
+//! other tags. Scripts read and write the typed
 //! message directly ([`thalweg_script`]), and messages of one tag leave with one shared map of metadata again, as they came.
 //! Topics follow the rules in [`topic`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -12,6 +13,7 @@ mod downsampler;
 mod nodered;
 mod results;
 mod scripting;
+mod stream_processor;
 mod tag_processor;
 mod time;
 pub mod topic;
@@ -25,4 +27,5 @@ pub fn register(registry: &mut Registry) {
     registry.processor("tag_processor", tag_processor::parse);
     registry.processor("nodered_js", nodered::parse);
     registry.processor("downsampler", downsampler::parse);
+    registry.processor("stream_processor", stream_processor::parse);
 }

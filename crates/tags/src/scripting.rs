@@ -8,8 +8,8 @@ use thalweg_config::{Diagnostics, Node, ScriptEngine, ScriptingConfig};
 use thalweg_flow::{BuildError, StageContext};
 use thalweg_record::DropReason;
 use thalweg_script::{
-    Cache, CompileError, ComputedKey, Engine, Environment, Explanation, FailureKind, Limits, LogConsole, Mode, Outside,
-    Program, QuickJs, Remembering, Script, Stats, beyond, explain,
+    Cache, CompileError, ComputedKey, Engine, Environment, Explanation, FailureKind, Form, Limits, LogConsole, Mode,
+    Outside, Program, QuickJs, Remembering, Script, Stats, beyond, explain,
 };
 use thalweg_telemetry::IntCounter;
 
@@ -190,6 +190,8 @@ fn explain_all(sources: &[Source], scripts: &[Script], config: &ScriptingConfig,
                 },
             ) => format!("QuickJS: {}", reason(outside)),
             (Mode::Verify, _) => "native code and QuickJS, compared for each message".to_owned(),
+            // It is run when one of its variables changes.
+            _ if matches!(source.script.form, Form::Expression(_)) => "native code".to_owned(),
             (
                 _,
                 Explanation {

@@ -23,6 +23,10 @@ impl ProcessorSpec for CatchSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(Catch(self.0.build_within(&context)?)))
     }
+
+    fn joins_series(&self) -> bool {
+        self.0.joins_series()
+    }
 }
 
 struct Catch(Chain);
@@ -117,6 +121,10 @@ impl ProcessorSpec for TrySpec {
             .iter()
             .map(|step| step.build_within(&context))
             .collect::<Result<_, _>>()?)))
+    }
+
+    fn joins_series(&self) -> bool {
+        self.0.iter().any(ChainSpec::joins_series)
     }
 }
 

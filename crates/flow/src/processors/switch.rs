@@ -82,6 +82,10 @@ impl ProcessorSpec for Spec {
         let cases = self.0.iter().map(build).collect::<Result<_, BuildError>>()?;
         Ok(Box::new(Switch { cases, context }))
     }
+
+    fn joins_series(&self) -> bool {
+        self.0.iter().any(|case| case.chain.joins_series())
+    }
 }
 
 struct Case {

@@ -69,7 +69,7 @@ impl FlowSpec {
             BufferConfig::None | BufferConfig::Queue(_) => WAITING_BYTES,
         };
         let processors = processors?;
-        let threads = if processors.is_empty() {
+        let threads = if processors.is_empty() || processors.joins_series() {
             1
         } else {
             flow.pipeline.threads.max(1)

@@ -51,14 +51,17 @@ pub(super) fn compile(before: &str, code: &str, after: &str) -> Result<Code, Out
     if code.len() > SOURCE_MAX {
         return Err(refused("a script of more than 64 KiB"));
     }
-    // On a thread of its own, for its stack.
+    let compiled = with_parser_stack(|| parse_and_compile(before, code, after));
+    compiled.unwrap_or_else(|| Err(refused("what only QuickJS can parse")))
+}
+
+/// Parses on a thread of its own, for its stack. `None` if that went wrong.
+pub(crate) fn with_parser_stack<T: Send>(parse: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
-        let parse = || parse_and_compile(before, code, after);
         let thread = std::thread::Builder::new()
             .stack_size(PARSER_STACK)
             .spawn_scoped(scope, parse);
-        let compiled = thread.ok().and_then(|thread| thread.join().ok());
-        compiled.unwrap_or_else(|| Err(refused("what only QuickJS can parse")))
+        thread.ok()?.join().ok()
     })
 }
 
@@ -150,7 +153,7 @@ const SLOTS_MAX: u16 = 1 << 12;
 /// Expressions and statements within each other: running them takes stack, for each call of a function of the script.
 const NESTED_MAX: usize = 100;
 /// Longer scripts are not parsed here.
-const SOURCE_MAX: usize = 64 << 10;
+pub(crate) const SOURCE_MAX: usize = 64 << 10;
 /// The parser goes down as deep as the source does, at most to its last byte.
 const PARSER_STACK: usize = 256 << 20;
 /// `msg`: the first parameter of the script.

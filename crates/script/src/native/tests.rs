@@ -58,7 +58,7 @@ impl Both {
         let caches = [Arc::new(Cache::new(4)), Arc::new(Cache::new(4))];
         let script = Script {
             stage: "defaults".to_owned(),
-            form,
+            form: form.clone(),
             code: code.to_owned(),
         };
         let quickjs = environment(consoles[0].clone(), caches[0].clone());
@@ -79,7 +79,7 @@ impl Both {
     /// Runs a message in both. `Ok` if native code did it, else why not.
     fn compare(&mut self, message: &Message) -> Result<(), &'static str> {
         let (native, quickjs) = match self.form {
-            Form::Body => (
+            Form::Body | Form::Expression(_) => (
                 map(self.native.run(message, &message.meta, true), |returned| {
                     effects(&returned, message)
                 }),

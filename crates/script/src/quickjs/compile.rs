@@ -4,6 +4,7 @@
 //! never shows: places in errors are those of the script's own text, and a script cannot close what is around it.
 
 use std::ffi::CString;
+use std::sync::Arc;
 
 use super::exception;
 use super::machine::{Compiled, Machine};
@@ -22,7 +23,7 @@ pub(super) struct Prepared {
 }
 
 /// How a script becomes something to call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wrapping {
     /// A function of `msg`.
     Body,
@@ -32,22 +33,34 @@ pub(super) enum Wrapping {
     Expression,
     /// A program with statements, evaluated with `msg` as a global.
     Statements,
+    /// A function that returns the value of an expression as a payload; it begins with this text, which declares the variables.
+    Value(Arc<str>),
 }
 
 impl Wrapping {
-    fn wrap(self, code: &str) -> String {
+    /// For an expression of variables. The name of its parameter is none that a variable would have.
+    fn value(variables: &[String]) -> Wrapping {
+        let variables = match variables {
+            [] => String::new(),
+            names => format!("let {{{}}} = $message$.payload; ", names.join(", ")),
+        };
+        Wrapping::Value(format!("(function ($message$) {{ {variables}return {{payload: (").into())
+    }
+
+    fn wrap(&self, code: &str) -> String {
         let (before, after) = self.parts();
         format!("{before}{code}{after}")
     }
 
     /// What stands before the script on its first line, and after it.
-    pub(super) fn parts(self) -> (&'static str, &'static str) {
+    pub(super) fn parts(&self) -> (&str, &'static str) {
         match self {
             Wrapping::Body => ("(function (msg) {", "\n})"),
             Wrapping::InnerBody => ("(function (msg) { return (function () {", "\n})() })"),
             Wrapping::Expression => ("(function (msg) { return (", "\n) })"),
             // A block keeps its own `let` and `const`, so that the program can be evaluated again.
             Wrapping::Statements => ("{", "\n}"),
+            Wrapping::Value(before) => (before, "\n)}; })"),
         }
     }
 }
@@ -77,9 +90,9 @@ pub(super) fn prepare(parser: &Machine, index: usize, script: &Script) -> Result
 
 pub(super) fn compile(machine: &Machine, prepared: &Prepared) -> Result<Compiled, Thrown> {
     let code = prepared.wrapping.wrap(&prepared.script.code);
-    let compiled = match prepared.wrapping {
+    let compiled = match &prepared.wrapping {
         Wrapping::Statements => machine.program(&code, &prepared.file)?,
-        wrapping => machine.function(&code, &prepared.file, wrapping != Wrapping::Expression)?,
+        wrapping => machine.function(&code, &prepared.file, strict(wrapping))?,
     };
     debug_assert!(compiled.is_function() || prepared.wrapping == Wrapping::Statements);
     Ok(compiled)
@@ -92,11 +105,11 @@ type Mistake = (String, usize, usize);
 fn choose_wrapping(machine: &Machine, prepared: &Prepared) -> Result<Wrapping, Mistake> {
     let code = &prepared.script.code;
     let stage = &prepared.script.stage;
-    let try_as = |wrapping: Wrapping| match machine.parses(&wrapping.wrap(code), &prepared.file, strict(wrapping)) {
+    let try_as = |wrapping: Wrapping| match machine.parses(&wrapping.wrap(code), &prepared.file, strict(&wrapping)) {
         Ok(()) => Ok(wrapping),
-        Err(Thrown) => Err(mistake(code, exception::describe(machine.ctx(), stage, wrapping))),
+        Err(Thrown) => Err(mistake(code, exception::describe(machine.ctx(), stage, &wrapping))),
     };
-    match prepared.script.form {
+    match &prepared.script.form {
         Form::Body => {
             // A body that closes the function around it and opens another would pass as one; a method cannot be closed
             // in the same way.
@@ -121,6 +134,17 @@ fn choose_wrapping(machine: &Machine, prepared: &Prepared) -> Result<Wrapping, M
                 return Ok(Wrapping::Expression);
             }
             try_as(Wrapping::Statements)
+        }
+        Form::Expression(variables) => {
+            let wrapping = try_as(Wrapping::value(variables))?;
+            // One that closes the bracket around it and opens another cannot do so with a bracket of another kind.
+            match machine.parses(&format!("[{code}\n]"), &prepared.file, true) {
+                Ok(()) => Ok(wrapping),
+                Err(Thrown) => Err(mistake(
+                    code,
+                    exception::describe_after(machine.ctx(), stage, "[".len()),
+                )),
+            }
         }
     }
 }
@@ -150,8 +174,8 @@ fn mistake(code: &str, place: exception::Place) -> Mistake {
     }
 }
 
-fn strict(wrapping: Wrapping) -> bool {
-    matches!(wrapping, Wrapping::Body | Wrapping::InnerBody)
+fn strict(wrapping: &Wrapping) -> bool {
+    !matches!(wrapping, Wrapping::Expression | Wrapping::Statements)
 }
 
 /// Whether code that parses as an expression also means one as a program: a block, a declaration or a directive does not.

@@ -16,9 +16,9 @@ pub(super) struct Place {
 }
 
 /// Takes the pending exception. `file` is the name that the script was compiled under.
-pub(super) fn describe(ctx: Ctx, file: &str, wrapping: Wrapping) -> Place {
+pub(super) fn describe(ctx: Ctx, file: &str, wrapping: &Wrapping) -> Place {
     let (before, _) = wrapping.parts();
-    describe_after(ctx, file, before.len())
+    describe_after(ctx, file, before.chars().count())
 }
 
 /// As [`describe`], for a script whose first line has that many characters before it.
@@ -74,7 +74,7 @@ fn position(stack: &str, file: &str) -> Option<(usize, usize)> {
 }
 
 /// What a call that could not be completed says.
-pub(super) fn failure(machine: &Machine, unread: Unread, file: &str, wrapping: Wrapping) -> Failure {
+pub(super) fn failure(machine: &Machine, unread: Unread, file: &str, wrapping: &Wrapping) -> Failure {
     match unread {
         Unread::Bad(text) => Failure {
             kind: FailureKind::BadReturn,

@@ -1,5 +1,6 @@
 //! Scenarios against the engine: what scripts see, what comes back, what is kept apart, and which limits hold.
 
+mod expressions;
 mod isolation;
 mod limits;
 mod msg;
@@ -64,7 +65,7 @@ impl Bench {
             .iter()
             .map(|(stage, form, code)| Script {
                 stage: (*stage).to_owned(),
-                form: *form,
+                form: form.clone(),
                 code: (*code).to_owned(),
             })
             .collect();

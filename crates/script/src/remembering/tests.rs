@@ -94,18 +94,18 @@ fn effect(returned: Returned, message: &Message) -> Vec<(String, Vec<(String, St
 
 /// Three messages of a tag: how many results were at hand, after all were compared.
 fn at_hand(form: Form, code: &str, mode: Mode) -> u64 {
-    let (mut plain, mut remembering) = (engine(form, code), remembering(form, code, mode));
+    let (mut plain, mut remembering) = (engine(form.clone(), code), remembering(form.clone(), code, mode));
     let map = map(2);
     for n in 1..=3 {
         let message = message(&map, n);
-        compare(form, code, &mut plain, &mut remembering, &message);
+        compare(form.clone(), code, &mut plain, &mut remembering, &message);
     }
     remembering.stats().remembered
 }
 
 fn compare(form: Form, code: &str, plain: &mut QuickJs, remembering: &mut Remembering, message: &Message) {
     match form {
-        Form::Body => {
+        Form::Body | Form::Expression(_) => {
             let expected = plain
                 .run(0, message, &message.meta)
                 .map(|returned| effect(returned, message));

@@ -1,0 +1,261 @@
+//! `stream_processor`: tags that are computed from other tags.
+//!
+//! In come samples of several topics, the sources; out come samples of the topics that expressions make. Of each source the
+//! latest value is kept, by arrival. A message of a source sets its value and then runs, in the order of the mapping, the
+//! expressions that name it and those that name no source, each as soon as all that it names has a value.
+//!
+//! The values belong to the processor, not to a thread: instances share them under one lock, which a batch takes once. A flow
+//! runs such a chain by one worker ([`ProcessorSpec::joins_series`]), so results leave in the order in which they were made.
+
+mod config;
+mod engine;
+mod input;
+mod metadata;
+mod metrics;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
+use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload, Text, Value, key};
+
+pub(crate) use self::config::parse;
+use self::engine::{Engine, NoResult, value_of};
+use self::input::sample;
+use self::metadata::ResultMetadata;
+use self::metrics::Metrics;
+use crate::scripting::{ScriptMetrics, Scripts};
+
+/// What the file says, with names as numbers: sources by their place in [`Values`], expressions in the order of the mapping.
+#[derive(Default)]
+struct Plan {
+    topics: HashMap<String, Trigger>,
+    expressions: Vec<Expression>,
+}
+
+/// What a message of a topic sets and runs.
+#[derive(Default)]
+struct Trigger {
+    sources: SmallVec<[usize; 1]>,
+    expressions: Vec<usize>,
+}
+
+struct Expression {
+    /// Its place in the mapping, which is how errors call it.
+    path: String,
+    /// Of its results.
+    topic: Text,
+    /// The sources that it names.
+    needs: SmallVec<[usize; 4]>,
+    work: Work,
+}
+
+impl Expression {
+    /// Whether all sources that it names have a value.
+    fn is_ready(&self, values: &Values) -> bool {
+        self.needs.iter().all(|source| value_of(values, *source).is_some())
+    }
+}
+
+enum Work {
+    Constant(Value),
+    /// The value of a source as it is, every digit of it.
+    Source(usize),
+    Script {
+        number: usize,
+        /// The sources by their names.
+        variables: Vec<(Text, usize)>,
+        /// It gives the same each time.
+        is_fixed: bool,
+    },
+    /// It is not run; why.
+    Refused(String),
+}
+
+/// The latest value of each source.
+type Values = Vec<Option<Value>>;
+
+struct Spec {
+    plan: Arc<Plan>,
+    scripts: Scripts,
+    values: Arc<Mutex<Values>>,
+}
+
+impl ProcessorSpec for Spec {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
+        let program = self.scripts.build(&context)?;
+        let metrics = Metrics::new(&context);
+        metrics.active_mappings.set(self.plan.expressions.len() as i64);
+        Ok(Box::new(StreamProcessor {
+            script_metrics: program.as_ref().map(|_| ScriptMetrics::new(&context)),
+            engine: Engine::new(program, self.plan.expressions.len()),
+            plan: self.plan.clone(),
+            values: self.values.clone(),
+            metadata: ResultMetadata::default(),
+            metrics,
+            context,
+        }))
+    }
+
+    fn joins_series(&self) -> bool {
+        true
+    }
+}
+
+struct StreamProcessor {
+    plan: Arc<Plan>,
+    engine: Engine,
+    values: Arc<Mutex<Values>>,
+    metadata: ResultMetadata,
+    metrics: Metrics,
+    script_metrics: Option<ScriptMetrics>,
+    context: StageContext,
+}
+
+/// What the messages of a batch become.
+#[derive(Default)]
+struct Made {
+    results: Vec<Message>,
+    failed: Vec<Failed>,
+    /// Messages whose topic no source names.
+    foreign: usize,
+    /// Messages of sources, whose value was taken.
+    taken: usize,
+    /// Those of them that ran nothing: no expression has all its values yet.
+    silent: usize,
+    /// Results that are null.
+    nothing: usize,
+    /// Expressions that were run, beyond the first one of each message.
+    expanded: usize,
+}
+
+/// A message that cannot be taken, or once more for each of its expressions that fails.
+struct Failed {
+    message: Message,
+    reason: DropReason,
+    error: String,
+}
+
+impl Processor for StreamProcessor {
+    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+        let started = Instant::now();
+        let Batch { messages, ack } = batch;
+        let count = messages.len();
+        let mut made = Made {
+            results: Vec::with_capacity(count),
+            ..Made::default()
+        };
+        let calls_before = self.engine.calls();
+        let (plan, shared) = (self.plan.clone(), self.values.clone());
+        let mut values = shared.lock();
+        for message in messages {
+            self.one(&message, &plan, &mut values, &mut made);
+        }
+        let known = values.iter().flatten().count();
+        // What follows may wait for the dead letter.
+        drop(values);
+        let calls = self.engine.calls() - calls_before;
+        self.metrics.took(started.elapsed(), count, calls);
+        self.metrics.active_variables.set(known as i64);
+        self.metrics.processed.inc_by(made.taken as u64);
+        self.metrics.errored.inc_by((count - made.taken - made.foreign) as u64);
+        self.metrics.dropped.inc_by((made.foreign + made.silent) as u64);
+        self.metrics.outputs.inc_by(made.results.len() as u64);
+        self.settle(made, ack, out);
+    }
+}
+
+impl StreamProcessor {
+    /// Takes the value of a message, and adds what comes of it.
+    fn one(&mut self, message: &Message, plan: &Plan, values: &mut Values, made: &mut Made) {
+        let topic = message.meta.get(key::UMH_TOPIC);
+        let Some(trigger) = topic.and_then(|topic| plan.topics.get(&*topic)) else {
+            made.foreign += 1;
+            return;
+        };
+        let (value, time_ms) = match sample(&message.payload) {
+            Ok(sample) => sample,
+            Err((reason, error)) => return made.fail(message, reason, error.to_owned()),
+        };
+        made.taken += 1;
+        for source in &trigger.sources {
+            if let Some(place) = values.get_mut(*source) {
+                *place = Some(value.clone());
+            }
+        }
+        let mut runs = 0usize;
+        for number in &trigger.expressions {
+            let expression = plan.expressions.get(*number);
+            let Some(expression) = expression.filter(|expression| expression.is_ready(values)) else {
+                continue;
+            };
+            runs += 1;
+            match self.engine.run(*number, expression, values) {
+                Ok(Value::Null) => made.nothing += 1,
+                Ok(value) => made.results.push(Message {
+                    payload: Payload::Sample { value, time_ms },
+                    meta: self.metadata.of(&message.meta, *number, &expression.topic),
+                    failure: message.failure.clone(),
+                    source: message.source,
+                }),
+                Err(failure) => self.fail(message, expression, failure, made),
+            }
+        }
+        made.silent += usize::from(runs == 0);
+        made.expanded += runs.saturating_sub(1);
+    }
+
+    /// One result is lost; the message's others are not.
+    fn fail(&self, message: &Message, expression: &Expression, failure: NoResult, made: &mut Made) {
+        match failure.reason {
+            DropReason::InvalidValue | DropReason::ScriptBadReturn => self.metrics.invalid_data_type.inc(),
+            _ => self.metrics.javascript_errors.inc(),
+        }
+        let error = format!("JavaScript error in {}: {}", expression.path, failure.text);
+        made.fail(message, failure.reason, error);
+    }
+
+    /// Tells the fate of every message, and passes the results on.
+    fn settle(&mut self, made: Made, mut ack: Ack, out: &mut Vec<Batch>) {
+        let Made {
+            results,
+            failed,
+            foreign,
+            silent,
+            nothing,
+            expanded,
+            ..
+        } = made;
+        ack.expanded(expanded);
+        for (reason, count) in [
+            (FilterReason::KeyMismatch, foreign),
+            (FilterReason::NoValue, silent),
+            (FilterReason::ReturnedNull, nothing),
+        ] {
+            ack.filtered(reason, count);
+        }
+        for Failed { message, reason, error } in failed {
+            self.context.fail(&mut ack, message, reason, &error);
+        }
+        if let (Some(stats), Some(metrics)) = (self.engine.stats(), &mut self.script_metrics) {
+            metrics.update(stats);
+        }
+        if results.is_empty() {
+            return ack.delivered();
+        }
+        out.push(Batch::new(results, ack));
+    }
+}
+
+impl Made {
+    fn fail(&mut self, message: &Message, reason: DropReason, error: String) {
+        let message = message.clone();
+        self.failed.push(Failed { message, reason, error });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! What the file says: sources, and a tree of expressions and constants. Names are resolved here, once.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use thalweg_config::{ComponentNode, Fields, Kind, Node, nearest};
+use thalweg_flow::{ParseContext, ProcessorSpec};
+use thalweg_record::{Text, Value};
+use thalweg_script::{Form, FreeName, Reach, Script, reach};
+
+use super::{Expression, Plan, Spec, Trigger, Work};
+use crate::scripting::{Scripts, Source, check};
+use crate::topic;
+
+/// Names by which an expression would come to more than its sources.
+const DISABLED: &[&str] = &[
+    "FinalizationRegistry",
+    "Function",
+    "Proxy",
+    "Reflect",
+    "WeakRef",
+    "XMLHttpRequest",
+    "cache",
+    "clearInterval",
+    "clearTimeout",
+    "console",
+    "document",
+    "eval",
+    "exports",
+    "fetch",
+    "global",
+    "globalThis",
+    "module",
+    "process",
+    "queueMicrotask",
+    "require",
+    "self",
+    "setImmediate",
+    "setInterval",
+    "setTimeout",
+    "window",
+];
+
+pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
+    let spec = read(node, context);
+    (!context.diagnostics.has_errors()).then(|| Arc::new(spec) as Arc<dyn ProcessorSpec>)
+}
+
+pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Spec {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let mode = required(&mut fields, "mode", "mode is required");
+    if !matches!(mode.as_str(), "" | "timeseries") {
+        fields.error("mode", format!("{mode:?} is no mode; use timeseries"));
+    }
+    let output_topic = required(&mut fields, "output_topic", "output_topic is required");
+    let mut model = fields.fields("model");
+    let name = required(&mut model, "name", "model name is required");
+    let version = required(&mut model, "version", "model version is required");
+    model.finish();
+    let sources = fields.string_map("sources");
+    if sources.is_empty() {
+        let place = fields.pos_of("sources");
+        context
+            .diagnostics
+            .error_at(place, "at least one source mapping is required");
+    }
+    for (alias, _) in sources.iter().filter(|(_, topic)| topic.is_empty()) {
+        fields.error("sources", format!("the topic of {alias} is missing"));
+    }
+    let mapping = fields.node("mapping");
+    let place = fields.pos_of("mapping");
+    fields.finish();
+
+    let mut reader = Reader {
+        context,
+        prefix: format!("{output_topic}._{name}_{version}"),
+        aliases: sources.iter().map(|(alias, _)| alias.clone()).collect(),
+        expressions: Vec::new(),
+        scripts: Vec::new(),
+        unread: Vec::new(),
+    };
+    if let Some(mapping) = &mapping {
+        reader.tree(mapping, String::new());
+    }
+    let (expressions, scripts, unread) = (reader.expressions, reader.scripts, reader.unread);
+    if expressions.is_empty() && !context.diagnostics.has_errors() {
+        let warning = "the mapping of this stream_processor is empty, so nothing comes out of it";
+        context.diagnostics.warn_at(place, warning);
+    }
+    let scripting = &context.config.scripting;
+    if !scripts.is_empty()
+        && check(
+            &scripts,
+            "failed to compile JavaScript ",
+            scripting,
+            context.diagnostics,
+        )
+    {
+        for node in unread {
+            let error = "the sources in this expression cannot be found; write it shorter, or in a plainer way";
+            context.diagnostics.error(&node, error);
+        }
+    }
+    let scripts = scripts.into_iter().map(|source| source.script).collect();
+    Spec {
+        scripts: Scripts::new(scripts, scripting, &[]).with_timeout(scripting.stream_timeout),
+        values: Arc::new(Mutex::new(vec![None; sources.len()])),
+        plan: Arc::new(plan(&sources, expressions)),
+    }
+}
+
+/// A text that must be given, with the words that the reference has for its absence.
+fn required(fields: &mut Fields<'_>, name: &str, missing: &str) -> String {
+    match fields.opt_string(name) {
+        Some(text) if !text.is_empty() => return text,
+        // It is no text, which is told already.
+        None if fields.has(name) => {}
+        _ => fields.diags().error_at(fields.pos_of(name), missing),
+    }
+    String::new()
+}
+
+/// Says of each topic what its messages set and run.
+fn plan(sources: &[(String, String)], expressions: Vec<Expression>) -> Plan {
+    let mut topics: HashMap<String, Trigger> = HashMap::new();
+    for (source, (_, topic)) in sources.iter().enumerate() {
+        topics.entry(topic.clone()).or_default().sources.push(source);
+    }
+    for trigger in topics.values_mut() {
+        let starts = |expression: &Expression| {
+            let needs = &expression.needs;
+            needs.is_empty() || needs.iter().any(|source| trigger.sources.contains(source))
+        };
+        let numbered = expressions.iter().enumerate();
+        trigger.expressions = numbered
+            .filter(|(_, expression)| starts(expression))
+            .map(|(number, _)| number)
+            .collect();
+    }
+    Plan { topics, expressions }
+}
+
+struct Reader<'r, 'c> {
+    context: &'r ParseContext<'c>,
+    /// Of all topics of results.
+    prefix: String,
+    /// The names of the sources, in their order.
+    aliases: Vec<String>,
+    expressions: Vec<Expression>,
+    scripts: Vec<Source>,
+    /// Scripts whose names cannot be told, most of them because of mistakes that are told when all scripts are checked.
+    unread: Vec<Node>,
+}
+
+impl Reader<'_, '_> {
+    /// Reads what stands at a path of the mapping.
+    fn tree(&mut self, node: &Node, path: String) {
+        match node.kind() {
+            Kind::Map => {
+                for (name, inner) in node.as_map().into_iter().flat_map(|map| map.iter()) {
+                    let path = match path.as_str() {
+                        "" => name.to_string(),
+                        outer => format!("{outer}.{name}"),
+                    };
+                    self.tree(inner, path);
+                }
+            }
+            _ if path.is_empty() => self.mistake(node, node.expected("a mapping of names to expressions")),
+            _ => self.leaf(node, path),
+        }
+    }
+
+    fn leaf(&mut self, node: &Node, path: String) {
+        if self.expressions.iter().any(|expression| expression.path == path) {
+            return self.mistake(node, format!("there are two expressions for {path}"));
+        }
+        let topic = format!("{}.{path}", self.prefix);
+        // Without a part of the topic there is an error already.
+        if !self.context.diagnostics.has_errors()
+            && let Err(error) = topic::check(&topic)
+        {
+            let warning = format!("its results get a topic that is none: {error}");
+            self.context.diagnostics.warn(node, warning);
+        }
+        let constant = match node.kind() {
+            Kind::Bool => node.as_bool().map(Value::Bool),
+            Kind::Int => node.as_i64().map(Value::I64).or_else(|| node.as_f64().map(Value::F64)),
+            Kind::Float => node.as_f64().filter(|number| number.is_finite()).map(Value::F64),
+            _ => None,
+        };
+        let (needs, work) = match (constant, node.as_str()) {
+            (Some(value), _) => (SmallVec::new(), Work::Constant(value)),
+            (None, Some(code)) => self.code(node, &path, code),
+            (None, None) => {
+                let expected = node.expected("an expression, a number, or true or false");
+                return self.mistake(node, expected);
+            }
+        };
+        self.expressions.push(Expression {
+            path,
+            topic: topic.into(),
+            needs,
+            work,
+        });
+    }
+
+    fn code(&mut self, node: &Node, path: &str, code: &str) -> (SmallVec<[usize; 4]>, Work) {
+        let Reach { names, is_repeatable } = reach(code).unwrap_or_else(|| {
+            self.unread.push(node.clone());
+            Reach::default()
+        });
+        let mut variables: Vec<(Text, usize)> = Vec::new();
+        let mut refused = None;
+        for free in &names {
+            match self.aliases.iter().position(|alias| *alias == free.name) {
+                Some(source) => variables.push((free.name.as_str().into(), source)),
+                None => refused = refused.or(self.foreign(node, free)),
+            }
+        }
+        let needs = variables.iter().map(|(_, source)| *source).collect();
+        if let Some(why) = refused {
+            return (needs, Work::Refused(why));
+        }
+        if let [(name, source)] = variables.as_slice()
+            && code.trim() == name.as_str()
+        {
+            return (needs, Work::Source(*source));
+        }
+        let names = variables.iter().map(|(name, _)| name.to_string());
+        let script = Script {
+            stage: path.to_owned(),
+            form: Form::Expression(names.collect()),
+            code: code.to_owned(),
+        };
+        self.scripts.push(Source {
+            script,
+            node: node.clone(),
+            label: format!("expression of {path}: "),
+        });
+        let work = Work::Script {
+            number: self.scripts.len() - 1,
+            is_fixed: is_repeatable && variables.is_empty(),
+            variables,
+        };
+        (needs, work)
+    }
+
+    /// Looks at a name that is no source; gives why an expression with it is not run, if it is not.
+    fn foreign(&self, node: &Node, free: &FreeName) -> Option<String> {
+        let (name, place) = (&free.name, node.text_pos(free.line, free.column));
+        if DISABLED.contains(&name.as_str()) {
+            let why = format!("'{name}' is disabled for security reasons in this sandboxed environment");
+            self.context.diagnostics.warn_at(place, &why);
+            return Some(why);
+        }
+        if !free.is_built_in {
+            let hint = nearest(name, self.aliases.iter().map(String::as_str));
+            let warning = format!("there is no source \"{name}\"{hint}");
+            self.context.diagnostics.warn_at(place, warning);
+        }
+        None
+    }
+
+    fn mistake(&self, node: &Node, text: String) {
+        self.context.diagnostics.error(node, text);
+    }
+}

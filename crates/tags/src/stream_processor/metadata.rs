@@ -1,0 +1,51 @@
+//! Metadata of results: what the message had that started the expression, under the topic of the result.
+//!
+//! Messages of one tag come with one map and their results leave with one map. It also tells the series of the result, which
+//! is that of its own topic and not that of the message.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use thalweg_record::{MetaMap, Metadata, Text, key};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Maps that are remembered; when there are more it starts over.
+const MAPS_MAX: usize = 1 << 17;
+
+/// Maps seen so far, for one thread.
+#[derive(Default)]
+pub(super) struct ResultMetadata {
+    /// By the address of the message's map, which is held so that it stays its own, and the expression.
+    maps: HashMap<(usize, usize), (Arc<MetaMap>, Arc<MetaMap>)>,
+}
+
+impl ResultMetadata {
+    /// Metadata of what an expression makes of a message with `meta`.
+    pub fn of(&mut self, meta: &Metadata, expression: usize, topic: &Text) -> Metadata {
+        let mut result = meta.with_shared(self.map(meta.shared_map(), expression, topic));
+        let changes = meta.changes().filter(|(name, _)| *name != key::UMH_TOPIC);
+        for (name, text) in changes {
+            match text {
+                Some(text) => result.set(name.clone(), text.clone()),
+                None => result.remove(name),
+            }
+        }
+        result
+    }
+
+    fn map(&mut self, map: &Arc<MetaMap>, expression: usize, topic: &Text) -> Arc<MetaMap> {
+        let place = (Arc::as_ptr(map).addr(), expression);
+        if let Some((_, known)) = self.maps.get(&place) {
+            return known.clone();
+        }
+        let entries = map.iter().map(|(name, text)| (name.clone(), text.clone()));
+        let own = (Text::new_static(key::UMH_TOPIC), topic.clone());
+        let made = MetaMap::new(entries.chain([own]), Some(xxh3_64(topic.as_bytes())));
+        let made = Arc::new(made);
+        if self.maps.len() >= MAPS_MAX {
+            self.maps.clear();
+        }
+        self.maps.insert(place, (map.clone(), made.clone()));
+        made
+    }
+}
