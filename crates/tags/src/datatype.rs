@@ -157,6 +157,11 @@ fn shortened(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// The text of a value as metadata shows what a script wrote: `2`, `2.5e+06`, `[10 20 30]`, `map[a:1]`, `<nil>`.
+pub(crate) fn metadata_text(value: &Value) -> Text {
+    text(value, Provenance::Script)
+}
+
 /// The text of a value, in the form that metadata has.
 fn text(value: &Value, provenance: Provenance) -> Text {
     if let Some(text) = text_form(value) {

@@ -6,6 +6,7 @@
 //! Topics follow the rules in [`topic`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod classic_to_core;
 mod computed;
 mod datatype;
 mod downsampler;
@@ -25,4 +26,5 @@ pub fn register(registry: &mut Registry) {
     registry.processor("tag_processor", tag_processor::parse);
     registry.processor("nodered_js", nodered::parse);
     registry.processor("downsampler", downsampler::parse);
+    registry.processor("classic_to_core", classic_to_core::parse);
 }
