@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
-use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, Value, key};
+use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, key};
 use thalweg_telemetry::IntCounter;
 
 use self::payload::{Classic, Unreadable};
+use crate::datatype::json_form;
 use crate::results::{DATA_CONTRACT, LOCATION_PATH, Refused, TAG_NAME, TOPIC, VIRTUAL_PATH};
 use crate::topic::{self, Place, TopicError};
 
@@ -185,7 +186,7 @@ impl ClassicToCore {
                 let topic = Text::from(topic);
                 meta.set(TOPIC, topic.clone());
                 meta.set(key::UMH_TOPIC, topic);
-                finite(&value)
+                json_form(&value).map_err(|why| (DropReason::InvalidValue, why))
             });
             let sample = Message {
                 payload: Payload::Sample {
@@ -211,18 +212,6 @@ impl ClassicToCore {
 
 fn invalid_topic(error: TopicError) -> Refused {
     (DropReason::InvalidTopic, error.to_string())
-}
-
-fn finite(value: &Value) -> Result<(), Refused> {
-    let number = match value {
-        Value::F32(number) => f64::from(*number),
-        Value::F64(number) => *number,
-        _ => return Ok(()),
-    };
-    match number.is_finite() {
-        true => Ok(()),
-        false => Err((DropReason::InvalidValue, format!("the value {number} has no JSON form"))),
-    }
 }
 
 /// What the metadata of all tags of a message has in common, in one map that they share: what the message came with, what

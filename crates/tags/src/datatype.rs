@@ -67,6 +67,14 @@ fn any(value: &Value) -> Result<Value, String> {
     }
 }
 
+/// Whether a value can be written as JSON: NaN and infinities cannot, wherever in it they are.
+pub(crate) fn json_form(value: &Value) -> Result<(), String> {
+    match is_finite(value) {
+        true => Ok(()),
+        false => Err(not_finite(value)),
+    }
+}
+
 fn not_finite(value: &Value) -> String {
     format!("the value {} has no JSON form", json::to_string(value))
 }

@@ -1,7 +1,7 @@
 //! Scenarios: YAML and classic messages in, samples and the accounts out.
 
 use proptest::prelude::*;
-use thalweg_record::{Balance, Counts, Object, Stamps, Ticks, json};
+use thalweg_record::{Balance, Counts, Object, Stamps, Ticks, Value, json};
 
 use super::*;
 use crate::tag_processor::tests::with_config;
