@@ -302,6 +302,8 @@ fn list_names_the_components() {
         "stdin",
         "file",
         "tag_processor",
+        "classic_to_core",
+        "topic_browser",
         "mapping",
         "log",
         "drop",

@@ -45,4 +45,5 @@ mod rollups;
 mod signals;
 mod sketches;
 mod stream_processor;
+mod topics;
 mod values;

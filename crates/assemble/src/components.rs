@@ -13,6 +13,7 @@ use crate::queues::{self, Store};
 pub struct Components {
     pub registry: Registry,
     pub(crate) opcua: Arc<thalweg_opcua::Directory>,
+    pub(crate) topics: Arc<thalweg_tags::TopicDirectory>,
     pub(crate) lake: Arc<Lake>,
     pub(crate) store: Arc<Store>,
     pub(crate) events: Arc<EventsStore>,
@@ -24,17 +25,19 @@ impl Components {
     pub fn new() -> Components {
         let mut registry = Registry::new();
         let opcua = Arc::new(thalweg_opcua::Directory::default());
+        let topics = Arc::new(thalweg_tags::TopicDirectory::default());
         let lake = Arc::new(Lake::default());
         let store = Arc::new(Store::default());
         let events = Arc::new(EventsStore::default());
         thalweg_opcua::register(&mut registry, opcua.clone());
-        thalweg_tags::register(&mut registry);
+        thalweg_tags::register(&mut registry, &topics);
         lake::register(&mut registry, lake.clone(), &store);
         queues::register(&mut registry, &store);
         thalweg_events_flow::register(&mut registry, &events.shared);
         Components {
             registry,
             opcua,
+            topics,
             lake,
             store,
             events,

@@ -140,7 +140,12 @@ impl Process {
             metrics: lake_metrics.clone(),
             alone: Default::default(),
         });
-        let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![components.opcua.clone(), sql, Arc::new(upkeep::Routes(tools))];
+        let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![
+            components.opcua.clone(),
+            components.topics.clone(),
+            sql,
+            Arc::new(upkeep::Routes(tools)),
+        ];
         if let Some(queues) = store.queues() {
             routes.push(Arc::new(thalweg_queue_api::routes_within(queues, bodies)));
         }

@@ -39,6 +39,7 @@ reasons! {
         KeyMismatch = "key_mismatch",
         MappingDeleted = "mapping_deleted",
         NoValue = "no_value",
+        Bundled = "bundled",
     }
 }
 

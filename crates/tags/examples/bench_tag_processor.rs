@@ -62,7 +62,7 @@ fn processor(body: &str) -> Box<dyn Processor> {
     );
     let loaded = load(&Source::new("bench.yaml", text), &|_| None, &LoadOptions::default());
     let mut registry = Registry::new();
-    thalweg_tags::register(&mut registry);
+    thalweg_tags::register(&mut registry, &Arc::default());
     let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
     let spec = context.processor(&loaded.config.flows[0].pipeline.processors[0]);
     assert!(!loaded.diagnostics.has_errors(), "{:?}", loaded.diagnostics.sorted());

@@ -67,6 +67,14 @@ fn any(value: &Value) -> Result<Value, String> {
     }
 }
 
+/// Whether a value can be written as JSON: NaN and infinities cannot, wherever in it they are.
+pub(crate) fn json_form(value: &Value) -> Result<(), String> {
+    match is_finite(value) {
+        true => Ok(()),
+        false => Err(not_finite(value)),
+    }
+}
+
 fn not_finite(value: &Value) -> String {
     format!("the value {} has no JSON form", json::to_string(value))
 }
@@ -155,6 +163,11 @@ fn shortened(text: &str) -> Cow<'_, str> {
         Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
         None => Cow::Borrowed(text),
     }
+}
+
+/// The text of a value as metadata shows what a script wrote: `2`, `2.5e+06`, `[10 20 30]`, `map[a:1]`, `<nil>`.
+pub(crate) fn metadata_text(value: &Value) -> Text {
+    text(value, Provenance::Script)
 }
 
 /// The text of a value, in the form that metadata has.

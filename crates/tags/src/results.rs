@@ -24,12 +24,12 @@ const TOPICS_MAX: usize = 1 << 16;
 const VARIANTS_MAX: usize = 8;
 const CHANGING_MAX: usize = 64;
 
-const LOCATION_PATH: &str = "location_path";
-const DATA_CONTRACT: &str = "data_contract";
-const TAG_NAME: &str = "tag_name";
-const VIRTUAL_PATH: &str = "virtual_path";
+pub(crate) const LOCATION_PATH: &str = "location_path";
+pub(crate) const DATA_CONTRACT: &str = "data_contract";
+pub(crate) const TAG_NAME: &str = "tag_name";
+pub(crate) const VIRTUAL_PATH: &str = "virtual_path";
 const DATATYPE: &str = "datatype";
-const TOPIC: &str = "topic";
+pub(crate) const TOPIC: &str = "topic";
 
 /// Why a message gets no metadata.
 pub(crate) type Refused = (DropReason, String);

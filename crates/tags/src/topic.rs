@@ -86,6 +86,46 @@ pub fn virtual_path(text: &str) -> &str {
     text
 }
 
+/// Where a text that begins like a topic points to, up to its contract and what stands behind that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// Level 0 and the sublevels, with dots between them.
+    pub location: &'a str,
+    pub contract: &'a str,
+    /// Segments behind the contract; empty if there are none.
+    pub path: &'a str,
+}
+
+impl Place<'_> {
+    /// `None` if the text has another prefix or no contract. Nothing else is checked, and the contract may be the end of it.
+    pub fn of(text: &str) -> Option<Place<'_>> {
+        let rest = text.strip_prefix(PREFIX)?.strip_prefix('.')?;
+        let (location, contract_on) = rest.split_at_checked(rest.find("._")?)?;
+        let contract_on = contract_on.strip_prefix('.')?;
+        let (contract, path) = contract_on.split_once('.').unwrap_or((contract_on, ""));
+        Some(Place {
+            location,
+            contract,
+            path,
+        })
+    }
+
+    pub fn level0(&self) -> &str {
+        self.location.split('.').next().unwrap_or_default()
+    }
+
+    pub fn sublevels(&self) -> impl Iterator<Item = &str> {
+        self.location.split('.').skip(1)
+    }
+}
+
+/// Takes a topic apart: its place, whose path is the virtual path, and its name.
+pub fn parts(topic: &str) -> Result<(Place<'_>, &str), TopicError> {
+    check(topic)?;
+    let (place, name) = topic.rsplit_once('.').ok_or(TopicError::TooShort)?;
+    Ok((Place::of(place).ok_or(TopicError::ContractMissing)?, name))
+}
+
 /// Whether a text is a topic.
 pub fn check(topic: &str) -> Result<(), TopicError> {
     if topic.is_empty() {
@@ -267,6 +307,33 @@ mod tests {
         );
     }
 
+    #[test]
+    fn topics_are_taken_apart_at_the_contract() {
+        for (topic, [location, contract, path, name]) in [
+            ("umh.v1.a._c.n", ["a", "_c", "", "n"]),
+            ("umh.v1.a.b.c._raw_v1.x.y._n", ["a.b.c", "_raw_v1", "x.y", "_n"]),
+            ("umh.v1.a._b._c.n", ["a", "_b", "_c", "n"]),
+        ] {
+            let place = Place {
+                location,
+                contract,
+                path,
+            };
+            assert_eq!(parts(topic), Ok((place, name)));
+            assert_eq!(place.level0(), "a");
+        }
+        assert_eq!(parts("umh.v1.a._c"), Err(TopicError::TooShort));
+        let classic = Place::of("umh.v1.a.b._historian").unwrap();
+        assert_eq!(
+            (classic.location, classic.contract, classic.path),
+            ("a.b", "_historian", "")
+        );
+        assert_eq!(classic.sublevels().collect::<Vec<_>>(), ["b"]);
+        for text in ["umh.v1._c", "umh.v1.a.b", "umh.v2.a._c.n", "umh.v1", ""] {
+            assert_eq!(Place::of(text), None, "{text}");
+        }
+    }
+
     proptest! {
         /// Whatever the parts hold, the result is a topic by its own rules, or an error whose text can be shown.
         #[test]
@@ -281,6 +348,10 @@ mod tests {
                     prop_assert!(segments.len() >= 5 && segments.iter().all(|s| !s.is_empty()));
                     prop_assert!(!segments[2].starts_with('_'));
                     prop_assert!(segments[3..segments.len() - 1].iter().any(|s| s.len() > 1 && s.starts_with('_')));
+                    let (place, name) = parts(&topic).unwrap();
+                    let joined = ["umh.v1", place.location, place.contract, place.path, name];
+                    let joined = joined.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".");
+                    prop_assert_eq!(joined, topic);
                 }
                 Err(error) => prop_assert!(!error.to_string().is_empty()),
             }

@@ -25,6 +25,15 @@ pub struct ParseError {
     pub what: &'static str,
 }
 
+const TOO_DEEP: &str = "nested too deeply";
+
+impl ParseError {
+    /// Whether the text was refused for its depth; nothing behind that place was looked at.
+    pub fn is_too_deep(&self) -> bool {
+        self.what == TOO_DEEP
+    }
+}
+
 /// Parses one JSON value; anything but white space after it is an error.
 pub fn parse(bytes: &[u8]) -> Result<Value, ParseError> {
     parse_with(bytes, Limits::default())
@@ -68,7 +77,7 @@ impl<'a> Parser<'a> {
 
     fn nested(&mut self, inner: fn(&mut Self) -> Result<Value, ParseError>) -> Result<Value, ParseError> {
         if self.depth == 0 {
-            return Err(self.error("nested too deeply"));
+            return Err(self.error(TOO_DEEP));
         }
         self.depth -= 1;
         self.at += 1;

@@ -18,7 +18,7 @@ pub(crate) fn with_config<T>(
     let source = Source::new("flow.yaml", text);
     let loaded = load(&source, &|_| None, &LoadOptions::default());
     let mut registry = Registry::new();
-    crate::register(&mut registry);
+    crate::register(&mut registry, &Arc::default());
     let processor = loaded
         .config
         .flows

@@ -1,0 +1,248 @@
+//! `classic_to_core`: a message with many values becomes one sample for each of them.
+//!
+//! What comes in is a classic payload, `{"timestamp_ms": t, "a": 1, "b": {"c": 2}}`, under a topic that ends with the group
+//! of its tags, or with the contract. What goes out are samples `a` and `b.c` at `t`, each under a topic of its own. Every
+//! tag is accounted for: one message that becomes n counts n - 1 more, and a tag that cannot go on takes no other along.
+
+mod payload;
+
+use std::sync::Arc;
+
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
+use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, key};
+use thalweg_telemetry::IntCounter;
+
+use self::payload::{Classic, Unreadable};
+use crate::datatype::json_form;
+use crate::results::{DATA_CONTRACT, LOCATION_PATH, Refused, TAG_NAME, TOPIC, VIRTUAL_PATH};
+use crate::topic::{self, Place, TopicError};
+
+/// The name that `data_contract` had before.
+const SCHEMA: &str = "schema";
+const TARGET: &str = "target_data_contract";
+
+struct Spec {
+    /// `None` keeps the contract of the topic.
+    target: Option<Text>,
+}
+
+pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
+    Some(Arc::new(read(node, context)?))
+}
+
+fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<Spec> {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let target = fields.string(TARGET, "");
+    let is_contract = target.is_empty() || is_contract(&target);
+    if !is_contract {
+        fields.error(
+            TARGET,
+            format!(
+                "{target:?} is no data contract; write one such as _raw: an underscore, then letters, digits, _ and -"
+            ),
+        );
+    }
+    fields.finish();
+    is_contract.then(|| Spec {
+        target: (!target.is_empty()).then(|| target.into()),
+    })
+}
+
+fn is_contract(text: &str) -> bool {
+    let name = text.strip_prefix('_').unwrap_or_default();
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+}
+
+impl ProcessorSpec for Spec {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
+        Ok(Box::new(ClassicToCore::new(self.target.clone(), context)))
+    }
+}
+
+struct ClassicToCore {
+    target: Option<Text>,
+    counters: Counters,
+    context: StageContext,
+}
+
+/// The processor's own counters, shared by its instances.
+struct Counters {
+    processed: IntCounter,
+    errored: IntCounter,
+    dropped: IntCounter,
+    expanded: IntCounter,
+    recursion_limit_hit: IntCounter,
+    tag_limit_exceeded: IntCounter,
+}
+
+impl Counters {
+    fn new(context: &StageContext) -> Counters {
+        let counter = |name: &str, help: &str| context.component.counter(name, help);
+        Counters {
+            processed: counter("messages_processed", "Messages that were taken apart."),
+            errored: counter("messages_errored", "Messages and tags that could not be used."),
+            dropped: counter("messages_dropped", "Messages without tags, and tags without a value."),
+            expanded: counter("messages_expanded", "Samples that went on."),
+            recursion_limit_hit: counter("recursion_limit_hit", "Messages whose objects are nested too deeply."),
+            tag_limit_exceeded: counter("tag_limit_exceeded", "Messages with too many tags."),
+        }
+    }
+}
+
+/// A message, taken apart.
+struct Split<'a> {
+    place: Place<'a>,
+    classic: Classic,
+    /// What the metadata of all its tags has in common.
+    common: Metadata,
+}
+
+impl Processor for ClassicToCore {
+    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+        let Batch { messages, mut ack } = batch;
+        let mut samples = Vec::with_capacity(messages.len());
+        let mut valueless = 0;
+        for message in messages {
+            let Some(topic) = message.meta.text(TOPIC).or_else(|| message.meta.text(key::UMH_TOPIC)) else {
+                let refused = (
+                    DropReason::MissingField,
+                    "the message has neither topic nor umh_topic".to_owned(),
+                );
+                self.fail(&mut ack, message, refused);
+                continue;
+            };
+            match self.split(&topic, &message) {
+                Ok(split) => valueless += self.emit(split, &message, &mut samples, &mut ack),
+                Err(refused) => self.fail(&mut ack, message, refused),
+            }
+        }
+        if valueless > 0 {
+            self.counters.dropped.inc_by(valueless as u64);
+            ack.filtered(FilterReason::NoValue, valueless);
+        }
+        self.counters.expanded.inc_by(samples.len() as u64);
+        if samples.is_empty() {
+            return ack.delivered();
+        }
+        out.push(Batch::new(samples, ack));
+    }
+}
+
+impl ClassicToCore {
+    fn new(target: Option<Text>, context: StageContext) -> ClassicToCore {
+        ClassicToCore {
+            target,
+            counters: Counters::new(&context),
+            context,
+        }
+    }
+
+    fn split<'a>(&'a self, topic: &'a str, message: &Message) -> Result<Split<'a>, Refused> {
+        let place = self.place(topic).map_err(invalid_topic)?;
+        let classic = Classic::read(&message.payload).map_err(|unreadable| {
+            match unreadable {
+                Unreadable::TooDeep => self.counters.recursion_limit_hit.inc(),
+                Unreadable::TooManyTags | Unreadable::NamesTooLong => self.counters.tag_limit_exceeded.inc(),
+                _ => {}
+            }
+            (unreadable.reason(), unreadable.to_string())
+        })?;
+        let common = common(&message.meta, &place, &classic);
+        Ok(Split { place, classic, common })
+    }
+
+    /// Where the tags of a message belong. What is wrong with it is wrong for all of them, and is said once.
+    fn place<'a>(&'a self, topic: &'a str) -> Result<Place<'a>, TopicError> {
+        let place = Place::of(topic).ok_or_else(|| topic::check(topic).err().unwrap_or(TopicError::ContractMissing))?;
+        let place = Place {
+            contract: self.target.as_deref().unwrap_or(place.contract),
+            path: topic::virtual_path(place.path),
+            ..place
+        };
+        topic::build(place.location, place.contract, place.path, "tag")?;
+        Ok(place)
+    }
+
+    /// Adds the samples of a message. Returns how many of its tags, or the message itself, have no value.
+    fn emit(&self, split: Split<'_>, message: &Message, samples: &mut Vec<Message>, ack: &mut Ack) -> usize {
+        let Split { place, classic, common } = split;
+        self.counters.processed.inc();
+        if classic.tags.is_empty() {
+            return 1;
+        }
+        ack.expanded(classic.tags.len() - 1);
+        let mut valueless = 0;
+        for (name, value) in classic.tags {
+            if value.is_null() {
+                valueless += 1;
+                continue;
+            }
+            let topic = topic::build(place.location, place.contract, place.path, &name);
+            let mut meta = common.clone();
+            meta.reserve(3);
+            meta.set(TAG_NAME, name);
+            let checked = topic.map_err(invalid_topic).and_then(|topic| {
+                let topic = Text::from(topic);
+                meta.set(TOPIC, topic.clone());
+                meta.set(key::UMH_TOPIC, topic);
+                json_form(&value).map_err(|why| (DropReason::InvalidValue, why))
+            });
+            let sample = Message {
+                payload: Payload::Sample {
+                    value,
+                    time_ms: classic.time_ms,
+                },
+                meta,
+                ..message.clone()
+            };
+            match checked {
+                Ok(()) => samples.push(sample),
+                Err(refused) => self.fail(ack, sample, refused),
+            }
+        }
+        valueless
+    }
+
+    fn fail(&self, ack: &mut Ack, message: Message, (reason, error): Refused) {
+        self.counters.errored.inc();
+        self.context.fail(ack, message, reason, &error);
+    }
+}
+
+fn invalid_topic(error: TopicError) -> Refused {
+    (DropReason::InvalidTopic, error.to_string())
+}
+
+/// What the metadata of all tags of a message has in common, in one map that they share: what the message came with, what
+/// its payload adds, and the place.
+fn common(meta: &Metadata, place: &Place<'_>, classic: &Classic) -> Metadata {
+    let owned = |(key, text): (&Text, &Text)| (key.clone(), text.clone());
+    let place = [
+        (LOCATION_PATH, place.location),
+        (SCHEMA, place.contract),
+        (DATA_CONTRACT, place.contract),
+        (VIRTUAL_PATH, place.path),
+    ];
+    // Of a key that comes again the last one counts, and an empty text removes it.
+    let entries = meta
+        .shared_map()
+        .iter()
+        .map(owned)
+        .chain(
+            meta.changes()
+                .map(|(key, text)| (key.clone(), text.cloned().unwrap_or_default())),
+        )
+        .chain(classic.meta.iter().cloned())
+        .chain(place.map(|(key, text)| (Text::new_static(key), Text::from(text))));
+    // Without a series: each tag is one of its own from here on.
+    let mut common = meta.with_shared(Arc::new(MetaMap::new(entries, None)));
+    // Texts of stamps lie above the map; what was said instead of one is said again.
+    for (key, text) in meta.changes().filter(|(key, _)| key::STAMPS.contains(&key.as_str())) {
+        common.set(key.clone(), text.cloned().unwrap_or_default());
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests;

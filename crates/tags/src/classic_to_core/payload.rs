@@ -1,0 +1,149 @@
+//! The classic payload: a time, tags in objects within objects, and metadata beside them.
+//!
+//! Each leaf is found once, under the keys that lead to it with dots between them. What a payload can cost is bounded: the
+//! depth, the tags, and the length of their names, since a long key is a part of the name of every tag below it.
+
+use thalweg_record::{DropReason, Object, Payload, Text, Value, json};
+use thalweg_script::payload_value;
+
+use crate::datatype::metadata_text;
+
+/// Keys that lead to a leaf.
+const DEPTH_MAX: usize = 10;
+const TAGS_MAX: usize = 1000;
+/// Of all tags of a message together.
+const NAMES_BYTES_MAX: usize = 1 << 20;
+
+const TIMESTAMP_MS: &str = "timestamp_ms";
+const META: [&str; 2] = ["meta", "metadata"];
+
+/// Larger whole numbers are not exact as doubles.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Classic {
+    pub time_ms: i64,
+    /// Names and values in the order of the payload.
+    pub tags: Vec<(Text, Value)>,
+    /// Entries of `meta` and `metadata`, as texts.
+    pub meta: Vec<(Text, Text)>,
+}
+
+/// Why a payload is no classic one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("the payload is no JSON object: {0}; it needs the form {{\"timestamp_ms\": 0, \"tag\": 1}}")]
+    NoObject(String),
+    #[error("the payload has no timestamp_ms; add the time of its values in milliseconds since 1970")]
+    NoTime,
+    #[error("timestamp_ms is {0}, which is no whole number of milliseconds since 1970")]
+    BadTime(String),
+    #[error("the payload is nested more than {DEPTH_MAX} objects deep; make it flatter")]
+    TooDeep,
+    #[error("the payload has more than {TAGS_MAX} tags; send them in several messages")]
+    TooManyTags,
+    #[error("the names of the payload's tags have more than {NAMES_BYTES_MAX} bytes; send them in several messages")]
+    NamesTooLong,
+}
+
+impl Unreadable {
+    pub fn reason(&self) -> DropReason {
+        match self {
+            Unreadable::NoTime => DropReason::MissingField,
+            Unreadable::NoObject(_) | Unreadable::BadTime(_) => DropReason::InvalidPayload,
+            Unreadable::TooDeep | Unreadable::TooManyTags | Unreadable::NamesTooLong => DropReason::Limit,
+        }
+    }
+}
+
+impl Classic {
+    pub fn read(payload: &Payload) -> Result<Classic, Unreadable> {
+        let value = match payload {
+            Payload::Raw(bytes) => json::parse(bytes).map_err(|error| match error.is_too_deep() {
+                true => Unreadable::TooDeep,
+                false => Unreadable::NoObject(error.to_string()),
+            })?,
+            typed => payload_value(typed).into_owned(),
+        };
+        let Value::Object(object) = &value else {
+            return Err(Unreadable::NoObject(format!("it is of type {}", value.type_name())));
+        };
+        let time = object.get(TIMESTAMP_MS).ok_or(Unreadable::NoTime)?;
+        let mut meta = Vec::new();
+        let mut leaves = Leaves::default();
+        for (key, value) in object.iter() {
+            match value {
+                _ if key == TIMESTAMP_MS => {}
+                Value::Object(entries) if META.contains(&key.as_str()) => {
+                    meta.extend(entries.iter().map(|(key, value)| (key.clone(), metadata_text(value))));
+                }
+                value => leaves.member(key, value, 1)?,
+            }
+        }
+        Ok(Classic {
+            time_ms: milliseconds(time)?,
+            tags: leaves.tags,
+            meta,
+        })
+    }
+}
+
+/// A whole number, however it is written: `1717083000000`, `1.717083e12`.
+fn milliseconds(time: &Value) -> Result<i64, Unreadable> {
+    let whole = || {
+        let number = time.as_f64()?;
+        (number.fract() == 0.0 && number.abs() <= EXACT_MAX).then_some(number as i64)
+    };
+    time.as_i64().or_else(whole).ok_or_else(|| {
+        let mut text = json::to_string(time);
+        text.truncate(text.floor_char_boundary(100));
+        Unreadable::BadTime(text)
+    })
+}
+
+#[derive(Default)]
+struct Leaves {
+    tags: Vec<(Text, Value)>,
+    /// Keys on the way to the present place, with dots between them.
+    name: String,
+    names_bytes: usize,
+}
+
+impl Leaves {
+    /// A member of an object, which `depth` keys lead to.
+    fn member(&mut self, key: &str, value: &Value, depth: usize) -> Result<(), Unreadable> {
+        let before = self.name.len();
+        if depth > 1 {
+            self.name.push('.');
+        }
+        self.name.push_str(key);
+        match value {
+            Value::Object(inner) => self.members(inner, depth + 1)?,
+            Value::Array(_) => self.leaf(Value::text(metadata_text(value)))?,
+            value => self.leaf(value.clone())?,
+        }
+        self.name.truncate(before);
+        Ok(())
+    }
+
+    fn members(&mut self, object: &Object, depth: usize) -> Result<(), Unreadable> {
+        if depth > DEPTH_MAX {
+            return Err(Unreadable::TooDeep);
+        }
+        object
+            .iter()
+            .try_for_each(|(key, value)| self.member(key, value, depth))
+    }
+
+    fn leaf(&mut self, value: Value) -> Result<(), Unreadable> {
+        if self.tags.len() >= TAGS_MAX {
+            return Err(Unreadable::TooManyTags);
+        }
+        self.names_bytes += self.name.len();
+        if self.names_bytes > NAMES_BYTES_MAX {
+            return Err(Unreadable::NamesTooLong);
+        }
+        self.tags.push((self.name.as_str().into(), value));
+        Ok(())
+    }
+}

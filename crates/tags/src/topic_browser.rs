@@ -1,0 +1,255 @@
+//! `topic_browser`: what topics there are, and what they said last, in one message per interval.
+//!
+//! Messages end here. Each stays unacknowledged as long as its event waits for the bundle; one of them becomes the bundle and
+//! carries the answers of the others, which are filtered. So a source hears that an event is done when the bundle with it was
+//! delivered. An event that a newer one of its topic replaces before that is filtered at once: that is what it was for.
+//!
+//! All threads of a flow gather into one place, because whoever reads a bundle takes its topics for all there are. An interval
+//! begins with its first message, and the thread that sees its end first makes the bundle.
+
+mod bundle;
+mod directory;
+mod event;
+mod gathered;
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, Registry, StageContext};
+use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Text, key};
+use thalweg_telemetry::IntCounter;
+
+pub use self::directory::TopicDirectory;
+use self::event::{Content, Event, id_of};
+use self::gathered::{Gathered, Held, Limits, Taken};
+use crate::results::Refused;
+use crate::time::now_ms;
+use crate::topic;
+
+const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+pub(crate) fn register(registry: &mut Registry, directory: &Arc<TopicDirectory>) {
+    let directory = directory.clone();
+    registry.processor("topic_browser", move |node, context| {
+        let limits = read(node, context)?;
+        Some(Arc::new(Spec {
+            limits,
+            directory: directory.clone(),
+            shared: Mutex::default(),
+        }))
+    });
+}
+
+fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<Limits> {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let mut count = |name: &str, default: i64, max: i64| {
+        let count = fields.int_in(name, default, 1..=max);
+        usize::try_from(count).unwrap_or(usize::MAX)
+    };
+    let topics_max = count("lru_size", 50_000, 10_000_000);
+    let events_per_topic_max = count("max_events_per_topic_per_interval", 1, 1_000_000);
+    let events_max = count("max_buffer_size", 10_000, 1_000_000);
+    let interval = fields.duration("emit_interval", "1s");
+    let is_usable = !interval.is_zero() && interval <= INTERVAL_MAX;
+    if !is_usable {
+        fields.error(
+            "emit_interval",
+            "an interval is longer than nothing and at most 24h, such as 1s",
+        );
+    }
+    fields.finish();
+    is_usable.then_some(Limits {
+        topics_max,
+        events_per_topic_max,
+        events_max,
+        interval,
+    })
+}
+
+struct Spec {
+    limits: Limits,
+    directory: Arc<TopicDirectory>,
+    /// Of the instances that run. Not held here, so that events which no instance will emit any more are given up.
+    shared: Mutex<Weak<Shared>>,
+}
+
+impl ProcessorSpec for Spec {
+    fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
+        Ok(Box::new(self.browser(context)))
+    }
+}
+
+impl Spec {
+    fn browser(&self, context: StageContext) -> TopicBrowser {
+        let mut slot = self.shared.lock();
+        let shared = slot.upgrade().unwrap_or_else(|| {
+            let shared = Arc::new(Shared {
+                gathered: Mutex::new(Gathered::new(self.limits)),
+                counters: Counters::new(&context),
+            });
+            *slot = Arc::downgrade(&shared);
+            self.directory.add(&context.component, &shared);
+            shared
+        });
+        TopicBrowser {
+            shared,
+            ids: HashMap::new(),
+            ids_max: self.limits.topics_max,
+            context,
+        }
+    }
+}
+
+/// What the instances on all threads have in common.
+struct Shared {
+    gathered: Mutex<Gathered>,
+    counters: Counters,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.counters
+            .not_emitted
+            .inc_by(self.gathered.get_mut().events() as u64);
+    }
+}
+
+/// `processed = emitted + not emitted`, once nothing is held.
+struct Counters {
+    processed: IntCounter,
+    failed: IntCounter,
+    not_emitted: IntCounter,
+    overwritten: IntCounter,
+    emitted: IntCounter,
+}
+
+impl Counters {
+    fn new(context: &StageContext) -> Counters {
+        let counter = |name: &str, help: &str| context.component.counter(name, help);
+        Counters {
+            processed: counter("messages_processed", "Messages that became an event."),
+            failed: counter("messages_failed", "Messages that could not become an event."),
+            not_emitted: counter(
+                "messages_not_emitted",
+                "Messages whose event is in no bundle: it was overwritten, or the flow was given up.",
+            ),
+            overwritten: counter(
+                "events_overwritten",
+                "Events that newer ones of their topic replaced within an interval.",
+            ),
+            emitted: counter("total_events_emitted", "Events in bundles."),
+        }
+    }
+}
+
+struct TopicBrowser {
+    shared: Arc<Shared>,
+    /// Ids of topics that this thread has seen; when there are more it starts over.
+    ids: HashMap<Text, u64>,
+    ids_max: usize,
+    context: StageContext,
+}
+
+impl Processor for TopicBrowser {
+    fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+        let Batch { messages, mut ack } = batch;
+        let arrived_ms = now_ms();
+        let mut events = Vec::with_capacity(messages.len());
+        for message in messages {
+            match self.read(&message) {
+                Ok((topic, id, content)) => events.push(Event::new(message, topic, id, content, arrived_ms)),
+                Err((reason, error)) => {
+                    self.shared.counters.failed.inc();
+                    self.context.fail(&mut ack, message, reason, &error);
+                }
+            }
+        }
+        let (taken, overwritten) = self.gather(events, &mut ack);
+        ack.merge_all(overwritten);
+        ack.filtered(FilterReason::Bundled, ack.count());
+        ack.delivered();
+        out.extend(taken.into_iter().filter_map(|taken| self.bundle(taken)));
+    }
+
+    fn next_tick(&self) -> Option<Instant> {
+        self.shared.gathered.lock().due()
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Vec<Batch>) {
+        let taken = {
+            let mut gathered = self.shared.gathered.lock();
+            // Another thread may have been first.
+            match gathered.due().is_some_and(|due| due <= now) {
+                true => gathered.take(),
+                false => return,
+            }
+        };
+        out.extend(self.bundle(taken));
+    }
+
+    fn flush(&mut self, out: &mut Vec<Batch>) {
+        let taken = self.shared.gathered.lock().take();
+        out.extend(self.bundle(taken));
+    }
+}
+
+impl TopicBrowser {
+    fn read(&mut self, message: &Message) -> Result<(Text, u64, Content), Refused> {
+        let topic = message.meta.text(key::UMH_TOPIC);
+        let topic = topic.ok_or_else(|| (DropReason::MissingField, "the message has no umh_topic".to_owned()))?;
+        let id = match self.ids.get(&topic) {
+            Some(id) => *id,
+            None => {
+                let parts = topic::parts(&topic).map_err(|error| (DropReason::InvalidTopic, error.to_string()))?;
+                let id = id_of(parts);
+                if self.ids.len() >= self.ids_max {
+                    self.ids.clear();
+                }
+                self.ids.insert(topic.clone(), id);
+                id
+            }
+        };
+        Ok((topic, id, Content::of(&message.payload)?))
+    }
+
+    /// Puts events to those of the other threads. What had to leave for want of room, and the answers of events that are not
+    /// needed any more, are dealt with by the caller, without the lock.
+    fn gather(&self, events: Vec<Event>, ack: &mut Ack) -> (Vec<Taken>, Vec<Ack>) {
+        let (mut taken, mut overwritten) = (Vec::new(), Vec::new());
+        let counters = &self.shared.counters;
+        counters.processed.inc_by(events.len() as u64);
+        let now = Instant::now();
+        let mut gathered = self.shared.gathered.lock();
+        for event in events {
+            if !gathered.has_room_for(&event) {
+                taken.push(gathered.take());
+            }
+            let held = Held::new(event, ack.split(1));
+            overwritten.extend(gathered.add(held, now).map(|held| held.ack));
+        }
+        drop(gathered);
+        counters.overwritten.inc_by(overwritten.len() as u64);
+        counters.not_emitted.inc_by(overwritten.len() as u64);
+        (taken, overwritten)
+    }
+
+    /// The message that stands for all that was held; none if nothing was, since it would say nothing new and nobody would
+    /// answer for it.
+    fn bundle(&self, taken: Taken) -> Option<Batch> {
+        let Taken { topics, held } = taken;
+        let (events, acks): (Vec<_>, Vec<_>) = held.into_iter().map(|held| (held.event, held.ack)).unzip();
+        let mut acks = acks.into_iter();
+        let mut ack = acks.next()?;
+        ack.merge_all(acks);
+        ack.filtered(FilterReason::Bundled, ack.count() - 1);
+        self.shared.counters.emitted.inc_by(events.len() as u64);
+        let text = bundle::text(&topics, &events, now_ms());
+        Some(Batch::new(vec![Message::raw(text)], ack))
+    }
+}
+
+#[cfg(test)]
+mod tests;
