@@ -26,6 +26,8 @@ APPLICATION_URI = "urn:thalweg:test:asyncua"
 NAMESPACE = "urn:thalweg:test:plant"
 # What a client reads that goes by the index of a namespace that has moved.
 DECOY = 4_000_000_000
+# Counters beyond these are in further folders.
+PER_FOLDER = 200
 
 
 class Users(UserManager):
@@ -114,6 +116,10 @@ async def build(server, nodes, big, namespaces_before):
     counters = []
     for i in range(1, nodes + 1):
         name = f"Counter{i}"
+        # Adding to a folder takes the longer the more it has.
+        if i > 1 and i % PER_FOLDER == 1:
+            block = f"Block{i // PER_FOLDER}"
+            folder = await plant.add_folder(node_id(block), browse_name(block))
         node = await folder.add_variable(node_id(name), browse_name(name), 0, ua.VariantType.UInt32)
         counters.append(node)
     return counters

@@ -30,6 +30,7 @@ const { values: options } = parseArgs({
         port: { type: "string", default: "48020" },
         nodes: { type: "string", default: "10" }, // counters
         period: { type: "string", default: "1" }, // seconds between two changes of the counters
+        "bad-every": { type: "string", default: "0" }, // counters are bad for so many changes, then good for as many
         big: { type: "string", default: "0" }, // also a string of so many characters
         user: { type: "string", default: "operator" },
         password: { type: "string", default: "secret" },
@@ -124,8 +125,11 @@ function addCounters(namespace, folder) {
     setInterval(() => {
         count += 1;
         const now = new Date();
+        const badEvery = Number(options["bad-every"]);
+        const isBad = badEvery > 0 && Math.floor(count / badEvery) % 2 === 1;
+        const status = isBad ? StatusCodes.BadSensorFailure : StatusCodes.Good;
         for (const counter of counters) {
-            counter.setValueFromSource({ dataType: DataType.UInt32, value: count }, StatusCodes.Good, now);
+            counter.setValueFromSource({ dataType: DataType.UInt32, value: count }, status, now);
         }
     }, Number(options.period) * 1000);
 }

@@ -7,6 +7,7 @@ pub mod disk;
 pub mod grpc;
 pub mod postgres;
 pub mod process;
+pub mod proxy;
 pub mod receiver;
 pub mod servers;
 pub mod thalweg;

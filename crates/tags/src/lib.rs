@@ -32,8 +32,7 @@ pub fn register(registry: &mut Registry, topics: &Arc<TopicDirectory>) {
     registry.processor("tag_processor", tag_processor::parse);
     registry.processor("nodered_js", nodered::parse);
     registry.processor("downsampler", downsampler::parse);
-//! script on plain messages; `downsampler` keeps of each tag the points that are worth it; `stream_processor` computes tags from
-//! other tags; `classic_to_core` makes samples of messages with many values; `topic_browser` tells what topics there are, in
-//! messages and over HTTP. Scripts read and write the typed message directly ([`thalweg_script`]), and messages of one tag leave
-//! with one shared map of metadata again, as they came. Topics follow the rules in [`topic`].
+    registry.processor("stream_processor", stream_processor::parse);
+    registry.processor("classic_to_core", classic_to_core::parse);
+    topic_browser::register(registry, topics);
 }

@@ -1,0 +1,98 @@
+//! A TCP proxy that behaves as networks do: it delays, and it lets connections fall silent without closing them.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+/// Listens until the process ends.
+pub struct Proxy {
+    pub address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Connections of earlier numbers are silent.
+    silent_before: AtomicU64,
+    connections: AtomicU64,
+    /// Before each piece of bytes goes on.
+    delay_ms: AtomicU64,
+}
+
+impl Proxy {
+    /// In front of a server, which may come and go.
+    pub fn start(server: SocketAddr) -> Result<Proxy> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let (address, state) = (listener.local_addr()?, Arc::new(State::default()));
+        let of_connections = state.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // Without its server a client is let go at once.
+                let Ok(server) = TcpStream::connect(server) else {
+                    continue;
+                };
+                let _ = join(client, server, &of_connections);
+            }
+        });
+        Ok(Proxy { address, state })
+    }
+
+    /// In front of an OPC UA server; returns the address by which clients reach it through this.
+    pub fn of_endpoint(endpoint: &str) -> Result<(Proxy, String)> {
+        let rest = endpoint.strip_prefix("opc.tcp://").context("no OPC UA endpoint")?;
+        let (server, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let proxy = Proxy::start(server.parse()?)?;
+        let endpoint = format!("opc.tcp://{}/{path}", proxy.address);
+        Ok((proxy, endpoint))
+    }
+
+    /// Nothing goes through the connections that exist any more, and nobody tells them. New ones are not concerned.
+    pub fn silence(&self) {
+        self.state
+            .silent_before
+            .store(self.state.connections.load(SeqCst), SeqCst);
+    }
+
+    pub fn delay(&self, each: Duration) {
+        self.state
+            .delay_ms
+            .store(u64::try_from(each.as_millis()).unwrap_or(u64::MAX), SeqCst);
+    }
+
+    pub fn connections(&self) -> u64 {
+        self.state.connections.load(SeqCst)
+    }
+}
+
+fn join(client: TcpStream, server: TcpStream, state: &Arc<State>) -> Result<()> {
+    let number = state.connections.fetch_add(1, SeqCst);
+    let pairs = [(client.try_clone()?, server.try_clone()?), (server, client)];
+    for (from, to) in pairs {
+        let state = state.clone();
+        thread::spawn(move || {
+            let _ = forward(from, to, number, &state);
+        });
+    }
+    Ok(())
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, number: u64, state: &State) -> Result<()> {
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        let n = from.read(&mut buffer)?;
+        while number < state.silent_before.load(SeqCst) {
+            thread::sleep(Duration::from_secs(1));
+        }
+        thread::sleep(Duration::from_millis(state.delay_ms.load(SeqCst)));
+        if n == 0 {
+            to.shutdown(std::net::Shutdown::Both)?;
+            return Ok(());
+        }
+        to.write_all(buffer.get(..n).unwrap_or_default())?;
+    }
+}
