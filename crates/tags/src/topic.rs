@@ -86,6 +86,24 @@ pub fn virtual_path(text: &str) -> &str {
     text
 }
 
+/// What stands at and behind the contract of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contract<'t> {
+    /// With its underscore.
+    pub name: &'t str,
+    /// The virtual path, if there is one, and the name of the tag: `motor.axis.x`.
+    pub path: &'t str,
+}
+
+/// Checks a topic and finds its contract.
+pub fn contract(topic: &str) -> Result<Contract<'_>, TopicError> {
+    check(topic)?;
+    // A location segment does not start with an underscore, so the first one that does is the contract.
+    let found = topic.find("._").and_then(|at| topic.get(at + 1..)?.split_once('.'));
+    let (name, path) = found.ok_or(TopicError::ContractMissing)?;
+    Ok(Contract { name, path })
+}
+
 /// Whether a text is a topic.
 pub fn check(topic: &str) -> Result<(), TopicError> {
     if topic.is_empty() {
@@ -267,6 +285,17 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_topic_has_a_contract_and_a_path() {
+        for (topic, name, path) in [
+            ("umh.v1.a._raw.x", "_raw", "x"),
+            ("umh.v1.a.b_c._pump_v2.motor._axis.x", "_pump_v2", "motor._axis.x"),
+        ] {
+            assert_eq!(contract(topic), Ok(Contract { name, path }));
+        }
+        assert_eq!(contract("umh.v1.a.b.x"), Err(TopicError::ContractMissing));
+    }
+
     proptest! {
         /// Whatever the parts hold, the result is a topic by its own rules, or an error whose text can be shown.
         #[test]
@@ -277,6 +306,10 @@ mod tests {
             match build(&location, &contract, &path, &name) {
                 Ok(topic) => {
                     prop_assert_eq!(check(&topic), Ok(()));
+                    let Contract { name, path } = super::contract(&topic).unwrap();
+                    prop_assert!(name.len() > 1 && name.starts_with('_') && !path.is_empty());
+                    let end = [".", name, ".", path].concat();
+                    prop_assert!(topic.ends_with(&end));
                     let segments: Vec<&str> = topic.split('.').collect();
                     prop_assert!(segments.len() >= 5 && segments.iter().all(|s| !s.is_empty()));
                     prop_assert!(!segments[2].starts_with('_'));
