@@ -44,4 +44,5 @@ mod restart;
 mod rollups;
 mod signals;
 mod sketches;
+mod uns;
 mod values;
