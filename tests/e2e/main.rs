@@ -47,4 +47,5 @@ mod signals;
 mod sketches;
 mod stream_processor;
 mod topics;
+mod uns;
 mod values;

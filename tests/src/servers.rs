@@ -119,6 +119,11 @@ pub fn collector() -> Result<PathBuf> {
     tool("THALWEG_TEST_COLLECTOR", "collector/collector")
 }
 
+/// A Kafka broker, and a second client for it.
+pub fn kafka() -> Result<PathBuf> {
+    tool("THALWEG_TEST_KAFKA", "kafka/kafka")
+}
+
 /// Never skipped: a tool that is missing fails the test and says what to do.
 fn tool(variable: &str, in_cache: &str) -> Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);

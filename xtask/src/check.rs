@@ -28,6 +28,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("events-postgres", 4),
     ("query", 4),
     ("events-flow", 4),
+    ("kafka", 5),
     ("opcua", 5),
     ("events-api", 5),
     ("otlp", 5),

@@ -1,5 +1,5 @@
 //! Installs what the tests need beyond Rust: real OPC UA servers, SDKs and the collector of OpenTelemetry, readers of our tables,
-//! a browser, a database. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
+//! a browser, a database, a broker of Kafka. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -49,6 +49,8 @@ pub struct Tools {
     pub postgres: PathBuf,
     /// The OpenTelemetry Collector.
     pub collector: PathBuf,
+    /// A Kafka broker, and a second client for it.
+    pub kafka: PathBuf,
 }
 
 impl Tools {
@@ -59,7 +61,8 @@ impl Tools {
             .env("THALWEG_TEST_NODE_MODULES", &self.node_modules)
             .env("THALWEG_TEST_CHROMIUM", &self.chromium)
             .env("THALWEG_TEST_POSTGRES", &self.postgres)
-            .env("THALWEG_TEST_COLLECTOR", &self.collector);
+            .env("THALWEG_TEST_COLLECTOR", &self.collector)
+            .env("THALWEG_TEST_KAFKA", &self.kafka);
     }
 }
 
@@ -76,7 +79,7 @@ pub fn install() -> Result<Tools> {
     let cache = cache_dir()?;
     if !exists("go") {
         bail!(
-            "go is not installed, whose pprof reads the profiles and which builds the collector; on Debian: apt-get install golang-go"
+            "go is not installed, whose pprof reads the profiles and which builds the collector and the Kafka broker; on Debian: apt-get install golang-go"
         );
     }
     debian("/usr/bin/openssl", "openssl")?;
@@ -86,14 +89,15 @@ pub fn install() -> Result<Tools> {
         node_modules: node(&cache)?,
         chromium: debian("/usr/bin/chromium", "chromium")?,
         postgres: postgres()?,
-        collector: collector(&cache)?,
+        collector: go_program(&cache, "collector", "tests/senders/collector")?,
+        kafka: go_program(&cache, "kafka", "tests/brokers/kafka")?,
     })
 }
 
-/// The OpenTelemetry Collector with the parts that tests use, of the versions that stand beside it.
-fn collector(cache: &std::path::Path) -> Result<PathBuf> {
-    let (source, folder) = (root().join("tests/senders/collector"), cache.join("collector"));
-    let (program, marker) = (folder.join("collector"), folder.join("built.txt"));
+/// A program in Go, with the parts of the versions that stand beside it.
+fn go_program(cache: &std::path::Path, name: &str, source: &str) -> Result<PathBuf> {
+    let (source, folder) = (root().join(source), cache.join(name));
+    let (program, marker) = (folder.join(name), folder.join("built.txt"));
     let parts = ["main.go", "go.mod", "go.sum"].map(|name| std::fs::read_to_string(source.join(name)));
     let wanted = parts.into_iter().collect::<std::io::Result<String>>()?;
     if program.exists() && std::fs::read_to_string(&marker).is_ok_and(|built| built == wanted) {

@@ -34,6 +34,7 @@ impl Components {
         lake::register(&mut registry, lake.clone(), &store);
         queues::register(&mut registry, &store);
         thalweg_events_flow::register(&mut registry, &events.shared);
+        thalweg_kafka::register(&mut registry);
         Components {
             registry,
             opcua,

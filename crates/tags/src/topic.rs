@@ -119,6 +119,12 @@ impl Place<'_> {
     }
 }
 
+/// Takes a topic apart at its contract. Its path ends with the name.
+pub fn place(topic: &str) -> Result<Place<'_>, TopicError> {
+    check(topic)?;
+    Place::of(topic).ok_or(TopicError::ContractMissing)
+}
+
 /// Takes a topic apart: its place, whose path is the virtual path, and its name.
 pub fn parts(topic: &str) -> Result<(Place<'_>, &str), TopicError> {
     check(topic)?;
@@ -334,6 +340,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_topic_has_a_contract_and_a_path() {
+        for (topic, contract, path) in [
+            ("umh.v1.a._raw.x", "_raw", "x"),
+            ("umh.v1.a.b_c._pump_v2.motor._axis.x", "_pump_v2", "motor._axis.x"),
+        ] {
+            let place = place(topic).unwrap();
+            assert_eq!((place.contract, place.path), (contract, path));
+        }
+        assert_eq!(place("umh.v1.a.b.x"), Err(TopicError::ContractMissing));
+    }
+
     proptest! {
         /// Whatever the parts hold, the result is a topic by its own rules, or an error whose text can be shown.
         #[test]
@@ -344,6 +362,10 @@ mod tests {
             match build(&location, &contract, &path, &name) {
                 Ok(topic) => {
                     prop_assert_eq!(check(&topic), Ok(()));
+                    let Contract { name, path } = super::contract(&topic).unwrap();
+                    prop_assert!(name.len() > 1 && name.starts_with('_') && !path.is_empty());
+                    let end = [".", name, ".", path].concat();
+                    prop_assert!(topic.ends_with(&end));
                     let segments: Vec<&str> = topic.split('.').collect();
                     prop_assert!(segments.len() >= 5 && segments.iter().all(|s| !s.is_empty()));
                     prop_assert!(!segments[2].starts_with('_'));

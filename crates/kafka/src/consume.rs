@@ -1,0 +1,199 @@
+//! A consumer of a group as an input: records come as batches, and what the flow has confirmed is committed.
+//!
+//! The client is driven by one thread of its own, since its calls block and its callbacks run within them. It fetches only while
+//! the flow takes batches: one is gathered, one waits, and the client holds a bounded number of bytes more.
+
+mod meters;
+mod reader;
+mod tracker;
+mod watch;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext as _;
+use rdkafka::consumer::BaseConsumer;
+use rdkafka::message::BorrowedMessage;
+use thalweg_flow::{InputContext, InputError};
+use thalweg_record::{Batch, FilterReason, Message};
+use tokio::sync::{mpsc, oneshot};
+
+pub use meters::Meters;
+use reader::Reader;
+use tracker::Tracker;
+use watch::Watch;
+
+use crate::link::Link;
+
+/// After the flow has settled everything, commit and farewell may take so long.
+const FAREWELL: Duration = Duration::from_secs(8);
+
+/// What is read, and how.
+#[derive(Clone)]
+pub struct Options {
+    pub client: ClientConfig,
+    pub addresses: String,
+    pub topics: Vec<String>,
+    pub commit_period: Duration,
+}
+
+impl Options {
+    /// Of a member of `group`. `from_start`: where it begins when the group has committed nothing.
+    pub fn new(mut client: ClientConfig, group: &str, from_start: bool) -> Options {
+        let reset = if from_start { "earliest" } else { "latest" };
+        client
+            .set("group.id", group)
+            .set("auto.offset.reset", reset)
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("allow.auto.create.topics", "false")
+            .set("check.crcs", "true")
+            // As the group's other members of the reference system: both kinds do not mix.
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            // A topic that is made while it is subscribed to is found so soon.
+            .set("topic.metadata.refresh.interval.ms", "10000")
+            // What is fetched ahead, over all partitions.
+            .set("queued.max.messages.kbytes", "16384")
+            .set("fetch.max.bytes", "8388608");
+        Options {
+            addresses: client.get("bootstrap.servers").unwrap_or_default().to_owned(),
+            client,
+            topics: Vec::new(),
+            commit_period: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Makes messages of records.
+pub trait Convert: Send + 'static {
+    /// `None`: the record is not wanted.
+    fn message(&mut self, record: &BorrowedMessage<'_>) -> Option<Message>;
+}
+
+/// What the thread and the input share.
+struct Shared {
+    link: Link,
+    meters: Meters,
+    tracker: Mutex<Tracker>,
+    /// Nothing more is fetched.
+    draining: AtomicBool,
+    /// All is settled: commit and leave.
+    finished: AtomicBool,
+    /// Partitions that are assigned now are not to be fetched yet.
+    holding: AtomicBool,
+    /// When the commits were sent that are not answered, the oldest first.
+    commits: Mutex<VecDeque<Instant>>,
+}
+
+/// A batch on its way to the flow.
+struct Fetched {
+    messages: Vec<Message>,
+    /// Records that are not wanted; they belong to the batch, since they are confirmed with it.
+    filtered: usize,
+    number: u64,
+}
+
+/// Reads until the flow stops.
+pub async fn run(
+    options: Options,
+    meters: Meters,
+    convert: impl Convert,
+    context: InputContext,
+) -> Result<(), InputError> {
+    let link = Link::new(
+        context.component.clone(),
+        context.connection.clone(),
+        options.addresses.clone(),
+    );
+    let shared = Arc::new(Shared {
+        link,
+        meters,
+        tracker: Mutex::default(),
+        draining: AtomicBool::new(false),
+        finished: AtomicBool::new(false),
+        holding: AtomicBool::new(false),
+        commits: Mutex::default(),
+    });
+    let consumer = BaseConsumer::from_config_and_context(&options.client, Watch(shared.clone()))
+        .map_err(|error| InputError(format!("the Kafka client refuses its settings: {error}")))?;
+    let (out, mut fetched) = mpsc::channel(1);
+    let (end, ended) = oneshot::channel();
+    let reader = Reader::new(consumer, shared.clone(), convert, out, options);
+    let spawned = std::thread::Builder::new()
+        .name("kafka-read".to_owned())
+        .spawn(move || drop(end.send(reader.run())));
+    spawned.map_err(|error| InputError(format!("no thread could be started to read from Kafka: {error}")))?;
+
+    let leaving = Leaving(&shared);
+    if let Left::ThreadEnded = pass_on(&mut fetched, &shared, &context).await {
+        let why = ended.await.ok().and_then(Result::err);
+        let why = why.unwrap_or_else(|| "the thread that reads from Kafka has failed; restart the process".to_owned());
+        context.connection.lost(&why);
+        return Err(InputError(why));
+    }
+    shared.draining.store(true, Ordering::Relaxed);
+    context.sink.settled().await;
+    drop(leaving);
+    if tokio::time::timeout(FAREWELL, ended).await.is_err() {
+        context.component.warn_limited("farewell", 1, || {
+            "the broker did not answer to the last commit; records since the one before come again".to_owned()
+        });
+    }
+    Ok(())
+}
+
+/// Lets the thread end, also when the flow gives the input up.
+struct Leaving<'s>(&'s Shared);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.draining.store(true, Ordering::Relaxed);
+        self.0.finished.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Why nothing more is passed on.
+enum Left {
+    Stopped,
+    ThreadEnded,
+}
+
+async fn pass_on(fetched: &mut mpsc::Receiver<Fetched>, shared: &Arc<Shared>, context: &InputContext) -> Left {
+    loop {
+        let next = async {
+            context.sink.has_room().await;
+            fetched.recv().await
+        };
+        let next = tokio::select! {
+            biased;
+            () = context.stop.cancelled() => return Left::Stopped,
+            next = next => next,
+        };
+        let Some(Fetched {
+            messages,
+            filtered,
+            number,
+        }) = next
+        else {
+            return Left::ThreadEnded;
+        };
+        let shared = shared.clone();
+        let mut ack = context.sink.enter(messages.len() + filtered, move |outcome| {
+            shared.tracker.lock().settled(number, outcome);
+        });
+        ack.filtered(FilterReason::KeyMismatch, filtered);
+        if messages.is_empty() {
+            ack.delivered();
+            continue;
+        }
+        // Without a flow there is nothing to wait for but the stop.
+        if context.sink.send(Batch::new(messages, ack)).await.is_err() {
+            context.stop.cancelled().await;
+            return Left::Stopped;
+        }
+    }
+}

@@ -1,0 +1,192 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn partition(number: i32) -> Partition {
+    Partition {
+        topic: "t".into(),
+        number,
+    }
+}
+
+fn span(number: i32, from: i64, to: i64) -> Span {
+    Span {
+        partition: partition(number),
+        from,
+        to,
+    }
+}
+
+#[test]
+fn only_the_confirmed_front_is_committed() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    let first = tracker.sent(&[span(0, 5, 7)]);
+    let second = tracker.sent(&[span(0, 7, 9)]);
+    tracker.settled(second, Outcome::Acked);
+    assert_eq!(tracker.due(), []);
+    tracker.settled(first, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 9)]);
+    tracker.committing(&partition(0), 9);
+    assert_eq!(tracker.due(), []);
+    tracker.uncommitted(&partition(0));
+    assert_eq!(tracker.due(), [(partition(0), 9)]);
+}
+
+#[test]
+fn what_is_given_back_is_read_again_with_all_behind_it() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    let first = tracker.sent(&[span(0, 0, 2)]);
+    let second = tracker.sent(&[span(0, 2, 4)]);
+    assert!(tracker.settled(first, Outcome::Nacked));
+    assert_eq!(tracker.rewinds(), [(partition(0), 0)]);
+    assert!(!tracker.wants(&partition(0)), "what was on its way is older");
+    tracker.settled(second, Outcome::Acked);
+    assert_eq!(tracker.due(), [], "it is forgotten");
+    tracker.rewound(&partition(0));
+    assert!(tracker.wants(&partition(0)) && tracker.rewinds().is_empty());
+    let again = tracker.sent(&[span(0, 0, 2)]);
+    tracker.settled(again, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 2)]);
+}
+
+#[test]
+fn of_a_partition_that_was_taken_away_nothing_is_committed() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    tracker.assigned(partition(1));
+    let batch = tracker.sent(&[span(0, 0, 2), span(1, 0, 3)]);
+    let epoch = tracker.epoch();
+    tracker.revoked(&partition(0));
+    assert!(tracker.epoch() > epoch);
+    // It comes back, and begins anew.
+    tracker.assigned(partition(0));
+    tracker.settled(batch, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(1), 3)]);
+}
+
+#[test]
+fn records_that_were_read_and_not_sent_are_read_again() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    tracker.unsent(&[span(0, 4, 6)]);
+    assert_eq!(tracker.rewinds(), [(partition(0), 4)]);
+    tracker.rewound(&partition(0));
+    let batch = tracker.sent(&[span(0, 4, 6)]);
+    tracker.unsent(&[span(0, 6, 7)]);
+    assert_eq!(tracker.rewinds(), [(partition(0), 6)]);
+    tracker.settled(batch, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 6)]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Assign(i32),
+    Revoke(i32),
+    /// So many records of each of the partitions, in one batch.
+    Send(Vec<(i32, i64)>),
+    Settle(usize, bool),
+    Rewind,
+    Commit,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let number = 0..3_i32;
+    prop_oneof![
+        2 => number.clone().prop_map(Step::Assign),
+        1 => number.clone().prop_map(Step::Revoke),
+        6 => prop::collection::vec((number, 1..5_i64), 1..3).prop_map(Step::Send),
+        6 => (any::<usize>(), prop::bool::weighted(0.8)).prop_map(|(which, acked)| Step::Settle(which, acked)),
+        2 => Just(Step::Rewind),
+        2 => Just(Step::Commit),
+    ]
+}
+
+/// What a naive consumer knows of a partition: where it reads, which places are confirmed since it was assigned.
+#[derive(Default)]
+struct Naive {
+    assigned: u64,
+    next: i64,
+    confirmed: BTreeSet<i64>,
+    waits: bool,
+}
+
+proptest! {
+    /// Whatever is assigned, revoked, settled and read again: each place below a commit was confirmed by a batch of the same
+    /// assignment, and a partition whose batches are all confirmed is committed to its end.
+    #[test]
+    fn what_is_committed_was_confirmed(steps in prop::collection::vec(step(), 0..80)) {
+        let mut tracker = Tracker::default();
+        let mut naive: BTreeMap<i32, Naive> = BTreeMap::new();
+        let mut assignments = 0;
+        let mut open: Vec<(u64, Vec<(u64, Span)>)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Assign(number) => {
+                    if naive.contains_key(&number) { continue; }
+                    assignments += 1;
+                    naive.insert(number, Naive { assigned: assignments, ..Naive::default() });
+                    tracker.assigned(partition(number));
+                }
+                Step::Revoke(number) => {
+                    naive.remove(&number);
+                    tracker.revoked(&partition(number));
+                }
+                Step::Send(records) => {
+                    let mut spans: Vec<(u64, Span)> = Vec::new();
+                    for (number, count) in records {
+                        let Some(held) = naive.get_mut(&number) else { continue };
+                        if spans.iter().any(|(_, span)| span.partition.number == number) { continue; }
+                        prop_assert_eq!(tracker.wants(&partition(number)), !held.waits);
+                        // While a partition waits, what is sent of it was read before, and is forgotten.
+                        let assigned = if held.waits { 0 } else { held.assigned };
+                        spans.push((assigned, span(number, held.next, held.next + count)));
+                        held.next += count;
+                    }
+                    let plain: Vec<Span> = spans.iter().map(|(_, span)| span.clone()).collect();
+                    open.push((tracker.sent(&plain), spans));
+                }
+                Step::Settle(which, acked) => {
+                    if open.is_empty() { continue; }
+                    let (number, spans) = open.remove(which % open.len());
+                    let outcome = if acked { Outcome::Acked } else { Outcome::Nacked };
+                    tracker.settled(number, outcome);
+                    for (assigned, span) in &spans {
+                        let held = naive.get_mut(&span.partition.number);
+                        let Some(held) = held.filter(|held| held.assigned == *assigned) else { continue };
+                        if acked { held.confirmed.extend(span.from..span.to); }
+                    }
+                    for (partition, at) in tracker.rewinds() {
+                        let held = naive.get_mut(&partition.number).unwrap();
+                        prop_assert!(at <= held.next);
+                        held.waits = true;
+                    }
+                }
+                Step::Rewind => for (partition, at) in tracker.rewinds() {
+                    tracker.rewound(&partition);
+                    let held = naive.get_mut(&partition.number).unwrap();
+                    (held.next, held.waits) = (at, false);
+                },
+                Step::Commit => for (partition, at) in tracker.due() {
+                    let held = naive.get(&partition.number).unwrap();
+                    prop_assert!((0..at).all(|place| held.confirmed.contains(&place)), "{at} of {:?}", held.confirmed);
+                    tracker.committing(&partition, at);
+                },
+            }
+        }
+        // All that is still open is confirmed, and all that waits is read to where it was.
+        for (number, _) in open { tracker.settled(number, Outcome::Acked); }
+        for (partition, at) in tracker.rewinds() {
+            tracker.rewound(&partition);
+            let batch = tracker.sent(&[Span { partition: partition.clone(), from: at, to: at + 1 }]);
+            tracker.settled(batch, Outcome::Acked);
+        }
+        for held in tracker.held.values() {
+            prop_assert!(held.open.is_empty());
+            prop_assert_eq!(held.floor.unwrap_or(0), held.next.unwrap_or(0));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether a broker answers. What the client says of its connections is only a hint, since it closes and opens them as it likes:
+//! after each, a broker is asked, and its answer is what the component shows as its state.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
+use rdkafka::types::RDKafkaRespErr;
+use thalweg_flow::{Component, Connection};
+
+/// So long a broker may take to answer.
+pub const ANSWER: Duration = Duration::from_secs(3);
+
+pub struct Link {
+    pub component: Component,
+    pub connection: Connection,
+    addresses: String,
+    /// Something was said since a broker was asked.
+    suspected: AtomicBool,
+    /// The newest that the client has said of what is wrong.
+    heard: Mutex<String>,
+}
+
+impl Link {
+    pub fn new(component: Component, connection: Connection, addresses: String) -> Link {
+        Link {
+            component,
+            connection,
+            addresses,
+            suspected: AtomicBool::new(false),
+            heard: Mutex::default(),
+        }
+    }
+
+    /// Whether a broker should be asked now.
+    pub fn is_doubtful(&self) -> bool {
+        self.suspected.load(Ordering::Relaxed) || !self.connection.is_up()
+    }
+
+    /// Asks a broker for a topic, or for all. Blocks.
+    pub fn ask<C: ClientContext>(&self, client: &Client<C>, topic: Option<&str>) -> Result<Metadata, String> {
+        self.suspected.store(false, Ordering::Relaxed);
+        client
+            .fetch_metadata(topic, ANSWER)
+            .map_err(|error| self.no_answer(&error))
+    }
+
+    /// Asks a broker whether it has a topic. Blocks.
+    pub fn has<C: ClientContext>(&self, client: &Client<C>, topic: &str) -> Result<bool, String> {
+        let metadata = self.ask(client, Some(topic))?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let unknown = Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+        Ok(found.is_some_and(|found| found.error() != unknown))
+    }
+
+    /// Data cannot flow, for this reason: it is shown, and told in the log.
+    pub fn down(&self, why: &str) {
+        match self.connection.is_up() {
+            true => self.connection.lost(why),
+            false => self.connection.failed(why),
+        }
+        self.component
+            .warn_limited("unreachable", 1, || format!("waiting for Kafka: {why}"));
+    }
+
+    fn no_answer(&self, error: &KafkaError) -> String {
+        let addresses = &self.addresses;
+        let heard = self.heard.lock();
+        let why = match heard.is_empty() {
+            true => reason(error),
+            false => heard.clone(),
+        };
+        format!("no broker answers at {addresses} ({why}); is it running, and are address, tls and sasl right?")
+    }
+
+    /// A line of the client's own log.
+    pub fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        let component = self.component.title();
+        tracing::debug!(component, ?level, facility, "{line}");
+    }
+
+    /// The client says that something is wrong with its connections.
+    pub fn error(&self, error: &KafkaError, why: &str) {
+        // That all are lost says less than what was said of the last one.
+        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
+            *self.heard.lock() = why.to_owned();
+        }
+        self.suspected.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The protocol's own words for an error.
+pub fn reason(error: &KafkaError) -> String {
+    match error.rdkafka_error_code() {
+        Some(code) => code.to_string(),
+        None => error.to_string(),
+    }
+}

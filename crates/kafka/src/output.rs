@@ -1,0 +1,194 @@
+//! `kafka`: a record for each message, confirmed when the broker has it. Metadata becomes headers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_flow::{
+    Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
+    Rejection, WriteError,
+};
+use thalweg_mapping::Interpolation;
+use thalweg_record::{DropReason, Message, Payload};
+use tokio::sync::OnceCell;
+
+use crate::cluster;
+use crate::produce::{self, Encode, Producer, Record};
+
+const IN_FLIGHT: i64 = 10;
+const IN_FLIGHT_MAX: i64 = 1000;
+const MESSAGE_BYTES: &str = "1MB";
+const COMPRESSIONS: [&str; 4] = ["none", "gzip", "snappy", "lz4"];
+
+/// Metadata that is there for one stage only.
+const INTERNAL: [&str; 2] = ["_initialMetadata", "_incomingKeys"];
+
+pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let mut client = cluster::read(&mut fields);
+    produce::settle(&mut client);
+    let (topic, key) = (fields.required_node("topic"), fields.node("key"));
+    let mut metadata = fields.fields("metadata");
+    let exclude = metadata.string_list("exclude_prefixes");
+    metadata.finish();
+    durability(&mut fields, &mut client);
+    client.set("compression.type", fields.one_of("compression", &COMPRESSIONS, "none"));
+    sizes(&mut fields, &mut client);
+    let max_in_flight = fields.int_in("max_in_flight", IN_FLIGHT, 1..=IN_FLIGHT_MAX);
+    let batching = Batching::read(&mut fields, context);
+    fields.finish();
+    let topic = topic.and_then(|node| {
+        let text = context.interpolation(&node)?;
+        if let Some(Err(error)) = text.is_static().map(cluster::check_topic) {
+            context.diagnostics.error(&node, error);
+        }
+        Some(text)
+    });
+    let key = key.map(|node| context.interpolation(&node));
+    let (topic, key) = (topic?, key.map_or(Some(None), |key| key.map(Some))?);
+    Some(Arc::new(Spec {
+        client,
+        records: Arc::new(Records { topic, key, exclude }),
+        max_in_flight: usize::try_from(max_in_flight).unwrap_or(1),
+        batching,
+    }))
+}
+
+/// How many brokers have a record when it is confirmed, and whether it is there once although it was sent twice.
+fn durability(fields: &mut Fields<'_>, client: &mut ClientConfig) {
+    let all = fields.bool("ack_replicas", true);
+    let once = fields.bool("idempotent_write", all);
+    if once && !all {
+        fields.error("idempotent_write", "it needs ack_replicas: true");
+    }
+    client.set("acks", if all { "all" } else { "1" });
+    // Without the numbers of the idempotent producer, a second request on its way would overtake one that is sent again.
+    match once {
+        true => client.set("enable.idempotence", "true"),
+        false => client.set("max.in.flight.requests.per.connection", "1"),
+    };
+}
+
+fn sizes(fields: &mut Fields<'_>, client: &mut ClientConfig) {
+    let name = ["max_message_bytes", "max_msg_bytes"]
+        .into_iter()
+        .find(|name| fields.has(name));
+    let name = name.unwrap_or("max_message_bytes");
+    let bytes = fields.size(name, MESSAGE_BYTES);
+    if !(1_000..=1_000_000_000).contains(&bytes) {
+        fields.error(name, "a message has 1 kB to 1 GB at most");
+    }
+    client.set("message.max.bytes", bytes.to_string());
+}
+
+struct Spec {
+    client: ClientConfig,
+    records: Arc<Records>,
+    max_in_flight: usize,
+    batching: Option<Batching>,
+}
+
+impl OutputSpec for Spec {
+    fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
+        Ok(Arc::new(KafkaOutput {
+            client: self.client.clone(),
+            records: self.records.clone(),
+            max_in_flight: self.max_in_flight,
+            batching: self.batching,
+            producer: OnceCell::new(),
+        }))
+    }
+}
+
+struct KafkaOutput {
+    client: ClientConfig,
+    records: Arc<Records>,
+    max_in_flight: usize,
+    batching: Option<Batching>,
+    producer: OnceCell<Producer>,
+}
+
+impl Output for KafkaOutput {
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
+        Box::pin(async move {
+            let (records, topic) = (self.records.clone(), self.records.topic.is_static());
+            let opening = || Producer::open(&self.client, topic, records, context);
+            self.producer.get_or_try_init(opening).await.map(drop)
+        })
+    }
+
+    fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
+        write(&self.producer, messages)
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.max_in_flight
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        self.batching
+    }
+}
+
+/// Writes with a producer that was opened before.
+pub fn write(producer: &OnceCell<Producer>, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
+    match producer.get() {
+        Some(producer) => producer.write(messages),
+        None => {
+            let error = WriteError::Temporary("the producer is not open yet".to_owned());
+            Box::pin(std::future::ready(Err(error)))
+        }
+    }
+}
+
+struct Records {
+    topic: Interpolation,
+    key: Option<Interpolation>,
+    exclude: Vec<String>,
+}
+
+impl Encode for Records {
+    fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection> {
+        let refused = |error: String| Rejection::permanent(index, DropReason::OutputRejected, error);
+        let render = |name: &str, text: &Interpolation| {
+            let rendered = text.render(messages, index);
+            rendered.map_err(|error| refused(format!("{name}: {error}")))
+        };
+        let topic = render("topic", &self.topic)?;
+        cluster::check_topic(&topic).map_err(refused)?;
+        let key = self.key.as_ref().map(|key| render("key", key)).transpose()?;
+        let Some(message) = messages.get(index) else {
+            return Err(refused("there is no such message".to_owned()));
+        };
+        let is_excluded = |name: &str| self.exclude.iter().any(|prefix| name.starts_with(prefix));
+        Ok(Record {
+            topic,
+            key,
+            headers: headers(message, is_excluded),
+            value: value(message),
+        })
+    }
+}
+
+/// The metadata, but for what is excluded.
+pub fn headers(message: &Message, is_excluded: impl Fn(&str) -> bool) -> OwnedHeaders {
+    let mut headers = OwnedHeaders::new();
+    for (name, value) in message.meta.iter() {
+        if !INTERNAL.contains(&name) && !is_excluded(name) {
+            headers = headers.insert(Header {
+                key: name,
+                value: Some(value.as_bytes()),
+            });
+        }
+    }
+    headers
+}
+
+pub fn value(message: &Message) -> Bytes {
+    match &message.payload {
+        Payload::Raw(bytes) => bytes.clone(),
+        _ => Bytes::from(message.bytes().into_owned()),
+    }
+}

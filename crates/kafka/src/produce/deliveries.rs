@@ -1,0 +1,83 @@
+//! How the broker's answers find the write that waits for them. They come in on the client's thread, record by record.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+use tokio::sync::Notify;
+
+use crate::link::Link;
+
+pub struct Deliveries(pub Arc<Link>);
+
+/// A record on its way: the write that it belongs to, and its index in it.
+pub struct Place {
+    pub write: Arc<Pending>,
+    pub index: usize,
+}
+
+/// The records of a write that are on their way.
+#[derive(Default)]
+pub struct Pending {
+    /// One more than records, while they are being sent.
+    left: AtomicUsize,
+    failed: Mutex<Vec<(usize, KafkaError)>>,
+    done: Notify,
+}
+
+impl ClientContext for Deliveries {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.0.log(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.0.error(&error, reason);
+    }
+}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = Box<Place>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, place: Box<Place>) {
+        if let Err((error, _)) = result {
+            place.write.failed(place.index, error.clone());
+        }
+        place.write.ended();
+    }
+}
+
+impl Pending {
+    /// Records are being sent, until [`Pending::ended`] is called once more than there are records.
+    pub fn new() -> Arc<Pending> {
+        Arc::new(Pending {
+            left: AtomicUsize::new(1),
+            ..Pending::default()
+        })
+    }
+
+    pub fn begun(&self) {
+        self.left.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn failed(&self, index: usize, error: KafkaError) {
+        self.failed.lock().push((index, error));
+    }
+
+    pub fn ended(&self) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.done.notify_one();
+        }
+    }
+
+    /// Waits for all of them; returns those that the broker did not take.
+    pub async fn finished(&self) -> Vec<(usize, KafkaError)> {
+        while self.left.load(Ordering::Acquire) > 0 {
+            self.done.notified().await;
+        }
+        std::mem::take(&mut *self.failed.lock())
+    }
+}

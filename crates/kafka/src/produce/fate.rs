@@ -1,0 +1,73 @@
+//! What becomes of a record that a broker did not take.
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use thalweg_record::DropReason;
+
+use crate::link::reason;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Sending it again may help.
+    Again(String),
+    /// The records that it was sent with were too large together, or it is too large itself.
+    TooLarge(String),
+    Refused(DropReason, String),
+    /// No record is taken by this client any more.
+    ClientLost(String),
+}
+
+pub fn fate(error: &KafkaError) -> Fate {
+    let why = reason(error);
+    let Some(code) = error.rdkafka_error_code() else {
+        // A topic with a zero byte in its name.
+        return Fate::Refused(DropReason::OutputRejected, why);
+    };
+    match code {
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize => Fate::TooLarge(why),
+        Code::InvalidTopic
+        | Code::InvalidArgument
+        | Code::InvalidMessage
+        | Code::InvalidRecord
+        | Code::InvalidTimestamp
+        | Code::PolicyViolation
+        | Code::UnsupportedForMessageFormat => Fate::Refused(DropReason::OutputRejected, why),
+        Code::Fatal | Code::OutOfOrderSequenceNumber | Code::InvalidProducerEpoch | Code::ProducerFenced => {
+            Fate::ClientLost(why)
+        }
+        // Rights, missing topics, absent leaders: an operator or the cluster can end them.
+        _ => Fate::Again(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_operator_can_cure_is_tried_again() {
+        for code in [
+            Code::UnknownTopicOrPartition,
+            Code::UnknownTopic,
+            Code::TopicAuthorizationFailed,
+            Code::NotEnoughReplicas,
+            Code::QueueFull,
+            Code::MessageTimedOut,
+        ] {
+            let fate = fate(&KafkaError::MessageProduction(code));
+            assert!(matches!(fate, Fate::Again(_)), "{code}: {fate:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_broker_takes_is_refused() {
+        let of = |code| fate(&KafkaError::MessageProduction(code));
+        assert!(matches!(of(Code::MessageSizeTooLarge), Fate::TooLarge(_)));
+        for code in [Code::InvalidTopic, Code::InvalidRecord, Code::PolicyViolation] {
+            assert!(
+                matches!(of(code), Fate::Refused(DropReason::OutputRejected, _)),
+                "{code}"
+            );
+        }
+        assert!(matches!(of(Code::Fatal), Fate::ClientLost(_)));
+    }
+}

@@ -1,0 +1,13 @@
+//! `uns`: the topic of the unified namespace. Its keys are topics of the namespace, its one partition keeps their order, and of
+//! each key the newest record stays.
+
+pub mod input;
+pub mod output;
+
+mod contract;
+mod place;
+mod registry;
+mod schema;
+
+/// The topic when none is given.
+const TOPIC: &str = "umh.messages";

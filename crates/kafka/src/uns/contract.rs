@@ -1,0 +1,80 @@
+//! Which contract a message is under, and what becomes of it by that: it is checked, or passes with the reason why it is not.
+
+use serde_json::{Value, json};
+use thalweg_record::{Message, Text};
+use thalweg_tags::topic::Place;
+
+use super::registry::{Known, Registry};
+
+/// `_pump_v2` in its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versioned<'c> {
+    /// With its underscore.
+    pub name: &'c str,
+    pub version: &'c str,
+}
+
+impl<'c> Versioned<'c> {
+    pub fn of(contract: &'c str) -> Option<Versioned<'c>> {
+        let (name, version) = contract.rsplit_once("_v")?;
+        let is_number = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+        (name.len() > 1 && is_number).then_some(Versioned { name, version })
+    }
+}
+
+/// What the headers of a record say of its contract.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict<'c> {
+    Checked(Versioned<'c>),
+    Bypassed(Text),
+}
+
+/// `Err`: the message breaks its contract.
+pub fn check<'c>(place: Place<'c>, message: &Message, registry: &Registry) -> Result<Verdict<'c>, String> {
+    let name = place.contract;
+    let Some(versioned) = Versioned::of(name) else {
+        let why = format!("{name} has no version; only contracts that end in _v and a number are checked");
+        return Ok(Verdict::Bypassed(why.into()));
+    };
+    let subjects = match registry.known(name) {
+        Known::Subjects(subjects) => subjects,
+        Known::Bypassed(why) => return Ok(Verdict::Bypassed(why)),
+    };
+    let payload: Value = serde_json::from_slice(&message.bytes())
+        .map_err(|error| format!("the payload is no JSON, which the contract {name} asks for: {error}"))?;
+    let sample = json!({"fields": payload, "virtual_path": place.path});
+    let mut nearest: Option<String> = None;
+    for subject in subjects.iter() {
+        let Err(why) = subject.schema.check(&sample) else {
+            return Ok(Verdict::Checked(versioned));
+        };
+        // A schema that is for this path says more of what is wrong than one that is for another.
+        let says_more = !why.starts_with("virtual_path");
+        if nearest.is_none() || says_more {
+            nearest = Some(format!("{}: {why}", subject.name));
+        }
+    }
+    let why = nearest.unwrap_or_else(|| "it has no schema".to_owned());
+    Err(format!("the message breaks the contract {name} ({why})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_a_number_at_the_end() {
+        let versioned = |name, version| Some(Versioned { name, version });
+        for (contract, expected) in [
+            ("_pump_v1", versioned("_pump", "1")),
+            ("_pump_v2_v13", versioned("_pump_v2", "13")),
+            ("_pump", None),
+            ("_pump_v", None),
+            ("_pump_v1a", None),
+            ("_v1", None),
+            ("_raw", None),
+        ] {
+            assert_eq!(Versioned::of(contract), expected, "{contract}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The input `uns`: records whose key one of the expressions finds. Headers become metadata; those of one key mostly say the same,
+//! so their messages share it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use regex::bytes::RegexSet;
+use thalweg_config::{ComponentNode, Fields, Node};
+use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, key};
+
+use super::TOPIC;
+use crate::cluster;
+use crate::consume::{self, Convert, Meters, Options};
+use crate::input::payload;
+
+/// Keys whose metadata is remembered.
+const SHARED_MAX: usize = 100_000;
+
+pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let client = cluster::read_unencrypted(&mut fields);
+    let group = fields.string("consumer_group", "uns_plugin");
+    let topic = fields.string("kafka_topic", TOPIC);
+    if let Err(error) = cluster::check_topic(&topic) {
+        fields.error("kafka_topic", error);
+    }
+    let mut wanted = Wanted::default();
+    for node in fields.list("umh_topics") {
+        wanted.add(&node, &fields);
+    }
+    if let Some(node) = fields.node("umh_topic") {
+        wanted.add(&node, &fields);
+    }
+    if let Some(node) = fields.legacy("topic", "is one more of umh_topics; write it there") {
+        wanted.add(&node, &fields);
+    }
+    let is_bytes = fields.one_of("metadata_format", &["string", "bytes"], "string") == "bytes";
+    fields.finish();
+    let mut options = Options::new(client, &group, true);
+    options.topics = vec![topic];
+    Some(Arc::new(Spec {
+        options,
+        keys: wanted.set()?,
+        is_bytes,
+    }))
+}
+
+/// Expressions as they are read.
+#[derive(Default)]
+struct Wanted {
+    texts: Vec<String>,
+    is_wrong: bool,
+}
+
+impl Wanted {
+    fn add(&mut self, node: &Node, fields: &Fields<'_>) {
+        let text = node.expect_text().map(str::to_owned);
+        let checked = text.and_then(|text| match regex::bytes::Regex::new(&text) {
+            Ok(_) => Ok(text),
+            Err(error) => Err(format!(
+                "\"{text}\" is no regular expression: {}",
+                last_line(&error.to_string())
+            )),
+        });
+        match checked {
+            Ok(text) => self.texts.push(text),
+            Err(error) => {
+                self.is_wrong = true;
+                fields.diags().error(node, error);
+            }
+        }
+    }
+
+    /// `None` after a mistake.
+    fn set(mut self) -> Option<RegexSet> {
+        if self.texts.is_empty() {
+            self.texts.push(".*".to_owned());
+        }
+        if self.is_wrong {
+            None
+        } else {
+            RegexSet::new(self.texts).ok()
+        }
+    }
+}
+
+/// What is wrong, without the drawing of where.
+fn last_line(error: &str) -> &str {
+    let last = error.lines().last().unwrap_or_default();
+    last.strip_prefix("error: ").unwrap_or(last)
+}
+
+struct Spec {
+    options: Options,
+    keys: RegexSet,
+    is_bytes: bool,
+}
+
+impl InputSpec for Spec {
+    fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+        let records = Records {
+            keys: self.keys.clone(),
+            is_bytes: self.is_bytes,
+            shared: HashMap::new(),
+        };
+        Ok(Box::new(UnsInput {
+            options: self.options.clone(),
+            records,
+        }))
+    }
+}
+
+struct UnsInput {
+    options: Options,
+    records: Records,
+}
+
+impl Input for UnsInput {
+    fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
+        Box::pin(async move {
+            let meters = Meters::new(&context.component, "input_uns");
+            consume::run(self.options, meters, self.records, context).await
+        })
+    }
+}
+
+struct Records {
+    keys: RegexSet,
+    is_bytes: bool,
+    /// By key, what its last record had.
+    shared: HashMap<Box<[u8]>, Shared>,
+}
+
+struct Shared {
+    /// Names and values as they came, with their lengths.
+    headers: Vec<u8>,
+    map: Arc<MetaMap>,
+}
+
+impl Convert for Records {
+    fn message(&mut self, record: &BorrowedMessage<'_>) -> Option<Message> {
+        let key = record.key().unwrap_or_default();
+        if !self.keys.is_match(key) {
+            return None;
+        }
+        let mut meta = Metadata::shared(self.map(key, record));
+        if let Some(ms) = record.timestamp().to_millis() {
+            meta.set("kafka_timestamp_ms", ms.to_string());
+        }
+        Some(Message::new(Payload::Raw(payload(record)), meta))
+    }
+}
+
+impl Records {
+    fn map(&mut self, key: &[u8], record: &BorrowedMessage<'_>) -> Arc<MetaMap> {
+        let headers = as_they_came(record);
+        if let Some(known) = self.shared.get(key).filter(|known| known.headers == headers) {
+            return known.map.clone();
+        }
+        let map = Arc::new(self.read(key, record));
+        // More keys than this are not those of tags; to begin anew is cheap.
+        if self.shared.len() >= SHARED_MAX {
+            self.shared.clear();
+        }
+        let shared = Shared {
+            headers,
+            map: map.clone(),
+        };
+        self.shared.insert(key.into(), shared);
+        map
+    }
+
+    fn read(&self, key: &[u8], record: &BorrowedMessage<'_>) -> MetaMap {
+        let headers = record.headers();
+        let headers = headers.into_iter().flat_map(|headers| headers.iter());
+        let headers = headers.map(|header| (Text::from(header.key), self.text(header.value.unwrap_or_default())));
+        let (topic, record_topic) = (self.text(key), Text::from(record.topic()));
+        let own = [
+            (Text::new_static("kafka_msg_key"), topic.clone()),
+            (Text::new_static("kafka_topic"), record_topic),
+            (Text::new_static(key::UMH_TOPIC), topic),
+        ];
+        // Messages are of the series that their topic says.
+        MetaMap::new(headers.chain(own), None)
+    }
+
+    fn text(&self, bytes: &[u8]) -> Text {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => text.into(),
+            // Metadata is text: what is none stays whole as base64 where bytes are asked for.
+            Err(_) if self.is_bytes => BASE64_STANDARD.encode(bytes).into(),
+            Err(_) => String::from_utf8_lossy(bytes).into(),
+        }
+    }
+}
+
+fn as_they_came(record: &BorrowedMessage<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
+        for part in [header.key.as_bytes(), header.value.unwrap_or_default()] {
+            out.extend_from_slice(&part.len().to_le_bytes());
+            out.extend_from_slice(part);
+        }
+    }
+    out
+}

@@ -1,0 +1,278 @@
+//! The output `uns`: messages under their topic of the unified namespace, checked by the schema of their contract if it has one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use thalweg_config::{ComponentNode, Fields, Node};
+use thalweg_flow::{
+    Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
+    Rejection, WriteError,
+};
+use thalweg_mapping::Interpolation;
+use thalweg_record::{DropReason, Message, Text};
+use thalweg_tags::topic::{self, Place};
+use tokio::sync::OnceCell;
+
+use super::contract::{self, Verdict, Versioned};
+use super::registry::Registry;
+use super::{TOPIC, place};
+use crate::cluster;
+use crate::output::{headers, value, write};
+use crate::produce::{self, Encode, Producer, Record};
+
+const BATCHING: Batching = Batching {
+    count: 100,
+    byte_size: 0,
+    period: Some(Duration::from_millis(100)),
+};
+const IN_FLIGHT: usize = 100;
+
+pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let mut client = cluster::read_unencrypted(&mut fields);
+    produce::settle(&mut client);
+    client
+        .set("acks", "1")
+        // One leader's word has no numbers by which a second request could be told from one that was sent again.
+        .set("max.in.flight.requests.per.connection", "1")
+        .set("allow.auto.create.topics", "false");
+    let topic = fields.node("umh_topic");
+    let bridged_by = fields.string("bridged_by", "umh_core");
+    let registry = fields.string(
+        "schema_registry_url",
+        &format!("http://{}:8081", cluster::first_host(&client)),
+    );
+    if !registry.starts_with("http://") && !registry.starts_with("https://") {
+        fields.error(
+            "schema_registry_url",
+            format!("expected http://host:port or https://host:port, got \"{registry}\""),
+        );
+    }
+    fields.finish();
+    let standard = || Node::parse("\"${! meta(\\\"umh_topic\\\") }\"").ok();
+    let topic = context.interpolation(&topic.or_else(standard)?)?;
+    Some(Arc::new(Spec {
+        client,
+        topic,
+        bridged_by,
+        registry,
+    }))
+}
+
+struct Spec {
+    client: ClientConfig,
+    topic: Interpolation,
+    bridged_by: String,
+    registry: String,
+}
+
+impl OutputSpec for Spec {
+    fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
+        let records = Records {
+            topic: self.topic.clone(),
+            bridged_by: self.bridged_by.clone(),
+            registry: Registry::new(&self.registry),
+        };
+        Ok(Arc::new(UnsOutput {
+            client: self.client.clone(),
+            records: Arc::new(records),
+            producer: OnceCell::new(),
+        }))
+    }
+}
+
+struct UnsOutput {
+    client: ClientConfig,
+    records: Arc<Records>,
+    producer: OnceCell<Producer>,
+}
+
+impl Output for UnsOutput {
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
+        let opening = || async {
+            place::ensure(&self.client, TOPIC, context).await?;
+            Producer::open(&self.client, Some(TOPIC), self.records.clone(), context).await
+        };
+        Box::pin(async move { self.producer.get_or_try_init(opening).await.map(drop) })
+    }
+
+    fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
+        write(&self.producer, messages)
+    }
+
+    fn max_in_flight(&self) -> usize {
+        IN_FLIGHT
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        Some(BATCHING)
+    }
+}
+
+struct Records {
+    topic: Interpolation,
+    bridged_by: String,
+    registry: Registry,
+}
+
+impl Encode for Records {
+    fn prepare<'a>(&'a self, messages: &'a [Message]) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let mut contracts = BTreeSet::new();
+            for index in 0..messages.len() {
+                if let Ok(key) = self.topic.render(messages, index)
+                    && let Ok(Place { contract: name, .. }) = topic::place(&key)
+                    && Versioned::of(name).is_some()
+                    && !contracts.contains(name)
+                {
+                    contracts.insert(name.to_owned());
+                }
+            }
+            for contract in &contracts {
+                self.registry.learn(contract).await;
+            }
+        })
+    }
+
+    fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection> {
+        let key = self.key(messages, index)?;
+        let found = topic::place(&key).map_err(|error| {
+            let text = format!("error validating message key in message {index}: invalid UMH topic '{key}': {error}");
+            Rejection::permanent(index, DropReason::InvalidTopic, text)
+        })?;
+        let Some(message) = messages.get(index) else {
+            return Err(Rejection::permanent(
+                index,
+                DropReason::InvalidTopic,
+                "there is no such message",
+            ));
+        };
+        let verdict = contract::check(found, message, &self.registry)
+            .map_err(|error| Rejection::permanent(index, DropReason::SchemaRejected, error))?;
+        let headers = headers(message, |name| name.starts_with("kafka_") || OWN.contains(&name));
+        Ok(Record {
+            topic: Text::new_static(TOPIC),
+            headers: self.own_headers(headers, &verdict),
+            value: value(message),
+            key: Some(key),
+        })
+    }
+}
+
+const BRIDGED_BY: &str = "bridged_by";
+const NAME: &str = "data_contract_name";
+const VERSION: &str = "data_contract_version";
+const BYPASSED: &str = "data_contract_bypassed";
+const REASON: &str = "data_contract_bypass_reason";
+
+/// Headers that this output says itself, whatever a message from another one says.
+const OWN: [&str; 5] = [BRIDGED_BY, NAME, VERSION, BYPASSED, REASON];
+
+impl Records {
+    fn key(&self, messages: &[Message], index: usize) -> Result<Text, Rejection> {
+        let refused = |reason, text: String| Err(Rejection::permanent(index, reason, text));
+        match self.topic.render(messages, index) {
+            // The text of a key that is missing.
+            Ok(key) if key.is_empty() || key == "null" => refused(
+                DropReason::MissingField,
+                format!("umh_topic is not set or is empty in message {index}, umh_topic is mandatory"),
+            ),
+            Ok(key) => Ok(key),
+            Err(error) => refused(
+                DropReason::InvalidTopic,
+                format!("umh_topic of message {index}: {error}"),
+            ),
+        }
+    }
+
+    fn own_headers(&self, headers: OwnedHeaders, verdict: &Verdict<'_>) -> OwnedHeaders {
+        let add = |headers: OwnedHeaders, key, value: &str| {
+            headers.insert(Header {
+                key,
+                value: Some(value.as_bytes()),
+            })
+        };
+        let headers = add(headers, BRIDGED_BY, &self.bridged_by);
+        match verdict {
+            Verdict::Checked(Versioned { name, version }) => add(add(headers, NAME, name), VERSION, version),
+            Verdict::Bypassed(why) => add(add(headers, BYPASSED, "true"), REASON, why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::message::Headers as _;
+
+    use super::*;
+
+    fn records() -> Records {
+        Records {
+            topic: Interpolation::compile("${! meta(\"umh_topic\") }").unwrap(),
+            bridged_by: "umh_core".to_owned(),
+            registry: Registry::new("http://localhost:1"),
+        }
+    }
+
+    fn message(topic: &str) -> Message {
+        let mut message = Message::raw("{}");
+        message.meta.set("umh_topic", topic);
+        message
+    }
+
+    #[test]
+    fn refusals_have_the_texts_that_operators_know() {
+        let messages = [
+            message("umh.v1.a._raw.x"),
+            message(""),
+            message("umh.v1.a._raw"),
+            message("x"),
+        ];
+        let records = records();
+        assert!(records.record(&messages, 0).is_ok());
+        for (index, reason, text) in [
+            (
+                1,
+                DropReason::MissingField,
+                "umh_topic is not set or is empty in message 1, umh_topic is mandatory",
+            ),
+            (
+                2,
+                DropReason::InvalidTopic,
+                "error validating message key in message 2: invalid UMH topic 'umh.v1.a._raw': \
+                 topic must have at least: umh.v1.level0._contract.name",
+            ),
+            (
+                3,
+                DropReason::InvalidTopic,
+                "error validating message key in message 3: invalid UMH topic 'x': topic must start with umh.v1",
+            ),
+        ] {
+            let rejection = records.record(&messages, index).err().unwrap();
+            assert_eq!((rejection.permanent, rejection.error.as_str()), (Some(reason), text));
+        }
+    }
+
+    #[test]
+    fn headers_are_the_metadata_without_what_is_of_kafka_or_internal() {
+        let mut message = message("umh.v1.a._raw.x");
+        for (name, value) in [
+            ("unit", "bar"),
+            ("kafka_topic", "old"),
+            ("_initialMetadata", "{}"),
+            ("_incomingKeys", "a"),
+            ("bridged_by", "another"),
+            ("data_contract_name", "_stale"),
+        ] {
+            message.meta.set(name, value);
+        }
+        let record = records().record(&[message], 0).unwrap();
+        let headers = record.headers.as_borrowed();
+        let names: Vec<&str> = headers.iter().map(|header| header.key).collect();
+        assert_eq!(names, ["umh_topic", "unit", BRIDGED_BY, BYPASSED, REASON]);
+        assert_eq!(headers.get(2).value, Some(b"umh_core".as_slice()));
+    }
+}

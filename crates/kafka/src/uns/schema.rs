@@ -1,0 +1,333 @@
+//! JSON schemas of contracts: compiled once, then checked against messages.
+//!
+//! It knows the keywords that say something of one value (types, limits, members, items, alternatives, references within the
+//! schema), in the meaning that drafts 6 to 2020-12 share. A schema with any other is refused as a whole, because to check half of
+//! one would let through what the other half forbids. Why no library does this: see ARCHITECTURE.md.
+
+mod compile;
+mod number;
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+use serde_json::Value;
+
+use number::{is_integer, is_multiple};
+
+/// References within references are followed so far; a schema that goes deeper leads nowhere.
+const DEPTH_MAX: usize = 200;
+
+pub struct Schema {
+    root: Rule,
+    /// What references name, by their number.
+    named: Vec<Rule>,
+}
+
+/// A schema, or a part of one.
+enum Rule {
+    Always,
+    Never,
+    All(Box<Keywords>),
+}
+
+#[derive(Default)]
+struct Keywords {
+    types: Option<Vec<Type>>,
+    allowed: Option<Vec<Value>>,
+    reference: Option<usize>,
+    number: Numbers,
+    /// Characters.
+    length: Limits,
+    pattern: Option<Regex>,
+    members: Members,
+    items: Items,
+    all_of: Vec<Rule>,
+    any_of: Option<Vec<Rule>>,
+    one_of: Option<Vec<Rule>>,
+    not: Option<Rule>,
+    condition: Option<Condition>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    Null,
+    Boolean,
+    Integer,
+    Number,
+    Text,
+    Array,
+    Object,
+}
+
+#[derive(Default)]
+struct Numbers {
+    minimum: Option<f64>,
+    maximum: Option<f64>,
+    above: Option<f64>,
+    below: Option<f64>,
+    multiple_of: Option<f64>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    min: Option<u64>,
+    max: Option<u64>,
+}
+
+#[derive(Default)]
+struct Members {
+    count: Limits,
+    required: Vec<String>,
+    named: BTreeMap<String, Rule>,
+    matching: Vec<(Regex, Rule)>,
+    others: Option<Rule>,
+    names: Option<Rule>,
+}
+
+#[derive(Default)]
+struct Items {
+    count: Limits,
+    first: Vec<Rule>,
+    others: Option<Rule>,
+    are_unique: bool,
+}
+
+struct Condition {
+    when: Rule,
+    then: Option<Rule>,
+    otherwise: Option<Rule>,
+}
+
+/// Where in the value something is wrong, and what.
+struct Wrong {
+    path: Vec<String>,
+    what: String,
+}
+
+type Checked = Result<(), Wrong>;
+
+fn wrong(what: impl Into<String>) -> Checked {
+    Err(Wrong {
+        path: Vec::new(),
+        what: what.into(),
+    })
+}
+
+impl Schema {
+    pub fn parse(text: &str) -> Result<Schema, String> {
+        compile::schema(text)
+    }
+
+    /// `Err`: where the value breaks the schema, and how: `fields.value: expected number, got text`.
+    pub fn check(&self, value: &Value) -> Result<(), String> {
+        self.rule(&self.root, value, 0).map_err(|Wrong { mut path, what }| {
+            path.reverse();
+            let colon = if path.is_empty() { "" } else { ": " };
+            format!("{}{colon}{what}", path.join("."))
+        })
+    }
+
+    fn rule(&self, rule: &Rule, value: &Value, depth: usize) -> Checked {
+        let keywords = match rule {
+            Rule::Always => return Ok(()),
+            Rule::Never => return wrong("nothing is allowed here"),
+            Rule::All(keywords) => keywords,
+        };
+        if depth > DEPTH_MAX {
+            return wrong(format!(
+                "references of the schema are followed at most {DEPTH_MAX} deep"
+            ));
+        }
+        let depth = depth + 1;
+        keywords.kind(value)?;
+        match value {
+            Value::Number(number) => keywords.number.check(number)?,
+            Value::String(text) => keywords.text(text)?,
+            Value::Array(items) => self.items(&keywords.items, items, depth)?,
+            Value::Object(members) => self.members(&keywords.members, members, depth)?,
+            Value::Null | Value::Bool(_) => {}
+        }
+        if let Some(named) = keywords.reference.and_then(|number| self.named.get(number)) {
+            self.rule(named, value, depth)?;
+        }
+        self.alternatives(keywords, value, depth)
+    }
+
+    fn alternatives(&self, keywords: &Keywords, value: &Value, depth: usize) -> Checked {
+        for rule in &keywords.all_of {
+            self.rule(rule, value, depth)?;
+        }
+        let holds = |rule: &Rule| self.rule(rule, value, depth).is_ok();
+        if let Some(rules) = &keywords.any_of
+            && !rules.iter().any(holds)
+        {
+            return wrong(format!("none of {} alternatives holds", rules.len()));
+        }
+        if let Some(rules) = &keywords.one_of {
+            let count = rules.iter().filter(|rule| holds(rule)).count();
+            if count != 1 {
+                return wrong(format!(
+                    "{count} of {} alternatives hold, exactly one must",
+                    rules.len()
+                ));
+            }
+        }
+        if keywords.not.as_ref().is_some_and(holds) {
+            return wrong("it is what it must not be");
+        }
+        let Some(condition) = &keywords.condition else {
+            return Ok(());
+        };
+        let branch = match holds(&condition.when) {
+            true => &condition.then,
+            false => &condition.otherwise,
+        };
+        branch.as_ref().map_or(Ok(()), |rule| self.rule(rule, value, depth))
+    }
+
+    fn members(&self, rules: &Members, members: &serde_json::Map<String, Value>, depth: usize) -> Checked {
+        rules.count.check(members.len() as u64, "members")?;
+        if let Some(missing) = rules.required.iter().find(|name| !members.contains_key(*name)) {
+            return wrong(format!("\"{missing}\" is missing"));
+        }
+        for (name, value) in members {
+            let inside = |result: Checked| {
+                result.map_err(|mut wrong| {
+                    wrong.path.push(name.clone());
+                    wrong
+                })
+            };
+            if let Some(rule) = &rules.names {
+                inside(self.rule(rule, &Value::String(name.clone()), depth))?;
+            }
+            let named = rules.named.get(name);
+            let matching = rules.matching.iter().filter(|(pattern, _)| pattern.is_match(name));
+            let mut known = named.into_iter().chain(matching.map(|(_, rule)| rule)).peekable();
+            if known.peek().is_none() {
+                match &rules.others {
+                    Some(Rule::Never) => return inside(wrong("the schema does not know this member")),
+                    Some(rule) => inside(self.rule(rule, value, depth))?,
+                    None => {}
+                }
+            }
+            for rule in known {
+                inside(self.rule(rule, value, depth))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn items(&self, rules: &Items, items: &[Value], depth: usize) -> Checked {
+        rules.count.check(items.len() as u64, "items")?;
+        for (index, item) in items.iter().enumerate() {
+            let rule = rules.first.get(index).or(rules.others.as_ref());
+            let checked = rule.map_or(Ok(()), |rule| self.rule(rule, item, depth));
+            checked.map_err(|mut wrong| {
+                wrong.path.push(index.to_string());
+                wrong
+            })?;
+        }
+        let repeats =
+            |(index, item): (usize, &Value)| items.iter().skip(index + 1).any(|other| number::is_same(item, other));
+        if rules.are_unique && items.iter().enumerate().any(repeats) {
+            return wrong("two items are the same");
+        }
+        Ok(())
+    }
+}
+
+impl Keywords {
+    fn kind(&self, value: &Value) -> Checked {
+        if let Some(types) = &self.types
+            && !types.iter().any(|kind| kind.is_of(value))
+        {
+            let names: Vec<&str> = types.iter().map(|kind| kind.name()).collect();
+            return wrong(format!(
+                "expected {}, got {}",
+                names.join(" or "),
+                Type::of(value).name()
+            ));
+        }
+        match &self.allowed {
+            Some(allowed) if !allowed.iter().any(|one| number::is_same(one, value)) => {
+                let shown: Vec<String> = allowed.iter().take(5).map(Value::to_string).collect();
+                wrong(format!("{value} is not one of {}", shown.join(", ")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&self, text: &str) -> Checked {
+        self.length.check(text.chars().count() as u64, "characters")?;
+        match &self.pattern {
+            Some(pattern) if !pattern.is_match(text) => wrong(format!("\"{text}\" does not match {pattern}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Numbers {
+    fn check(&self, number: &serde_json::Number) -> Checked {
+        let value = number.as_f64().unwrap_or(f64::NAN);
+        let broken = [
+            (self.minimum.filter(|limit| value < *limit), "less than"),
+            (self.maximum.filter(|limit| value > *limit), "more than"),
+            (self.above.filter(|limit| value <= *limit), "not more than"),
+            (self.below.filter(|limit| value >= *limit), "not less than"),
+            (
+                self.multiple_of.filter(|step| !is_multiple(value, *step)),
+                "no multiple of",
+            ),
+        ];
+        match broken.into_iter().find_map(|(limit, how)| Some((limit?, how))) {
+            Some((limit, how)) => wrong(format!("{number} is {how} {limit}")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Limits {
+    fn check(self, count: u64, of: &str) -> Checked {
+        match (self.min, self.max) {
+            (Some(min), _) if count < min => wrong(format!("{count} {of}, at least {min} are needed")),
+            (_, Some(max)) if count > max => wrong(format!("{count} {of}, at most {max} are allowed")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Type {
+    fn of(value: &Value) -> Type {
+        match value {
+            Value::Null => Type::Null,
+            Value::Bool(_) => Type::Boolean,
+            Value::Number(_) => Type::Number,
+            Value::String(_) => Type::Text,
+            Value::Array(_) => Type::Array,
+            Value::Object(_) => Type::Object,
+        }
+    }
+
+    fn is_of(self, value: &Value) -> bool {
+        match (self, value) {
+            (Type::Integer, Value::Number(number)) => is_integer(number),
+            _ => self == Type::of(value),
+        }
+    }
+
+    /// As the schema calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Type::Null => "null",
+            Type::Boolean => "boolean",
+            Type::Integer => "integer",
+            Type::Number => "number",
+            Type::Text => "string",
+            Type::Array => "array",
+            Type::Object => "object",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! From the text of a schema to its rules. What is not understood is an error with its place.
+
+use std::collections::HashMap;
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::{Condition, Keywords, Limits, Rule, Schema, Type};
+
+/// Keywords that say nothing of whether a value is right.
+const NOTES: [&str; 15] = [
+    "$comment",
+    "$id",
+    "$schema",
+    "$defs",
+    "contentEncoding",
+    "contentMediaType",
+    "default",
+    "definitions",
+    "deprecated",
+    "description",
+    "examples",
+    // A note by the drafts' own default.
+    "format",
+    "readOnly",
+    "title",
+    "writeOnly",
+];
+
+/// Parts of a schema, those that are referred to counted where they are.
+const PARTS_MAX: usize = 10_000;
+
+pub fn schema(text: &str) -> Result<Schema, String> {
+    let document: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+    let mut compiler = Compiler {
+        document: &document,
+        numbers: HashMap::new(),
+        named: Vec::new(),
+        parts: 0,
+    };
+    let root = compiler.rule(&document, "#")?;
+    let named = compiler.named.into_iter();
+    Ok(Schema {
+        root,
+        // Each is filled in by the call that made room for it.
+        named: named.map(|rule| rule.unwrap_or(Rule::Never)).collect(),
+    })
+}
+
+struct Compiler<'d> {
+    document: &'d Value,
+    /// Of what is referred to.
+    numbers: HashMap<String, usize>,
+    named: Vec<Option<Rule>>,
+    parts: usize,
+}
+
+impl Compiler<'_> {
+    fn rule(&mut self, value: &Value, place: &str) -> Result<Rule, String> {
+        self.parts += 1;
+        if self.parts > PARTS_MAX {
+            return Err(format!("it has more than {PARTS_MAX} parts"));
+        }
+        match value {
+            Value::Bool(true) => Ok(Rule::Always),
+            Value::Bool(false) => Ok(Rule::Never),
+            Value::Object(members) => Ok(Rule::All(Box::new(self.keywords(members, place)?))),
+            _ => Err(format!("{place}: a schema is an object, true or false")),
+        }
+    }
+
+    fn keywords(&mut self, members: &Map<String, Value>, place: &str) -> Result<Keywords, String> {
+        let mut out = Keywords::default();
+        for (name, value) in members {
+            let place = format!("{place}/{name}");
+            if !self.keyword(&mut out, members, name, value, &place)? && !NOTES.contains(&name.as_str()) {
+                return Err(format!("{place}: the keyword is not understood"));
+            }
+        }
+        Ok(out)
+    }
+
+    /// `false` for an unknown one.
+    fn keyword(
+        &mut self,
+        out: &mut Keywords,
+        members: &Map<String, Value>,
+        name: &str,
+        value: &Value,
+        place: &str,
+    ) -> Result<bool, String> {
+        match name {
+            "type" => out.types = Some(types(value, place)?),
+            "enum" => out.allowed = Some(array(value, place)?.clone()),
+            "const" => out.allowed = Some(vec![value.clone()]),
+            "$ref" => out.reference = Some(self.reference(value, place)?),
+            "pattern" => out.pattern = Some(pattern(text(value, place)?, place)?),
+            "allOf" => out.all_of = self.rules(value, place)?,
+            "anyOf" => out.any_of = Some(self.rules(value, place)?),
+            "oneOf" => out.one_of = Some(self.rules(value, place)?),
+            "not" => out.not = Some(self.rule(value, place)?),
+            "if" => out.condition = Some(self.condition(value, members, place)?),
+            // Read with their `if`.
+            "then" | "else" => {}
+            _ => return Ok(limit(out, name, value, place)? || self.parts_of(out, members, name, value, place)?),
+        }
+        Ok(true)
+    }
+
+    /// Keywords for members and items.
+    fn parts_of(
+        &mut self,
+        out: &mut Keywords,
+        members: &Map<String, Value>,
+        name: &str,
+        value: &Value,
+        place: &str,
+    ) -> Result<bool, String> {
+        match name {
+            "required" => {
+                let names = array(value, place)?
+                    .iter()
+                    .map(|name| text(name, place).map(str::to_owned));
+                out.members.required = names.collect::<Result<_, _>>()?;
+            }
+            "properties" => {
+                for (name, value) in object(value, place)? {
+                    let rule = self.rule(value, &format!("{place}/{name}"))?;
+                    out.members.named.insert(name.clone(), rule);
+                }
+            }
+            "patternProperties" => {
+                for (name, value) in object(value, place)? {
+                    let rule = self.rule(value, &format!("{place}/{name}"))?;
+                    out.members.matching.push((pattern(name, place)?, rule));
+                }
+            }
+            "additionalProperties" => out.members.others = Some(self.rule(value, place)?),
+            "propertyNames" => out.members.names = Some(self.rule(value, place)?),
+            "prefixItems" => out.items.first = self.rules(value, place)?,
+            // A list was the form for the first items, before there was a keyword for these.
+            "items" if value.is_array() => out.items.first = self.rules(value, place)?,
+            "items" => out.items.others = Some(self.rule(value, place)?),
+            "additionalItems" if members.get("items").is_some_and(Value::is_array) => {
+                out.items.others = Some(self.rule(value, place)?);
+            }
+            "additionalItems" => {}
+            "uniqueItems" => out.items.are_unique = value == &Value::Bool(true),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn rules(&mut self, value: &Value, place: &str) -> Result<Vec<Rule>, String> {
+        let values = array(value, place)?.iter().enumerate();
+        values
+            .map(|(index, value)| self.rule(value, &format!("{place}/{index}")))
+            .collect()
+    }
+
+    fn condition(&mut self, when: &Value, members: &Map<String, Value>, place: &str) -> Result<Condition, String> {
+        let when = self.rule(when, place)?;
+        let mut branch = |name| members.get(name).map(|value| self.rule(value, place)).transpose();
+        Ok(Condition {
+            when,
+            then: branch("then")?,
+            otherwise: branch("else")?,
+        })
+    }
+
+    /// The number of what is referred to. It is compiled once, whoever refers to it, also from within.
+    fn reference(&mut self, value: &Value, place: &str) -> Result<usize, String> {
+        let target = text(value, place)?;
+        if let Some(number) = self.numbers.get(target) {
+            return Ok(*number);
+        }
+        let outside = || format!("{place}: \"{target}\" is not a place in this schema");
+        let pointer = target.strip_prefix('#').ok_or_else(outside)?;
+        let document = self.document;
+        let found = document.pointer(pointer).ok_or_else(outside)?;
+        let number = self.named.len();
+        self.numbers.insert(target.to_owned(), number);
+        self.named.push(None);
+        let rule = self.rule(found, target)?;
+        if let Some(room) = self.named.get_mut(number) {
+            *room = Some(rule);
+        }
+        Ok(number)
+    }
+}
+
+/// Keywords that are a number. `false` for another.
+fn limit(out: &mut Keywords, name: &str, value: &Value, place: &str) -> Result<bool, String> {
+    let (count, is_least) = match name {
+        "minLength" => (&mut out.length, true),
+        "maxLength" => (&mut out.length, false),
+        "minProperties" => (&mut out.members.count, true),
+        "maxProperties" => (&mut out.members.count, false),
+        "minItems" => (&mut out.items.count, true),
+        "maxItems" => (&mut out.items.count, false),
+        _ => return number(out, name, value, place),
+    };
+    let Limits { min, max } = count;
+    let number = value
+        .as_u64()
+        .ok_or_else(|| format!("{place}: expected a whole number"))?;
+    *(if is_least { min } else { max }) = Some(number);
+    Ok(true)
+}
+
+fn number(out: &mut Keywords, name: &str, value: &Value, place: &str) -> Result<bool, String> {
+    let limit = match name {
+        "minimum" => &mut out.number.minimum,
+        "maximum" => &mut out.number.maximum,
+        "exclusiveMinimum" => &mut out.number.above,
+        "exclusiveMaximum" => &mut out.number.below,
+        "multipleOf" => &mut out.number.multiple_of,
+        _ => return Ok(false),
+    };
+    // Draft 4 has `true` here.
+    let number = value.as_f64().ok_or_else(|| format!("{place}: expected a number"))?;
+    if name == "multipleOf" && number <= 0.0 {
+        return Err(format!("{place}: expected a number above 0"));
+    }
+    *limit = Some(number);
+    Ok(true)
+}
+
+fn types(value: &Value, place: &str) -> Result<Vec<Type>, String> {
+    let of = |value: &Value| match text(value, place)? {
+        "null" => Ok(Type::Null),
+        "boolean" => Ok(Type::Boolean),
+        "integer" => Ok(Type::Integer),
+        "number" => Ok(Type::Number),
+        "string" => Ok(Type::Text),
+        "array" => Ok(Type::Array),
+        "object" => Ok(Type::Object),
+        other => Err(format!("{place}: there is no type \"{other}\"")),
+    };
+    match value {
+        Value::Array(all) => all.iter().map(of).collect(),
+        one => Ok(vec![of(one)?]),
+    }
+}
+
+fn pattern(text: &str, place: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|_| format!("{place}: the pattern \"{text}\" is not understood"))
+}
+
+fn text<'v>(value: &'v Value, place: &str) -> Result<&'v str, String> {
+    value.as_str().ok_or_else(|| format!("{place}: expected text"))
+}
+
+fn array<'v>(value: &'v Value, place: &str) -> Result<&'v Vec<Value>, String> {
+    value.as_array().ok_or_else(|| format!("{place}: expected a list"))
+}
+
+fn object<'v>(value: &'v Value, place: &str) -> Result<&'v Map<String, Value>, String> {
+    value.as_object().ok_or_else(|| format!("{place}: expected an object"))
+}

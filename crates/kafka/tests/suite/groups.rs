@@ -1,0 +1,142 @@
+//! What a group is told of what the flow did: only what is confirmed, and by whom it is still read.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use crate::broker::{Broker, numbered};
+use crate::world::{World, until};
+
+fn input(broker: &Broker) -> String {
+    format!(
+        "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g, commit_period: 50ms}}}}\n",
+        broker.address
+    )
+}
+
+#[test]
+fn what_is_given_back_comes_again_and_is_committed_in_the_end() {
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    world.losses.store(3, std::sync::atomic::Ordering::SeqCst);
+    broker.produce("t", &numbered(0..100));
+    let running = world.start(&(input(&broker) + "pipeline: {processors: [lose: {}]}\noutput: {kept: {}}"));
+    let unique = || world.kept.texts().into_iter().collect::<BTreeSet<String>>().len();
+    until("all are there", || unique() == 100);
+    until("all is committed", || broker.committed("g") == [100]);
+    world.stop(running);
+}
+
+#[test]
+fn nothing_is_committed_that_the_flow_has_in_hand() {
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    world.kept.shut(true);
+    broker.produce("t", &numbered(0..50));
+    let running = world.start(&(input(&broker) + "output: {kept: {}}"));
+    until("all is in hand", || running.handle.counts().in_flight == 50);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(broker.committed("g"), [] as [i64; 0]);
+    let report = world.abandon(running);
+    assert_eq!(report.unacknowledged, 50);
+    assert_eq!(broker.committed("g"), [] as [i64; 0]);
+    world.kept.shut(false);
+    let running = world.start(&(input(&broker) + "output: {kept: {}}"));
+    world.wait_for(50);
+    world.stop(running);
+    assert_eq!(broker.committed("g"), [50]);
+}
+
+#[test]
+fn members_share_partitions_and_take_over_what_others_leave() {
+    let (first, second) = (World::new(), World::new());
+    let broker = Broker::start(&["-topics", "t", "-partitions", "4"]);
+    let produce = |range: std::ops::Range<usize>| {
+        let mut records = numbered(range);
+        for (n, record) in records.iter_mut().enumerate() {
+            record["partition"] = (n % 4).into();
+        }
+        broker.produce("t", &records);
+    };
+    let flow = input(&broker) + "output: {kept: {}}";
+    produce(0..200);
+    let one = first.start(&flow);
+    first.wait_for(200);
+    let two = second.start(&flow);
+    let mut sent = 200;
+    until("both read", || {
+        produce(sent..sent + 40);
+        sent += 40;
+        second.kept.texts().len() >= 100
+    });
+    first.stop(one);
+    produce(sent..sent + 200);
+    sent += 200;
+    let all = || {
+        let mut texts = first.kept.texts();
+        texts.extend(second.kept.texts());
+        texts
+    };
+    until("nothing is missing", || {
+        all().into_iter().collect::<BTreeSet<_>>().len() == sent
+    });
+    second.stop(two);
+    assert_eq!(broker.committed("g").iter().sum::<i64>(), sent as i64);
+}
+
+#[test]
+fn what_was_in_hand_when_a_partition_left_is_not_committed_by_the_one_who_had_it() {
+    let (first, second) = (World::new(), World::new());
+    let broker = Broker::start(&["-topics", "t", "-partitions", "2"]);
+    let both = |range: std::ops::Range<usize>| {
+        let mut records = numbered(range);
+        for (n, record) in records.iter_mut().enumerate() {
+            record["partition"] = (n % 2).into();
+        }
+        records
+    };
+    let flow = input(&broker) + "output: {kept: {}}";
+    first.kept.shut(true);
+    broker.produce("t", &both(0..20));
+    let one = first.start(&flow);
+    until("all is in hand", || one.handle.counts().in_flight == 20);
+    let two = second.start(&flow);
+    // One of the partitions, with all that the other member has in hand of it.
+    second.wait_for(10);
+    broker.produce("t", &both(20..40));
+    second.wait_for(20);
+    until("it is committed", || broker.committed("g") == [20]);
+    first.kept.shut(false);
+    first.wait_for(20);
+    until("the other one is committed, too", || broker.committed("g") == [20, 20]);
+    // What the first member had in hand of the partition that left it would have put its commit back to 10.
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_millis(300) {
+        assert_eq!(broker.committed("g"), [20, 20]);
+    }
+    first.stop(one);
+    second.stop(two);
+    assert_eq!(broker.committed("g"), [20, 20]);
+}
+
+#[test]
+fn a_flow_that_is_full_stops_the_fetching_and_keeps_its_place_in_the_group() {
+    const COUNT: usize = 30_000;
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    world.kept.shut(true);
+    broker.produce("t", &numbered(0..COUNT));
+    let running = world
+        .start(&(input(&broker) + "buffer: {memory: {limit: 1000000}}\npipeline: {threads: 1}\noutput: {kept: {}}"));
+    let received = || world.metric("input_kafka_records_received") as usize;
+    let mut before = 0;
+    until("nothing more is fetched", || {
+        std::thread::sleep(Duration::from_secs(1));
+        std::mem::replace(&mut before, received()) == before && before > 0
+    });
+    assert!(received() < COUNT, "all of it was taken in");
+    world.kept.shut(false);
+    world.wait_for(COUNT);
+    let report = world.stop(running);
+    assert_eq!(
+        report.counts.out, COUNT as u64,
+        "each once: it was never taken out of the group"
+    );
+    assert_eq!(broker.committed("g"), [COUNT as i64]);
+}

@@ -1,0 +1,159 @@
+//! What a record is made of, and that all of them arrive.
+
+use serde_json::json;
+
+use crate::broker::{Broker, numbered};
+use crate::world::{World, until};
+
+#[test]
+fn messages_become_records_that_another_client_reads() {
+    let (world, broker) = (World::new(), Broker::with_topics("a,b"));
+    let message = |topic: &str, key: &str| json!({"topic": topic, "key": key}).to_string();
+    let report = world.send(
+        &[message("a", "k1"), message("b", "k2"), message("a", "k3")],
+        &format!(
+            "pipeline:
+  processors:
+    - mapping: |
+        meta kind = \"pump\"
+        meta own_x = \"1\"
+        meta _incomingKeys = \"x\"
+output:
+  kafka:
+    addresses: [{}]
+    topic: '${{! json(\"topic\") }}'
+    key: '${{! json(\"key\") }}'
+    metadata: {{exclude_prefixes: [own_]}}
+    batching: {{count: 2, period: 20ms}}",
+            broker.address
+        ),
+    );
+    assert_eq!(report.counts.out, 3);
+    let records = broker.consume("a", 2);
+    let keys: Vec<&str> = records.iter().map(|record| record["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["k1", "k3"]);
+    let headers = &records[0]["headers"];
+    assert_eq!(headers["kind"], "pump");
+    assert!(
+        headers["own_x"].is_null() && headers["_incomingKeys"].is_null(),
+        "{headers}"
+    );
+    assert_eq!(records[0]["value"], message("a", "k1"));
+    assert_eq!(broker.consume("b", 1)[0]["key"], "k2");
+}
+
+#[test]
+fn records_of_another_client_become_messages_with_their_metadata() {
+    let (world, broker) = (World::new(), Broker::start(&["-topics", "t", "-partitions", "2"]));
+    broker.produce(
+        "t",
+        &[json!({"key": "a", "value": "first", "headers": {"unit": "bar", "empty": ""}, "partition": 1})],
+    );
+    for (compression, partition) in [("gzip", 0), ("snappy", 0), ("lz4", 0)] {
+        let value = compression.repeat(500);
+        broker.produce_compressed("t", compression, &[json!({"value": value, "partition": partition})]);
+    }
+    let running = world.start(&format!(
+        "input: {{kafka_franz: {{seed_brokers: [{}], topics: [t], consumer_group: g}}}}\noutput: {{kept: {{}}}}",
+        broker.address
+    ));
+    world.wait_for(4);
+    world.stop(running);
+    let messages = world.kept.0.messages.lock();
+    let first = messages
+        .iter()
+        .find(|message| message.meta.get("kafka_key").is_some())
+        .unwrap();
+    assert_eq!(*first.bytes(), *b"first");
+    for (name, value) in [
+        ("unit", "bar"),
+        ("kafka_key", "a"),
+        ("kafka_topic", "t"),
+        ("kafka_partition", "1"),
+        ("kafka_offset", "0"),
+        ("kafka_tombstone_message", "false"),
+    ] {
+        assert_eq!(first.meta.get(name).unwrap(), value, "{name}");
+    }
+    assert!(first.meta.get("kafka_timestamp_ms").unwrap().parse::<i64>().unwrap() > 1_700_000_000_000);
+    let others = messages
+        .iter()
+        .filter(|message| message.meta.get("kafka_key").is_none());
+    let lengths: Vec<usize> = others.map(|message| message.bytes().len()).collect();
+    assert_eq!(lengths, [2000, 3000, 1500]);
+    assert_eq!(broker.committed("g"), [3, 1]);
+}
+
+#[test]
+fn many_records_come_through_in_the_order_of_their_keys() {
+    const COUNT: usize = 20_000;
+    let (world, broker) = (World::new(), Broker::start(&["-topics", "t", "-partitions", "3"]));
+    let messages: Vec<String> = (0..COUNT).map(|n| json!({"k": n % 50, "n": n}).to_string()).collect();
+    let report = world.send(
+        &messages,
+        &format!(
+            "output: {{kafka: {{addresses: [{}], topic: t, key: '${{! json(\"k\") }}', max_in_flight: 20, compression: lz4, \
+             batching: {{count: 300, period: 10ms}}}}}}",
+            broker.address
+        ),
+    );
+    assert_eq!(report.counts.out, COUNT as u64);
+    let running = world.start(&format!(
+        "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g}}}}\noutput: {{kept: {{}}}}",
+        broker.address
+    ));
+    world.wait_for(COUNT);
+    let report = world.stop(running);
+    assert_eq!(report.counts.out, COUNT as u64, "each once, since nothing failed");
+    let mut last = [None; 50];
+    for text in world.kept.texts() {
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let (key, n) = (value["k"].as_u64().unwrap() as usize, value["n"].as_u64());
+        assert!(last[key] < n, "{n:?} of key {key} after {:?}", last[key]);
+        last[key] = n;
+    }
+    assert_eq!(broker.committed("g").iter().sum::<i64>(), COUNT as i64);
+    assert!(world.metric("input_kafka_records_received") >= COUNT as f64);
+}
+
+#[test]
+fn a_restart_reads_on_where_the_last_one_ended() {
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    let input = format!(
+        "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g}}}}\noutput: {{kept: {{}}}}",
+        broker.address
+    );
+    for round in 0..3 {
+        broker.produce("t", &numbered(round * 10..round * 10 + 10));
+        let running = world.start(&input);
+        world.wait_for((round + 1) * 10);
+        world.stop(running);
+    }
+    let expected: Vec<String> = (0..30).map(|n| n.to_string()).collect();
+    assert_eq!(world.kept.texts(), expected);
+}
+
+#[test]
+fn a_group_without_commits_may_begin_at_the_end() {
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    broker.produce("t", &numbered(0..5));
+    let running = world.start(&format!(
+        "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g, start_from_oldest: false}}}}\noutput: {{kept: {{}}}}",
+        broker.address
+    ));
+    // Where it begins is found out a while after it is connected.
+    let mut next = 100;
+    until("a record comes", || {
+        broker.produce("t", &numbered(next..next + 1));
+        next += 1;
+        !world.kept.texts().is_empty()
+    });
+    world.stop(running);
+    assert!(
+        world
+            .kept
+            .texts()
+            .iter()
+            .all(|text| text.parse::<usize>().unwrap() >= 100)
+    );
+}
