@@ -31,6 +31,7 @@ mod lake_urls;
 mod log;
 mod log_tools;
 mod opcua;
+mod opcua_output;
 mod otlp;
 mod otlp_answers;
 mod otlp_collector;
