@@ -32,6 +32,7 @@ mod log;
 mod log_tools;
 mod opcua;
 mod opcua_chaos;
+mod opcua_output;
 mod otlp;
 mod otlp_answers;
 mod otlp_collector;

@@ -2,8 +2,8 @@
 """An asyncua server to collect from: every scalar type, arrays, a matrix, a structure, and counters that change.
 
 Root `ns=2;s=Plant` with the folders `Types` (constant values, one node per type) and `Counters` (`ns=2;s=Counter1`...,
-UInt32, all add 1 at each period). With `--namespaces-before N` the index is 2 + N, and where it was is a node of the same
-name that does not count. Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous clients
+UInt32, all add 1 at each period); with `--writable` also `Setpoints`, one node per type that clients may write. With
+`--namespaces-before N` the index is 2 + N, and where it was is a node of the same name that does not count. Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous clients
 and the user `operator` with password `secret`. Prints `listening opc.tcp://...` when it can be connected to.
 """
 
@@ -85,7 +85,21 @@ def scalars():
     ]
 
 
-async def build(server, nodes, big, namespaces_before):
+def setpoints():
+    """Name, first value and type of each writable node."""
+    T = ua.VariantType
+    integers = [T.SByte, T.Byte, T.Int16, T.UInt16, T.Int32, T.UInt32, T.Int64, T.UInt64]
+    others = [
+        ("Boolean", False, T.Boolean),
+        ("Float", 0.0, T.Float),
+        ("Double", 0.0, T.Double),
+        ("String", "", T.String),
+        ("DateTime", datetime(2031, 1, 1, tzinfo=timezone.utc), T.DateTime),
+    ]
+    return [(kind.name, 0, kind) for kind in integers] + others
+
+
+async def build(server, nodes, big, namespaces_before, writable):
     objects = server.nodes.objects
     for number in range(namespaces_before):
         other = await server.register_namespace(f"urn:thalweg:test:other:{number}")
@@ -112,6 +126,11 @@ async def build(server, nodes, big, namespaces_before):
             )
     if big:
         await types.add_variable(node_id("Types.Big"), browse_name("Big"), "x" * big, ua.VariantType.String)
+    if writable:
+        folder = await plant.add_folder(node_id("Setpoints"), browse_name("Setpoints"))
+        for name, value, kind in setpoints():
+            node = await folder.add_variable(node_id(f"Setpoint.{name}"), browse_name(f"Setpoint{name}"), value, kind)
+            await node.set_writable()
     folder = await plant.add_folder(node_id("Counters"), browse_name("Counters"))
     counters = []
     for i in range(1, nodes + 1):
@@ -159,7 +178,7 @@ async def main(options):
     server.set_identity_tokens(tokens)
     await server.load_certificate(str(certificate))
     await server.load_private_key(str(key))
-    counters = await build(server, options.nodes, options.big, options.namespaces_before)
+    counters = await build(server, options.nodes, options.big, options.namespaces_before, options.writable)
     async with server:
         if options.frozen_clock:
             server.iserver.time_task.cancel()
@@ -174,6 +193,7 @@ def arguments():
     parser.add_argument("--period", type=float, default=1.0, help="seconds between two changes of the counters")
     parser.add_argument("--big", type=int, default=0, help="also a string of so many characters")
     parser.add_argument("--namespaces-before", type=int, default=0, help="namespaces of others before the plant's own")
+    parser.add_argument("--writable", action="store_true", help="also a folder `Setpoints` of nodes to write to")
     parser.add_argument("--frozen-clock", action="store_true", help="never update the server's CurrentTime")
     parser.add_argument("--user", default="operator")
     parser.add_argument("--password", default="secret")

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
+/// A connection that lasted this long is one that works.
+pub(crate) const LASTED_MIN: Duration = Duration::from_secs(5);
+
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -20,6 +23,15 @@ impl Backoff {
         let nominal = self.next;
         self.next = (nominal * 2).min(DELAY_MAX.max(self.first));
         nominal.mul_f64(0.75 + 0.25 * random_fraction())
+    }
+
+    /// The delay after the loss of a connection that had lasted for so long: none after one that worked.
+    pub fn after_loss(&mut self, lasted: Duration) -> Duration {
+        if lasted < LASTED_MIN {
+            return self.next();
+        }
+        self.reset();
+        Duration::ZERO
     }
 
     pub fn reset(&mut self) {
@@ -44,7 +56,8 @@ mod tests {
             let delay = backoff.next().as_secs_f64();
             assert!((nominal * 0.75..=nominal).contains(&delay), "{delay}");
         }
-        backoff.reset();
+        assert!(backoff.after_loss(Duration::from_secs(1)) > Duration::from_secs(30));
+        assert_eq!(backoff.after_loss(LASTED_MIN), Duration::ZERO);
         assert!(backoff.next() <= Duration::from_secs(5));
     }
 }

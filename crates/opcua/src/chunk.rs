@@ -1,6 +1,9 @@
 //! How many operations go into one call: as many as server and profile allow, fewer after a refusal, and more again
 //! where the profile knows nothing of the server.
 
+use crate::channel::CallError;
+use crate::value::status;
+
 /// Upper bound where the server names none.
 const OPERATIONS_MAX: usize = 1000;
 
@@ -60,6 +63,20 @@ impl ChunkSize {
         if self.clean >= enough {
             self.clean = 0;
             self.now = (self.now * 2).min(self.max);
+        }
+    }
+
+    /// A call of `operations` failed. True if calls are smaller now, so that trying again may help.
+    pub fn failed(&mut self, operations: usize, error: &CallError) -> bool {
+        let of_request = match error {
+            CallError::RequestTooLarge => true,
+            CallError::Refused(status) => status::says_request_too_large(*status),
+            _ => false,
+        };
+        match (error.is_too_large(), of_request) {
+            (false, _) => false,
+            (true, true) => self.too_large(operations),
+            (true, false) => self.answer_too_large(operations),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Every failure becomes one sentence that says what to do. What the configuration demands is demanded at every attempt
 //! again; nothing is remembered that could make a later connection weaker.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -67,6 +68,14 @@ impl Connector {
         }
     }
 
+    /// With what is to be remembered of keys and certificates in this folder.
+    pub fn with_keys_in(folder: &Path, config: ConnectionConfig) -> Connector {
+        let given = &config.certificates;
+        let certificates = ClientCertificates::new(given.client.clone(), folder);
+        let trust = Trust::new(given.fingerprint.clone(), given.trust_folder.as_deref(), folder);
+        Connector::new(config, certificates, trust)
+    }
+
     /// A new session. `name` shows up in the server's list of sessions.
     pub async fn connect(&self, name: &str) -> Result<Session, ConnectError> {
         let offer = self.offer().await?;
@@ -75,6 +84,24 @@ impl Connector {
         Session::create(channel, credentials.clone())
             .await
             .map_err(|error| self.login_error(error, &credentials))
+    }
+
+    /// The previous session on a new channel, else a new session. True if it is the previous one, which is forgotten when
+    /// there is no way back to it.
+    pub async fn resume(&self, previous: &mut Option<Session>, name: &str) -> Result<(Session, bool), ConnectError> {
+        if let Some(old) = previous.as_ref() {
+            match self.channel(old.credentials()).await {
+                Ok(channel) => match old.reactivate(channel).await {
+                    Ok(session) => return Ok((session, true)),
+                    // Forgotten by the server, or the server cuts off whoever asks for it: a new one is needed.
+                    Err(LoginError::Call(_) | LoginError::Proof(_)) => *previous = None,
+                },
+                Err(error) if error.unreachable => return Err(error),
+                // Its certificate may have changed, for example; that is for discovery and trust to judge.
+                Err(_) => *previous = None,
+            }
+        }
+        Ok((self.connect(name).await?, false))
     }
 
     /// A channel for a session that exists: secured exactly as its first one was.

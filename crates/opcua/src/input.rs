@@ -19,20 +19,14 @@ use crate::browse::{Browser, Context};
 use crate::config::InputConfig;
 use crate::connect::Connector;
 use crate::directory::{Directory, Listed};
-use crate::failures::{FIRST_RETRY, Failures};
+use crate::failures::Failures;
 use crate::health::Health;
 use crate::link::{Link, LinkContext, LinkStatus};
 use crate::metrics::Metrics;
 use crate::node_table::NodeTable;
-use crate::security::{ClientCertificates, Trust};
 
-/// Adds the `opcua` input to the components that a configuration may name. What inputs find is shown by `directory`.
-pub fn register(registry: &mut Registry, directory: Arc<Directory>) {
-    register_retrying_after(registry, directory, FIRST_RETRY);
-}
-
-/// As [`register`], with another time until a failed node is tried again first, which doubles from there.
-pub fn register_retrying_after(registry: &mut Registry, directory: Arc<Directory>, first_retry: Duration) {
+/// What inputs find is shown by `directory`; a failed node is tried again after `first_retry`, which doubles from there.
+pub(crate) fn register(registry: &mut Registry, directory: Arc<Directory>, first_retry: Duration) {
     registry.input("opcua", move |node, context| {
         let config = InputConfig::parse(&node.body, context.diagnostics)?;
         Some(Arc::new(Spec {
@@ -93,14 +87,14 @@ impl OpcUaInput {
         }));
         let health = Health::new(
             context.connection.clone(),
-            metrics.connected.clone(),
+            metrics.connections.connected.clone(),
             config.connections,
         );
         let changed = Arc::new(Notify::new());
         let links = LinkContext {
             config: config.clone(),
             component: context.component.clone(),
-            connector: Arc::new(self.connector()),
+            connector: Arc::new(Connector::with_keys_in(&self.keys, config.connection.clone())),
             table: table.clone(),
             failures: failures.clone(),
             metrics: metrics.clone(),
@@ -142,17 +136,6 @@ impl OpcUaInput {
             () = ended => {}
             () = browser.run() => {}
         }
-    }
-
-    fn connector(&self) -> Connector {
-        let connection = &self.config.connection;
-        let certificates = ClientCertificates::new(connection.certificates.client.clone(), &self.keys);
-        let trust = Trust::new(
-            connection.certificates.fingerprint.clone(),
-            connection.certificates.trust_folder.as_deref(),
-            &self.keys,
-        );
-        Connector::new(connection.clone(), certificates, trust)
     }
 }
 

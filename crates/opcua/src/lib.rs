@@ -1,8 +1,14 @@
-//! OPC UA: the `opcua` input of flows.
+//! OPC UA: the `opcua` input and output of flows.
 //!
-//! From a server's address and a few nodes to batches of typed values: [`register`] adds the component to a registry,
-//! [`Directory`] shows over HTTP which nodes all inputs of the process have found and which of them failed.
+//! From a server's address and a few nodes to batches of typed values, and from messages to the nodes of a server:
+//! [`register`] adds both components to a registry, [`Directory`] shows over HTTP which nodes all inputs of the process have
+//! found and which of them failed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thalweg_flow::Registry;
 
 mod assign;
 mod backoff;
@@ -28,6 +34,7 @@ mod metadata;
 mod metrics;
 mod node_id;
 mod node_table;
+mod output;
 mod poll;
 mod profile;
 mod security;
@@ -42,4 +49,15 @@ mod type_learner;
 mod value;
 
 pub use directory::Directory;
-pub use input::{register, register_retrying_after};
+
+/// Adds the `opcua` input and output to the components that a configuration may name. What inputs find is shown by
+/// `directory`.
+pub fn register(registry: &mut Registry, directory: Arc<Directory>) {
+    register_retrying_after(registry, directory, failures::FIRST_RETRY);
+}
+
+/// As [`register`], with another time until a failed node is tried again first, which doubles from there.
+pub fn register_retrying_after(registry: &mut Registry, directory: Arc<Directory>, first_retry: Duration) {
+    input::register(registry, directory, first_retry);
+    output::register(registry);
+}

@@ -1,4 +1,4 @@
-//! The input's metrics by their names in `/metrics`. Everything is counted per batch or per call, never per value.
+//! The components' metrics by their names in `/metrics`. Everything is counted per batch or per call, never per value.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,10 +63,38 @@ impl Discarded {
 /// Status labels of browse errors; further ones share `other`.
 const STATUS_LABELS_MAX: usize = 50;
 
-pub(crate) struct Metrics {
-    component: Component,
+/// Of a connection, whatever it is for.
+pub(crate) struct Connections {
     pub connected: IntGauge,
     reconnects: [IntCounter; 3],
+}
+
+impl Connections {
+    pub fn new(component: &Component) -> Connections {
+        let reconnects = [Reconnect::Reactivated, Reconnect::Transferred, Reconnect::Recreated].map(|how| {
+            component.metrics.counter_with(
+                &component.id,
+                "thalweg_opcua_reconnects_total",
+                "Connections that came back, by how.",
+                &[("how", how.as_str())],
+            )
+        });
+        Connections {
+            connected: component.gauge("thalweg_opcua_connected", "1 while values can flow."),
+            reconnects,
+        }
+    }
+
+    pub fn reconnected(&self, how: Reconnect) {
+        if let Some(counter) = self.reconnects.get(how as usize) {
+            counter.inc();
+        }
+    }
+}
+
+pub(crate) struct Metrics {
+    component: Component,
+    pub connections: Connections,
     pub browse_nodes: IntCounter,
     pub browse_variables: IntGauge,
     pub browse_frontier: IntGauge,
@@ -110,14 +138,6 @@ impl Metrics {
                 .metrics
                 .gauge_with(&component.id, &name("items_failed"), help, &[("reason", reason)])
         };
-        let reconnects = [Reconnect::Reactivated, Reconnect::Transferred, Reconnect::Recreated].map(|how| {
-            labelled(
-                &name("reconnects_total"),
-                "Connections that came back, by how.",
-                "how",
-                how.as_str(),
-            )
-        });
         let subscription_failures = FailureReason::ALL.map(|reason| {
             let help = "Monitored items that the server refused, by reason.";
             labelled("opcua_subscription_failures_total", help, "reason", reason.as_str())
@@ -131,8 +151,7 @@ impl Metrics {
             labelled(&name("values_discarded_total"), help, "reason", reason.as_str())
         });
         Metrics {
-            connected: gauge("connected", "1 while values can flow."),
-            reconnects,
+            connections: Connections::new(component),
             browse_nodes: counter("browse_nodes_total", "Nodes found by browsing."),
             browse_variables: gauge("browse_variables", "Variables found by browsing."),
             browse_frontier: gauge("browse_frontier", "Nodes that are still to be browsed."),
@@ -176,12 +195,6 @@ impl Metrics {
                 "Poll cycles that were skipped, the one before still running.",
             ),
             component: component.clone(),
-        }
-    }
-
-    pub fn reconnected(&self, how: Reconnect) {
-        if let Some(counter) = self.reconnects.get(how as usize) {
-            counter.inc();
         }
     }
 

@@ -53,6 +53,14 @@ impl NodeSpec {
         Ok(NodeSpec::Indexed(NodeId { namespace, identifier }))
     }
 
+    /// As [`NodeSpec::parse`], of a text that a message may have made; what is missing in one is empty or `null` there.
+    pub fn of_message(text: &str) -> Result<NodeSpec, String> {
+        match text {
+            "" | "null" => Err("nodeId resolved to empty or null value".to_owned()),
+            text => NodeSpec::parse(text),
+        }
+    }
+
     /// The node in a server with this namespace array; the error names the missing URI.
     pub fn resolve(&self, namespaces: &[String]) -> Result<NodeId, String> {
         match self {

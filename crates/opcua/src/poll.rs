@@ -11,7 +11,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use crate::channel::{Body, CallError};
 use crate::chunk::ChunkSize;
 use crate::session::{REQUEST_TIMEOUT, Session, read_id};
-use crate::value::status;
 
 /// Reads in flight.
 pub(crate) const IN_FLIGHT_MAX: usize = 4;
@@ -116,16 +115,7 @@ impl Poller {
     /// A read failed. Too large: its halves are read instead. False if this part will not be read in this cycle.
     pub fn failed(&mut self, part: &Part, error: &CallError) -> bool {
         self.in_flight -= 1;
-        let of_request = match error {
-            CallError::RequestTooLarge => true,
-            CallError::Refused(status) => status::says_request_too_large(*status),
-            _ => false,
-        };
-        let halve = match (error.is_too_large(), of_request) {
-            (false, _) => false,
-            (true, true) => self.chunk.too_large(part.len()),
-            (true, false) => self.chunk.answer_too_large(part.len()),
-        };
+        let halve = self.chunk.failed(part.len(), error);
         if halve {
             for half in part.chunks(part.len().div_ceil(2)) {
                 self.waiting.push_front(half.to_vec());

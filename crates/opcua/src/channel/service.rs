@@ -14,7 +14,7 @@ use opcua::types::{
     EncodingResult, GetEndpointsRequest, GetEndpointsResponse, ObjectId, OpenSecureChannelRequest,
     OpenSecureChannelResponse, PublishRequest, PublishResponse, ReadRequest, ReadResponse, RepublishRequest,
     RepublishResponse, RequestHeader, TransferSubscriptionsRequest, TransferSubscriptionsResponse,
-    TranslateBrowsePathsToNodeIdsRequest, TranslateBrowsePathsToNodeIdsResponse,
+    TranslateBrowsePathsToNodeIdsRequest, TranslateBrowsePathsToNodeIdsResponse, WriteRequest, WriteResponse,
 };
 
 use crate::value::status;
@@ -105,4 +105,5 @@ services! {
     RepublishRequest => RepublishResponse, RepublishResponse_Encoding_DefaultBinary;
     TransferSubscriptionsRequest => TransferSubscriptionsResponse, TransferSubscriptionsResponse_Encoding_DefaultBinary;
     TranslateBrowsePathsToNodeIdsRequest => TranslateBrowsePathsToNodeIdsResponse, TranslateBrowsePathsToNodeIdsResponse_Encoding_DefaultBinary;
+    WriteRequest => WriteResponse, WriteResponse_Encoding_DefaultBinary;
 }

@@ -232,6 +232,19 @@ fn warn_of_trust_without_effect(fields: &Fields<'_>, certificates: Option<&Certi
     }
 }
 
+/// Fields that files still carry.
+pub(super) fn legacy_without_effect(fields: &mut Fields<'_>) {
+    fields.legacy(
+        "browseHierarchicalReferences",
+        "has no effect: hierarchical references are always followed",
+    );
+    fields.legacy(
+        "insecure",
+        "has no effect: security is chosen by securityMode and securityPolicy",
+    );
+    fields.legacy("autoReconnect", "has no effect: reconnecting is always on");
+}
+
 impl SecurityChoice {
     /// Neither says anything but None.
     pub fn is_none(&self) -> bool {

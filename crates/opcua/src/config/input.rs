@@ -6,6 +6,7 @@ use globset::{Glob, GlobMatcher, GlobSet, GlobSetBuilder};
 use thalweg_config::{Fields, Node};
 
 use super::ConnectionConfig;
+use super::connection::legacy_without_effect;
 use crate::deadband::Deadband;
 use crate::node_id::NodeSpec;
 
@@ -233,18 +234,6 @@ fn globs(fields: &mut Fields<'_>, name: &str) -> Option<GlobSet> {
 /// `*` spans dots: tag paths are no file paths.
 fn glob(pattern: &str) -> Result<Glob, String> {
     Glob::new(pattern).map_err(|error| format!("\"{pattern}\" is not a glob: {}", error.kind()))
-}
-
-fn legacy_without_effect(fields: &mut Fields<'_>) {
-    fields.legacy(
-        "browseHierarchicalReferences",
-        "has no effect: hierarchical references are always followed",
-    );
-    fields.legacy(
-        "insecure",
-        "has no effect: security is chosen by securityMode and securityPolicy",
-    );
-    fields.legacy("autoReconnect", "has no effect: reconnecting is always on");
 }
 
 #[cfg(test)]

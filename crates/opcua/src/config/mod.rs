@@ -2,6 +2,8 @@
 
 mod connection;
 mod input;
+mod output;
 
 pub(crate) use connection::{ConnectionConfig, Identity, PolicyChoice, SecurityChoice, policy_name};
 pub(crate) use input::{BrowseConfig, InputConfig, TagGroupMode};
+pub(crate) use output::{Handshake, NodeMapping, OutputConfig, PerMessage};

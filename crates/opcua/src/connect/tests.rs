@@ -11,9 +11,7 @@ fn connector(url: &str, fields: &str, folder: &Path) -> Connector {
     let node = Node::parse(&format!("endpoint: {url}\n{fields}")).unwrap();
     let diagnostics = Diagnostics::new("flow.yaml");
     let config = ConnectionConfig::parse(&mut Fields::new(&node, &diagnostics)).unwrap();
-    let trust_folder = config.certificates.trust_folder.clone();
-    let trust = Trust::new(config.certificates.fingerprint.clone(), trust_folder.as_deref(), folder);
-    Connector::new(config, ClientCertificates::new(None, folder), trust)
+    Connector::with_keys_in(folder, config)
 }
 
 /// A server with one open endpoint.

@@ -31,12 +31,12 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::assign::Command;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, LASTED_MIN};
 use crate::browse::Connected;
 use crate::channel::CallError;
 use crate::chunk::ChunkSize;
 use crate::config::{InputConfig, policy_name};
-use crate::connect::{ConnectError, Connector};
+use crate::connect::Connector;
 use crate::failures::Failures;
 use crate::gaps::{Gap, GapReason, Gaps};
 use crate::health::Health;
@@ -44,7 +44,7 @@ use crate::metrics::{Metrics, Reconnect};
 use crate::node_table::NodeTable;
 use crate::poll::Poller;
 use crate::server_facts::ServerFacts;
-use crate::session::{LoginError, Session};
+use crate::session::Session;
 use crate::subscribe::{Filters, Publisher, Subscription};
 use crate::value::TypeBook;
 use crate::value::answers::HandledValue;
@@ -230,13 +230,9 @@ impl Link {
     /// How long to wait before the next attempt. One that lasted is followed by another at once; a server that takes
     /// logins and then closes the connection is met with the back-off, as if it took none.
     fn wait_after_loss(&mut self, lasted: Duration, was_useful: bool) -> Duration {
-        if lasted >= LASTED_MIN {
-            self.backoff.reset();
-            return Duration::ZERO;
-        }
-        match was_useful {
+        match was_useful && lasted < LASTED_MIN {
             true => PAUSE_MIN.min(self.context.config.connection.reconnect_interval),
-            false => self.backoff.next(),
+            false => self.backoff.after_loss(lasted),
         }
     }
 
@@ -246,10 +242,11 @@ impl Link {
         let was_connected = previous.is_some() || self.facts.is_some();
         loop {
             self.set_state("connecting");
+            let name = format!("thalweg {} {}", self.context.component.title(), self.number);
             let attempt = tokio::select! {
                 biased;
                 () = stop.cancelled() => return None,
-                attempt = self.attempt(&mut previous) => attempt,
+                attempt = self.context.connector.resume(&mut previous, &name) => attempt,
             };
             let error = match attempt {
                 Ok((session, true)) => return Some((session, Some(Reconnect::Reactivated))),
@@ -268,25 +265,6 @@ impl Link {
                 () = tokio::time::sleep(wait) => {}
             }
         }
-    }
-
-    /// One attempt: the previous session on a new channel, else a new session. True if it is the previous one.
-    async fn attempt(&mut self, previous: &mut Option<Session>) -> Result<(Session, bool), ConnectError> {
-        if let Some(old) = previous.as_ref() {
-            match self.context.connector.channel(old.credentials()).await {
-                Ok(channel) => match old.reactivate(channel).await {
-                    Ok(session) => return Ok((session, true)),
-                    // Forgotten by the server, or the server cuts off whoever asks for it: a new one is needed.
-                    Err(LoginError::Call(_) | LoginError::Proof(_)) => *previous = None,
-                },
-                Err(error) if error.unreachable => return Err(error),
-                // Its certificate may have changed, for example; that is for discovery and trust to judge.
-                Err(_) => *previous = None,
-            }
-        }
-        let name = format!("thalweg {} {}", self.context.component.title(), self.number);
-        let session = self.context.connector.connect(&name).await?;
-        Ok((session, false))
     }
 
     /// The session is ready: facts for the browse, state for the console.
@@ -389,9 +367,6 @@ impl Link {
 
 /// How long an operation of the serving loop may be put off.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-
-/// A connection that lasted this long is one that works.
-const LASTED_MIN: Duration = Duration::from_secs(5);
 
 /// Between connections that bring something and break soon.
 const PAUSE_MIN: Duration = Duration::from_millis(200);

@@ -52,7 +52,7 @@ impl Link {
         for subscription in &mut self.subscriptions {
             subscription.heard = std::time::Instant::now();
         }
-        self.context.metrics.reconnected(how);
+        self.context.metrics.connections.reconnected(how);
         tracing::info!(
             component = self.context.component.title(),
             how = how.as_str(),

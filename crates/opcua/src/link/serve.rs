@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use opcua::types::{AttributeId, StatusCode, TimestampsToReturn, VariableId};
+use opcua::types::StatusCode;
 use thalweg_flow::SinkClosed;
 use thalweg_record::Ticks;
-use tokio_util::sync::CancellationToken;
 
 use super::items::{Stage, Way};
 use super::recovery::in_subscription;
@@ -18,10 +17,10 @@ use crate::heartbeat;
 use crate::metadata;
 use crate::metrics::Discarded;
 use crate::node_table::{ItemState, NO_NODE, NodeIndex};
-use crate::session::{REQUEST_TIMEOUT, Session, read_id};
+use crate::session::{KeepAlive, Session};
 use crate::subscribe::Subscription;
 use crate::subscribe::sequence::Arrival;
-use crate::value::{TypeBook, answers, status};
+use crate::value::{answers, status};
 
 /// Subscriptions that nobody knows are deleted once each; a server that makes up ids gets no more than this many calls.
 const ABANDONED_MAX: usize = 1000;
@@ -356,52 +355,5 @@ impl Link {
             }
             Way::Monitor | Way::Nowhere => None,
         }
-    }
-}
-
-/// Reads the server's state often enough for the session to stay alive, in a task of its own since the loop may wait for
-/// a full flow. Closes the channel when the server does not answer.
-struct KeepAlive {
-    stop: CancellationToken,
-}
-
-impl KeepAlive {
-    fn start(session: &Session) -> KeepAlive {
-        let stop = CancellationToken::new();
-        let (session, stopped) = (session.clone(), stop.clone());
-        let period = (session.timeout() / 3).clamp(WATCH_PERIOD, REQUEST_TIMEOUT);
-        tokio::spawn(async move {
-            let mut tick = tokio::time::interval(period);
-            loop {
-                tokio::select! {
-                    () = stopped.cancelled() => return,
-                    _ = tick.tick() => {}
-                }
-                if let Err(error) = ask(&session).await {
-                    session.channel().close(&error.to_string());
-                    return;
-                }
-            }
-        });
-        KeepAlive { stop }
-    }
-}
-
-impl Drop for KeepAlive {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
-async fn ask(session: &Session) -> Result<(), CallError> {
-    let state = read_id(VariableId::Server_ServerStatus_State.into(), AttributeId::Value);
-    match session
-        .read(vec![state], TimestampsToReturn::Neither, 0.0, &TypeBook::default())
-        .await
-    {
-        Ok(_) => Ok(()),
-        Err(CallError::Refused(status)) if !status::says_session_gone(status) => Ok(()),
-        Err(CallError::Unreadable(_)) => Ok(()),
-        Err(error) => Err(error),
     }
 }

@@ -3,6 +3,7 @@
 //! A session outlives its channel: after a cut, [`Session::reactivate`] takes it over to a new one, where subscriptions
 //! go on. It never reconnects by itself; whoever owns it decides.
 
+mod keep_alive;
 mod login;
 mod read;
 
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::channel::{AnswerQueue, Body, CallError, Channel, Service};
 
+pub(crate) use keep_alive::KeepAlive;
 pub(crate) use login::{Credentials, LoginError};
 pub(crate) use read::read_id;
 

@@ -92,6 +92,32 @@ pub(crate) fn says_no_subscription(status: u32) -> bool {
     is_one_of(status, &CODES)
 }
 
+/// Refusals of one read or write that the same one will meet again, because of the node, its type, its rights or the value.
+/// All others are about the moment: a device that is not connected, a server without room.
+pub(crate) fn says_never(status: u32) -> bool {
+    const CODES: [StatusCode; 18] = [
+        StatusCode::BadAttributeIdInvalid,
+        StatusCode::BadDataEncodingInvalid,
+        StatusCode::BadDataEncodingUnsupported,
+        StatusCode::BadIndexRangeInvalid,
+        StatusCode::BadIndexRangeNoData,
+        StatusCode::BadInvalidArgument,
+        StatusCode::BadNodeIdInvalid,
+        StatusCode::BadNodeIdUnknown,
+        StatusCode::BadNotImplemented,
+        StatusCode::BadNotReadable,
+        StatusCode::BadNotSupported,
+        StatusCode::BadNotWritable,
+        StatusCode::BadOutOfRange,
+        StatusCode::BadSecurityModeInsufficient,
+        StatusCode::BadSyntaxError,
+        StatusCode::BadTypeMismatch,
+        StatusCode::BadUserAccessDenied,
+        StatusCode::BadWriteNotSupported,
+    ];
+    is_one_of(status, &CODES)
+}
+
 /// Refusals after which a client must not knock again at once.
 pub(crate) fn says_wait(status: u32) -> bool {
     const CODES: [StatusCode; 2] = [StatusCode::BadUserAccessDenied, StatusCode::BadTooManySessions];

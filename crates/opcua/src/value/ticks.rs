@@ -17,6 +17,12 @@ pub(crate) fn from_opcua(steps: i64) -> Ticks {
     }
 }
 
+/// `None` for times that OPC UA does not know; the start of 1601 is one, since it means "no time".
+pub(crate) fn to_opcua(time: Ticks) -> Option<i64> {
+    let steps = time.0.checked_add(UNIX_EPOCH)?;
+    (1..=END_OF_TIME).contains(&steps).then_some(steps)
+}
+
 /// The text of a time as metadata has it: `2031-05-06T07:08:09.123456Z`.
 pub(crate) fn micros_text(time: Ticks) -> String {
     let mut text = String::with_capacity(27);
@@ -35,5 +41,20 @@ mod tests {
         assert_eq!(from_opcua(1).to_string(), "1601-01-01T00:00:00.0000001Z");
         assert_eq!(from_opcua(UNIX_EPOCH), Ticks(0));
         assert_eq!(from_opcua(i64::MAX).to_string(), "9999-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn what_opcua_knows_goes_back_as_it_came() {
+        for steps in [1, UNIX_EPOCH - 1, UNIX_EPOCH, END_OF_TIME] {
+            assert_eq!(to_opcua(from_opcua(steps)), Some(steps));
+        }
+        for unknown in [
+            Ticks::MISSING,
+            Ticks(-UNIX_EPOCH),
+            Ticks(END_OF_TIME - UNIX_EPOCH + 1),
+            Ticks(i64::MAX),
+        ] {
+            assert_eq!(to_opcua(unknown), None);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The `opcua` input in a real flow against a running simulator: what users get, and what servers do to them.
+//! The `opcua` components in real flows against a running simulator: what users get, and what servers do to them.
 #![allow(clippy::unwrap_used)]
 
 mod deadbands;
@@ -11,3 +11,4 @@ mod roots;
 mod security;
 mod tags;
 mod values;
+mod writes;

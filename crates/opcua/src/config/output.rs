@@ -1,0 +1,211 @@
+//! Fields of the OPC UA output alone: which nodes get what of a message, and how a write is checked.
+
+use std::time::Duration;
+
+use thalweg_config::{Fields, Node};
+use thalweg_flow::ParseContext;
+use thalweg_mapping::Interpolation;
+
+use super::ConnectionConfig;
+use super::connection::legacy_without_effect;
+use crate::node_id::NodeSpec;
+use crate::output::{DataType, Field};
+
+/// Longest timeout and pause of the handshake: an hour.
+const HOUR_MS: i64 = 3_600_000;
+
+#[derive(Clone, Debug)]
+pub(crate) struct OutputConfig {
+    pub connection: ConnectionConfig,
+    /// In the order in which they are written.
+    pub mappings: Vec<NodeMapping>,
+    /// `None`: what the server says of a write is believed.
+    pub handshake: Option<Handshake>,
+}
+
+/// One value of a message on its way to one node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeMapping {
+    pub node: PerMessage<NodeSpec>,
+    pub value_from: Field,
+    pub data_type: PerMessage<DataType>,
+}
+
+/// Something that the configuration says once for all messages, or that each message says.
+#[derive(Clone, Debug)]
+pub(crate) enum PerMessage<T> {
+    Same(T),
+    Rendered(Interpolation),
+}
+
+/// Values are read back until they are the written ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handshake {
+    pub readback_timeout: Duration,
+    pub attempts_max: u32,
+    pub pause: Duration,
+}
+
+impl OutputConfig {
+    /// Reports every mistake; `None` if there was one.
+    pub fn parse(node: &Node, context: &ParseContext<'_>) -> Option<OutputConfig> {
+        let errors = context.diagnostics.error_count();
+        let mut fields = Fields::new(node, context.diagnostics);
+        let connection = ConnectionConfig::parse(&mut fields);
+        let mappings = mappings(&mut fields, context);
+        let handshake = handshake(&mut fields);
+        legacy_without_effect(&mut fields);
+        fields.finish();
+        let config = OutputConfig {
+            connection: connection?,
+            mappings,
+            handshake,
+        };
+        (context.diagnostics.error_count() == errors).then_some(config)
+    }
+}
+
+fn mappings(fields: &mut Fields<'_>, context: &ParseContext<'_>) -> Vec<NodeMapping> {
+    let list = fields.list("nodeMappings");
+    if list.is_empty() {
+        fields.error("nodeMappings", "at least one node mapping is required");
+    }
+    list.iter().filter_map(|node| mapping(node, context)).collect()
+}
+
+fn mapping(node: &Node, context: &ParseContext<'_>) -> Option<NodeMapping> {
+    let mut fields = Fields::new(node, context.diagnostics);
+    let (node, data_type) = (fields.required_node("nodeId"), fields.required_node("dataType"));
+    let value_from = fields.required_string("valueFrom");
+    fields.finish();
+    let node = node.and_then(|node| PerMessage::read(&node, context, NodeSpec::of_message));
+    let data_type = data_type.and_then(|node| PerMessage::read(&node, context, DataType::parse));
+    Some(NodeMapping {
+        node: node?,
+        value_from: Field::new(value_from),
+        data_type: data_type?,
+    })
+}
+
+impl<T> PerMessage<T> {
+    /// A text that is the same for all messages is looked at now, and its mistake reported at its place.
+    fn read(node: &Node, context: &ParseContext<'_>, parse: fn(&str) -> Result<T, String>) -> Option<PerMessage<T>> {
+        let text = context.interpolation(node)?;
+        let Some(same) = text.is_static() else {
+            return Some(PerMessage::Rendered(text));
+        };
+        let parsed = parse(same).map_err(|why| context.diagnostics.error(node, why));
+        parsed.ok().map(PerMessage::Same)
+    }
+}
+
+fn handshake(fields: &mut Fields<'_>) -> Option<Handshake> {
+    let mut inner = fields.fields("handshake");
+    let enabled = inner.bool("enabled", true);
+    let timeout_ms = inner.int_in("readbackTimeoutMs", 2000, 0..=HOUR_MS).unsigned_abs();
+    let attempts_max = inner.int_in("maxWriteAttempts", 1, 1..=1000);
+    let pause_ms = inner.int_in("timeBetweenRetriesMs", 1000, 0..=HOUR_MS).unsigned_abs();
+    inner.finish();
+    enabled.then(|| Handshake {
+        readback_timeout: Duration::from_millis(timeout_ms),
+        attempts_max: u32::try_from(attempts_max).unwrap_or(1),
+        pause: Duration::from_millis(pause_ms),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_config::Diagnostics;
+    use thalweg_flow::Registry;
+
+    use super::*;
+
+    fn parsed(yaml: &str) -> Result<OutputConfig, String> {
+        let diagnostics = Diagnostics::new("flow.yaml");
+        let (registry, config) = (Registry::new(), thalweg_config::Config::default());
+        let context = ParseContext::new(&diagnostics, &registry, &config);
+        OutputConfig::parse(&Node::parse(yaml).unwrap(), &context).ok_or_else(|| diagnostics.to_string())
+    }
+
+    const ENDPOINT: &str = "endpoint: opc.tcp://plc:4840\n";
+
+    #[test]
+    fn defaults_are_those_of_the_reference() {
+        let config = parsed(&format!(
+            "{ENDPOINT}nodeMappings: [{{nodeId: ns=2;s=A, valueFrom: value, dataType: Int16}}]"
+        ));
+        let config = config.unwrap();
+        let mapping = config.mappings.first().unwrap();
+        assert!(matches!(&mapping.node, PerMessage::Same(node) if node.to_string() == "ns=2;s=A"));
+        assert!(matches!(mapping.data_type, PerMessage::Same(DataType::Int16)));
+        assert_eq!(mapping.value_from.name(), "value");
+        let expected = Handshake {
+            readback_timeout: Duration::from_secs(2),
+            attempts_max: 1,
+            pause: Duration::from_secs(1),
+        };
+        assert_eq!(config.handshake, Some(expected));
+    }
+
+    #[test]
+    fn what_each_message_says_is_looked_at_later() {
+        let config = parsed(&format!(
+            "{ENDPOINT}handshake: {{enabled: false}}\nnodeMappings:\n  - nodeId: 'ns=2;s=${{! @line }}'\n    valueFrom: a.b\n    dataType: '${{! json(\"type\") }}'"
+        ));
+        let config = config.unwrap();
+        let mapping = config.mappings.first().unwrap();
+        assert!(matches!(mapping.node, PerMessage::Rendered(_)));
+        assert!(matches!(mapping.data_type, PerMessage::Rendered(_)));
+        assert_eq!(config.handshake, None);
+    }
+
+    #[test]
+    fn every_mistake_is_told_at_its_place() {
+        let mapping = |fields: &str| format!("{ENDPOINT}nodeMappings:\n  - {{{fields}}}");
+        for (yaml, place, error) in [
+            (ENDPOINT.to_owned(), "", "at least one node mapping is required"),
+            (
+                format!("{ENDPOINT}nodeMappings: []"),
+                "2:",
+                "at least one node mapping is required",
+            ),
+            (
+                mapping("nodeId: ns=x;i=1, valueFrom: v, dataType: Int16"),
+                "3:14: ",
+                "\"ns=x;i=1\" is not a NodeID: the namespace is not a number",
+            ),
+            (
+                mapping("nodeId: '', valueFrom: v, dataType: Int16"),
+                "3:14: ",
+                "nodeId resolved to empty or null value",
+            ),
+            (
+                mapping("nodeId: i=1, valueFrom: v, dataType: int"),
+                "3:43: ",
+                "unsupported dataType 'int'. Supported types are: Boolean, SByte,",
+            ),
+            (mapping("nodeId: i=1, dataType: Int16"), "3:", "valueFrom"),
+            (
+                mapping("nodeId: '${! nonsense( }', valueFrom: v, dataType: Int16"),
+                "3:",
+                "",
+            ),
+            (
+                format!(
+                    "{}\nhandshake: {{maxWriteAttempts: 0}}",
+                    mapping("nodeId: i=1, valueFrom: v, dataType: Int16")
+                ),
+                "4:",
+                "whole number from 1 to 1000",
+            ),
+        ] {
+            let told = parsed(&yaml).unwrap_err();
+            assert!(
+                told.contains(&format!("flow.yaml:{place}")) && told.contains(error),
+                "{yaml}\n{told}"
+            );
+        }
+        let both = mapping("nodeId: ns=x;i=1, valueFrom: v, dataType: int");
+        assert_eq!(parsed(&both).unwrap_err().trim().lines().count(), 2);
+    }
+}

@@ -1,0 +1,130 @@
+//! The server while there is a session: Writes and Reads of as many nodes as it takes at a time.
+
+use opcua::types::{
+    AttributeId, DataValue as UaDataValue, NumericRange, StatusCode, TimestampsToReturn, WriteRequest, WriteValue,
+};
+use parking_lot::Mutex;
+use thalweg_record::Stamps;
+
+use super::data_type::variant;
+use super::prepare::Operation;
+use crate::channel::CallError;
+use crate::chunk::ChunkSize;
+use crate::profile::Profile;
+use crate::server_facts::ServerFacts;
+use crate::session::{Session, read_id};
+use crate::value::{Content, DataValue, TypeBook, status};
+
+pub(super) struct Server {
+    pub session: Session,
+    pub namespaces: Vec<String>,
+    per_write: Mutex<ChunkSize>,
+    per_read: Mutex<ChunkSize>,
+    types: TypeBook,
+}
+
+impl Server {
+    pub fn new(session: Session, facts: ServerFacts, profile: &Profile) -> Server {
+        let chunk = |limit| Mutex::new(ChunkSize::new(limit, profile.items_per_call, profile.adaptive));
+        Server {
+            session,
+            per_write: chunk(facts.limits.nodes_per_write),
+            per_read: chunk(facts.limits.nodes_per_read),
+            namespaces: facts.namespaces,
+            types: TypeBook::default(),
+        }
+    }
+
+    /// Writes the first of these, as many as the server takes; returns the status of each, at least of one.
+    pub async fn write_some(&self, operations: &[&Operation]) -> Result<Vec<u32>, CallError> {
+        loop {
+            let size = self.per_write.lock().get().min(operations.len());
+            let error = match self.write(operations.get(..size).unwrap_or_default()).await {
+                Ok(statuses) => {
+                    self.per_write.lock().succeeded();
+                    return Ok(statuses);
+                }
+                Err(error) => error,
+            };
+            if self.per_write.lock().failed(size, &error) {
+                continue;
+            }
+            return match size == 1 && is_too_large_alone(&error) {
+                true => Ok(vec![StatusCode::BadRequestTooLarge.bits()]),
+                false => Err(error),
+            };
+        }
+    }
+
+    /// Reads the values of the first of these, as many as the server takes; at least of one.
+    pub async fn read_some(&self, operations: &[&Operation]) -> Result<Vec<DataValue>, CallError> {
+        loop {
+            let size = self.per_read.lock().get().min(operations.len());
+            let error = match self.read(operations.get(..size).unwrap_or_default()).await {
+                Ok(values) => {
+                    self.per_read.lock().succeeded();
+                    return Ok(values);
+                }
+                Err(error) => error,
+            };
+            if self.per_read.lock().failed(size, &error) {
+                continue;
+            }
+            return match size == 1 && is_too_large_alone(&error) {
+                true => Ok(vec![DataValue {
+                    content: Content::TooLarge,
+                    stamps: Stamps::NONE,
+                    wrapped: false,
+                }]),
+                false => Err(error),
+            };
+        }
+    }
+
+    async fn write(&self, operations: &[&Operation]) -> Result<Vec<u32>, CallError> {
+        let values = operations.iter().map(|operation| WriteValue {
+            node_id: operation.node.clone(),
+            attribute_id: AttributeId::Value as u32,
+            index_range: NumericRange::None,
+            // Neither status nor time: many servers refuse a write of them.
+            value: UaDataValue {
+                value: Some(variant(&operation.value)),
+                ..UaDataValue::default()
+            },
+        });
+        let request = WriteRequest {
+            request_header: Default::default(),
+            nodes_to_write: Some(values.collect()),
+        };
+        let response = self.session.call(request).await?;
+        let service = response.response_header.service_result.bits();
+        if status::is_bad(service) {
+            return Err(CallError::Refused(service));
+        }
+        let statuses = response.results.unwrap_or_default();
+        if statuses.len() != operations.len() {
+            return Err(CallError::Unreadable(format!(
+                "the server answered {} of {} writes",
+                statuses.len(),
+                operations.len()
+            )));
+        }
+        Ok(statuses.into_iter().map(|status| status.bits()).collect())
+    }
+
+    async fn read(&self, operations: &[&Operation]) -> Result<Vec<DataValue>, CallError> {
+        let nodes = operations
+            .iter()
+            .map(|operation| read_id(operation.node.clone(), AttributeId::Value));
+        // What the device has now, not what the server remembers of it.
+        let age_max_ms = 0.0;
+        self.session
+            .read(nodes.collect(), TimestampsToReturn::Neither, age_max_ms, &self.types)
+            .await
+    }
+}
+
+/// Of a call with one operation: whether it is too large for the server, rather than the server too busy for it.
+fn is_too_large_alone(error: &CallError) -> bool {
+    error.is_too_large() && error.status() != Some(StatusCode::BadTooManyOperations.bits())
+}
