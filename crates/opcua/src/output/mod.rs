@@ -126,7 +126,12 @@ impl Output for OpcUaOutput {
                 Err(_) => None,
             };
             let server = server.ok_or_else(|| WriteError::Temporary("the output is closed".to_owned()))?;
-            let progress = prepare::prepare(&messages, &config.mappings, &server.namespaces)?;
+            let prepared = prepare::prepare(&messages, &config.mappings, &server.namespaces);
+            let progress = prepared.map_err(|unknown| {
+                // They are asked for at each connect.
+                server.session.channel().close(&unknown.to_string());
+                WriteError::Temporary(unknown.to_string())
+            })?;
             deliver::deliver(&server, config.handshake, progress).await
         })
     }

@@ -2,7 +2,7 @@
 //! here, before the server is asked.
 
 use opcua::types::NodeId;
-use thalweg_flow::{Rejection, WriteError};
+use thalweg_flow::Rejection;
 use thalweg_mapping::Interpolation;
 use thalweg_record::{DropReason, Message, Object, Value};
 
@@ -24,16 +24,20 @@ pub(super) struct Operation {
 /// Why a message becomes no operations.
 enum Refused {
     Never(DropReason, String),
-    /// The server has not said what its namespaces are.
     NamespacesUnknown,
 }
+
+/// The server's namespaces, by which `nsu=` names nodes, could not be read when it was connected to.
+#[derive(Debug, thiserror::Error)]
+#[error("the server's namespaces, by which nsu= names nodes, cannot be read")]
+pub(super) struct NamespacesUnknown;
 
 /// What is to be written, and with what the messages of which nothing is have been refused.
 pub(super) fn prepare(
     messages: &[Message],
     mappings: &[NodeMapping],
     namespaces: &[String],
-) -> Result<Progress, WriteError> {
+) -> Result<Progress, NamespacesUnknown> {
     let mut operations = Vec::with_capacity(messages.len() * mappings.len());
     let mut rejections = Vec::new();
     for index in 0..messages.len() {
@@ -44,10 +48,7 @@ pub(super) fn prepare(
                 operations.truncate(start);
                 rejections.push(Rejection::permanent(index, reason, error));
             }
-            Err(Refused::NamespacesUnknown) => {
-                let why = "the server's namespaces, by which nsu= names nodes, cannot be read";
-                return Err(WriteError::Temporary(why.to_owned()));
-            }
+            Err(Refused::NamespacesUnknown) => return Err(NamespacesUnknown),
         }
     }
     Ok(Progress::new(messages.len(), operations, rejections))
@@ -245,6 +246,6 @@ mod tests {
             data_type: PerMessage::Same(DataType::Int16),
         }];
         let prepared = prepare(&[Message::raw(r#"{"v": 1}"#)], &mappings, &[]);
-        assert!(matches!(prepared, Err(WriteError::Temporary(_))));
+        assert!(matches!(prepared, Err(NamespacesUnknown)));
     }
 }

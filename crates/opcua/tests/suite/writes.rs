@@ -179,7 +179,7 @@ async fn messages_that_can_never_be_written_are_dropped_with_their_reason_and_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cuts_and_restarts_lose_nothing_and_ready_says_so_even_when_nothing_is_written() {
+async fn cuts_and_restarts_lose_nothing() {
     let plant = Plant::start(Options {
         types: true,
         cuttable: true,
@@ -201,7 +201,17 @@ async fn cuts_and_restarts_lose_nothing_and_ready_says_so_even_when_nothing_is_w
         "{}",
         writer.metrics.text()
     );
-    // Idle from here on.
+    assert_eq!(writer.stop().await.dropped_total(), 0);
+    plant.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_goes_away_and_comes_back_is_seen_while_nothing_is_written() {
+    let plant = types().await;
+    let input = "{interval: 1h, mapping: 'root.v = 1'}";
+    let writer = write(&plant, input, &mapping("WritableUInt32", "v", "UInt32"));
+    writer.until("the connection", |w| w.not_ready().is_none()).await;
+    assert_eq!(writer.metrics.total("thalweg_opcua_connected"), 1.0);
     let (port, options, folder) = (plant.port(), plant.options.clone(), plant.folder.clone());
     plant.stop().await;
     writer.until("the loss to be seen", |w| w.not_ready().is_some()).await;
@@ -213,6 +223,7 @@ async fn cuts_and_restarts_lose_nothing_and_ready_says_so_even_when_nothing_is_w
     })
     .await;
     writer.until("the way back", |w| w.not_ready().is_none()).await;
+    assert_eq!(writer.metrics.total("thalweg_opcua_reconnects_total"), 1.0);
     assert_eq!(writer.stop().await.dropped_total(), 0);
     again.stop().await;
 }
