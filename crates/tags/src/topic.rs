@@ -362,7 +362,7 @@ mod tests {
             match build(&location, &contract, &path, &name) {
                 Ok(topic) => {
                     prop_assert_eq!(check(&topic), Ok(()));
-                    let Contract { name, path } = super::contract(&topic).unwrap();
+                    let Place { contract: name, path, .. } = super::place(&topic).unwrap();
                     prop_assert!(name.len() > 1 && name.starts_with('_') && !path.is_empty());
                     let end = [".", name, ".", path].concat();
                     prop_assert!(topic.ends_with(&end));
