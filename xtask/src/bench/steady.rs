@@ -70,7 +70,7 @@ pub fn run(minutes: u64) -> Result<Vec<Row>> {
         folder,
         length: Duration::from_secs(60 * minutes),
     };
-    Ok(vec![run.through_a_pipe()?, run.into_the_lake()?])
+    Ok(vec![run.through_a_pipe()?, run.through_the_lake()?])
 }
 
 struct Run {
@@ -117,7 +117,7 @@ impl Run {
         steady.row("exactly_once_100k")
     }
 
-    fn into_the_lake(&self) -> Result<Row> {
+    fn through_the_lake(&self) -> Result<Row> {
         println!("measuring exactly_once_50k_lake: {TAGS_OF_LAKE} tags at 1 Hz, through a script into the lake");
         let plant = self.plant(TAGS_OF_LAKE)?;
         let yaml = format!("{}{INTO_LAKE}", input(&plant));
