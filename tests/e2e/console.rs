@@ -79,6 +79,42 @@ fn profiles_are_readable_by_the_go_tool() {
 }
 
 #[test]
+fn the_console_says_how_each_script_runs_and_why() {
+    let yaml = "\
+input: {generate: {interval: 10ms, mapping: root = counter()}}
+pipeline:
+  processors:
+    - tag_processor:
+        defaults: |
+          msg.meta.location_path = \"acme\"; msg.meta.data_contract = \"_raw\"; msg.meta.tag_name = \"t\";
+          return msg;
+        advancedProcessing: |
+          msg.payload = new Map([[1, msg.payload]]).get(1);
+          return msg;
+output: {drop: {}}
+";
+    let mut thalweg = Thalweg::start(yaml).unwrap();
+    thalweg.wait_ready().unwrap();
+    let details = thalweg.node("processor").unwrap()["details"].clone();
+    let detail = |name: &str| {
+        let all = details.as_array().unwrap().iter();
+        let found = all.into_iter().find(|detail| detail["name"] == name);
+        found.map(|detail| detail["value"].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(
+        detail("script defaults").as_deref(),
+        Some("native code, once for each tag"),
+        "{details}"
+    );
+    let advanced = detail("script advanced").unwrap_or_else(|| panic!("{details}"));
+    assert!(
+        advanced.starts_with("QuickJS: ") && advanced.contains("line 1, column "),
+        "{advanced}"
+    );
+    thalweg.stop().unwrap();
+}
+
+#[test]
 fn the_status_page_shows_a_person_the_running_graph() {
     let mut thalweg = Thalweg::start(FLOW).unwrap();
     thalweg.wait_ready().unwrap();

@@ -7,6 +7,7 @@ mod command_line;
 mod console;
 mod demo;
 mod disk;
+mod downsampler;
 mod events;
 mod events_access;
 mod events_additions;

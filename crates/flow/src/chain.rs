@@ -14,7 +14,7 @@ use crate::context::{Scope, StageContext};
 use crate::named::Named;
 use crate::parse::ParseContext;
 use crate::registry::ProcessorSpec;
-use crate::runtime::NodeCounters;
+use crate::runtime::{Details, NodeCounters};
 
 /// The metrics of one processor, shared by its instances on all threads.
 #[derive(Clone)]
@@ -91,12 +91,13 @@ impl ChainSpec {
             let component = known.unwrap_or_else(|| named.component(flow, metrics));
             let metrics = StageMetrics::new(&component);
             let errors = component.counter("processor_error", "Messages that the stage failed on.");
-            scope
-                .nodes
-                .add(NodeCounters::processor(&component, &metrics, errors.clone()));
+            let details = Details::default();
+            let node = NodeCounters::processor(&component, &metrics, errors.clone(), details.clone());
+            scope.nodes.add(node);
             let context = StageContext {
                 component,
                 errors,
+                details,
                 scope: scope.clone(),
             };
             let processor = named.spec.build(context)?;

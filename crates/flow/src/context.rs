@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use thalweg_record::{Ack, Batch, DropReason, Failure, Message};
-use thalweg_telemetry::IntCounter;
+use thalweg_telemetry::{Detail, IntCounter};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::component::Component;
 use crate::queue;
-use crate::runtime::{NodeCounters, Nodes};
+use crate::runtime::{Details, NodeCounters, Nodes};
 
 /// Given to each processor instance; the instances of one processor share its counters.
 #[derive(Clone)]
@@ -20,6 +20,7 @@ pub struct StageContext {
     pub component: Component,
     /// `processor_error`: messages that this stage failed on.
     pub errors: IntCounter,
+    pub(crate) details: Details,
     pub(crate) scope: Scope,
 }
 
@@ -46,6 +47,11 @@ pub(crate) enum Failures {
 }
 
 impl StageContext {
+    /// What the console shows of the stage. The first instance says it for all.
+    pub fn show(&self, details: Vec<Detail>) {
+        let _known = self.details.set(details);
+    }
+
     /// One message leaves the flow because this stage failed on it. `ack` must answer for it; one message is taken from
     /// it. Blocks while the dead letter is full, because losing the message is not an alternative; only when the
     /// shutdown time is over, the message is given up (counted as dropped with reason `shutdown`).
@@ -220,8 +226,14 @@ impl StageContext {
         StageContext {
             component,
             errors,
+            details: Details::default(),
             scope,
         }
+    }
+
+    /// What the stage has said to be shown.
+    pub fn shown(&self) -> &[Detail] {
+        self.details.get().map_or(&[], Vec::as_slice)
     }
 }
 

@@ -11,7 +11,7 @@ use thalweg_script::{
     Cache, CompileError, ComputedKey, Engine, Environment, Explanation, FailureKind, Form, Limits, LogConsole, Mode,
     Outside, Program, QuickJs, Remembering, Script, Stats, beyond, explain,
 };
-use thalweg_telemetry::IntCounter;
+use thalweg_telemetry::{Detail, IntCounter};
 
 /// The most that `scripting.stack` may be, in bytes: worker threads have 8 MiB of stack, and scripts are called from some
 /// way down.
@@ -72,10 +72,24 @@ impl Scripts {
                         tracing::info!(component, "{stage} runs in QuickJS, not as native code: {outside}");
                     }
                 }
+                context.show(self.details(&engine));
                 Ok(Some(Box::new(Remembering::new(engine))))
             }
             Err(error) => Err(BuildError::new(format!("{}: {error}", context.component.title()))),
         }
+    }
+}
+
+impl Scripts {
+    /// How each script runs, for the console.
+    fn details(&self, engine: &Engine) -> Vec<Detail> {
+        let place = |outside: &Outside| format!("line {}, column {}", outside.line, outside.column);
+        let scripts = self.list.iter().zip(engine.explain());
+        let detail = |(script, explanation): (&Script, Explanation)| {
+            let how = how_it_runs(self.mode, &script.form, &explanation, place);
+            Detail::new(&format!("script {}", script.stage), how)
+        };
+        scripts.map(detail).collect()
     }
 }
 
@@ -177,32 +191,23 @@ fn explain_all(sources: &[Source], scripts: &[Script], config: &ScriptingConfig,
     let explained = explain(scripts).unwrap_or_default();
     for (source, explanation) in sources.iter().zip(explained) {
         let stage = &source.script.stage;
-        let reason = |reason: &Outside| {
-            let place = source.node.text_pos(reason.line, reason.column);
-            format!("{} at {place}", reason.construct)
-        };
-        let how = match (mode, &explanation) {
-            (Mode::QuickJs, _) => "QuickJS, as scripting.engine says".to_owned(),
-            (
-                _,
-                Explanation {
-                    outside: Some(outside), ..
-                },
-            ) => format!("QuickJS: {}", reason(outside)),
-            (Mode::Verify, _) => "native code and QuickJS, compared for each message".to_owned(),
-            // It is run when one of its variables changes.
-            _ if matches!(source.script.form, Form::Expression(_)) => "native code".to_owned(),
-            (
-                _,
-                Explanation {
-                    varies: Some(varies), ..
-                },
-            ) => {
-                format!("native code, for each message: {}", reason(varies))
-            }
-            _ => "native code, once for each tag".to_owned(),
-        };
+        let place = |outside: &Outside| source.node.text_pos(outside.line, outside.column).to_string();
+        let how = how_it_runs(mode, &source.script.form, &explanation, place);
         diagnostics.note_at(source.node.text_pos(1, 1), format!("{stage}: {how}"));
+    }
+}
+
+/// How a script runs, and why; `place` says where the reason stands.
+fn how_it_runs(mode: Mode, form: &Form, explanation: &Explanation, place: impl Fn(&Outside) -> String) -> String {
+    let reason = |outside: &Outside| format!("{} at {}", outside.construct, place(outside));
+    match (mode, &explanation.outside, &explanation.varies) {
+        (Mode::QuickJs, _, _) => "QuickJS, as scripting.engine says".to_owned(),
+        (_, Some(outside), _) => format!("QuickJS: {}", reason(outside)),
+        (Mode::Verify, _, _) => "native code and QuickJS, compared for each message".to_owned(),
+        // It is run when one of its variables changes.
+        _ if matches!(form, Form::Expression(_)) => "native code".to_owned(),
+        (_, None, Some(varies)) => format!("native code, for each message: {}", reason(varies)),
+        (_, None, None) => "native code, once for each tag".to_owned(),
     }
 }
 

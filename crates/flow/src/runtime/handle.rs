@@ -1,18 +1,23 @@
 //! The state of a flow, for whoever wants to know: the console, the terminal, metrics, the end of the program.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::{Opts, proto};
 use thalweg_record::{Balance, Counts, DropReason, FilterReason};
-use thalweg_telemetry::{BalanceStatus, FlowStatus, IntCounter, Metrics, NodeKind, NodeStatus, StatusSource, Timing};
+use thalweg_telemetry::{
+    BalanceStatus, Detail, FlowStatus, IntCounter, Metrics, NodeKind, NodeStatus, StatusSource, Timing,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::StageMetrics;
 use crate::component::Component;
 use crate::driven::OutputMetrics;
 use crate::input::Connection;
+
+/// What a processor wants to show, said once.
+pub(crate) type Details = Arc<OnceLock<Vec<Detail>>>;
 
 /// One component's place in the graph and its counters.
 #[derive(Clone)]
@@ -24,6 +29,8 @@ pub(crate) struct NodeCounters {
     errors: Option<IntCounter>,
     /// Of each copy.
     connections: Vec<Connection>,
+    /// Of a processor.
+    details: Details,
     /// Whether the graph shows it. The log speaks of all.
     shown: bool,
 }
@@ -38,6 +45,7 @@ impl NodeCounters {
             sent,
             errors: None,
             connections: vec![connection],
+            details: Details::default(),
             shown: true,
         }
     }
@@ -55,11 +63,17 @@ impl NodeCounters {
             sent,
             errors: Some(stored.error.clone()),
             connections: vec![connection],
+            details: Details::default(),
             shown: true,
         }
     }
 
-    pub(crate) fn processor(component: &Component, metrics: &StageMetrics, errors: IntCounter) -> NodeCounters {
+    pub(crate) fn processor(
+        component: &Component,
+        metrics: &StageMetrics,
+        errors: IntCounter,
+        details: Details,
+    ) -> NodeCounters {
         let (received, sent) = (Some(metrics.received.clone()), metrics.sent.clone());
         NodeCounters {
             kind: NodeKind::Processor,
@@ -68,6 +82,7 @@ impl NodeCounters {
             sent,
             errors: Some(errors),
             connections: Vec::new(),
+            details,
             shown: true,
         }
     }
@@ -81,6 +96,7 @@ impl NodeCounters {
             sent,
             errors,
             connections: vec![connection],
+            details: Details::default(),
             shown: true,
         }
     }
@@ -101,7 +117,10 @@ impl NodeCounters {
             errors: self.errors.as_ref().map_or(0, IntCounter::get),
             connected: (!self.connections.is_empty()).then(|| self.connections.iter().all(Connection::is_up)),
             not_ready: self.connections.iter().find_map(Connection::why_not),
-            details: self.connections.first().map(Connection::details).unwrap_or_default(),
+            details: match self.connections.first() {
+                Some(connection) => connection.details(),
+                None => self.details.get().cloned().unwrap_or_default(),
+            },
         }
     }
 }
