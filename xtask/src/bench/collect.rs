@@ -1,5 +1,7 @@
 //! The collector: what a message costs from input to acknowledgement, stage by stage.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use super::Effort;
@@ -63,12 +65,54 @@ const LONG: &str = r#"
           return msg;
 "#;
 
+/// What stands behind `tag_processor`: of every value one point goes on, one is computed, one is remembered.
+const BEHIND: [(&str, &str); 3] = [
+    ("opcua_downsampler_drop", "    - downsampler: {}\n"),
+    (
+        "opcua_stream_processor_drop",
+        "    - stream_processor:
+        mode: timeseries
+        model: {name: oven, version: v1}
+        output_topic: umh.v1.enterprise.site.area
+        sources: {first: umh.v1.enterprise.site.area._raw.FastUInt1}
+        mapping: {fahrenheit: first * 1.8 + 32}\n",
+    ),
+    ("opcua_topic_browser_drop", "    - topic_browser: {}\n"),
+];
+
+/// A message of ten values.
+const CLASSIC: &str = r#"
+input:
+  generate:
+    interval: ""
+    batch_size: 1000
+    mapping: |
+      root.timestamp_ms = 1717083000000
+      root.temperature = counter()
+      root.pressure = 1.25
+      root.state = "running"
+      root.wind.speed = 12
+      root.wind.from = 270
+      root.motor.torque = 40.5
+      root.motor.speed = 1450
+      root.motor.current = 3.75
+      root.count = 17
+      root.ok = true
+      meta umh_topic = "umh.v1.enterprise.site.area._historian.weather"
+pipeline:
+  processors:
+    - classic_to_core: {target_data_contract: _raw}
+output:
+  drop: {}
+"#;
+
 /// The engine is QuickJS for rows with this in their name.
 const QUICKJS: &str = "scripting: {engine: quickjs}\n";
 
-fn yaml(input: &str, script: Option<&str>) -> String {
+/// `behind` are further processors, behind the script.
+fn yaml(input: &str, script: Option<&str>, behind: &str) -> String {
     let pipeline = script
-        .map(|script| format!("\npipeline:\n  processors:\n    - tag_processor:{script}"))
+        .map(|script| format!("\npipeline:\n  processors:\n    - tag_processor:{script}{behind}"))
         .unwrap_or_default();
     format!("{input}{pipeline}\noutput:\n  drop: {{}}\n")
 }
@@ -76,7 +120,7 @@ fn yaml(input: &str, script: Option<&str>) -> String {
 const TAGS: f64 = 10_000.0;
 
 /// What each part of a message's way costs by itself.
-pub const STAGES: [Stage; 9] = [
+pub const STAGES: [Stage; 13] = [
     Stage {
         name: "generate -> drop (flow runtime and mapping)",
         with: "generate_drop",
@@ -122,6 +166,26 @@ pub const STAGES: [Stage; 9] = [
         with: "opcua_quickjs_drop",
         without: Some("opcua_drop"),
     },
+    Stage {
+        name: "    downsampler behind the static script",
+        with: "opcua_downsampler_drop",
+        without: Some("opcua_tag_processor_drop"),
+    },
+    Stage {
+        name: "    stream_processor, most values no source",
+        with: "opcua_stream_processor_drop",
+        without: Some("opcua_tag_processor_drop"),
+    },
+    Stage {
+        name: "    topic_browser",
+        with: "opcua_topic_browser_drop",
+        without: Some("opcua_tag_processor_drop"),
+    },
+    Stage {
+        name: "generate -> classic_to_core -> drop, of one value",
+        with: "classic_to_core_drop",
+        without: None,
+    },
 ];
 
 fn engine(row: &str) -> &'static str {
@@ -141,8 +205,12 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
     ];
     for (name, script) in generated.into_iter().filter(|(name, _)| wanted(name)) {
         println!("measuring {name}");
-        let file = format!("{}{}", engine(name), yaml(GENERATE, script));
+        let file = format!("{}{}", engine(name), yaml(GENERATE, script, ""));
         rows.push(UnderTest::start(&binary, &file)?.measure(name, effort)?);
+    }
+    if wanted("classic_to_core_drop") {
+        println!("measuring classic_to_core_drop");
+        rows.push(UnderTest::start(&binary, CLASSIC)?.measure("classic_to_core_drop", effort)?);
     }
     let collected = [
         ("opcua_drop", None),
@@ -151,28 +219,28 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
         ("opcua_quickjs_drop", Some(PURE)),
     ];
     for (name, script) in collected.into_iter().filter(|(name, _)| wanted(name)) {
-        println!("measuring {name}");
-        // 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can hold.
-        let plant = Plant::start(
-            &binary,
-            &[
-                "--slow-nodes",
-                "0",
-                "--fast-nodes",
-                &TAGS.to_string(),
-                "--fast-rate",
-                "0.1",
-            ],
-        )?;
-        let input = format!(
-            "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n",
-            plant.endpoint
-        );
-        let file = format!("{}{}", engine(name), yaml(&input, script));
-        let mut collector = UnderTest::start(&binary, &file)?;
-        collector.wait_until("thalweg_opcua_items_monitored", TAGS)?;
-        rows.push(collector.measure(name, effort)?);
+        rows.push(collected_row(&binary, effort, name, script, "")?);
+    }
+    for (name, behind) in BEHIND.into_iter().filter(|(name, _)| wanted(name)) {
+        rows.push(collected_row(&binary, effort, name, Some(STATIC), behind)?);
     }
     rows.extend(plant::run(&binary, effort, wanted)?);
     Ok(rows)
+}
+
+/// 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can hold.
+fn collected_row(binary: &Path, effort: Effort, name: &str, script: Option<&str>, behind: &str) -> Result<Row> {
+    println!("measuring {name}");
+    let fast_nodes = TAGS.to_string();
+    let arguments = ["--slow-nodes", "0", "--fast-nodes", &fast_nodes, "--fast-rate", "0.1"];
+    let plant = Plant::start(binary, &arguments)?;
+    let input = format!(
+        "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n",
+        plant.endpoint
+    );
+    let file = format!("{}{}", engine(name), yaml(&input, script, behind));
+    let mut collector = UnderTest::start(binary, &file)?;
+    collector.wait_until("thalweg_opcua_items_monitored", TAGS)?;
+    // What a processor filters or remembers has cost as much as what comes out.
+    collector.measure_by("thalweg_flow_in_total", name, effort)
 }

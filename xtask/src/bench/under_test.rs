@@ -269,8 +269,13 @@ impl UnderTest {
         }
     }
 
-    /// Measures a running flow: the median of several windows.
+    /// Measures a running flow: the median of several windows. One op is one message that came out.
     pub fn measure(&mut self, name: &str, effort: Effort) -> Result<Row> {
+        self.measure_by("thalweg_flow_out_total", name, effort)
+    }
+
+    /// The same with another counter of ops.
+    pub fn measure_by(&mut self, counter: &str, name: &str, effort: Effort) -> Result<Row> {
         self.wait_ready()?;
         std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
         let mut windows = Vec::new();
@@ -279,7 +284,7 @@ impl UnderTest {
         for _ in 0..effort.windows {
             std::thread::sleep(Duration::from_secs_f64(effort.window_seconds));
             let after = self.look()?;
-            windows.push(window(&before, &after)?);
+            windows.push(window(counter, &before, &after)?);
             before = after;
         }
         for metric in [
@@ -363,11 +368,11 @@ impl Look {
     }
 }
 
-fn window(before: &Look, after: &Look) -> Result<Row> {
+fn window(counter: &str, before: &Look, after: &Look) -> Result<Row> {
     let change = |name: &str| after.sum(name) - before.sum(name);
-    let ops = change("thalweg_flow_out_total");
+    let ops = change(counter);
     if ops < 1.0 {
-        bail!("no message came out in a window");
+        bail!("{counter} stands still");
     }
     let wall = after.at.duration_since(before.at).as_secs_f64();
     Ok(Row {
