@@ -24,7 +24,7 @@ pub use message::{Failure, Message, Payload};
 pub use metadata::{MetaMap, Metadata, Stamps, key};
 pub use number::{g_form, parse_decimal, write_f32, write_f64};
 pub use source::SourceName;
-pub use time::Ticks;
+pub use time::{Ticks, TimeForm};
 pub use value::{Guid, Object, Structured, Value};
 
 /// Short immutable text: up to 23 bytes inline, longer ones shared. Cloning never copies the characters.
