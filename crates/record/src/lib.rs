@@ -8,6 +8,7 @@
 mod ack;
 mod balance;
 mod batch;
+mod by_map;
 pub mod codec;
 pub mod json;
 mod message;
@@ -20,6 +21,7 @@ mod value;
 pub use ack::{Ack, Outcome};
 pub use balance::{Balance, Counts, DropReason, FilterReason};
 pub use batch::Batch;
+pub use by_map::{Bounds, ByMap};
 pub use message::{Failure, Message, Payload};
 pub use metadata::{MetaMap, Metadata, Stamps, key};
 pub use number::{g_form, parse_decimal, write_f32, write_f64};
