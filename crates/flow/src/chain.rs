@@ -51,6 +51,20 @@ struct Stage {
     metrics: StageMetrics,
 }
 
+impl Stage {
+    fn process(&mut self, batch: Batch) -> Vec<Batch> {
+        let metrics = &self.metrics;
+        metrics.received.inc_by(batch.len() as u64);
+        metrics.batch_received.inc();
+        let mut results = Vec::with_capacity(1);
+        let start = Instant::now();
+        self.processor.process(batch, &mut results);
+        metrics.latency.observe(start.elapsed());
+        metrics.count_sent(&results);
+        results
+    }
+}
+
 /// The checked configuration of a chain.
 #[derive(Clone, Default)]
 pub(crate) struct ChainSpec(Vec<Named<dyn ProcessorSpec>>);
@@ -118,28 +132,14 @@ pub(crate) struct Chain(Vec<Stage>);
 
 impl Chain {
     pub fn process(&mut self, batch: Batch) -> Vec<Batch> {
-        self.run_from(0, vec![batch])
+        let mut results = Vec::new();
+        self.run(batch, &mut |result| results.push(result));
+        results
     }
 
-    /// Runs batches through the stages from `first` on. Batches without messages end here.
-    fn run_from(&mut self, first: usize, mut batches: Vec<Batch>) -> Vec<Batch> {
-        for stage in self.0.iter_mut().skip(first) {
-            let mut results = Vec::with_capacity(batches.len());
-            for batch in batches {
-                if batch.is_empty() {
-                    batch.ack.delivered();
-                    continue;
-                }
-                stage.metrics.received.inc_by(batch.len() as u64);
-                stage.metrics.batch_received.inc();
-                let start = Instant::now();
-                stage.processor.process(batch, &mut results);
-                stage.metrics.latency.observe(start.elapsed());
-            }
-            stage.metrics.count_sent(&results);
-            batches = results;
-        }
-        batches
+    /// Each result is passed on before the next one is made, as far as processors take batches in pieces.
+    pub fn run(&mut self, batch: Batch, pass_on: &mut dyn FnMut(Batch)) {
+        run(&mut self.0, batch, pass_on);
     }
 
     pub fn next_tick(&self) -> Option<Instant> {
@@ -166,7 +166,107 @@ impl Chain {
                 what(stage.processor.as_mut(), &mut released);
                 stage.metrics.count_sent(&released);
             }
-            out.extend(self.run_from(at + 1, released));
+            let behind = self.0.get_mut(at + 1..).unwrap_or_default();
+            for batch in released {
+                run(behind, batch, &mut |result| out.push(result));
+            }
         }
+    }
+}
+
+/// Runs a batch through stages. One without messages ends in front of the next stage.
+fn run(stages: &mut [Stage], batch: Batch, pass_on: &mut dyn FnMut(Batch)) {
+    let [stage, behind @ ..] = stages else {
+        return pass_on(batch);
+    };
+    if batch.is_empty() {
+        return batch.ack.delivered();
+    }
+    let mut rest = Some(batch);
+    while let Some(batch) = rest.take() {
+        let (piece, more) = cut(batch, stage.processor.messages_max());
+        rest = more;
+        for result in stage.process(piece) {
+            run(behind, result, pass_on);
+        }
+    }
+}
+
+/// The first messages of a batch, and the others if there are any.
+fn cut(batch: Batch, messages_max: usize) -> (Batch, Option<Batch>) {
+    let max = messages_max.max(1);
+    if batch.len() <= max {
+        return (batch, None);
+    }
+    let Batch { mut messages, mut ack } = batch;
+    let others = messages.split_off(max);
+    let first = Batch::new(messages, ack.split(max));
+    (first, Some(Batch::new(others, ack)))
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use thalweg_record::{Ack, Balance, Message};
+
+    use super::*;
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    /// Makes two of each message, and takes so many at once.
+    struct Doubles {
+        name: &'static str,
+        max: usize,
+        log: Log,
+    }
+
+    impl Processor for Doubles {
+        fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
+            let Batch { messages, mut ack } = batch;
+            self.log.lock().push(format!("{} {}", self.name, messages.len()));
+            ack.expanded(messages.len());
+            let twice = messages.into_iter().flat_map(|message| [message.clone(), message]);
+            out.push(Batch::new(twice.collect(), ack));
+        }
+
+        fn messages_max(&self) -> usize {
+            self.max
+        }
+    }
+
+    #[test]
+    fn what_comes_of_a_piece_is_passed_on_before_the_next_one_is_taken() {
+        let (log, context) = (Log::default(), StageContext::for_tests("doubles"));
+        let stage = |name, max| Stage {
+            processor: Box::new(Doubles {
+                name,
+                max,
+                log: log.clone(),
+            }),
+            metrics: StageMetrics::new(&context.component),
+        };
+        let mut chain = Chain(vec![stage("a", 2), stage("b", 3)]);
+        let balance = Arc::new(Balance::default());
+        let messages = (0..5).map(|n| Message::raw(n.to_string())).collect();
+        let mut seen = String::new();
+        chain.run(Batch::new(messages, Ack::enter(&balance, 5, |_| {})), &mut |batch| {
+            assert_eq!(batch.len(), batch.ack.count());
+            log.lock().push(format!("out {}", batch.len()));
+            let texts = batch.messages.iter().map(|message| message.bytes().into_owned());
+            seen.extend(texts.map(|text| String::from_utf8(text).unwrap()));
+            batch.ack.delivered();
+        });
+        assert_eq!(
+            *log.lock(),
+            [
+                "a 2", "b 3", "out 6", "b 1", "out 2", "a 2", "b 3", "out 6", "b 1", "out 2", "a 1", "b 2", "out 4"
+            ]
+        );
+        assert_eq!(seen, "00001111222233334444");
+        let counts = balance.snapshot();
+        assert!(
+            counts.adds_up() && counts.in_flight == 0 && counts.out == 20,
+            "{counts}"
+        );
     }
 }

@@ -19,7 +19,7 @@ use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError, all
 use crate::queue::{self, Limits};
 use crate::registry::{InputSpec, OutputSpec};
 use crate::shard::Shards;
-use crate::worker::{Outlet, Worker, unless_it_panics};
+use crate::worker::{Exit, Outlet, Worker, unless_it_panics};
 
 /// What waits between an input and its processors; behind them are the queues of the flow.
 const WAITING: Limits = Limits {
@@ -80,9 +80,11 @@ impl Input for ProcessedInput {
             let worker = Worker {
                 chain: self.chain,
                 input: queue,
-                outlet: Outlet::Shards(context.sink.shards.clone()),
-                runtime: self.scope.runtime,
-                give_up: self.scope.give_up,
+                exit: Exit {
+                    outlet: Outlet::Shards(context.sink.shards.clone()),
+                    runtime: self.scope.runtime,
+                    give_up: self.scope.give_up,
+                },
             };
             let name = thread_name(&context.component);
             let ended = worker.spawn(name).map_err(|error| InputError(error.0))?;

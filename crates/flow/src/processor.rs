@@ -13,6 +13,12 @@ pub trait Processor: Send {
     /// Runs on a worker thread: it may take CPU time and may block, but not await.
     fn process(&mut self, batch: Batch, out: &mut Vec<Batch>);
 
+    /// Messages that it is given at once. One that makes very many of one takes few: what comes of them goes on, and waits where the
+    /// flow has no room, before it is given more.
+    fn messages_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// When [`Processor::tick`] is wanted, if messages are held back. Asked after each batch and tick.
     fn next_tick(&self) -> Option<Instant> {
         None

@@ -27,6 +27,11 @@ pub(crate) enum Outlet {
 pub(crate) struct Worker {
     pub chain: Chain,
     pub input: queue::Receiver<Batch>,
+    pub exit: Exit,
+}
+
+/// Where results leave the thread.
+pub(crate) struct Exit {
     pub outlet: Outlet,
     pub runtime: Handle,
     pub give_up: CancellationToken,
@@ -53,22 +58,25 @@ impl Worker {
 
     fn run(mut self) {
         while let Some(event) = self.next() {
-            let mut results = Vec::new();
+            let mut released = Vec::new();
             match event {
-                Event::Batch(batch) => results = self.chain.process(batch),
-                Event::Tick(now) => self.chain.tick(now, &mut results),
+                Event::Batch(batch) => {
+                    let exit = &self.exit;
+                    self.chain.run(batch, &mut |result| exit.pass_on(result));
+                }
+                Event::Tick(now) => self.chain.tick(now, &mut released),
             }
-            self.pass_on(results);
+            released.into_iter().for_each(|result| self.exit.pass_on(result));
         }
-        if !self.give_up.is_cancelled() {
-            let mut results = Vec::new();
-            self.chain.flush(&mut results);
-            self.pass_on(results);
+        if !self.exit.give_up.is_cancelled() {
+            let mut released = Vec::new();
+            self.chain.flush(&mut released);
+            released.into_iter().for_each(|result| self.exit.pass_on(result));
         }
     }
 
     fn next(&mut self) -> Option<Event> {
-        if self.give_up.is_cancelled() {
+        if self.exit.give_up.is_cancelled() {
             return None;
         }
         let due = self.chain.next_tick();
@@ -77,20 +85,20 @@ impl Worker {
         {
             return Some(Event::Batch(batch));
         }
-        let (input, give_up) = (&mut self.input, &self.give_up);
+        let (input, exit) = (&mut self.input, &self.exit);
         let receive = async {
             tokio::select! {
                 biased;
-                () = give_up.cancelled() => None,
+                () = exit.give_up.cancelled() => None,
                 batch = input.receive() => batch.map(Event::Batch),
             }
         };
         let Some(due) = due else {
-            return self.runtime.block_on(receive);
+            return exit.runtime.block_on(receive);
         };
         let wait = due.saturating_duration_since(Instant::now());
         if wait > Duration::ZERO
-            && let Ok(event) = self
+            && let Ok(event) = exit
                 .runtime
                 .block_on(async { tokio::time::timeout(wait, receive).await })
         {
@@ -98,33 +106,32 @@ impl Worker {
         }
         Some(Event::Tick(Instant::now()))
     }
+}
 
-    fn pass_on(&mut self, batches: Vec<Batch>) {
-        for batch in batches {
-            debug_assert_eq!(
-                batch.len(),
-                batch.ack.count(),
-                "a stage changed messages without telling the answer"
-            );
-            if batch.is_empty() {
-                batch.ack.delivered();
-                continue;
-            }
-            let send = async {
-                match &self.outlet {
-                    Outlet::Queue(queue) => queue.send(batch).await.is_ok(),
-                    Outlet::Shards(shards) => shards.send(batch).await.is_ok(),
-                }
-            };
-            // A batch that nobody takes any more is given up as it is dropped.
-            self.runtime.block_on(async {
-                tokio::select! {
-                    biased;
-                    _taken = send => {}
-                    () = self.give_up.cancelled() => {}
-                }
-            });
+impl Exit {
+    fn pass_on(&self, batch: Batch) {
+        debug_assert_eq!(
+            batch.len(),
+            batch.ack.count(),
+            "a stage changed messages without telling the answer"
+        );
+        if batch.is_empty() {
+            return batch.ack.delivered();
         }
+        let send = async {
+            match &self.outlet {
+                Outlet::Queue(queue) => queue.send(batch).await.is_ok(),
+                Outlet::Shards(shards) => shards.send(batch).await.is_ok(),
+            }
+        };
+        // A batch that nobody takes any more is given up as it is dropped.
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _taken = send => {}
+                () = self.give_up.cancelled() => {}
+            }
+        });
     }
 }
 

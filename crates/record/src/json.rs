@@ -7,7 +7,7 @@ mod parse;
 mod write;
 
 pub use parse::{Limits, ParseError, parse, parse_with};
-pub use write::{to_string, write, write_sorted, write_string};
+pub use write::{to_string, write, write_js_string, write_sorted, write_string};
 
 #[cfg(test)]
 mod tests;

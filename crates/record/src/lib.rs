@@ -8,6 +8,7 @@
 mod ack;
 mod balance;
 mod batch;
+mod by_map;
 pub mod codec;
 pub mod json;
 mod message;
@@ -20,11 +21,12 @@ mod value;
 pub use ack::{Ack, Outcome};
 pub use balance::{Balance, Counts, DropReason, FilterReason};
 pub use batch::Batch;
+pub use by_map::{Bounds, ByMap};
 pub use message::{Failure, Message, Payload};
 pub use metadata::{MetaMap, Metadata, Stamps, key};
 pub use number::{g_form, parse_decimal, write_f32, write_f64};
 pub use source::SourceName;
-pub use time::Ticks;
+pub use time::{Ticks, TimeForm};
 pub use value::{Guid, Object, Structured, Value};
 
 /// Short immutable text: up to 23 bytes inline, longer ones shared. Cloning never copies the characters.

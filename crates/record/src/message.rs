@@ -71,8 +71,13 @@ impl Message {
             .or_else(|| self.meta.get(key::UMH_TOPIC).map(|topic| xxh3_64(topic.as_bytes())))
     }
 
-    /// Approximate memory of the message, for queue limits.
+    /// Approximate memory of the message, with its share of what it shares, for queue limits.
     pub fn memory_bytes(&self) -> usize {
+        self.own_bytes() + self.meta.shared_bytes()
+    }
+
+    /// Approximate memory of what is the message's own: without the map that it shares with the others of its tag.
+    pub fn own_bytes(&self) -> usize {
         let payload = match &self.payload {
             Payload::Raw(bytes) => bytes.len(),
             Payload::Value(value) | Payload::Sample { value, .. } => value.heap_bytes(),
@@ -125,6 +130,14 @@ mod tests {
             &*message.bytes(),
             br#"{"value":18446744073709551615,"timestamp_ms":-1}"#
         );
+    }
+
+    #[test]
+    fn metadata_of_one_message_alone_counts_as_its_memory() {
+        let entries = (0..10).map(|n| (format!("header{n}").into(), "x".repeat(10_000).into()));
+        let map = Arc::new(crate::MetaMap::new(entries, None));
+        let message = Message::new(Payload::Value(Value::Null), Metadata::shared(map));
+        assert!(message.memory_bytes() > 100_000, "{}", message.memory_bytes());
     }
 
     #[test]

@@ -27,6 +27,8 @@ const STATUS_GOOD: &str = "The operation succeeded. StatusGood (0x0)";
 pub struct MetaMap {
     entries: Box<[(Text, Text)]>,
     series: Option<u64>,
+    /// Counted once, since every message of the tag asks for it.
+    bytes: u32,
 }
 
 impl MetaMap {
@@ -43,10 +45,7 @@ impl MetaMap {
             }
         }
         unique.retain(|(_, value)| !value.is_empty());
-        MetaMap {
-            entries: unique.into(),
-            series,
-        }
+        MetaMap::of_sorted(unique.into(), series)
     }
 
     pub fn get(&self, key: &str) -> Option<&Text> {
@@ -72,7 +71,18 @@ impl MetaMap {
 
     /// Sorted by key, without repeated keys and empty texts: what [`MetaMap::entries`] gave.
     pub(crate) fn of_sorted(entries: Box<[(Text, Text)]>, series: Option<u64>) -> MetaMap {
-        MetaMap { entries, series }
+        let texts = |(key, value): &(Text, Text)| text_bytes(key) + text_bytes(value);
+        let bytes = size_of_val(&*entries) + entries.iter().map(texts).sum::<usize>();
+        MetaMap {
+            entries,
+            series,
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Approximate memory of its texts; those that other maps have, too, count in full.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes as usize
     }
 
     pub(crate) fn entries(&self) -> &[(Text, Text)] {
@@ -82,6 +92,14 @@ impl MetaMap {
     pub(crate) fn empty() -> &'static Arc<MetaMap> {
         static EMPTY: LazyLock<Arc<MetaMap>> = LazyLock::new(Arc::default);
         &EMPTY
+    }
+}
+
+/// Memory of a text beyond its place; short ones have none.
+fn text_bytes(text: &Text) -> usize {
+    match text.is_heap_allocated() {
+        true => text.len() + 2 * size_of::<usize>(),
+        false => 0,
     }
 }
 
@@ -339,11 +357,21 @@ impl Metadata {
         self.own = Own::default();
     }
 
+    /// Approximate memory of the message's own changes.
     pub fn heap_bytes(&self) -> usize {
         self.own
             .iter()
             .map(|(k, v)| size_of::<(Text, Option<Text>)>() + k.len() + v.as_ref().map_or(0, |v| v.len()))
             .sum()
+    }
+
+    /// The message's share of the memory of the map below its changes: all of it where nobody else holds the map, as of messages
+    /// that are made one by one, and next to nothing of a map that belongs to a tag. It is rough, since it is asked for every message:
+    /// the number of holders is taken as the power of two below it, so that a shift does and not a division, which makes it up to twice
+    /// the share; and it is true for the moment, as holders come and go.
+    pub fn shared_bytes(&self) -> usize {
+        let holders = Arc::strong_count(&self.shared);
+        self.shared.memory_bytes() >> holders.ilog2()
     }
 
     fn find_own(&self, key: &str) -> Result<usize, usize> {
@@ -424,6 +452,22 @@ mod tests {
         meta.set("new", "");
         assert!(!meta.contains("a") && !meta.contains("new") && meta.contains("b"));
         assert!(meta.get("e").is_none(), "an empty shared value is absent");
+    }
+
+    #[test]
+    fn a_map_counts_in_full_for_its_only_holder_and_is_shared_by_many() {
+        let long = "x".repeat(100_000);
+        let map = Arc::new(MetaMap::new([("k".into(), long.as_str().into())], None));
+        let bytes = map.memory_bytes();
+        assert!((100_000..100_200).contains(&bytes), "{bytes}");
+        let only = Metadata::shared(map);
+        assert_eq!(only.shared_bytes(), bytes);
+        let many: Vec<Metadata> = (0..1000).map(|_| only.clone()).collect();
+        let sum: usize = many.iter().map(Metadata::shared_bytes).sum();
+        assert!((bytes - 1000..=2 * bytes).contains(&sum), "{sum} of {bytes}");
+        drop(many);
+        assert_eq!(only.shared_bytes(), bytes);
+        assert_eq!(Metadata::default().shared_bytes(), 0);
     }
 
     proptest! {

@@ -3,8 +3,12 @@
 //! OPC UA counts 100 ns steps from 1601 to 9999, which neither nanoseconds in 64 bits (1678 to 2262) nor milliseconds
 //! can hold without loss. [`Ticks`] counts the same steps from 1970.
 
+mod parse;
+
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use parse::TimeForm;
 
 /// A point in time in steps of 100 ns since 1970-01-01T00:00:00Z; negative before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -249,3 +249,6 @@ pub fn beyond(scripts: &[Script]) -> Result<Vec<CompileError>, CompileError> {
     });
     Ok(beyond.collect())
 }
+
+#[cfg(test)]
+mod tests;

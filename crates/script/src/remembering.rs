@@ -10,13 +10,10 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use thalweg_record::{Message, MetaMap, Metadata, Text, key};
+use thalweg_record::{Bounds, ByMap, Message, MetaMap, Metadata, Text, key};
 
 use crate::{Engine, Failure, MetaReply, PayloadReply, Program, Remembered, Reply, Returned, Stats};
 
-/// Maps that a script is remembered for; when there are more it starts over.
-const MAPS_MAX: usize = 1 << 17;
 /// After so many maps without one that was worth it a script is not watched any more.
 const TRIES_MAX: usize = 64;
 
@@ -26,24 +23,29 @@ pub struct Remembering {
     /// By script; `None`: nothing is remembered of it.
     scripts: Vec<Option<Known>>,
     remembered: u64,
-    maps_max: usize,
 }
 
-#[derive(Default)]
 struct Known {
-    /// By address of the map, which is held so that the address stays its own.
-    maps: HashMap<usize, (Arc<MetaMap>, Remembered)>,
+    maps: ByMap<Remembered>,
     is_worth_it: bool,
 }
 
 impl Remembering {
     pub fn new(engine: Engine) -> Remembering {
-        let scripts = (0..engine.count()).map(|script| engine.is_repeatable(script).then(Known::default));
+        Remembering::within(engine, Bounds::default())
+    }
+
+    /// With those bounds for each script.
+    fn within(engine: Engine, bounds: Bounds) -> Remembering {
+        let known = || Known {
+            maps: ByMap::within(bounds),
+            is_worth_it: false,
+        };
+        let scripts = (0..engine.count()).map(|script| engine.is_repeatable(script).then(known));
         Remembering {
             scripts: scripts.collect(),
             engine,
             remembered: 0,
-            maps_max: MAPS_MAX,
         }
     }
 
@@ -67,16 +69,12 @@ impl Remembering {
             *place = None;
             return;
         }
-        if known.maps.len() >= self.maps_max {
-            known.maps.clear();
-        }
-        let map = message.meta.shared_map();
-        known.maps.insert(address(map), (map.clone(), outcome));
+        let bytes = match &outcome {
+            Remembered::Over(map) => map.memory_bytes(),
+            _ => 0,
+        };
+        known.maps.insert(message.meta.shared_map(), (), outcome, bytes);
     }
-}
-
-fn address(map: &Arc<MetaMap>) -> usize {
-    Arc::as_ptr(map).addr()
 }
 
 impl Program for Remembering {
@@ -114,10 +112,7 @@ impl Program for Remembering {
 
     fn remembered(&self, script: usize, map: &Arc<MetaMap>) -> Remembered {
         match self.scripts.get(script) {
-            Some(Some(known)) => match known.maps.get(&address(map)) {
-                Some((_, remembered)) => remembered.clone(),
-                None => Remembered::Unknown,
-            },
+            Some(Some(known)) => known.maps.get(map, ()).cloned().unwrap_or(Remembered::Unknown),
             _ => Remembered::Depends,
         }
     }

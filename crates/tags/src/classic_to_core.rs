@@ -22,6 +22,12 @@ use crate::topic::{self, Place, TopicError};
 const SCHEMA: &str = "schema";
 const TARGET: &str = "target_data_contract";
 
+/// Of the topics of a message's tags together: each has the topic of the message in front, however long that is.
+const TOPICS_BYTES_MAX: usize = 4 << 20;
+/// Messages that are taken apart at once, and samples that go on together: what a batch becomes may be a thousand times as large.
+const MESSAGES_MAX: usize = 100;
+const SAMPLES_MAX: usize = 10_000;
+
 struct Spec {
     /// `None` keeps the contract of the topic.
     target: Option<Text>,
@@ -85,7 +91,10 @@ impl Counters {
             dropped: counter("messages_dropped", "Messages without tags, and tags without a value."),
             expanded: counter("messages_expanded", "Samples that went on."),
             recursion_limit_hit: counter("recursion_limit_hit", "Messages whose objects are nested too deeply."),
-            tag_limit_exceeded: counter("tag_limit_exceeded", "Messages with too many tags."),
+            tag_limit_exceeded: counter(
+                "tag_limit_exceeded",
+                "Messages with too many tags, or whose names or topics are too long.",
+            ),
         }
     }
 }
@@ -116,6 +125,12 @@ impl Processor for ClassicToCore {
                 Ok(split) => valueless += self.emit(split, &message, &mut samples, &mut ack),
                 Err(refused) => self.fail(&mut ack, message, refused),
             }
+            if samples.len() >= SAMPLES_MAX {
+                let samples = std::mem::take(&mut samples);
+                self.counters.expanded.inc_by(samples.len() as u64);
+                let ack = ack.split(samples.len());
+                out.push(Batch::new(samples, ack));
+            }
         }
         if valueless > 0 {
             self.counters.dropped.inc_by(valueless as u64);
@@ -126,6 +141,10 @@ impl Processor for ClassicToCore {
             return ack.delivered();
         }
         out.push(Batch::new(samples, ack));
+    }
+
+    fn messages_max(&self) -> usize {
+        MESSAGES_MAX
     }
 }
 
@@ -148,8 +167,26 @@ impl ClassicToCore {
             }
             (unreadable.reason(), unreadable.to_string())
         })?;
+        self.check_topics(&place, &classic)?;
         let common = common(&message.meta, &place, &classic);
         Ok(Split { place, classic, common })
+    }
+
+    /// Before anything is made of it: a short payload under a long topic would become a thousand long topics.
+    fn check_topics(&self, place: &Place<'_>, classic: &Classic) -> Result<(), Refused> {
+        let names: usize = classic.tags.iter().map(|(name, _)| name.len()).sum();
+        let before = place.location.len() + place.contract.len() + place.path.len();
+        let bytes = names + classic.tags.len() * before;
+        if bytes <= TOPICS_BYTES_MAX {
+            return Ok(());
+        }
+        self.counters.tag_limit_exceeded.inc();
+        let text = format!(
+            "the topics of the payload's {} tags have {bytes} bytes, and {TOPICS_BYTES_MAX} are allowed; shorten the topic of the \
+             message, or send its tags in several messages",
+            classic.tags.len()
+        );
+        Err((DropReason::Limit, text))
     }
 
     /// Where the tags of a message belong. What is wrong with it is wrong for all of them, and is said once.

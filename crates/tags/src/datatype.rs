@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use thalweg_record::{Text, Value, g_form, json, parse_decimal};
+use thalweg_record::{Object, Text, Value, g_form, json, parse_decimal};
 use thalweg_script::{number_seen, number_text, plain_form, text_form};
 
 /// What meta `datatype` asks for.
@@ -72,6 +72,28 @@ pub(crate) fn json_form(value: &Value) -> Result<(), String> {
     match is_finite(value) {
         true => Ok(()),
         false => Err(not_finite(value)),
+    }
+}
+
+/// A value as JSON has it: within arrays and objects NaN and infinities are null, as `JSON.stringify` writes them. `None` of a number
+/// that is one itself: null in its place would be a value that nobody has measured.
+pub(crate) fn json_value(value: Value) -> Option<Value> {
+    match &value {
+        Value::F32(_) | Value::F64(_) => is_finite(&value).then_some(value),
+        _ if is_finite(&value) => Some(value),
+        nested => Some(with_nulls(nested)),
+    }
+}
+
+fn with_nulls(value: &Value) -> Value {
+    match value {
+        Value::F32(_) | Value::F64(_) if !is_finite(value) => Value::Null,
+        Value::Array(values) => Value::Array(values.iter().map(with_nulls).collect()),
+        Value::Object(object) => {
+            let members = object.iter().map(|(name, member)| (name.clone(), with_nulls(member)));
+            members.collect::<Object>().into()
+        }
+        other => other.clone(),
     }
 }
 

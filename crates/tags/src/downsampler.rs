@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{
-    Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, Value, json, key,
+    Ack, Batch, ByMap, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, Value, json, key,
 };
 use thalweg_telemetry::IntCounter;
 
@@ -38,8 +38,6 @@ const DS_KEYS: [&str; 5] = [DS_ALGORITHM, DS_THRESHOLD, DS_MIN_TIME, DS_MAX_TIME
 
 /// A series without a longest time is idle after this.
 const IDLE: Duration = Duration::from_secs(4 * 3600);
-/// Marked metadata that is remembered; when there is more it starts over.
-const MARKED_MAX: usize = 1 << 17;
 /// Series that are known; of more the points pass as they are.
 const SERIES_MAX: usize = 2_000_000;
 
@@ -69,8 +67,8 @@ struct Downsampler {
     series: HashMap<Text, Series>,
     /// When to look at a series that holds a point back.
     due: BinaryHeap<Reverse<(Instant, Text)>>,
-    /// Metadata that says by what a point was chosen, by address of the map without it, which is held.
-    marked: HashMap<(usize, usize), (Arc<MetaMap>, Arc<MetaMap>)>,
+    /// Metadata that says by what a point was chosen, by the map without it and the number of the settings.
+    marked: ByMap<Arc<MetaMap>, usize>,
     /// Texts of settings in use, so that they are shared.
     texts: Vec<(Settings, Text)>,
     counters: Counters,
@@ -204,7 +202,7 @@ impl Downsampler {
             config,
             series: HashMap::new(),
             due: BinaryHeap::new(),
-            marked: HashMap::new(),
+            marked: ByMap::default(),
             texts: Vec::new(),
             counters,
             context,
@@ -442,8 +440,7 @@ impl Downsampler {
             return meta.set(CONFIG, text.clone());
         }
         let map = meta.shared_map();
-        let address = (Arc::as_ptr(map).addr(), number);
-        if let Some((_, marked)) = self.marked.get(&address) {
+        if let Some(marked) = self.marked.get(map, number) {
             *meta = meta.with_shared(marked.clone());
             return;
         }
@@ -453,10 +450,7 @@ impl Downsampler {
         ];
         let entries = map.iter().map(|(name, text)| (name.clone(), text.clone())).chain(own);
         let marked = Arc::new(MetaMap::new(entries, map.series()));
-        if self.marked.len() >= MARKED_MAX {
-            self.marked.clear();
-        }
-        self.marked.insert(address, (map.clone(), marked.clone()));
+        self.marked.insert(map, number, marked.clone(), marked.memory_bytes());
         *meta = meta.with_shared(marked);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
-use thalweg_record::{DropReason, Message, MetaMap, Metadata, Payload, Text, Value, key};
+use thalweg_record::{Bounds, ByMap, DropReason, Message, MetaMap, Metadata, Payload, Text, Value, key};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::computed::is_computed;
@@ -18,8 +18,9 @@ use crate::datatype::Datatype;
 use crate::time::{TIMESTAMP, TIMESTAMP_MS};
 use crate::topic;
 
-const INPUT_MAPS_MAX: usize = 1 << 17;
 const TOPICS_MAX: usize = 1 << 16;
+/// Topics with longer parts, which nobody uses, are made each time, so that the number of topics bounds their memory.
+const PARTS_BYTES_MAX: usize = 1024;
 /// Results of one input map: a fan-out gives several. With more, the keys in which they differ count as changing.
 const VARIANTS_MAX: usize = 8;
 const CHANGING_MAX: usize = 64;
@@ -44,26 +45,19 @@ pub(crate) struct Hints {
 
 /// Results seen so far, for one thread.
 pub(crate) struct Results {
-    by_input: HashMap<usize, Known>,
+    by_input: ByMap<SmallVec<[Variant; 1]>>,
     /// Keys that change from message to message.
     changing: HashSet<Text>,
     topics: HashMap<String, Result<Text, String>>,
     /// Scratch for the key of `topics`.
     parts: String,
-    input_maps_max: usize,
     topics_max: usize,
 }
 
 impl Default for Results {
     fn default() -> Results {
-        Results::bounded(INPUT_MAPS_MAX, TOPICS_MAX)
+        Results::bounded(Bounds::default(), TOPICS_MAX)
     }
-}
-
-/// Results of one input map, which is held so that its address stays its own.
-struct Known {
-    _input: Arc<MetaMap>,
-    variants: SmallVec<[Variant; 1]>,
 }
 
 struct Variant {
@@ -73,14 +67,21 @@ struct Variant {
     hints: Hints,
 }
 
+impl Variant {
+    fn bytes(&self) -> usize {
+        let text = |(key, text): &(Text, Option<Text>)| key.len() + text.as_ref().map_or(0, |text| text.len());
+        let changes = size_of_val(&*self.changes) + self.changes.iter().map(text).sum::<usize>();
+        size_of::<Variant>() + changes + self.map.memory_bytes()
+    }
+}
+
 impl Results {
-    fn bounded(input_maps_max: usize, topics_max: usize) -> Results {
+    fn bounded(input_maps: Bounds, topics_max: usize) -> Results {
         Results {
-            by_input: HashMap::new(),
+            by_input: ByMap::within(input_maps),
             changing: HashSet::new(),
             topics: HashMap::new(),
             parts: String::new(),
-            input_maps_max,
             topics_max,
         }
     }
@@ -88,9 +89,8 @@ impl Results {
     /// The metadata that a message leaves with, topic included.
     pub fn metadata(&mut self, message: &Message) -> Result<(Metadata, Hints), Refused> {
         let meta = &message.meta;
-        let address = Arc::as_ptr(meta.shared_map()) as usize;
-        if let Some(known) = self.by_input.get(&address) {
-            let variant = known.variants.iter().find(|variant| self.stands_for(variant, meta));
+        if let Some(variants) = self.by_input.get(meta.shared_map(), ()) {
+            let variant = variants.iter().find(|variant| self.stands_for(variant, meta));
             if let Some(variant) = variant {
                 let mut result = meta.with_shared(variant.map.clone());
                 let mut hints = variant.hints;
@@ -100,7 +100,7 @@ impl Results {
                 return Ok((result, hints));
             }
         }
-        self.first(meta, address)
+        self.first(meta)
     }
 
     /// What messages without changes of their own over a shared map leave with; `None` if they are refused, or their result
@@ -164,28 +164,20 @@ impl Results {
     }
 
     /// A combination that was not seen before.
-    fn first(&mut self, meta: &Metadata, address: usize) -> Result<(Metadata, Hints), Refused> {
+    fn first(&mut self, meta: &Metadata) -> Result<(Metadata, Hints), Refused> {
         // Checked before anything is remembered, so that a refused message leaves nothing behind.
         let topic = self.topic(meta)?;
-        if self.by_input.len() >= self.input_maps_max {
-            self.by_input.clear();
-        }
-        if let Some(known) = self.by_input.get(&address)
-            && known.variants.len() >= VARIANTS_MAX
-        {
+        let known = self.by_input.get(meta.shared_map(), ());
+        if known.is_some_and(|variants| variants.len() >= VARIANTS_MAX) {
             if self.changing.len() >= CHANGING_MAX {
                 return Ok(unshared(meta, topic));
             }
-            self.learn_changing(meta, address);
+            self.learn_changing(meta);
         }
         let variant = self.variant(meta, &topic);
         let (map, hints) = (variant.map.clone(), variant.hints);
-        let known = self.by_input.entry(address).or_insert_with(|| Known {
-            _input: meta.shared_map().clone(),
-            variants: SmallVec::new(),
-        });
-        if known.variants.len() < VARIANTS_MAX {
-            known.variants.push(variant);
+        if let Some(variants) = self.by_input.extend(meta.shared_map(), (), variant.bytes()) {
+            variants.push(variant);
         }
         let mut result = meta.with_shared(map);
         let hints = self.keep_changing(meta, &mut result, hints)?;
@@ -225,12 +217,12 @@ impl Results {
     }
 
     /// Too many results of one input map: the keys in which the newest differs from the others change all the time.
-    fn learn_changing(&mut self, meta: &Metadata, address: usize) {
-        let Some(known) = self.by_input.get(&address) else {
+    fn learn_changing(&mut self, meta: &Metadata) {
+        let Some(variants) = self.by_input.get(meta.shared_map(), ()) else {
             return;
         };
         let mut differing: Vec<Text> = Vec::new();
-        for variant in &known.variants {
+        for variant in variants {
             let value_in_variant = |key: &str| variant.changes.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_ref());
             let own = meta
                 .changes()
@@ -261,10 +253,12 @@ impl Results {
         let built = topic::build(&location, &contract, &path, &name)
             .map(Text::from)
             .map_err(|error| format!("failed to construct UMH topic: failed to build UMH topic: {error}"));
-        if self.topics.len() >= self.topics_max {
-            self.topics.clear();
+        if self.parts.len() <= PARTS_BYTES_MAX {
+            if self.topics.len() >= self.topics_max {
+                self.topics.clear();
+            }
+            self.topics.insert(self.parts.clone(), built.clone());
         }
-        self.topics.insert(self.parts.clone(), built.clone());
         built.map_err(|text| (DropReason::InvalidTopic, text))
     }
 }

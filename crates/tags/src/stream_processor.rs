@@ -12,6 +12,7 @@ mod engine;
 mod input;
 mod metadata;
 mod metrics;
+mod values;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,10 +24,11 @@ use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload, Text, Value, key};
 
 pub(crate) use self::config::parse;
-use self::engine::{Engine, NoResult, value_of};
+use self::engine::{Engine, NoResult};
 use self::input::sample;
 use self::metadata::ResultMetadata;
 use self::metrics::Metrics;
+use self::values::Values;
 use crate::scripting::{ScriptMetrics, Scripts};
 
 /// What the file says, with names as numbers: sources by their place in [`Values`], expressions in the order of the mapping.
@@ -56,7 +58,7 @@ struct Expression {
 impl Expression {
     /// Whether all sources that it names have a value.
     fn is_ready(&self, values: &Values) -> bool {
-        self.needs.iter().all(|source| value_of(values, *source).is_some())
+        self.needs.iter().all(|source| values.get(*source).is_some())
     }
 }
 
@@ -74,9 +76,6 @@ enum Work {
     /// It is not run; why.
     Refused(String),
 }
-
-/// The latest value of each source.
-type Values = Vec<Option<Value>>;
 
 struct Spec {
     plan: Arc<Plan>,
@@ -154,7 +153,7 @@ impl Processor for StreamProcessor {
         for message in messages {
             self.one(&message, &plan, &mut values, &mut made);
         }
-        let known = values.iter().flatten().count();
+        let known = values.known();
         // What follows may wait for the dead letter.
         drop(values);
         let calls = self.engine.calls() - calls_before;
@@ -180,12 +179,10 @@ impl StreamProcessor {
             Ok(sample) => sample,
             Err((reason, error)) => return made.fail(message, reason, error.to_owned()),
         };
-        made.taken += 1;
-        for source in &trigger.sources {
-            if let Some(place) = values.get_mut(*source) {
-                *place = Some(value.clone());
-            }
+        if let Err(error) = values.set(&trigger.sources, &value) {
+            return made.fail(message, DropReason::Limit, error.to_string());
         }
+        made.taken += 1;
         let mut runs = 0usize;
         for number in &trigger.expressions {
             let expression = plan.expressions.get(*number);

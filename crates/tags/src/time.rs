@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use thalweg_record::{Metadata, Ticks, key};
+use thalweg_record::{Metadata, Ticks, TimeForm, key};
 
 /// Where a sample's time comes from when metadata does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,83 +71,9 @@ fn parse(text: &str) -> Option<i64> {
     text.parse().ok().or_else(|| rfc3339_ms(text))
 }
 
-/// `2031-05-06T07:08:09[.123][Z|+02:00]` in milliseconds, rounded towards the past.
+/// In milliseconds, rounded towards the past.
 fn rfc3339_ms(text: &str) -> Option<i64> {
-    let (date, rest) = text.split_at_checked(10)?;
-    let [year, month, day] = numbers(date, [4, 2, 2], '-')?;
-    let rest = rest.strip_prefix('T')?;
-    let (clock, rest) = rest.split_at_checked(8)?;
-    let [hour, minute, second] = numbers(clock, [2, 2, 2], ':')?;
-    let days_in_month = match month {
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if !(1..=days_in_month).contains(&day) || hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
-    let (fraction_ms, rest) = fraction(rest)?;
-    let offset = offset_minutes(rest)?;
-    let seconds = ((days_from_civil(year, month, day) * 24 + hour) * 60 + minute - offset) * 60 + second;
-    Some(seconds * 1000 + fraction_ms)
-}
-
-/// Whole milliseconds of a fraction of a second, and what stands behind it.
-fn fraction(text: &str) -> Option<(i64, &str)> {
-    let Some(digits) = text.strip_prefix('.') else {
-        return Some((0, text));
-    };
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-    let (digits, rest) = digits.split_at(end);
-    if digits.is_empty() {
-        return None;
-    }
-    let padded = format!("{digits:0<3}");
-    let ms = padded.get(..3)?.parse().ok()?;
-    Some((ms, rest))
-}
-
-fn offset_minutes(text: &str) -> Option<i64> {
-    if text == "Z" {
-        return Some(0);
-    }
-    let (sign, clock) = text.split_at_checked(1)?;
-    let [hours, minutes] = numbers(clock, [2, 2], ':')?;
-    if hours > 23 || minutes > 59 {
-        return None;
-    }
-    match sign {
-        "+" => Some(hours * 60 + minutes),
-        "-" => Some(-(hours * 60 + minutes)),
-        _ => None,
-    }
-}
-
-/// Exactly `N` numbers of the given widths between separators.
-fn numbers<const N: usize>(text: &str, widths: [usize; N], separator: char) -> Option<[i64; N]> {
-    let mut parts = text.split(separator);
-    let mut result = [0; N];
-    for (number, width) in result.iter_mut().zip(widths) {
-        let part = parts.next()?;
-        if part.len() != width || !part.bytes().all(|b| b.is_ascii_digit()) {
-            return None;
-        }
-        *number = part.parse().ok()?;
-    }
-    parts.next().is_none().then_some(result)
-}
-
-/// Day number of a proleptic Gregorian date (0 = 1970-01-01), after Howard Hinnant's `days_from_civil`.
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year - era * 400;
-    let shifted_month = (month + 9) % 12;
-    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
+    Ticks::parse(text, TimeForm::Rfc3339).map(Ticks::unix_millis)
 }
 
 #[cfg(test)]

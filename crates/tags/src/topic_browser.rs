@@ -4,8 +4,9 @@
 //! carries the answers of the others, which are filtered. So a source hears that an event is done when the bundle with it was
 //! delivered. An event that a newer one of its topic replaces before that is filtered at once: that is what it was for.
 //!
-//! All threads of a flow gather into one place, because whoever reads a bundle takes its topics for all there are. An interval
-//! begins with its first message, and the thread that sees its end first makes the bundle.
+//! All instances gather into one place, because whoever reads a bundle takes its topics for all there are. An interval begins
+//! with its first message, and the instance that sees its end first makes the bundle. A flow runs such a chain by one worker
+//! ([`ProcessorSpec::joins_series`]): what a bundle says of a topic holds until the next one, so none may overtake another.
 
 mod bundle;
 mod directory;
@@ -27,9 +28,12 @@ use self::event::{Content, Event, id_of};
 use self::gathered::{Gathered, Held, Limits, Taken};
 use crate::results::Refused;
 use crate::time::now_ms;
-use crate::topic;
+use crate::topic::{self, TopicError};
 
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Of the topics whose ids an instance remembers.
+const IDS_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) fn register(registry: &mut Registry, directory: &Arc<TopicDirectory>) {
     let directory = directory.clone();
@@ -80,6 +84,10 @@ impl ProcessorSpec for Spec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(self.browser(context)))
     }
+
+    fn joins_series(&self) -> bool {
+        true
+    }
 }
 
 impl Spec {
@@ -96,14 +104,13 @@ impl Spec {
         });
         TopicBrowser {
             shared,
-            ids: HashMap::new(),
-            ids_max: self.limits.topics_max,
+            ids: Ids::new(self.limits.topics_max),
             context,
         }
     }
 }
 
-/// What the instances on all threads have in common.
+/// What the instances have in common.
 struct Shared {
     gathered: Mutex<Gathered>,
     counters: Counters,
@@ -147,10 +154,40 @@ impl Counters {
 
 struct TopicBrowser {
     shared: Arc<Shared>,
-    /// Ids of topics that this thread has seen; when there are more it starts over.
-    ids: HashMap<Text, u64>,
-    ids_max: usize,
+    ids: Ids,
     context: StageContext,
+}
+
+/// Ids of topics that an instance has seen, within bounds; when there are more it starts over.
+struct Ids {
+    known: HashMap<Text, u64>,
+    count_max: usize,
+    bytes: usize,
+}
+
+impl Ids {
+    fn new(count_max: usize) -> Ids {
+        Ids {
+            known: HashMap::new(),
+            count_max,
+            bytes: 0,
+        }
+    }
+
+    fn of(&mut self, topic: &Text) -> Result<u64, TopicError> {
+        if let Some(id) = self.known.get(topic) {
+            return Ok(*id);
+        }
+        let id = id_of(topic::parts(topic)?);
+        let bytes = size_of::<(Text, u64)>() + topic.len();
+        if self.known.len() >= self.count_max || self.bytes + bytes > IDS_BYTES_MAX {
+            self.known.clear();
+            self.bytes = 0;
+        }
+        self.bytes += bytes;
+        self.known.insert(topic.clone(), id);
+        Ok(id)
+    }
 }
 
 impl Processor for TopicBrowser {
@@ -200,22 +237,12 @@ impl TopicBrowser {
     fn read(&mut self, message: &Message) -> Result<(Text, u64, Content), Refused> {
         let topic = message.meta.text(key::UMH_TOPIC);
         let topic = topic.ok_or_else(|| (DropReason::MissingField, "the message has no umh_topic".to_owned()))?;
-        let id = match self.ids.get(&topic) {
-            Some(id) => *id,
-            None => {
-                let parts = topic::parts(&topic).map_err(|error| (DropReason::InvalidTopic, error.to_string()))?;
-                let id = id_of(parts);
-                if self.ids.len() >= self.ids_max {
-                    self.ids.clear();
-                }
-                self.ids.insert(topic.clone(), id);
-                id
-            }
-        };
+        let id = self.ids.of(&topic);
+        let id = id.map_err(|error| (DropReason::InvalidTopic, error.to_string()))?;
         Ok((topic, id, Content::of(&message.payload)?))
     }
 
-    /// Puts events to those of the other threads. What had to leave for want of room, and the answers of events that are not
+    /// Puts events to those of the other instances. What had to leave for want of room, and the answers of events that are not
     /// needed any more, are dealt with by the caller, without the lock.
     fn gather(&self, events: Vec<Event>, ack: &mut Ack) -> (Vec<Taken>, Vec<Ack>) {
         let (mut taken, mut overwritten) = (Vec::new(), Vec::new());

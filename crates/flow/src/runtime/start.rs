@@ -25,7 +25,7 @@ use crate::runtime::buffer::{BuiltBuffer, Place, RunningBuffer};
 use crate::runtime::handle::{FlowHandle, NodeCounters, Nodes};
 use crate::runtime::spec::FlowSpec;
 use crate::shard::Shards;
-use crate::worker::{Ended, Outlet, Worker};
+use crate::worker::{Ended, Exit, Outlet, Worker};
 
 /// Messages that wait in front of the workers or the output of one flow.
 pub(super) const QUEUE_MESSAGES: usize = 100_000;
@@ -271,9 +271,11 @@ fn start_workers(
         let worker = Worker {
             chain,
             input: queue,
-            outlet: Outlet::Queue(to_output.clone()),
-            runtime: environment.runtime.clone(),
-            give_up: give_up.clone(),
+            exit: Exit {
+                outlet: Outlet::Queue(to_output.clone()),
+                runtime: environment.runtime.clone(),
+                give_up: give_up.clone(),
+            },
         };
         let ended = worker.spawn(format!("flow-{}-{number}", spec.name))?;
         workers.push(environment.runtime.spawn(watch_worker(ended, handle.clone())));

@@ -14,7 +14,7 @@ use thalweg_flow::{
     FlowSpec, Input, InputContext, InputError, InputSpec, OpenError, Output, OutputContext, OutputSpec, ParseContext,
     Processor, ProcessorSpec, Registry, Rejection, StageContext, StopReport, WriteError,
 };
-use thalweg_record::{Batch, DropReason, Message, Outcome};
+use thalweg_record::{Batch, DropReason, Message, Outcome, Payload};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::watch;
 
@@ -401,30 +401,43 @@ impl Output for Kept {
 }
 
 /// `trip: fails` fails on every message, `panics` panics, `blocks` blocks the thread for longer than any test, `holds`
-/// keeps everything until a tick some milliseconds later.
+/// keeps everything until a tick some milliseconds later, `joins` makes one series of all: each message becomes its number.
 struct Trip {
     how: String,
+    /// Messages that all instances have numbered.
+    numbered: Arc<AtomicUsize>,
     context: StageContext,
     held: Option<Batch>,
     due: Option<Instant>,
 }
 
-struct TripSpec(String);
+struct TripSpec {
+    how: String,
+    numbered: Arc<AtomicUsize>,
+}
 
 impl Trip {
     fn parse(node: &ComponentNode, _: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
-        Some(Arc::new(TripSpec(node.body.scalar_text()?.to_owned())))
+        Some(Arc::new(TripSpec {
+            how: node.body.scalar_text()?.to_owned(),
+            numbered: Arc::default(),
+        }))
     }
 }
 
 impl ProcessorSpec for TripSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(Trip {
-            how: self.0.clone(),
+            how: self.how.clone(),
+            numbered: self.numbered.clone(),
             context,
             held: None,
             due: None,
         }))
+    }
+
+    fn joins_series(&self) -> bool {
+        self.how == "joins"
     }
 }
 
@@ -449,6 +462,17 @@ impl Processor for Trip {
                     None => self.held = Some(batch),
                 }
                 self.due = Some(Instant::now() + Duration::from_millis(5));
+            }
+            "joins" => {
+                let Batch { mut messages, ack } = batch;
+                for message in &mut messages {
+                    let number = self.numbered.fetch_add(1, Ordering::SeqCst);
+                    // Another worker would be faster now.
+                    let pause = if number % 2 == 0 { 5 } else { 0 };
+                    std::thread::sleep(Duration::from_millis(pause));
+                    message.payload = Payload::Raw(number.to_string().into());
+                }
+                out.push(Batch::new(messages, ack));
             }
             _ => panic!("a fault in the processor"),
         }

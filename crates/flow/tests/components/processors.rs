@@ -116,6 +116,34 @@ processor_resources:
     assert_eq!(world.texts("out"), ["aaaa"]);
 }
 
+/// Workers that shared what such a processor knows would overtake each other behind it.
+#[test]
+fn one_worker_runs_a_processor_that_makes_one_series_of_several() {
+    let of_topic = |topic: usize| format!("[{{text: a, meta: {{umh_topic: t{topic}}}}}]");
+    let batches: Vec<String> = (0..24).map(of_topic).collect();
+    let input = format!("given: {{batches: [{}]}}", batches.join(", "));
+    let numbers: Vec<String> = (0..24).map(|number| number.to_string()).collect();
+    for (at_input, in_pipeline) in [
+        ("[]", "[{trip: joins}]"),
+        ("[{trip: joins}]", "[]"),
+        ("[]", "[{resource: joining}]"),
+        ("[]", "[{try: [{trip: joins}]}]"),
+        ("[]", "[{switch: [{processors: [{try: [{trip: joins}]}]}]}]"),
+    ] {
+        let world = World::new();
+        let report = world.run(&format!(
+            "
+input: {{{input}, processors: {at_input}}}
+pipeline: {{threads: 8, processors: {in_pipeline}}}
+output: {{kept: {{}}}}
+processor_resources: [{{label: joining, trip: joins}}]
+"
+        ));
+        assert_eq!(report.counts.out, 24, "{report:?}");
+        assert_eq!(world.texts("out"), numbers, "for {at_input} and {in_pipeline}");
+    }
+}
+
 /// Held messages come out of a processor inside another one by its tick: the flow does not end here.
 #[test]
 fn ticks_reach_processors_inside_processors() {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::{MetaMap, Text};
+use crate::MetaMap;
 
 pub(super) struct MapCache {
     young: HashMap<u64, Arc<MetaMap>>,
@@ -53,8 +53,7 @@ impl MapCache {
 }
 
 fn bytes_of(map: &MetaMap) -> usize {
-    let texts = |key: &Text, text: &Text| 2 * size_of::<Text>() + key.len() + text.len();
-    size_of::<MetaMap>() + map.iter().map(|(key, text)| texts(key, text)).sum::<usize>()
+    size_of::<MetaMap>() + map.memory_bytes()
 }
 
 #[cfg(test)]

@@ -104,6 +104,28 @@ fn the_sorted_form_orders_names_and_escapes_markup() {
     assert_eq!(out, r#"{"a":[1],"b":"\u003c\u0026\u003e"}"#);
 }
 
+#[test]
+fn control_characters_have_the_escapes_of_each_form() {
+    let written = |write: fn(&str, &mut String), text: &str| {
+        let mut out = String::new();
+        write(text, &mut out);
+        out
+    };
+    let text = "\0\u{8}\t\n\u{b}\u{c}\r\u{1f}\"\\/<é\u{7f}\u{2028}";
+    assert_eq!(
+        written(write_string, text),
+        "\"\\u0000\\u0008\\t\\n\\u000b\\u000c\\r\\u001f\\\"\\\\/<é\u{7f}\u{2028}\""
+    );
+    assert_eq!(
+        written(write_js_string, text),
+        "\"\\u0000\\b\\t\\n\\u000b\\f\\r\\u001f\\\"\\\\/<é\u{7f}\u{2028}\""
+    );
+    for write in [write_string, write_js_string] {
+        let back: String = serde_json::from_str(&written(write, text)).unwrap();
+        assert_eq!(back, text);
+    }
+}
+
 fn json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

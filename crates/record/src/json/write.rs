@@ -19,7 +19,7 @@ pub fn write(value: &Value, out: &mut String) {
     Writer {
         out,
         sort: false,
-        html: false,
+        escapes: Escapes::Needed,
     }
     .value(value);
 }
@@ -29,25 +29,33 @@ pub fn write_sorted(value: &Value, out: &mut String) {
     Writer {
         out,
         sort: true,
-        html: true,
+        escapes: Escapes::Html,
     }
     .value(value);
 }
 
 /// A JSON string literal with its quotes.
 pub fn write_string(text: &str, out: &mut String) {
-    Writer {
-        out,
-        sort: false,
-        html: false,
-    }
-    .string(text);
+    string(text, Escapes::Needed, out);
+}
+
+/// The same in the form that `JSON.stringify` has: with `\b` and `\f` for what is `\u0008` and `\u000c` elsewhere.
+pub fn write_js_string(text: &str, out: &mut String) {
+    string(text, Escapes::Js, out);
+}
+
+/// What is written otherwise than it is, beside what JSON demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Escapes {
+    Needed,
+    Html,
+    Js,
 }
 
 struct Writer<'a> {
     out: &'a mut String,
     sort: bool,
-    html: bool,
+    escapes: Escapes,
 }
 
 impl Writer<'_> {
@@ -164,29 +172,34 @@ impl Writer<'_> {
     }
 
     fn string(&mut self, text: &str) {
-        self.out.push('"');
-        let mut rest = text;
-        while let Some(at) = rest
-            .bytes()
-            .position(|b| b < 0x20 || b == b'"' || b == b'\\' || (self.html && matches!(b, b'<' | b'>' | b'&')))
-        {
-            let (plain, special) = rest.split_at(at);
-            self.out.push_str(plain);
-            let mut chars = special.chars();
-            match chars.next() {
-                Some('"') => self.out.push_str("\\\""),
-                Some('\\') => self.out.push_str("\\\\"),
-                Some('\n') => self.out.push_str("\\n"),
-                Some('\r') => self.out.push_str("\\r"),
-                Some('\t') => self.out.push_str("\\t"),
-                Some(c) => {
-                    let _ = write!(self.out, "\\u{:04x}", u32::from(c));
-                }
-                None => {}
-            }
-            rest = chars.as_str();
-        }
-        self.out.push_str(rest);
-        self.out.push('"');
+        string(text, self.escapes, self.out);
     }
+}
+
+fn string(text: &str, escapes: Escapes, out: &mut String) {
+    let is_special =
+        |b: u8| b < 0x20 || b == b'"' || b == b'\\' || (escapes == Escapes::Html && matches!(b, b'<' | b'>' | b'&'));
+    out.push('"');
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(is_special) {
+        let (plain, special) = rest.split_at(at);
+        out.push_str(plain);
+        let mut chars = special.chars();
+        match chars.next() {
+            Some('"') => out.push_str("\\\""),
+            Some('\\') => out.push_str("\\\\"),
+            Some('\n') => out.push_str("\\n"),
+            Some('\r') => out.push_str("\\r"),
+            Some('\t') => out.push_str("\\t"),
+            Some('\u{8}') if escapes == Escapes::Js => out.push_str("\\b"),
+            Some('\u{c}') if escapes == Escapes::Js => out.push_str("\\f"),
+            Some(c) => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            None => {}
+        }
+        rest = chars.as_str();
+    }
+    out.push_str(rest);
+    out.push('"');
 }

@@ -38,7 +38,7 @@ fn write(heap: &mut Heap<'_>, value: &Js, indent: &str, depth: usize, out: &mut 
         Js::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
         Js::Number(n) if n.is_finite() => out.push_str(&number::text(*n)),
         Js::Number(_) => out.push_str("null"),
-        Js::Text(text) => write_text(text, out),
+        Js::Text(text) => json::write_js_string(text, out),
         Js::Object(place) => match heap.seen(*place) {
             Some(Object::Date(ms)) => {
                 out.push('"');
@@ -87,7 +87,7 @@ fn write_object(heap: &mut Heap<'_>, place: Ref, indent: &str, depth: usize, out
             out.push(',');
         }
         line(indent, depth + 1, out);
-        write_text(name, out);
+        json::write_js_string(name, out);
         out.push(':');
         if !indent.is_empty() {
             out.push(' ');
@@ -109,29 +109,6 @@ fn line(indent: &str, depth: usize, out: &mut String) {
         out.push('\n');
         (0..depth).for_each(|_| out.push_str(indent));
     }
-}
-
-fn write_text(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' => {
-                let digit = |n: u32| char::from_digit(n, 16).unwrap_or('0');
-                out.push_str("\\u00");
-                out.push(digit(u32::from(c) >> 4));
-                out.push(digit(u32::from(c) & 15));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }
 
 /// `JSON.parse(text)`. What is not JSON throws, and that is QuickJS's.

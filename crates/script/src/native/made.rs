@@ -6,29 +6,24 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use thalweg_record::{Message, MetaMap, Text, key};
+use thalweg_record::{ByMap, Message, MetaMap, Text, key};
 
 use super::heap::Js;
 
-/// Maps that are known; when there are more it starts over.
-const MAPS_MAX: usize = 1 << 17;
 /// So often something else may be written for a tag than before, until it is seen whether that is the rule.
 const MISSES_MIN: u64 = 1000;
 
 type Changes = [(Text, Option<Js>)];
 
 struct Made {
-    /// Held, so that its address stays its own.
-    _before: Arc<MetaMap>,
     changes: Box<Changes>,
     after: Arc<MetaMap>,
 }
 
 #[derive(Default)]
 pub(super) struct MadeMaps {
-    /// By address of the map that the message came with.
-    maps: HashMap<usize, Made>,
+    /// By the map that the message came with.
+    maps: ByMap<Made>,
     hits: u64,
     misses: u64,
     is_off: bool,
@@ -40,7 +35,9 @@ impl MadeMaps {
         if message.meta.is_changed() {
             return None;
         }
-        self.maps.get(&address(message)).map(|made| made.after.clone())
+        self.maps
+            .get(message.meta.shared_map(), ())
+            .map(|made| made.after.clone())
     }
 
     /// The map of a message with those changes, if they are the ones that were made of it before.
@@ -48,12 +45,12 @@ impl MadeMaps {
         if self.is_off || message.meta.is_changed() {
             return None;
         }
-        let made = self.maps.get(&address(message))?;
+        let made = self.maps.get(message.meta.shared_map(), ())?;
         if !is_same(&made.changes, changes) {
             self.misses += 1;
             if self.misses >= MISSES_MIN && self.misses > self.hits {
                 self.is_off = true;
-                self.maps = HashMap::new();
+                self.maps = ByMap::default();
             }
             return None;
         }
@@ -73,20 +70,14 @@ impl MadeMaps {
         let entries = before.iter().map(|(name, text)| (name.clone(), text.clone()));
         // Of names that are there twice the last one counts, and empty texts vanish.
         let after = MetaMap::new(entries.chain(texts.iter().cloned()), before.series());
+        // The texts of changes are those of the map that came of them.
+        let bytes = size_of_val(changes) + after.memory_bytes();
         let made = Made {
-            _before: before.clone(),
             changes: changes.into(),
             after: Arc::new(after),
         };
-        if self.maps.len() >= MAPS_MAX {
-            self.maps.clear();
-        }
-        self.maps.insert(address(message), made);
+        self.maps.insert(before, (), made, bytes);
     }
-}
-
-fn address(message: &Message) -> usize {
-    Arc::as_ptr(message.meta.shared_map()).addr()
 }
 
 fn is_same(a: &Changes, b: &Changes) -> bool {

@@ -259,8 +259,12 @@ fn a_script_that_never_pays_is_not_watched_for_ever_and_memory_has_an_end() {
         never.run(0, &message, &message.meta).unwrap();
     }
     assert!(never.scripts[0].is_none());
-    let mut some = remembering(Form::Body, "msg.meta.n = 1; return msg", Mode::Auto);
-    some.maps_max = 10;
+    let few = Bounds {
+        entries_max: 10,
+        ..Bounds::default()
+    };
+    let some = remembering(Form::Body, "msg.meta.n = 1; return msg", Mode::Auto);
+    let mut some = Remembering::within(some.engine, few);
     for tag in 0..100 {
         let message = message(&map(tag), 1);
         some.run(0, &message, &message.meta).unwrap();

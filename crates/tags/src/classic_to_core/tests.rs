@@ -260,6 +260,44 @@ fn depth_and_tags_are_bounded_for_the_whole_message() {
 }
 
 #[test]
+fn a_long_topic_is_not_multiplied_by_many_tags() {
+    let payload = wide(1000, "t");
+    for (segments, is_taken) in [(100, true), (1000, false)] {
+        let path = vec!["segment"; segments].join(".");
+        let mut message = classic(payload.clone());
+        message.meta.set(key::UMH_TOPIC, format!("umh.v1.acme._raw.{path}"));
+        let outcome = run("{}", vec![message, classic(r#"{"timestamp_ms": 1, "a": 1}"#)]);
+        let counters = &outcome.processor.counters;
+        let exceeded = u64::from(!is_taken);
+        assert_eq!(counters.tag_limit_exceeded.get(), exceeded);
+        assert_eq!(outcome.counts.dropped(DropReason::Limit), exceeded);
+        assert_eq!(outcome.samples.len(), if is_taken { 1001 } else { 1 }, "{segments}");
+    }
+}
+
+#[test]
+fn many_samples_go_on_in_several_batches() {
+    let mut processor = processor("{}");
+    let balance = Arc::new(Balance::default());
+    let messages: Vec<Message> = (0..25).map(|_| classic(wide(1000, "t"))).collect();
+    let ack = Ack::enter(&balance, messages.len(), |_| {});
+    let mut out = Vec::new();
+    processor.process(Batch::new(messages, ack), &mut out);
+    let lengths: Vec<usize> = out.iter().map(Batch::len).collect();
+    assert_eq!(lengths, [10_000, 10_000, 5_000]);
+    for batch in out {
+        assert_eq!(batch.len(), batch.ack.count());
+        batch.ack.delivered();
+    }
+    let counts = balance.snapshot();
+    assert!(
+        counts.adds_up() && counts.in_flight == 0 && counts.out == 25_000,
+        "{counts}"
+    );
+    assert_eq!(processor.counters.expanded.get(), 25_000);
+}
+
+#[test]
 fn mistakes_are_told_at_their_place() {
     for target in ["raw", "_", "_a.b", "_ä"] {
         let yaml = format!("  - classic_to_core: {{target_data_contract: {target}}}\n");

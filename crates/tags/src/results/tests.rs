@@ -101,7 +101,11 @@ fn keys_made_up_without_end_are_passed_through() {
 
 #[test]
 fn tables_stay_within_their_bounds() {
-    let mut results = Results::bounded(10, 5);
+    let ten = Bounds {
+        entries_max: 10,
+        ..Bounds::default()
+    };
+    let mut results = Results::bounded(ten, 5);
     for i in 0..1000 {
         let (tag, input) = (format!("t{i}"), map(&[("opcua_tag_name", "x")]));
         let message = message(&input, &[PLACE[0], PLACE[1], ("tag_name", &tag)]);
@@ -109,6 +113,34 @@ fn tables_stay_within_their_bounds() {
         assert_eq!(shown(&meta), naive(&message.meta).unwrap());
         assert!(results.by_input.len() <= 10 && results.topics.len() <= 5);
     }
+}
+
+#[test]
+fn results_of_large_maps_are_bounded_in_bytes() {
+    let bounds = Bounds {
+        bytes_max: 1 << 20,
+        ..Bounds::default()
+    };
+    let mut results = Results::bounded(bounds, 5);
+    let header = "x".repeat(50_000);
+    let inputs: Vec<_> = (0..100).map(|_| map(&[("header", &header)])).collect();
+    for input in &inputs {
+        results.metadata(&message(input, &PLACE)).unwrap();
+    }
+    let held = inputs.iter().filter(|input| Arc::strong_count(input) > 1).count();
+    assert!((1..=20).contains(&held), "{held}");
+}
+
+#[test]
+fn topics_of_endless_parts_are_not_remembered() {
+    let mut results = Results::default();
+    let input = map(&[]);
+    for path in ["a", &vec!["part"; 1000].join(".")] {
+        let message = message(&input, &[PLACE[0], PLACE[1], PLACE[2], ("virtual_path", path)]);
+        let (meta, _) = results.metadata(&message).unwrap();
+        assert_eq!(shown(&meta), naive(&message.meta).unwrap());
+    }
+    assert_eq!(results.topics.len(), 1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use thalweg_flow::{ParseContext, ProcessorSpec};
 use thalweg_record::{Text, Value};
 use thalweg_script::{Form, FreeName, Reach, Script, reach};
 
+use super::values::Values;
 use super::{Expression, Plan, Spec, Trigger, Work};
 use crate::scripting::{Scripts, Source, check};
 use crate::topic;
@@ -106,7 +107,7 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Spec
     let scripts = scripts.into_iter().map(|source| source.script).collect();
     Spec {
         scripts: Scripts::new(scripts, scripting, &[]).with_timeout(scripting.stream_timeout),
-        values: Arc::new(Mutex::new(vec![None; sources.len()])),
+        values: Arc::new(Mutex::new(Values::of(sources.len()))),
         plan: Arc::new(plan(&sources, expressions)),
     }
 }

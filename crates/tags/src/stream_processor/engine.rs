@@ -3,7 +3,9 @@
 use thalweg_record::{DropReason, Message, Metadata, Object, Payload, Text, Value};
 use thalweg_script::{Failure, FailureKind, PayloadReply, Program, Returned, Stats};
 
-use super::{Expression, Values, Work};
+use super::values::Values;
+use super::{Expression, Work};
+use crate::datatype::json_value;
 use crate::scripting::reason;
 
 /// Runs expressions, for one thread.
@@ -60,7 +62,7 @@ impl Engine {
         }
         let value = match &expression.work {
             Work::Constant(value) => value.clone(),
-            Work::Source(source) => value_of(values, *source).cloned().unwrap_or(Value::Null),
+            Work::Source(source) => values.get(*source).cloned().unwrap_or(Value::Null),
             Work::Script { number, variables, .. } => self.call(*number, variables, values)?,
             Work::Refused(why) => {
                 return Err(NoResult {
@@ -69,12 +71,10 @@ impl Engine {
                 });
             }
         };
-        if matches!(value, Value::F64(n) if !n.is_finite()) || matches!(value, Value::F32(n) if !n.is_finite()) {
-            return Err(NoResult {
-                reason: DropReason::InvalidValue,
-                text: "the result is NaN or infinite".to_owned(),
-            });
-        }
+        let value = json_value(value).ok_or_else(|| NoResult {
+            reason: DropReason::InvalidValue,
+            text: "the result is NaN or infinite".to_owned(),
+        })?;
         if let (Work::Script { is_fixed: true, .. }, Some(place)) = (&expression.work, self.fixed.get_mut(number)) {
             *place = Some(value.clone());
         }
@@ -84,7 +84,7 @@ impl Engine {
     fn call(&mut self, script: usize, variables: &[(Text, usize)], values: &Values) -> Result<Value, Failure> {
         let mut members = Object::with_capacity(variables.len());
         for (name, source) in variables {
-            if let Some(value) = value_of(values, *source) {
+            if let Some(value) = values.get(*source) {
                 members.push_new(name.clone(), value.clone());
             }
         }
@@ -104,8 +104,4 @@ impl Engine {
             Returned::Nothing | Returned::Many(_) | Returned::Over(_) => Value::Null,
         })
     }
-}
-
-pub(super) fn value_of(values: &Values, source: usize) -> Option<&Value> {
-    values.get(source)?.as_ref()
 }

@@ -5,18 +5,14 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use thalweg_record::{MetaMap, Metadata, Text, key};
+use thalweg_record::{ByMap, MetaMap, Metadata, Text, key};
 use xxhash_rust::xxh3::xxh3_64;
-
-/// Maps that are remembered; when there are more it starts over.
-const MAPS_MAX: usize = 1 << 17;
 
 /// Maps seen so far, for one thread.
 #[derive(Default)]
 pub(super) struct ResultMetadata {
-    /// By the address of the message's map, which is held so that it stays its own, and the expression.
-    maps: HashMap<(usize, usize), (Arc<MetaMap>, Arc<MetaMap>)>,
+    /// By the message's map and the expression.
+    maps: ByMap<Arc<MetaMap>, usize>,
 }
 
 impl ResultMetadata {
@@ -34,18 +30,14 @@ impl ResultMetadata {
     }
 
     fn map(&mut self, map: &Arc<MetaMap>, expression: usize, topic: &Text) -> Arc<MetaMap> {
-        let place = (Arc::as_ptr(map).addr(), expression);
-        if let Some((_, known)) = self.maps.get(&place) {
+        if let Some(known) = self.maps.get(map, expression) {
             return known.clone();
         }
         let entries = map.iter().map(|(name, text)| (name.clone(), text.clone()));
         let own = (Text::new_static(key::UMH_TOPIC), topic.clone());
         let made = MetaMap::new(entries.chain([own]), Some(xxh3_64(topic.as_bytes())));
         let made = Arc::new(made);
-        if self.maps.len() >= MAPS_MAX {
-            self.maps.clear();
-        }
-        self.maps.insert(place, (map.clone(), made.clone()));
+        self.maps.insert(map, expression, made.clone(), made.memory_bytes());
         made
     }
 }

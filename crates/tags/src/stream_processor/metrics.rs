@@ -27,7 +27,10 @@ impl Metrics {
         let gauge = |name: &str, help: &str| context.component.gauge(name, help);
         Metrics {
             processed: counter("messages_processed", "Messages of sources whose value was taken."),
-            errored: counter("messages_errored", "Messages of sources without a value or a time."),
+            errored: counter(
+                "messages_errored",
+                "Messages of sources without a value or a time, or whose value is too large.",
+            ),
             dropped: counter(
                 "messages_dropped",
                 "Messages that no source names, or that no expression could use yet.",

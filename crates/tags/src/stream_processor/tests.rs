@@ -262,6 +262,63 @@ fn sources_are_found_in_templates_objects_and_functions() {
 }
 
 #[test]
+fn what_has_no_json_form_within_a_result_is_null_and_every_result_is_json() {
+    let mut run = Run::new(
+        "list: '[left, 0 / 0, [1 / 0]]'\nobject: '({a: {b: -1 / left}, c: left})'\nfixed: '[NaN]'\nsame: left\nitself: 0 / left",
+    );
+    let nested = Value::from(vec![Value::F64(f64::NAN), Value::F32(f32::INFINITY), Value::I64(7)]);
+    for (value, expected) in [
+        (
+            Value::I64(0),
+            vec![
+                r#"list {"value":[0,null,[null]],"timestamp_ms":1}"#,
+                r#"object {"value":{"a":{"b":null},"c":0},"timestamp_ms":1}"#,
+                r#"fixed {"value":[null],"timestamp_ms":1}"#,
+                r#"same {"value":0,"timestamp_ms":1}"#,
+            ],
+        ),
+        (
+            nested,
+            vec![
+                r#"list {"value":[[null,null,7],null,[null]],"timestamp_ms":1}"#,
+                r#"object {"value":{"a":{"b":null},"c":[null,null,7]},"timestamp_ms":1}"#,
+                r#"fixed {"value":[null],"timestamp_ms":1}"#,
+                r#"same {"value":[null,null,7],"timestamp_ms":1}"#,
+            ],
+        ),
+    ] {
+        let results = run.batch(vec![sample(LEFT, 1, value)]);
+        for result in &results {
+            thalweg_record::json::parse(&result.bytes()).unwrap();
+        }
+        assert_eq!(shown(&results), expected);
+    }
+    assert_eq!(
+        run.counts().dropped(DropReason::InvalidValue),
+        2,
+        "a result that is NaN itself"
+    );
+}
+
+#[test]
+fn values_that_take_too_much_memory_are_refused_and_the_ones_before_stay() {
+    let mut run = Run::new("length: 1\nboth: right");
+    let large = |mib: usize| Value::text("x".repeat(mib << 20));
+    run.batch(vec![sample(LEFT, 1, large(40)), right(1, 5)]);
+    assert!(run.batch(vec![sample(RIGHT, 2, large(30))]).is_empty());
+    assert_eq!(run.counts().dropped(DropReason::Limit), 1);
+    assert_eq!(run.metric("messages_errored"), 1.0);
+    let results = run.batch(vec![left(3, 1), right(4, 6)]);
+    assert_eq!(shown(&results).len(), 3, "{:?}", shown(&results));
+    assert_eq!(
+        run.batch(vec![sample(RIGHT, 5, large(30))]).len(),
+        2,
+        "now there is room"
+    );
+    assert_eq!(run.counts().dropped(DropReason::Limit), 1);
+}
+
+#[test]
 fn instances_share_the_values() {
     let mut run = Run::new("sum: left + right");
     run.batch_at(0, vec![left(1, 1)]);
@@ -434,10 +491,9 @@ fn the_error_says_which_expression_and_why() {
         let (spec, _) = Run::warned(mapping);
         let Spec { plan, scripts, .. } = spec.spec;
         let mut engine = Engine::new(scripts.build(&spec.context).unwrap(), plan.expressions.len());
-        let value = Some(Value::I64(3));
-        let failure = engine
-            .run(0, &plan.expressions[0], &vec![value.clone(), value])
-            .unwrap_err();
+        let mut values = Values::of(2);
+        values.set(&[0, 1], &Value::I64(3)).unwrap();
+        let failure = engine.run(0, &plan.expressions[0], &values).unwrap_err();
         (failure.reason, failure.text)
     };
     let disabled = |name: &str| {

@@ -6,15 +6,12 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use thalweg_record::{Message, MetaMap};
+use thalweg_record::{ByMap, Message, MetaMap};
 use thalweg_script::{Program, Remembered};
 
 use super::Step;
 use crate::results::{Hints, Results};
 
-/// Maps that results are kept for; when there are more it starts over.
-const MAPS_MAX: usize = 1 << 17;
 /// After so many maps without one whose result can be kept, none are looked for any more.
 const TRIES_MAX: usize = 64;
 
@@ -30,8 +27,8 @@ pub(super) struct Whole {
 
 #[derive(Default)]
 pub(super) struct AtHand {
-    /// By address of the map, which is held so that the address stays its own; `None` where scripts look at more.
-    maps: HashMap<usize, (Arc<MetaMap>, Option<Whole>)>,
+    /// `None` where scripts look at more.
+    maps: ByMap<Option<Whole>>,
     is_worth_it: bool,
     is_off: bool,
 }
@@ -49,17 +46,15 @@ impl AtHand {
             return None;
         }
         let map = message.meta.shared_map();
-        let address = Arc::as_ptr(map).addr();
-        if !self.maps.contains_key(&address) {
-            self.learn(address, map, steps, program, results)?;
+        if self.maps.get(map, ()).is_none() {
+            self.learn(map, steps, program, results)?;
         }
-        self.maps.get(&address)?.1.as_ref()
+        self.maps.get(map, ())?.as_ref()
     }
 
     /// Follows the scripts through what is remembered of them. `None` if one of them has not met the map yet.
     fn learn(
         &mut self,
-        address: usize,
         map: &Arc<MetaMap>,
         steps: &[Step],
         program: &mut dyn Program,
@@ -77,13 +72,13 @@ impl AtHand {
         self.is_worth_it |= whole.is_some();
         if !self.is_worth_it && self.maps.len() >= TRIES_MAX {
             self.is_off = true;
-            self.maps = HashMap::new();
+            self.maps = ByMap::default();
             return None;
         }
-        if self.maps.len() >= MAPS_MAX {
-            self.maps.clear();
-        }
-        self.maps.insert(address, (map.clone(), whole));
+        let bytes = whole
+            .as_ref()
+            .map_or(0, |whole| whole.scripted.memory_bytes() + whole.map.memory_bytes());
+        self.maps.insert(map, (), whole, bytes);
         Some(())
     }
 }

@@ -4,8 +4,9 @@ use std::sync::{Arc, Weak};
 
 use axum::Router;
 use axum::extract::{Query, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use parking_lot::RwLock;
 use serde::Deserialize;
@@ -63,12 +64,8 @@ impl TopicDirectory {
                 continue;
             };
             let mut topics = shared.gathered.lock().topics();
-            topics.sort_unstable_by(|a, b| a.topic.cmp(&b.topic));
-            let shown = topics
-                .iter()
-                .skip(offset.saturating_sub(total))
-                .take(limit - items.len());
-            items.extend(shown.map(|newest| topic_view(&listed.processor, newest)));
+            let shown = sorted_part(&mut topics, offset.saturating_sub(total), limit - items.len());
+            items.extend(shown.iter().map(|newest| topic_view(&listed.processor, newest)));
             total += topics.len();
         }
         let count = |n: usize| Value::U64(n as u64);
@@ -88,6 +85,26 @@ pub(super) struct Page {
     pub processor: Option<String>,
     pub offset: Option<usize>,
     pub limit: Option<usize>,
+}
+
+/// Those at `count` places from `first` on, in the order of their names. The others are only told apart from them, since of very many
+/// topics a page shows few.
+fn sorted_part(topics: &mut [Arc<Event>], first: usize, count: usize) -> &[Arc<Event>] {
+    let by_name = |a: &Arc<Event>, b: &Arc<Event>| a.topic.cmp(&b.topic);
+    let mut part = topics;
+    if first > 0 {
+        if first >= part.len() {
+            return &[];
+        }
+        part.select_nth_unstable_by(first, by_name);
+        part = part.get_mut(first..).unwrap_or_default();
+    }
+    if count < part.len() {
+        part.select_nth_unstable_by(count, by_name);
+        part = part.get_mut(..count).unwrap_or_default();
+    }
+    part.sort_unstable_by(by_name);
+    part
 }
 
 fn topic_view(processor: &str, newest: &Event) -> Value {
@@ -146,6 +163,43 @@ impl HttpRoutes for TopicDirectory {
     }
 }
 
-async fn topics(State(directory): State<Arc<TopicDirectory>>, Query(page): Query<Page>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], directory.page(&page))
+/// Very many topics take longer to look through than a task of the runtime may take.
+pub(super) async fn topics(State(directory): State<Arc<TopicDirectory>>, Query(page): Query<Page>) -> Response {
+    match tokio::task::spawn_blocking(move || directory.page(&page)).await {
+        Ok(page) => ([(CONTENT_TYPE, "application/json")], page).into_response(),
+        // It ended by a fault, or the process does.
+        Err(_ended) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use thalweg_record::{Message, Payload};
+
+    use super::super::event::Content;
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_part_is_what_it_is_of_all_in_order(
+            names in prop::collection::vec("[a-c]{0,4}", 0..40),
+            first in 0usize..50,
+            count in 0usize..50,
+        ) {
+            let event = |name: &String| {
+                let message = Message::new(Payload::Value(Value::Null), Default::default());
+                Arc::new(Event::new(message, name.as_str().into(), 0, Content::Relational, 0))
+            };
+            let mut topics: Vec<Arc<Event>> = names.iter().map(event).collect();
+            let part: Vec<String> = sorted_part(&mut topics, first, count)
+                .iter()
+                .map(|event| event.topic.to_string())
+                .collect();
+            let mut all = names;
+            all.sort();
+            let expected: Vec<String> = all.into_iter().skip(first).take(count).collect();
+            prop_assert_eq!(part, expected);
+        }
+    }
 }

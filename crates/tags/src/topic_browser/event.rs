@@ -22,19 +22,24 @@ pub(super) struct Event {
     pub message: Message,
     pub content: Content,
     pub produced_at_ms: i64,
-    /// Approximate memory.
+    /// Approximate memory, see [`Event::new`].
     pub bytes: usize,
     /// The entry of its topic in bundles, for as long as this is the newest event of it: quiet topics are encoded once.
     pub topic_entry: OnceLock<Vec<u8>>,
 }
 
 impl Event {
+    /// Its memory counts the metadata that the topic's messages share in full, since this one may be the last that holds it, and once
+    /// more for the entry of bundles, which is made of the same texts and counted before it is there.
     pub fn new(message: Message, topic: Text, id: u64, content: Content, arrived_ms: i64) -> Event {
         let produced_at_ms = message.meta.get(KAFKA_TIMESTAMP_MS).and_then(|text| text.parse().ok());
+        let meta = &message.meta;
+        let shared = meta.shared_map().memory_bytes();
+        let of_entry = topic.len() + meta.heap_bytes() + shared;
         Event {
             id,
             produced_at_ms: produced_at_ms.unwrap_or(arrived_ms),
-            bytes: size_of::<Event>() + message.memory_bytes() + topic.len(),
+            bytes: size_of::<Event>() + message.own_bytes() + topic.len() + shared + of_entry,
             topic,
             message,
             content,

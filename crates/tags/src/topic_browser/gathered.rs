@@ -1,4 +1,4 @@
-//! What all threads have gathered: the topics that are known, and the events that wait for the next bundle.
+//! What all instances have gathered: the topics that are known, and the events that wait for the next bundle.
 //!
 //! Invariants: a topic with events that wait is never forgotten, so that every event of a bundle has its topic in it; and
 //! within its limits everything is kept, since whoever is told that there is no room takes what is there first.
@@ -12,7 +12,7 @@ use thalweg_record::Ack;
 
 use super::event::Event;
 
-/// Of the messages that wait for a bundle, and of the newest messages of all topics. Both approximate.
+/// Of the messages that wait for a bundle, and of the newest messages of all topics, with their metadata. Both approximate.
 const EVENTS_BYTES_MAX: usize = 32 << 20;
 const TOPICS_BYTES_MAX: usize = 128 << 20;
 

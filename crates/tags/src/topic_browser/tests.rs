@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use prost::Message as _;
-use thalweg_record::{Balance, Counts, Outcome, Payload, Value, json};
+use thalweg_record::{Balance, Counts, MetaMap, Metadata, Outcome, Payload, Value, json};
 use thalweg_telemetry::HttpRoutes as _;
+
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
 
 use super::bundle::{Entry, Format, Relational, Scalar, Topic};
 use super::directory::Page;
@@ -61,7 +64,7 @@ fn limits(yaml: &str) -> Limits {
     with_config(&yaml, |node, context| read(node, context)).unwrap()
 }
 
-/// One processor on some threads, in one flow.
+/// Instances of one processor, in one flow.
 struct Run {
     spec: Spec,
     browsers: Vec<TopicBrowser>,
@@ -327,6 +330,11 @@ fn threads_gather_into_one_bundle_and_the_first_one_makes_it() {
 }
 
 #[test]
+fn one_worker_makes_all_bundles_so_that_none_overtakes_another() {
+    assert!(Run::new("{}").spec.joins_series());
+}
+
+#[test]
 fn a_bundle_has_all_topics_with_what_they_said_last() {
     let mut run = Run::new("{}");
     run.batch(vec![sample("a", 1.0, 1), sample("b", 1.0, 1)]);
@@ -382,6 +390,57 @@ fn a_full_buffer_goes_out_before_its_time() {
         1,
         "bytes are bounded, too"
     );
+}
+
+/// A message of a topic with so much metadata that few of its kind fit.
+fn heavy(name: &str, header: &str) -> Message {
+    let map = MetaMap::new([("header".into(), header.into())], None);
+    let mut message = sample(name, 1.0, 1);
+    message.meta = Metadata::shared(Arc::new(map));
+    message.meta.set(key::UMH_TOPIC, topic(name));
+    message
+}
+
+#[test]
+fn topics_are_forgotten_when_their_metadata_takes_too_much() {
+    let mut run = Run::new("{}");
+    let header = "x".repeat(1 << 20);
+    let shared = run.browsers[0].shared.clone();
+    for n in 0..100 {
+        run.batch(vec![heavy(&format!("t{n}"), &header)]);
+        let taken = shared.gathered.lock().take();
+        taken.held.into_iter().for_each(|held| held.ack.delivered());
+    }
+    // Each has the text, and once more for the bundle.
+    assert_eq!(shared.gathered.lock().topics().len(), 63);
+}
+
+#[test]
+fn events_leave_early_when_their_metadata_takes_too_much() {
+    let mut run = Run::new("{}");
+    let header = "x".repeat(4 << 20);
+    let made: usize = (0..8)
+        .map(|n| run.batch(vec![heavy(&format!("t{n}"), &header)]))
+        .map(|out| out.into_iter().map(|batch| batch.ack.delivered()).count())
+        .sum();
+    assert_eq!(made, 2, "32 MiB are three of them");
+    delivered(run.flush());
+}
+
+#[test]
+fn ids_of_topics_are_remembered_within_bounds() {
+    let mut few = Ids::new(2);
+    for n in 0..10 {
+        few.of(&topic(&format!("t{n}")).into()).unwrap();
+        assert!(few.known.len() <= 2);
+    }
+    let mut long = Ids::new(1 << 20);
+    let name = "x".repeat(1 << 20);
+    for n in 0..100 {
+        long.of(&topic(&format!("{name}{n}")).into()).unwrap();
+        let bytes: usize = long.known.keys().map(|topic| topic.len()).sum();
+        assert!(bytes <= IDS_BYTES_MAX && !long.known.is_empty(), "{bytes}");
+    }
 }
 
 #[test]
@@ -476,6 +535,36 @@ fn topics_are_shown_page_by_page() {
         directory.page(&Page::default()).starts_with(r#"{"total":0,"#),
         "a flow that has ended has none"
     );
+}
+
+/// A page of many topics must not hold up the connections of the process.
+#[test]
+fn pages_are_made_beside_the_runtime() {
+    let mut run = Run::new("{}");
+    run.batch(vec![sample("a", 1.0, 1)]);
+    let shared = run.browsers[0].shared.clone();
+    let (locked, is_locked) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let busy = std::thread::spawn(move || {
+        let guard = shared.gathered.lock();
+        locked.send(()).unwrap();
+        let _ = released.recv_timeout(Duration::from_secs(10));
+        drop(guard);
+    });
+    is_locked.recv().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let answer = directory::topics(State(run.spec.directory.clone()), Query(Page::default()));
+    let answered = runtime.spawn(answer);
+    let is_answered = runtime.block_on(async {
+        tokio::task::yield_now().await;
+        answered.is_finished()
+    });
+    assert!(!is_answered, "the request waits, and the runtime does not");
+    release.send(()).unwrap();
+    busy.join().unwrap();
+    let response = runtime.block_on(answered).unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    delivered(run.flush());
 }
 
 /// The text again, once it is known to be JSON.

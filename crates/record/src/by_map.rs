@@ -1,0 +1,274 @@
+//! What stages make of metadata that the messages of a tag share, kept by the address of the shared map.
+//!
+//! The map is held beside what was made of it, so its address stays its own and no other map can be mistaken for it. That also
+//! keeps maps alive which nobody else needs any more, so there is a bound in bytes beside the one in entries. Whoever reaches either
+//! starts over: what is in use comes back with the next message of each tag, and a look-up stays one probe that writes nothing,
+//! which it could not be if the order of last use were kept.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::MetaMap;
+
+/// How much may be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub entries_max: usize,
+    /// Of maps, and of what was made of them. Approximate: a map that others hold, too, counts in full.
+    pub bytes_max: usize,
+}
+
+impl Default for Bounds {
+    /// As many tags as a thread may be expected to have, with 2 KiB for each: metadata of some twenty keys, before and after.
+    fn default() -> Bounds {
+        Bounds {
+            entries_max: 1 << 17,
+            bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Values by shared map, and by what tells several values of one map apart.
+#[derive(Debug)]
+pub struct ByMap<V, K = ()> {
+    entries: HashMap<(usize, K), Entry<V>>,
+    bytes: usize,
+    bounds: Bounds,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    /// Held, so that its address stays its own.
+    _map: Arc<MetaMap>,
+    value: V,
+    bytes: usize,
+}
+
+impl<V, K> Default for ByMap<V, K> {
+    fn default() -> ByMap<V, K> {
+        ByMap::within(Bounds::default())
+    }
+}
+
+impl<V, K> ByMap<V, K> {
+    pub fn within(bounds: Bounds) -> ByMap<V, K> {
+        ByMap {
+            entries: HashMap::new(),
+            bytes: 0,
+            bounds,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes = 0;
+    }
+}
+
+impl<V, K: Copy + Eq + Hash> ByMap<V, K> {
+    pub fn get(&self, map: &Arc<MetaMap>, part: K) -> Option<&V> {
+        self.entries.get(&place(map, part)).map(|entry| &entry.value)
+    }
+
+    /// Keeps a value, of which `bytes` are counted, in the place of an earlier one. One that is too large to be kept alone is not.
+    pub fn insert(&mut self, map: &Arc<MetaMap>, part: K, value: V, bytes: usize) {
+        let place = place(map, part);
+        self.forget(&place);
+        let bytes = bytes + Self::bytes_beside(map);
+        if !self.make_room(bytes) {
+            return;
+        }
+        self.bytes += bytes;
+        let entry = Entry {
+            _map: map.clone(),
+            value,
+            bytes,
+        };
+        self.entries.insert(place, entry);
+    }
+
+    /// The value of a map, to which `bytes` are added: an empty one if none is kept. `None` if that is too large to be kept.
+    pub fn extend(&mut self, map: &Arc<MetaMap>, part: K, bytes: usize) -> Option<&mut V>
+    where
+        V: Default,
+    {
+        let place = place(map, part);
+        let is_known = self.entries.contains_key(&place);
+        if is_known && self.bytes + bytes <= self.bounds.bytes_max {
+            let entry = self.entries.get_mut(&place)?;
+            entry.bytes += bytes;
+            self.bytes += bytes;
+            return Some(&mut entry.value);
+        }
+        self.insert(map, part, V::default(), bytes);
+        self.entries.get_mut(&place).map(|entry| &mut entry.value)
+    }
+
+    fn forget(&mut self, place: &(usize, K)) {
+        if let Some(entry) = self.entries.remove(place) {
+            self.bytes -= entry.bytes;
+        }
+    }
+
+    /// Makes room for an entry. `false` if there would be none for it alone.
+    fn make_room(&mut self, bytes: usize) -> bool {
+        let Bounds { entries_max, bytes_max } = self.bounds;
+        if entries_max == 0 || bytes > bytes_max {
+            return false;
+        }
+        if self.entries.len() >= entries_max || self.bytes + bytes > bytes_max {
+            self.clear();
+        }
+        true
+    }
+
+    /// What an entry takes without its value's own memory.
+    fn bytes_beside(map: &MetaMap) -> usize {
+        size_of::<((usize, K), Entry<V>)>() + map.memory_bytes()
+    }
+}
+
+fn place<K>(map: &Arc<MetaMap>, part: K) -> (usize, K) {
+    (Arc::as_ptr(map).addr(), part)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MAPS: usize = 8;
+
+    fn maps() -> Vec<Arc<MetaMap>> {
+        let map = |n: usize| {
+            let entries = (0..n).map(|i| (format!("k{i}").into(), "x".repeat(n * 40).into()));
+            Arc::new(MetaMap::new(entries, Some(n as u64)))
+        };
+        (0..MAPS).map(map).collect()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(usize, u8, usize),
+        Extend(usize, u8, usize),
+        /// The map is made anew: one of equal content, at another address or, if nobody holds the old one, at the same.
+        Renew(usize),
+        Clear,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let place = || (0..MAPS, 0u8..2, 0usize..6000);
+        prop_oneof![
+            8 => place().prop_map(|(map, part, bytes)| Step::Insert(map, part, bytes)),
+            4 => place().prop_map(|(map, part, bytes)| Step::Extend(map, part, bytes)),
+            4 => (0..MAPS).prop_map(Step::Renew),
+            1 => Just(Step::Clear),
+        ]
+    }
+
+    /// What a map's generation, number and part have, with all that it counts.
+    type Model = BTreeMap<(usize, usize, u8), (Vec<usize>, usize)>;
+
+    fn taken(model: &Model) -> usize {
+        model.values().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn put(model: &mut Model, place: (usize, usize, u8), value: Vec<usize>, bytes: usize, bounds: Bounds) {
+        model.remove(&place);
+        if bytes > bounds.bytes_max || bounds.entries_max == 0 {
+            return;
+        }
+        if model.len() >= bounds.entries_max || taken(model) + bytes > bounds.bytes_max {
+            model.clear();
+        }
+        model.insert(place, (value, bytes));
+    }
+
+    proptest! {
+        #[test]
+        fn it_keeps_what_a_model_keeps_within_both_bounds(
+            steps in prop::collection::vec(step(), 0..80),
+            entries_max in 0usize..10,
+            bytes_max in 0usize..40_000,
+        ) {
+            let bounds = Bounds { entries_max, bytes_max };
+            let mut known: ByMap<Vec<usize>, u8> = ByMap::within(bounds);
+            let (mut maps, mut generations) = (maps(), [0; MAPS]);
+            let mut model = Model::new();
+            for step in steps {
+                match step {
+                    Step::Insert(map, part, bytes) => {
+                        known.insert(&maps[map], part, vec![bytes], bytes);
+                        let all = bytes + ByMap::<Vec<usize>, u8>::bytes_beside(&maps[map]);
+                        put(&mut model, (generations[map], map, part), vec![bytes], all, bounds);
+                    }
+                    Step::Extend(map, part, bytes) => {
+                        if let Some(value) = known.extend(&maps[map], part, bytes) {
+                            value.push(bytes);
+                        }
+                        let place = (generations[map], map, part);
+                        let fits = taken(&model) + bytes <= bytes_max;
+                        match model.get_mut(&place).filter(|_| fits) {
+                            Some((value, all)) => {
+                                value.push(bytes);
+                                *all += bytes;
+                            }
+                            None => {
+                                let all = bytes + ByMap::<Vec<usize>, u8>::bytes_beside(&maps[map]);
+                                put(&mut model, place, vec![bytes], all, bounds);
+                            }
+                        }
+                    }
+                    Step::Renew(map) => {
+                        let series = maps[map].series();
+                        let entries: Vec<_> = maps[map].iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+                        maps[map] = Arc::new(MetaMap::default());
+                        maps[map] = Arc::new(MetaMap::new(entries, series));
+                        generations[map] += 1;
+                    }
+                    Step::Clear => {
+                        known.clear();
+                        model.clear();
+                    }
+                }
+                prop_assert!(known.len() <= entries_max && known.bytes <= bytes_max);
+                prop_assert_eq!((known.len(), known.bytes), (model.len(), taken(&model)));
+                for (map, generation) in generations.iter().enumerate() {
+                    for part in 0..2 {
+                        let expected = model.get(&(*generation, map, part)).map(|(value, _)| value);
+                        prop_assert_eq!(known.get(&maps[map], part), expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn large_maps_are_not_kept_alive_by_their_number_alone() {
+        let mut known: ByMap<u8> = ByMap::within(Bounds {
+            entries_max: 1000,
+            bytes_max: 1 << 20,
+        });
+        let map = || Arc::new(MetaMap::new([("k".into(), "x".repeat(100_000).into())], None));
+        let maps: Vec<_> = (0..100).map(|_| map()).collect();
+        for map in &maps {
+            known.insert(map, (), 0, 0);
+            assert_eq!(known.get(map, ()), Some(&0));
+        }
+        let held = maps.iter().filter(|map| Arc::strong_count(map) > 1).count();
+        assert!((1..=10).contains(&held), "{held}");
+    }
+}
