@@ -102,6 +102,43 @@ fn every_type_arrives_at_asyncua_without_and_with_security() {
 }
 
 #[test]
+fn every_type_arrives_at_node_opcua_without_and_with_security() {
+    let name = |kind: &str| format!("Setpoint{kind}");
+    let nodes = ("ns=1;s=Setpoints", "ns=1;s=Setpoint.");
+    for more in ["", SECURE] {
+        every_type(Kind::NodeOpcua, &["--port", "0", "--writable"], nodes, more, name);
+    }
+}
+
+/// The server waits for a device before it says that the device is not there.
+#[test]
+fn a_device_that_is_not_there_holds_up_no_other_at_node_opcua() {
+    let server = Server::start(Kind::NodeOpcua, &["--port", "0", "--writable"]).unwrap();
+    let mapping = "      - {nodeId: \"ns=1;s=${! json(\\\"node\\\") }\", valueFrom: v, dataType: UInt32}\n";
+    let output = lines_to_nodes(&server, "", mapping);
+    let input = r#"input:
+  generate:
+    interval: 5ms
+    count: 300
+    mapping: |
+      let n = counter()
+      root.v = $n
+      root.node = if $n == 1 { "Dead" } else { "Setpoint.UInt32" }
+"#;
+    let yaml = output.replace("input:\n  file: {paths: [in.jsonl]}\n", input);
+    // The first message never ends, so the writer does not end either.
+    let mut writer = Thalweg::start(&yaml).unwrap();
+    values_below(&server, "ns=1;s=Setpoints", "", &[("SetpointUInt32".to_owned(), "300")]);
+    eventually(|| {
+        let held_up = writer.metric("thalweg_opcua_nodes_held_up", "")?;
+        anyhow::ensure!(held_up == 1.0, "{held_up} nodes are held up");
+        Ok(())
+    })
+    .unwrap();
+    writer.process.kill().unwrap();
+}
+
+#[test]
 fn nodes_are_found_by_the_uri_of_their_namespace() {
     let arguments = ["--port", "0", "--writable", "--namespaces-before", "2"];
     let name = |kind: &str| format!("Setpoint{kind}");

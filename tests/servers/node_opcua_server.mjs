@@ -1,7 +1,8 @@
 // A node-opcua server to collect from: every scalar type, arrays, a matrix, a structure, and counters that change.
 //
 // Root `ns=1;s=Plant` with the folders `Types` (constant values, one node per type) and `Counters` (`ns=1;s=Counter1`…,
-// UInt32, all add 1 at each period). Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous
+// UInt32, all add 1 at each period); with `--writable` also `Setpoints`, one node per type that clients may write, and
+// `ns=1;s=Dead`, whose device is not there: the server waits for it before it refuses. Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous
 // clients and the user `operator` with password `secret`. Prints `listening opc.tcp://…` when it can be connected to.
 //
 // node-opcua is looked for in the folder that NODE_OPCUA_HOME names (the one that holds node_modules), else as usual.
@@ -21,6 +22,7 @@ const {
     OPCUAServer,
     SecurityPolicy,
     StatusCodes,
+    Variant,
     VariantArrayType,
     makeNodeId,
 } = require("node-opcua");
@@ -32,6 +34,8 @@ const { values: options } = parseArgs({
         period: { type: "string", default: "1" }, // seconds between two changes of the counters
         "bad-every": { type: "string", default: "0" }, // counters are bad for so many changes, then good for as many
         big: { type: "string", default: "0" }, // also a string of so many characters
+        writable: { type: "boolean", default: false }, // also a folder `Setpoints` of nodes to write to
+        "dead-ms": { type: "string", default: "1500" }, // so long the server waits for the device that is not there
         user: { type: "string", default: "operator" },
         password: { type: "string", default: "secret" },
         "users-only": { type: "boolean", default: false },
@@ -108,6 +112,45 @@ function addTypes(namespace, types) {
     }
 }
 
+// Name and first value of each writable node; the name is that of the type.
+const setpoints = [
+    ["Boolean", false],
+    ...["SByte", "Byte", "Int16", "UInt16", "Int32", "UInt32"].map((name) => [name, 0]),
+    ["Int64", [0, 0]],
+    ["UInt64", [0, 0]],
+    ["Float", 0],
+    ["Double", 0],
+    ["String", ""],
+    ["DateTime", new Date("2031-01-01T00:00:00Z")],
+];
+
+function addSetpoints(namespace, plant) {
+    const folder = namespace.addFolder(plant, { nodeId: "s=Setpoints", browseName: "Setpoints" });
+    for (const [name, value] of setpoints) {
+        namespace.addVariable({
+            componentOf: folder,
+            nodeId: `s=Setpoint.${name}`,
+            browseName: `Setpoint${name}`,
+            dataType: name,
+            accessLevel: "CurrentRead | CurrentWrite",
+            value: { dataType: DataType[name], value, arrayType: VariantArrayType.Scalar },
+        });
+    }
+    namespace.addVariable({
+        componentOf: plant,
+        nodeId: "s=Dead",
+        browseName: "Dead",
+        dataType: "UInt32",
+        accessLevel: "CurrentRead | CurrentWrite",
+        value: {
+            get: () => new Variant({ dataType: DataType.UInt32, value: 0 }),
+            set: (_value, callback) => {
+                setTimeout(() => callback(null, StatusCodes.BadNoCommunication), Number(options["dead-ms"]));
+            },
+        },
+    });
+}
+
 function addCounters(namespace, folder) {
     const counters = [];
     for (let i = 1; i <= Number(options.nodes); i++) {
@@ -159,6 +202,9 @@ const plant = namespace.addFolder(objects, { nodeId: "s=Plant", browseName: "Pla
 const types = namespace.addFolder(plant, { nodeId: "s=Types", browseName: "Types" });
 const counters = namespace.addFolder(plant, { nodeId: "s=Counters", browseName: "Counters" });
 addTypes(namespace, types);
+if (options.writable) {
+    addSetpoints(namespace, plant);
+}
 addCounters(namespace, counters);
 await server.start();
 console.log(`listening opc.tcp://127.0.0.1:${options.port}/thalweg`);

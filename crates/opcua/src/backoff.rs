@@ -1,4 +1,4 @@
-//! Delays between attempts: doubling up to a minute, with jitter so that many clients do not knock at once.
+//! Delays between attempts: doubling up to a minute or less, with jitter so that many clients do not knock at once.
 
 use std::time::Duration;
 
@@ -11,17 +11,26 @@ pub(crate) const LASTED_MIN: Duration = Duration::from_secs(5);
 pub(crate) struct Backoff {
     first: Duration,
     next: Duration,
+    max: Duration,
 }
 
 impl Backoff {
     pub fn new(first: Duration) -> Backoff {
-        Backoff { first, next: first }
+        Backoff::up_to(first, DELAY_MAX.max(first))
+    }
+
+    pub fn up_to(first: Duration, max: Duration) -> Backoff {
+        Backoff {
+            first,
+            next: first,
+            max,
+        }
     }
 
     /// The delay before the next attempt: between three quarters and the whole of the nominal one.
     pub fn next(&mut self) -> Duration {
         let nominal = self.next;
-        self.next = (nominal * 2).min(DELAY_MAX.max(self.first));
+        self.next = (nominal * 2).min(self.max);
         nominal.mul_f64(0.75 + 0.25 * random_fraction())
     }
 

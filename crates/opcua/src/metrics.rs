@@ -60,8 +60,40 @@ impl Discarded {
     }
 }
 
-/// Status labels of browse errors; further ones share `other`.
+/// Status labels of one counter; further ones share `other`.
 const STATUS_LABELS_MAX: usize = 50;
+
+/// A counter with the name of a status as its label, of which there are as many as were seen.
+pub(crate) struct ByStatus {
+    component: Component,
+    name: &'static str,
+    help: &'static str,
+    counters: Mutex<HashMap<String, IntCounter>>,
+}
+
+impl ByStatus {
+    pub fn new(component: &Component, name: &'static str, help: &'static str) -> ByStatus {
+        ByStatus {
+            component: component.clone(),
+            name,
+            help,
+            counters: Mutex::default(),
+        }
+    }
+
+    pub fn inc(&self, label: String) {
+        let mut counters = self.counters.lock();
+        let is_full = counters.len() >= STATUS_LABELS_MAX && !counters.contains_key(&label);
+        let label = if is_full { "other".to_owned() } else { label };
+        let component = &self.component;
+        let counter = counters.entry(label).or_insert_with_key(|label| {
+            component
+                .metrics
+                .counter_with(&component.id, self.name, self.help, &[("status", label)])
+        });
+        counter.inc();
+    }
+}
 
 /// Of a connection, whatever it is for.
 pub(crate) struct Connections {
@@ -92,8 +124,30 @@ impl Connections {
     }
 }
 
+/// Of an output.
+pub(crate) struct Writes {
+    pub held_up: IntGauge,
+    repeated: ByStatus,
+}
+
+impl Writes {
+    pub fn new(component: &Component) -> Writes {
+        let help = "Writes of a value that failed for now, by status; they are repeated.";
+        Writes {
+            held_up: component.gauge(
+                "thalweg_opcua_nodes_held_up",
+                "Nodes whose next value failed for now and is written again.",
+            ),
+            repeated: ByStatus::new(component, "thalweg_opcua_writes_repeated_total", help),
+        }
+    }
+
+    pub fn repeated(&self, status: String) {
+        self.repeated.inc(status);
+    }
+}
+
 pub(crate) struct Metrics {
-    component: Component,
     pub connections: Connections,
     pub browse_nodes: IntCounter,
     pub browse_variables: IntGauge,
@@ -101,7 +155,7 @@ pub(crate) struct Metrics {
     pub browse_in_flight: IntGauge,
     pub browse_seconds: IntGauge,
     pub browse_done: IntGauge,
-    browse_errors: Mutex<HashMap<String, IntCounter>>,
+    browse_errors: ByStatus,
     items_wanted: IntGauge,
     items_monitored: IntGauge,
     items_polled: IntGauge,
@@ -158,7 +212,11 @@ impl Metrics {
             browse_in_flight: gauge("browse_in_flight", "Browse and read calls in flight while browsing."),
             browse_seconds: gauge("browse_seconds", "How long the browse has taken or takes."),
             browse_done: gauge("browse_done", "1 once the first browse is complete."),
-            browse_errors: Mutex::default(),
+            browse_errors: ByStatus::new(
+                component,
+                "thalweg_opcua_browse_errors_total",
+                "Nodes that could not be browsed, by status.",
+            ),
             items_wanted: gauge(
                 "items_wanted",
                 "Variables that are wanted: monitored, polled and failed ones.",
@@ -194,7 +252,6 @@ impl Metrics {
                 "poll_overruns_total",
                 "Poll cycles that were skipped, the one before still running.",
             ),
-            component: component.clone(),
         }
     }
 
@@ -205,22 +262,7 @@ impl Metrics {
     }
 
     pub fn browse_error(&self, status: u32) {
-        let mut errors = self.browse_errors.lock();
-        let mut label = status::name(status);
-        if errors.len() >= STATUS_LABELS_MAX && !errors.contains_key(&label) {
-            label = "other".to_owned();
-        }
-        let component = &self.component;
-        let counter = errors.entry(label).or_insert_with_key(|label| {
-            let (name, help) = (
-                "thalweg_opcua_browse_errors_total",
-                "Nodes that could not be browsed, by status.",
-            );
-            component
-                .metrics
-                .counter_with(&component.id, name, help, &[("status", label)])
-        });
-        counter.inc();
+        self.browse_errors.inc(status::name(status));
     }
 
     pub fn item_refused(&self, reason: FailureReason) {

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use opcua::types::{ByteString, Guid, Identifier, NodeId, UAString};
 
 /// A node as the configuration names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NodeSpec {
     Indexed(NodeId),
     /// The index of the namespace is known only once connected.

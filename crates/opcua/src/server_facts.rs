@@ -75,13 +75,7 @@ impl ServerFacts {
             version: text(2),
         });
         let rest = read_values(session, &[NAMESPACE_ARRAY, START_TIME]).await?;
-        let namespaces = match rest.first() {
-            Some(Some(Value::Array(uris))) => uris
-                .iter()
-                .map(|uri| uri.as_str().unwrap_or_default().to_owned())
-                .collect(),
-            _ => Vec::new(),
-        };
+        let namespaces = uris(rest.first());
         let start_time = match rest.get(1) {
             Some(Some(Value::Time(time))) => *time,
             _ => Ticks::MISSING,
@@ -104,6 +98,21 @@ impl ServerFacts {
     /// Whether the address space may be another one than it was.
     pub fn differs_from(&self, earlier: &ServerFacts) -> bool {
         self.start_time != earlier.start_time || self.namespaces != earlier.namespaces
+    }
+}
+
+/// The server's namespaces as they are now; none if they cannot be read.
+pub(crate) async fn namespaces(session: &Session) -> Result<Vec<String>, CallError> {
+    Ok(uris(read_values(session, &[NAMESPACE_ARRAY]).await?.first()))
+}
+
+fn uris(namespace_array: Option<&Option<Value>>) -> Vec<String> {
+    match namespace_array {
+        Some(Some(Value::Array(uris))) => uris
+            .iter()
+            .map(|uri| uri.as_str().unwrap_or_default().to_owned())
+            .collect(),
+        _ => Vec::new(),
     }
 }
 

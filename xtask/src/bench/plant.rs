@@ -1,5 +1,5 @@
 //! A plant of tens of thousands of tags: how fast they are found and subscribed, what they cost while each changes once per
-//! second, and how many values one core of the collector takes.
+//! second, and how many values one core of the collector takes, and two.
 //!
 //! p50 and p99 of the steady rows are from the source timestamp to the acknowledgement by the output, so the publishing
 //! interval of 100 ms and the server's own delay are in them.
@@ -21,11 +21,37 @@ const STEADY: [(&str, u64); 3] = [
     ("opcua_100k_steady", 100_000),
 ];
 /// Seconds between two changes of all 100,000 nodes, for the highest rate, which is looked for upwards.
-const PERIODS: [f64; 6] = [0.5, 0.2, 0.125, 0.1, 0.08, 0.066];
+const PERIODS: [f64; 8] = [1.0, 0.5, 0.2, 0.125, 0.1, 0.08, 0.066, 0.05];
 /// The simulator has a processor of its own, so that only the collector's is measured.
-const OF_COLLECTOR: usize = 0;
-const OF_SIMULATOR: usize = 1;
+const ONE_CORE: Highest = Highest {
+    name: "opcua_max_one_core",
+    connections: 1,
+    of_collector: "0",
+    of_simulator: Some("1"),
+    slowest: 0.5,
+};
+/// The values of one session are decoded by one task, so two cores need several.
+const TWO_CORES: Highest = Highest {
+    name: "opcua_max_two_cores",
+    connections: 4,
+    of_collector: "0,1",
+    of_simulator: None,
+    slowest: 1.0,
+};
 const NOTHING_CHANGES: &str = "86400";
+
+/// A search for the highest rate.
+struct Highest {
+    name: &'static str,
+    /// OPC UA sessions, among which the tags are spread.
+    connections: usize,
+    /// Processors, as `taskset` names them.
+    of_collector: &'static str,
+    /// `None`: the others if the machine has more than two, else those of the collector.
+    of_simulator: Option<&'static str>,
+    /// The period with which the search begins.
+    slowest: f64,
+}
 
 /// A configuration of the collector; `mode` is how it gets values.
 fn config(endpoint: &str, mode: &str) -> String {
@@ -61,16 +87,18 @@ pub fn run(binary: &Path, effort: Effort, wanted: impl Fn(&str) -> bool) -> Resu
             rows.push(steady(binary, effort, name, tags)?);
         }
     }
-    if wanted("opcua_max_one_core") {
-        rows.push(highest(binary, effort)?);
+    for search in [ONE_CORE, TWO_CORES] {
+        if wanted(search.name) {
+            rows.push(highest(binary, effort, &search)?);
+        }
     }
     Ok(rows)
 }
 
-fn plant(binary: &Path, processor: Option<usize>, tags: u64, period: &str) -> Result<Plant> {
+fn plant(binary: &Path, processors: Option<&str>, tags: u64, period: &str) -> Result<Plant> {
     let tags = tags.to_string();
     let arguments = ["--slow-nodes", "0", "--fast-nodes", &tags, "--fast-rate", period];
-    Plant::start_on(processor, binary, &arguments)
+    Plant::start_on(processors, binary, &arguments)
 }
 
 /// From the start of the process until all is found, or monitored: the median of several starts. One op is one node.
@@ -120,43 +148,37 @@ fn steady(binary: &Path, effort: Effort, name: &str, tags: u64) -> Result<Row> {
     Ok(row)
 }
 
-/// The highest rate of which nothing is lost, of a collector that has one processor and a simulator that has another.
-fn highest(binary: &Path, effort: Effort) -> Result<Row> {
+impl Highest {
+    fn config(&self, endpoint: &str) -> String {
+        let mode = format!("{SUBSCRIBE}\n    connections: {}", self.connections);
+        config(endpoint, &mode)
+    }
+
+    /// The simulator's processors, and whether the collector has to share its own with it.
+    fn of_simulator(&self, cores: usize) -> (String, bool) {
+        match self.of_simulator {
+            Some(own) => (own.to_owned(), false),
+            None if cores > 2 => (format!("2-{}", cores - 1), false),
+            None => (self.of_collector.to_owned(), true),
+        }
+    }
+}
+
+/// The highest rate of which nothing is lost. Where the simulator shares the collector's processors, this is what the machine
+/// carries with both of them: the rate is bounded by the simulator too, and `simulator_cores` is what it took away. The
+/// collector's CPU time per value holds for itself alone, at that rate and with caches that are shared.
+fn highest(binary: &Path, effort: Effort, search: &Highest) -> Result<Row> {
+    let cores = std::thread::available_parallelism()?.get();
+    let (of_simulator, is_shared) = search.of_simulator(cores);
     let mut best: Option<Row> = None;
-    for period in PERIODS {
+    for period in PERIODS.into_iter().filter(|period| *period <= search.slowest) {
         let offered = NODES as f64 / period;
-        println!("measuring opcua_max_one_core: {offered:.0} values/s offered");
-        let plant = plant(binary, Some(OF_SIMULATOR), NODES, &period.to_string())?;
-        let mut collector = UnderTest::start_on(OF_COLLECTOR, binary, &config(&plant.endpoint, SUBSCRIBE))?;
-        collector.wait_until("thalweg_opcua_items_monitored", NODES as f64)?;
-        std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
-        let before = plant.fast()?;
-        let measured = collector.measure("opcua_max_one_core", effort);
-        let after = plant.fast()?;
-        let busy = |row: &Row| row.ops_per_second * row.cpu_ns_per_op / 1e9;
-        match measured {
-            Ok(row) if after.lost == before.lost && row.ops_per_second > offered * 0.98 => {
-                println!(
-                    "  {:.0} values/s, nothing lost, {:.2} of the core",
-                    row.ops_per_second,
-                    busy(&row)
-                );
-                best = Some(row);
-            }
-            Ok(row) => {
-                let whose = if after.late > before.late {
-                    "the simulator is late"
-                } else {
-                    "the collector"
-                };
-                println!(
-                    "  {:.0} values/s of {offered:.0}, {} lost by the server; {:.2} of the core: {whose}",
-                    row.ops_per_second,
-                    after.lost - before.lost,
-                    busy(&row)
-                );
-                break;
-            }
+        println!("measuring {}: {offered:.0} values/s offered", search.name);
+        let plant = plant(binary, Some(&of_simulator), NODES, &period.to_string())?;
+        let collector = UnderTest::start_on(search.of_collector, binary, &search.config(&plant.endpoint))?;
+        match at_rate(&plant, collector, search.name, effort, offered) {
+            Ok(Some(row)) => best = Some(row),
+            Ok(None) => break,
             Err(error) => {
                 println!("  {error:#}");
                 break;
@@ -164,9 +186,53 @@ fn highest(binary: &Path, effort: Effort) -> Result<Row> {
         }
     }
     let Some(mut row) = best else {
-        bail!("not even {:.0} values/s were held", NODES as f64 / PERIODS[0])
+        let slowest = NODES as f64 / search.slowest;
+        bail!("{}: not even {slowest:.0} values/s were held", search.name)
     };
-    let cores = row.ops_per_second * row.cpu_ns_per_op / 1e9;
-    row.more.insert("cores".to_owned(), cores.into());
+    row.more.insert("connections".to_owned(), search.connections.into());
+    row.more.insert("simulator_shares_cores".to_owned(), is_shared.into());
     Ok(row)
+}
+
+/// What a rate costs; `None` if it is not held, and whose fault that is has been told.
+fn at_rate(plant: &Plant, mut collector: UnderTest, name: &str, effort: Effort, offered: f64) -> Result<Option<Row>> {
+    collector.wait_until("thalweg_opcua_items_monitored", NODES as f64)?;
+    std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
+    let (before, used, start) = (plant.fast()?, plant.cpu_seconds()?, Instant::now());
+    let mut row = collector.measure(name, effort)?;
+    let of_simulator = (plant.cpu_seconds()? - used) / start.elapsed().as_secs_f64();
+    let after = plant.fast()?;
+    let cores = row.ops_per_second * row.cpu_ns_per_op / 1e9;
+    let lost = after.lost - before.lost;
+    let rate = row.ops_per_second;
+    println!(
+        "  {rate:.0} values/s, {lost} lost by the server; the collector took {cores:.2} cores, the simulator {of_simulator:.2}"
+    );
+    if lost > 0 || rate <= offered * 0.98 {
+        let is_late = after.late > before.late;
+        println!(
+            "  not held: {}",
+            if is_late {
+                "the simulator is late"
+            } else {
+                "the collector"
+            }
+        );
+        return Ok(None);
+    }
+    row.more.insert("cores".to_owned(), cores.into());
+    row.more.insert("simulator_cores".to_owned(), of_simulator.into());
+    Ok(Some(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_simulator_shares_the_cores_only_where_there_are_no_others() {
+        assert_eq!(ONE_CORE.of_simulator(2), ("1".to_owned(), false));
+        assert_eq!(TWO_CORES.of_simulator(2), ("0,1".to_owned(), true));
+        assert_eq!(TWO_CORES.of_simulator(8), ("2-7".to_owned(), false));
+    }
 }

@@ -15,7 +15,7 @@ use super::report::Row;
 /// Where it runs and what it writes to; nothing: anywhere, and to its log.
 #[derive(Default)]
 struct Start {
-    processor: Option<usize>,
+    processors: Option<String>,
     output: Option<Stdio>,
 }
 
@@ -30,12 +30,12 @@ impl UnderTest {
         UnderTest::start_in(tempfile::tempdir()?, binary, yaml)
     }
 
-    /// On one processor.
-    pub fn start_on(processor: usize, binary: &Path, yaml: &str) -> Result<UnderTest> {
+    /// On some processors: `0`, `0,1`, `2-7`.
+    pub fn start_on(processors: &str, binary: &Path, yaml: &str) -> Result<UnderTest> {
         let (folder, start) = (
             tempfile::tempdir()?,
             Start {
-                processor: Some(processor),
+                processors: Some(processors.to_owned()),
                 output: None,
             },
         );
@@ -47,7 +47,7 @@ impl UnderTest {
         let (folder, start) = (
             tempfile::tempdir_in(folder)?,
             Start {
-                processor: None,
+                processors: None,
                 output: Some(output),
             },
         );
@@ -86,7 +86,7 @@ impl UnderTest {
             Some(output) => output,
             None => log.try_clone()?.into(),
         };
-        let child = pinned(start.processor, binary)
+        let child = pinned(start.processors.as_deref(), binary)
             .args([
                 "run",
                 "bench.yaml",
@@ -410,10 +410,10 @@ impl Plant {
         Plant::start_on(None, binary, arguments)
     }
 
-    /// On one processor, if one is given.
-    pub fn start_on(processor: Option<usize>, binary: &Path, arguments: &[&str]) -> Result<Plant> {
+    /// On some processors, if they are given.
+    pub fn start_on(processors: Option<&str>, binary: &Path, arguments: &[&str]) -> Result<Plant> {
         let folder = tempfile::tempdir()?;
-        let mut child = pinned(processor, binary)
+        let mut child = pinned(processors, binary)
             .args(["simulate", "opcua", "--port", "0", "--secure", "false"])
             .args(arguments)
             .current_dir(folder.path())
@@ -432,6 +432,13 @@ impl Plant {
         })
     }
 
+    /// What all threads of the simulator have used of the processors so far.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        cpu_seconds(&text).with_context(|| format!("no times in {path}: {text}"))
+    }
+
     pub fn fast(&self) -> Result<Fast> {
         let text = ureq::get(&self.stats).call()?.body_mut().read_to_string()?;
         let stats: serde_json::Value = serde_json::from_str(&text)?;
@@ -446,21 +453,43 @@ impl Plant {
     }
 }
 
-/// A program on one processor, or on all.
-fn pinned(processor: Option<usize>, binary: &Path) -> Command {
-    match processor {
+/// A program on some processors, or on all.
+fn pinned(processors: Option<&str>, binary: &Path) -> Command {
+    match processors {
         None => Command::new(binary),
-        Some(processor) => {
+        Some(processors) => {
             let mut command = Command::new("taskset");
-            command.args(["--cpu-list", &processor.to_string()]).arg(binary);
+            command.args(["--cpu-list", processors]).arg(binary);
             command
         }
     }
+}
+
+/// The user's and the system's time in a `/proc/<pid>/stat`. The name of the program comes before them and may have spaces.
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    /// `USER_HZ`, which programs see as 100 on every Linux, whatever the kernel's own is.
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let (_, behind_name) = stat.rsplit_once(") ")?;
+    let mut times = behind_name.split_whitespace().skip(11).map(str::parse::<f64>);
+    let (user, system) = (times.next()?.ok()?, times.next()?.ok()?);
+    Some((user + system) / TICKS_PER_SECOND)
 }
 
 impl Drop for Plant {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 100 0 0 0 250 150 7 8 20 0 3 0 99 1000 10";
+        assert_eq!(cpu_seconds(stat), Some(4.0));
+        assert_eq!(cpu_seconds("4711 (a"), None);
     }
 }

@@ -6,4 +6,4 @@ mod output;
 
 pub(crate) use connection::{ConnectionConfig, Identity, PolicyChoice, SecurityChoice, policy_name};
 pub(crate) use input::{BrowseConfig, InputConfig, TagGroupMode};
-pub(crate) use output::{Handshake, NodeMapping, OutputConfig, PerMessage};
+pub(crate) use output::{NodeMapping, OutputConfig, PerMessage};

@@ -13,6 +13,10 @@ use crate::output::{DataType, Field};
 
 /// Longest timeout and pause of the handshake: an hour.
 const HOUR_MS: i64 = 3_600_000;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+const IN_FLIGHT: i64 = 64;
+const IN_FLIGHT_MAX: i64 = 1000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct OutputConfig {
@@ -21,6 +25,10 @@ pub(crate) struct OutputConfig {
     pub mappings: Vec<NodeMapping>,
     /// `None`: what the server says of a write is believed.
     pub handshake: Option<Handshake>,
+    /// Writes of the flow that are under way at the same time.
+    pub in_flight_max: usize,
+    /// `None`: what fails for now is repeated without limit.
+    pub give_up_after: Option<Duration>,
 }
 
 /// One value of a message on its way to one node.
@@ -54,12 +62,16 @@ impl OutputConfig {
         let connection = ConnectionConfig::parse(&mut fields);
         let mappings = mappings(&mut fields, context);
         let handshake = handshake(&mut fields);
+        let in_flight_max = fields.int_in("maxInFlight", IN_FLIGHT, 1..=IN_FLIGHT_MAX);
+        let give_up_ms = fields.int_in("giveUpAfterMs", 0, 0..=DAY_MS).unsigned_abs();
         legacy_without_effect(&mut fields);
         fields.finish();
         let config = OutputConfig {
             connection: connection?,
             mappings,
             handshake,
+            in_flight_max: usize::try_from(in_flight_max).unwrap_or(1),
+            give_up_after: (give_up_ms > 0).then(|| Duration::from_millis(give_up_ms)),
         };
         (context.diagnostics.error_count() == errors).then_some(config)
     }
@@ -145,18 +157,21 @@ mod tests {
             pause: Duration::from_secs(1),
         };
         assert_eq!(config.handshake, Some(expected));
+        assert_eq!((config.in_flight_max, config.give_up_after), (64, None));
     }
 
     #[test]
     fn what_each_message_says_is_looked_at_later() {
         let config = parsed(&format!(
-            "{ENDPOINT}handshake: {{enabled: false}}\nnodeMappings:\n  - nodeId: 'ns=2;s=${{! @line }}'\n    valueFrom: a.b\n    dataType: '${{! json(\"type\") }}'"
+            "{ENDPOINT}handshake: {{enabled: false}}\nmaxInFlight: 1\ngiveUpAfterMs: 500\nnodeMappings:\n  - nodeId: 'ns=2;s=${{! @line }}'\n    valueFrom: a.b\n    dataType: '${{! json(\"type\") }}'"
         ));
         let config = config.unwrap();
         let mapping = config.mappings.first().unwrap();
         assert!(matches!(mapping.node, PerMessage::Rendered(_)));
         assert!(matches!(mapping.data_type, PerMessage::Rendered(_)));
         assert_eq!(config.handshake, None);
+        let limit = Some(Duration::from_millis(500));
+        assert_eq!((config.in_flight_max, config.give_up_after), (1, limit));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::connect::{ConnectError, Connector};
 use crate::metrics::{Connections, Reconnect};
 use crate::profile::Profile;
 use crate::server_facts::ServerFacts;
-use crate::session::{KeepAlive, Session};
+use crate::session::{KeepAlive, REQUEST_TIMEOUT, Session};
 
 /// What the console shows of the connection.
 #[derive(Clone, Debug, Default)]
@@ -104,7 +104,7 @@ impl Keeper {
         let _alive = KeepAlive::start(session);
         let profile = facts.profile(self.config.profile);
         self.connected(session, &facts, &profile);
-        let server = Server::new(session.clone(), facts, &profile);
+        let server = Server::new(session.clone(), facts, &profile, REQUEST_TIMEOUT);
         self.server.send_replace(Some(Arc::new(server)));
         session.channel().closed().await;
         session.channel().closed_error().to_string()

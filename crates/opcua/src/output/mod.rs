@@ -1,17 +1,22 @@
 //! The `opcua` output as a component: values of messages to nodes of a server, over one session that a task keeps.
 //!
 //! A write is confirmed when the server has taken every value and, with the handshake, gives it back. It is at least once: after
-//! an answer that never came the same values are written again.
+//! an answer that never came the same values are written again. Writes of the flow are under way at the same time, so that a
+//! node which takes nothing holds up only its own values; a courier keeps them in order.
 
+mod courier;
 mod data_type;
 mod date_time;
-mod deliver;
 mod field;
 mod integer;
 mod keeper;
+mod lines;
 mod prepare;
-mod progress;
+mod report;
+mod schedule;
 mod server;
+mod slow;
+mod verdict;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +27,7 @@ use thalweg_flow::{
 };
 use thalweg_record::Message;
 use thalweg_telemetry::Detail;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -30,9 +35,12 @@ use crate::config::OutputConfig;
 use crate::connect::Connector;
 use crate::metrics::Connections;
 
+use courier::{Courier, Pace};
 pub(crate) use data_type::DataType;
 pub(crate) use field::Field;
 use keeper::{Keeper, Status};
+use lines::Job;
+use report::Report;
 use server::Server;
 
 /// Batches that share one write: a call for many nodes takes hardly longer than one for a few.
@@ -59,8 +67,11 @@ impl OutputSpec for Spec {
 struct OpcUaOutput {
     config: Arc<OutputConfig>,
     keys: PathBuf,
-    sender: watch::Sender<Option<Arc<Server>>>,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    jobs: mpsc::UnboundedSender<Job>,
+    /// Until it is opened.
+    receiver: Mutex<Option<mpsc::UnboundedReceiver<Job>>>,
+    server: watch::Sender<Option<Arc<Server>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
     stop: CancellationToken,
     /// An output that is given up before it was open is not closed, only dropped.
     _stop_on_drop: DropGuard,
@@ -69,26 +80,32 @@ struct OpcUaOutput {
 impl OpcUaOutput {
     fn new(config: Arc<OutputConfig>, keys: PathBuf) -> OpcUaOutput {
         let stop = CancellationToken::new();
+        let (jobs, receiver) = mpsc::unbounded_channel();
         OpcUaOutput {
             config,
             keys,
-            sender: watch::Sender::new(None),
-            keeper: Mutex::new(None),
+            jobs,
+            receiver: Mutex::new(Some(receiver)),
+            server: watch::Sender::new(None),
+            tasks: Mutex::default(),
             _stop_on_drop: stop.clone().drop_guard(),
             stop,
         }
     }
 
-    fn start_keeper(&self, context: &OutputContext) -> JoinHandle<()> {
+    /// Starts who keeps the session and who writes in it.
+    fn start(&self, jobs: mpsc::UnboundedReceiver<Job>, context: &OutputContext) {
         let connection = &self.config.connection;
         let status = Arc::new(Mutex::new(Status::default()));
-        let shown = status.clone();
+        let held_up = Arc::new(Mutex::new("no node".to_owned()));
+        let shown = (status.clone(), held_up.clone());
         context.connection.show(move || {
-            let status = shown.lock().clone();
+            let status = shown.0.lock().clone();
             vec![
                 Detail::new("server", status.server),
                 Detail::new("security", status.security),
                 Detail::new("connection", status.state),
+                Detail::new("held up", shown.1.lock().clone()),
             ]
         });
         let keeper = Keeper {
@@ -98,10 +115,17 @@ impl OpcUaOutput {
             connection: context.connection.clone(),
             metrics: Connections::new(&context.component),
             status,
-            server: self.sender.clone(),
+            server: self.server.clone(),
             stop: self.stop.clone(),
         };
-        tokio::spawn(keeper.run())
+        let stands = context.connection.clone();
+        let report = Report::new(context.component.clone(), move |why| stands.lost(why), held_up);
+        let courier = Courier::new(self.config.clone(), Pace::default(), report);
+        let servers = self.server.subscribe();
+        self.tasks.lock().extend([
+            tokio::spawn(courier.run(jobs, servers, self.stop.clone())),
+            tokio::spawn(keeper.run()),
+        ]);
     }
 }
 
@@ -109,8 +133,11 @@ impl Output for OpcUaOutput {
     /// Returns when there is a session for the first time; what keeps it from that is told by whoever keeps it.
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         Box::pin(async move {
-            self.keeper.lock().get_or_insert_with(|| self.start_keeper(context));
-            match self.sender.subscribe().wait_for(Option::is_some).await {
+            let jobs = self.receiver.lock().take();
+            if let Some(jobs) = jobs {
+                self.start(jobs, context);
+            }
+            match self.server.subscribe().wait_for(Option::is_some).await {
                 Ok(_) => Ok(()),
                 Err(_) => Err(OpenError::Permanent("the output was closed".to_owned())),
             }
@@ -118,22 +145,17 @@ impl Output for OpcUaOutput {
     }
 
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
-        let (config, mut servers) = (self.config.clone(), self.sender.subscribe());
+        let (done, ended) = oneshot::channel();
+        // Now, which fixes its place in the order. Where nobody takes it any more, `done` is dropped.
+        let _closed = self.jobs.send(Job { messages, done });
         Box::pin(async move {
-            // Before anything is refused: while there is no session, nothing is said of any message.
-            let server = match servers.wait_for(Option::is_some).await {
-                Ok(server) => server.clone(),
-                Err(_) => None,
-            };
-            let server = server.ok_or_else(|| WriteError::Temporary("the output is closed".to_owned()))?;
-            let prepared = prepare::prepare(&messages, &config.mappings, &server.namespaces);
-            let progress = prepared.map_err(|unknown| {
-                // They are asked for at each connect.
-                server.session.channel().close(&unknown.to_string());
-                WriteError::Temporary(unknown.to_string())
-            })?;
-            deliver::deliver(&server, config.handshake, progress).await
+            let closed = || Err(WriteError::Temporary("the output is closed".to_owned()));
+            ended.await.unwrap_or_else(|_| closed())
         })
+    }
+
+    fn max_in_flight(&self) -> usize {
+        self.config.in_flight_max
     }
 
     fn joins(&self) -> usize {
@@ -143,11 +165,11 @@ impl Output for OpcUaOutput {
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async {
             self.stop.cancel();
-            let keeper = self.keeper.lock().take();
-            match keeper {
-                Some(keeper) => keeper.await.map_err(|error| error.to_string()),
-                None => Ok(()),
+            let tasks = std::mem::take(&mut *self.tasks.lock());
+            for task in tasks {
+                task.await.map_err(|error| error.to_string())?;
             }
+            Ok(())
         })
     }
 }

@@ -1,106 +1,65 @@
 //! From messages to what is to be written: node and value of each mapping, in order. What can never be written is found
 //! here, before the server is asked.
 
-use opcua::types::NodeId;
 use thalweg_flow::Rejection;
 use thalweg_mapping::Interpolation;
 use thalweg_record::{DropReason, Message, Object, Value};
 
 use super::field;
-use super::progress::Progress;
 use crate::config::{NodeMapping, PerMessage};
 use crate::node_id::NodeSpec;
 
 /// One value for one node.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Operation {
-    /// Its index in the messages of the write.
-    pub message: usize,
-    pub node: NodeId,
+pub(super) struct Wanted {
+    pub node: NodeSpec,
     /// Of the wanted type.
     pub value: Value,
 }
 
-/// Why a message becomes no operations.
-enum Refused {
-    Never(DropReason, String),
-    NamespacesUnknown,
-}
+/// Why a message becomes nothing, however often it is tried.
+struct Never(DropReason, String);
 
-/// The server's namespaces, by which `nsu=` names nodes, could not be read when it was connected to.
-#[derive(Debug, thiserror::Error)]
-#[error("the server's namespaces, by which nsu= names nodes, cannot be read")]
-pub(super) struct NamespacesUnknown;
-
-/// What is to be written, and with what the messages of which nothing is have been refused.
-pub(super) fn prepare(
-    messages: &[Message],
-    mappings: &[NodeMapping],
-    namespaces: &[String],
-) -> Result<Progress, NamespacesUnknown> {
-    let mut operations = Vec::with_capacity(messages.len() * mappings.len());
-    let mut rejections = Vec::new();
-    for index in 0..messages.len() {
-        let start = operations.len();
-        match add(&mut operations, messages, index, mappings, namespaces) {
-            Ok(()) => {}
-            Err(Refused::Never(reason, error)) => {
-                operations.truncate(start);
-                rejections.push(Rejection::permanent(index, reason, error));
-            }
-            Err(Refused::NamespacesUnknown) => return Err(NamespacesUnknown),
-        }
-    }
-    Ok(Progress::new(messages.len(), operations, rejections))
-}
-
-fn add(
-    operations: &mut Vec<Operation>,
-    messages: &[Message],
-    index: usize,
-    mappings: &[NodeMapping],
-    namespaces: &[String],
-) -> Result<(), Refused> {
-    let content = messages.get(index).and_then(|message| field::object(&message.payload));
-    let content =
-        content.ok_or_else(|| Refused::Never(DropReason::InvalidPayload, "message content is not a map".to_owned()))?;
-    for mapping in mappings {
-        operations.push(Operation {
-            message: index,
-            node: node(mapping, messages, index, namespaces)?,
-            value: value(mapping, messages, index, &content)?,
-        });
-    }
-    Ok(())
-}
-
-fn node(mapping: &NodeMapping, messages: &[Message], index: usize, namespaces: &[String]) -> Result<NodeId, Refused> {
-    let rendered;
-    let spec = match &mapping.node {
-        PerMessage::Same(spec) => spec,
-        PerMessage::Rendered(text) => {
-            rendered = rendered_as("nodeId", text, messages, index, NodeSpec::of_message)?;
-            &rendered
-        }
+/// What is to be written of each message, or with what it is refused.
+pub(super) fn prepare(messages: &[Message], mappings: &[NodeMapping]) -> Vec<Result<Vec<Wanted>, Rejection>> {
+    let one = |index| {
+        let wanted = wanted(messages, index, mappings);
+        wanted.map_err(|Never(reason, error)| Rejection::permanent(index, reason, error))
     };
-    if matches!(spec, NodeSpec::ByUri { .. }) && namespaces.is_empty() {
-        return Err(Refused::NamespacesUnknown);
-    }
-    let resolved = spec.resolve(namespaces);
-    resolved.map_err(|why| Refused::Never(DropReason::OutputRejected, format!("cannot write {spec}: {why}")))
+    (0..messages.len()).map(one).collect()
 }
 
-fn value(mapping: &NodeMapping, messages: &[Message], index: usize, content: &Object) -> Result<Value, Refused> {
+fn wanted(messages: &[Message], index: usize, mappings: &[NodeMapping]) -> Result<Vec<Wanted>, Never> {
+    let content = messages.get(index).and_then(|message| field::object(&message.payload));
+    let no_map = || Never(DropReason::InvalidPayload, "message content is not a map".to_owned());
+    let content = content.ok_or_else(no_map)?;
+    let one = |mapping: &NodeMapping| {
+        Ok(Wanted {
+            node: node(mapping, messages, index)?,
+            value: value(mapping, messages, index, &content)?,
+        })
+    };
+    mappings.iter().map(one).collect()
+}
+
+fn node(mapping: &NodeMapping, messages: &[Message], index: usize) -> Result<NodeSpec, Never> {
+    match &mapping.node {
+        PerMessage::Same(spec) => Ok(spec.clone()),
+        PerMessage::Rendered(text) => rendered_as("nodeId", text, messages, index, NodeSpec::of_message),
+    }
+}
+
+fn value(mapping: &NodeMapping, messages: &[Message], index: usize, content: &Object) -> Result<Value, Never> {
     let data_type = match &mapping.data_type {
         PerMessage::Same(data_type) => *data_type,
         PerMessage::Rendered(text) => rendered_as("dataType", text, messages, index, super::DataType::parse)?,
     };
     let found = mapping.value_from.find(content).ok_or_else(|| {
         let name = mapping.value_from.name();
-        Refused::Never(DropReason::MissingField, format!("field {name} not found in message"))
+        Never(DropReason::MissingField, format!("field {name} not found in message"))
     })?;
     let converted = data_type.convert(found);
-    converted.map_err(|error| Refused::Never(DropReason::InvalidValue, error.to_string()))
+    converted.map_err(|error| Never(DropReason::InvalidValue, error.to_string()))
 }
 
 /// What a message says of one of the fields.
@@ -110,13 +69,13 @@ fn rendered_as<T>(
     messages: &[Message],
     index: usize,
     parse: fn(&str) -> Result<T, String>,
-) -> Result<T, Refused> {
-    let refused = |error| Refused::Never(DropReason::OutputRejected, error);
+) -> Result<T, Never> {
+    let refused = |error| Never(DropReason::OutputRejected, error);
     let text = text.render(messages, index);
     let text = text.map_err(|error| refused(format!("no {name} for the message: {error}")))?;
     if matches!(text.as_str(), "" | "null") {
         let error = format!("{name} resolved to empty or null value");
-        return Err(Refused::Never(DropReason::MissingField, error));
+        return Err(Never(DropReason::MissingField, error));
     }
     parse(&text).map_err(refused)
 }
@@ -124,7 +83,7 @@ fn rendered_as<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{DataType, Field};
+    use crate::output::Field;
 
     fn mapping(node: &str, field: &str, data_type: &str) -> NodeMapping {
         NodeMapping {
@@ -132,12 +91,6 @@ mod tests {
             value_from: Field::new(field.to_owned()),
             data_type: PerMessage::Rendered(Interpolation::compile(data_type).unwrap()),
         }
-    }
-
-    fn namespaces() -> Vec<String> {
-        ["http://opcfoundation.org/UA/", "urn:server", "urn:plant"]
-            .map(str::to_owned)
-            .to_vec()
     }
 
     #[test]
@@ -151,21 +104,20 @@ mod tests {
             message.meta.set("line", format!("Line{n}"));
             message
         });
-        let progress = prepare(&messages, &mappings, &namespaces()).unwrap();
-        let seen: Vec<(usize, String, Value)> = progress
-            .operations()
-            .iter()
-            .map(|operation| (operation.message, operation.node.to_string(), operation.value.clone()))
+        let seen: Vec<Vec<(String, Value)>> = prepare(&messages, &mappings)
+            .into_iter()
+            .map(|wanted| {
+                let wanted = wanted.unwrap().into_iter();
+                wanted.map(|one| (one.node.to_string(), one.value)).collect()
+            })
             .collect();
-        assert_eq!(
-            seen,
-            [
-                (0, "ns=2;s=Line1".to_owned(), Value::I16(1)),
-                (0, "ns=2;s=On".to_owned(), Value::Bool(true)),
-                (1, "ns=2;s=Line2".to_owned(), Value::I16(2)),
-                (1, "ns=2;s=On".to_owned(), Value::Bool(true)),
+        let expected = [1, 2].map(|n| {
+            vec![
+                (format!("nsu=urn:plant;s=Line{n}"), Value::I16(n)),
+                ("ns=2;s=On".to_owned(), Value::Bool(true)),
             ]
-        );
+        });
+        assert_eq!(seen, expected);
     }
 
     #[test]
@@ -207,13 +159,6 @@ mod tests {
                 )),
             ),
             (
-                message(fine, "nsu=urn:gone;s=X", "Int16"),
-                Some((
-                    DropReason::OutputRejected,
-                    "cannot write nsu=urn:gone;s=X: the server has no namespace \"urn:gone\"",
-                )),
-            ),
-            (
                 message(fine, "ns=2;s=X", "Int8"),
                 Some((
                     DropReason::OutputRejected,
@@ -226,26 +171,15 @@ mod tests {
             ),
         ];
         let messages: Vec<Message> = cases.iter().map(|(message, _)| message.clone()).collect();
-        let progress = prepare(&messages, &mappings, &namespaces()).unwrap();
-        // Of a message that is refused nothing is written, its first mapping neither.
-        assert!(progress.operations().iter().all(|operation| operation.message == 0));
-        let rejections = progress.into_rejections("");
-        for (index, (_, expected)) in cases.iter().enumerate() {
-            let Some((reason, error)) = expected else { continue };
-            let rejection = rejections.iter().find(|rejection| rejection.index == index).unwrap();
+        for ((_, expected), wanted) in cases.iter().zip(prepare(&messages, &mappings)) {
+            let Some((reason, error)) = expected else {
+                assert_eq!(wanted.unwrap().len(), 2);
+                continue;
+            };
+            // Of a message that is refused nothing is written, its first mapping neither.
+            let rejection = wanted.unwrap_err();
             assert_eq!(rejection.permanent, Some(*reason), "{}", rejection.error);
             assert!(rejection.error.starts_with(error), "{}", rejection.error);
         }
-    }
-
-    #[test]
-    fn a_server_that_does_not_say_its_namespaces_is_asked_again() {
-        let mappings = [NodeMapping {
-            node: PerMessage::Same(NodeSpec::parse("nsu=urn:plant;s=A").unwrap()),
-            value_from: Field::new("v".to_owned()),
-            data_type: PerMessage::Same(DataType::Int16),
-        }];
-        let prepared = prepare(&[Message::raw(r#"{"v": 1}"#)], &mappings, &[]);
-        assert!(matches!(prepared, Err(NamespacesUnknown)));
     }
 }

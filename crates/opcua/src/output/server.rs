@@ -1,13 +1,15 @@
 //! The server while there is a session: Writes and Reads of as many nodes as it takes at a time.
 
+use std::time::Duration;
+
 use opcua::types::{
-    AttributeId, DataValue as UaDataValue, NumericRange, StatusCode, TimestampsToReturn, WriteRequest, WriteValue,
+    AttributeId, DataValue as UaDataValue, NodeId, NumericRange, StatusCode, TimestampsToReturn, WriteRequest,
+    WriteValue,
 };
 use parking_lot::Mutex;
-use thalweg_record::Stamps;
+use thalweg_record::{Stamps, Value};
 
 use super::data_type::variant;
-use super::prepare::Operation;
 use crate::channel::CallError;
 use crate::chunk::ChunkSize;
 use crate::profile::Profile;
@@ -15,16 +17,32 @@ use crate::server_facts::ServerFacts;
 use crate::session::{Session, read_id};
 use crate::value::{Content, DataValue, TypeBook, status};
 
+/// A node, and what is to be its value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Target {
+    pub node: NodeId,
+    pub value: Value,
+}
+
+/// What is done with nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    Write,
+    Read,
+}
+
 pub(super) struct Server {
     pub session: Session,
     pub namespaces: Vec<String>,
     per_write: Mutex<ChunkSize>,
     per_read: Mutex<ChunkSize>,
     types: TypeBook,
+    /// How long a call may take.
+    answer_within: Duration,
 }
 
 impl Server {
-    pub fn new(session: Session, facts: ServerFacts, profile: &Profile) -> Server {
+    pub fn new(session: Session, facts: ServerFacts, profile: &Profile, answer_within: Duration) -> Server {
         let chunk = |limit| Mutex::new(ChunkSize::new(limit, profile.items_per_call, profile.adaptive));
         Server {
             session,
@@ -32,14 +50,23 @@ impl Server {
             per_read: chunk(facts.limits.nodes_per_read),
             namespaces: facts.namespaces,
             types: TypeBook::default(),
+            answer_within,
+        }
+    }
+
+    /// Nodes that the server takes in one call, as far as is known.
+    pub fn per_call(&self, service: Service) -> usize {
+        match service {
+            Service::Write => self.per_write.lock().get(),
+            Service::Read => self.per_read.lock().get(),
         }
     }
 
     /// Writes the first of these, as many as the server takes; returns the status of each, at least of one.
-    pub async fn write_some(&self, operations: &[&Operation]) -> Result<Vec<u32>, CallError> {
+    pub async fn write_some(&self, targets: &[Target]) -> Result<Vec<u32>, CallError> {
         loop {
-            let size = self.per_write.lock().get().min(operations.len());
-            let error = match self.write(operations.get(..size).unwrap_or_default()).await {
+            let size = self.per_write.lock().get().min(targets.len());
+            let error = match self.write(targets.get(..size).unwrap_or_default()).await {
                 Ok(statuses) => {
                     self.per_write.lock().succeeded();
                     return Ok(statuses);
@@ -57,10 +84,10 @@ impl Server {
     }
 
     /// Reads the values of the first of these, as many as the server takes; at least of one.
-    pub async fn read_some(&self, operations: &[&Operation]) -> Result<Vec<DataValue>, CallError> {
+    pub async fn read_some(&self, targets: &[Target]) -> Result<Vec<DataValue>, CallError> {
         loop {
-            let size = self.per_read.lock().get().min(operations.len());
-            let error = match self.read(operations.get(..size).unwrap_or_default()).await {
+            let size = self.per_read.lock().get().min(targets.len());
+            let error = match self.read(targets.get(..size).unwrap_or_default()).await {
                 Ok(values) => {
                     self.per_read.lock().succeeded();
                     return Ok(values);
@@ -81,14 +108,14 @@ impl Server {
         }
     }
 
-    async fn write(&self, operations: &[&Operation]) -> Result<Vec<u32>, CallError> {
-        let values = operations.iter().map(|operation| WriteValue {
-            node_id: operation.node.clone(),
+    async fn write(&self, targets: &[Target]) -> Result<Vec<u32>, CallError> {
+        let values = targets.iter().map(|target| WriteValue {
+            node_id: target.node.clone(),
             attribute_id: AttributeId::Value as u32,
             index_range: NumericRange::None,
             // Neither status nor time: many servers refuse a write of them.
             value: UaDataValue {
-                value: Some(variant(&operation.value)),
+                value: Some(variant(&target.value)),
                 ..UaDataValue::default()
             },
         });
@@ -96,30 +123,36 @@ impl Server {
             request_header: Default::default(),
             nodes_to_write: Some(values.collect()),
         };
-        let response = self.session.call(request).await?;
+        let response = self.session.call_within(request, self.answer_within).await?;
         let service = response.response_header.service_result.bits();
         if status::is_bad(service) {
             return Err(CallError::Refused(service));
         }
         let statuses = response.results.unwrap_or_default();
-        if statuses.len() != operations.len() {
+        if statuses.len() != targets.len() {
             return Err(CallError::Unreadable(format!(
                 "the server answered {} of {} writes",
                 statuses.len(),
-                operations.len()
+                targets.len()
             )));
         }
         Ok(statuses.into_iter().map(|status| status.bits()).collect())
     }
 
-    async fn read(&self, operations: &[&Operation]) -> Result<Vec<DataValue>, CallError> {
-        let nodes = operations
+    async fn read(&self, targets: &[Target]) -> Result<Vec<DataValue>, CallError> {
+        let nodes = targets
             .iter()
-            .map(|operation| read_id(operation.node.clone(), AttributeId::Value));
+            .map(|target| read_id(target.node.clone(), AttributeId::Value));
         // What the device has now, not what the server remembers of it.
         let age_max_ms = 0.0;
         self.session
-            .read(nodes.collect(), TimestampsToReturn::Neither, age_max_ms, &self.types)
+            .read_within(
+                nodes.collect(),
+                TimestampsToReturn::Neither,
+                age_max_ms,
+                &self.types,
+                self.answer_within,
+            )
             .await
     }
 }

@@ -1,0 +1,239 @@
+//! When something is to be done for each operation that was begun, and what.
+//!
+//! | stage | goes on to |
+//! |---|---|
+//! | to be written | in a Write |
+//! | in a Write | to be read; pausing; ended |
+//! | to be read | in a Read |
+//! | in a Read | looking again; pausing; ended |
+//! | looking again | to be read, when it is time |
+//! | pausing | to be written, when it is time |
+
+use std::collections::{BTreeSet, HashMap};
+
+use tokio::time::Instant;
+
+use super::lines::Id;
+use super::server::Service;
+use crate::backoff::Backoff;
+
+struct Task {
+    stage: Stage,
+    /// Attempts of the handshake that failed, since the last pause that grows.
+    attempts: u32,
+    /// Pauses that grow, so far.
+    pauses: u32,
+    backoff: Backoff,
+    /// Of the value that was written last.
+    read_until: Instant,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    Ready(Service),
+    InCall,
+    Until(Instant, Service),
+}
+
+pub(super) struct Schedule {
+    tasks: HashMap<Id, Task>,
+    /// What has failed most comes last, else it would keep out the others where calls of slow nodes are few.
+    to_write: BTreeSet<(u32, Id)>,
+    to_read: BTreeSet<(u32, Id)>,
+    due: BTreeSet<(Instant, Id)>,
+    backoff: Backoff,
+}
+
+impl Schedule {
+    /// `backoff` is that of an operation which fails for now.
+    pub fn new(backoff: Backoff) -> Schedule {
+        Schedule {
+            tasks: HashMap::new(),
+            to_write: BTreeSet::new(),
+            to_read: BTreeSet::new(),
+            due: BTreeSet::new(),
+            backoff,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        *self = Schedule::new(self.backoff.clone());
+    }
+
+    pub fn begin(&mut self, id: Id, now: Instant) {
+        let task = Task {
+            stage: Stage::InCall,
+            attempts: 0,
+            pauses: 0,
+            backoff: self.backoff.clone(),
+            read_until: now,
+        };
+        self.tasks.insert(id, task);
+        self.set(id, Stage::Ready(Service::Write));
+    }
+
+    /// The operations that are ready for a service, in order.
+    pub fn ready(&self, service: Service) -> impl Iterator<Item = Id> {
+        let ready = match service {
+            Service::Write => &self.to_write,
+            Service::Read => &self.to_read,
+        };
+        ready.iter().map(|(_, id)| *id)
+    }
+
+    pub fn in_call(&mut self, id: Id) {
+        self.set(id, Stage::InCall);
+    }
+
+    pub fn at_once(&mut self, id: Id, service: Service) {
+        self.set(id, Stage::Ready(service));
+    }
+
+    /// What was written is to be read back until then.
+    pub fn read_back(&mut self, id: Id, until: Instant) {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.read_until = until;
+        }
+        self.at_once(id, Service::Read);
+    }
+
+    pub fn read_until(&self, id: Id) -> Option<Instant> {
+        Some(self.tasks.get(&id)?.read_until)
+    }
+
+    pub fn look_again(&mut self, id: Id, at: Instant) {
+        self.set(id, Stage::Until(at, Service::Read));
+    }
+
+    /// Another attempt of the handshake, if it has one left of so many in all.
+    pub fn try_again(&mut self, id: Id, attempts_max: u32, at: Instant) -> bool {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return false;
+        };
+        task.attempts += 1;
+        if task.attempts >= attempts_max {
+            task.attempts = 0;
+            return false;
+        }
+        self.set(id, Stage::Until(at, Service::Write));
+        true
+    }
+
+    /// All attempts anew, after a pause that grows from time to time.
+    pub fn try_later(&mut self, id: Id, now: Instant) {
+        // Out of its place among those that are ready, which the number of pauses is a part of.
+        self.set(id, Stage::InCall);
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        task.pauses = task.pauses.saturating_add(1);
+        let at = now + task.backoff.next();
+        self.set(id, Stage::Until(at, Service::Write));
+    }
+
+    /// Forgets an operation; false: it is in a call, whose answer is waited for.
+    pub fn cancel(&mut self, id: Id) -> bool {
+        let is_in_call = matches!(self.tasks.get(&id), Some(task) if matches!(task.stage, Stage::InCall));
+        if !is_in_call {
+            self.end(id);
+        }
+        !is_in_call
+    }
+
+    pub fn end(&mut self, id: Id) {
+        self.set(id, Stage::InCall);
+        self.tasks.remove(&id);
+    }
+
+    /// When something is to be done next.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// What was waited for is ready when it is time.
+    pub fn wake(&mut self, now: Instant) {
+        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            match self.tasks.get(&id).map(|task| task.stage) {
+                Some(Stage::Until(_, service)) => self.set(id, Stage::Ready(service)),
+                // Nobody waits for it any more.
+                _ => {
+                    self.due.pop_first();
+                }
+            }
+        }
+    }
+
+    fn set(&mut self, id: Id, stage: Stage) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let place = (task.pauses, id);
+        match std::mem::replace(&mut task.stage, stage) {
+            Stage::Ready(Service::Write) => self.to_write.remove(&place),
+            Stage::Ready(Service::Read) => self.to_read.remove(&place),
+            Stage::Until(at, _) => self.due.remove(&(at, id)),
+            Stage::InCall => false,
+        };
+        match stage {
+            Stage::Ready(Service::Write) => self.to_write.insert(place),
+            Stage::Ready(Service::Read) => self.to_read.insert(place),
+            Stage::Until(at, _) => self.due.insert((at, id)),
+            Stage::InCall => false,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn schedule(operations: Id) -> (Schedule, Instant) {
+        let (mut schedule, now) = (Schedule::new(Backoff::new(Duration::from_millis(100))), Instant::now());
+        (0..operations).for_each(|id| schedule.begin(id, now));
+        (schedule, now)
+    }
+
+    fn ready(schedule: &Schedule, service: Service) -> Vec<Id> {
+        schedule.ready(service).collect()
+    }
+
+    #[test]
+    fn what_waits_is_ready_when_it_is_time_and_what_has_failed_comes_last() {
+        let (mut schedule, now) = schedule(3);
+        schedule.in_call(0);
+        schedule.try_later(0, now);
+        schedule.in_call(1);
+        schedule.read_back(1, now);
+        assert_eq!(ready(&schedule, Service::Write), [2]);
+        assert_eq!(ready(&schedule, Service::Read), [1]);
+        schedule.in_call(1);
+        schedule.look_again(1, now + Duration::from_secs(1));
+        schedule.wake(now);
+        assert!(ready(&schedule, Service::Read).is_empty());
+        schedule.wake(now + Duration::from_secs(1));
+        assert_eq!(ready(&schedule, Service::Write), [2, 0]);
+        assert_eq!(ready(&schedule, Service::Read), [1]);
+        assert_eq!(schedule.next_due(), None);
+    }
+
+    #[test]
+    fn attempts_are_counted_and_begin_anew_after_a_pause() {
+        let (mut schedule, now) = schedule(1);
+        for _ in 0..2 {
+            assert!(schedule.try_again(0, 3, now));
+            assert!(schedule.try_again(0, 3, now));
+            assert!(!schedule.try_again(0, 3, now));
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_call_is_waited_for_and_all_else_can_be_forgotten() {
+        let (mut schedule, now) = schedule(4);
+        schedule.in_call(0);
+        schedule.read_back(1, now);
+        schedule.try_later(2, now);
+        assert!(!schedule.cancel(0));
+        // One that was never begun, too.
+        assert!((1..5).all(|id| schedule.cancel(id)));
+        assert!(ready(&schedule, Service::Write).is_empty() && ready(&schedule, Service::Read).is_empty());
+        assert_eq!(schedule.next_due(), None);
+    }
+}
