@@ -11,8 +11,8 @@ use hashbrown::HashMap;
 use thalweg_record::codec::Encoder;
 use thalweg_record::{DropReason, Message, MetaMap, Payload};
 
+use super::limits::{Refusal, RowLimits};
 use super::sample::Cells;
-use super::series::{Refusal, RowLimits, describe};
 use crate::entry::MessagesHead;
 use crate::ingest::Messages;
 
@@ -98,7 +98,7 @@ impl Packer {
         // The maps may be gone by the next call, and others have their addresses.
         self.maps.clear();
         for (index, message) in messages.iter().enumerate() {
-            let outcome = self.check(source, message).and_then(|bytes| {
+            let outcome = self.check(message).and_then(|bytes| {
                 if bytes > LARGE_BYTES {
                     self.finish(source, arrival, index, &mut packed);
                 }
@@ -135,7 +135,7 @@ impl Packer {
 
     /// About how many bytes the message has, if it can become a row.
     #[inline]
-    fn check(&mut self, source: &Arc<str>, message: &Message) -> Result<usize, Refusal> {
+    fn check(&mut self, message: &Message) -> Result<usize, Refusal> {
         let value_bytes = match &message.payload {
             Payload::Raw(bytes) => bytes.len(),
             Payload::Value(value) | Payload::Sample { value, .. } => value.heap_bytes(),
@@ -152,7 +152,7 @@ impl Packer {
                 .changes()
                 .all(|(name, text)| limits.allow(name, text.map_or("", |text| text)));
         if !is_within {
-            describe(source, meta).check(limits)?;
+            limits.check(meta)?;
         }
         Ok(value_bytes + shared.bytes + meta.heap_bytes())
     }
