@@ -612,3 +612,25 @@ fn a_tag_of_opc_ua_takes_about_three_kibibytes() {
     assert!((1_000..1_600).contains(&of_maps), "{of_maps} bytes of maps");
     assert!((1_400..2_100).contains(&of_series), "{of_series} bytes of series");
 }
+
+#[test]
+fn maps_that_only_one_message_has_are_counted_with_the_entry_that_has_it() {
+    let mut messages = vec![number_at("t", 0, 1.0); 100];
+    messages.push(number_at("alone", 0, 1.0));
+    let mut large = number_at("large", 0, 1.0);
+    large.payload = Payload::Value(Value::text("x".repeat(5 << 20)));
+    messages.push(large);
+    messages.extend(vec![number_at("u", 0, 1.0); 2]);
+    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let bytes: Vec<usize> = packed.entries.iter().map(|entry| entry.own_maps_bytes).collect();
+    let [alone, large, 0] = bytes[..] else {
+        panic!("{bytes:?}")
+    };
+    // Two entries, of two texts each.
+    let entries = 4 * size_of::<Text>();
+    assert!((entries..entries + 100).contains(&alone), "{bytes:?}");
+    assert_eq!(alone, large);
+    let all = Arc::new(messages);
+    let handed = packed.handed(&packed.entries[1], &all, &"plant".into(), ARRIVAL);
+    assert_eq!((handed.own_maps_bytes, handed.iter().count()), (large, 1));
+}
