@@ -39,14 +39,17 @@ pub(crate) struct Samples {
     /// Of the last entry.
     source: Arc<str>,
     window: Window,
+    maps_bytes_max: usize,
     remembered_bytes_max: usize,
 }
 
 impl Samples {
     /// Remembers so many bytes of tags.
     pub fn new(window: Window, remembered_bytes: usize) -> Samples {
+        let maps_bytes_max = remembered_bytes / 10 * MAPS_OF_TEN;
         Samples {
-            messages: Decoder::new(remembered_bytes / 10 * MAPS_OF_TEN),
+            messages: Decoder::new(maps_bytes_max),
+            maps_bytes_max,
             remembered_bytes_max: remembered_bytes,
             series: SeriesTable::default(),
             source: Arc::default(),
@@ -57,6 +60,12 @@ impl Samples {
     /// It may remember so many bytes of tags from now on.
     pub fn may_remember(&mut self, bytes: usize) {
         self.remembered_bytes_max = bytes;
+    }
+
+    /// Remembers nothing of earlier messages.
+    pub fn forget(&mut self) {
+        self.messages = Decoder::new(self.maps_bytes_max);
+        self.series = SeriesTable::default();
     }
 
     /// What it remembers of tags takes about so much.

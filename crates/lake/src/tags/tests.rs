@@ -563,6 +563,8 @@ fn what_is_remembered_of_tags_is_counted_and_has_an_end() {
     assert!(largest > BYTES / 2, "{largest}");
     // It is looked at before an entry.
     assert!(largest < BYTES + BYTES / 4, "{largest}");
+    samples.forget();
+    assert_eq!(samples.remembered_bytes(), 0);
 }
 
 /// What the division of memory reckons with: metadata as an input for OPC UA and a tag_processor leave it.
