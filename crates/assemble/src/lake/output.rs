@@ -351,6 +351,7 @@ mod tests {
             all: Arc::default(),
             part: 0..0,
             refused: Vec::new(),
+            own_maps_bytes: 0,
             source: "here".into(),
             arrival: 0,
         };

@@ -66,6 +66,13 @@ impl EntryDecoder {
         }
     }
 
+    /// It knows nothing of earlier entries, as far as that is only to be fast.
+    pub fn forget(&mut self) {
+        if let Some(samples) = &mut self.samples {
+            samples.forget();
+        }
+    }
+
     /// Bytes of what it knows of earlier entries.
     pub fn remembered_bytes(&self) -> usize {
         self.samples.as_ref().map_or(0, Samples::remembered_bytes)

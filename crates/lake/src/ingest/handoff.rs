@@ -49,6 +49,8 @@ pub struct Messages {
     pub part: Range<usize>,
     /// Places within all of those that are left out, ascending.
     pub refused: Vec<usize>,
+    /// Of the maps of metadata that only one message has: what others share is no memory of these.
+    pub own_maps_bytes: usize,
     /// Of messages that do not name their own.
     pub source: Arc<str>,
     /// Nanoseconds since 1970.
@@ -56,6 +58,13 @@ pub struct Messages {
 }
 
 impl Messages {
+    /// Memory, that of refused ones included.
+    fn bytes(&self) -> usize {
+        let part = self.all.get(self.part.clone()).unwrap_or_default();
+        let messages: usize = part.iter().map(Message::memory_bytes).sum();
+        messages + self.own_maps_bytes + self.refused.len() * size_of::<usize>()
+    }
+
     /// Those that are in the entry.
     pub fn iter(&self) -> impl Iterator<Item = &Message> {
         let part = self.all.get(self.part.clone()).unwrap_or_default();
@@ -94,7 +103,7 @@ impl Handoff {
     pub(super) fn bytes(&self) -> usize {
         let own = match self {
             Handoff::Request(request) => request.rejected.len() * size_of::<u32>() + request.request.len(),
-            Handoff::Messages(messages) => messages.iter().map(Message::memory_bytes).sum(),
+            Handoff::Messages(messages) => messages.bytes(),
         };
         size_of::<Handoff>() + own
     }
@@ -283,12 +292,14 @@ mod tests {
             all: Arc::new((0..10).map(number).collect()),
             part: 2..8,
             refused: vec![2, 5, 6],
+            own_maps_bytes: 700,
             source: "here".into(),
             arrival: 1,
         };
         let found: Vec<Payload> = messages.iter().map(|message| message.payload.clone()).collect();
         assert_eq!(found, [3, 4, 7].map(|n| number(n).payload));
-        assert!(Handoff::Messages(messages).bytes() >= 3 * size_of::<Message>());
+        let bytes = Handoff::Messages(messages).bytes();
+        assert!(bytes >= 6 * size_of::<Message>() + 700, "{bytes}");
     }
 
     #[test]

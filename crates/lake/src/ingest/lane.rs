@@ -32,6 +32,13 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const UNSYNCED: Duration = Duration::from_millis(5);
 /// Whoever appended an entry is about to hand it over when others can see it in the log: so long it is not read from there.
 const LATE: Duration = Duration::from_millis(20);
+/// A lane that nothing came for in such a time leaves the memory of what it knows to others. What it knew it knows again after a
+/// few entries.
+const IDLE: Duration = if cfg!(test) {
+    Duration::from_millis(300)
+} else {
+    Duration::from_secs(60)
+};
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -81,6 +88,14 @@ enum Halt {
     Missing(Missing),
     /// The rows that were growing are not to be trusted: they are made again.
     Again,
+}
+
+/// Why a lane that waited looks again.
+enum Woken {
+    /// The entry is in the log, and was not handed over.
+    Late,
+    Idle,
+    ForOther,
 }
 
 fn unreadable(error: LogError) -> Halt {
@@ -338,14 +353,22 @@ impl Lane {
                 None => std::future::pending().await,
             }
         };
-        let late = self.runtime.block_on(async {
+        let woken = self.runtime.block_on(async {
             tokio::select! {
-                () = is_late => Some(from),
-                () = reported => None,
-                _ = ending.wait_for(|is_ending| *is_ending) => None,
+                () = is_late => Woken::Late,
+                () = reported => Woken::ForOther,
+                _ = ending.wait_for(|is_ending| *is_ending) => Woken::ForOther,
+                () = tokio::time::sleep(IDLE) => Woken::Idle,
             }
         });
-        self.late = late.or(self.late);
+        match woken {
+            Woken::Late => self.late = Some(from),
+            Woken::ForOther => {}
+            Woken::Idle => {
+                self.decoder.forget();
+                self.table.remembers(self.partition, self.decoder.remembered_bytes());
+            }
+        }
     }
 
     fn sleep(&self, pause: Duration) {

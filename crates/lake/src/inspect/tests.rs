@@ -179,6 +179,32 @@ async fn a_flipped_byte_in_a_page_is_found() {
     assert!(found * 10 >= tried * 8, "{found} of {tried} were found");
 }
 
+/// Between the pages and the footer. Some bits mean nothing to readers there, too, and an order of pages need not be said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flipped_bit_in_the_index_of_pages_is_found() {
+    let (_world, lake) = made(1).await;
+    let file = paths(&lake).await.remove(0);
+    let whole = std::fs::read(&file).unwrap();
+    let opened = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(whole.clone())).unwrap();
+    let columns = || opened.metadata().row_groups()[0].columns().iter();
+    let begins = columns().flat_map(|column| [column.column_index_offset(), column.offset_index_offset()]);
+    let begin = usize::try_from(begins.flatten().min().unwrap()).unwrap();
+    let ends =
+        columns().filter_map(|column| Some(column.offset_index_offset()? + i64::from(column.offset_index_length()?)));
+    let end = usize::try_from(ends.max().unwrap()).unwrap();
+    let (mut tried, mut found) = (0, 0);
+    for (at, bit) in (begin..end).zip((0..8).cycle()) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << bit;
+        std::fs::write(&file, &flipped).unwrap();
+        tried += 1;
+        found += usize::from(!verified(&lake, true).await.findings.is_empty());
+    }
+    std::fs::write(&file, &whole).unwrap();
+    assert_eq!(problems(&verified(&lake, true).await), []);
+    assert!(tried > 100 && found * 10 >= tried * 7, "{found} of {tried} were found");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_history_says_what_each_commit_did() {
     let (world, lake) = made(3).await;

@@ -4,6 +4,7 @@
 //! Files are looked at side by side. A table may change meanwhile: what was found of a file that has left it since is no finding.
 
 mod file;
+mod index;
 mod pages;
 
 use std::collections::HashSet;

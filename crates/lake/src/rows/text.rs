@@ -75,6 +75,8 @@ pub struct TextColumn {
     texts: Texts,
     /// Keys by their texts.
     index: HashTable<u32>,
+    /// Texts whose keys somebody knows, and gives to many rows.
+    interned: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,7 @@ impl TextColumn {
             keys: Vec::new(),
             texts: Texts::default(),
             index: HashTable::new(),
+            interned: 0,
         }
     }
 
@@ -101,7 +104,7 @@ impl TextColumn {
         self.first
     }
 
-    /// Of a dictionary, where each text is once. A plain column's keys ascend.
+    /// Of a dictionary, where each text is once. In a plain column each row has its own, but for those that were given a key.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -159,10 +162,14 @@ impl TextColumn {
 
     /// The key of a text that rows will have. Keys are good until the column is emptied.
     pub(crate) fn intern(&mut self, text: &[u8]) -> u32 {
-        self.key_of(text)
+        let before = self.texts.len();
+        let key = self.key_of(text);
+        self.interned += self.texts.len() - before;
+        key
     }
 
-    /// A row behind all others, with a key that is known. A dictionary is not given up for it: whoever knows keys has few.
+    /// A row behind all others, with a key that is known. A dictionary is not given up for it: a text of which somebody knows the key
+    /// is one of many rows, as often as it may have come by now.
     #[inline]
     pub(crate) fn push_key(&mut self, row: usize, key: u32) {
         if self.keys.len() < row {
@@ -213,7 +220,7 @@ impl TextColumn {
 
     #[inline]
     fn may_give_up(&mut self) {
-        let (texts, rows) = (self.texts.len(), self.keys.len());
+        let (texts, rows) = (self.texts.len() - self.interned, self.keys.len());
         let is_poor = rows >= TRIED_ROWS && texts > rows / 2;
         if self.kind == Kind::Dictionary && (is_poor || self.texts.bytes.len() > TEXT_BYTES_MAX) {
             self.give_up();
@@ -233,6 +240,7 @@ impl TextColumn {
         self.keys.clear();
         self.texts.clear();
         self.index.clear();
+        self.interned = 0;
     }
 
     pub fn space(&self) -> Space {
@@ -326,5 +334,34 @@ mod tests {
         assert_eq!((few.keys().len(), few.texts().len(), few.text_of(0)), (0, 0, None));
         few.push(0, b"6");
         assert_eq!(few.text_of(0), Some(&b"6"[..]));
+    }
+
+    #[test]
+    fn a_dictionary_is_given_up_for_texts_that_rows_bring_and_not_for_keys_that_are_known() {
+        const ROWS: usize = 20_000;
+        // Every row of `one_in` brings a text; the others have keys of many texts, each of which comes again.
+        let filled = |one_in: usize| {
+            let mut column = TextColumn::new(Kind::Dictionary);
+            let known: Vec<u32> = (0..6_000)
+                .map(|n| column.intern(format!("known {n}").as_bytes()))
+                .collect();
+            for row in 0..ROWS {
+                match row % one_in {
+                    0 => assert!(!column.push(row, format!("new {row}").as_bytes())),
+                    _ => column.push_key(row, known[row % known.len()]),
+                }
+            }
+            let text = |row: usize| match row % one_in {
+                0 => format!("new {row}"),
+                _ => format!("known {}", row % known.len()),
+            };
+            assert!((0..ROWS).all(|row| column.text_of(row) == Some(text(row).as_bytes())));
+            column
+        };
+        let mut few = filled(10);
+        assert_eq!(few.kind(), Kind::Dictionary);
+        assert_eq!(filled(1).kind(), Kind::Plain, "most is new");
+        few.clear(Kind::Dictionary);
+        assert_eq!(few.interned, 0);
     }
 }

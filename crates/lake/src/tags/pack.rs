@@ -11,8 +11,9 @@ use hashbrown::HashMap;
 use thalweg_record::codec::Encoder;
 use thalweg_record::{DropReason, Message, MetaMap, Payload};
 
+use super::limits::{Refusal, RowLimits};
 use super::sample::Cells;
-use super::series::{Refusal, RowLimits, describe};
+use super::series::bytes_of;
 use crate::entry::MessagesHead;
 use crate::ingest::Messages;
 
@@ -41,6 +42,8 @@ pub struct Entry {
     pub bytes: Bytes,
     /// The messages that are in this entry, or refused.
     pub part: Range<usize>,
+    /// Of the maps of metadata that only one message has.
+    pub own_maps_bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -53,11 +56,17 @@ pub struct Packed {
 impl Packed {
     /// What an entry of these messages stands for, at hand.
     pub fn handed(&self, entry: &Entry, all: &Arc<Vec<Message>>, source: &Arc<str>, arrival: i64) -> Messages {
-        let of_entry = self.refused.iter().map(|refused| refused.index);
+        let place = |index: usize| self.refused.partition_point(|refused| refused.index < index);
+        let of_entry = self.refused.get(place(entry.part.start)..place(entry.part.end));
         Messages {
             all: all.clone(),
-            refused: of_entry.filter(|index| entry.part.contains(index)).collect(),
+            refused: of_entry
+                .unwrap_or_default()
+                .iter()
+                .map(|refused| refused.index)
+                .collect(),
             part: entry.part.clone(),
+            own_maps_bytes: entry.own_maps_bytes,
             source: source.clone(),
             arrival,
         }
@@ -70,6 +79,8 @@ pub struct Packer {
     encoder: Encoder,
     /// Of the messages in it.
     spread: usize,
+    /// Of the messages since the last entry.
+    own_maps_bytes: usize,
     limits: RowLimits,
     /// The shared maps of the messages that are packed now, by address.
     maps: HashMap<usize, Shared>,
@@ -97,10 +108,15 @@ impl Packer {
         let mut packed = Packed::default();
         // The maps may be gone by the next call, and others have their addresses.
         self.maps.clear();
+        self.own_maps_bytes = 0;
         for (index, message) in messages.iter().enumerate() {
-            let outcome = self.check(source, message).and_then(|bytes| {
+            let before = self.own_maps_bytes;
+            let outcome = self.check(message).and_then(|bytes| {
                 if bytes > LARGE_BYTES {
+                    // Its map goes with it.
+                    let with_it = std::mem::replace(&mut self.own_maps_bytes, before);
                     self.finish(source, arrival, index, &mut packed);
+                    self.own_maps_bytes += with_it - before;
                 }
                 self.push(message, bytes)
             });
@@ -135,7 +151,7 @@ impl Packer {
 
     /// About how many bytes the message has, if it can become a row.
     #[inline]
-    fn check(&mut self, source: &Arc<str>, message: &Message) -> Result<usize, Refusal> {
+    fn check(&mut self, message: &Message) -> Result<usize, Refusal> {
         let value_bytes = match &message.payload {
             Payload::Raw(bytes) => bytes.len(),
             Payload::Value(value) | Payload::Sample { value, .. } => value.heap_bytes(),
@@ -152,18 +168,24 @@ impl Packer {
                 .changes()
                 .all(|(name, text)| limits.allow(name, text.map_or("", |text| text)));
         if !is_within {
-            describe(source, meta).check(limits)?;
+            limits.check(meta)?;
         }
         Ok(value_bytes + shared.bytes + meta.heap_bytes())
     }
 
     #[inline]
     fn shared(&mut self, map: &Arc<MetaMap>) -> Shared {
-        let limits = &self.limits;
-        *self.maps.entry(Arc::as_ptr(map).addr()).or_insert_with(|| Shared {
-            entries: map.len(),
-            bytes: map.iter().map(|(name, text)| name.len() + text.len()).sum(),
-            is_within: map.iter().all(|(name, text)| limits.allow(name, text)),
+        let (limits, own_maps_bytes) = (&self.limits, &mut self.own_maps_bytes);
+        *self.maps.entry(Arc::as_ptr(map).addr()).or_insert_with(|| {
+            // Nobody else has it, so it is memory of the message.
+            if Arc::strong_count(map) == 1 {
+                *own_maps_bytes += bytes_of(map);
+            }
+            Shared {
+                entries: map.len(),
+                bytes: map.iter().map(|(name, text)| name.len() + text.len()).sum(),
+                is_within: map.iter().all(|(name, text)| limits.allow(name, text)),
+            }
         })
     }
 
@@ -195,6 +217,7 @@ impl Packer {
         packed.entries.push(Entry {
             bytes: bytes.into(),
             part: from..until,
+            own_maps_bytes: std::mem::take(&mut self.own_maps_bytes),
         });
     }
 }

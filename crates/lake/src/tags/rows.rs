@@ -19,8 +19,8 @@ use crate::rows::slots::Source;
 use crate::tables::tags as table;
 
 /// Of what may be remembered, this part at most is for constant maps of messages that were read, and the rest for series made of
-/// them, and of messages that were at hand. A tag of OPC UA takes about 2 KiB of each, and costs ten times as much where it is
-/// not remembered.
+/// them, and of messages that were at hand. A tag of OPC UA that has a topic takes about 1.3 KiB of the first and 1.7 KiB of the
+/// other, and costs several times as much where it is not remembered.
 const MAPS_OF_TEN: usize = 4;
 
 /// What is not in the rows as it was sent.
@@ -39,14 +39,17 @@ pub(crate) struct Samples {
     /// Of the last entry.
     source: Arc<str>,
     window: Window,
+    maps_bytes_max: usize,
     remembered_bytes_max: usize,
 }
 
 impl Samples {
     /// Remembers so many bytes of tags.
     pub fn new(window: Window, remembered_bytes: usize) -> Samples {
+        let maps_bytes_max = remembered_bytes / 10 * MAPS_OF_TEN;
         Samples {
-            messages: Decoder::new(remembered_bytes / 10 * MAPS_OF_TEN),
+            messages: Decoder::new(maps_bytes_max),
+            maps_bytes_max,
             remembered_bytes_max: remembered_bytes,
             series: SeriesTable::default(),
             source: Arc::default(),
@@ -57,6 +60,12 @@ impl Samples {
     /// It may remember so many bytes of tags from now on.
     pub fn may_remember(&mut self, bytes: usize) {
         self.remembered_bytes_max = bytes;
+    }
+
+    /// Remembers nothing of earlier messages.
+    pub fn forget(&mut self) {
+        self.messages = Decoder::new(self.maps_bytes_max);
+        self.series = SeriesTable::default();
     }
 
     /// What it remembers of tags takes about so much.
@@ -94,12 +103,12 @@ impl Samples {
 
     fn push(&mut self, message: &Message, arrival: i64, chunk: &mut Chunk, changed: &mut Changed) {
         let source = message.source.get().unwrap_or(&self.source);
-        let (slot, explicit_ms) = self.series.find(source, message);
+        let (found, explicit_ms) = self.series.find(source, message);
         let cells = Cells::of(&message.payload);
         let stamps = message.meta.stamps();
         let time = self.window.row_time(explicit_ms, stamps, cells.time_ms, arrival);
         let row = chunk.begin_row();
-        self.series.put(slot, row, chunk);
+        self.series.put(found, source, &message.meta, row, chunk);
         chunk.longs(table::ARRIVAL).push(row, arrival);
         put_time(row, &time, chunk, changed);
         put_value(row, &cells, chunk);

@@ -1,20 +1,17 @@
 //! What is constant for the rows of one tag: source, tag, unit and all other metadata.
-//!
-//! Messages of a tag share their metadata by pointer, so a row finds its series by that pointer, and where its texts are in
-//! the columns of the rows that grow is looked up once for each series. Metadata that is not shared is recognised by its
-//! content. A pointer stays in the table only as long as the table holds the map it points to, so it can never mean another map.
 
-use std::collections::HashMap as StdHashMap;
+mod passing;
+mod sights;
+mod slot;
+mod table;
+
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use thalweg_record::{DropReason, Message, MetaMap, Metadata, Text, key};
+use thalweg_record::{MetaMap, Metadata, Text, key};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::rows::chunk::Chunk;
-use crate::rows::slots::Source;
-use crate::rows::text::NULL;
-use crate::tables::tags as table;
+pub(super) use table::SeriesTable;
 
 /// A script's explicit time in milliseconds.
 const EXPLICIT_TIME: &str = "timestamp_ms";
@@ -27,50 +24,6 @@ const MQTT_TOPIC: &str = "mqtt_topic";
 
 /// Bytes of metadata of a row that weigh nothing beside what the row takes anyway.
 const LIGHT_BYTES: usize = 1024;
-
-/// What one message may hold; more is refused with a reason.
-#[derive(Clone, Copy, Debug)]
-pub struct RowLimits {
-    pub attributes_max: usize,
-    pub attribute_name_bytes_max: usize,
-    pub attribute_value_bytes_max: usize,
-    pub value_bytes_max: usize,
-}
-
-impl Default for RowLimits {
-    fn default() -> RowLimits {
-        RowLimits {
-            attributes_max: 1024,
-            attribute_name_bytes_max: 512,
-            attribute_value_bytes_max: 1 << 20,
-            value_bytes_max: 16 << 20,
-        }
-    }
-}
-
-impl RowLimits {
-    /// Whether an entry of metadata is within them.
-    #[inline]
-    pub(super) fn allow(&self, name: &str, text: &str) -> bool {
-        name.len() <= self.attribute_name_bytes_max && text.len() <= self.attribute_value_bytes_max
-    }
-}
-
-/// Why a message cannot become a row, ever.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub reason: DropReason,
-    pub error: String,
-}
-
-impl Refusal {
-    pub(super) fn too_large(error: String) -> Refusal {
-        Refusal {
-            reason: DropReason::TooLarge,
-            error,
-        }
-    }
-}
 
 /// Metadata without a column of its own, sorted by name.
 #[derive(Debug)]
@@ -107,20 +60,19 @@ impl Attributes {
     /// Memory that it holds, a map included.
     fn bytes(&self) -> usize {
         match self {
-            Attributes::Shared { map, skipped } => size_of_val(&**skipped) + bytes_of(map.iter()),
-            Attributes::Own(entries) => bytes_of(entries.iter().map(|(name, text)| (name, text))),
+            Attributes::Shared { map, skipped } => size_of_val(&**skipped) + bytes_of(map),
+            Attributes::Own(entries) => entries.iter().map(|(name, text)| bytes_of_entry(name, text)).sum(),
         }
-    }
-
-    fn is_of(&self, other: &Arc<MetaMap>) -> bool {
-        matches!(self, Attributes::Shared { map, .. } if Arc::ptr_eq(map, other))
     }
 }
 
-fn bytes_of<'a>(entries: impl Iterator<Item = (&'a Text, &'a Text)>) -> usize {
-    entries
-        .map(|(name, text)| 2 * size_of::<Text>() + name.len() + text.len())
-        .sum()
+pub(super) fn bytes_of(map: &MetaMap) -> usize {
+    let entries = map.iter().map(|(name, text)| bytes_of_entry(name, text));
+    size_of::<MetaMap>() + entries.sum::<usize>()
+}
+
+fn bytes_of_entry(name: &Text, text: &Text) -> usize {
+    2 * size_of::<Text>() + name.len() + text.len()
 }
 
 /// Everything that rows of one tag share.
@@ -137,20 +89,6 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// `Ok` if a row may have as many attributes, and such.
-    pub fn check(&self, limits: &RowLimits) -> Result<(), Refusal> {
-        let (count, max) = (self.attributes.len(), limits.attributes_max);
-        for (name, value) in self.attributes.iter() {
-            check_attribute(name, value, limits)?;
-        }
-        match count > max {
-            true => Err(Refusal::too_large(format!(
-                "too_many_attributes: the message has {count} metadata entries, {max} are allowed; remove some in a processor"
-            ))),
-            false => Ok(()),
-        }
-    }
-
     fn is_same(&self, other: &Series) -> bool {
         self.source == other.source
             && self.tag == other.tag
@@ -159,7 +97,7 @@ impl Series {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Series>() + size_of::<Slot>() + self.attributes.bytes() + self.attributes.len() * size_of::<u32>()
+        size_of::<Series>() + self.attributes.bytes()
     }
 
     fn content_hash(&self) -> u64 {
@@ -187,280 +125,6 @@ pub fn tag_id(source: &str, tag: Option<&str>) -> i64 {
     hash_part(&mut hash, source);
     hash_part(&mut hash, tag.unwrap_or_default());
     hash.digest().cast_signed()
-}
-
-/// Names of attributes that many series have in the same order, and their columns.
-#[derive(Debug)]
-struct Shape {
-    names: Box<[Text]>,
-    /// Of the rows that it is true of.
-    chunk: u64,
-    /// The column of each name; `NULL` if there is none.
-    columns: Box<[u32]>,
-}
-
-impl Shape {
-    fn look_up(&mut self, chunk: &mut Chunk) {
-        self.chunk = chunk.id();
-        for (name, column) in self.names.iter().zip(&mut self.columns) {
-            *column = chunk.slots.place(Source::Attr, name).unwrap_or(NULL);
-        }
-    }
-}
-
-/// Where the texts of a series are in some rows.
-#[derive(Debug, Default)]
-struct Placed {
-    /// Of the rows that it is true of.
-    chunk: u64,
-    source: u32,
-    tag: u32,
-    unit: u32,
-    /// Of each attribute that has a column.
-    keys: Box<[u32]>,
-}
-
-/// A series as it is known.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub series: Arc<Series>,
-    /// The shared map says `timestamp_ms`.
-    shared_time: bool,
-    shape: u32,
-    placed: Placed,
-}
-
-impl Slot {
-    /// Gives a row what all rows of the series have.
-    #[inline]
-    fn put(&mut self, row: usize, chunk: &mut Chunk, shape: &mut Shape) {
-        if self.placed.chunk != chunk.id() {
-            if shape.chunk != chunk.id() {
-                shape.look_up(chunk);
-            }
-            self.place(chunk, shape);
-        }
-        let Slot { series, placed, .. } = self;
-        chunk.longs(table::TAG_ID).push(row, series.tag_id);
-        chunk.add_weight(series.weight);
-        chunk.texts(table::SOURCE).push_key(row, placed.source);
-        if placed.tag != NULL {
-            chunk.texts(table::TAG).push_key(row, placed.tag);
-        }
-        if placed.unit != NULL {
-            chunk.texts(table::UNIT).push_key(row, placed.unit);
-        }
-        for (index, (column, key)) in shape.columns.iter().zip(&placed.keys).enumerate() {
-            if let Some(column) = chunk.slots.column_mut(*column) {
-                column.push_key(row, *key);
-            } else if let Some((name, text)) = series.attributes.iter().nth(index) {
-                chunk.push_extra(row, Source::Attr, name, text);
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn place(&mut self, chunk: &mut Chunk, shape: &Shape) {
-        let Slot { series, placed, .. } = self;
-        let text = |text: &Option<Text>, chunk: &mut Chunk, column| match text {
-            Some(text) => chunk.texts(column).intern(text.as_bytes()),
-            None => NULL,
-        };
-        placed.chunk = chunk.id();
-        placed.source = chunk.texts(table::SOURCE).intern(series.source.as_bytes());
-        placed.tag = text(&series.tag, chunk, table::TAG);
-        placed.unit = text(&series.unit, chunk, table::UNIT);
-        if placed.keys.len() != series.attributes.len() {
-            placed.keys = vec![NULL; series.attributes.len()].into();
-        }
-        let of_columns = shape.columns.iter().zip(&mut placed.keys);
-        for ((_, text), (column, key)) in series.attributes.iter().zip(of_columns) {
-            if let Some(column) = chunk.slots.column_mut(*column) {
-                *key = column.intern(text.as_bytes());
-            }
-        }
-    }
-}
-
-/// One way to a slot: by pointer of the shared map, source, and hash of the message's own changes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Alias {
-    map: usize,
-    source: u32,
-    changes: u128,
-}
-
-struct Target {
-    slot: u32,
-    /// Keeps the address of the map from being used again.
-    _held: Arc<MetaMap>,
-}
-
-/// The index of the series that is not kept.
-const PASSING: u32 = u32::MAX;
-/// Messages of series that are not kept, for each that is, after which the table begins anew: those that it has may be of
-/// tags that nobody sends any more.
-const PASSED_FOR_EACH: usize = 32;
-
-/// All series seen lately, as long as there is room. Where there is none, those that are known stay: of tags that come in turns
-/// a table that forgot the oldest ones would know none.
-#[derive(Default)]
-pub(super) struct SeriesTable {
-    sources: StdHashMap<Arc<str>, u32>,
-    last_source: Option<(Arc<str>, u32)>,
-    aliases: HashMap<Alias, Target>,
-    by_content: HashMap<u64, Vec<u32>>,
-    shapes: Vec<Shape>,
-    by_names: HashMap<u64, Vec<u32>>,
-    slots: Vec<Slot>,
-    bytes: usize,
-    room: usize,
-    passing: Option<Slot>,
-    passed: usize,
-}
-
-impl SeriesTable {
-    /// It may hold so many bytes from now on.
-    pub fn set_room(&mut self, room: usize) {
-        let forget = self.passed > PASSED_FOR_EACH * self.slots.len().max(1);
-        if forget || self.bytes() > room + room / 4 {
-            *self = SeriesTable::default();
-        }
-        self.room = room;
-    }
-
-    /// Memory that it holds.
-    pub fn bytes(&self) -> usize {
-        self.bytes + self.aliases.len() * (size_of::<Alias>() + size_of::<Target>() + 1)
-    }
-
-    /// Gives a row what all rows of a series have that was just found.
-    #[inline]
-    pub fn put(&mut self, index: u32, row: usize, chunk: &mut Chunk) {
-        let slot = match index {
-            PASSING => self.passing.as_mut(),
-            known => self.slots.get_mut(known as usize),
-        };
-        if let Some(slot) = slot
-            && let Some(shape) = self.shapes.get_mut(slot.shape as usize)
-        {
-            slot.put(row, chunk, shape);
-        }
-    }
-
-    fn slot(&self, index: u32) -> Option<&Slot> {
-        match index {
-            PASSING => self.passing.as_ref(),
-            known => self.slots.get(known as usize),
-        }
-    }
-
-    /// The slot of a message's series, until the next one is looked for, and the explicit time in its metadata.
-    #[inline]
-    pub fn find(&mut self, source: &Arc<str>, message: &Message) -> (u32, Option<i64>) {
-        let meta = &message.meta;
-        let alias = Alias {
-            map: Arc::as_ptr(meta.shared_map()).addr(),
-            source: self.source_index(source),
-            changes: if meta.is_changed() { changes_hash(meta) } else { 0 },
-        };
-        let index = match self.aliases.get(&alias) {
-            Some(target) => target.slot,
-            None => self.find_by_content(source, meta, alias),
-        };
-        let asks = meta.is_changed() || self.slot(index).is_some_and(|slot| slot.shared_time);
-        (index, if asks { explicit_time(meta) } else { None })
-    }
-
-    #[inline(never)]
-    fn find_by_content(&mut self, source: &Arc<str>, meta: &Metadata, alias: Alias) -> u32 {
-        let shared = meta.shared_map();
-        // A map that only this message holds will not come again.
-        let may_come_again = Arc::strong_count(shared) > 1;
-        let index = self.intern(describe(source, meta), shared.get(EXPLICIT_TIME).is_some());
-        if index != PASSING && may_come_again && self.bytes() < self.room {
-            if !self
-                .slot(index)
-                .is_some_and(|slot| slot.series.attributes.is_of(shared))
-            {
-                self.bytes += bytes_of(shared.iter());
-            }
-            let held = shared.clone();
-            self.aliases.insert(
-                alias,
-                Target {
-                    slot: index,
-                    _held: held,
-                },
-            );
-        }
-        index
-    }
-
-    fn source_index(&mut self, source: &Arc<str>) -> u32 {
-        if let Some((last, index)) = &self.last_source
-            && Arc::ptr_eq(last, source)
-        {
-            return *index;
-        }
-        let next = u32::try_from(self.sources.len()).unwrap_or(u32::MAX);
-        let index = *self.sources.entry(source.clone()).or_insert(next);
-        self.last_source = Some((source.clone(), index));
-        index
-    }
-
-    fn intern(&mut self, series: Series, shared_time: bool) -> u32 {
-        let hash = series.content_hash();
-        let same = |index: &u32| {
-            let slot = self.slots.get(*index as usize);
-            slot.is_some_and(|slot| slot.series.is_same(&series) && slot.shared_time == shared_time)
-        };
-        let candidates = self.by_content.get(&hash).into_iter().flatten();
-        if let Some(index) = candidates.copied().find(|index| same(index)) {
-            return index;
-        }
-        let bytes = series.bytes();
-        let slot = Slot {
-            shape: self.shape(&series.attributes),
-            series: Arc::new(series),
-            shared_time,
-            placed: Placed::default(),
-        };
-        if self.bytes() + bytes > self.room {
-            self.passing = Some(slot);
-            self.passed += 1;
-            return PASSING;
-        }
-        let index = u32::try_from(self.slots.len()).unwrap_or(PASSING - 1);
-        self.by_content.entry(hash).or_default().push(index);
-        self.bytes += bytes;
-        self.slots.push(slot);
-        index
-    }
-
-    /// The number of the names that these attributes have.
-    fn shape(&mut self, attributes: &Attributes) -> u32 {
-        let mut hash = Xxh3::new();
-        attributes.iter().for_each(|(name, _)| hash_part(&mut hash, name));
-        let candidates = self.by_names.entry(hash.digest()).or_default();
-        let same = |index: &u32| {
-            let shape = self.shapes.get(*index as usize);
-            shape.is_some_and(|shape| shape.names.iter().eq(attributes.iter().map(|(name, _)| name)))
-        };
-        if let Some(known) = candidates.iter().copied().find(same) {
-            return known;
-        }
-        let index = u32::try_from(self.shapes.len()).unwrap_or(u32::MAX);
-        candidates.push(index);
-        let names: Box<[Text]> = attributes.iter().map(|(name, _)| name.clone()).collect();
-        self.bytes += size_of::<Shape>() + names.iter().map(|name| size_of::<Text>() + name.len()).sum::<usize>();
-        self.shapes.push(Shape {
-            columns: vec![NULL; names.len()].into(),
-            chunk: 0,
-            names,
-        });
-        index
-    }
 }
 
 /// The time that a script set, if the metadata holds one that is a number.
@@ -517,38 +181,95 @@ fn changes_hash(meta: &Metadata) -> u128 {
     if any { hash.digest128().max(1) } else { 0 }
 }
 
-/// Works out a series from the metadata as a whole.
-pub(super) fn describe(source: &Arc<str>, meta: &Metadata) -> Series {
-    let (tag, tag_key) = tag_of(meta);
-    let stamped = meta.stamps().is_some();
-    let mut unit = None;
-    let changed: Vec<&str> = relevant_changes(meta).map(|(name, _)| name.as_str()).collect();
-    let has_time = explicit_time(meta).is_some();
-    let has_column = |name: &str| {
-        let is_stamp = matches!(name, key::SOURCE_TIMESTAMP | key::SERVER_TIMESTAMP | key::STATUS_CODE);
+/// Which metadata of a message is in columns that every row has.
+pub(super) struct Fixed {
+    tag_key: Option<&'static str>,
+    has_time: bool,
+    source_time: bool,
+    server_time: bool,
+    status: bool,
+}
+
+impl Fixed {
+    pub fn of(meta: &Metadata, tag_key: Option<&'static str>) -> Fixed {
+        let stamped = meta.stamps().is_some();
+        let mut fixed = Fixed {
+            tag_key,
+            has_time: explicit_time(meta).is_some(),
+            source_time: stamped,
+            server_time: stamped,
+            status: stamped,
+        };
+        // What was written over a stamp has no column.
+        for (name, _) in relevant_changes(meta) {
+            match name.as_str() {
+                key::SOURCE_TIMESTAMP => fixed.source_time = false,
+                key::SERVER_TIMESTAMP => fixed.server_time = false,
+                key::STATUS_CODE => fixed.status = false,
+                _ => {}
+            }
+        }
+        fixed
+    }
+
+    #[inline]
+    pub fn has(&self, name: &str) -> bool {
         match name {
             UNIT => true,
-            EXPLICIT_TIME => has_time,
-            name if is_stamp && stamped => !changed.contains(&name),
-            name => Some(name) == tag_key,
+            EXPLICIT_TIME => self.has_time,
+            key::SOURCE_TIMESTAMP => self.source_time,
+            key::SERVER_TIMESTAMP => self.server_time,
+            key::STATUS_CODE => self.status,
+            name => self.tag_key == Some(name),
         }
-    };
+    }
+}
+
+/// Whether nothing but the text of an attribute follows from a change of this name.
+fn is_plain(name: &str) -> bool {
+    let has_column = matches!(
+        name,
+        UNIT | EXPLICIT_TIME | key::SOURCE_TIMESTAMP | key::SERVER_TIMESTAMP | key::STATUS_CODE
+    );
+    let tells_tag = matches!(
+        name,
+        key::UMH_TOPIC | OPCUA_PATH | OPCUA_GROUP | OPCUA_NAME | OPCUA_NODE | MQTT_TOPIC
+    );
+    !has_column && !tells_tag
+}
+
+/// The metadata of a message without its stamps, which are in columns or have been written over, sorted by name.
+pub(super) fn entries(meta: &Metadata) -> impl Iterator<Item = (&Text, &Text)> {
+    let mut shared = meta.shared_map().iter().peekable();
+    let mut own = meta.changes().peekable();
+    std::iter::from_fn(move || {
+        loop {
+            let Some(&(name, _)) = own.peek() else {
+                return shared.next();
+            };
+            if let Some(below) = shared.next_if(|(below, _)| *below < name) {
+                return Some(below);
+            }
+            // What lies below a change is not seen.
+            let _ = shared.next_if(|(below, _)| *below == name);
+            if let Some((name, Some(text))) = own.next() {
+                return Some((name, text));
+            }
+        }
+    })
+}
+
+/// Works out a series from the metadata as a whole.
+fn describe(source: &Arc<str>, meta: &Metadata) -> Series {
+    let (tag, tag_key) = tag_of(meta);
+    let fixed = Fixed::of(meta, tag_key);
     let map = meta.shared_map();
     let attributes = if meta.is_changed() || u16::try_from(map.len()).is_err() {
-        let mut own: Vec<(Text, Text)> = Vec::new();
-        meta.iter().for_each(|(name, value)| {
-            if name == UNIT {
-                unit = Some(Text::from(&*value));
-            }
-            if !has_column(name) {
-                own.push((name.into(), Text::from(&*value)));
-            }
-        });
-        Attributes::Own(own.into())
+        let own = entries(meta).filter(|(name, _)| !fixed.has(name));
+        Attributes::Own(own.map(|(name, text)| (name.clone(), text.clone())).collect())
     } else {
-        unit = map.get(UNIT).cloned();
         let entries = (0_u16..).zip(map.iter());
-        let skipped = entries.filter(|(_, (name, _))| has_column(name)).map(|(at, _)| at);
+        let skipped = entries.filter(|(_, (name, _))| fixed.has(name)).map(|(at, _)| at);
         Attributes::Shared {
             skipped: skipped.collect(),
             map: map.clone(),
@@ -559,36 +280,15 @@ pub(super) fn describe(source: &Arc<str>, meta: &Metadata) -> Series {
         source: source.clone(),
         tag_id: tag_id(source, tag.as_deref()),
         weight: texts.saturating_sub(LIGHT_BYTES),
-        tag,
-        unit,
+        tag: tag.map(Text::from),
+        unit: meta.text(UNIT),
         attributes,
     }
 }
 
-fn check_attribute(name: &str, value: &str, limits: &RowLimits) -> Result<(), Refusal> {
-    if name.len() > limits.attribute_name_bytes_max {
-        let (max, start) = (
-            limits.attribute_name_bytes_max,
-            name.chars().take(40).collect::<String>(),
-        );
-        return Err(Refusal::too_large(format!(
-            "name_too_long: the metadata key that begins {start:?} has {} bytes, {max} are allowed",
-            name.len()
-        )));
-    }
-    if value.len() > limits.attribute_value_bytes_max {
-        return Err(Refusal::too_large(format!(
-            "value_too_long: the metadata entry {name:?} has {} bytes, {} are allowed",
-            value.len(),
-            limits.attribute_value_bytes_max
-        )));
-    }
-    Ok(())
-}
-
 /// The tag's name, and the key that holds just that name.
-fn tag_of(meta: &Metadata) -> (Option<Text>, Option<&'static str>) {
-    let get = |key| meta.get(key).map(Text::from);
+pub(super) fn tag_of(meta: &Metadata) -> (Option<Cow<'_, str>>, Option<&'static str>) {
+    let get = |key| meta.get(key);
     if let Some(topic) = get(key::UMH_TOPIC) {
         return (Some(topic), Some(key::UMH_TOPIC));
     }
@@ -608,5 +308,7 @@ fn tag_of(meta: &Metadata) -> (Option<Text>, Option<&'static str>) {
     (None, None)
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

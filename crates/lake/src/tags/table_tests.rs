@@ -246,6 +246,26 @@ async fn what_was_appended_is_seen_at_once_and_is_in_the_table_when_it_closes() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_that_nothing_comes_for_forgets_its_tags_and_goes_on() {
+    let world = World::new().await;
+    let writer = world.open(&slow()).await;
+    for from in [0, 10, 20] {
+        world.append(batch(from..from + 10)).await;
+    }
+    let seen = || {
+        let live = writer.live().beyond(None);
+        live.iter().map(|chunk| chunk.rows()).sum::<usize>()
+    };
+    until(|| (seen() == 30).then_some(())).await;
+    let forgotten = until(|| (writer.remembered_bytes() == 0).then_some(()));
+    let forgotten = tokio::time::timeout(SOON, forgotten).await;
+    forgotten.expect("what it knows of tags stays");
+    world.append(batch(30..40)).await;
+    writer.close(SOON).await;
+    assert_eq!(world.values().await, (0..40).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_keep_the_order_of_appends_across_files_and_within_equal_times() {
     let world = World::new().await;
     let options = IngestOptions {

@@ -552,12 +552,87 @@ fn what_is_remembered_of_tags_is_counted_and_has_an_end() {
         let messages: Vec<Message> = (0..10)
             .map(|tag| number_at(&format!("line.{round}.tag{tag}"), 0, 1.0))
             .collect();
-        for entry in Packer::default().pack(&"plant".into(), &messages, ARRIVAL).entries {
-            samples.decode(&entry.bytes, &mut chunk).unwrap();
+        // What comes once is not remembered.
+        for _ in 0..2 {
+            for entry in Packer::default().pack(&"plant".into(), &messages, ARRIVAL).entries {
+                samples.decode(&entry.bytes, &mut chunk).unwrap();
+            }
         }
         largest = largest.max(samples.remembered_bytes());
     }
-    assert!(largest > BYTES / 4, "{largest}");
+    assert!(largest > BYTES / 2, "{largest}");
     // It is looked at before an entry.
     assert!(largest < BYTES + BYTES / 4, "{largest}");
+    samples.forget();
+    assert_eq!(samples.remembered_bytes(), 0);
+}
+
+/// What the division of memory reckons with: metadata as an input for OPC UA and a tag_processor leave it.
+#[test]
+fn a_tag_of_opc_ua_takes_about_three_kibibytes() {
+    const TAGS_COUNT: usize = 1_000;
+    let entries = |n: usize| {
+        [
+            ("data_contract", "_historian".to_owned()),
+            ("location_path", "enterprise.site.area.line".to_owned()),
+            ("opcua_attr_accesslevel", "CurrentRead".to_owned()),
+            ("opcua_attr_browsename", format!("Temperature{n}")),
+            ("opcua_attr_datatype", "Double".to_owned()),
+            ("opcua_attr_nodeclass", "NodeClassVariable".to_owned()),
+            ("opcua_attr_nodeid", format!("ns=2;s=Press.Zone.Temperature{n}")),
+            ("opcua_tag_group", "Press.Zone".to_owned()),
+            ("opcua_tag_name", format!("Temperature{n}")),
+            ("opcua_tag_path", "Press.Zone".to_owned()),
+            ("opcua_tag_type", "number".to_owned()),
+            ("tag_name", format!("Temperature{n}")),
+            (
+                "umh_topic",
+                format!("umh.v1.enterprise.site.area.line._historian.Press.Zone.Temperature{n}"),
+            ),
+            ("virtual_path", "Press.Zone".to_owned()),
+        ]
+    };
+    let message = |n: usize| {
+        let entries = entries(n).map(|(name, text)| (Text::from(name), Text::from(text)));
+        let map = Arc::new(MetaMap::new(entries, Some(n as u64)));
+        Message::new(Payload::Value(Value::F64(1.0)), Metadata::stamped(map, Stamps::NONE))
+    };
+    let messages: Vec<Message> = (0..TAGS_COUNT).map(message).collect();
+    let mut samples = Samples::new(Window::default(), 64 << 20);
+    let mut chunk = Chunk::new(&TAGS);
+    let mut decode = |samples: &mut Samples| {
+        for entry in Packer::default().pack(&"plant".into(), &messages, ARRIVAL).entries {
+            samples.decode(&entry.bytes, &mut chunk).unwrap();
+        }
+        samples.remembered_bytes()
+    };
+    // Maps, and the sights of series.
+    let of_maps = decode(&mut samples) / TAGS_COUNT;
+    let both = decode(&mut samples) / TAGS_COUNT;
+    let sights = (64 << 20) / 64 / TAGS_COUNT;
+    let (of_maps, of_series) = (of_maps - sights, both - of_maps);
+    assert!((1_000..1_600).contains(&of_maps), "{of_maps} bytes of maps");
+    assert!((1_400..2_100).contains(&of_series), "{of_series} bytes of series");
+}
+
+#[test]
+fn maps_that_only_one_message_has_are_counted_with_the_entry_that_has_it() {
+    let mut messages = vec![number_at("t", 0, 1.0); 100];
+    messages.push(number_at("alone", 0, 1.0));
+    let mut large = number_at("large", 0, 1.0);
+    large.payload = Payload::Value(Value::text("x".repeat(5 << 20)));
+    messages.push(large);
+    messages.extend(vec![number_at("u", 0, 1.0); 2]);
+    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let bytes: Vec<usize> = packed.entries.iter().map(|entry| entry.own_maps_bytes).collect();
+    let [alone, large, 0] = bytes[..] else {
+        panic!("{bytes:?}")
+    };
+    // Two entries, of two texts each.
+    let entries = 4 * size_of::<Text>();
+    assert!((entries..entries + 100).contains(&alone), "{bytes:?}");
+    assert_eq!(alone, large);
+    let all = Arc::new(messages);
+    let handed = packed.handed(&packed.entries[1], &all, &"plant".into(), ARRIVAL);
+    assert_eq!((handed.own_maps_bytes, handed.iter().count()), (large, 1));
 }

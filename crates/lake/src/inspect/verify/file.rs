@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use object_store::ObjectStoreExt as _;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, RowGroupMetaData};
 
-use super::{Seen, Subject, pages};
+use super::{Seen, Subject, index, pages};
 use crate::delta::schema::TableSchema;
 use crate::delta::stats::{Bound, ColumnStats, FileStats};
 use crate::delta::{DeltaError, FileEntry};
@@ -91,6 +91,10 @@ fn open(subject: &Subject<'_>, entry: &FileEntry, seen: &mut Seen) -> Result<(),
     date(subject, entry, found);
     if subject.options.deep && found.iter().all(|(kind, _)| *kind != "columns") {
         pages::look_at(subject, entry, &file, &metadata, found);
+        // Others may say less of their pages.
+        if subject.spec.is_some() && !found.iter().any(|(kind, _)| ["index", "unreadable"].contains(kind)) {
+            index::look_at(&file, footer, found);
+        }
     }
     Ok(())
 }
@@ -230,6 +234,16 @@ fn order(subject: &Subject<'_>, footer: &ParquetMetaData, found: &mut Found) {
 
 /// Chunks lie in the file one behind the other, and their pages in them.
 fn chunks(footer: &ParquetMetaData, bytes: u64, found: &mut Found) {
+    // Of an index that it cannot read a reader says nothing: it does without any.
+    let has_index = |group: &RowGroupMetaData| {
+        group
+            .columns()
+            .iter()
+            .any(|chunk| chunk.offset_index_offset().is_some())
+    };
+    if footer.offset_index().is_none() && footer.row_groups().iter().any(has_index) {
+        found.push(("index", "the index of its pages cannot be read".to_owned()));
+    }
     for (number, group) in footer.row_groups().iter().enumerate() {
         for (at, chunk) in group.columns().iter().enumerate() {
             let name = chunk.column_path().string();

@@ -1,5 +1,11 @@
+use thalweg_record::{Message, Payload, Stamps, Ticks, Value};
+
+use super::table::Found;
 use super::*;
-use thalweg_record::{Stamps, Ticks, Value};
+use crate::rows::chunk::Chunk;
+use crate::rows::slots::Source;
+use crate::tables::TAGS;
+use crate::tags::RowLimits;
 
 fn table() -> SeriesTable {
     let mut table = SeriesTable::default();
@@ -22,7 +28,7 @@ fn map(entries: &[(&str, &str)]) -> Arc<MetaMap> {
 }
 
 fn message(meta: Metadata) -> Message {
-    Message::new(thalweg_record::Payload::Value(Value::I64(1)), meta)
+    Message::new(Payload::Value(Value::I64(1)), meta)
 }
 
 fn stamped(shared: &Arc<MetaMap>, status: u32) -> Metadata {
@@ -36,9 +42,19 @@ fn stamped(shared: &Arc<MetaMap>, status: u32) -> Metadata {
     )
 }
 
+fn find(table: &mut SeriesTable, meta: &Metadata) -> Found {
+    table.find(&source(), &message(meta.clone())).0
+}
+
+/// The series of messages that come again.
 fn found(table: &mut SeriesTable, meta: Metadata) -> (Arc<Series>, Option<i64>) {
-    let (slot, time) = table.find(&source(), &message(meta));
-    (table.slot(slot).unwrap().series.clone(), time)
+    for _ in 0..5 {
+        let (found, time) = table.find(&source(), &message(meta.clone()));
+        if matches!(found, Found::Known(_)) {
+            return (table.series(found).unwrap().clone(), time);
+        }
+    }
+    panic!("{meta:?} is never known");
 }
 
 fn attributes(series: &Series) -> Vec<(&str, &str)> {
@@ -158,21 +174,107 @@ fn a_series_is_known_by_pointer_and_by_content() {
     removed.remove("a");
     assert_eq!(found(&mut table, removed).0.attributes.len(), 0);
     let other_source: Arc<str> = "other".into();
-    let (slot, _) = table.find(&other_source, &message(stamped(&shared, 0)));
-    assert_ne!(table.slot(slot).unwrap().series.tag_id, first.tag_id);
+    let of_other = [(); 2].map(|()| table.find(&other_source, &message(stamped(&shared, 0))).0);
+    assert_eq!(of_other[0], Found::Passing);
+    assert_ne!(table.series(of_other[1]).unwrap().tag_id, first.tag_id);
 }
 
 #[test]
-fn maps_of_single_messages_are_not_kept() {
+fn the_same_map_with_stamps_and_without_is_two_series() {
     let mut table = table();
-    for i in 0..100 {
-        found(
-            &mut table,
-            Metadata::shared(map(&[("a", "1"), ("n", &(i % 2).to_string())])),
+    let shared = map(&[("a", "1"), (key::STATUS_CODE, "fine")]);
+    let bare = found(&mut table, Metadata::shared(shared.clone())).0;
+    assert_eq!(attributes(&bare).len(), 2);
+    let with_stamps = found(&mut table, stamped(&shared, 0)).0;
+    assert_eq!(attributes(&with_stamps), [("a", "1")], "the stamp lies over it");
+}
+
+/// Messages with something that no other has: in a map of their own, in one that somebody else holds for a while, or as a
+/// change.
+#[test]
+fn what_comes_once_is_not_remembered_and_takes_no_room_from_what_comes_again() {
+    let mut table = table();
+    let tag = map(&[("umh_topic", "t"), ("a", "1")]);
+    found(&mut table, Metadata::shared(tag.clone()));
+    let known = table.counts();
+    assert_eq!(known, (1, 1, 1));
+    let mut held = Vec::new();
+    for n in 0..20_000 {
+        // Names, too, so that no two have the same shape.
+        let (name, text) = (
+            format!("name {n}"),
+            format!("a text that is not short, and has a number: {n}"),
         );
+        let own = [("umh_topic", "t"), (name.as_str(), text.as_str())];
+        let alone = message(Metadata::shared(map(&own)));
+        assert_eq!(table.find(&source(), &alone).0, Found::Passing);
+        let shared = map(&own);
+        assert_eq!(find(&mut table, &Metadata::shared(shared.clone())), Found::Passing);
+        held.push(shared);
+        let mut changed = Metadata::shared(tag.clone());
+        changed.set(name.as_str(), text.as_str());
+        assert!(matches!(find(&mut table, &changed), Found::Changed(_)));
+        changed.set("umh_topic", text.as_str());
+        assert_eq!(find(&mut table, &changed), Found::Passing, "it is another tag");
+        table.set_room(1 << 20);
     }
-    assert_eq!((table.slots.len(), table.aliases.len()), (2, 0));
-    assert!(table.bytes() > 0);
+    assert_eq!(table.counts(), known);
+    assert!(matches!(
+        find(&mut table, &Metadata::shared(tag.clone())),
+        Found::Known(_)
+    ));
+}
+
+#[test]
+fn few_kinds_of_changes_are_series_and_many_are_not() {
+    let mut table = table();
+    let tag = map(&[("umh_topic", "t"), ("a", "1")]);
+    found(&mut table, Metadata::shared(tag.clone()));
+    for _ in 0..10 {
+        for n in 0..100 {
+            let mut changed = Metadata::shared(tag.clone());
+            changed.set("n", n.to_string());
+            assert_ne!(find(&mut table, &changed), Found::Passing);
+        }
+    }
+    assert_eq!(table.counts().0, 3);
+}
+
+/// There are more names than columns, so most attributes are in the list of what has none.
+#[test]
+fn tens_of_thousands_of_names_cost_what_they_are() {
+    const NAMES: usize = 30_000;
+    let names: Vec<String> = (0..NAMES).map(|n| format!("name {n:05}")).collect();
+    let shared = map(&names.iter().map(|name| (name.as_str(), "x")).collect::<Vec<_>>());
+    let mut table = SeriesTable::default();
+    table.set_room(64 << 20);
+    let mut chunk = Chunk::new(&TAGS);
+    let mut changed = Metadata::shared(shared.clone());
+    changed.set("name 02000", "changed");
+    let mut ways = Vec::new();
+    for meta in [&Metadata::shared(shared.clone()), &changed] {
+        for _ in 0..5 {
+            let found = find(&mut table, meta);
+            let row = chunk.begin_row();
+            table.put(found, &source(), meta, row, &mut chunk);
+            ways.push(found);
+        }
+    }
+    for way in [Found::Passing, Found::Known(0), Found::Changed(0), Found::Known(1)] {
+        assert!(ways.contains(&way), "{way:?} is not among {ways:?}");
+    }
+    let columns = chunk.slots().all().len();
+    assert_eq!(chunk.extras().len(), ways.len() * (NAMES - columns));
+    for (row, _) in ways.iter().enumerate() {
+        for (name, text) in [
+            ("name 00001", "x"),
+            ("name 29999", "x"),
+            ("name 02000", if row < 5 { "x" } else { "changed" }),
+        ] {
+            let column = chunk.attribute(Source::Attr, name).unwrap();
+            assert_eq!(column.text_of(row), Some(text.as_bytes()), "{name} of row {row}");
+        }
+    }
 }
 
 #[test]
@@ -188,8 +290,7 @@ fn a_message_over_a_limit_is_refused_with_the_limit() {
         (&[("abcdef", "1")], "name_too_long"),
         (&[("a", "123456")], "value_too_long"),
     ] {
-        let series = describe(&source(), &Metadata::shared(map(entries)));
-        let error = series.check(&limits).unwrap_err();
+        let error = limits.check(&Metadata::shared(map(entries))).unwrap_err();
         assert!(error.error.starts_with(code), "{}", error.error);
     }
     let none = [
@@ -198,43 +299,38 @@ fn a_message_over_a_limit_is_refused_with_the_limit() {
         ("a", "1"),
         ("b", "2"),
     ];
-    assert!(
-        describe(&source(), &Metadata::shared(map(&none)))
-            .check(&limits)
-            .is_ok()
-    );
+    assert!(limits.check(&Metadata::shared(map(&none))).is_ok());
+    // Stamps have columns, and a text in place of one has none.
+    let mut full = stamped(&map(&[("a", "1"), ("b", "2"), (key::STATUS_CODE, "x")]), 0);
+    assert!(limits.check(&full).is_ok());
+    full.set(key::STATUS_CODE, "fine");
+    assert!(limits.check(&full).is_err());
 }
 
 #[test]
 fn where_there_is_no_room_those_that_are_known_stay_until_nobody_sends_them() {
-    let maps: Vec<_> = (0..100)
-        .map(|n| map(&[("umh_topic", &format!("t{n}")), ("a", "1")]))
-        .collect();
-    let mut table = table();
-    found(&mut table, Metadata::shared(maps[0].clone()));
-    let of_one = table.bytes();
-    table.set_room(of_one * 10);
-    let turn = |table: &mut SeriesTable, maps: &[Arc<MetaMap>]| {
-        for (n, map) in (0..).zip(maps) {
-            let series = found(table, Metadata::shared(map.clone())).0;
-            assert_eq!(series.attributes.iter().count(), 1, "{n}");
-        }
-        let before = table.bytes();
-        table.set_room(of_one * 10);
-        (before, table.slots.len())
+    const ROOM: usize = 16 << 10;
+    let of_tag = |n: usize| map(&[("umh_topic", &format!("t{n}")), ("a", "1")]);
+    let maps: Vec<_> = (0..100).map(of_tag).collect();
+    let mut table = SeriesTable::default();
+    table.set_room(ROOM);
+    let known = |table: &mut SeriesTable, maps: &[Arc<MetaMap>]| {
+        let ways = maps.iter().map(|map| find(table, &Metadata::shared(map.clone())));
+        let known = ways.filter(|way| matches!(way, Found::Known(_))).count();
+        assert!(table.bytes() <= ROOM + ROOM / 4, "{} bytes", table.bytes());
+        table.set_room(ROOM);
+        known
     };
-    let (bytes, kept) = turn(&mut table, &maps);
-    assert!(
-        bytes < of_one * 12 && (5..20).contains(&kept),
-        "{bytes} bytes, {kept} kept"
-    );
-    // The first ones are still known after all others came, and others take their place when they come no more.
-    let first = table.aliases.len();
-    found(&mut table, Metadata::shared(maps[0].clone()));
-    assert_eq!((table.aliases.len(), table.passing.is_some()), (first, true));
-    for _ in 0..10 {
-        turn(&mut table, &maps[50..]);
+    for _ in 0..5 {
+        known(&mut table, &maps);
     }
-    let index = table.find(&source(), &message(Metadata::shared(maps[50].clone()))).0;
-    assert_ne!(index, PASSING);
+    let kept = known(&mut table, &maps);
+    assert!((5..60).contains(&kept), "{kept} of 100 are known");
+    // Those that are known still are after all others came, and others take their place when they come no more.
+    assert_eq!(known(&mut table, &maps), kept);
+    let others: Vec<_> = (100..120).map(of_tag).collect();
+    for _ in 0..200 {
+        known(&mut table, &others);
+    }
+    assert!(known(&mut table, &others) > others.len() / 2);
 }

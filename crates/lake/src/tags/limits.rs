@@ -1,0 +1,82 @@
+//! What one message may hold; more is refused with a reason.
+
+use thalweg_record::{DropReason, Metadata};
+
+use super::series::{Fixed, entries, tag_of};
+
+#[derive(Clone, Copy, Debug)]
+pub struct RowLimits {
+    pub attributes_max: usize,
+    pub attribute_name_bytes_max: usize,
+    pub attribute_value_bytes_max: usize,
+    pub value_bytes_max: usize,
+}
+
+impl Default for RowLimits {
+    fn default() -> RowLimits {
+        RowLimits {
+            attributes_max: 1024,
+            attribute_name_bytes_max: 512,
+            attribute_value_bytes_max: 1 << 20,
+            value_bytes_max: 16 << 20,
+        }
+    }
+}
+
+/// Why a message cannot become a row, ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: DropReason,
+    pub error: String,
+}
+
+impl Refusal {
+    pub(super) fn too_large(error: String) -> Refusal {
+        Refusal {
+            reason: DropReason::TooLarge,
+            error,
+        }
+    }
+}
+
+impl RowLimits {
+    /// Whether an entry of metadata is within them.
+    #[inline]
+    pub(super) fn allow(&self, name: &str, text: &str) -> bool {
+        name.len() <= self.attribute_name_bytes_max && text.len() <= self.attribute_value_bytes_max
+    }
+
+    /// `Ok` if a row may have the attributes of a message. Of one that has too many only as many are looked at as are allowed.
+    pub(super) fn check(&self, meta: &Metadata) -> Result<(), Refusal> {
+        let fixed = Fixed::of(meta, tag_of(meta).1);
+        let max = self.attributes_max;
+        let attributes = entries(meta).filter(|(name, _)| !fixed.has(name));
+        for (number, (name, value)) in attributes.enumerate() {
+            if number == max {
+                return Err(Refusal::too_large(format!(
+                    "too_many_attributes: the message has more than {max} metadata entries; remove some in a processor"
+                )));
+            }
+            self.check_attribute(name, value)?;
+        }
+        Ok(())
+    }
+
+    fn check_attribute(&self, name: &str, value: &str) -> Result<(), Refusal> {
+        if name.len() > self.attribute_name_bytes_max {
+            let (max, start) = (self.attribute_name_bytes_max, name.chars().take(40).collect::<String>());
+            return Err(Refusal::too_large(format!(
+                "name_too_long: the metadata key that begins {start:?} has {} bytes, {max} are allowed",
+                name.len()
+            )));
+        }
+        if value.len() > self.attribute_value_bytes_max {
+            return Err(Refusal::too_large(format!(
+                "value_too_long: the metadata entry {name:?} has {} bytes, {} are allowed",
+                value.len(),
+                self.attribute_value_bytes_max
+            )));
+        }
+        Ok(())
+    }
+}
