@@ -109,6 +109,11 @@ output:
 /// The engine is QuickJS for rows with this in their name.
 const QUICKJS: &str = "scripting: {engine: quickjs}\n";
 
+/// A pipeline with the typical script.
+pub fn static_script() -> String {
+    format!("pipeline:\n  processors:\n    - tag_processor:{STATIC}")
+}
+
 /// `behind` are further processors, behind the script.
 fn yaml(input: &str, script: Option<&str>, behind: &str) -> String {
     let pipeline = script

@@ -148,10 +148,16 @@ fn steady(binary: &Path, effort: Effort, name: &str, tags: u64) -> Result<Row> {
     Ok(row)
 }
 
+/// Values of one tag that wait in the server: what comes in one publishing interval, and some seconds of patience.
+const QUEUED: usize = 100;
+
 impl Highest {
     fn config(&self, endpoint: &str) -> String {
-        let mode = format!("{SUBSCRIBE}\n    connections: {}", self.connections);
-        config(endpoint, &mode)
+        let mode = format!(
+            "{SUBSCRIBE}\n    queueSize: {QUEUED}\n    connections: {}",
+            self.connections
+        );
+        format!("{}{}", config(endpoint, &mode), super::collect::static_script())
     }
 
     /// The simulator's processors, and whether the collector has to share its own with it.
@@ -164,7 +170,7 @@ impl Highest {
     }
 }
 
-/// The highest rate of which nothing is lost. Where the simulator shares the collector's processors, this is what the machine
+/// The highest rate of which nothing is lost, through a script on metadata that does not change. Where the simulator shares the collector's processors, this is what the machine
 /// carries with both of them: the rate is bounded by the simulator too, and `simulator_cores` is what it took away. The
 /// collector's CPU time per value holds for itself alone, at that rate and with caches that are shared.
 fn highest(binary: &Path, effort: Effort, search: &Highest) -> Result<Row> {
