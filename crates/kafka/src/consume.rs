@@ -3,9 +3,11 @@
 //! The client is driven by one thread of its own, since its calls block and its callbacks run within them. It fetches only while
 //! the flow takes batches: one is gathered, one waits, and the client holds a bounded number of bytes more.
 
+mod gathered;
 mod meters;
 mod reader;
 mod tracker;
+mod trouble;
 mod watch;
 
 use std::collections::VecDeque;
@@ -15,20 +17,24 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdkafka::ClientConfig;
-use rdkafka::config::FromClientConfigAndContext as _;
+use rdkafka::config::{FromClientConfigAndContext as _, RDKafkaLogLevel};
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::message::BorrowedMessage;
 use thalweg_flow::{InputContext, InputError};
 use thalweg_record::{Batch, FilterReason, Message};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 pub use meters::Meters;
 use reader::Reader;
 use tracker::Tracker;
+use trouble::Denied;
 use watch::Watch;
 
 use crate::link::Link;
 
+/// What the client holds in front of the flow if nothing else is said, in bytes.
+pub const FETCHED_AHEAD: u64 = 16 << 20;
 /// After the flow has settled everything, commit and farewell may take so long.
 const FAREWELL: Duration = Duration::from_secs(8);
 
@@ -39,6 +45,7 @@ pub struct Options {
     pub addresses: String,
     pub topics: Vec<String>,
     pub commit_period: Duration,
+    from_start: bool,
 }
 
 impl Options {
@@ -56,16 +63,27 @@ impl Options {
             .set("partition.assignment.strategy", "cooperative-sticky")
             // A topic that is made while it is subscribed to is found so soon.
             .set("topic.metadata.refresh.interval.ms", "10000")
-            // What is fetched ahead, over all partitions.
-            .set("queued.max.messages.kbytes", "16384")
-            .set("fetch.max.bytes", "8388608");
+            // That all was read that there is shows that it can be read.
+            .set("enable.partition.eof", "true")
+            // Resets of offsets are told in the client's log only.
+            .set_log_level(RDKafkaLogLevel::Info)
+            // A queue that was full is filled again soon after there is room.
+            .set("fetch.queue.backoff.ms", "50");
         Options {
             addresses: client.get("bootstrap.servers").unwrap_or_default().to_owned(),
             client,
             topics: Vec::new(),
             commit_period: Duration::from_secs(1),
+            from_start,
         }
     }
+}
+
+/// Bounds what is fetched ahead, over all partitions: one answer of a broker may come on top of it, half as large.
+pub fn fetch_ahead(client: &mut ClientConfig, bytes: u64) {
+    client
+        .set("queued.max.messages.kbytes", (bytes / 1024).to_string())
+        .set("fetch.max.bytes", (bytes / 2).to_string());
 }
 
 /// Makes messages of records.
@@ -85,6 +103,13 @@ struct Shared {
     finished: AtomicBool,
     /// Partitions that are assigned now are not to be fetched yet.
     holding: AtomicBool,
+    /// The group begins at the end of partitions of which it has committed nothing.
+    begins_at_end: bool,
+    /// The client told that a partition goes on elsewhere; the record that shows where is still to come.
+    was_reset: AtomicBool,
+    /// Rights that are missing, as the client told.
+    denied: Mutex<Option<Denied>>,
+    topics: usize,
     /// When the commits were sent that are not answered, the oldest first.
     commits: Mutex<VecDeque<Instant>>,
 }
@@ -116,16 +141,24 @@ pub async fn run(
         draining: AtomicBool::new(false),
         finished: AtomicBool::new(false),
         holding: AtomicBool::new(false),
+        begins_at_end: !options.from_start,
+        was_reset: AtomicBool::new(false),
+        denied: Mutex::default(),
+        topics: options.topics.len(),
         commits: Mutex::default(),
     });
-    let consumer = BaseConsumer::from_config_and_context(&options.client, Watch(shared.clone()))
-        .map_err(|error| InputError(format!("the Kafka client refuses its settings: {error}")))?;
     let (out, mut fetched) = mpsc::channel(1);
     let (end, ended) = oneshot::channel();
-    let reader = Reader::new(consumer, shared.clone(), convert, out, options);
+    let (runtime, of_thread) = (Handle::current(), shared.clone());
+    // The client is made and let go there: both may take their time.
+    let read = move || {
+        let consumer = BaseConsumer::from_config_and_context(&options.client, Watch(of_thread.clone()))
+            .map_err(|error| format!("the Kafka client refuses its settings: {error}"))?;
+        Reader::new(consumer, of_thread, convert, out, options, runtime).run()
+    };
     let spawned = std::thread::Builder::new()
         .name("kafka-read".to_owned())
-        .spawn(move || drop(end.send(reader.run())));
+        .spawn(move || drop(end.send(read())));
     spawned.map_err(|error| InputError(format!("no thread could be started to read from Kafka: {error}")))?;
 
     let leaving = Leaving(&shared);

@@ -12,9 +12,18 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cluster;
 use crate::consume::{self, Convert, Meters, Options};
 
+/// Metadata that says whether a record has no value, by which its key is deleted where topics are compacted.
+pub const TOMBSTONE: &str = "kafka_tombstone_message";
+const FETCH_BUFFER: &str = "16MiB";
+
 pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let client = cluster::read(&mut fields);
+    let mut client = cluster::read(&mut fields);
+    let ahead = fields.size("fetch_buffer_bytes", FETCH_BUFFER);
+    if !(2_000_000..=1_000_000_000).contains(&ahead) {
+        fields.error("fetch_buffer_bytes", "what is fetched ahead is 2 MB to 1 GB");
+    }
+    consume::fetch_ahead(&mut client, ahead);
     let topics = fields.string_list("topics");
     if topics.is_empty() {
         fields.error("topics", "no topic is given; give a list, as [machines]");
@@ -79,7 +88,7 @@ impl Convert for Records {
             add("kafka_timestamp_unix", ms.div_euclid(1000).to_string().into());
         }
         let tombstone = if record.payload().is_some() { "false" } else { "true" };
-        add("kafka_tombstone_message", Text::new_static(tombstone));
+        add(TOMBSTONE, Text::new_static(tombstone));
         let meta = Metadata::shared(Arc::new(MetaMap::new(entries, Some(series(record)))));
         Some(Message::new(Payload::Raw(payload(record)), meta))
     }

@@ -9,11 +9,18 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
-use rdkafka::types::RDKafkaRespErr;
 use thalweg_flow::{Component, Connection};
 
 /// So long a broker may take to answer.
 pub const ANSWER: Duration = Duration::from_secs(3);
+
+/// Why a topic is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    Missing,
+    /// This client has no right to see it.
+    Denied,
+}
 
 pub struct Link {
     pub component: Component,
@@ -49,12 +56,16 @@ impl Link {
             .map_err(|error| self.no_answer(&error))
     }
 
-    /// Asks a broker whether it has a topic. Blocks.
-    pub fn has<C: ClientContext>(&self, client: &Client<C>, topic: &str) -> Result<bool, String> {
+    /// Asks a broker what is wrong with a topic. Blocks.
+    pub fn trouble<C: ClientContext>(&self, client: &Client<C>, topic: &str) -> Result<Option<Trouble>, String> {
         let metadata = self.ask(client, Some(topic))?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
-        let unknown = Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
-        Ok(found.is_some_and(|found| found.error() != unknown))
+        Ok(match found.map(|found| found.error().map(RDKafkaErrorCode::from)) {
+            None | Some(Some(RDKafkaErrorCode::UnknownTopicOrPartition)) => Some(Trouble::Missing),
+            Some(Some(RDKafkaErrorCode::TopicAuthorizationFailed)) => Some(Trouble::Denied),
+            // As a topic that is being made: it is there, and its partitions say the rest.
+            Some(_) => None,
+        })
     }
 
     /// Data cannot flow, for this reason: it is shown, and told in the log.
@@ -77,6 +88,11 @@ impl Link {
         format!("no broker answers at {addresses} ({why}); is it running, and are address, tls and sasl right?")
     }
 
+    /// What the client said last of what is wrong.
+    pub fn heard(&self) -> String {
+        self.heard.lock().clone()
+    }
+
     /// A line of the client's own log.
     pub fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         let component = self.component.title();
@@ -90,6 +106,14 @@ impl Link {
             *self.heard.lock() = why.to_owned();
         }
         self.suspected.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a client died of: its own error says only that it did.
+pub fn died_of<C: ClientContext>(client: &Client<C>, otherwise: &str) -> String {
+    match client.fatal_error() {
+        Some((code, why)) => format!("{why} ({code})"),
+        None => otherwise.to_owned(),
     }
 }
 

@@ -15,11 +15,13 @@ use thalweg_record::{DropReason, Message, Payload};
 use tokio::sync::OnceCell;
 
 use crate::cluster;
+use crate::input::TOMBSTONE;
 use crate::produce::{self, Encode, Producer, Record};
 
 const IN_FLIGHT: i64 = 10;
 const IN_FLIGHT_MAX: i64 = 1000;
 const MESSAGE_BYTES: &str = "1MB";
+const IN_FLIGHT_BYTES: &str = "64MiB";
 const COMPRESSIONS: [&str; 4] = ["none", "gzip", "snappy", "lz4"];
 
 /// Metadata that is there for one stage only.
@@ -37,6 +39,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     client.set("compression.type", fields.one_of("compression", &COMPRESSIONS, "none"));
     sizes(&mut fields, &mut client);
     let max_in_flight = fields.int_in("max_in_flight", IN_FLIGHT, 1..=IN_FLIGHT_MAX);
+    let bytes_max = fields.size("max_in_flight_bytes", IN_FLIGHT_BYTES);
     let batching = Batching::read(&mut fields, context);
     fields.finish();
     let topic = topic.and_then(|node| {
@@ -52,6 +55,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
         client,
         records: Arc::new(Records { topic, key, exclude }),
         max_in_flight: usize::try_from(max_in_flight).unwrap_or(1),
+        bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
         batching,
     }))
 }
@@ -87,6 +91,7 @@ struct Spec {
     client: ClientConfig,
     records: Arc<Records>,
     max_in_flight: usize,
+    bytes_max: usize,
     batching: Option<Batching>,
 }
 
@@ -96,6 +101,7 @@ impl OutputSpec for Spec {
             client: self.client.clone(),
             records: self.records.clone(),
             max_in_flight: self.max_in_flight,
+            bytes_max: self.bytes_max,
             batching: self.batching,
             producer: OnceCell::new(),
         }))
@@ -106,6 +112,7 @@ struct KafkaOutput {
     client: ClientConfig,
     records: Arc<Records>,
     max_in_flight: usize,
+    bytes_max: usize,
     batching: Option<Batching>,
     producer: OnceCell<Producer>,
 }
@@ -114,7 +121,7 @@ impl Output for KafkaOutput {
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         Box::pin(async move {
             let (records, topic) = (self.records.clone(), self.records.topic.is_static());
-            let opening = || Producer::open(&self.client, topic, records, context);
+            let opening = || Producer::open(&self.client, topic, records, self.bytes_max, context);
             self.producer.get_or_try_init(opening).await.map(drop)
         })
     }
@@ -186,9 +193,16 @@ pub fn headers(message: &Message, is_excluded: impl Fn(&str) -> bool) -> OwnedHe
     headers
 }
 
-pub fn value(message: &Message) -> Bytes {
-    match &message.payload {
+/// The payload. That of a tombstone stays none: an empty value would not delete its key.
+pub fn value(message: &Message) -> Option<Bytes> {
+    let bytes = match &message.payload {
         Payload::Raw(bytes) => bytes.clone(),
         _ => Bytes::from(message.bytes().into_owned()),
+    };
+    let is_tombstone = || message.meta.get(TOMBSTONE).is_some_and(|text| text == "true");
+    if bytes.is_empty() && is_tombstone() {
+        None
+    } else {
+        Some(bytes)
     }
 }

@@ -4,7 +4,9 @@
 
 mod deliveries;
 mod fate;
+mod inquiry;
 mod lane;
+mod topics;
 
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use bytes::Bytes;
 use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::message::OwnedHeaders;
-use rdkafka::producer::{Producer as _, ThreadedProducer};
+use rdkafka::producer::ThreadedProducer;
 use thalweg_flow::{BoxFuture, OpenError, OutputContext, Rejection, WriteError};
 use thalweg_record::{Message, Text};
 use tokio::sync::{mpsc, oneshot};
@@ -27,7 +29,8 @@ pub struct Record {
     pub topic: Text,
     pub key: Option<Text>,
     pub headers: OwnedHeaders,
-    pub value: Bytes,
+    /// `None`: a tombstone.
+    pub value: Option<Bytes>,
 }
 
 /// Makes records of messages.
@@ -47,10 +50,13 @@ type Client = ThreadedProducer<Deliveries>;
 /// The settings of every producer here.
 pub fn settle(client: &mut ClientConfig) {
     client
-        // What waits for a broker waits in its order, for as long as it takes; the flow bounds how much.
+        // What waits for a broker waits in its order, for as long as it takes; the lane bounds how much, since the client refuses what
+        // is too much.
         .set("message.timeout.ms", "0")
         .set("queue.buffering.max.messages", "0")
         .set("queue.buffering.max.kbytes", "2147483647")
+        // A topic that does not exist may be on its way to all brokers for so long.
+        .set("topic.metadata.propagation.max.ms", "5000")
         // As the protocol's own clients choose the partition of a key.
         .set("partitioner", "murmur2_random");
 }
@@ -61,18 +67,23 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// `topic`: what the broker is asked for.
+    /// `topic`: what the broker is asked for. `bytes_max`: of what is on its way, which the client copies; one more write may come
+    /// on top.
     pub async fn open(
         settings: &ClientConfig,
         topic: Option<&str>,
         encode: Arc<dyn Encode>,
+        bytes_max: usize,
         context: &OutputContext,
     ) -> Result<Producer, OpenError> {
         let addresses = settings.get("bootstrap.servers").unwrap_or_default().to_owned();
         let (component, connection) = (context.component.clone(), context.connection.clone());
         let link = Arc::new(Link::new(component, connection, addresses));
-        let client = connect(settings, &link).map_err(OpenError::Permanent)?;
-        ask(&link, &client, topic).await.map_err(OpenError::Temporary)?;
+        let client = connect(settings, &link).await.map_err(OpenError::Permanent)?;
+        if let Err(why) = inquiry::ask_whether_there(&link, &client, topic).await {
+            drop_aside(client).await;
+            return Err(OpenError::Temporary(why));
+        }
         let (jobs, received) = mpsc::unbounded_channel();
         let lane = Lane::new(
             client,
@@ -80,6 +91,7 @@ impl Producer {
             link,
             encode,
             topic.map(str::to_owned),
+            bytes_max,
             received,
         );
         tokio::spawn(lane.run());
@@ -99,26 +111,17 @@ impl Producer {
     }
 }
 
-fn connect(settings: &ClientConfig, link: &Arc<Link>) -> Result<Client, String> {
-    let client = Client::from_config_and_context(settings, Deliveries(link.clone()));
-    client.map_err(|error| format!("the Kafka client refuses its settings: {error}"))
+/// Makes a client, which reads certificates and starts threads.
+async fn connect(settings: &ClientConfig, link: &Arc<Link>) -> Result<Client, String> {
+    let (settings, deliveries) = (settings.clone(), Deliveries(link.clone()));
+    let made = tokio::task::spawn_blocking(move || Client::from_config_and_context(&settings, deliveries));
+    match made.await {
+        Ok(client) => client.map_err(|error| format!("the Kafka client refuses its settings: {error}")),
+        Err(_) => Err("the process is stopping".to_owned()),
+    }
 }
 
-/// Whether a broker answers and has the topic.
-async fn ask(link: &Arc<Link>, client: &Client, topic: Option<&str>) -> Result<(), String> {
-    let (link, client, topic) = (link.clone(), client.clone(), topic.map(str::to_owned));
-    let asked = tokio::task::spawn_blocking(move || {
-        let Some(topic) = topic else {
-            return link.ask(client.client(), None).map(drop);
-        };
-        match link.has(client.client(), &topic)? {
-            true => Ok(()),
-            false => Err(format!(
-                "the topic {topic} does not exist; make it, or let brokers make topics"
-            )),
-        }
-    });
-    asked
-        .await
-        .unwrap_or_else(|_| Err("the process is stopping".to_owned()))
+/// Lets a client go where it may wait: for its threads, and for what is on its way.
+async fn drop_aside(client: Client) {
+    let _ = tokio::task::spawn_blocking(move || drop(client)).await;
 }

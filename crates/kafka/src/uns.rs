@@ -8,6 +8,7 @@ mod contract;
 mod place;
 mod registry;
 mod schema;
+mod shared;
 
 /// The topic when none is given.
 const TOPIC: &str = "umh.messages";

@@ -3,6 +3,7 @@
 //	kafka broker -port 9092 -data DIR     serves until it is killed; what it acknowledged is there again at its next start
 //	kafka produce -addresses A -topic T   a record for each line of the input: {"key", "value", "headers", "partition"}
 //	kafka consume -addresses A -topic T -count N   prints N records as such lines, with offset and timestamp
+//	kafka delete -addresses A -topic T -before N   deletes the first records of partition 0, up to offset N
 //	kafka committed -addresses A -group G  prints what the group has committed: {"topic", "partition", "offset"}
 package main
 
@@ -18,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -28,7 +30,7 @@ const patience = 60 * time.Second
 
 type record struct {
 	Key       *string           `json:"key"`
-	Value     string            `json:"value"`
+	Value     *string           `json:"value"`
 	Headers   map[string]string `json:"headers,omitempty"`
 	Partition int32             `json:"partition"`
 	Offset    int64             `json:"offset"`
@@ -55,12 +57,13 @@ type options struct {
 	topic       string
 	group       string
 	count       int
+	before      int64
 	compression string
 }
 
 func main() {
 	if len(os.Args) < 2 {
-		fail(fmt.Errorf("usage: kafka broker|produce|consume|committed [options]"))
+		fail(fmt.Errorf("usage: kafka broker|produce|consume|delete|committed [options]"))
 	}
 	var o options
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
@@ -76,6 +79,7 @@ func main() {
 	flags.StringVar(&o.topic, "topic", "", "topic")
 	flags.StringVar(&o.group, "group", "", "consumer group")
 	flags.IntVar(&o.count, "count", 0, "records to read")
+	flags.Int64Var(&o.before, "before", 0, "offset up to which records are deleted")
 	flags.StringVar(&o.compression, "compression", "none", "none, gzip, snappy, lz4 or zstd")
 	fail(flags.Parse(os.Args[2:]))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -87,6 +91,8 @@ func main() {
 		fail(produce(ctx, o))
 	case "consume":
 		fail(consume(ctx, o))
+	case "delete":
+		fail(deleteRecords(ctx, o))
 	case "committed":
 		fail(committed(ctx, o))
 	default:
@@ -155,7 +161,10 @@ func produce(ctx context.Context, o options) error {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return err
 		}
-		out := &kgo.Record{Topic: o.topic, Value: []byte(r.Value), Partition: r.Partition}
+		out := &kgo.Record{Topic: o.topic, Partition: r.Partition}
+		if r.Value != nil {
+			out.Value = []byte(*r.Value)
+		}
 		if r.Key != nil {
 			out.Key = []byte(*r.Key)
 		}
@@ -184,7 +193,11 @@ func consume(ctx context.Context, o options) error {
 			return fmt.Errorf("%d of %d records read: %w", seen, o.count, err)
 		}
 		for _, r := range fetches.Records() {
-			line := record{Value: string(r.Value), Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp.UnixMilli()}
+			line := record{Partition: r.Partition, Offset: r.Offset, Timestamp: r.Timestamp.UnixMilli()}
+			if r.Value != nil {
+				value := string(r.Value)
+				line.Value = &value
+			}
 			if r.Key != nil {
 				key := string(r.Key)
 				line.Key = &key
@@ -199,6 +212,33 @@ func consume(ctx context.Context, o options) error {
 				return err
 			}
 			seen++
+		}
+	}
+	return nil
+}
+
+func deleteRecords(ctx context.Context, o options) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(o.addresses, ",")...))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	request := kmsg.NewPtrDeleteRecordsRequest()
+	topic := kmsg.NewDeleteRecordsRequestTopic()
+	topic.Topic = o.topic
+	partition := kmsg.NewDeleteRecordsRequestTopicPartition()
+	partition.Offset = o.before
+	topic.Partitions = append(topic.Partitions, partition)
+	request.Topics = append(request.Topics, topic)
+	response, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	for _, topic := range response.Topics {
+		for _, partition := range topic.Partitions {
+			if err := kerr.ErrorForCode(partition.ErrorCode); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ pub struct Meters {
     pub connection_errors: IntCounter,
     pub connection_time: Timing,
     pub poll_errors: IntCounter,
+    pub offset_resets: IntCounter,
     pub received: IntCounter,
     /// Those that the filter lets through; the name is the reference system's.
     pub matching: IntCounter,
@@ -29,6 +30,10 @@ impl Meters {
             ),
             connection_time: timing("connection_time", "Time from the first attempt until a broker answers."),
             poll_errors: counter("poll_errors", "Errors that the client met while it fetched."),
+            offset_resets: counter(
+                "offset_resets",
+                "Times that a partition had to be read on elsewhere, since what came next was not there.",
+            ),
             received: counter("records_received", "Records fetched."),
             matching: counter("records_filtered", "Records that the filter lets through."),
             batch_time: timing("batch_processing_time", "Time to make the messages of a batch."),

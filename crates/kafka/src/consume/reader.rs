@@ -5,116 +5,83 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rdkafka::Offset;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Message as _};
-use thalweg_record::Message;
+use rdkafka::error::KafkaResult;
+use rdkafka::{Offset, TopicPartitionList};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use super::tracker::{Partition, Span};
+use super::gathered::Gathered;
+use super::tracker::Partition;
+use super::trouble::{self, Damage, Next};
 use super::watch::Watch;
 use super::{Convert, Fetched, Options, Shared};
-use crate::link::reason;
+use crate::link::{ANSWER, Trouble, reason};
 
-const BATCH_RECORDS: usize = 1000;
-const BATCH_BYTES: usize = 1 << 20;
 /// A poll that finds nothing ends after this; what else the thread has to do waits so long at most.
 const POLL: Duration = Duration::from_millis(100);
-/// A flow that takes nothing for longer stops the fetching: to pause and resume gives up what was fetched ahead.
-const HOLD_AFTER: Duration = Duration::from_millis(500);
+/// A flow that takes nothing for longer stops the fetching: to pause and resume gives up what was fetched ahead. Until then what
+/// the client holds fills up to its limit, and what the group has to say waits.
+const HOLD_AFTER: Duration = Duration::from_secs(5);
 /// Without an answer a broker is asked again so soon.
 const ASK: Duration = Duration::from_secs(1);
 /// The last commit is waited for so long.
 const LAST_COMMIT: Duration = Duration::from_secs(3);
 /// A partition is told to begin again elsewhere within this.
 const SEEK: Duration = Duration::from_secs(5);
+/// Between the tries to read what does not fit its checksum, longer each time.
+const PAUSE: Duration = Duration::from_millis(200);
 
 pub struct Reader<C> {
-    consumer: BaseConsumer<Watch>,
+    consumer: Arc<BaseConsumer<Watch>>,
     shared: Arc<Shared>,
     convert: C,
     out: mpsc::Sender<Fetched>,
     options: Options,
     runtime: Handle,
     gathered: Gathered,
+    damage: Damage,
     last_commit: Instant,
     last_ask: Option<Instant>,
+    /// A broker is being asked.
+    asked: Option<oneshot::Receiver<Option<Wrong>>>,
     /// Since when no broker answers; `None` while one does.
     down_since: Option<Instant>,
+    /// Since when the flow takes nothing.
+    blocked_since: Option<Instant>,
     /// A topic did not exist when it was last asked for.
     is_missing: bool,
 }
 
-/// Records that were read and are not sent.
-#[derive(Default)]
-struct Gathered {
-    messages: Vec<Message>,
-    filtered: usize,
-    bytes: usize,
-    spans: Vec<Span>,
-    epoch: u64,
-}
-
-impl Gathered {
-    fn len(&self) -> usize {
-        self.messages.len() + self.filtered
-    }
-
-    fn is_full(&self) -> bool {
-        self.len() >= BATCH_RECORDS || self.bytes >= BATCH_BYTES
-    }
-
-    /// Notes where a record lies; `false` if it is not wanted, since its partition is to be read again from an earlier place.
-    fn cover(&mut self, record: &BorrowedMessage<'_>, shared: &Shared) -> bool {
-        let (topic, number, offset) = (record.topic(), record.partition(), record.offset());
-        // Records come in runs of a partition, so it is found at the end.
-        let known = |span: &&mut Span| span.partition.number == number && *span.partition.topic == *topic;
-        if let Some(span) = self.spans.iter_mut().rev().find(known) {
-            span.to = offset + 1;
-            return true;
-        }
-        let partition = Partition {
-            topic: topic.into(),
-            number,
-        };
-        let tracker = shared.tracker.lock();
-        if self.spans.is_empty() {
-            self.epoch = tracker.epoch();
-        }
-        let wanted = tracker.wants(&partition);
-        if wanted {
-            self.spans.push(Span {
-                partition,
-                from: offset,
-                to: offset + 1,
-            });
-        }
-        wanted
-    }
+/// Why nothing can be read.
+struct Wrong {
+    why: String,
+    is_missing: bool,
 }
 
 impl<C: Convert> Reader<C> {
-    /// To be called on the runtime.
     pub fn new(
         consumer: BaseConsumer<Watch>,
         shared: Arc<Shared>,
         convert: C,
         out: mpsc::Sender<Fetched>,
         options: Options,
+        runtime: Handle,
     ) -> Reader<C> {
         Reader {
-            consumer,
+            consumer: Arc::new(consumer),
             shared,
             convert,
             out,
             options,
-            runtime: Handle::current(),
+            runtime,
             gathered: Gathered::default(),
+            damage: Damage::default(),
             last_commit: Instant::now(),
             last_ask: None,
+            asked: None,
             down_since: Some(Instant::now()),
+            blocked_since: None,
             is_missing: false,
         }
     }
@@ -122,15 +89,36 @@ impl<C: Convert> Reader<C> {
     /// Ends when all is settled and committed; `Err`: reading on is pointless.
     pub fn run(mut self) -> Result<(), String> {
         self.subscribe()?;
+        let read = self.read();
+        self.commit_at_last();
+        // Whoever asks shares the client, which says farewell to the group when the last one lets it go.
+        if let Some(asked) = self.asked.take() {
+            let _ = self
+                .runtime
+                .block_on(async { tokio::time::timeout(ANSWER, asked).await });
+        }
+        read
+    }
+
+    fn read(&mut self) -> Result<(), String> {
         while !self.shared.finished.load(Ordering::Relaxed) {
             self.tend();
             match self.room() {
-                Some(room) => self.gather(room)?,
-                None => self.hold()?,
+                Some(room) => {
+                    self.blocked_since = None;
+                    self.gather(room)?;
+                }
+                None if self.is_blocked() => self.hold()?,
+                None => {}
             }
         }
-        self.commit_at_last();
         Ok(())
+    }
+
+    /// Whether the flow takes nothing for so long that the group must not wait any more.
+    fn is_blocked(&mut self) -> bool {
+        let since = *self.blocked_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= HOLD_AFTER || self.shared.draining.load(Ordering::Relaxed)
     }
 
     fn subscribe(&self) -> Result<(), String> {
@@ -145,7 +133,7 @@ impl<C: Convert> Reader<C> {
             return None;
         }
         let reserved = self.out.clone().reserve_owned();
-        let in_time = async { tokio::time::timeout(HOLD_AFTER, reserved).await };
+        let in_time = async { tokio::time::timeout(POLL, reserved).await };
         self.runtime.block_on(in_time).ok()?.ok()
     }
 
@@ -156,17 +144,19 @@ impl<C: Convert> Reader<C> {
             self.last_commit = Instant::now();
             self.commit();
         }
-        let asked_lately = self.last_ask.is_some_and(|asked| asked.elapsed() < ASK);
-        let draining = self.shared.draining.load(Ordering::Relaxed);
-        if self.shared.link.is_doubtful() && !asked_lately && !draining {
-            self.last_ask = Some(Instant::now());
-            self.ask();
-        }
+        self.ask();
     }
 
     /// Takes partitions back to where the flow gave a batch back.
     fn read_again(&mut self) {
-        let rewinds = self.shared.tracker.lock().rewinds();
+        let mut tracker = self.shared.tracker.lock();
+        let mut rewinds = tracker.rewinds();
+        if !rewinds.is_empty() && self.gathered.len() > 0 {
+            // It lies behind what comes now.
+            tracker.unsent(&std::mem::take(&mut self.gathered).spans);
+            rewinds = tracker.rewinds();
+        }
+        drop(tracker);
         for (partition, at) in rewinds {
             let Partition { topic, number } = &partition;
             match self.consumer.seek(topic, *number, Offset::Offset(at), SEEK) {
@@ -185,13 +175,49 @@ impl<C: Convert> Reader<C> {
         self.shared.commit(&self.consumer, &mut tracker, due);
     }
 
-    /// Finds out whether a broker answers and has the topics.
+    /// Has found out whether a broker answers and has the topics, if there is doubt: on another thread, since the group waits for
+    /// this one.
     fn ask(&mut self) {
-        let wrong = self.what_is_wrong();
+        if let Some(asked) = &mut self.asked {
+            match asked.try_recv() {
+                Ok(wrong) => self.answered(wrong),
+                Err(oneshot::error::TryRecvError::Empty) => return,
+                // The process stops.
+                Err(oneshot::error::TryRecvError::Closed) => {}
+            }
+            self.asked = None;
+        }
+        let asked_lately = self.last_ask.is_some_and(|asked| asked.elapsed() < ASK);
+        let draining = self.shared.draining.load(Ordering::Relaxed);
+        if !self.shared.link.is_doubtful() || asked_lately || draining {
+            return;
+        }
+        self.last_ask = Some(Instant::now());
+        let (consumer, shared, topics) = (self.consumer.clone(), self.shared.clone(), self.options.topics.clone());
+        let (answer, asked) = oneshot::channel();
+        self.asked = Some(asked);
+        self.runtime.spawn_blocking(move || {
+            let wrong = what_is_wrong(&consumer, &shared, &topics);
+            drop(consumer);
+            let _ = answer.send(wrong);
+        });
+    }
+
+    fn answered(&mut self, mut wrong: Option<Wrong>) {
+        let was_missing = std::mem::replace(
+            &mut self.is_missing,
+            wrong.as_ref().is_some_and(|wrong| wrong.is_missing),
+        );
+        if was_missing && !self.is_missing {
+            // So that the group learns of it now and not with the next look at all topics.
+            wrong = wrong.or_else(|| Wrong::of(self.subscribe().err()?));
+        }
+        // Told by what was fetched: who may ask for a topic need not have the right to read it.
+        wrong = wrong.or_else(|| Wrong::of(self.shared.denied.lock().as_ref()?.why.clone()));
         let shared = &self.shared;
         shared.meters.connected.set(i64::from(wrong.is_none()));
         match wrong {
-            Some(why) => {
+            Some(Wrong { why, .. }) => {
                 shared.meters.connection_errors.inc();
                 shared.link.down(&why);
                 self.down_since.get_or_insert_with(Instant::now);
@@ -205,36 +231,16 @@ impl<C: Convert> Reader<C> {
         }
     }
 
-    fn what_is_wrong(&mut self) -> Option<String> {
-        let was_missing = std::mem::take(&mut self.is_missing);
-        for topic in &self.options.topics {
-            match self.shared.link.has(self.consumer.client(), topic) {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.is_missing = true;
-                    return Some(format!("the topic {topic} does not exist; it is read once it does"));
-                }
-                Err(why) => return Some(why),
-            }
-        }
-        // So that the group learns of it now and not with the next look at all topics.
-        if was_missing { self.subscribe().err() } else { None }
-    }
-
     /// Reads what there is, up to a batch, and passes it on.
     fn gather(&mut self, room: mpsc::OwnedPermit<Fetched>) -> Result<(), String> {
         self.resume();
         let mut timeout = POLL;
         let mut begun = None;
-        while !self.gathered.is_full() {
-            if !poll(
-                &self.consumer,
-                &self.shared,
-                &mut self.convert,
-                &mut self.gathered,
-                timeout,
-            )? {
-                break;
+        let mut next = Next::GoOn;
+        while !self.gathered.is_full() && next == Next::GoOn {
+            match self.poll(timeout)? {
+                Some(found) => next = found,
+                None => break,
             }
             begun.get_or_insert_with(Instant::now);
             timeout = Duration::ZERO;
@@ -245,7 +251,51 @@ impl<C: Convert> Reader<C> {
         if self.gathered.len() > 0 {
             self.pass_on(room);
         }
+        if next == Next::ReadAgain {
+            self.read_on_again();
+        }
         Ok(())
+    }
+
+    /// Goes back to behind what was passed on, in all partitions, since the client does not say which one it is.
+    fn read_on_again(&mut self) {
+        std::thread::sleep(PAUSE * self.damage.tries());
+        let mut tracker = self.shared.tracker.lock();
+        tracker.unsent(&std::mem::take(&mut self.gathered).spans);
+        tracker.read_on_again();
+        let places = tracker.places().into_iter();
+        drop(tracker);
+        // Those of which nothing was read begin where they began.
+        let mut unread = TopicPartitionList::new();
+        for (partition, _) in places.filter(|(_, next)| next.is_none()) {
+            unread.add_partition(&partition.topic, partition.number);
+        }
+        if unread.count() > 0 {
+            let begun = self.consumer.incremental_unassign(&unread);
+            self.unless_done(
+                begun.and_then(|()| self.consumer.incremental_assign(&unread)),
+                "begun again",
+            );
+        }
+    }
+
+    /// Takes a record in; `None` if none came in time.
+    fn poll(&mut self, timeout: Duration) -> Result<Option<Next>, String> {
+        match self.consumer.poll(timeout) {
+            None => Ok(None),
+            Some(Ok(record)) => {
+                self.gathered.add(&record, &self.shared, &mut self.convert);
+                Ok(Some(Next::GoOn))
+            }
+            Some(Err(error)) => trouble::after(
+                &error,
+                &self.consumer,
+                &self.shared,
+                &self.gathered.spans,
+                &mut self.damage,
+            )
+            .map(Some),
+        }
     }
 
     fn pass_on(&mut self, room: mpsc::OwnedPermit<Fetched>) {
@@ -264,6 +314,7 @@ impl<C: Convert> Reader<C> {
         }
         self.shared.meters.received.inc_by((messages.len() + filtered) as u64);
         self.shared.meters.matching.inc_by(messages.len() as u64);
+        self.shared.read_of(spans.iter().map(|span| &span.partition.topic));
         let number = tracker.sent(&spans);
         drop(tracker);
         room.send(Fetched {
@@ -278,14 +329,10 @@ impl<C: Convert> Reader<C> {
         if !self.shared.holding.swap(true, Ordering::Relaxed) {
             self.pause();
         }
-        if poll(
-            &self.consumer,
-            &self.shared,
-            &mut self.convert,
-            &mut self.gathered,
-            POLL,
-        )? {
-            self.pause();
+        match self.poll(POLL)? {
+            None => {}
+            Some(Next::GoOn) => self.pause(),
+            Some(Next::ReadAgain) => self.read_on_again(),
         }
         Ok(())
     }
@@ -327,53 +374,24 @@ impl<C: Convert> Reader<C> {
     }
 }
 
-/// Takes a record in; `false` if none came in time.
-fn poll(
-    consumer: &BaseConsumer<Watch>,
-    shared: &Shared,
-    convert: &mut impl Convert,
-    gathered: &mut Gathered,
-    timeout: Duration,
-) -> Result<bool, String> {
-    let record = match consumer.poll(timeout) {
-        None => return Ok(false),
-        Some(Ok(record)) => record,
-        Some(Err(error)) => {
-            failed(shared, &error)?;
-            return Ok(true);
-        }
-    };
-    if gathered.cover(&record, shared) {
-        gathered.bytes += record.payload_len() + record.key_len();
-        match convert.message(&record) {
-            Some(message) => gathered.messages.push(message),
-            None => gathered.filtered += 1,
-        }
+impl Wrong {
+    fn of(why: String) -> Option<Wrong> {
+        Some(Wrong { why, is_missing: false })
     }
-    Ok(true)
 }
 
-/// An error between records. `Err`: what follows it must not be read.
-fn failed(shared: &Shared, error: &KafkaError) -> Result<(), String> {
-    shared.meters.poll_errors.inc();
-    let why = reason(error);
-    match error {
-        // The client passes over such records.
-        KafkaError::MessageConsumption(RDKafkaErrorCode::NotImplemented) => {
-            return Err(
-                "records are compressed with zstd, which this build does not read; let the producer or the topic use \
-                        lz4, snappy or gzip"
-                    .to_owned(),
-            );
-        }
-        KafkaError::MessageConsumptionFatal(_) => {
-            return Err(format!(
-                "the client gave up: {why}; a restart begins at the last commit"
-            ));
-        }
-        _ => {}
-    }
-    let component = &shared.link.component;
-    component.warn_limited("poll", 1, || format!("fetching failed, it is tried again: {why}"));
-    Ok(())
+fn what_is_wrong(consumer: &BaseConsumer<Watch>, shared: &Shared, topics: &[String]) -> Option<Wrong> {
+    topics
+        .iter()
+        .find_map(|topic| match shared.link.trouble(consumer.client(), topic) {
+            Ok(None) => None,
+            Ok(Some(Trouble::Missing)) => Some(Wrong {
+                why: format!("the topic {topic} does not exist; it is read once it does"),
+                is_missing: true,
+            }),
+            Ok(Some(Trouble::Denied)) => Wrong::of(format!(
+                "the topic {topic} must not be seen by this client; give it the right to describe and read it"
+            )),
+            Err(why) => Wrong::of(why),
+        })
 }

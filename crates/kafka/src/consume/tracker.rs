@@ -11,6 +11,7 @@
 //! |---|---|
 //! | is assigned | it is empty: where it begins is where its first record is |
 //! | is revoked | it is forgotten with its spans: whatever is heard of them later commits nothing |
+//! | goes back behind what was read of it | it is another log by now, under the same name: as if it were assigned anew |
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -51,6 +52,17 @@ struct Held {
     open: VecDeque<Sent>,
     /// It is to be read again from here; until that is done, what comes of it is not wanted.
     rewind: Option<i64>,
+    /// Where it was to be read and cannot; told with the first record that comes instead.
+    lost: Option<i64>,
+}
+
+/// Where a partition goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Jump {
+    /// Behind records that are not there any more.
+    From(i64),
+    /// Before what was read: nobody has told of it.
+    Back(i64),
 }
 
 #[derive(Debug)]
@@ -90,8 +102,11 @@ impl Tracker {
             let Some(held) = held.filter(|held| held.rewind.is_none()) else {
                 continue;
             };
+            if held.next.is_some_and(|next| span.from < next) {
+                *held = Held::default();
+            }
             let from = held.next.unwrap_or(span.from);
-            let to = span.to.max(from);
+            let to = span.to;
             held.next = Some(to);
             held.open.push_back(Sent {
                 number: self.number,
@@ -101,6 +116,40 @@ impl Tracker {
             });
         }
         self.number
+    }
+
+    /// Where a partition was to be read there is nothing; it goes on elsewhere.
+    pub fn lost(&mut self, partition: &Partition, at: i64) {
+        if let Some(held) = self.held.get_mut(partition) {
+            held.lost = Some(at);
+        }
+    }
+
+    /// Whether a record of a partition comes from where it goes on after something else; told once.
+    pub fn jump(&mut self, partition: &Partition, offset: i64) -> Option<Jump> {
+        let held = self.held.get_mut(partition)?;
+        let back = held.next.filter(|next| offset < *next);
+        held.lost.take().map(Jump::From).or(back.map(Jump::Back))
+    }
+
+    /// Whether of some partition a record is still to come that tells where it goes on.
+    pub fn is_any_lost(&self) -> bool {
+        self.held.values().any(|held| held.lost.is_some())
+    }
+
+    /// Partitions with where they are read on, if anything was read of them.
+    pub fn places(&self) -> BTreeMap<Partition, Option<i64>> {
+        let places = self.held.iter();
+        places
+            .map(|(partition, held)| (partition.clone(), held.rewind.or(held.next)))
+            .collect()
+    }
+
+    /// All partitions of which something was read are read again from where that ended.
+    pub fn read_on_again(&mut self) {
+        for held in self.held.values_mut() {
+            held.rewind = held.rewind.or(held.next);
+        }
     }
 
     /// Records that were read are not sent: they are read again.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -15,11 +15,18 @@ use super::Shared;
 use super::tracker::Partition;
 use crate::link::reason;
 
+/// To find out and commit where partitions begin may take so long: nothing else is done meanwhile.
+const BEGINNINGS: Duration = Duration::from_secs(5);
+
 pub struct Watch(pub Arc<Shared>);
 
 impl ClientContext for Watch {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.0.link.log(level, facility, line);
+        // Nowhere else the client says which partition it was.
+        if let Some((partition, at)) = reset(line) {
+            self.0.reset(&partition, at);
+        }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -31,6 +38,11 @@ impl ConsumerContext for Watch {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Watch>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Assign(partitions) => {
+                // Rights that were missing are there.
+                *self.0.denied.lock() = None;
+                if self.0.begins_at_end {
+                    self.commit_beginnings(consumer, partitions);
+                }
                 let mut tracker = self.0.tracker.lock();
                 of(partitions).for_each(|partition| tracker.assigned(partition));
             }
@@ -72,6 +84,22 @@ impl ConsumerContext for Watch {
 }
 
 impl Watch {
+    /// Commits where partitions begin of which the group has committed nothing. They begin at their end, and after a restart
+    /// they would do so again: what came in between would be nobody's. The request leaves before the one that asks for the place,
+    /// so the answer need not be waited for.
+    fn commit_beginnings(&self, consumer: &BaseConsumer<Watch>, partitions: &TopicPartitionList) {
+        match beginnings(consumer, partitions) {
+            Ok(ends) => self.0.commit(consumer, &mut self.0.tracker.lock(), ends),
+            Err(error) => self.0.link.component.warn_limited("beginnings", 1, || {
+                format!(
+                    "where the group begins could not be found out and committed ({}); records that are not confirmed before \
+                     the first commit are passed over by a restart",
+                    reason(&error)
+                )
+            }),
+        }
+    }
+
     /// Another member reads on where the last commit is, so what is confirmed is committed first. The request leaves before the
     /// one with which the partitions are given back, so the answer need not be waited for.
     fn revoked(&self, consumer: &BaseConsumer<Watch>, partitions: &TopicPartitionList) {
@@ -88,6 +116,22 @@ impl Watch {
 }
 
 impl Shared {
+    /// A partition goes on elsewhere, since what was to come next is not there.
+    fn reset(&self, partition: &Partition, at: Option<i64>) {
+        self.meters.offset_resets.inc();
+        let Partition { topic, number } = partition;
+        let at = at.unwrap_or(-1);
+        self.tracker.lock().lost(partition, at);
+        self.was_reset.store(true, Ordering::Relaxed);
+        let end = if self.begins_at_end { "newest" } else { "oldest" };
+        self.link.component.warn_limited("reset", 1, || {
+            format!(
+                "{topic}, partition {number}: offset {at} is not there any more (it was deleted before it was read, or the topic was \
+                 made anew); it is read on from the {end} record"
+            )
+        });
+    }
+
     /// Sends a commit; [`Watch::commit_callback`] hears the answer.
     pub fn commit(&self, consumer: &BaseConsumer<Watch>, tracker: &mut super::Tracker, due: Vec<(Partition, i64)>) {
         if due.is_empty() {
@@ -123,6 +167,37 @@ impl Shared {
     }
 }
 
+/// The ends of those partitions of which nothing is committed.
+fn beginnings(consumer: &BaseConsumer<Watch>, partitions: &TopicPartitionList) -> KafkaResult<Vec<(Partition, i64)>> {
+    let begun = Instant::now();
+    let rest = || BEGINNINGS.saturating_sub(begun.elapsed());
+    let known = consumer.committed_offsets(partitions.clone(), rest())?;
+    let mut ends = Vec::new();
+    for element in known.elements() {
+        element.error()?;
+        if element.offset() == Offset::Invalid {
+            let (topic, number) = (element.topic(), element.partition());
+            let (_, end) = consumer.fetch_watermarks(topic, number, rest())?;
+            let topic = topic.into();
+            ends.push((Partition { topic, number }, end));
+        }
+    }
+    Ok(ends)
+}
+
+/// Of `t [0]: offset reset (at offset 5 (leader epoch 0), broker 1) to …`: the partition, and the offset that was not there.
+fn reset(line: &str) -> Option<(Partition, Option<i64>)> {
+    let (partition, rest) = line.split_once(": offset reset (at ")?;
+    let (topic, number) = partition.strip_suffix(']')?.rsplit_once(" [")?;
+    let partition = Partition {
+        // What stands before it is the name of a thread; names of topics have no spaces.
+        topic: topic.rsplit(' ').next()?.into(),
+        number: number.parse().ok()?,
+    };
+    let at = rest.strip_prefix("offset ")?.split([' ', ',', ')']).next();
+    Some((partition, at.and_then(|at| at.parse().ok())))
+}
+
 fn of(partitions: &TopicPartitionList) -> impl Iterator<Item = Partition> {
     let elements = partitions.elements();
     let partitions: Vec<Partition> = elements
@@ -133,4 +208,23 @@ fn of(partitions: &TopicPartitionList) -> impl Iterator<Item = Partition> {
         })
         .collect();
     partitions.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clients_line_of_a_reset_names_partition_and_offset() {
+        let line = "[thrd:main]: plant.a-b_c [12]: offset reset (at offset 5 (leader epoch 0), broker 1) to offset BEGINNING \
+                    (leader epoch -1): fetch failed due to requested offset not available on the broker: Broker: Offset out of range";
+        let partition = Partition {
+            topic: "plant.a-b_c".into(),
+            number: 12,
+        };
+        assert_eq!(reset(line), Some((partition.clone(), Some(5))));
+        let without_place = line.replace("offset 5 (", "offset END (");
+        assert_eq!(reset(&without_place), Some((partition, None)));
+        assert_eq!(reset("[thrd:main]: t [0]: something else"), None);
+    }
 }

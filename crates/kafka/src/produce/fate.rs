@@ -12,6 +12,8 @@ pub enum Fate {
     /// The records that it was sent with were too large together, or it is too large itself.
     TooLarge(String),
     Refused(DropReason, String),
+    /// Its topic is not there, or must not be written to: records of other topics have nothing to do with it.
+    Topic(String),
     /// No record is taken by this client any more.
     ClientLost(String),
 }
@@ -34,7 +36,11 @@ pub fn fate(error: &KafkaError) -> Fate {
         Code::Fatal | Code::OutOfOrderSequenceNumber | Code::InvalidProducerEpoch | Code::ProducerFenced => {
             Fate::ClientLost(why)
         }
-        // Rights, missing topics, absent leaders: an operator or the cluster can end them.
+        Code::UnknownTopic
+        | Code::UnknownTopicOrPartition
+        | Code::UnknownPartition
+        | Code::TopicAuthorizationFailed => Fate::Topic(why),
+        // Absent leaders, too few replicas: an operator or the cluster can end them.
         _ => Fate::Again(why),
     }
 }
@@ -45,16 +51,17 @@ mod tests {
 
     #[test]
     fn what_an_operator_can_cure_is_tried_again() {
+        let of = |code| fate(&KafkaError::MessageProduction(code));
+        for code in [Code::NotEnoughReplicas, Code::QueueFull, Code::MessageTimedOut] {
+            assert!(matches!(of(code), Fate::Again(_)), "{code}");
+        }
         for code in [
             Code::UnknownTopicOrPartition,
             Code::UnknownTopic,
+            Code::UnknownPartition,
             Code::TopicAuthorizationFailed,
-            Code::NotEnoughReplicas,
-            Code::QueueFull,
-            Code::MessageTimedOut,
         ] {
-            let fate = fate(&KafkaError::MessageProduction(code));
-            assert!(matches!(fate, Fate::Again(_)), "{code}: {fate:?}");
+            assert!(matches!(of(code), Fate::Topic(_)), "{code}");
         }
     }
 

@@ -1,7 +1,6 @@
 //! The input `uns`: records whose key one of the expressions finds. Headers become metadata; those of one key mostly say the same,
 //! so their messages share it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -12,16 +11,15 @@ use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, Inp
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, key};
 
 use super::TOPIC;
+use super::shared::SharedMetadata;
 use crate::cluster;
 use crate::consume::{self, Convert, Meters, Options};
-use crate::input::payload;
-
-/// Keys whose metadata is remembered.
-const SHARED_MAX: usize = 100_000;
+use crate::input::{TOMBSTONE, payload};
 
 pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let client = cluster::read_unencrypted(&mut fields);
+    let mut client = cluster::read_unencrypted(&mut fields);
+    consume::fetch_ahead(&mut client, consume::FETCHED_AHEAD);
     let group = fields.string("consumer_group", "uns_plugin");
     let topic = fields.string("kafka_topic", TOPIC);
     if let Err(error) = cluster::check_topic(&topic) {
@@ -38,12 +36,13 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
         wanted.add(&node, &fields);
     }
     let is_bytes = fields.one_of("metadata_format", &["string", "bytes"], "string") == "bytes";
+    let keys = wanted.set(&fields);
     fields.finish();
     let mut options = Options::new(client, &group, true);
     options.topics = vec![topic];
     Some(Arc::new(Spec {
         options,
-        keys: wanted.set()?,
+        keys: keys?,
         is_bytes,
     }))
 }
@@ -75,14 +74,23 @@ impl Wanted {
     }
 
     /// `None` after a mistake.
-    fn set(mut self) -> Option<RegexSet> {
+    fn set(mut self, fields: &Fields<'_>) -> Option<RegexSet> {
         if self.texts.is_empty() {
             self.texts.push(".*".to_owned());
         }
         if self.is_wrong {
-            None
-        } else {
-            RegexSet::new(self.texts).ok()
+            return None;
+        }
+        match RegexSet::new(self.texts) {
+            Ok(set) => Some(set),
+            Err(error) => {
+                let why = last_line(&error.to_string()).to_owned();
+                fields.error(
+                    "umh_topics",
+                    format!("the expressions cannot be used together: {why}; use fewer or simpler ones"),
+                );
+                None
+            }
         }
     }
 }
@@ -104,7 +112,7 @@ impl InputSpec for Spec {
         let records = Records {
             keys: self.keys.clone(),
             is_bytes: self.is_bytes,
-            shared: HashMap::new(),
+            shared: SharedMetadata::default(),
         };
         Ok(Box::new(UnsInput {
             options: self.options.clone(),
@@ -130,14 +138,7 @@ impl Input for UnsInput {
 struct Records {
     keys: RegexSet,
     is_bytes: bool,
-    /// By key, what its last record had.
-    shared: HashMap<Box<[u8]>, Shared>,
-}
-
-struct Shared {
-    /// Names and values as they came, with their lengths.
-    headers: Vec<u8>,
-    map: Arc<MetaMap>,
+    shared: SharedMetadata,
 }
 
 impl Convert for Records {
@@ -150,6 +151,10 @@ impl Convert for Records {
         if let Some(ms) = record.timestamp().to_millis() {
             meta.set("kafka_timestamp_ms", ms.to_string());
         }
+        // Its key is to be forgotten. All other records say nothing of it, as in the reference system.
+        if record.payload().is_none() {
+            meta.set(TOMBSTONE, "true");
+        }
         Some(Message::new(Payload::Raw(payload(record)), meta))
     }
 }
@@ -157,19 +162,11 @@ impl Convert for Records {
 impl Records {
     fn map(&mut self, key: &[u8], record: &BorrowedMessage<'_>) -> Arc<MetaMap> {
         let headers = as_they_came(record);
-        if let Some(known) = self.shared.get(key).filter(|known| known.headers == headers) {
-            return known.map.clone();
+        if let Some(known) = self.shared.get(key, &headers) {
+            return known;
         }
         let map = Arc::new(self.read(key, record));
-        // More keys than this are not those of tags; to begin anew is cheap.
-        if self.shared.len() >= SHARED_MAX {
-            self.shared.clear();
-        }
-        let shared = Shared {
-            headers,
-            map: map.clone(),
-        };
-        self.shared.insert(key.into(), shared);
+        self.shared.insert(key, headers, map.clone());
         map
     }
 

@@ -29,6 +29,7 @@ const BATCHING: Batching = Batching {
     period: Some(Duration::from_millis(100)),
 };
 const IN_FLIGHT: usize = 100;
+const IN_FLIGHT_BYTES: usize = 64 << 20;
 
 pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
@@ -94,7 +95,14 @@ impl Output for UnsOutput {
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         let opening = || async {
             place::ensure(&self.client, TOPIC, context).await?;
-            Producer::open(&self.client, Some(TOPIC), self.records.clone(), context).await
+            Producer::open(
+                &self.client,
+                Some(TOPIC),
+                self.records.clone(),
+                IN_FLIGHT_BYTES,
+                context,
+            )
+            .await
         };
         Box::pin(async move { self.producer.get_or_try_init(opening).await.map(drop) })
     }
@@ -131,9 +139,7 @@ impl Encode for Records {
                     contracts.insert(name.to_owned());
                 }
             }
-            for contract in &contracts {
-                self.registry.learn(contract).await;
-            }
+            self.registry.learn(&contracts).await;
         })
     }
 

@@ -69,6 +69,11 @@ impl Broker {
         self.client(&["produce", "-topic", topic, "-compression", compression], &lines);
     }
 
+    /// Deletes the first records of a topic's first partition.
+    pub fn delete_before(&self, topic: &str, offset: i64) {
+        self.client(&["delete", "-topic", topic, "-before", &offset.to_string()], "");
+    }
+
     /// The first records of a topic, which are waited for.
     pub fn consume(&self, topic: &str, count: usize) -> Vec<Value> {
         let printed = self.client(&["consume", "-topic", topic, "-count", &count.to_string()], "");

@@ -130,7 +130,13 @@ fn a_flow_that_is_full_stops_the_fetching_and_keeps_its_place_in_the_group() {
         std::thread::sleep(Duration::from_secs(1));
         std::mem::replace(&mut before, received()) == before && before > 0
     });
-    assert!(received() < COUNT, "all of it was taken in");
+    // What is in the flow, and at most two batches in front of it, of 1000 records each.
+    let (taken, in_flow) = (received(), running.handle.counts().in_flight as usize);
+    assert!(
+        taken <= in_flow + 2000 && taken < COUNT,
+        "{taken} taken, {in_flow} in the flow"
+    );
+    assert_eq!(broker.committed("g"), [] as [i64; 0], "nothing is confirmed");
     world.kept.shut(false);
     world.wait_for(COUNT);
     let report = world.stop(running);
@@ -139,4 +145,36 @@ fn a_flow_that_is_full_stops_the_fetching_and_keeps_its_place_in_the_group() {
         "each once: it was never taken out of the group"
     );
     assert_eq!(broker.committed("g"), [COUNT as i64]);
+}
+
+#[test]
+fn a_flow_that_is_full_gives_partitions_to_a_member_that_comes() {
+    const COUNT: usize = 30_000;
+    let (first, second) = (World::new(), World::new());
+    let broker = Broker::start(&["-topics", "t", "-partitions", "2"]);
+    let mut records = numbered(0..COUNT);
+    for (n, record) in records.iter_mut().enumerate() {
+        record["partition"] = (n % 2).into();
+    }
+    broker.produce("t", &records);
+    let flow = input(&broker) + "buffer: {memory: {limit: 1000000}}\npipeline: {threads: 1}\noutput: {kept: {}}";
+    first.kept.shut(true);
+    let one = first.start(&flow);
+    let mut before = 0;
+    until("nothing more is fetched", || {
+        std::thread::sleep(Duration::from_secs(1));
+        let received = first.metric("input_kafka_records_received") as usize;
+        std::mem::replace(&mut before, received) == before && before > 0
+    });
+    let two = second.start(&flow);
+    second.wait_for(COUNT / 2);
+    first.kept.shut(false);
+    let all = || {
+        let texts = first.kept.texts().into_iter().chain(second.kept.texts());
+        texts.collect::<BTreeSet<String>>().len()
+    };
+    until("nothing is missing", || all() == COUNT);
+    first.stop(one);
+    second.stop(two);
+    assert_eq!(broker.committed("g"), [COUNT as i64 / 2, COUNT as i64 / 2]);
 }

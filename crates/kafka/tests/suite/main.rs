@@ -4,6 +4,7 @@
 mod broker;
 mod groups;
 mod mistakes;
+mod proxy;
 mod records;
 mod registry;
 mod troubles;

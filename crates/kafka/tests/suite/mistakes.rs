@@ -27,6 +27,10 @@ fn mistakes_are_told_with_their_places() {
             "t.yaml:1:32: input.uns.metadata_format: expected one of string, bytes, got the text \"text\"\n",
         ),
         (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, fetch_buffer_bytes: 1kB}}",
+            "t.yaml:1:85: input.kafka.fetch_buffer_bytes: what is fetched ahead is 2 MB to 1 GB\n",
+        ),
+        (
             "input: {uns: {brokers: a}}",
             "t.yaml:1:15: unknown field \"brokers\" in input.uns",
         ),
@@ -34,6 +38,15 @@ fn mistakes_are_told_with_their_places() {
         let mistakes = world.check(&format!("{yaml}\noutput: {{drop: {{}}}}"));
         assert!(mistakes.contains(told), "{yaml}:\n{mistakes}");
     }
+    let large: Vec<String> = (0..40).map(|n| format!("'{n}[\\pL\\pN]{{250}}'")).collect();
+    let mistakes = world.check(&format!(
+        "input: {{uns: {{umh_topics: [{}]}}}}\noutput: {{drop: {{}}}}",
+        large.join(", ")
+    ));
+    assert!(
+        mistakes.contains("input.uns.umh_topics: the expressions cannot be used together: "),
+        "{mistakes}"
+    );
     for (yaml, told) in [
         (
             "output: {kafka: {addresses: [a], topic: \"a/b\"}}",

@@ -134,6 +134,50 @@ fn a_restart_reads_on_where_the_last_one_ended() {
 }
 
 #[test]
+fn tombstones_stay_what_they_are_on_their_way_through_a_flow() {
+    let (world, broker) = (World::new(), Broker::with_topics("from,to"));
+    broker.produce(
+        "from",
+        &[
+            json!({"key": "a", "value": null}),
+            json!({"key": "b", "value": ""}),
+            json!({"key": "c", "value": "x"}),
+        ],
+    );
+    let running = world.start(&format!(
+        "input: {{kafka: {{addresses: [{0}], topics: [from], consumer_group: g}}}}\n\
+         output: {{kafka: {{addresses: [{0}], topic: to, key: '${{! meta(\"kafka_key\") }}'}}}}",
+        broker.address
+    ));
+    until("all are written", || running.handle.counts().out == 3);
+    world.stop(running);
+    let records = broker.consume("to", 3);
+    let values: Vec<&serde_json::Value> = records.iter().map(|record| &record["value"]).collect();
+    assert_eq!(values, [&json!(null), &json!(""), &json!("x")]);
+    let headers = &records[0]["headers"];
+    assert_eq!(headers["kafka_tombstone_message"], "true", "{headers}");
+}
+
+#[test]
+fn a_group_that_begins_at_the_end_keeps_that_place() {
+    let (world, broker) = (World::new(), Broker::start(&["-topics", "t", "-partitions", "2"]));
+    broker.produce("t", &numbered(0..5));
+    let flow = format!(
+        "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g, start_from_oldest: false}}}}\noutput: {{kept: {{}}}}",
+        broker.address
+    );
+    let running = world.start(&flow);
+    // Before any record is handed over.
+    until("its beginning is committed", || broker.committed("g") == [5, 0]);
+    world.stop(running);
+    broker.produce("t", &numbered(5..8));
+    let running = world.start(&flow);
+    world.wait_for(3);
+    world.stop(running);
+    assert_eq!(world.kept.texts(), ["5", "6", "7"]);
+}
+
+#[test]
 fn a_group_without_commits_may_begin_at_the_end() {
     let (world, broker) = (World::new(), Broker::with_topics("t"));
     broker.produce("t", &numbered(0..5));

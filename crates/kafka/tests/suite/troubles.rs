@@ -2,10 +2,13 @@
 
 use std::process::Command;
 
+use rdkafka::mocking::MockCluster;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use serde_json::json;
 use thalweg_record::DropReason;
 
 use crate::broker::{Broker, numbered};
+use crate::proxy::Proxy;
 use crate::world::{World, until};
 
 #[test]
@@ -151,6 +154,194 @@ fn what_no_broker_takes_is_dropped_and_the_rest_is_written() {
     assert_eq!(report.counts.dropped(DropReason::TooLarge), 2);
     assert_eq!(report.counts.dropped(DropReason::OutputRejected), 1);
     assert_eq!(broker.values("t", 60), messages[..60]);
+}
+
+#[test]
+fn a_request_that_is_refused_says_nothing_of_the_writes_in_it() {
+    let (world, broker) = (
+        World::new(),
+        Broker::start(&["-topics", "t", "-settings", "message.max.bytes=20000"]),
+    );
+    // The client puts many of these writes into one request.
+    let mut messages: Vec<String> = (0..49)
+        .map(|n| json!({"n": n, "pad": "x".repeat(900)}).to_string())
+        .collect();
+    messages.insert(20, json!({"n": "too large", "pad": "x".repeat(30_000)}).to_string());
+    let report = world.send(
+        &messages,
+        &format!(
+            "output: {{kafka: {{addresses: [{}], topic: t, max_in_flight: 50, max_message_bytes: 100kB}}}}",
+            broker.address
+        ),
+    );
+    assert_eq!(
+        (report.counts.out, report.counts.dropped(DropReason::TooLarge)),
+        (49, 1)
+    );
+    let mut values = broker.values("t", 49);
+    values.sort();
+    messages.remove(20);
+    messages.sort();
+    assert_eq!(values, messages);
+}
+
+#[test]
+fn a_topic_that_does_not_exist_does_not_hold_up_others_and_is_refused_in_the_end() {
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    let message = |topic: &str, n: usize| json!({"topic": topic, "n": n}).to_string();
+    let mut messages: Vec<String> = (0..100).map(|n| message("t", n)).collect();
+    messages.insert(10, message("nowhere", 0));
+    messages.insert(50, message("nowhere", 1));
+    let running = world.start_sending(
+        &messages,
+        &format!(
+            "output: {{kafka: {{addresses: [{}], topic: '${{! json(\"topic\") }}'}}}}",
+            broker.address
+        ),
+    );
+    until("all others are written", || running.handle.counts().out == 100);
+    assert_eq!(running.handle.counts().dropped_total(), 0, "it is still waited for");
+    until("it is refused", || {
+        running.handle.counts().dropped(DropReason::OutputRejected) == 2
+    });
+    assert_eq!(running.trouble(), "");
+    world.stop(running);
+}
+
+#[test]
+fn records_that_wait_for_their_topic_are_written_in_order_when_it_is_made() {
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    let message = |topic: &str, n: usize| json!({"topic": topic, "n": n}).to_string();
+    let messages: Vec<String> = (0..6)
+        .map(|n| message(if n % 2 == 0 { "umh.messages" } else { "t" }, n))
+        .collect();
+    let running = world.start_sending(
+        &messages,
+        &format!(
+            "output: {{kafka: {{addresses: [{}], topic: '${{! json(\"topic\") }}'}}}}",
+            broker.address
+        ),
+    );
+    until("the others are written", || running.handle.counts().out == 3);
+    // The output of the namespace makes it.
+    World::new().send(
+        &["made".to_owned()],
+        &format!(
+            "output: {{uns: {{broker_address: \"{}\", umh_topic: umh.v1.acme._raw.x}}}}",
+            broker.address
+        ),
+    );
+    until("all are written", || running.handle.counts().out == 6);
+    world.stop(running);
+    let written = broker.values("umh.messages", 4);
+    let waited: Vec<&String> = written.iter().filter(|value| *value != "made").collect();
+    assert_eq!(waited, [&messages[0], &messages[2], &messages[4]]);
+}
+
+#[test]
+fn a_partition_without_a_leader_is_told_of_until_it_has_one() {
+    let (world, cluster) = (World::new(), MockCluster::new(1).unwrap());
+    cluster.create_topic("t", 1, 1).unwrap();
+    cluster.partition_leader("t", 0, None).unwrap();
+    let running = world.start_sending(
+        &["1".to_owned()],
+        &format!(
+            "output: {{kafka: {{addresses: [\"{}\"], topic: t}}}}",
+            cluster.bootstrap_servers()
+        ),
+    );
+    until("it is told", || running.trouble().contains("topic t, partition 0: "));
+    let told = running.trouble();
+    assert!(told.contains("records to t are not confirmed for 1"), "{told}");
+    cluster.partition_leader("t", 0, Some(1)).unwrap();
+    until("it is written", || running.handle.counts().out == 1);
+    until("it is over", || running.trouble().is_empty());
+    world.stop(running);
+}
+
+#[test]
+fn an_input_without_the_right_to_read_is_not_connected_until_it_has_it() {
+    let (world, cluster) = (World::new(), MockCluster::new(1).unwrap());
+    cluster.create_topic("t", 1, 1).unwrap();
+    let denied = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED; 200];
+    cluster.request_errors(RDKafkaApiKey::Fetch, &denied);
+    let running = world.start(&format!(
+        "input: {{kafka: {{addresses: [\"{}\"], topics: [t], consumer_group: g}}}}\noutput: {{kept: {{}}}}",
+        cluster.bootstrap_servers()
+    ));
+    until("it is told", || {
+        running.trouble().contains("the broker lets nothing be read")
+    });
+    let told = running.trouble();
+    assert!(
+        told.contains("Topic authorization failed") && told.contains("the right to"),
+        "{told}"
+    );
+    assert_eq!(world.metric("input_kafka_connected"), 0.0);
+    cluster.clear_request_errors(RDKafkaApiKey::Fetch);
+    until("it is over", || running.trouble().is_empty());
+    world.stop(running);
+}
+
+#[test]
+fn what_was_deleted_before_it_was_read_is_told_and_reading_goes_on() {
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    let flow = format!(
+        "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g}}}}\noutput: {{kept: {{}}}}",
+        broker.address
+    );
+    broker.produce("t", &numbered(0..5));
+    let running = world.start(&flow);
+    world.wait_for(5);
+    world.stop(running);
+    assert_eq!(broker.committed("g"), [5]);
+    broker.produce("t", &numbered(5..20));
+    broker.delete_before("t", 15);
+    assert_eq!(world.metric("input_kafka_offset_resets"), 0.0);
+    let running = world.start(&flow);
+    world.wait_for(10);
+    until("all is committed", || broker.committed("g") == [20]);
+    world.stop(running);
+    assert_eq!(world.metric("input_kafka_offset_resets"), 1.0);
+    assert_eq!(world.kept.texts()[5..], ["15", "16", "17", "18", "19"]);
+}
+
+#[test]
+fn record_sets_that_do_not_fit_their_checksum_are_read_again_and_end_the_flow_if_they_stay_so() {
+    let broker = Broker::with_topics("t");
+    broker.produce("t", &numbered(0..3));
+    broker.produce("t", &[json!({"value": "damaged on its way"})]);
+    broker.produce("t", &numbered(4..6));
+    let flow = |proxy: &Proxy| {
+        format!(
+            "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g}}}}\noutput: {{kept: {{}}}}",
+            proxy.address
+        )
+    };
+    let (world, proxy) = (
+        World::new(),
+        Proxy::start(&broker.address, "damaged on its way", usize::MAX),
+    );
+    let running = world.start(&flow(&proxy));
+    let told = world.failure(&running);
+    assert!(
+        told.contains("the record set at offset 3 of t, partition 0 does not fit its checksum, and was read 5 times"),
+        "{told}"
+    );
+    world.abandon(running);
+    assert!(
+        world.kept.texts().iter().all(|text| text.len() == 1),
+        "{:?}",
+        world.kept.texts()
+    );
+    assert!(broker.committed("g").iter().all(|offset| *offset <= 3));
+
+    let (world, proxy) = (World::new(), Proxy::start(&broker.address, "damaged on its way", 2));
+    let running = world.start(&flow(&proxy).replace("consumer_group: g", "consumer_group: h"));
+    world.wait_for(6);
+    world.stop(running);
+    assert_eq!(world.kept.texts(), ["0", "1", "2", "damaged on its way", "4", "5"]);
+    assert_eq!(broker.committed("h"), [6]);
 }
 
 #[test]

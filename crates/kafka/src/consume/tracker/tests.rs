@@ -82,6 +82,55 @@ fn records_that_were_read_and_not_sent_are_read_again() {
     assert_eq!(tracker.due(), [(partition(0), 6)]);
 }
 
+#[test]
+fn a_partition_that_goes_back_is_another_log_by_now() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    let old = tracker.sent(&[span(0, 500, 510)]);
+    tracker.settled(old, Outcome::Acked);
+    tracker.committing(&partition(0), 510);
+    let late = tracker.sent(&[span(0, 510, 520)]);
+    assert_eq!(tracker.jump(&partition(0), 520), None);
+    assert_eq!(tracker.jump(&partition(0), 0), Some(Jump::Back(520)));
+    let new = tracker.sent(&[span(0, 0, 3)]);
+    tracker.settled(late, Outcome::Acked);
+    assert_eq!(tracker.due(), [], "what is confirmed is of the log that is gone");
+    tracker.settled(new, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 3)]);
+    let newest = tracker.sent(&[span(0, 3, 5)]);
+    tracker.settled(newest, Outcome::Nacked);
+    assert_eq!(tracker.rewinds(), [(partition(0), 3)]);
+}
+
+#[test]
+fn records_that_are_lost_are_told_once_with_where_they_were() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    tracker.lost(&partition(0), 7);
+    assert_eq!(tracker.jump(&partition(0), 100), Some(Jump::From(7)));
+    assert_eq!(tracker.jump(&partition(0), 101), None);
+    let batch = tracker.sent(&[span(0, 100, 102)]);
+    tracker.settled(batch, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 102)]);
+}
+
+#[test]
+fn what_was_read_can_be_read_on_from_its_end_once_more() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    tracker.assigned(partition(1));
+    let batch = tracker.sent(&[span(0, 0, 2)]);
+    assert_eq!(
+        tracker.places(),
+        BTreeMap::from([(partition(0), Some(2)), (partition(1), None)])
+    );
+    tracker.read_on_again();
+    assert_eq!(tracker.rewinds(), [(partition(0), 2)]);
+    tracker.rewound(&partition(0));
+    tracker.settled(batch, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 2)]);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Assign(i32),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{Condition, Keywords, Limits, Rule, Schema, Type};
+use super::{Condition, DEPTH_MAX, Keywords, Limits, Rule, Schema, Type};
 
 /// Keywords that say nothing of whether a value is right.
 const NOTES: [&str; 15] = [
@@ -37,6 +37,7 @@ pub fn schema(text: &str) -> Result<Schema, String> {
         numbers: HashMap::new(),
         named: Vec::new(),
         parts: 0,
+        depth: 0,
     };
     let root = compiler.rule(&document, "#")?;
     let named = compiler.named.into_iter();
@@ -53,6 +54,7 @@ struct Compiler<'d> {
     numbers: HashMap<String, usize>,
     named: Vec<Option<Rule>>,
     parts: usize,
+    depth: usize,
 }
 
 impl Compiler<'_> {
@@ -61,12 +63,23 @@ impl Compiler<'_> {
         if self.parts > PARTS_MAX {
             return Err(format!("it has more than {PARTS_MAX} parts"));
         }
-        match value {
+        // Text nests only so far; one reference that leads to the next one has no such end.
+        if self.depth >= DEPTH_MAX {
+            return Err(format!(
+                "{place}: parts lie within each other more than {DEPTH_MAX} deep, references included; make it flatter"
+            ));
+        }
+        self.depth += 1;
+        let rule = match value {
             Value::Bool(true) => Ok(Rule::Always),
             Value::Bool(false) => Ok(Rule::Never),
-            Value::Object(members) => Ok(Rule::All(Box::new(self.keywords(members, place)?))),
+            Value::Object(members) => self
+                .keywords(members, place)
+                .map(|keywords| Rule::All(Box::new(keywords))),
             _ => Err(format!("{place}: a schema is an object, true or false")),
-        }
+        };
+        self.depth -= 1;
+        rule
     }
 
     fn keywords(&mut self, members: &Map<String, Value>, place: &str) -> Result<Keywords, String> {
@@ -123,17 +136,11 @@ impl Compiler<'_> {
                     .map(|name| text(name, place).map(str::to_owned));
                 out.members.required = names.collect::<Result<_, _>>()?;
             }
-            "properties" => {
-                for (name, value) in object(value, place)? {
-                    let rule = self.rule(value, &format!("{place}/{name}"))?;
-                    out.members.named.insert(name.clone(), rule);
-                }
-            }
+            "properties" => out.members.named = self.rules_by_name(value, place)?.into_iter().collect(),
             "patternProperties" => {
-                for (name, value) in object(value, place)? {
-                    let rule = self.rule(value, &format!("{place}/{name}"))?;
-                    out.members.matching.push((pattern(name, place)?, rule));
-                }
+                let rules = self.rules_by_name(value, place)?.into_iter();
+                let matching = rules.map(|(name, rule)| Ok((pattern(&name, place)?, rule)));
+                out.members.matching = matching.collect::<Result<_, String>>()?;
             }
             "additionalProperties" => out.members.others = Some(self.rule(value, place)?),
             "propertyNames" => out.members.names = Some(self.rule(value, place)?),
@@ -155,6 +162,13 @@ impl Compiler<'_> {
         let values = array(value, place)?.iter().enumerate();
         values
             .map(|(index, value)| self.rule(value, &format!("{place}/{index}")))
+            .collect()
+    }
+
+    fn rules_by_name(&mut self, value: &Value, place: &str) -> Result<Vec<(String, Rule)>, String> {
+        let members = expected(value.as_object(), place, "an object")?.iter();
+        members
+            .map(|(name, value)| Ok((name.clone(), self.rule(value, &format!("{place}/{name}"))?)))
             .collect()
     }
 
@@ -201,9 +215,7 @@ fn limit(out: &mut Keywords, name: &str, value: &Value, place: &str) -> Result<b
         _ => return number(out, name, value, place),
     };
     let Limits { min, max } = count;
-    let number = value
-        .as_u64()
-        .ok_or_else(|| format!("{place}: expected a whole number"))?;
+    let number = expected(value.as_u64(), place, "a whole number")?;
     *(if is_least { min } else { max }) = Some(number);
     Ok(true)
 }
@@ -218,11 +230,9 @@ fn number(out: &mut Keywords, name: &str, value: &Value, place: &str) -> Result<
         _ => return Ok(false),
     };
     // Draft 4 has `true` here.
-    let number = value.as_f64().ok_or_else(|| format!("{place}: expected a number"))?;
-    if name == "multipleOf" && number <= 0.0 {
-        return Err(format!("{place}: expected a number above 0"));
-    }
-    *limit = Some(number);
+    let number = expected(value.as_f64(), place, "a number")?;
+    let legal = Some(number).filter(|number| name != "multipleOf" || *number > 0.0);
+    *limit = Some(expected(legal, place, "a number above 0")?);
     Ok(true)
 }
 
@@ -248,13 +258,13 @@ fn pattern(text: &str, place: &str) -> Result<Regex, String> {
 }
 
 fn text<'v>(value: &'v Value, place: &str) -> Result<&'v str, String> {
-    value.as_str().ok_or_else(|| format!("{place}: expected text"))
+    expected(value.as_str(), place, "text")
 }
 
 fn array<'v>(value: &'v Value, place: &str) -> Result<&'v Vec<Value>, String> {
-    value.as_array().ok_or_else(|| format!("{place}: expected a list"))
+    expected(value.as_array(), place, "a list")
 }
 
-fn object<'v>(value: &'v Value, place: &str) -> Result<&'v Map<String, Value>, String> {
-    value.as_object().ok_or_else(|| format!("{place}: expected an object"))
+fn expected<T>(found: Option<T>, place: &str, what: &str) -> Result<T, String> {
+    found.ok_or_else(|| format!("{place}: expected {what}"))
 }

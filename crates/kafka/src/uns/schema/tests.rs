@@ -170,3 +170,20 @@ fn what_is_not_understood_is_named_and_nothing_is_half_checked() {
 fn a_reference_to_itself_ends() {
     assert!(told(r##"{"$ref": "#"}"##, &json!(1)).contains("at most 200 deep"));
 }
+
+#[test]
+fn a_chain_of_references_has_an_end() {
+    let chain = |length: usize| {
+        let link = |n: usize| (format!("d{n}"), json!({"$ref": format!("#/$defs/d{}", n + 1)}));
+        let mut parts: serde_json::Map<String, Value> = (0..length).map(link).collect();
+        parts.insert(format!("d{length}"), json!({"type": "number"}));
+        json!({"$ref": "#/$defs/d0", "$defs": parts}).to_string()
+    };
+    assert_eq!(told(&chain(100), &json!(1)), "");
+    assert_ne!(told(&chain(100), &json!("a")), "");
+    let error = Schema::parse(&chain(9000)).err().unwrap();
+    assert!(
+        error.contains("parts lie within each other more than 200 deep"),
+        "{error}"
+    );
+}

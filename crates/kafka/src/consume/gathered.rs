@@ -1,0 +1,106 @@
+//! Records that were read and not passed on yet, with the places that they have in their partitions.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rdkafka::message::{BorrowedMessage, Message as _};
+use thalweg_record::Message;
+
+use super::tracker::{Jump, Partition, Span};
+use super::{Convert, Shared};
+
+const BATCH_RECORDS: usize = 1000;
+const BATCH_BYTES: usize = 1 << 20;
+
+#[derive(Default)]
+pub struct Gathered {
+    pub messages: Vec<Message>,
+    pub filtered: usize,
+    pub spans: Vec<Span>,
+    pub epoch: u64,
+    bytes: usize,
+}
+
+impl Gathered {
+    pub fn len(&self) -> usize {
+        self.messages.len() + self.filtered
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.len() >= BATCH_RECORDS || self.bytes >= BATCH_BYTES
+    }
+
+    /// Takes a record in, if it is wanted.
+    pub fn add(&mut self, record: &BorrowedMessage<'_>, shared: &Shared, convert: &mut impl Convert) {
+        if self.cover(record, shared) {
+            self.bytes += record.payload_len() + record.key_len();
+            match convert.message(record) {
+                Some(message) => self.messages.push(message),
+                None => self.filtered += 1,
+            }
+        }
+    }
+
+    /// Notes where a record lies; `false` if it is not wanted, since its partition is to be read again from an earlier place.
+    fn cover(&mut self, record: &BorrowedMessage<'_>, shared: &Shared) -> bool {
+        let (topic, number, offset) = (record.topic(), record.partition(), record.offset());
+        // Records come in runs of a partition, so it is found at the end.
+        let known = |span: &&mut Span| span.partition.number == number && *span.partition.topic == *topic;
+        if let Some(span) = self.spans.iter_mut().rev().find(known) {
+            if offset < span.to || shared.was_reset.load(Ordering::Relaxed) {
+                let before = span.to;
+                tell_jump(shared, &span.partition, offset, Some(before));
+                // What comes before it in the batch is of a log that is gone: nothing of it is to be committed.
+                span.from = span.from.min(offset);
+            }
+            span.to = offset + 1;
+            return true;
+        }
+        let partition = Partition {
+            topic: Arc::from(topic),
+            number,
+        };
+        let tracker = shared.tracker.lock();
+        if self.spans.is_empty() {
+            self.epoch = tracker.epoch();
+        }
+        let wanted = tracker.wants(&partition);
+        drop(tracker);
+        if wanted {
+            tell_jump(shared, &partition, offset, None);
+            self.spans.push(Span {
+                partition,
+                from: offset,
+                to: offset + 1,
+            });
+        }
+        wanted
+    }
+}
+
+/// Tells when a record is not what comes next. `read_to`: of what is not passed on yet.
+fn tell_jump(shared: &Shared, partition: &Partition, offset: i64, read_to: Option<i64>) {
+    let mut tracker = shared.tracker.lock();
+    let jump = tracker.jump(partition, offset);
+    if !tracker.is_any_lost() {
+        shared.was_reset.store(false, Ordering::Relaxed);
+    }
+    drop(tracker);
+    let back = read_to.filter(|read_to| offset < *read_to).map(Jump::Back);
+    let (Partition { topic, number }, component) = (partition, &shared.link.component);
+    match jump.or(back) {
+        None => {}
+        Some(Jump::From(old)) => component.warn_limited("jump", 1, || {
+            format!("{topic}, partition {number}: instead of offset {old}, which is not there any more, it is read on from offset {offset}")
+        }),
+        Some(Jump::Back(old)) => {
+            shared.meters.offset_resets.inc();
+            component.warn_limited("jump", 1, || {
+                format!(
+                    "{topic}, partition {number}: after offset {old} it goes on with offset {offset}: the topic was made anew, or \
+                     lost records; it is read on from there"
+                )
+            });
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Topics that cannot be written to for now, of an output that writes to more than one: their records wait by themselves and those
+//! of all other topics go on. An output with one topic has nothing else to go on with, and waits for it.
+//!
+//! | a topic | its records | then |
+//! |---|---|---|
+//! | is refused by the broker: it is closed | wait | the broker is asked for it every second |
+//! | is there again: it is open | are sent, those that wait first | refused once more, it is closed; else forgotten after a while |
+//! | was refused [`ANSWERS_MAX`] times: it is over | are refused at once | the broker is asked for it every 10 s |
+//!
+//! Answers are counted, not time: while no broker answers, nobody has said that the topic is not there.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use thalweg_record::Text;
+
+/// So often a broker has to refuse a topic; with one question per second, and what the client itself waits for a new topic,
+/// this takes 15 s or so.
+pub const ANSWERS_MAX: u32 = 10;
+const ASK: Duration = Duration::from_secs(1);
+const ASK_WHEN_OVER: Duration = Duration::from_secs(10);
+/// Topics about which a broker is asked at a time.
+const ASKED_MAX: usize = 8;
+/// An open topic that is not refused for so long is as any other.
+const FORGET_AFTER: Duration = Duration::from_secs(30);
+/// More wrong topics than this are not remembered: each is found out again.
+const REMEMBERED_MAX: usize = 1000;
+
+pub struct Topics {
+    /// One topic does not hold up another.
+    is_many: bool,
+    refused: BTreeMap<Text, Refused>,
+}
+
+struct Refused {
+    answers: u32,
+    why: String,
+    opened: Option<Instant>,
+    asked: Option<Instant>,
+}
+
+/// Whether a record may be sent.
+#[derive(Debug)]
+pub enum Gate {
+    Open,
+    Closed(KafkaError),
+    Over(String),
+}
+
+impl Topics {
+    pub fn new(is_many: bool) -> Topics {
+        Topics {
+            is_many,
+            refused: BTreeMap::new(),
+        }
+    }
+
+    pub fn is_many(&self) -> bool {
+        self.is_many
+    }
+
+    pub fn gate(&self, topic: &Text) -> Gate {
+        // So it is for nearly every record.
+        if self.refused.is_empty() {
+            return Gate::Open;
+        }
+        match self.refused.get(topic) {
+            Some(refused) if refused.opened.is_none() => match refused.answers < ANSWERS_MAX {
+                true => Gate::Closed(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownTopic)),
+                false => Gate::Over(format!(
+                    "the topic {topic} cannot be written to ({}); make it or let brokers make topics, and give this client the \
+                     right to write to it",
+                    refused.why
+                )),
+            },
+            _ => Gate::Open,
+        }
+    }
+
+    /// A record of a topic was refused.
+    pub fn failed(&mut self, topic: &Text, why: &str) {
+        if self.refused.len() >= REMEMBERED_MAX && !self.refused.contains_key(topic) {
+            self.refused.pop_first();
+        }
+        let refused = self.refused.entry(topic.clone()).or_insert_with(|| Refused {
+            answers: 0,
+            why: String::new(),
+            opened: Some(Instant::now()),
+            asked: None,
+        });
+        // What waited behind a closed one has told nothing new.
+        if refused.opened.take().is_some() {
+            refused.answers += 1;
+            refused.why = why.to_owned();
+        }
+    }
+
+    /// A broker says whether a topic is there; `Some`: why it is not.
+    pub fn heard(&mut self, topic: &Text, missing: Option<String>) {
+        let Some(refused) = self.refused.get_mut(topic) else {
+            return;
+        };
+        match missing {
+            Some(why) => {
+                refused.answers = refused.answers.saturating_add(1);
+                refused.why = why;
+            }
+            None => refused.opened = Some(Instant::now()),
+        }
+    }
+
+    /// Topics for which a broker is to be asked now.
+    pub fn due(&mut self, now: Instant) -> Vec<Text> {
+        let since = |at: Instant| now.saturating_duration_since(at);
+        self.refused
+            .retain(|_, refused| refused.opened.is_none_or(|opened| since(opened) < FORGET_AFTER));
+        let closed = self.refused.iter_mut().filter(|(_, refused)| {
+            let pause = if refused.answers < ANSWERS_MAX {
+                ASK
+            } else {
+                ASK_WHEN_OVER
+            };
+            refused.opened.is_none() && refused.asked.is_none_or(|asked| since(asked) >= pause)
+        });
+        let due = closed.take(ASKED_MAX).map(|(topic, refused)| {
+            refused.asked = Some(now);
+            topic.clone()
+        });
+        due.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHY: &str = "Broker: Unknown topic or partition";
+
+    #[test]
+    fn a_topic_that_is_refused_again_and_again_is_over_and_opens_when_it_is_there() {
+        let (mut topics, topic) = (Topics::new(true), Text::from("t"));
+        assert!(matches!(topics.gate(&topic), Gate::Open));
+        topics.failed(&topic, WHY);
+        for _ in 1..ANSWERS_MAX {
+            assert!(matches!(topics.gate(&topic), Gate::Closed(_)));
+            // What waits is no answer.
+            topics.failed(&topic, "it waits");
+            topics.heard(&topic, Some(WHY.to_owned()));
+        }
+        let Gate::Over(told) = topics.gate(&topic) else {
+            panic!("it is not over");
+        };
+        assert!(
+            told.starts_with("the topic t cannot be written to (Broker: Unknown topic or partition); make it"),
+            "{told}"
+        );
+        assert!(matches!(topics.gate(&Text::from("other")), Gate::Open));
+        topics.heard(&topic, None);
+        assert!(matches!(topics.gate(&topic), Gate::Open));
+        topics.failed(&topic, WHY);
+        assert!(matches!(topics.gate(&topic), Gate::Over(_)), "it was over before");
+    }
+
+    #[test]
+    fn a_topic_is_asked_for_with_pauses_and_forgotten_when_all_is_well() {
+        let (mut topics, topic) = (Topics::new(true), Text::from("t"));
+        topics.failed(&topic, WHY);
+        let now = Instant::now();
+        assert_eq!(topics.due(now), [topic.clone()]);
+        assert!(topics.due(now).is_empty());
+        assert_eq!(topics.due(now + ASK), [topic.clone()]);
+        (0..ANSWERS_MAX).for_each(|_| topics.heard(&topic, Some(WHY.to_owned())));
+        assert!(topics.due(now + ASK * 2).is_empty());
+        assert_eq!(topics.due(now + ASK + ASK_WHEN_OVER), [topic.clone()]);
+        topics.heard(&topic, None);
+        assert!(topics.due(Instant::now() + FORGET_AFTER).is_empty());
+        topics.failed(&topic, WHY);
+        assert!(matches!(topics.gate(&topic), Gate::Closed(_)), "it began anew");
+    }
+
+    #[test]
+    fn wrong_topics_are_remembered_up_to_a_limit() {
+        let mut topics = Topics::new(true);
+        (0..2 * REMEMBERED_MAX).for_each(|n| topics.failed(&n.to_string().into(), WHY));
+        assert_eq!(topics.refused.len(), REMEMBERED_MAX);
+    }
+}

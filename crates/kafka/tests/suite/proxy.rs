@@ -1,0 +1,100 @@
+//! What lies between a client and its broker, and damages records on their way to the client.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub struct Proxy {
+    /// `host:port`
+    pub address: String,
+}
+
+/// What is done to an answer of the broker.
+#[derive(Clone)]
+struct Change {
+    /// The broker's own address and the proxy's, as answers spell them: the client is to come here.
+    from: Vec<u8>,
+    to: Vec<u8>,
+    /// A text in records, of which one bit is turned.
+    text: Vec<u8>,
+    /// So often.
+    left: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    pub fn start(broker: &str, text: &str, times: usize) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let change = Change {
+            from: spelt(broker),
+            to: spelt(&address),
+            text: text.as_bytes().to_vec(),
+            left: Arc::new(AtomicUsize::new(times)),
+        };
+        let broker = broker.to_owned();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, server) = (client.unwrap(), TcpStream::connect(&broker));
+                // The broker may be gone when the test ends.
+                let Ok(server) = server else { continue };
+                pass(client.try_clone().unwrap(), server.try_clone().unwrap(), None);
+                pass(server, client, Some(change.clone()));
+            }
+        });
+        Proxy { address }
+    }
+}
+
+/// Host and port as the protocol has them in a row: text, then number.
+fn spelt(address: &str) -> Vec<u8> {
+    let (host, port) = address.rsplit_once(':').unwrap();
+    let mut out = host.as_bytes().to_vec();
+    out.extend_from_slice(&port.parse::<u32>().unwrap().to_be_bytes());
+    out
+}
+
+/// Passes frame after frame on, until one of both ends.
+fn pass(mut from: TcpStream, mut to: TcpStream, change: Option<Change>) {
+    std::thread::spawn(move || {
+        let mut length = [0; 4];
+        while from.read_exact(&mut length).is_ok() {
+            let mut frame = vec![0; u32::from_be_bytes(length) as usize];
+            if from.read_exact(&mut frame).is_err() {
+                break;
+            }
+            if let Some(change) = &change {
+                change.apply(&mut frame);
+            }
+            if to.write_all(&length).is_err() || to.write_all(&frame).is_err() {
+                break;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}
+
+impl Change {
+    fn apply(&self, frame: &mut [u8]) {
+        for at in found(frame, &self.from) {
+            frame[at..at + self.to.len()].copy_from_slice(&self.to);
+        }
+        for at in found(frame, &self.text) {
+            let left = self
+                .left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+            if left.is_ok() {
+                frame[at] ^= 1;
+            }
+        }
+    }
+}
+
+fn found(frame: &[u8], what: &[u8]) -> Vec<usize> {
+    let windows = frame.windows(what.len()).enumerate();
+    windows
+        .filter(|(_, window)| *window == what)
+        .map(|(at, _)| at)
+        .collect()
+}
