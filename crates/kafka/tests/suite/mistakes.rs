@@ -38,7 +38,7 @@ fn mistakes_are_told_with_their_places() {
         let mistakes = world.check(&format!("{yaml}\noutput: {{drop: {{}}}}"));
         assert!(mistakes.contains(told), "{yaml}:\n{mistakes}");
     }
-    let large: Vec<String> = (0..40).map(|n| format!("'{n}[\\pL\\pN]{{250}}'")).collect();
+    let large: Vec<String> = (0..40).map(|n| format!("'{n}[\\pL\\pN]{{60}}'")).collect();
     let mistakes = world.check(&format!(
         "input: {{uns: {{umh_topics: [{}]}}}}\noutput: {{drop: {{}}}}",
         large.join(", ")

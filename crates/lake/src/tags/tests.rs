@@ -611,8 +611,9 @@ fn a_tag_of_opc_ua_takes_about_three_kibibytes() {
     let both = decode(&mut samples) / TAGS_COUNT;
     let sights = (64 << 20) / 64 / TAGS_COUNT;
     let (of_maps, of_series) = (of_maps - sights, both - of_maps);
-    assert!((1_000..1_600).contains(&of_maps), "{of_maps} bytes of maps");
-    assert!((1_400..2_100).contains(&of_series), "{of_series} bytes of series");
+    let told = format!("{of_maps} bytes of maps, {of_series} of series");
+    assert!((700..1_100).contains(&of_maps), "{told}");
+    assert!((1_400..2_100).contains(&of_series), "{told}");
 }
 
 #[test]
