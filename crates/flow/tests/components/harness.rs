@@ -468,7 +468,7 @@ impl Processor for Trip {
                 for message in &mut messages {
                     let number = self.numbered.fetch_add(1, Ordering::SeqCst);
                     // Another worker would be faster now.
-                    let pause = if number % 2 == 0 { 5 } else { 0 };
+                    let pause = if number.is_multiple_of(2) { 5 } else { 0 };
                     std::thread::sleep(Duration::from_millis(pause));
                     message.payload = Payload::Raw(number.to_string().into());
                 }
