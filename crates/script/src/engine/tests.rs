@@ -1,7 +1,7 @@
 //! What `verify` notices: native code that gives something else than QuickJS, here because it was made of another script.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::sync::Once;
 
 use thalweg_record::{Payload, Text, Value};
 use tracing::span;
@@ -20,6 +20,7 @@ fn engine(form: &Form, code: &str, mode: Mode) -> Engine {
 
 /// QuickJS has the one script, native code the other.
 fn torn(form: &Form, quickjs: &str, native: &str) -> Engine {
+    Log::install();
     let other = engine(form, native, Mode::Verify);
     assert!(other.native.iter().all(Result::is_ok), "{native} runs as native code");
     Engine {
@@ -34,9 +35,21 @@ fn message() -> Message {
     message
 }
 
-/// Counts what is logged of differences.
-#[derive(Clone, Default)]
-struct Log(Arc<AtomicUsize>);
+thread_local! {
+    /// What this thread has logged of differences.
+    static LOGGED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts what is logged of differences, on each thread. There is one for the whole process, from before the first difference:
+/// whether a line is wanted is decided at its first use, and one that is installed on another thread meanwhile may be missed.
+struct Log;
+
+impl Log {
+    fn install() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
+    }
+}
 
 impl tracing::Subscriber for Log {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -48,7 +61,7 @@ impl tracing::Subscriber for Log {
         let is_told = ["stage", "expected", "found"]
             .iter()
             .all(|name| fields.field(name).is_some());
-        self.0.fetch_add(usize::from(is_told), Ordering::Relaxed);
+        LOGGED.set(LOGGED.get() + usize::from(is_told));
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -66,14 +79,12 @@ impl tracing::Subscriber for Log {
 
 /// Runs a script `times` times. What the last call returned, and how many differences were counted, and logged.
 fn run(engine: &mut Engine, times: usize) -> (Result<Returned, Failure>, u64, usize) {
-    let (log, message) = (Log::default(), message());
-    let results = tracing::subscriber::with_default(log.clone(), || {
-        for _ in 1..times {
-            let _ = engine.run(0, &message, &message.meta);
-        }
-        engine.run(0, &message, &message.meta)
-    });
-    (results, engine.stats().differences, log.0.load(Ordering::Relaxed))
+    let (before, message) = (LOGGED.get(), message());
+    for _ in 1..times {
+        let _ = engine.run(0, &message, &message.meta);
+    }
+    let returned = engine.run(0, &message, &message.meta);
+    (returned, engine.stats().differences, LOGGED.get() - before)
 }
 
 fn payload(returned: Returned) -> Option<Value> {
