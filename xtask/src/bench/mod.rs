@@ -106,7 +106,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let rows = match name {
         "collect" if is_steady => {
             folder = environment::bench_folder();
-            let rows = steady::run(minutes)?;
+            let rows = steady::run(minutes, only)?;
             report::print(name, &rows, &folder);
             rows
         }

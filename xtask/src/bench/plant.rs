@@ -22,33 +22,30 @@ const STEADY: [(&str, u64); 3] = [
 ];
 /// Seconds between two changes of all 100,000 nodes, for the highest rate, which is looked for upwards.
 const PERIODS: [f64; 8] = [1.0, 0.5, 0.2, 0.125, 0.1, 0.08, 0.066, 0.05];
-/// The simulator has a processor of its own, so that only the collector's is measured.
 const ONE_CORE: Highest = Highest {
     name: "opcua_max_one_core",
     connections: 1,
-    of_collector: "0",
-    of_simulator: Some("1"),
+    cores: 1,
     slowest: 0.5,
 };
 /// The values of one session are decoded by one task, so two cores need several.
 const TWO_CORES: Highest = Highest {
     name: "opcua_max_two_cores",
     connections: 4,
-    of_collector: "0,1",
-    of_simulator: None,
-    slowest: 1.0,
+    cores: 2,
+    slowest: 0.5,
 };
 const NOTHING_CHANGES: &str = "86400";
+
+const FULL_RATE_PERIOD: &str = "0.1";
 
 /// A search for the highest rate.
 struct Highest {
     name: &'static str,
     /// OPC UA sessions, among which the tags are spread.
     connections: usize,
-    /// Processors, as `taskset` names them.
-    of_collector: &'static str,
-    /// `None`: the others if the machine has more than two, else those of the collector.
-    of_simulator: Option<&'static str>,
+    /// Of the collector; the first ones of the machine.
+    cores: usize,
     /// The period with which the search begins.
     slowest: f64,
 }
@@ -160,35 +157,44 @@ impl Highest {
         format!("{}{}", config(endpoint, &mode), super::collect::static_script())
     }
 
-    /// The simulator's processors, and whether the collector has to share its own with it.
-    fn of_simulator(&self, cores: usize) -> (String, bool) {
-        match self.of_simulator {
-            Some(own) => (own.to_owned(), false),
-            None if cores > 2 => (format!("2-{}", cores - 1), false),
-            None => (self.of_collector.to_owned(), true),
-        }
+    /// Which processors the simulator gets, as `taskset` names them, and whether the collector's are among them: the others, where there
+    /// are any, and then all.
+    fn of_simulator(&self, of_machine: usize) -> Vec<(String, bool)> {
+        let last = of_machine.saturating_sub(1);
+        let others = (self.cores < of_machine).then(|| (format!("{}-{last}", self.cores), false));
+        others.into_iter().chain([(format!("0-{last}"), true)]).collect()
     }
 }
 
-/// The highest rate of which nothing is lost, through a script on metadata that does not change. Where the simulator shares the collector's processors, this is what the machine
-/// carries with both of them: the rate is bounded by the simulator too, and `simulator_cores` is what it took away. The
-/// collector's CPU time per value holds for itself alone, at that rate and with caches that are shared.
+/// The highest rate of which nothing is lost, through a script on metadata that does not change. The simulator needs more for a value
+/// than the collector, and on a small machine it is what is at its end first; it may take the collector's processors as well then,
+/// so that the rate holds for less than the collector's cores. Its CPU time per value is its own alone, with caches that are shared.
 fn highest(binary: &Path, effort: Effort, search: &Highest) -> Result<Row> {
-    let cores = std::thread::available_parallelism()?.get();
-    let (of_simulator, is_shared) = search.of_simulator(cores);
+    let of_machine = std::thread::available_parallelism()?.get();
+    let mut places = search.of_simulator(of_machine).into_iter().peekable();
     let mut best: Option<Row> = None;
-    for period in PERIODS.into_iter().filter(|period| *period <= search.slowest) {
+    let mut periods = PERIODS
+        .into_iter()
+        .filter(|period| *period <= search.slowest)
+        .peekable();
+    while let (Some(period), Some((of_simulator, is_shared))) = (periods.peek(), places.peek()) {
         let offered = NODES as f64 / period;
-        println!("measuring {}: {offered:.0} values/s offered", search.name);
-        let plant = plant(binary, Some(&of_simulator), NODES, &period.to_string())?;
-        let collector = UnderTest::start_on(search.of_collector, binary, &search.config(&plant.endpoint))?;
-        match at_rate(&plant, collector, search.name, effort, offered) {
-            Ok(Some(row)) => best = Some(row),
-            Ok(None) => break,
-            Err(error) => {
-                println!("  {error:#}");
-                break;
+        println!(
+            "measuring {}: {offered:.0} values/s offered, the simulator on processors {of_simulator}",
+            search.name
+        );
+        let held = held(binary, effort, search, of_simulator, *period).unwrap_or_else(|error| {
+            println!("  {error:#}");
+            None
+        });
+        match held {
+            Some(mut row) => {
+                row.more
+                    .insert("simulator_shares_cores".to_owned(), (*is_shared).into());
+                best = Some(row);
+                periods.next();
             }
+            None => drop(places.next()),
         }
     }
     let Some(mut row) = best else {
@@ -196,8 +202,25 @@ fn highest(binary: &Path, effort: Effort, search: &Highest) -> Result<Row> {
         bail!("{}: not even {slowest:.0} values/s were held", search.name)
     };
     row.more.insert("connections".to_owned(), search.connections.into());
-    row.more.insert("simulator_shares_cores".to_owned(), is_shared.into());
     Ok(row)
+}
+
+/// A plant with 1,000,000 changes per second, and a collector on one core that subscribes to them.
+pub fn full_rate(binary: &Path) -> Result<(Plant, UnderTest)> {
+    let of_machine = std::thread::available_parallelism()?.get();
+    let places = ONE_CORE.of_simulator(of_machine);
+    let (of_simulator, _) = places.last().context("there is no place for the simulator")?;
+    let plant = plant(binary, Some(of_simulator), NODES, FULL_RATE_PERIOD)?;
+    let collector = UnderTest::start_on("0", binary, &ONE_CORE.config(&plant.endpoint))?;
+    collector.wait_until("thalweg_opcua_items_monitored", NODES as f64)?;
+    Ok((plant, collector))
+}
+
+fn held(binary: &Path, effort: Effort, search: &Highest, of_simulator: &str, period: f64) -> Result<Option<Row>> {
+    let plant = plant(binary, Some(of_simulator), NODES, &period.to_string())?;
+    let of_collector = format!("0-{}", search.cores - 1);
+    let collector = UnderTest::start_on(&of_collector, binary, &search.config(&plant.endpoint))?;
+    at_rate(&plant, collector, search.name, effort, NODES as f64 / period)
 }
 
 /// What a rate costs; `None` if it is not held, and whose fault that is has been told.
@@ -236,9 +259,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_simulator_shares_the_cores_only_where_there_are_no_others() {
-        assert_eq!(ONE_CORE.of_simulator(2), ("1".to_owned(), false));
-        assert_eq!(TWO_CORES.of_simulator(2), ("0,1".to_owned(), true));
-        assert_eq!(TWO_CORES.of_simulator(8), ("2-7".to_owned(), false));
+    fn the_simulator_has_the_other_cores_and_then_all() {
+        let places = |search: Highest, of_machine| search.of_simulator(of_machine);
+        let of = |text: &str, is_shared| (text.to_owned(), is_shared);
+        assert_eq!(places(ONE_CORE, 2), [of("1-1", false), of("0-1", true)]);
+        assert_eq!(places(TWO_CORES, 2), [of("0-1", true)]);
+        assert_eq!(places(TWO_CORES, 8), [of("2-7", false), of("0-7", true)]);
     }
 }

@@ -1,7 +1,7 @@
-//! `bench collect --steady [--minutes N]`: two long runs, not for continuous integration. 100,000 tags change once per second and
-//! every value is read at the other end of a pipe; then 50,000 of them go through a script into the lake, which is asked for them.
-//! The simulator numbers the values of each tag, so one that is lost, comes twice or comes too early is seen, and what it has
-//! published is counted at its side, too.
+//! `bench collect --steady [--minutes N] [--only WORD]`: three long runs, not for continuous integration. 100,000 tags change once
+//! per second and every value is read at the other end of a pipe; then 50,000 of them go through a script into the lake, which is
+//! asked for them; then 100,000 change ten times per second, and one core takes them. The simulator numbers the values of each tag,
+//! so one that is lost, comes twice or comes too early is seen, and what it has published is counted at its side, too.
 
 use std::io::{PipeReader, Read as _};
 use std::path::PathBuf;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::environment;
+use super::plant;
 use super::report::Row;
 use super::under_test::{Costs, Plant, UnderTest};
 use crate::shell::build_binary;
@@ -59,7 +60,7 @@ const TAGS: &str = "
             sum(value_int) as total, sum(value_int * value_int) as squares
           from tags group by tag_id)";
 
-pub fn run(minutes: u64) -> Result<Vec<Row>> {
+pub fn run(minutes: u64, only: Option<&str>) -> Result<Vec<Row>> {
     let folder = environment::bench_folder();
     if let Some(refused) = environment::refused(&folder) {
         bail!(refused);
@@ -70,8 +71,20 @@ pub fn run(minutes: u64) -> Result<Vec<Row>> {
         folder,
         length: Duration::from_secs(60 * minutes),
     };
-    Ok(vec![run.through_a_pipe()?, run.through_the_lake()?])
+    let runs: [(&str, fn(&Run) -> Result<Row>); 3] = [
+        (PIPE, Run::through_a_pipe),
+        (LAKE, Run::through_the_lake),
+        (FULL_RATE, Run::at_full_rate),
+    ];
+    let wanted = runs
+        .iter()
+        .filter(|(name, _)| only.is_none_or(|word| name.contains(word)));
+    wanted.map(|(_, of)| of(&run)).collect()
 }
+
+const PIPE: &str = "exactly_once_100k";
+const LAKE: &str = "exactly_once_50k_lake";
+const FULL_RATE: &str = "full_rate_one_core";
 
 struct Run {
     binary: PathBuf,
@@ -93,7 +106,7 @@ impl Run {
     }
 
     fn through_a_pipe(&self) -> Result<Row> {
-        println!("measuring exactly_once_100k: {TAGS_OF_PIPE} tags at 1 Hz, each value read from a pipe");
+        println!("measuring {PIPE}: {TAGS_OF_PIPE} tags at 1 Hz, each value read from a pipe");
         let plant = self.plant(TAGS_OF_PIPE)?;
         let (reader, writer) = std::io::pipe()?;
         let yaml = format!("{}{LINES}", input(&plant));
@@ -114,11 +127,11 @@ impl Run {
         );
         ensure!(seen.tags == TAGS_OF_PIPE, "{} tags of {TAGS_OF_PIPE} came", seen.tags);
         ensure!(seen.missing + seen.behind == 0, "values are missing or came twice");
-        steady.row("exactly_once_100k")
+        steady.row(PIPE)
     }
 
     fn through_the_lake(&self) -> Result<Row> {
-        println!("measuring exactly_once_50k_lake: {TAGS_OF_LAKE} tags at 1 Hz, through a script into the lake");
+        println!("measuring {LAKE}: {TAGS_OF_LAKE} tags at 1 Hz, through a script into the lake");
         let plant = self.plant(TAGS_OF_LAKE)?;
         let yaml = format!("{}{INTO_LAKE}", input(&plant));
         let mut collector = UnderTest::start_below(&self.folder, &self.binary, &yaml)?;
@@ -149,7 +162,32 @@ impl Run {
             "of {TAGS_OF_LAKE} tags {rows} values were acknowledged"
         );
         collector.stop()?;
-        steady.row("exactly_once_50k_lake")
+        steady.row(LAKE)
+    }
+
+    /// There is no moment at which nothing is on its way. So it is looked at whether more and more is.
+    fn at_full_rate(&self) -> Result<Row> {
+        println!("measuring {FULL_RATE}: 1,000,000 values/s, through a script on metadata, on one core");
+        let (plant, collector) = plant::full_rate(&self.binary)?;
+        let out = |collector: &UnderTest| Ok(collector.total("thalweg_flow_out_total")? as u64);
+        let (of_plant, before) = (plant.fast()?, out(&collector)?);
+        let steady = self.watch(&collector, || out(&collector).unwrap_or_default())?;
+        let (arrived, after) = (out(&collector)?, plant.fast()?);
+        let gaps = collector.total("thalweg_opcua_gaps_total")?;
+        let published = after.published - of_plant.published;
+        let (arrived, lost) = (arrived - before, after.lost - of_plant.lost);
+        let row = steady.row(FULL_RATE)?;
+        println!(
+            "{published} values published and {arrived} acknowledged meanwhile; {lost} lost by the server, {gaps} gaps, {} changes late",
+            after.late - of_plant.late
+        );
+        ensure!(lost == 0 && gaps == 0.0, "values were lost");
+        ensure!(
+            published.abs_diff(arrived) as f64 <= row.ops_per_second,
+            "the collector falls behind"
+        );
+        collector.stop()?;
+        Ok(row)
     }
 
     /// Looks on for as long as the run takes.
