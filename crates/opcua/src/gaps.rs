@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_record::{Metadata, Ticks};
-
-use crate::value::ticks::micros_text;
+use thalweg_record::Ticks;
 
 /// Why values may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +50,6 @@ impl Gap {
     pub fn length(&self) -> Duration {
         let ticks = self.to.0.saturating_sub(self.from.0).max(0).unsigned_abs();
         Duration::from_nanos(ticks.saturating_mul(100))
-    }
-
-    /// Marks the first value behind the gap.
-    pub fn mark(&self, meta: &mut Metadata) {
-        meta.set("opcua_gap", "true");
-        meta.set("opcua_gap_from", micros_text(self.from));
-        meta.set("opcua_gap_to", micros_text(self.to));
     }
 
     /// The span of both.
@@ -119,7 +110,6 @@ impl Gaps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn a_gap_is_marked_by_each_item_once_and_its_number_reused() {
@@ -134,24 +124,5 @@ mod tests {
         assert_eq!(gaps.open(gap, 0), NO_GAP);
         assert_eq!(gaps.take(NO_GAP), None);
         assert_eq!(gap.length(), Duration::from_millis(2500));
-    }
-
-    #[test]
-    fn the_mark_is_three_keys() {
-        let mut meta = Metadata::shared(Arc::default());
-        Gap {
-            from: Ticks(0),
-            to: Ticks(10),
-        }
-        .mark(&mut meta);
-        let seen: Vec<String> = meta.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        assert_eq!(
-            seen,
-            [
-                "opcua_gap=true",
-                "opcua_gap_from=1970-01-01T00:00:00.000000Z",
-                "opcua_gap_to=1970-01-01T00:00:00.000001Z"
-            ]
-        );
     }
 }

@@ -23,7 +23,7 @@ pub use balance::{Balance, Counts, DropReason, FilterReason};
 pub use batch::Batch;
 pub use by_map::{Bounds, ByMap};
 pub use message::{Failure, Message, Payload};
-pub use metadata::{MetaMap, Metadata, Stamps, key};
+pub use metadata::{Marks, MetaMap, Metadata, Stamps, key};
 pub use number::{g_form, parse_decimal, write_f32, write_f64};
 pub use source::SourceName;
 pub use time::{Ticks, TimeForm};

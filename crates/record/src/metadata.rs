@@ -1,8 +1,11 @@
 //! A message's metadata: text keys and values, where what is constant for a tag is shared by all its messages.
 //!
-//! Three layers answer a look-up, nearest first: the message's own changes, the stamps (OPC UA times and status, kept as
+//! Three layers answer a look-up, nearest first: the message's own changes, the stamps (OPC UA times, status and gaps, kept as
 //! numbers and turned into text only when somebody asks), and the shared [`MetaMap`]. An empty value means "absent", so
 //! setting a key to `""` removes it.
+//!
+//! Few values have more to say than two times and "Good". Those that do have [`Marks`], which all values with the same share:
+//! when a server falls behind, every value comes with them, and that must not be what costs most then.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -14,12 +17,16 @@ pub mod key {
     pub const SOURCE_TIMESTAMP: &str = "opcua_source_timestamp";
     pub const SERVER_TIMESTAMP: &str = "opcua_server_timestamp";
     pub const STATUS_CODE: &str = "opcua_attr_statuscode";
+    /// `true` on the first value behind a gap.
+    pub const GAP: &str = "opcua_gap";
+    pub const GAP_FROM: &str = "opcua_gap_from";
+    pub const GAP_TO: &str = "opcua_gap_to";
     pub const UMH_TOPIC: &str = "umh_topic";
     /// What a message has for itself, and not of its tag.
-    pub const STAMPS: [&str; 3] = [SOURCE_TIMESTAMP, SERVER_TIMESTAMP, STATUS_CODE];
+    pub const STAMPS: [&str; 6] = [SOURCE_TIMESTAMP, SERVER_TIMESTAMP, STATUS_CODE, GAP, GAP_FROM, GAP_TO];
 }
 
-/// How the status Good is spelled in metadata; every other status is a text of its own, set by its source.
+/// How the status Good is spelled in metadata; every other status is a text of its own, which its source knows.
 const STATUS_GOOD: &str = "The operation succeeded. StatusGood (0x0)";
 
 /// Metadata that many messages share: sorted by key, keys unique, no empty values.
@@ -124,23 +131,87 @@ impl Stamps {
 /// A key with its new text; `None` hides the key of the layers below.
 pub(crate) type Change = (Text, Option<Text>);
 
-/// All that metadata is made of.
+/// All that metadata without marks is made of.
 pub(crate) struct Parts<'a> {
     pub shared: &'a Arc<MetaMap>,
     pub stamps: Stamps,
     pub shown: u8,
     pub stamped: bool,
     /// `None` if there are none.
-    pub changes: Option<&'a Arc<Vec<Change>>>,
+    pub changes: Option<&'a Arc<Changes>>,
 }
 
-/// Changes of a message, sorted by key. Copies of the message share them until one of them makes another change.
+/// What a value has besides its stamps. Values that have the same share it, and so do copies.
+#[derive(Clone, Debug)]
+pub struct Marks(Arc<Changes>);
+
+impl Marks {
+    /// `status`: the text of a status other than Good. `gap`: between which times values may be missing before this one.
+    pub fn new(status: Option<Text>, gap: Option<(Ticks, Ticks)>) -> Marks {
+        Marks(Arc::new(Changes {
+            status,
+            gap,
+            list: Vec::new(),
+        }))
+    }
+
+    pub fn status(&self) -> Option<&Text> {
+        self.0.status.as_ref()
+    }
+
+    pub fn gap(&self) -> Option<(Ticks, Ticks)> {
+        self.0.gap
+    }
+
+    /// Whether both are one in memory.
+    pub fn is_same(&self, other: &Marks) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// What a message has beyond the shared map and two times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    status: Option<Text>,
+    gap: Option<(Ticks, Ticks)>,
+    /// Sorted by key.
+    list: Vec<Change>,
+}
+
+impl Changes {
+    /// Without marks, of changes sorted by key.
+    pub fn of_list(list: Vec<Change>) -> Changes {
+        Changes {
+            list,
+            ..Changes::default()
+        }
+    }
+
+    pub fn list(&self) -> &[Change] {
+        &self.list
+    }
+
+    fn is_marked(&self) -> bool {
+        self.status.is_some() || self.gap.is_some()
+    }
+}
+
+/// Copies of the message share it until one of them makes another change.
 #[derive(Clone, Debug, Default)]
-struct Own(Option<Arc<Vec<Change>>>);
+struct Own(Option<Arc<Changes>>);
 
 impl Own {
     fn make_mut(&mut self) -> &mut Vec<Change> {
-        Arc::make_mut(self.0.get_or_insert_default())
+        &mut Arc::make_mut(self.0.get_or_insert_default()).list
+    }
+
+    /// Without the changes.
+    fn marks(&self) -> Own {
+        let marked = self.0.as_ref().filter(|own| own.is_marked());
+        Own(marked.map(|own| match own.list.is_empty() {
+            true => own.clone(),
+            false => Marks::new(own.status.clone(), own.gap).0,
+        }))
     }
 }
 
@@ -148,13 +219,27 @@ impl std::ops::Deref for Own {
     type Target = [Change];
 
     fn deref(&self) -> &[Change] {
-        self.0.as_deref().map_or(&[], Vec::as_slice)
+        self.0.as_deref().map_or(&[], Changes::list)
     }
 }
 
 const SOURCE: u8 = 1;
 const SERVER: u8 = 2;
 const STATUS: u8 = 4;
+const GAP: u8 = 8;
+const GAP_FROM: u8 = 16;
+const GAP_TO: u8 = 32;
+const GAPS: u8 = GAP | GAP_FROM | GAP_TO;
+
+/// Sorted by key.
+const STAMPS: [(&str, u8); 6] = [
+    (key::STATUS_CODE, STATUS),
+    (key::GAP, GAP),
+    (key::GAP_FROM, GAP_FROM),
+    (key::GAP_TO, GAP_TO),
+    (key::SERVER_TIMESTAMP, SERVER),
+    (key::SOURCE_TIMESTAMP, SOURCE),
+];
 
 /// The metadata of one message.
 #[derive(Clone, Debug)]
@@ -164,7 +249,8 @@ pub struct Metadata {
     source_time: Ticks,
     server_time: Ticks,
     status: u32,
-    /// Which stamps are visible, as a set of `SOURCE`, `SERVER`, `STATUS`; 0 for messages that are not OPC UA values.
+    /// Which stamps are visible, as a set of `SOURCE`, `SERVER`, `STATUS`, and `GAPS` where there is one; 0 for messages that are
+    /// not OPC UA values.
     shown: u8,
     stamped: bool,
     own: Own,
@@ -201,19 +287,53 @@ impl Metadata {
         }
     }
 
-    /// Metadata of an OPC UA value: the tag's constant part and this value's stamps. A status other than Good is visible
-    /// as the text that the source sets under [`key::STATUS_CODE`].
+    /// Metadata of an OPC UA value: the tag's constant part and this value's stamps. The text of a status other than Good is
+    /// among its marks.
     pub fn stamped(shared: Arc<MetaMap>, stamps: Stamps) -> Metadata {
         Metadata::with(shared, stamps, SOURCE | SERVER | STATUS, true, Own::default())
     }
 
+    /// The same of a value with marks.
+    pub fn marked(shared: Arc<MetaMap>, stamps: Stamps, marks: Marks) -> Metadata {
+        let gap = if marks.gap().is_some() { GAPS } else { 0 };
+        let own = Own(Some(marks.0));
+        Metadata::with(shared, stamps, SOURCE | SERVER | STATUS | gap, true, own)
+    }
+
+    /// Whether there are marks, whose texts are not among the [`Metadata::changes`].
+    pub fn is_marked(&self) -> bool {
+        self.own.0.as_ref().is_some_and(|own| own.is_marked())
+    }
+
+    /// The same texts, with those of marks among the changes: for what keeps changes and knows no marks.
+    pub fn settled(&self) -> Cow<'_, Metadata> {
+        let Some(own) = self.own.0.as_ref().filter(|own| own.is_marked()) else {
+            return Cow::Borrowed(self);
+        };
+        let texts = STAMPS.iter().filter_map(|(key, bit)| {
+            let is_mark = bit & GAPS != 0 || (*bit == STATUS && own.status.is_some());
+            let is_seen = is_mark && self.shown & bit != 0 && self.find_own(key).is_err();
+            let text = self.stamp_text(if is_seen { *bit } else { 0 })?;
+            Some((Text::new_static(key), Some(Text::from(text))))
+        });
+        let mut list: Vec<Change> = own.list.iter().cloned().chain(texts).collect();
+        list.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Cow::Owned(Metadata {
+            shared: self.shared.clone(),
+            own: Own(Some(Arc::new(Changes::of_list(list)))),
+            shown: self.shown & !GAPS,
+            ..*self
+        })
+    }
+
+    /// Of metadata without marks.
     pub(crate) fn parts(&self) -> Parts<'_> {
         Parts {
             shared: &self.shared,
             stamps: self.all_stamps(),
-            shown: self.shown,
+            shown: self.shown & !GAPS,
             stamped: self.stamped,
-            changes: self.own.0.as_ref().filter(|changes| !changes.is_empty()),
+            changes: self.own.0.as_ref().filter(|own| !own.list.is_empty()),
         }
     }
 
@@ -222,11 +342,11 @@ impl Metadata {
         Metadata::with(parts.shared.clone(), parts.stamps, parts.shown, parts.stamped, own)
     }
 
-    /// The same stamps over another shared map, without changes of its own: how a remembered result is applied.
+    /// The same stamps and marks over another shared map, without changes of its own: how a remembered result is applied.
     pub fn with_shared(&self, shared: Arc<MetaMap>) -> Metadata {
         Metadata {
             shared,
-            own: Own::default(),
+            own: self.own.marks(),
             ..*self
         }
     }
@@ -245,7 +365,7 @@ impl Metadata {
         !self.own.is_empty()
     }
 
-    /// The message's own changes, sorted by key; `None` hides a key of the layers below.
+    /// The message's own changes, sorted by key; `None` hides a key of the layers below. Marks are none of them.
     pub fn changes(&self) -> impl ExactSizeIterator<Item = (&Text, Option<&Text>)> {
         self.own.iter().map(|(key, value)| (key, value.as_ref()))
     }
@@ -317,11 +437,6 @@ impl Metadata {
 
     /// All keys with their texts, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
-        const STAMPS: [(&str, u8); 3] = [
-            (key::STATUS_CODE, STATUS),
-            (key::SERVER_TIMESTAMP, SERVER),
-            (key::SOURCE_TIMESTAMP, SOURCE),
-        ];
         let mut shared = self.shared.iter().peekable();
         let mut stamps = STAMPS.into_iter().filter(|(_, bit)| self.shown & bit != 0).peekable();
         let mut own = self.own.iter().peekable();
@@ -350,19 +465,21 @@ impl Metadata {
         })
     }
 
-    /// Removes every key; the typed stamps stay for tables.
+    /// Removes every key, marks included; the typed stamps stay for tables.
     pub fn clear(&mut self) {
         self.shared = MetaMap::empty().clone();
         self.shown = 0;
         self.own = Own::default();
     }
 
-    /// Approximate memory of the message's own changes.
+    /// Approximate memory of the message's own changes and marks.
     pub fn heap_bytes(&self) -> usize {
-        self.own
+        let Some(own) = &self.own.0 else { return 0 };
+        let changes = own
+            .list
             .iter()
-            .map(|(k, v)| size_of::<(Text, Option<Text>)>() + k.len() + v.as_ref().map_or(0, |v| v.len()))
-            .sum()
+            .map(|(k, v)| size_of::<(Text, Option<Text>)>() + k.len() + v.as_ref().map_or(0, |v| v.len()));
+        size_of::<Changes>() + own.status.as_ref().map_or(0, |text| text.len()) + changes.sum::<usize>()
     }
 
     /// The message's share of the memory of the map below its changes: all of it where nobody else holds the map, as of messages
@@ -379,10 +496,18 @@ impl Metadata {
     }
 
     fn stamp_text(&self, bit: u8) -> Option<Cow<'_, str>> {
+        let own = self.own.0.as_deref();
+        let gap = || own.and_then(|own| own.gap);
         let time = match self.shown & bit {
             SOURCE => self.source_time,
             SERVER => self.server_time,
-            STATUS => return Some(Cow::Borrowed(STATUS_GOOD)),
+            STATUS => {
+                let text = own.and_then(|own| own.status.as_deref());
+                return Some(Cow::Borrowed(text.unwrap_or(STATUS_GOOD)));
+            }
+            GAP => return Some(Cow::Borrowed("true")),
+            GAP_FROM => gap()?.0,
+            GAP_TO => gap()?.1,
             _ => return None,
         };
         let mut text = String::with_capacity(27);
@@ -403,6 +528,9 @@ fn stamp_bit(key: &str) -> u8 {
         key::SOURCE_TIMESTAMP => SOURCE,
         key::SERVER_TIMESTAMP => SERVER,
         key::STATUS_CODE => STATUS,
+        key::GAP => GAP,
+        key::GAP_FROM => GAP_FROM,
+        key::GAP_TO => GAP_TO,
         _ => 0,
     }
 }
@@ -444,6 +572,73 @@ mod tests {
         assert_eq!(meta.stamps().unwrap().source_time, Ticks(0));
     }
 
+    fn marked() -> Metadata {
+        let meta = stamped();
+        let marks = Marks::new(Some("0x480".into()), Some((Ticks(0), Ticks(10))));
+        Metadata::marked(meta.shared.clone(), meta.all_stamps(), marks)
+    }
+
+    fn texts(meta: &Metadata) -> Vec<String> {
+        meta.iter().map(|(key, text)| format!("{key}={text}")).collect()
+    }
+
+    #[test]
+    fn marks_show_as_text_and_stay_over_another_map() {
+        let meta = marked();
+        let marks = [
+            "opcua_attr_statuscode=0x480",
+            "opcua_gap=true",
+            "opcua_gap_from=1970-01-01T00:00:00.000000Z",
+            "opcua_gap_to=1970-01-01T00:00:00.000001Z",
+        ];
+        let seen = texts(&meta);
+        assert_eq!(seen[2..6], marks);
+        assert!(meta.is_marked() && !meta.is_changed());
+        let mut changed = meta.clone();
+        changed.set("b", "mine");
+        let over = Arc::new(MetaMap::new([("o".into(), "1".into())], None));
+        for meta in [&meta, &changed] {
+            let other = meta.with_shared(over.clone());
+            assert_eq!(texts(&other)[1..5], marks);
+            assert!(other.is_marked() && !other.is_changed() && !other.contains("b"));
+        }
+        changed.clear();
+        assert!(!changed.is_marked() && changed.iter().next().is_none());
+    }
+
+    #[test]
+    fn many_values_share_their_marks() {
+        let (first, second) = (marked(), marked());
+        let marks = Marks(first.own.0.clone().unwrap());
+        let third = Metadata::marked(second.shared.clone(), second.all_stamps(), marks.clone());
+        assert!(Marks(third.own.0.clone().unwrap()).is_same(&marks));
+        assert_eq!(second, third);
+    }
+
+    #[test]
+    fn settled_metadata_has_the_same_texts_and_no_marks() {
+        assert!(matches!(stamped().settled(), Cow::Borrowed(_)));
+        let mut meta = marked();
+        meta.set("a", "mine");
+        meta.set(key::STATUS_CODE, "fine");
+        meta.remove(key::GAP_FROM);
+        let settled = meta.settled();
+        assert_eq!(texts(&settled), texts(&meta));
+        assert!(!settled.is_marked() && settled.stamps() == meta.stamps());
+        let changes: Vec<_> = settled
+            .changes()
+            .map(|(key, text)| (key.as_str(), text.is_some()))
+            .collect();
+        let expected = [
+            ("a", true),
+            (key::STATUS_CODE, true),
+            (key::GAP, true),
+            (key::GAP_FROM, false),
+            (key::GAP_TO, true),
+        ];
+        assert_eq!(changes, expected);
+    }
+
     #[test]
     fn setting_to_the_empty_text_removes() {
         let mut meta = stamped();
@@ -472,21 +667,28 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_sorted_map(ops in prop::collection::vec((0usize..7, "[xy]?"), 0..40)) {
-            let keys = ["a", "b", "c", key::SOURCE_TIMESTAMP, key::SERVER_TIMESTAMP, key::STATUS_CODE, "z"];
-            let mut meta = stamped();
+        fn behaves_as_a_sorted_map(is_marked: bool, ops in prop::collection::vec((0usize..9, "[xy]?"), 0..40)) {
+            let keys = [
+                "a", "b", "c", key::SOURCE_TIMESTAMP, key::SERVER_TIMESTAMP, key::STATUS_CODE, "z", key::GAP, key::GAP_TO,
+            ];
+            let mut meta = if is_marked { marked() } else { stamped() };
             let mut model: BTreeMap<String, String> = meta.iter().map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
-            prop_assert_eq!(model.len(), 5);
+            prop_assert_eq!(model.len(), if is_marked { 8 } else { 5 });
             for (k, v) in ops {
                 meta.set(keys[k], v.as_str());
                 if v.is_empty() { model.remove(keys[k]); } else { model.insert(keys[k].into(), v); }
-                let seen: Vec<_> = meta.iter().map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
-                prop_assert_eq!(&seen, &model.clone().into_iter().collect::<Vec<_>>());
-                for key in keys {
-                    prop_assert_eq!(meta.get(key).map(Cow::into_owned), model.get(key).cloned());
-                    prop_assert_eq!(meta.text(key), model.get(key).map(Text::from));
-                    prop_assert_eq!(meta.contains(key), model.contains_key(key));
+                let expected: Vec<_> = model.clone().into_iter().collect();
+                let settled = meta.settled();
+                for meta in [&meta, settled.as_ref()] {
+                    let seen: Vec<_> = meta.iter().map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
+                    prop_assert_eq!(&seen, &expected);
+                    for key in keys {
+                        prop_assert_eq!(meta.get(key).map(Cow::into_owned), model.get(key).cloned());
+                        prop_assert_eq!(meta.text(key), model.get(key).map(Text::from));
+                        prop_assert_eq!(meta.contains(key), model.contains_key(key));
+                    }
                 }
+                prop_assert!(!settled.is_marked());
             }
         }
     }

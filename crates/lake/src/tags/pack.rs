@@ -159,7 +159,8 @@ impl Packer {
         if value_bytes > SMALL_VALUE_BYTES {
             self.check_value(&message.payload)?;
         }
-        let meta = &message.meta;
+        // As it becomes part of a row.
+        let meta = message.meta.settled();
         let shared = self.shared(meta.shared_map());
         let limits = &self.limits;
         let is_within = shared.is_within
@@ -168,7 +169,7 @@ impl Packer {
                 .changes()
                 .all(|(name, text)| limits.allow(name, text.map_or("", |text| text)));
         if !is_within {
-            limits.check(meta)?;
+            limits.check(&meta)?;
         }
         Ok(value_bytes + shared.bytes + meta.heap_bytes())
     }

@@ -103,12 +103,14 @@ impl Samples {
 
     fn push(&mut self, message: &Message, arrival: i64, chunk: &mut Chunk, changed: &mut Changed) {
         let source = message.source.get().unwrap_or(&self.source);
-        let (found, explicit_ms) = self.series.find(source, message);
+        // Marks of a gap have no columns of their own.
+        let meta = message.meta.settled();
+        let (found, explicit_ms) = self.series.find(source, &meta);
         let cells = Cells::of(&message.payload);
-        let stamps = message.meta.stamps();
+        let stamps = meta.stamps();
         let time = self.window.row_time(explicit_ms, stamps, cells.time_ms, arrival);
         let row = chunk.begin_row();
-        self.series.put(found, source, &message.meta, row, chunk);
+        self.series.put(found, source, &meta, row, chunk);
         chunk.longs(table::ARRIVAL).push(row, arrival);
         put_time(row, &time, chunk, changed);
         put_value(row, &cells, chunk);

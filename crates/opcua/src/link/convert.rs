@@ -1,14 +1,15 @@
 //! Values by client handle to messages with their tag's metadata. The hot path: per value an index into the item table,
-//! a pointer to shared metadata, two numbers of time; no text is made unless a status is not Good.
+//! a pointer to shared metadata, two numbers of time; no text is made. What a status other than Good and a gap say is made once for
+//! all values that say the same ([`marks`](super::marks)).
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use parking_lot::RwLock;
 use thalweg_flow::Parts;
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, key};
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Ticks, Value};
 
 use super::items::{ItemIndex, Items};
+use super::marks::KnownMarks;
 use crate::config::TagGroupMode;
 use crate::gaps::{Gap, Gaps, NO_GAP};
 use crate::metadata::{self, TagType};
@@ -18,9 +19,6 @@ use crate::value::{Content, DataValue, status};
 
 /// Above this many tags, metadata of tags that have sent only one value is not kept.
 const METADATA_KEPT_MAX: usize = 250_000;
-
-/// Texts of statuses that are remembered; servers use few.
-const STATUS_TEXTS_MAX: usize = 1024;
 
 /// What a batch of values became.
 #[derive(Debug)]
@@ -50,7 +48,7 @@ pub(super) struct Converter {
     table: Arc<RwLock<NodeTable>>,
     mode: TagGroupMode,
     heartbeat: Option<Heartbeat>,
-    status_texts: HashMap<u32, Text>,
+    marks: KnownMarks,
 }
 
 /// The server's clock as a sign of life.
@@ -65,7 +63,7 @@ impl Converter {
             table,
             mode,
             heartbeat: None,
-            status_texts: HashMap::new(),
+            marks: KnownMarks::default(),
         }
     }
 
@@ -176,17 +174,17 @@ impl Converter {
                 meta
             }
         };
-        let mut meta = Metadata::stamped(shared, stamps);
+        let gap = match item.gap {
+            NO_GAP => None,
+            number => gaps.take(number),
+        };
+        item.gap = NO_GAP;
+        let mut meta = match self.marks.of(stamps.status, gap) {
+            None => Metadata::stamped(shared, stamps),
+            Some(marks) => Metadata::marked(shared, stamps, marks),
+        };
         if tag_type != item.tag_type {
             meta.set(metadata::TAG_TYPE, tag_type.as_str());
-        }
-        if item.gap != NO_GAP
-            && let Some(gap) = gaps.take(std::mem::replace(&mut item.gap, NO_GAP))
-        {
-            gap.mark(&mut meta);
-        }
-        if stamps.status != 0 {
-            meta.set(key::STATUS_CODE, self.status_text(stamps.status));
         }
         let copy = self
             .heartbeat
@@ -199,25 +197,15 @@ impl Converter {
         }
     }
 
-    fn beat(&mut self, value: Value, stamps: thalweg_record::Stamps, converted: &mut Converted) {
+    fn beat(&mut self, value: Value, stamps: Stamps, converted: &mut Converted) {
         converted.heartbeat = true;
         let Some(heartbeat) = &self.heartbeat else { return };
-        let mut meta = Metadata::stamped(heartbeat.meta.clone(), stamps);
-        if stamps.status != 0 {
-            meta.set(key::STATUS_CODE, self.status_text(stamps.status));
-        }
+        let shared = heartbeat.meta.clone();
+        let meta = match self.marks.of(stamps.status, None) {
+            None => Metadata::stamped(shared, stamps),
+            Some(marks) => Metadata::marked(shared, stamps, marks),
+        };
         converted.messages.push(Message::new(Payload::Value(value), meta));
-    }
-
-    fn status_text(&mut self, code: u32) -> Text {
-        if let Some(text) = self.status_texts.get(&code) {
-            return text.clone();
-        }
-        let text = Text::new(status::text(code));
-        if self.status_texts.len() < STATUS_TEXTS_MAX {
-            self.status_texts.insert(code, text.clone());
-        }
-        text
     }
 }
 
@@ -230,12 +218,10 @@ fn overflow_gap(last: Ticks, now: Ticks) -> Gap {
 
 #[cfg(test)]
 mod tests {
-    use opcua::types::NodeId;
-    use thalweg_record::Stamps;
-
     use super::super::items::{Stage, Way};
     use super::*;
     use crate::node_table::{Class, Found};
+    use opcua::types::NodeId;
 
     const OVERFLOW: u32 = 0x480;
 

@@ -15,6 +15,7 @@ mod creation;
 mod deliver;
 mod held;
 mod items;
+mod marks;
 mod ranges;
 mod recovery;
 mod serve;

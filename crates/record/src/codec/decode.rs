@@ -10,7 +10,7 @@ use super::lists::{Copied, Piece, Pieces};
 use super::value::{WHOLE, take_value};
 use super::wire::Take;
 use super::{CodecError, VERSION, flags, kind};
-use crate::metadata::{Change, Parts};
+use crate::metadata::{Changes, Parts};
 use crate::{Failure, Message, MetaMap, Metadata, Payload, SourceName, Stamps, Text, Ticks};
 
 /// Messages for which memory is taken before they are read.
@@ -28,7 +28,7 @@ struct Known {
     maps: Vec<Arc<MetaMap>>,
     /// Of key and text of each entry of the last map.
     hashes: Vec<(u64, u64)>,
-    changes: Option<Arc<Vec<Change>>>,
+    changes: Option<Arc<Changes>>,
     sources: Vec<SourceName>,
     source_time: i64,
     sample_time: i64,
@@ -186,9 +186,9 @@ impl Decoder {
         map
     }
 
-    fn changes(&mut self, take: &mut Take<'_>, known: &mut Known) -> Result<Option<Arc<Vec<Change>>>, CodecError> {
+    fn changes(&mut self, take: &mut Take<'_>, known: &mut Known) -> Result<Option<Arc<Changes>>, CodecError> {
         let last = known.changes.take();
-        let earlier = last.as_deref().map_or(&[][..], Vec::as_slice);
+        let earlier = last.as_deref().map_or(&[][..], Changes::list);
         self.pieces.take(take, earlier, &mut known.copied, true)?;
         let pieces = &self.pieces;
         let same = pieces.entries.len() == earlier.len()
@@ -209,7 +209,8 @@ impl Decoder {
                 };
                 (key.unwrap_or_default(), text)
             };
-            known.changes = Some(Arc::new(pieces.entries.iter().map(change).collect()));
+            let list = pieces.entries.iter().map(change).collect();
+            known.changes = Some(Arc::new(Changes::of_list(list)));
         } else {
             known.changes = last;
         }

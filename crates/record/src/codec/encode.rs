@@ -7,7 +7,7 @@ use super::lists::{Copied, put_list};
 use super::value::{WHOLE, is_shallow, put_value};
 use super::wire::{put_bytes, put_signed, put_varint};
 use super::{TooDeep, VERSION, flags, kind};
-use crate::metadata::Change;
+use crate::metadata::Changes;
 use crate::{Message, MetaMap, Payload, Stamps};
 
 /// Makes one parcel after the other. Its memory is used again.
@@ -19,7 +19,7 @@ pub struct Encoder {
     maps: Vec<Arc<MetaMap>>,
     by_address: HashMap<usize, usize>,
     /// The last changes of a message.
-    changes: Option<Arc<Vec<Change>>>,
+    changes: Option<Arc<Changes>>,
     sources: Vec<&'static Arc<str>>,
     source_time: i64,
     sample_time: i64,
@@ -44,7 +44,8 @@ impl Encoder {
         {
             return Err(TooDeep);
         }
-        let meta = message.meta.parts();
+        let settled = message.meta.settled();
+        let meta = settled.parts();
         let has_stamps = meta.stamps != Stamps::NONE;
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         self.body.push(
@@ -60,8 +61,8 @@ impl Encoder {
             self.put_stamps(meta.stamps);
         }
         if let Some(changes) = meta.changes {
-            let earlier = self.changes.as_deref().map_or(&[][..], Vec::as_slice);
-            put_list(&mut self.body, changes, earlier, &mut self.copied);
+            let earlier = self.changes.as_deref().map_or(&[][..], Changes::list);
+            put_list(&mut self.body, changes.list(), earlier, &mut self.copied);
             self.changes = Some(changes.clone());
         }
         if let Some(failure) = &message.failure {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 use super::{CodecError, Decoder, Encoder, TooDeep, VERSION};
 use crate::{
-    Failure, Guid, Message, MetaMap, Metadata, Object, Payload, SourceName, Stamps, Structured, Text, Ticks, Value, key,
+    Failure, Guid, Marks, Message, MetaMap, Metadata, Object, Payload, SourceName, Stamps, Structured, Text, Ticks,
+    Value, key,
 };
 
 fn text() -> impl Strategy<Value = Text> {
@@ -92,7 +93,7 @@ fn payload() -> impl Strategy<Value = Payload> {
     ]
 }
 
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "a",
     "b",
     "c",
@@ -100,6 +101,7 @@ const KEYS: [&str; 8] = [
     key::SOURCE_TIMESTAMP,
     key::SERVER_TIMESTAMP,
     key::STATUS_CODE,
+    key::GAP_FROM,
     key::UMH_TOPIC,
 ];
 
@@ -128,6 +130,15 @@ fn stamps() -> impl Strategy<Value = Option<Stamps>> {
     ))
 }
 
+fn marks() -> impl Strategy<Value = Option<Marks>> {
+    let time = || any::<i64>().prop_map(Ticks);
+    let gap = prop::option::of((time(), time()));
+    prop::option::weighted(
+        0.3,
+        (prop::option::of(text()), gap).prop_map(|(status, gap)| Marks::new(status, gap)),
+    )
+}
+
 /// Messages of which several share their maps, as those of a tag do.
 fn messages() -> impl Strategy<Value = Vec<Message>> {
     let failure = prop::option::of((text(), text()));
@@ -136,7 +147,7 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
     ));
     let message = (
         any::<prop::sample::Index>(),
-        stamps(),
+        (stamps(), marks()),
         pairs(),
         any::<bool>(),
         payload(),
@@ -153,8 +164,9 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
                 .map(|(at, stamps, changes, cleared, payload, failure, source)| {
                     let shared = maps[at.index(maps.len())].clone();
                     let mut meta = match stamps {
-                        Some(stamps) => Metadata::stamped(shared, stamps),
-                        None => Metadata::shared(shared),
+                        (Some(stamps), Some(marks)) => Metadata::marked(shared, stamps, marks),
+                        (Some(stamps), None) => Metadata::stamped(shared, stamps),
+                        (None, _) => Metadata::shared(shared),
                     };
                     if cleared && changes.len() > 5 {
                         meta.clear();
@@ -181,10 +193,11 @@ fn parcel(messages: &[Message]) -> Bytes {
     parcel.into()
 }
 
-/// All there is to know of a message, as text. Two NaNs of different bits read alike.
+/// All there is to know of a message, as text. Two NaNs of different bits read alike, and marks as the changes that they become.
 fn shown(message: &Message) -> String {
-    let meta = message.meta.parts();
-    let changes: Vec<_> = message.meta.changes().collect();
+    let settled = message.meta.settled();
+    let meta = settled.parts();
+    let changes: Vec<_> = settled.changes().collect();
     let shared = (meta.shared.entries(), meta.shared.series());
     let stamps = (meta.stamps, meta.shown, meta.stamped);
     format!(

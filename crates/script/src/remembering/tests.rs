@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use thalweg_record::{Payload, Stamps, Ticks, Value};
+use thalweg_record::{Marks, Payload, Stamps, Ticks, Value};
 
 use super::*;
 use crate::{Cache, ComputedKey, Environment, Form, Limits, LogConsole, Mode, QuickJs, Script};
@@ -66,6 +66,18 @@ fn message(map: &Arc<MetaMap>, n: i64) -> Message {
     Message::new(Payload::Value(Value::I64(n)), Metadata::stamped(map.clone(), stamps))
 }
 
+/// The same, behind a gap.
+fn marked(map: &Arc<MetaMap>, n: i64) -> Message {
+    let message = message(map, n);
+    let marks = Marks::new(Some("0x480".into()), Some((Ticks(n - 1), Ticks(n))));
+    let stamps = Stamps {
+        status: 0x480,
+        ..message.meta.stamps().unwrap()
+    };
+    let meta = Metadata::marked(map.clone(), stamps, marks);
+    Message { meta, ..message }
+}
+
 /// Payload and metadata of each message that comes of one.
 fn effect(returned: Returned, message: &Message) -> Vec<(String, Vec<(String, String)>)> {
     let of = |payload: PayloadReply, meta: Metadata| {
@@ -92,15 +104,25 @@ fn effect(returned: Returned, message: &Message) -> Vec<(String, Vec<(String, St
     }
 }
 
-/// Three messages of a tag: how many results were at hand, after all were compared.
+/// Three messages of a tag, of which each in turn has a gap before it, or none: how many results were at hand, after all were
+/// compared.
 fn at_hand(form: Form, code: &str, mode: Mode) -> u64 {
-    let (mut plain, mut remembering) = (engine(form.clone(), code), remembering(form.clone(), code, mode));
-    let map = map(2);
-    for n in 1..=3 {
-        let message = message(&map, n);
-        compare(form.clone(), code, &mut plain, &mut remembering, &message);
-    }
-    remembering.stats().remembered
+    let counts = (1..=4).map(|behind_gap| {
+        let (mut plain, mut remembering) = (engine(form.clone(), code), remembering(form.clone(), code, mode));
+        let map = map(2);
+        for n in 1..=3 {
+            let message = if n == behind_gap {
+                marked(&map, n)
+            } else {
+                message(&map, n)
+            };
+            compare(form.clone(), code, &mut plain, &mut remembering, &message);
+        }
+        remembering.stats().remembered
+    });
+    let counts: Vec<u64> = counts.collect();
+    assert!(counts.iter().all(|count| *count == counts[0]), "{code}: {counts:?}");
+    counts[0]
 }
 
 fn compare(form: Form, code: &str, plain: &mut QuickJs, remembering: &mut Remembering, message: &Message) {
@@ -145,6 +167,10 @@ const ON_MORE: &[&str] = &[
     "msg.meta.all = Object.keys(msg.meta).join(); return msg",
     "msg.meta = { ...msg.meta, a: 1 }; return msg",
     "msg.meta.text = JSON.stringify(msg); return msg",
+    "msg.meta.late = msg.meta.opcua_gap === 'true'; return msg",
+    "if ('opcua_gap_from' in msg.meta) return null; return msg",
+    "if (msg.meta[['opcua', 'gap', 'to'].join('_')]) return null; return msg",
+    "delete msg.meta.opcua_gap; return msg",
     "msg.meta.keys = msg.meta._keys; return msg",
     "console.log('a'); return msg",
     "cache.set('n', (cache.get('n') || 0) + 1); msg.meta.n = cache.get('n'); return msg",
@@ -279,14 +305,15 @@ proptest! {
     fn both_say_the_same(
         script in 0..ON_THE_MAP.len() + ON_MORE.len() - 1,
         mode in prop::sample::select(&MODES),
-        steps in prop::collection::vec((0_u64..6, any::<i16>(), prop::option::of("[a-c]{0,2}")), 1..40),
+        steps in prop::collection::vec((0_u64..6, any::<i16>(), any::<bool>(), prop::option::of("[a-c]{0,2}")), 1..40),
     ) {
         // The last one never ends.
         let code = ON_THE_MAP.iter().chain(ON_MORE).nth(script).unwrap();
         let (mut plain, mut remembering) = (engine(Form::Body, code), remembering(Form::Body, code, mode));
         let maps: Vec<_> = (0..6).map(map).collect();
-        for (tag, n, own) in steps {
-            let mut message = message(&maps[tag as usize], n.into());
+        for (tag, n, is_marked, own) in steps {
+            let make = if is_marked { marked } else { message };
+            let mut message = make(&maps[tag as usize], n.into());
             if let Some(unit) = own {
                 message.meta.set("unit", unit);
             }

@@ -5,7 +5,7 @@ use super::*;
 use std::sync::Arc;
 use thalweg_config::{LoadOptions, Source, load};
 use thalweg_flow::{ParseContext, Registry};
-use thalweg_record::{Balance, Counts, MetaMap, Stamps, Ticks, Value, key};
+use thalweg_record::{Balance, Counts, Marks, MetaMap, Stamps, Ticks, Value, key};
 
 /// Loads a flow whose one processor is written in `yaml` (indented by two), and gives the processor or the mistakes.
 pub(crate) fn with_config<T>(
@@ -135,6 +135,41 @@ fn an_opcua_value_gets_topic_value_and_time() {
     assert!(!meta.is_changed(), "all metadata is shared again");
     assert_eq!(out.results[0].series(), Some(1));
     assert_eq!((out.counts.entered, out.counts.out), (2, 2));
+}
+
+fn behind_a_gap(from: i64) -> Marks {
+    Marks::new(
+        Some("0x480".into()),
+        Some((Ticks::from_unix_millis(from), Ticks::from_unix_millis(1000))),
+    )
+}
+
+/// The first is run by the scripts, the others are at hand.
+#[test]
+fn values_behind_a_gap_cost_no_script_and_say_so_as_before() {
+    let mut processor = processor(&block("defaults", &format!("{PLACE} return msg")));
+    let plain = opcua(Value::I64(1));
+    let (map, stamps) = (plain.meta.shared_map().clone(), plain.meta.stamps().unwrap());
+    for from in [500, 600, 700] {
+        let meta = Metadata::marked(map.clone(), stamps, behind_a_gap(from));
+        let message = Message::new(Payload::Value(Value::I64(1)), meta);
+        let out = run(&mut processor, vec![message]);
+        let meta = &out.results[0].meta;
+        let seen = [key::GAP, key::GAP_FROM, key::GAP_TO, key::STATUS_CODE].map(|key| meta.get(key).unwrap());
+        let times = [
+            format!("1970-01-01T00:00:00.{from}000Z"),
+            "1970-01-01T00:00:01.000000Z".to_owned(),
+        ];
+        assert_eq!(seen, ["true", times[0].as_str(), times[1].as_str(), "0x480"]);
+        assert!(!meta.is_changed());
+        let (of_first, now) = (meta.shared_map().clone(), run(&mut processor, vec![plain.clone()]));
+        let now = &now.results[0].meta;
+        assert!(
+            Arc::ptr_eq(now.shared_map(), &of_first) || from == 500,
+            "one map for both kinds"
+        );
+        assert!(!now.contains(key::GAP) && !now.is_marked());
+    }
 }
 
 #[test]
@@ -541,7 +576,12 @@ fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
                 server_time: Ticks::MISSING,
                 status: 0,
             };
-            let mut message = Message::new(Payload::Value(value), Metadata::stamped(maps[n % 8].clone(), stamps));
+            let map = maps[n % 8].clone();
+            let meta = match n.is_multiple_of(5) {
+                true => Metadata::marked(map, stamps, behind_a_gap(n as i64)),
+                false => Metadata::stamped(map, stamps),
+            };
+            let mut message = Message::new(Payload::Value(value), meta);
             if n.is_multiple_of(13) {
                 message.meta.set("own", "x");
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Text, Ticks, Value, key};
+use thalweg_record::{Marks, MetaMap, Metadata, Stamps, Text, Ticks, key};
 
 use super::table::{Found, SeriesTable};
 use super::tag_id;
@@ -41,7 +41,7 @@ struct Row {
 fn read(source: &str, meta: &Metadata) -> Row {
     let mut all: BTreeMap<String, String> = meta.iter().map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
     if let Some(stamps) = meta.stamps() {
-        for name in key::STAMPS {
+        for name in [key::SOURCE_TIMESTAMP, key::SERVER_TIMESTAMP, key::STATUS_CODE] {
             let own = meta.changes().find(|(changed, _)| *changed == name);
             let is_text = |text: &Text| name != key::STATUS_CODE || stamps.status != BAD || text != BAD_TEXT;
             if !own.and_then(|(_, text)| text).is_some_and(is_text) {
@@ -98,7 +98,8 @@ enum Step {
     Message {
         /// Of those that are shared; `None` for a map of its own.
         map: Option<usize>,
-        stamps: Option<u32>,
+        /// The status, and where a gap that the value marks begins.
+        stamps: Option<(u32, Option<i64>)>,
         changes: Vec<(usize, String)>,
         is_other_source: bool,
     },
@@ -115,7 +116,7 @@ fn text() -> impl Strategy<Value = String> {
 fn step() -> impl Strategy<Value = Step> {
     let message = (
         prop::option::weighted(0.9, 0..4_usize),
-        prop::option::of(prop_oneof![Just(0), Just(BAD)]),
+        prop::option::of((prop_oneof![Just(0), Just(BAD)], prop::option::weighted(0.2, 0..3_i64))),
         prop_oneof![2 => Just(Vec::new()), 3 => prop::collection::vec((0..KEYS.len(), text()), 1..3)],
         any::<bool>(),
     );
@@ -170,18 +171,21 @@ proptest! {
             let map = map.map_or_else(|| map_of(&[(0, "1".to_owned()), (9, "x".to_owned())]), |at| maps[at].clone());
             let mut meta = match stamps {
                 None => Metadata::shared(map),
-                Some(status) => {
+                Some((status, gap)) => {
                     let (source_time, server_time) = (Ticks(1), Ticks(2));
-                    Metadata::stamped(map, Stamps { source_time, server_time, status })
+                    let stamps = Stamps { source_time, server_time, status };
+                    let text = (status == BAD).then(|| Text::from(BAD_TEXT));
+                    let marks = gap.map(|from| Marks::new(text, Some((Ticks(from), source_time))));
+                    marks.map_or_else(|| Metadata::stamped(map.clone(), stamps), |marks| Metadata::marked(map.clone(), stamps, marks))
                 }
             };
             changes.iter().for_each(|(at, text)| meta.set(KEYS[*at], text.as_str()));
             let source = &sources[usize::from(is_other_source)];
-            let message = Message::new(Payload::Value(Value::I64(1)), meta);
-            let (found, explicit_ms) = series.find(source, &message);
+            let settled = meta.settled();
+            let (found, explicit_ms) = series.find(source, &settled);
             let row = chunk.begin_row();
-            series.put(found, source, &message.meta, row, &mut chunk);
-            expected.push((read(source, &message.meta), explicit_ms, found));
+            series.put(found, source, &settled, row, &mut chunk);
+            expected.push((read(source, &meta), explicit_ms, found));
             prop_assert!(series.bytes() <= room + room / 4 + 4096, "{} bytes for {room}", series.bytes());
         }
         check(&mut chunk, &expected)?;

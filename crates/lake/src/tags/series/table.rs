@@ -12,7 +12,7 @@ use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashTable};
-use thalweg_record::{Message, MetaMap, Metadata, Text};
+use thalweg_record::{MetaMap, Metadata, Text};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::passing::Passing;
@@ -119,10 +119,10 @@ impl SeriesTable {
         }
     }
 
-    /// Where a message's row has its metadata from, and the explicit time in it.
+    /// Where the row of a message with this metadata, which is settled, has it from, and the explicit time in it.
     #[inline]
-    pub fn find(&mut self, source: &Arc<str>, message: &Message) -> (Found, Option<i64>) {
-        let meta = &message.meta;
+    pub fn find(&mut self, source: &Arc<str>, meta: &Metadata) -> (Found, Option<i64>) {
+        debug_assert!(!meta.is_marked(), "marks become changes first");
         let alias = Alias {
             map: Arc::as_ptr(meta.shared_map()).addr(),
             source: self.source_index(source),

@@ -1,4 +1,4 @@
-use thalweg_record::{Message, Payload, Stamps, Ticks, Value};
+use thalweg_record::{Stamps, Ticks};
 
 use super::table::Found;
 use super::*;
@@ -27,10 +27,6 @@ fn map(entries: &[(&str, &str)]) -> Arc<MetaMap> {
     ))
 }
 
-fn message(meta: Metadata) -> Message {
-    Message::new(Payload::Value(Value::I64(1)), meta)
-}
-
 fn stamped(shared: &Arc<MetaMap>, status: u32) -> Metadata {
     Metadata::stamped(
         shared.clone(),
@@ -43,13 +39,13 @@ fn stamped(shared: &Arc<MetaMap>, status: u32) -> Metadata {
 }
 
 fn find(table: &mut SeriesTable, meta: &Metadata) -> Found {
-    table.find(&source(), &message(meta.clone())).0
+    table.find(&source(), meta).0
 }
 
 /// The series of messages that come again.
 fn found(table: &mut SeriesTable, meta: Metadata) -> (Arc<Series>, Option<i64>) {
     for _ in 0..5 {
-        let (found, time) = table.find(&source(), &message(meta.clone()));
+        let (found, time) = table.find(&source(), &meta);
         if matches!(found, Found::Known(_)) {
             return (table.series(found).unwrap().clone(), time);
         }
@@ -174,7 +170,7 @@ fn a_series_is_known_by_pointer_and_by_content() {
     removed.remove("a");
     assert_eq!(found(&mut table, removed).0.attributes.len(), 0);
     let other_source: Arc<str> = "other".into();
-    let of_other = [(); 2].map(|()| table.find(&other_source, &message(stamped(&shared, 0))).0);
+    let of_other = [(); 2].map(|()| table.find(&other_source, &stamped(&shared, 0)).0);
     assert_eq!(of_other[0], Found::Passing);
     assert_ne!(table.series(of_other[1]).unwrap().tag_id, first.tag_id);
 }
@@ -206,8 +202,8 @@ fn what_comes_once_is_not_remembered_and_takes_no_room_from_what_comes_again() {
             format!("a text that is not short, and has a number: {n}"),
         );
         let own = [("umh_topic", "t"), (name.as_str(), text.as_str())];
-        let alone = message(Metadata::shared(map(&own)));
-        assert_eq!(table.find(&source(), &alone).0, Found::Passing);
+        let alone = Metadata::shared(map(&own));
+        assert_eq!(find(&mut table, &alone), Found::Passing);
         let shared = map(&own);
         assert_eq!(find(&mut table, &Metadata::shared(shared.clone())), Found::Passing);
         held.push(shared);
