@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
@@ -40,6 +39,9 @@ use thalweg_lake::tables::{self, TableSpec};
 use crate::metrics::QueryMetrics;
 use crate::pruning::{Kept, prune};
 use crate::revisions::{newest, of_keys, spec_of, split};
+
+/// Rows in memory are looked at by so many, however many there are in one lot.
+const LIVE_BATCH_ROWS: usize = 65_536;
 
 /// Enough for the footer and the page index of a file of a flush, so that one read fetches them.
 const FOOTER_BYTES: usize = 64 << 10;
@@ -247,8 +249,12 @@ impl LakeTable {
     fn scan_live(&self, scan: &ScanSchema, projection: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
         let schema: SchemaRef = Arc::new(scan.table_schema().project(projection)?);
         self.metrics.buffered(self.live.iter().map(|chunk| chunk.rows()).sum());
-        let batch = |chunk: &Arc<Chunk>| Ok(project(chunk, &self.schema, &schema)?);
-        let batches: Vec<RecordBatch> = self.live.iter().map(batch).collect::<Result<_>>()?;
+        let mut batches = Vec::new();
+        for chunk in &self.live {
+            let rows = project(chunk, &self.schema, &schema)?;
+            let parts = (0..rows.num_rows()).step_by(LIVE_BATCH_ROWS);
+            batches.extend(parts.map(|at| rows.slice(at, LIVE_BATCH_ROWS.min(rows.num_rows() - at))));
+        }
         Ok(MemorySourceConfig::try_new_exec(&[batches], schema, None)?)
     }
 

@@ -68,6 +68,8 @@ pub struct Options {
     /// Seconds between two changes of the fast group (and of the changing nodes of `types`).
     pub fast_rate: f64,
     pub fast_type: ValueType,
+    /// Nothing changes until `POST /sim/start`, so that a load can begin when a client has found all nodes.
+    pub hold: bool,
     /// Offer an endpoint without security that takes anonymous clients.
     pub insecure: bool,
     /// Offer Sign and SignAndEncrypt with every policy of the server library.
@@ -127,6 +129,7 @@ impl Default for Options {
             fast_nodes: 100,
             fast_rate: 1.0,
             fast_type: ValueType::UInt,
+            hold: false,
             insecure: true,
             secure: true,
             user: None,

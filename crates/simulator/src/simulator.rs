@@ -37,10 +37,11 @@ pub struct Simulator {
     cancel: CancellationToken,
 }
 
-/// Asks the ticker for its books.
+/// Asks the ticker for its books, and lets go of what is held.
 #[derive(Clone)]
 pub(crate) struct Reporter {
     events: Events,
+    space: Arc<Space>,
     front: Option<Front>,
 }
 
@@ -78,7 +79,11 @@ pub async fn start(options: Options) -> Result<Simulator, Error> {
     let cache = Arc::clone(handle.subscriptions());
     let ticker = Ticker::spawn(Arc::clone(&space), options.seed, cache, inbox)
         .map_err(|error| Error::Server(error.to_string()))?;
-    let reporter = Reporter { events, front };
+    let reporter = Reporter {
+        events,
+        space: Arc::clone(&space),
+        front,
+    };
     helpers.spawn(http::serve(stats, reporter.clone(), cancel.clone()));
 
     let endpoint = format!("opc.tcp://{host}:{port}/");
@@ -202,6 +207,10 @@ fn announced_host(host: &str) -> String {
 }
 
 impl Reporter {
+    pub(crate) fn let_go(&self) -> bool {
+        self.space.let_go()
+    }
+
     /// `None` once the simulator has stopped.
     pub(crate) async fn stats(&self) -> Option<Stats> {
         let (reply, answer) = oneshot::channel();
@@ -245,6 +254,11 @@ impl Simulator {
     /// it again. Its folder goes on listing it, and its items go on. False if there is no such node.
     pub fn hide(&self, node: &str, hide: bool) -> bool {
         self.space.hide(node, hide)
+    }
+
+    /// With the option `hold`: values change from now on. False if they do already.
+    pub fn let_go(&self) -> bool {
+        self.space.let_go()
     }
 
     /// Wait until the server ends by itself, which it does only on a fault.

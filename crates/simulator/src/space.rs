@@ -89,7 +89,7 @@ impl Space {
         let fixed = |group: &str, count: u32, text: &str| {
             Series::new(group, ValueType::UInt, count, options.seed, text.to_owned())
         };
-        let epoch = Epoch::default();
+        let epoch = if options.hold { Epoch::held() } else { Epoch::default() };
         let hidden = RwLock::default();
         let types = options.types.then(|| Types::new(DateTime::now()));
         let space = Space {
@@ -130,6 +130,15 @@ impl Space {
 
     pub(crate) fn is_hidden(&self, node: Node) -> bool {
         self.hidden.read().contains(&node)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.epoch.is_held()
+    }
+
+    /// See [`crate::Simulator::let_go`].
+    pub(crate) fn let_go(&self) -> bool {
+        self.epoch.let_go()
     }
 
     pub(crate) fn start(&self) -> Start {

@@ -33,6 +33,8 @@ const ITEMS_PER_LOCK: usize = 20_000;
 const ADMIT_INTERVAL: Duration = Duration::from_millis(2);
 /// How often it looks whether a client that was late has collected, so that held changes can follow.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
+/// How often it looks whether changes that are held are let go.
+const LET_GO_INTERVAL: Duration = Duration::from_millis(20);
 /// An announced item that does not appear in this time was refused by another part of the server.
 const ADMIT_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -129,14 +131,22 @@ impl Ticker {
     }
 
     fn next_wake(&self) -> Instant {
-        let start = self.space.start();
-        let clocks = CHANGING.iter().filter_map(|group| self.space.clock(*group));
+        let (start, is_held) = (self.space.start(), self.space.is_held());
+        let clocks = CHANGING
+            .iter()
+            .filter(|_| !is_held)
+            .filter_map(|group| self.space.clock(*group));
         let next_change = clocks.map(|clock| clock.instant(start, clock.changes() + 1)).min();
         let any = |doing: fn(&Ledger) -> bool| self.subscriptions.values().any(|watched| doing(&watched.ledger));
         let now = Instant::now();
         let next_admit = any(Ledger::is_waiting).then(|| now + ADMIT_INTERVAL);
         let next_release = any(Ledger::is_holding).then(|| now + RELEASE_INTERVAL);
-        let wakes = next_change.into_iter().chain(next_admit).chain(next_release);
+        let next_look = is_held.then(|| now + LET_GO_INTERVAL);
+        let wakes = next_change
+            .into_iter()
+            .chain(next_admit)
+            .chain(next_release)
+            .chain(next_look);
         wakes.min().unwrap_or(now)
     }
 
@@ -199,6 +209,9 @@ impl Ticker {
 
     /// Serve one change if one is due, so that events are heard between changes even when the machine is too slow.
     fn change_if_due(&mut self, group: Group) {
+        if self.space.is_held() {
+            return;
+        }
         let Some(clock) = self.space.clock(group) else { return };
         let due = clock.due(self.space.start(), Instant::now());
         let number = clock.changes() + 1;

@@ -286,6 +286,9 @@ pub struct SimulateOpcua {
     /// uint, double, bool or string
     #[arg(long, value_name = "TYPE", default_value = "uint")]
     pub fast_type: thalweg_simulator::ValueType,
+    /// Hold all values until POST /sim/start, beside /sim/stats
+    #[arg(long)]
+    pub hold: bool,
     /// Offer an endpoint without security for anonymous clients
     #[arg(long, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set, value_name = "BOOL")]
     pub insecure: bool,

@@ -56,6 +56,7 @@ fn options(a: SimulateOpcua) -> anyhow::Result<thalweg_simulator::Options> {
         fast_nodes: a.fast_nodes,
         fast_rate: a.fast_rate,
         fast_type: a.fast_type,
+        hold: a.hold,
         insecure: a.insecure,
         secure: a.secure,
         user,

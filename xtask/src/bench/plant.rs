@@ -92,15 +92,33 @@ pub fn run(binary: &Path, effort: Effort, wanted: impl Fn(&str) -> bool) -> Resu
     Ok(rows)
 }
 
-fn plant(binary: &Path, processors: Option<&str>, tags: u64, period: &str) -> Result<Plant> {
+fn plant(binary: &Path, tags: u64, period: &str) -> Result<Plant> {
     let tags = tags.to_string();
-    let arguments = ["--slow-nodes", "0", "--fast-nodes", &tags, "--fast-rate", period];
-    Plant::start_on(processors, binary, &arguments)
+    Plant::start(
+        binary,
+        &["--slow-nodes", "0", "--fast-nodes", &tags, "--fast-rate", period],
+    )
+}
+
+/// One whose values change when they are let go, on some processors. To be found while a million values per second change is
+/// another matter than to take them.
+fn held_plant(binary: &Path, processors: &str, period: &str) -> Result<Plant> {
+    let tags = NODES.to_string();
+    let arguments = [
+        "--slow-nodes",
+        "0",
+        "--fast-nodes",
+        &tags,
+        "--fast-rate",
+        period,
+        "--hold",
+    ];
+    Plant::start_on(Some(processors), binary, &arguments)
 }
 
 /// From the start of the process until all is found, or monitored: the median of several starts. One op is one node.
 fn from_start(binary: &Path, effort: Effort, name: &str, mode: &str, metric: &str, value: f64) -> Result<Row> {
-    let plant = plant(binary, None, NODES, NOTHING_CHANGES)?;
+    let plant = plant(binary, NODES, NOTHING_CHANGES)?;
     let mut starts = Vec::new();
     for _ in 0..effort.windows {
         let start = Instant::now();
@@ -124,7 +142,7 @@ fn from_start(binary: &Path, effort: Effort, name: &str, mode: &str, metric: &st
 }
 
 fn steady(binary: &Path, effort: Effort, name: &str, tags: u64) -> Result<Row> {
-    let plant = plant(binary, None, tags, "1")?;
+    let plant = plant(binary, tags, "1")?;
     let mut collector = UnderTest::start(binary, &config(&plant.endpoint, SUBSCRIBE))?;
     collector.wait_until("thalweg_opcua_items_monitored", tags as f64)?;
     // Values come in one burst per second, so a window is some of them.
@@ -210,14 +228,21 @@ pub fn full_rate(binary: &Path) -> Result<(Plant, UnderTest)> {
     let of_machine = std::thread::available_parallelism()?.get();
     let places = ONE_CORE.of_simulator(of_machine);
     let (of_simulator, _) = places.last().context("there is no place for the simulator")?;
-    let plant = plant(binary, Some(of_simulator), NODES, FULL_RATE_PERIOD)?;
-    let collector = UnderTest::start_on("0", binary, &ONE_CORE.config(&plant.endpoint))?;
-    collector.wait_until("thalweg_opcua_items_monitored", NODES as f64)?;
+    let plant = held_plant(binary, of_simulator, FULL_RATE_PERIOD)?;
+    let mut collector = UnderTest::start_on("0", binary, &ONE_CORE.config(&plant.endpoint))?;
+    flow(&plant, &mut collector)?;
     Ok((plant, collector))
 }
 
+/// Lets values change when all tags are found and monitored.
+fn flow(plant: &Plant, collector: &mut UnderTest) -> Result<()> {
+    collector.wait_until("thalweg_opcua_items_monitored", NODES as f64)?;
+    collector.wait_until("thalweg_opcua_browse_done", 1.0)?;
+    plant.let_go()
+}
+
 fn held(binary: &Path, effort: Effort, search: &Highest, of_simulator: &str, period: f64) -> Result<Option<Row>> {
-    let plant = plant(binary, Some(of_simulator), NODES, &period.to_string())?;
+    let plant = held_plant(binary, of_simulator, &period.to_string())?;
     let of_collector = format!("0-{}", search.cores - 1);
     let collector = UnderTest::start_on(&of_collector, binary, &search.config(&plant.endpoint))?;
     at_rate(&plant, collector, search.name, effort, NODES as f64 / period)
@@ -225,7 +250,7 @@ fn held(binary: &Path, effort: Effort, search: &Highest, of_simulator: &str, per
 
 /// What a rate costs; `None` if it is not held, and whose fault that is has been told.
 fn at_rate(plant: &Plant, mut collector: UnderTest, name: &str, effort: Effort, offered: f64) -> Result<Option<Row>> {
-    collector.wait_until("thalweg_opcua_items_monitored", NODES as f64)?;
+    flow(plant, &mut collector)?;
     std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
     let (before, used, start) = (plant.fast()?, plant.cpu_seconds()?, Instant::now());
     let mut row = collector.measure(name, effort)?;

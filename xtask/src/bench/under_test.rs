@@ -439,6 +439,12 @@ impl Plant {
         cpu_seconds(&text).with_context(|| format!("no times in {path}: {text}"))
     }
 
+    /// Values change from now on, of a simulator that was started with `--hold`.
+    pub fn let_go(&self) -> Result<()> {
+        ureq::post(self.stats.replace("/sim/stats", "/sim/start")).send_empty()?;
+        Ok(())
+    }
+
     pub fn fast(&self) -> Result<Fast> {
         let text = ureq::get(&self.stats).call()?.body_mut().read_to_string()?;
         let stats: serde_json::Value = serde_json::from_str(&text)?;

@@ -6,10 +6,6 @@ use std::sync::mpsc::SyncSender;
 use crate::rows::chunk::Chunk;
 use crate::tables::TableSpec;
 
-/// Rows and bytes at which a chunk is full.
-const CHUNK_ROWS: usize = 65_536;
-const CHUNK_BYTES: usize = 16 << 20;
-
 /// Rows of one table that are stored together.
 pub(super) struct Part {
     pub spec: &'static TableSpec,
@@ -68,7 +64,7 @@ impl Growing<'_> {
         let mut bytes = 0;
         for table in &mut self.tables {
             let used = table.chunk.space().used;
-            if table.chunk.rows() >= CHUNK_ROWS || used >= CHUNK_BYTES {
+            if table.chunk.is_full() {
                 table.close(used);
                 bytes += table.full_bytes;
             } else {

@@ -23,9 +23,8 @@ use crate::rows::slots::Slot;
 use crate::rows::space::Space;
 use crate::tables::TableSpec;
 
-/// Rows and bytes at which a chunk is full.
-const CHUNK_ROWS: usize = 65_536;
-const CHUNK_BYTES: usize = 16 << 20;
+/// Rows wait for a commit until they take `lake.flush.bytes` for themselves, or so many times as much with all that they share.
+const FLUSH_WITH_SHARED: usize = 2;
 /// So often rows are closed for queries.
 const SHOWN_AGAIN: Duration = Duration::from_millis(100);
 /// Rows with names that have no column yet are committed so soon, and the first rows of all.
@@ -33,7 +32,7 @@ const NEW_NAMES_WITHIN: Duration = Duration::from_secs(2);
 const FIRST_WITHIN: Duration = Duration::from_millis(100);
 /// Chunks whose room is kept for the next ones.
 const SPARE_CHUNKS: usize = 8;
-const SPARE_BYTES: usize = 2 * CHUNK_BYTES;
+const SPARE_BYTES: usize = 32 << 20;
 
 /// Rows of a partition that are on their way to a commit.
 pub(super) struct Growing {
@@ -244,8 +243,7 @@ impl Table {
 
     /// A chunk with room.
     pub fn chunk<'a>(&self, growing: &'a mut Growing) -> &'a mut Chunk {
-        let is_full = |chunk: &Chunk| chunk.rows() >= CHUNK_ROWS || chunk.space().used >= CHUNK_BYTES;
-        if growing.chunk.as_ref().is_some_and(is_full) {
+        if growing.chunk.as_ref().is_some_and(Chunk::is_full) {
             growing.close_chunk();
         }
         growing.chunk.get_or_insert_with(|| {
@@ -315,7 +313,7 @@ impl Table {
             since,
             has_new_names: growing.has_new_names,
         };
-        let is_enough = state.grown().space.used >= self.flush_bytes;
+        let is_enough = self.is_enough(state.grown().space);
         drop(state);
         self.grown.notify_waiters();
         if is_enough || was_empty || is_news {
@@ -330,7 +328,7 @@ impl Table {
             if self.is_ending() || state.failure.is_some() {
                 return false;
             }
-            if state.grown().space.used < self.flush_bytes {
+            if !self.is_enough(state.grown().space) {
                 return true;
             }
             self.changed.wait(&mut state);
@@ -338,7 +336,12 @@ impl Table {
     }
 
     pub fn has_room(&self) -> bool {
-        self.state.lock().grown().space.used < self.flush_bytes
+        !self.is_enough(self.state.lock().grown().space)
+    }
+
+    /// Whether rows are a commit, before the interval is over.
+    fn is_enough(&self, space: Space) -> bool {
+        space.own() >= self.flush_bytes || space.used >= FLUSH_WITH_SHARED * self.flush_bytes
     }
 
     /// What is to be committed, as soon as there is anything, and rows first; `None` when the table ends.
@@ -357,7 +360,7 @@ impl Table {
             };
             let interval = self.flush_interval.min(within);
             let due = grown.since.map(|since| since + interval);
-            let is_due = grown.space.used >= self.flush_bytes || due.is_some_and(|due| due <= Instant::now());
+            let is_due = self.is_enough(grown.space) || due.is_some_and(|due| due <= Instant::now());
             if grown.since.is_some() && (is_due || state.hurry || self.is_ending()) {
                 break;
             }

@@ -18,6 +18,13 @@ const TIME_NANOS: &str = "time_unix_nano";
 const TIME: &str = "time";
 const ARRIVAL: &str = "arrival_unix_nano";
 
+/// Rows, and bytes that they have for themselves, at which a chunk is full, if these are as many as all of them share: of each tag a
+/// chunk has the metadata once, and with a row or two of it that would be most of its memory and of the work.
+const ROWS: usize = 65_536;
+const OWN_BYTES: usize = 16 << 20;
+/// At which it is, whatever its rows share.
+const BYTES_MAX: usize = 128 << 20;
+
 /// Rows that grow. Whoever adds them says which columns each has; all others are null.
 pub struct Chunk {
     spec: &'static TableSpec,
@@ -154,9 +161,16 @@ impl Chunk {
         let rows = self.data.iter().map(Data::space).sum::<Space>();
         let weight = Space {
             used: self.weight,
-            held: 0,
+            ..Space::default()
         };
         rows + self.slots.space() + self.extras.space() + weight
+    }
+
+    /// Whether the next rows go into another one.
+    pub fn is_full(&self) -> bool {
+        let space = self.space();
+        let is_large = self.rows >= ROWS || space.own() >= OWN_BYTES;
+        (is_large && space.own() >= space.shared) || space.used >= BYTES_MAX
     }
 
     /// Empties it and keeps its room for rows that are like those that it had.

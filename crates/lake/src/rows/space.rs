@@ -5,6 +5,9 @@ use std::ops::Add;
 
 use hashbrown::HashTable;
 
+/// Of an index: a key, and a byte of its own.
+pub(super) const PLACE: usize = size_of::<u32>() + 1;
+
 /// Bytes of memory. What was emptied holds its room for the rows to come, and has none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
@@ -12,22 +15,30 @@ pub struct Space {
     pub used: usize,
     /// With the room for more.
     pub held: usize,
+    /// The part of what there is that rows to come have in common with these: more rows do not need more of it.
+    pub shared: usize,
 }
 
 impl Space {
+    /// What rows have for themselves.
+    pub fn own(&self) -> usize {
+        self.used - self.shared
+    }
+
     pub fn of<T>(values: &Vec<T>) -> Space {
         Space {
             used: values.len() * size_of::<T>(),
             held: values.capacity() * size_of::<T>(),
+            shared: 0,
         }
     }
 
     /// One with a byte of its own for each place.
     pub fn of_index(index: &HashTable<u32>) -> Space {
-        let place = size_of::<u32>() + 1;
         Space {
-            used: index.len() * place,
-            held: index.capacity() * place,
+            used: index.len() * PLACE,
+            held: index.capacity() * PLACE,
+            shared: 0,
         }
     }
 
@@ -35,6 +46,7 @@ impl Space {
         Space {
             used: bytes,
             held: bytes,
+            shared: 0,
         }
     }
 }
@@ -46,6 +58,7 @@ impl Add for Space {
         Space {
             used: self.used + other.used,
             held: self.held + other.held,
+            shared: self.shared + other.shared,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::space::Space;
+use super::space::{PLACE, Space};
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -77,6 +77,7 @@ pub struct TextColumn {
     index: HashTable<u32>,
     /// Texts whose keys somebody knows, and gives to many rows.
     interned: usize,
+    interned_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +97,7 @@ impl TextColumn {
             texts: Texts::default(),
             index: HashTable::new(),
             interned: 0,
+            interned_bytes: 0,
         }
     }
 
@@ -164,7 +166,10 @@ impl TextColumn {
     pub(crate) fn intern(&mut self, text: &[u8]) -> u32 {
         let before = self.texts.len();
         let key = self.key_of(text);
-        self.interned += self.texts.len() - before;
+        if self.texts.len() > before {
+            self.interned += 1;
+            self.interned_bytes += text.len();
+        }
         key
     }
 
@@ -240,11 +245,19 @@ impl TextColumn {
         self.keys.clear();
         self.texts.clear();
         self.index.clear();
-        self.interned = 0;
+        (self.interned, self.interned_bytes) = (0, 0);
     }
 
     pub fn space(&self) -> Space {
-        Space::of(&self.keys) + self.texts.space() + Space::of_index(&self.index)
+        let place = match self.kind {
+            Kind::Dictionary => PLACE,
+            Kind::Plain => 0,
+        };
+        let of_all = Space::of(&self.keys) + self.texts.space() + Space::of_index(&self.index);
+        Space {
+            shared: self.interned_bytes + self.interned * (size_of::<u32>() + place),
+            ..of_all
+        }
     }
 }
 
@@ -361,7 +374,11 @@ mod tests {
         let mut few = filled(10);
         assert_eq!(few.kind(), Kind::Dictionary);
         assert_eq!(filled(1).kind(), Kind::Plain, "most is new");
+        // Each known text with its end and its place in the index.
+        let known: usize = (0..6_000).map(|n| format!("known {n}").len() + 4 + 5).sum();
+        assert_eq!(few.space().shared, known);
+        assert!(few.space().own() >= ROWS * 4);
         few.clear(Kind::Dictionary);
-        assert_eq!(few.interned, 0);
+        assert_eq!((few.interned, few.space().shared), (0, 0));
     }
 }

@@ -474,6 +474,42 @@ fn long_texts_without_a_column_end_an_entry_and_count_for_the_rows_that_have_the
 }
 
 #[test]
+fn a_chunk_has_more_rows_than_tags_however_much_tags_say() {
+    const TAGS_COUNT: usize = 20_000;
+    let long = |tag: usize| format!("{tag} {}", "x".repeat(1000));
+    let messages: Vec<Message> = (0..TAGS_COUNT)
+        .map(|tag| {
+            let own = [
+                ("umh_topic".into(), format!("t{tag}").into()),
+                ("note".into(), long(tag).into()),
+            ];
+            let meta = Metadata::stamped(Arc::new(MetaMap::new(own, None)), Stamps::NONE);
+            Message::new(Payload::Value(Value::F64(1.0)), meta)
+        })
+        .collect();
+    let messages = Arc::new(messages);
+    let packed = Packer::default().pack(&"plant".into(), &messages, ARRIVAL);
+    let mut samples = Samples::new(Window::default(), 200 << 20);
+    let mut round = |chunk: &mut Chunk| {
+        for entry in &packed.entries {
+            samples.put(&packed.handed(entry, &messages, &"plant".into(), ARRIVAL), chunk);
+        }
+    };
+    // What comes again is known.
+    let mut first = Chunk::new(&TAGS);
+    (0..3).for_each(|_| round(&mut first));
+    let (mut chunk, mut rounds) = (Chunk::new(&TAGS), 0);
+    while !chunk.is_full() {
+        round(&mut chunk);
+        rounds += 1;
+    }
+    let space = chunk.space();
+    assert!((20 << 20..24 << 20).contains(&space.shared), "{space:?}");
+    assert!(rounds >= 5 && space.own() >= space.shared, "{rounds} rounds, {space:?}");
+    assert_eq!(chunk.rows(), rounds * TAGS_COUNT);
+}
+
+#[test]
 fn refused_messages_are_named_and_the_others_are_in_entries() {
     let limits = RowLimits {
         attribute_value_bytes_max: 10,

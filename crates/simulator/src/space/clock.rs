@@ -21,18 +21,46 @@ pub(crate) struct Start {
 
 /// Holds the start once somebody needs it: the first client or the first tick, whichever comes first.
 #[derive(Default)]
-pub(crate) struct Epoch(OnceLock<Start>);
+pub(crate) struct Epoch {
+    start: OnceLock<Start>,
+    /// `None` if changes are not held; set when they are let go.
+    let_go: Option<OnceLock<Start>>,
+}
 
 impl Epoch {
+    /// Nothing changes before [`Epoch::let_go`].
+    pub(crate) fn held() -> Epoch {
+        Epoch {
+            let_go: Some(OnceLock::new()),
+            ..Epoch::default()
+        }
+    }
+
     pub(crate) fn start(&self) -> Start {
-        *self.0.get_or_init(|| Start {
-            instant: Instant::now(),
-            steps: DateTime::now().ticks(),
-        })
+        let let_go = self.let_go.as_ref().and_then(OnceLock::get);
+        *let_go.unwrap_or_else(|| self.start.get_or_init(Start::now))
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.let_go.as_ref().is_some_and(|start| start.get().is_none())
+    }
+
+    /// Changes fall due from now on. False if they did already.
+    pub(crate) fn let_go(&self) -> bool {
+        self.let_go
+            .as_ref()
+            .is_some_and(|start| start.set(Start::now()).is_ok())
     }
 }
 
 impl Start {
+    fn now() -> Start {
+        Start {
+            instant: Instant::now(),
+            steps: DateTime::now().ticks(),
+        }
+    }
+
     pub(crate) fn instant(self) -> Instant {
         self.instant
     }
@@ -119,6 +147,19 @@ mod tests {
             clock.time(start, 900_000).ticks() - clock.time(start, 0).ticks(),
             900_000 * step
         );
+    }
+
+    #[test]
+    fn what_is_held_starts_when_it_is_let_go() {
+        let free = Epoch::default();
+        assert!(!free.is_held() && !free.let_go());
+        let epoch = Epoch::held();
+        let before = epoch.start();
+        assert!(epoch.is_held());
+        assert_eq!(epoch.start().instant(), before.instant());
+        assert!(epoch.let_go() && !epoch.let_go() && !epoch.is_held());
+        assert!(epoch.start().instant() > before.instant());
+        assert!(epoch.start().time() >= before.time());
     }
 
     #[test]

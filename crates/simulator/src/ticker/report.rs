@@ -60,7 +60,7 @@ impl Ticker {
             nodes,
             period_seconds: clock.map_or(0.0, |clock| clock.period_seconds()),
             counter,
-            behind_seconds: clock.map_or(0.0, |clock| {
+            behind_seconds: clock.filter(|_| !self.space.is_held()).map_or(0.0, |clock| {
                 let next = clock.instant(self.space.start(), counter + 1);
                 Instant::now().saturating_duration_since(next).as_secs_f64()
             }),

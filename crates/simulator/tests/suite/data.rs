@@ -20,6 +20,18 @@ async fn agreement(simulator: &Simulator, client: &Client) -> Stats {
     .await
 }
 
+/// The whole answer to a request without a body.
+async fn http(simulator: &Simulator, request: &str) -> String {
+    let address = simulator.stats_url().strip_prefix("http://").unwrap();
+    let address = address.strip_suffix("/sim/stats").unwrap();
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
 fn assert_no_holes(counters: &HashMap<u32, Vec<u32>>, step: u32) {
     for (handle, values) in counters {
         for pair in values.windows(2) {
@@ -66,6 +78,36 @@ async fn a_thousand_items_count_without_holes_and_the_figures_agree() {
     assert_eq!(
         (stats.sessions, stats.subscriptions, stats.monitored_items),
         (1, 1, 1_000)
+    );
+    simulator.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_changes_from_the_moment_on_at_which_it_is_let_go() {
+    let simulator = simulate(Options {
+        fast_nodes: 10,
+        fast_rate: 0.05,
+        hold: true,
+        ..Options::default()
+    })
+    .await;
+    let client = Client::connect(&simulator).await;
+    let subscription = client.subscribe(50).await;
+    client.monitor(subscription, fast_items(10, 100)).await;
+    client.wait_for_values(10, 1).await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let held = stats(&simulator).await.groups.fast;
+    assert_eq!((held.counter, held.counts.generated, client.count()), (0, 0, 10));
+    assert_eq!(held.behind_seconds, 0.0);
+    for (status, why) in [("204", "they are let go"), ("409", "which they were already")] {
+        let answer = http(&simulator, "POST /sim/start").await;
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{why}");
+    }
+    client.wait_for_values(10, 5).await;
+    assert_no_holes(&client.counters(), 1);
+    assert!(
+        stats(&simulator).await.groups.fast.late_changes <= 1,
+        "what was held back is not made up for"
     );
     simulator.shutdown().await;
 }
@@ -358,19 +400,7 @@ async fn the_figures_are_served_as_json() {
         (stats(&simulator).await.groups.fast.counter > 0).then_some(())
     })
     .await;
-    let address = simulator
-        .stats_url()
-        .strip_prefix("http://")
-        .unwrap()
-        .strip_suffix("/sim/stats")
-        .unwrap();
-    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    stream
-        .write_all(b"GET /sim/stats HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        .await
-        .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
+    let answer = http(&simulator, "GET /sim/stats").await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let json: serde_json::Value = serde_json::from_str(body).unwrap();
