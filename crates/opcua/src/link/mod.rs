@@ -102,9 +102,7 @@ pub(crate) struct Link {
     publisher: Publisher,
     creation: creation::Creation,
     creating: FuturesUnordered<BoxFuture<'static, creation::Done>>,
-    ranges_wanted: Vec<items::ItemIndex>,
-    ranges_chunk: ChunkSize,
-    ranging: FuturesUnordered<BoxFuture<'static, ranges::Ranged>>,
+    ranges: ranges::Ranges,
     poller: Poller,
     polling: FuturesUnordered<BoxFuture<'static, deliver::Polled>>,
     last_data: Instant,
@@ -160,9 +158,7 @@ impl Link {
             publisher: Publisher::new(config.publish_requests, context.metrics.publish_in_flight.clone()),
             creation: creation::Creation::new(),
             creating: FuturesUnordered::new(),
-            ranges_wanted: Vec::new(),
-            ranges_chunk: ChunkSize::new(0, RANGES_PER_CALL, false),
-            ranging: FuturesUnordered::new(),
+            ranges: ranges::Ranges::new(),
             poller: Poller::new(config.poll_rate, ChunkSize::new(0, 1, false)),
             polling: FuturesUnordered::new(),
             last_data: Instant::now(),
@@ -371,9 +367,6 @@ const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Between connections that bring something and break soon.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
-
-/// EURanges asked for at a time.
-const RANGES_PER_CALL: usize = 100;
 
 /// Items that wait to be created.
 type Queue = VecDeque<items::ItemIndex>;

@@ -78,7 +78,7 @@ impl Link {
                     let unwanted = self.created(done);
                     self.delete_unwanted(session, unwanted);
                 }
-                Some(ranged) = self.ranging.next() => self.ranged(ranged),
+                Some(ranged) = self.ranges.asking.next() => self.ranged(ranged),
                 Some(polled) = self.polling.next() => self.polled(session, polled).await?,
                 ticks = self.poller.tick(), if self.items.any_polled() => self.poll_ticked(ticks),
                 () = sink.has_room(), if to_publish > 0 => {
