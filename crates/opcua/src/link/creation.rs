@@ -330,6 +330,7 @@ impl Link {
         let table = self.context.table.clone();
         let mut table = table.write();
         let (mut created, mut released) = (0, 0);
+        let mut is_any_tag = false;
         let mut full = (Vec::new(), 0);
         let mut unwanted = Unwanted {
             subscription_id: asked.subscription_id,
@@ -356,6 +357,7 @@ impl Link {
                     self.heartbeat_sampling = Duration::from_millis(sampling_ms.into());
                 }
                 created += 1;
+                is_any_tag |= node != NO_NODE;
                 continue;
             }
             released += 1;
@@ -384,7 +386,9 @@ impl Link {
         }
         if created > 0 {
             self.useful += created;
-            self.context.health.served();
+            if is_any_tag {
+                self.context.health.served();
+            }
             if !full.0.is_empty() {
                 // Item by item the server has told how many it takes.
                 self.filled(asked.slot);

@@ -286,9 +286,8 @@ impl Link {
         if self.is_primary() {
             self.context.metrics.show_items(&self.context.table);
             let counts = self.context.table.read().counts();
-            if self.paths_final && counts.pending + counts.monitored + counts.polled == 0 {
-                self.context.health.nothing_to_serve();
-            }
+            let (served, pending) = (counts.monitored + counts.polled > 0, counts.pending > 0);
+            self.context.health.counted(served, pending || !self.paths_final);
         }
         self.replace_broken(session).await?;
         if !self.subscriptions.is_empty() && !self.publisher.is_up_to_date() {

@@ -1,7 +1,7 @@
 //! Calls that are cut off, refused, late or answered wrongly: whatever is lost on the way is done again, nothing twice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use opcua::types::{
@@ -448,4 +448,41 @@ async fn a_subscription_that_falls_silent_is_made_anew() {
     assert!(collector.labelled("gaps_total", "reason=\"recreated\"") >= 1.0);
     collector.stop().await;
     plant.stop().await;
+}
+
+/// The server starts again and refuses every item that it took before. Only the retries of the items help.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_that_serves_nothing_any_more_is_not_connected_until_it_does_again() {
+    for fields in [SUBSCRIBE, "pollRate: 50"] {
+        let (plant, proxy) = behind_a_proxy(open()).await;
+        let collector = collect_retrying(&proxy.endpoint(), fields).await;
+        collector.until_served(10).await;
+        assert_eq!(collector.metric("connected"), 1.0);
+        let refuses = Arc::new(AtomicBool::new(true));
+        let still = refuses.clone();
+        proxy.judge(move |request| {
+            let concerned = request.kind == proxy::CREATE_ITEMS
+                || (request.kind == proxy::READ && request.names("FastUInt") && fields != SUBSCRIBE);
+            match concerned && still.load(Ordering::SeqCst) {
+                true => Verdict::Refuse(StatusCode::BadResponseTooLarge),
+                false => Verdict::Pass,
+            }
+        });
+        let plant = plant.restart(|_| {}).await;
+        collector
+            .until("the sentence", |c| {
+                c.not_ready().as_deref() == Some("no valid nodes selected") && c.metric("reconnects_total") == 1.0
+            })
+            .await;
+        assert_eq!(
+            (collector.metric("connected"), collector.metric("items_failed")),
+            (0.0, 10.0)
+        );
+        refuses.store(false, Ordering::SeqCst);
+        collector.until_served(10).await;
+        assert_eq!(collector.metric("connected"), 1.0);
+        values_of_all(&collector, 10).await;
+        collector.stop().await;
+        plant.stop().await;
+    }
 }
