@@ -355,6 +355,7 @@ impl Link {
                 self.context.failures.remove(What::Item, node);
                 if self.converter.is_heartbeat(*index) {
                     self.heartbeat_sampling = Duration::from_millis(sampling_ms.into());
+                    self.heartbeat_retry.succeeded();
                 }
                 created += 1;
                 is_any_tag |= node != NO_NODE;
@@ -488,13 +489,7 @@ impl Link {
         item.stage = Stage::Failed;
         let node = item.node;
         if node == NO_NODE {
-            self.context.component.warn_limited("heartbeat", 1, || {
-                format!(
-                    "the server's clock cannot be monitored as a heartbeat: {}",
-                    status::text(status)
-                )
-            });
-            return;
+            return self.heartbeat_refused(status);
         }
         let reason = FailureReason::of_status(status);
         table.set_state(node, ItemState::Failed(reason));

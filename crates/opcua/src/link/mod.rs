@@ -13,11 +13,13 @@
 mod convert;
 mod creation;
 mod deliver;
+mod heartbeat;
 mod held;
 mod items;
 mod marks;
 mod ranges;
 mod recovery;
+mod retry;
 mod serve;
 
 use std::collections::VecDeque;
@@ -110,6 +112,8 @@ pub(crate) struct Link {
     heartbeat_warned: Option<Instant>,
     /// How often the server looks at its clock for us.
     heartbeat_sampling: Duration,
+    /// Of the heartbeat's own item.
+    heartbeat_retry: retry::Retry,
     taken_over: TakenOver,
     /// Subscriptions of this session that are not ours any more, and were deleted.
     abandoned: hashbrown::HashSet<u32>,
@@ -165,6 +169,7 @@ impl Link {
             last_heartbeat: Instant::now(),
             heartbeat_warned: None,
             heartbeat_sampling: Duration::ZERO,
+            heartbeat_retry: retry::Retry::after(context.failures.first_retry()),
             taken_over: TakenOver::default(),
             abandoned: hashbrown::HashSet::new(),
             useful: 0,

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use opcua::types::{
-    BrowseRequest, BrowseResponse, ByteString, CallResponse, DeleteMonitoredItemsRequest, StatusCode, Variant,
+    BrowseRequest, BrowseResponse, ByteString, CallResponse, CreateMonitoredItemsRequest, DeleteMonitoredItemsRequest,
+    StatusCode, VariableId, Variant,
 };
 
 use crate::harness::{Collector, Options, Plant, collect, collect_retrying, is_unbroken, meta, open};
@@ -482,6 +483,74 @@ async fn an_input_that_serves_nothing_any_more_is_not_connected_until_it_does_ag
         collector.until_served(10).await;
         assert_eq!(collector.metric("connected"), 1.0);
         values_of_all(&collector, 10).await;
+        collector.stop().await;
+        plant.stop().await;
+    }
+}
+
+/// Refuses the heartbeat's item, alone or with others, for as long as the flag is up.
+fn refuse_the_clock(proxy: &Proxy) -> Arc<AtomicBool> {
+    let refuses = Arc::new(AtomicBool::new(true));
+    let still = refuses.clone();
+    proxy.judge(move |request| {
+        let names_it = || {
+            let asked: CreateMonitoredItemsRequest = request.decoded();
+            let mut nodes = asked
+                .items_to_create
+                .iter()
+                .flatten()
+                .map(|item| &item.item_to_monitor.node_id);
+            nodes.any(|node| *node == VariableId::Server_ServerStatus_CurrentTime)
+        };
+        match request.kind == proxy::CREATE_ITEMS && still.load(Ordering::SeqCst) && names_it() {
+            true => Verdict::Refuse(StatusCode::BadUserAccessDenied),
+            false => Verdict::Pass,
+        }
+    });
+    refuses
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_that_is_refused_is_asked_for_again() {
+    let (plant, proxy) = behind_a_proxy(open()).await;
+    let refuses = refuse_the_clock(&proxy);
+    let fields = "subscribeEnabled: true, useHeartbeat: true";
+    let collector = collect_retrying(&proxy.endpoint(), fields).await;
+    collector.until_served(10).await;
+    assert_eq!(plant.monitored_items().await, 10);
+    refuses.store(false, Ordering::SeqCst);
+    until_items(&plant, 11).await;
+    collector
+        .until("a heartbeat", |c| {
+            c.messages()
+                .iter()
+                .any(|message| meta(message, "opcua_tag_group") == "heartbeat")
+        })
+        .await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// Long before its retry: the next connection may be given what this one was not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_that_is_refused_is_asked_for_by_the_next_connection() {
+    for is_new_session in [false, true] {
+        let (mut plant, proxy) = behind_a_proxy(Options {
+            cuttable: true,
+            ..open()
+        })
+        .await;
+        let refuses = refuse_the_clock(&proxy);
+        let fields = "subscribeEnabled: true, useHeartbeat: true";
+        let collector = collect(&proxy.endpoint(), fields).await;
+        collector.until_served(10).await;
+        refuses.store(false, Ordering::SeqCst);
+        match is_new_session {
+            true => plant = plant.restart(|_| {}).await,
+            false => proxy.cut(),
+        }
+        until_items(&plant, 11).await;
+        values_of_all(&collector, 11).await;
         collector.stop().await;
         plant.stop().await;
     }
