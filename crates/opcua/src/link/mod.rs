@@ -19,7 +19,9 @@ mod items;
 mod marks;
 mod ranges;
 mod recovery;
+mod replacement;
 mod retry;
+mod room;
 mod serve;
 
 use std::collections::VecDeque;
@@ -114,6 +116,8 @@ pub(crate) struct Link {
     heartbeat_sampling: Duration,
     /// Of the heartbeat's own item.
     heartbeat_retry: retry::Retry,
+    /// Of what is polled for want of room.
+    room_retry: retry::Retry,
     taken_over: TakenOver,
     /// Subscriptions of this session that are not ours any more, and were deleted.
     abandoned: hashbrown::HashSet<u32>,
@@ -170,6 +174,7 @@ impl Link {
             heartbeat_warned: None,
             heartbeat_sampling: Duration::ZERO,
             heartbeat_retry: retry::Retry::after(context.failures.first_retry()),
+            room_retry: retry::Retry::after(context.failures.first_retry()),
             taken_over: TakenOver::default(),
             abandoned: hashbrown::HashSet::new(),
             useful: 0,

@@ -44,7 +44,7 @@ impl Link {
             self.taken_over.subscriptions = true;
         }
         let Some(mut how) = how else { return Ok(()) };
-        self.retry_soon();
+        self.retry_soon(how);
         // Where the flow was full or the server slow, answers may be waiting that arrived before the cut.
         self.fetch_lost(session).await?;
         if self.subscriptions.iter().any(|subscription| !subscription.is_usable()) {
@@ -65,8 +65,13 @@ impl Link {
     }
 
     /// What was refused before the cut may not be after it.
-    fn retry_soon(&mut self) {
-        self.heartbeat_retry.soon(Instant::now());
+    fn retry_soon(&mut self, how: Reconnect) {
+        let now = Instant::now();
+        self.heartbeat_retry.soon(now);
+        // The same session has the room that it had.
+        if how != Reconnect::Reactivated {
+            self.room_retry.soon(now);
+        }
     }
 
     /// Moves the subscriptions of a session that is gone to the new one; those that cannot be moved are lost.

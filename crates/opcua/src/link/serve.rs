@@ -280,6 +280,7 @@ impl Link {
             return Err(CallError::Closed(why.into()).into());
         }
         self.retry_heartbeat(now);
+        self.retry_room(now);
         self.watch_heartbeat(now)?;
         Ok(())
     }

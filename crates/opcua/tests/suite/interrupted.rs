@@ -555,3 +555,45 @@ async fn a_heartbeat_that_is_refused_is_asked_for_by_the_next_connection() {
         plant.stop().await;
     }
 }
+
+/// As long as a server holds the subscriptions of a connection that broke, there may be no room for new ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tags_that_are_polled_for_want_of_room_are_monitored_when_there_is_room() {
+    for allowed in [0, 2] {
+        let (plant, proxy) = behind_a_proxy(Options {
+            fast_nodes: 60,
+            max_items_per_subscription: 20,
+            ..open()
+        })
+        .await;
+        let fields = "subscribeEnabled: true, itemsPerSubscription: 20, pollRate: 100";
+        let collector = collect_retrying(&proxy.endpoint(), fields).await;
+        collector.until_served(60).await;
+        let has_room = Arc::new(AtomicBool::new(false));
+        let (now, mut made) = (has_room.clone(), 0);
+        proxy.judge(move |request| {
+            if request.kind != proxy::CREATE_SUBSCRIPTION || now.load(Ordering::SeqCst) {
+                return Verdict::Pass;
+            }
+            made += 1;
+            match made > allowed {
+                true => Verdict::Refuse(StatusCode::BadTooManySubscriptions),
+                false => Verdict::Pass,
+            }
+        });
+        let plant = plant.restart(|_| {}).await;
+        let served = |c: &Collector| (c.metric("items_monitored"), c.metric("items_polled"));
+        let monitored = 20.0 * f64::from(allowed);
+        collector
+            .until("tags polled", |c| served(c) == (monitored, 60.0 - monitored))
+            .await;
+        values_of_all(&collector, 60).await;
+        has_room.store(true, Ordering::SeqCst);
+        collector.until("all monitored", |c| served(c) == (60.0, 0.0)).await;
+        values_of_all(&collector, 60).await;
+        until_items(&plant, 60).await;
+        assert_eq!(collector.metric("reconnects_total"), 1.0);
+        collector.stop().await;
+        plant.stop().await;
+    }
+}
