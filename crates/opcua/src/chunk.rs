@@ -8,19 +8,25 @@ use crate::value::status;
 const OPERATIONS_MAX: usize = 1000;
 
 /// Calls without a refusal before the size doubles.
-const CLEAN_CALLS: u8 = 4;
+const CLEAN_CALLS: u16 = 4;
 
-/// The same where answers were too large: a try that fails costs the server a large answer for nothing.
-const CLEAN_CALLS_RECOVERING: u8 = 64;
+/// The same where answers were too large or did not come: a try that fails costs the server a large answer for nothing,
+/// and this end the time that it waits in vain.
+const CLEAN_CALLS_RECOVERING: u16 = 64;
+
+/// A size at which calls time out again and again is tried ever less often, but not never: it may have been the network.
+const CLEAN_CALLS_MAX: u16 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkSize {
     now: usize,
     max: usize,
     grows: bool,
-    clean: u8,
-    /// Made smaller for the sake of answers, which may be smaller again another time.
+    clean: u16,
+    /// Made smaller for the sake of answers, which may be smaller again, or come sooner, another time.
     recovers: bool,
+    /// Clean calls before it then doubles.
+    patience: u16,
 }
 
 impl ChunkSize {
@@ -42,6 +48,7 @@ impl ChunkSize {
             grows,
             clean: 0,
             recovers: false,
+            patience: CLEAN_CALLS_RECOVERING,
         }
     }
 
@@ -50,19 +57,21 @@ impl ChunkSize {
     }
 
     pub fn succeeded(&mut self) {
-        if !(self.grows || self.recovers) || self.now >= self.max {
-            self.recovers = false;
+        let grows = self.grows && self.now < self.max;
+        if !(grows || self.recovers) {
             return;
         }
         self.clean += 1;
-        let enough = if self.recovers {
-            CLEAN_CALLS_RECOVERING
-        } else {
-            CLEAN_CALLS
-        };
-        if self.clean >= enough {
-            self.clean = 0;
+        let enough = if self.recovers { self.patience } else { CLEAN_CALLS };
+        if self.clean < enough {
+            return;
+        }
+        self.clean = 0;
+        if self.now < self.max {
             self.now = (self.now * 2).min(self.max);
+        } else {
+            self.recovers = false;
+            self.patience = CLEAN_CALLS_RECOVERING;
         }
     }
 
@@ -90,6 +99,21 @@ impl ChunkSize {
         self.clean = 0;
         self.recovers = true;
         true
+    }
+
+    /// A call of `operations` was not answered in time. Whether it was too much for the server or the network stood still
+    /// nobody knows, so calls become smaller, and larger again the later the more often this happens.
+    pub fn timed_out(&mut self, operations: usize) {
+        // Calls that were in flight together and all stood still halve once: the others are larger than what is sent now.
+        if operations > self.now {
+            return;
+        }
+        self.now = (self.now / 2).max(1);
+        self.clean = 0;
+        if self.recovers {
+            self.patience = (self.patience * 2).min(CLEAN_CALLS_MAX);
+        }
+        self.recovers = true;
     }
 
     /// A call of `operations` was too large. False if it cannot be made smaller.
@@ -145,6 +169,39 @@ mod tests {
         assert_eq!(chunk.get(), 800);
         assert!(!chunk.answer_too_large(1));
         assert_eq!(chunk.get(), 800);
+    }
+
+    /// Clean calls until the size changes.
+    fn calls_until_it_grows(chunk: &mut ChunkSize) -> usize {
+        let size = chunk.get();
+        let calls = (1..=100_000).find(|_| {
+            chunk.succeeded();
+            chunk.get() != size
+        });
+        calls.unwrap_or_else(|| panic!("it stays at {size}"))
+    }
+
+    #[test]
+    fn calls_that_time_out_halve_it_once_and_it_grows_back_ever_more_slowly() {
+        let mut chunk = ChunkSize::new(0, 50, true);
+        (0..40).for_each(|_| chunk.succeeded());
+        assert_eq!(chunk.get(), 1000);
+        (0..4).for_each(|_| chunk.timed_out(1000));
+        assert_eq!(chunk.get(), 500);
+        let mut waits = Vec::new();
+        for _ in 0..9 {
+            waits.push(calls_until_it_grows(&mut chunk));
+            chunk.timed_out(1000);
+        }
+        assert_eq!(waits, [64, 128, 256, 512, 1024, 2048, 4096, 4096, 4096]);
+        // What holds for long is forgotten.
+        calls_until_it_grows(&mut chunk);
+        (0..4096).for_each(|_| chunk.succeeded());
+        chunk.timed_out(1000);
+        assert_eq!(calls_until_it_grows(&mut chunk), 64);
+        let mut one = ChunkSize::new(1, 50, true);
+        one.timed_out(1);
+        assert_eq!(one.get(), 1);
     }
 
     #[test]

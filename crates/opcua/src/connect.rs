@@ -123,10 +123,7 @@ impl Connector {
         let offers = match discover(&config.endpoint).await {
             Ok(offers) => offers,
             // A server that is not there is not there; one that only refuses discovery may still take a session.
-            Err(OpenError::Call(error)) if unsecured => {
-                tracing::warn!(endpoint = %config.endpoint, "discovery failed ({error}); the endpoint is opened directly");
-                return Ok(self.unsecured_direct_offer());
-            }
+            Err(OpenError::Call(error)) => return self.offer_without_discovery(&error),
             Err(error) => return Err(open_error(&error)),
         };
         let offer = choose(&offers, &config.security, &config.identity).map_err(ConnectError::new)?;
@@ -134,6 +131,39 @@ impl Connector {
             self.warn_of_no_security(Some(&offers));
         }
         Ok(offer.clone())
+    }
+
+    /// The endpoint as it is configured, if all that the server was asked for is known without it.
+    fn offer_without_discovery(&self, error: &CallError) -> Result<Offer, ConnectError> {
+        let config = &self.config;
+        let offer = if config.security.is_none() {
+            self.unsecured_direct_offer()
+        } else {
+            let trusted = self.trust.certificate_of(&config.endpoint.host);
+            let known = trusted.or_else(|| self.trust.remembered_certificate_of(&config.endpoint.to_string()));
+            known.and_then(|certificate| self.direct_offer_to(certificate)).ok_or_else(|| {
+                ConnectError::new(format!(
+                    "discovery failed ({error}), and {} cannot be opened directly with security: that takes securityPolicy, and the server's certificate, alone in trusted/ of the trustFolder or remembered from an earlier connection",
+                    config.endpoint
+                ))
+            })?
+        };
+        tracing::warn!(endpoint = %config.endpoint, "discovery failed ({error}); the endpoint is opened directly");
+        Ok(offer)
+    }
+
+    /// A secured endpoint of a server whose certificate is known; `None` without a policy, which only the server's list
+    /// could tell.
+    fn direct_offer_to(&self, certificate: Vec<u8>) -> Option<Offer> {
+        let config = &self.config;
+        let PolicyChoice(policy) = config.security.policy?;
+        let mode = config.security.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
+        Some(Offer {
+            // What the server calls itself is not asked, so the certificate has nothing to contradict.
+            application_uri: application_uri_of(&certificate).unwrap_or_default(),
+            certificate,
+            ..Offer::assumed(config.endpoint.to_string(), mode, policy)
+        })
     }
 
     fn unsecured_direct_offer(&self) -> Offer {
@@ -149,17 +179,9 @@ impl Connector {
     /// is asked; else the server is, but for nothing else.
     async fn secured_direct_offer(&self) -> Result<Offer, ConnectError> {
         let config = &self.config;
-        let url = config.endpoint.to_string();
-        let mode = config.security.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
-        if let (Some(PolicyChoice(policy)), Some(certificate)) =
-            (config.security.policy, self.trust.certificate_of(&config.endpoint.host))
-        {
-            return Ok(Offer {
-                // What the server calls itself is not asked, so the certificate has nothing to contradict.
-                application_uri: application_uri_of(&certificate).unwrap_or_default(),
-                certificate,
-                ..Offer::assumed(url, mode, policy)
-            });
+        let trusted = self.trust.certificate_of(&config.endpoint.host);
+        if let Some(offer) = trusted.and_then(|certificate| self.direct_offer_to(certificate)) {
+            return Ok(offer);
         }
         let offers = discover(&config.endpoint).await.map_err(|error| {
             let mut failed = open_error(&error);
@@ -169,6 +191,7 @@ impl Connector {
             );
             failed
         })?;
+        let url = config.endpoint.to_string();
         as_given(&offers, url, &config.security, &config.identity).map_err(ConnectError::new)
     }
 

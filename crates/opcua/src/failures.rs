@@ -10,7 +10,7 @@ use thalweg_record::Ticks;
 use crate::node_table::NodeIndex;
 
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(60);
-const RETRY_MAX: Duration = Duration::from_secs(3600);
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(3600);
 
 /// What failed about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,5 @@
 //! When the input counts as connected: the first browse is complete, every connection is up, and at least one item is
-//! monitored or read. Told to the flow's [`Connection`] and the metric in one place.
+//! monitored or read, now and not only once. Told to the flow's [`Connection`] and the metric in one place.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use thalweg_flow::Connection;
 use thalweg_telemetry::IntGauge;
 
 const NOTHING: &str = "no valid nodes selected";
+const CREATING: &str = "creating monitored items";
 
 /// Clones share the state.
 #[derive(Clone)]
@@ -41,7 +42,7 @@ impl Health {
             links: vec![Link::Down("connecting".to_owned()); links],
             browsed: false,
             served: false,
-            unserved: "creating monitored items",
+            unserved: CREATING,
         };
         Health {
             inner: Arc::new(Inner {
@@ -91,11 +92,16 @@ impl Health {
         }
     }
 
-    /// Every wanted node has failed, or there is none.
-    pub fn nothing_to_serve(&self) {
-        let known = { self.inner.state.lock().unserved == NOTHING };
+    /// What the node table counts from time to time: whether some item is monitored or read, and whether some may still
+    /// come to be.
+    pub fn counted(&self, served: bool, pending: bool) {
+        let unserved = if pending { CREATING } else { NOTHING };
+        let known = {
+            let state = self.inner.state.lock();
+            (state.served, state.unserved) == (served, unserved)
+        };
         if !known {
-            self.change(|state| state.unserved = NOTHING);
+            self.change(|state| (state.served, state.unserved) = (served, unserved));
         }
     }
 

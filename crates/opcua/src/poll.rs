@@ -102,7 +102,12 @@ impl Poller {
         if self.in_flight >= IN_FLIGHT_MAX {
             return None;
         }
-        let part = self.waiting.pop_front()?;
+        let mut part = self.waiting.pop_front()?;
+        // Calls may have become smaller since the cycle began.
+        let size = self.chunk.get();
+        if part.len() > size {
+            self.waiting.push_front(part.split_off(size));
+        }
         self.in_flight += 1;
         Some(part)
     }
@@ -112,9 +117,15 @@ impl Poller {
         self.chunk.succeeded();
     }
 
-    /// A read failed. Too large: its halves are read instead. False if this part will not be read in this cycle.
+    /// A read failed. Too large: its halves are read instead. Not answered: later reads are smaller, at once and not after
+    /// a few such failures as in the browse, since each costs the values of a cycle. False if this part will not be read
+    /// in this cycle.
     pub fn failed(&mut self, part: &Part, error: &CallError) -> bool {
         self.in_flight -= 1;
+        if let CallError::Timeout(_) = error {
+            self.chunk.timed_out(part.len());
+            return false;
+        }
         let halve = self.chunk.failed(part.len(), error);
         if halve {
             for half in part.chunks(part.len().div_ceil(2)) {
@@ -190,10 +201,36 @@ mod tests {
         assert!(poller.failed(&part, &refused));
         (0..1000).for_each(|_| poller.chunk.succeeded());
         assert_eq!(poller.chunk.get(), 4);
-        let part = poller.next_part().unwrap();
-        assert!(!poller.failed(&part, &CallError::Timeout(Duration::from_secs(10))));
-        assert_eq!(poller.next_part().unwrap().len(), 4);
+    }
+
+    #[tokio::test]
+    async fn reads_that_are_not_answered_become_smaller_and_are_not_read_again_in_this_cycle() {
+        let timeout = CallError::Timeout(REQUEST_TIMEOUT);
+        let mut poller = poller(40);
+        let parts: Vec<Part> = std::iter::from_fn(|| poller.next_part()).collect();
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [8; IN_FLIGHT_MAX]);
+        for part in &parts {
+            assert!(!poller.failed(part, &timeout));
+        }
+        // What waits in this cycle was divided before.
+        assert_eq!(poller.next_part().unwrap(), [32, 33, 34, 35]);
+        assert_eq!(poller.next_part().unwrap(), [36, 37, 38, 39]);
         assert_eq!(poller.next_part(), None);
+        (0..2).for_each(|_| poller.answered());
+        // A server that needs longer than it is given for eight nodes is not asked for eight after each few answers.
+        let mut in_vain = 0;
+        for _ in 0..2000 {
+            poller.start(&(0..8).collect::<Vec<_>>());
+            while let Some(part) = poller.next_part() {
+                if part.len() < 8 {
+                    poller.answered();
+                } else {
+                    in_vain += 1;
+                    assert!(!poller.failed(&part, &timeout));
+                }
+            }
+        }
+        assert!((1..=6).contains(&in_vain), "{in_vain} reads in vain");
     }
 
     #[tokio::test]

@@ -1,17 +1,19 @@
 //! Asks a server what its structures look like: from the id of an encoding to its data type, to its definition, to the
-//! definitions of its fields. What the server cannot tell is given up and stays bytes.
+//! definitions of its fields. What the server cannot tell now stays bytes until it is asked again; what it can never tell
+//! is given up and stays bytes.
 
 use opcua::types::{
     AttributeId, BrowseDescription, BrowseDirection, BrowseRequest, Identifier, NodeId, ReferenceTypeId,
     TimestampsToReturn, ViewDescription,
 };
+use thalweg_flow::Component;
 use thalweg_record::{Structured, Text, Value};
 
 use crate::channel::CallError;
-use crate::node_id::NodeSpec;
+use crate::node_id::{self, NodeSpec};
 use crate::session::{Session, read_id};
 use crate::value::types::{self, Element, Field, Rank, Structure, StructureKind};
-use crate::value::{Content, DecodeError, Decoder, TypeBook};
+use crate::value::{Content, DecodeError, Decoder, TypeBook, status};
 
 /// Steps from a data type up to a built-in one.
 const SUPERTYPES_MAX: usize = 20;
@@ -21,20 +23,84 @@ const STRUCTURES_MAX: usize = 500;
 
 const STRUCTURE_DEFINITION: u32 = 122;
 
-/// Adds the structures behind these encodings to the book.
-pub(crate) async fn learn(session: &Session, book: &mut TypeBook, encodings: Vec<NodeId>) {
+/// Why a structure stays bytes.
+#[derive(Debug, thiserror::Error)]
+enum Unlearned {
+    /// The connection is gone.
+    #[error("{0}")]
+    Closed(CallError),
+    /// A call was not answered, or refused as it may not be another time.
+    #[error("{0}")]
+    Unanswered(CallError),
+    /// The same about one node.
+    #[error("{0}")]
+    NotNow(String),
+    #[error("{0}")]
+    Never(String),
+}
+
+impl From<CallError> for Unlearned {
+    fn from(error: CallError) -> Unlearned {
+        match error {
+            CallError::Closed(_) => Unlearned::Closed(error),
+            CallError::Refused(status) if status::says_session_gone(status) => Unlearned::Closed(error),
+            CallError::Timeout(_) => Unlearned::Unanswered(error),
+            CallError::Refused(status) if !status::says_never(status) && !status::says_too_large(status) => {
+                Unlearned::Unanswered(error)
+            }
+            _ => Unlearned::Never(error.to_string()),
+        }
+    }
+}
+
+/// What a bad status of one operation means; `what` was asked of `node`.
+fn refused(what: &str, node: &NodeId, status: u32) -> Unlearned {
+    let why = format!("{what} of {}: {}", node_id::text(node), status::text(status));
+    match status::says_never(status) {
+        true => Unlearned::Never(why),
+        false => Unlearned::NotNow(why),
+    }
+}
+
+/// Adds the structures behind these encodings to the book. What fails for the moment is asked for again after a pause.
+pub(crate) async fn learn(session: &Session, book: &mut TypeBook, encodings: Vec<NodeId>, component: &Component) {
     for encoding in encodings {
         let mut learner = Learner {
             session,
             book: &mut *book,
             asked: 0,
         };
-        match learner.encoding(&encoding).await {
-            Ok(Some(data_type)) => book.learn_encoding(encoding, data_type),
-            Ok(None) => book.give_up(encoding),
-            // The connection is gone; the next one will ask again.
-            Err(CallError::Closed(_)) => return,
-            Err(_) => book.give_up(encoding),
+        let error = match learner.encoding(&encoding).await {
+            Ok(data_type) => {
+                book.learn_encoding(encoding, data_type);
+                continue;
+            }
+            Err(error) => error,
+        };
+        match &error {
+            // The next connection will ask again.
+            Unlearned::Closed(_) => return,
+            Unlearned::Never(why) => {
+                // Once for each: a book gives an encoding up only once.
+                tracing::warn!(
+                    component = component.title(),
+                    "structures encoded as {} stay bytes (base64), since the server does not describe them: {why}",
+                    node_id::text(&encoding)
+                );
+                book.give_up(encoding);
+            }
+            Unlearned::Unanswered(_) | Unlearned::NotNow(_) => {
+                let text = node_id::text(&encoding);
+                let pause = book.postpone(encoding);
+                component.warn_limited("structure", 1, || {
+                    let seconds = pause.as_secs();
+                    format!("structures encoded as {text} are bytes (base64) until the server describes them: {error}; it is asked again after {seconds} s")
+                });
+            }
+        }
+        // Values wait meanwhile. The others are asked for with the next values, which may find the server less busy.
+        if matches!(error, Unlearned::Unanswered(_)) {
+            return;
         }
     }
 }
@@ -47,16 +113,15 @@ struct Learner<'a> {
 
 impl Learner<'_> {
     /// The data type of an encoding, whose structure is in the book afterwards.
-    async fn encoding(&mut self, encoding: &NodeId) -> Result<Option<NodeId>, CallError> {
-        let Some(data_type) = self.inverse(encoding, ReferenceTypeId::HasEncoding).await? else {
-            return Ok(None);
-        };
-        let known = self.structure(data_type.clone()).await?;
-        Ok(known.then_some(data_type))
+    async fn encoding(&mut self, encoding: &NodeId) -> Result<NodeId, Unlearned> {
+        let data_type = self.inverse(encoding, ReferenceTypeId::HasEncoding).await?;
+        let data_type = data_type.ok_or_else(|| Unlearned::Never("no data type refers to this encoding".to_owned()))?;
+        self.structure(data_type.clone()).await?;
+        Ok(data_type)
     }
 
-    /// Learns a structure and all that it contains. False if the data type is none, or not fully described.
-    async fn structure(&mut self, data_type: NodeId) -> Result<bool, CallError> {
+    /// Learns a structure and all that it contains.
+    async fn structure(&mut self, data_type: NodeId) -> Result<(), Unlearned> {
         let mut to_learn = vec![data_type];
         let mut learned = Vec::new();
         while let Some(data_type) = to_learn.pop() {
@@ -65,33 +130,29 @@ impl Learner<'_> {
             }
             self.asked += 1;
             if self.asked > STRUCTURES_MAX {
-                return Ok(false);
+                let why = format!("it consists of more than {STRUCTURES_MAX} structures");
+                return Err(Unlearned::Never(why));
             }
-            let Some(definition) = self.definition(&data_type).await? else {
-                return Ok(false);
-            };
-            let Some(structure) = self.resolve(definition, &mut to_learn).await? else {
-                return Ok(false);
-            };
+            let definition = self.definition(&data_type).await?;
+            let structure = self.resolve(&data_type, definition, &mut to_learn).await?;
             learned.push((data_type, structure));
         }
         for (data_type, structure) in learned {
             self.book.learn(data_type, structure);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Names of types into how they are encoded; structures among the fields are to be learnt too.
     async fn resolve(
         &mut self,
+        data_type: &NodeId,
         definition: Definition,
         to_learn: &mut Vec<NodeId>,
-    ) -> Result<Option<Structure>, CallError> {
+    ) -> Result<Structure, Unlearned> {
         let mut fields = Vec::with_capacity(definition.fields.len());
         for field in definition.fields {
-            let Some(mut element) = self.element(&field.data_type).await? else {
-                return Ok(None);
-            };
+            let mut element = self.element(&field.data_type).await?;
             if definition.subtyped && field.optional {
                 // A field that may hold a subtype says which one it holds.
                 element = match element {
@@ -106,7 +167,14 @@ impl Learner<'_> {
                 -1 => Rank::Scalar,
                 0 | 1 => Rank::Array,
                 2.. => Rank::Matrix,
-                _ => return Ok(None),
+                rank => {
+                    let node = node_id::text(data_type);
+                    let why = format!(
+                        "the field {} of {node} may have any number of dimensions ({rank})",
+                        field.name
+                    );
+                    return Err(Unlearned::Never(why));
+                }
             };
             let optional = field.optional && definition.kind == StructureKind::OptionalFields;
             fields.push(Field {
@@ -116,35 +184,36 @@ impl Learner<'_> {
                 optional,
             });
         }
-        Ok(Some(Structure {
+        Ok(Structure {
             kind: definition.kind,
             fields,
-        }))
+        })
     }
 
     /// How values of a data type are encoded: up its supertypes to a built-in type or a structure.
-    async fn element(&mut self, data_type: &NodeId) -> Result<Option<Element>, CallError> {
+    async fn element(&mut self, data_type: &NodeId) -> Result<Element, Unlearned> {
         let mut at = data_type.clone();
         for _ in 0..SUPERTYPES_MAX {
             if let Some(kind) = types::built_in(&at) {
                 // Everything derived from Structure is one, under the name that was asked for.
                 let is_structure = kind == types::EXTENSION_OBJECT && at != *data_type;
-                return Ok(Some(if is_structure {
+                return Ok(if is_structure {
                     Element::Structure(data_type.clone())
                 } else {
                     Element::BuiltIn(kind)
-                }));
+                });
             }
             match self.inverse(&at, ReferenceTypeId::HasSubtype).await? {
                 Some(parent) => at = parent,
-                None => return Ok(None),
+                None => break,
             }
         }
-        Ok(None)
+        let why = format!("the data type {} comes from no built-in one", node_id::text(data_type));
+        Err(Unlearned::Never(why))
     }
 
     /// The first node that refers to this one in such a way.
-    async fn inverse(&self, node: &NodeId, reference: ReferenceTypeId) -> Result<Option<NodeId>, CallError> {
+    async fn inverse(&self, node: &NodeId, reference: ReferenceTypeId) -> Result<Option<NodeId>, Unlearned> {
         let description = BrowseDescription {
             node_id: node.clone(),
             browse_direction: BrowseDirection::Inverse,
@@ -160,40 +229,52 @@ impl Learner<'_> {
             nodes_to_browse: Some(vec![description]),
         };
         let response = self.session.call(request).await?;
-        let references = response
-            .results
-            .into_iter()
-            .flatten()
-            .flat_map(|result| result.references.unwrap_or_default());
+        let result = response.results.into_iter().flatten().next();
+        let result = result.ok_or_else(|| CallError::Unreadable("the server answered no browse".to_owned()))?;
+        if result.status_code.is_bad() {
+            return Err(refused("the references", node, result.status_code.bits()));
+        }
+        let references = result.references.into_iter().flatten();
         Ok(references
             .map(|reference| reference.node_id.node_id)
             .find(|id| !id.is_null()))
     }
 
-    async fn definition(&self, data_type: &NodeId) -> Result<Option<Definition>, CallError> {
+    async fn definition(&self, data_type: &NodeId) -> Result<Definition, Unlearned> {
         let wanted = vec![read_id(data_type.clone(), AttributeId::DataTypeDefinition)];
         let read = self
             .session
             .read(wanted, TimestampsToReturn::Neither, 0.0, &TypeBook::default())
             .await?;
-        let Some(Content::Value(Value::Structured(structured))) = read.into_iter().next().map(|value| value.content)
-        else {
-            return Ok(None);
-        };
-        let Structured::Extension { type_id, body } = &*structured else {
-            return Ok(None);
-        };
-        let encoding = NodeSpec::parse(type_id).ok().and_then(|spec| spec.resolve(&[]).ok());
-        let wanted = NodeId {
-            namespace: 0,
-            identifier: Identifier::Numeric(STRUCTURE_DEFINITION),
-        };
-        if encoding != Some(wanted) {
-            return Ok(None);
+        let value = read.into_iter().next();
+        let value = value.ok_or_else(|| CallError::Unreadable("the server answered no read".to_owned()))?;
+        if status::is_bad(value.stamps.status) {
+            return Err(refused("the DataTypeDefinition", data_type, value.stamps.status));
         }
-        let book = TypeBook::default();
-        Ok(Definition::decode(&mut Decoder::new(body, &book)).ok().flatten())
+        definition_in(&value.content).ok_or_else(|| {
+            let node = node_id::text(data_type);
+            Unlearned::Never(format!("the DataTypeDefinition of {node} is none of a structure"))
+        })
     }
+}
+
+fn definition_in(content: &Content) -> Option<Definition> {
+    let Content::Value(Value::Structured(structured)) = content else {
+        return None;
+    };
+    let Structured::Extension { type_id, body } = &**structured else {
+        return None;
+    };
+    let encoding = NodeSpec::parse(type_id).ok()?.resolve(&[]).ok()?;
+    let wanted = NodeId {
+        namespace: 0,
+        identifier: Identifier::Numeric(STRUCTURE_DEFINITION),
+    };
+    if encoding != wanted {
+        return None;
+    }
+    let book = TypeBook::default();
+    Definition::decode(&mut Decoder::new(body, &book)).ok().flatten()
 }
 
 /// A StructureDefinition as the server sent it.
@@ -254,3 +335,6 @@ impl RawField {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

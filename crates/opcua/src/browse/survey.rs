@@ -117,11 +117,8 @@ impl<'a> Survey<'a> {
             seen: 0,
             pace: Pace::new(profile.browse_in_flight),
             browse_chunk: ChunkSize::new(limits.nodes_per_browse, profile.items_per_call, profile.adaptive),
-            read_chunk: ChunkSize::new(
-                limits.nodes_per_read,
-                profile.items_per_call * attributes::PER_NODE,
-                profile.adaptive,
-            ),
+            // Of attributes, as servers count them, not of nodes.
+            read_chunk: ChunkSize::new(limits.nodes_per_read, profile.items_per_call, profile.adaptive),
             timeouts: 0,
             calls: FuturesUnordered::new(),
             references_per_answer: REFERENCES_PER_ANSWER,

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use opcua::core::comms::secure_channel::{Role, SecureChannel};
 use opcua::core::comms::tcp_types::{AcknowledgeMessage, ErrorMessage, HelloMessage};
 use opcua::crypto::CertificateStore;
@@ -25,6 +27,9 @@ use crate::value::status;
 
 /// For each step of connecting.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an address may be silent before the next one is tried beside it. Within a step's time there is room for forty.
+const ADDRESS_STAGGER: Duration = Duration::from_millis(250);
 
 /// Why no channel could be opened; each says what to do about it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -104,20 +109,41 @@ async fn tcp(address: &EndpointUrl, url: &str) -> Result<TcpStream, OpenError> {
         why,
     };
     let found = tokio::net::lookup_host(format!("{}:{}", address.host, address.port)).await;
-    let addresses: Vec<_> = found.map_err(|error| unknown(error.to_string()))?.collect();
-    let mut last = None;
-    for socket in &addresses {
-        match TcpStream::connect(socket).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
-        }
-    }
-    match last {
-        Some(error) => Err(OpenError::Unreachable {
+    let addresses = found.map_err(|error| unknown(error.to_string()))?;
+    let connected = first_to_answer(addresses, ADDRESS_STAGGER, TcpStream::connect).await;
+    connected.map_err(|error| match error {
+        Some(error) => OpenError::Unreachable {
             url: url.to_owned(),
             why: error.to_string(),
-        }),
-        None => Err(unknown("it has no address".to_owned())),
+        },
+        None => unknown("it has no address".to_owned()),
+    })
+}
+
+/// Tries addresses in their order, each further one when another has failed or is silent for `stagger`; whichever answers
+/// first is used, so that a silent address hides no other (RFC 8305). The error is the last one; `None` without addresses.
+async fn first_to_answer<A, T, E, F>(
+    mut addresses: impl Iterator<Item = A>,
+    stagger: Duration,
+    connect: impl Fn(A) -> F,
+) -> Result<T, Option<E>>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut attempts = FuturesUnordered::new();
+    let mut last = None;
+    loop {
+        let another = addresses.next().map(&connect);
+        let all_are_tried = another.is_none();
+        attempts.extend(another);
+        tokio::select! {
+            ended = attempts.next() => match ended {
+                Some(Ok(connected)) => return Ok(connected),
+                Some(Err(error)) => last = Some(error),
+                None => return Err(last),
+            },
+            () = tokio::time::sleep(stagger), if !all_are_tried => {}
+        }
     }
 }
 
@@ -306,4 +332,48 @@ pub(super) fn spawn_renewal(channel: &Channel, secure: SharedSecureChannel, wish
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of an attempt to connect.
+    #[derive(Clone, Copy)]
+    enum Address {
+        Silent,
+        Refused,
+        Answers,
+    }
+
+    async fn connect(number: usize, address: Address) -> Result<usize, usize> {
+        match address {
+            Address::Silent => std::future::pending().await,
+            Address::Refused => Err(number),
+            Address::Answers => Ok(number),
+        }
+    }
+
+    async fn first(addresses: &[Address], stagger: Duration) -> Option<Result<usize, Option<usize>>> {
+        let numbered = addresses.iter().copied().enumerate();
+        within(first_to_answer(numbered, stagger, |(number, address)| {
+            connect(number, address)
+        }))
+        .await
+    }
+
+    #[tokio::test]
+    async fn an_address_that_answers_is_found_behind_silent_and_refused_ones() {
+        use Address::{Answers, Refused, Silent};
+        let moment = Duration::from_millis(1);
+        assert_eq!(first(&[Silent, Refused, Silent, Answers], moment).await, Some(Ok(3)));
+        let many = [[Silent; 30].as_slice(), &[Answers]].concat();
+        assert_eq!(first(&many, moment).await, Some(Ok(30)));
+        assert_eq!(first(&[Refused, Refused], moment).await, Some(Err(Some(1))));
+        assert_eq!(first(&[], moment).await, Some(Err(None)));
+        // One that answers is not hurried, and one that refuses costs no wait.
+        let for_ever = STEP_TIMEOUT * 2;
+        assert_eq!(first(&[Answers, Refused], for_ever).await, Some(Ok(0)));
+        assert_eq!(first(&[Refused, Refused, Answers], for_ever).await, Some(Ok(2)));
+    }
 }

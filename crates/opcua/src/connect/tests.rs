@@ -134,7 +134,7 @@ async fn a_discovery_url_that_does_not_answer_leaves_the_one_endpoint() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_discovery_is_opened_directly_but_never_for_security() {
+async fn a_server_that_refuses_discovery_is_opened_directly_but_never_with_less_security_than_wanted() {
     let server = FakeServer::start(|request| match request {
         RequestMessage::GetEndpoints(_) => Some(fault(StatusCode::BadServiceUnsupported)),
         _ => None,
@@ -147,8 +147,51 @@ async fn a_server_that_refuses_discovery_is_opened_directly_but_never_for_securi
     assert_eq!(server.count("ActivateSession"), 1);
     let secured = connector(&server.url, "securityMode: Sign", folder.path());
     let error = secured.connect("test").await.err().unwrap();
-    assert!(error.text.contains("BadServiceUnsupported"), "{error}");
+    assert!(
+        error.text.contains("BadServiceUnsupported") && error.text.contains("trusted/"),
+        "{error}"
+    );
     assert_eq!(server.count("ActivateSession"), 1);
+}
+
+/// For a secured connection the certificate must be known: trusted alone, or remembered from an earlier connection.
+#[tokio::test]
+async fn a_server_that_refuses_discovery_is_opened_directly_where_its_certificate_is_known() {
+    let server = FakeServer::start(|request| match request {
+        RequestMessage::GetEndpoints(_) => Some(fault(StatusCode::BadServiceUnsupported)),
+        _ => None,
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let der = trusted_certificate(folder.path()).await;
+    let wish = "securityMode: Sign\nsecurityPolicy: Basic256Sha256";
+    let trusting = format!("{wish}\ntrustFolder: {}", folder.path().display());
+    let remembering = connector(&server.url, wish, folder.path());
+    assert!(remembering.offer().await.is_err(), "nothing is remembered yet");
+    remembering.trust.check(&der, &server.url, "127.0.0.1", "").unwrap();
+    for known in [connector(&server.url, &trusting, folder.path()), remembering] {
+        let (log, _guard) = Log::record();
+        let offer = known.offer().await.unwrap();
+        assert_eq!(
+            (offer.mode, offer.policy),
+            (MessageSecurityMode::Sign, SecurityPolicy::Basic256Sha256)
+        );
+        assert_eq!((&offer.certificate, &offer.url), (&der, &server.url));
+        assert!(log.text().contains("the endpoint is opened directly"), "{}", log.text());
+    }
+    // Which policy to use is not known.
+    let without = format!("securityMode: Sign\ntrustFolder: {}", folder.path().display());
+    let error = connector(&server.url, &without, folder.path())
+        .offer()
+        .await
+        .unwrap_err();
+    assert!(error.text.contains("that takes securityPolicy"), "{error}");
+    // Whom a fingerprint is asked for is not trusted for having been seen.
+    let pinned = format!(
+        "{wish}\nserverCertificateFingerprint: {}",
+        crate::security::sha256_hex(b"x")
+    );
+    assert!(connector(&server.url, &pinned, folder.path()).offer().await.is_err());
 }
 
 #[tokio::test]

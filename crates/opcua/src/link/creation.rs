@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use opcua::types::{DeleteMonitoredItemsRequest, ExtensionObject};
-use thalweg_record::Ticks;
 
 use super::items::{Item, ItemIndex, Items, Stage, Way};
 use super::{Link, Queue};
@@ -14,7 +13,6 @@ use crate::channel::CallError;
 use crate::chunk::ChunkSize;
 use crate::deadband::Deadband;
 use crate::failures::What;
-use crate::gaps::{Gap, GapReason};
 use crate::node_id;
 use crate::node_table::{FailureReason, ItemState, NO_NODE, NodeIndex};
 use crate::session::Session;
@@ -78,6 +76,22 @@ impl Creation {
             probe: None,
         }
     }
+
+    pub fn take_waiting(&mut self) -> Vec<ItemIndex> {
+        self.queue.drain(..).collect()
+    }
+
+    /// A subscription is no more, and those behind it have moved up. Its calls are forgotten; their items are asked for
+    /// again when the answers come.
+    pub fn slot_removed(&mut self, removed: u16) {
+        self.in_flight.retain(|_, asked| asked.slot != removed);
+        self.probe = self.probe.filter(|probe| probe.slot != removed);
+        let asked = self.in_flight.values_mut().map(|asked| &mut asked.slot);
+        let probed = self.probe.iter_mut().map(|probe| &mut probe.slot);
+        for slot in asked.chain(probed).filter(|slot| **slot > removed) {
+            *slot -= 1;
+        }
+    }
 }
 
 /// Items that exist on the server and are not wanted there any more.
@@ -138,7 +152,7 @@ impl Link {
                 self.subscriptions.push(subscription);
                 Ok(u16::try_from(self.subscriptions.len() - 1).ok())
             }
-            Err(error @ (CallError::Closed(_) | CallError::Timeout(_))) => Err(error),
+            Err(error) if is_about_the_connection(&error) => Err(error),
             Err(error) => {
                 self.no_subscription(&error);
                 Ok(None)
@@ -163,17 +177,6 @@ impl Link {
         if !grown {
             self.poll_the_rest();
         }
-    }
-
-    fn poll_the_rest(&mut self) {
-        let waiting: Vec<ItemIndex> = self.creation.queue.drain(..).collect();
-        let wanted = |index: &ItemIndex| {
-            self.items
-                .get(*index)
-                .is_some_and(|item| item.way == Way::Monitor && item.stage == Stage::Waiting)
-        };
-        let waiting: Vec<ItemIndex> = waiting.into_iter().filter(wanted).collect();
-        waiting.into_iter().for_each(|index| self.poll_instead(index));
     }
 
     /// Items for one call, as many as the subscription has room for.
@@ -295,18 +298,15 @@ impl Link {
         if done.deciding {
             self.creation.deciding = false;
         }
-        let Some(asked) = self.creation.in_flight.remove(&done.call) else {
-            return Unwanted::default();
-        };
-        let current = self
-            .subscriptions
-            .get(usize::from(asked.slot))
-            .is_some_and(|subscription| subscription.id == asked.subscription_id);
-        if !current {
-            // The subscription was replaced meanwhile, and whatever was created went with it.
+        let asked = self.creation.in_flight.remove(&done.call).filter(|asked| {
+            let holder = self.subscriptions.get(usize::from(asked.slot));
+            holder.is_some_and(|subscription| subscription.id == asked.subscription_id)
+        });
+        let Some(asked) = asked else {
+            // The subscription was replaced or given up meanwhile, and whatever was created went with it.
             done.items.into_iter().for_each(|index| self.ask_again(index));
             return Unwanted::default();
-        }
+        };
         match done.result {
             Ok(outcomes) => {
                 self.creation.chunk.succeeded();
@@ -330,6 +330,7 @@ impl Link {
         let table = self.context.table.clone();
         let mut table = table.write();
         let (mut created, mut released) = (0, 0);
+        let mut is_any_tag = false;
         let mut full = (Vec::new(), 0);
         let mut unwanted = Unwanted {
             subscription_id: asked.subscription_id,
@@ -348,14 +349,19 @@ impl Link {
                     continue;
                 }
                 item.stage = Stage::Created;
+                if std::mem::take(&mut item.lacks_room) {
+                    self.room_retry.succeeded();
+                }
                 item.monitored_id = id;
                 item.subscription = asked.slot;
                 table.set_state(node, ItemState::Monitored);
                 self.context.failures.remove(What::Item, node);
                 if self.converter.is_heartbeat(*index) {
                     self.heartbeat_sampling = Duration::from_millis(sampling_ms.into());
+                    self.heartbeat_retry.succeeded();
                 }
                 created += 1;
+                is_any_tag |= node != NO_NODE;
                 continue;
             }
             released += 1;
@@ -384,7 +390,9 @@ impl Link {
         }
         if created > 0 {
             self.useful += created;
-            self.context.health.served();
+            if is_any_tag {
+                self.context.health.served();
+            }
             if !full.0.is_empty() {
                 // Item by item the server has told how many it takes.
                 self.filled(asked.slot);
@@ -475,22 +483,12 @@ impl Link {
         tokio::spawn(async move { session.call(request).await });
     }
 
-    fn poll_instead(&mut self, index: ItemIndex) {
-        self.items.set_way(index, Way::Poll);
-    }
-
     fn refused(&mut self, index: ItemIndex, status: u32, table: &mut crate::node_table::NodeTable) {
         let Some(item) = self.items.get_mut(index) else { return };
         item.stage = Stage::Failed;
         let node = item.node;
         if node == NO_NODE {
-            self.context.component.warn_limited("heartbeat", 1, || {
-                format!(
-                    "the server's clock cannot be monitored as a heartbeat: {}",
-                    status::text(status)
-                )
-            });
-            return;
+            return self.heartbeat_refused(status);
         }
         let reason = FailureReason::of_status(status);
         table.set_state(node, ItemState::Failed(reason));
@@ -560,57 +558,6 @@ impl Link {
         asked.into_iter().for_each(|index| self.enqueue(index));
     }
 
-    /// Makes subscriptions anew that are lost or in doubt: their items wait to be created, and what they would have
-    /// reported since they were last heard of is a gap.
-    pub(super) async fn replace_broken(&mut self, session: &Session) -> Result<(), CallError> {
-        let broken = || {
-            self.subscriptions
-                .iter()
-                .filter(|subscription| !subscription.is_usable())
-        };
-        if broken().next().is_none() {
-            return Ok(());
-        }
-        // Also those that count as lost: one that the server still has would send values that nobody knows. Before others
-        // are made, since a server may use the same ids again.
-        let own: Vec<u32> = broken()
-            .filter(|subscription| !subscription.refused)
-            .map(|subscription| subscription.id)
-            .collect();
-        if !own.is_empty() {
-            Subscription::delete(session, own).await;
-        }
-        for number in 0..self.subscriptions.len() {
-            let Some(old) = self.subscriptions.get(number).filter(|old| !old.is_usable()) else {
-                continue;
-            };
-            let (heard_at, items_max, full) = (old.heard_at, old.items_max, old.full);
-            let settings = SubscriptionSettings::from(&*self.context.config);
-            let new = Subscription::create(session, &settings).await?;
-            self.publisher.subscription_replaced();
-            if let Some(slot) = self.subscriptions.get_mut(number) {
-                *slot = Subscription { items_max, full, ..new };
-            }
-            let number = number as u16;
-            let of_this = |item: &Item| item.way == Way::Monitor && item.subscription == number;
-            let created: Vec<ItemIndex> = self
-                .items
-                .iter()
-                .filter(|(_, item)| of_this(item) && item.stage == Stage::Created)
-                .map(|(index, _)| index)
-                .collect();
-            let gap = Gap {
-                from: heard_at,
-                to: Ticks::now(),
-            };
-            self.gap(GapReason::Recreated, gap, |item| {
-                of_this(item) && item.stage == Stage::Created
-            });
-            created.into_iter().for_each(|index| self.enqueue(index));
-        }
-        Ok(())
-    }
-
     pub(super) async fn delete_items(&mut self, session: &Session, items: &[ItemIndex]) {
         let mut by_subscription: HashMap<u16, Vec<u32>> = HashMap::new();
         for index in items {
@@ -638,5 +585,14 @@ impl Link {
                 let _gone = session.call(request).await;
             }
         }
+    }
+}
+
+/// Whether a subscription was not made because of the connection or its session, and not because the server has no room.
+pub(super) fn is_about_the_connection(error: &CallError) -> bool {
+    match error {
+        CallError::Closed(_) | CallError::Timeout(_) => true,
+        CallError::Refused(status) => status::says_session_gone(*status),
+        CallError::Unreadable(_) | CallError::TooLarge | CallError::RequestTooLarge => false,
     }
 }

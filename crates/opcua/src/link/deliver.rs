@@ -139,7 +139,7 @@ impl Link {
         if missing.is_empty() {
             return Ok(decoded);
         }
-        crate::type_learner::learn(session, &mut self.types, missing).await;
+        crate::type_learner::learn(session, &mut self.types, missing, &self.context.component).await;
         self.values.clear();
         decode(&self.types, &mut self.values)
     }

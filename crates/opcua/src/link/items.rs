@@ -56,6 +56,8 @@ pub(super) struct Item {
     pub filtering: Filtering,
     /// The last filter was refused: ask for none.
     pub without_filter: bool,
+    /// It is or was polled only because the server had no room for it.
+    pub lacks_room: bool,
     /// The gap that its next value marks.
     pub gap: u32,
     /// Source time of its last value.
@@ -91,6 +93,7 @@ impl Items {
             monitored_id: 0,
             filtering: Filtering::Server,
             without_filter: false,
+            lacks_room: false,
             gap: NO_GAP,
             last_time: Ticks::MISSING,
             meta: None,
@@ -182,6 +185,13 @@ impl Items {
 
     pub fn len(&self) -> usize {
         self.items.len()
+    }
+
+    /// A subscription is no more, and those behind it have moved up.
+    pub fn slot_removed(&mut self, removed: u16) {
+        for item in self.items.iter_mut().filter(|item| item.subscription > removed) {
+            item.subscription -= 1;
+        }
     }
 
     /// Lets this end filter an item.

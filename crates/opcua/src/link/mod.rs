@@ -13,11 +13,15 @@
 mod convert;
 mod creation;
 mod deliver;
+mod heartbeat;
 mod held;
 mod items;
 mod marks;
 mod ranges;
 mod recovery;
+mod replacement;
+mod retry;
+mod room;
 mod serve;
 
 use std::collections::VecDeque;
@@ -102,9 +106,7 @@ pub(crate) struct Link {
     publisher: Publisher,
     creation: creation::Creation,
     creating: FuturesUnordered<BoxFuture<'static, creation::Done>>,
-    ranges_wanted: Vec<items::ItemIndex>,
-    ranges_chunk: ChunkSize,
-    ranging: FuturesUnordered<BoxFuture<'static, ranges::Ranged>>,
+    ranges: ranges::Ranges,
     poller: Poller,
     polling: FuturesUnordered<BoxFuture<'static, deliver::Polled>>,
     last_data: Instant,
@@ -112,6 +114,10 @@ pub(crate) struct Link {
     heartbeat_warned: Option<Instant>,
     /// How often the server looks at its clock for us.
     heartbeat_sampling: Duration,
+    /// Of the heartbeat's own item.
+    heartbeat_retry: retry::Retry,
+    /// Of what is polled for want of room.
+    room_retry: retry::Retry,
     taken_over: TakenOver,
     /// Subscriptions of this session that are not ours any more, and were deleted.
     abandoned: hashbrown::HashSet<u32>,
@@ -160,15 +166,15 @@ impl Link {
             publisher: Publisher::new(config.publish_requests, context.metrics.publish_in_flight.clone()),
             creation: creation::Creation::new(),
             creating: FuturesUnordered::new(),
-            ranges_wanted: Vec::new(),
-            ranges_chunk: ChunkSize::new(0, RANGES_PER_CALL, false),
-            ranging: FuturesUnordered::new(),
+            ranges: ranges::Ranges::new(),
             poller: Poller::new(config.poll_rate, ChunkSize::new(0, 1, false)),
             polling: FuturesUnordered::new(),
             last_data: Instant::now(),
             last_heartbeat: Instant::now(),
             heartbeat_warned: None,
             heartbeat_sampling: Duration::ZERO,
+            heartbeat_retry: retry::Retry::after(context.failures.first_retry()),
+            room_retry: retry::Retry::after(context.failures.first_retry()),
             taken_over: TakenOver::default(),
             abandoned: hashbrown::HashSet::new(),
             useful: 0,
@@ -371,9 +377,6 @@ const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Between connections that bring something and break soon.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
-
-/// EURanges asked for at a time.
-const RANGES_PER_CALL: usize = 100;
 
 /// Items that wait to be created.
 type Queue = VecDeque<items::ItemIndex>;

@@ -1,5 +1,7 @@
 //! After a connection came back: subscriptions are taken over, lost messages fetched, and what cannot be fetched is a gap.
 
+use std::time::Instant;
+
 use hashbrown::{HashMap, HashSet};
 use thalweg_record::Ticks;
 
@@ -42,6 +44,7 @@ impl Link {
             self.taken_over.subscriptions = true;
         }
         let Some(mut how) = how else { return Ok(()) };
+        self.retry_soon(how);
         // Where the flow was full or the server slow, answers may be waiting that arrived before the cut.
         self.fetch_lost(session).await?;
         if self.subscriptions.iter().any(|subscription| !subscription.is_usable()) {
@@ -50,7 +53,7 @@ impl Link {
         self.replace_broken(session).await?;
         self.verify(session).await?;
         for subscription in &mut self.subscriptions {
-            subscription.heard = std::time::Instant::now();
+            subscription.heard = Instant::now();
         }
         self.context.metrics.connections.reconnected(how);
         tracing::info!(
@@ -59,6 +62,16 @@ impl Link {
             "connected again"
         );
         Ok(())
+    }
+
+    /// What was refused before the cut may not be after it.
+    fn retry_soon(&mut self, how: Reconnect) {
+        let now = Instant::now();
+        self.heartbeat_retry.soon(now);
+        // The same session has the room that it had.
+        if how != Reconnect::Reactivated {
+            self.room_retry.soon(now);
+        }
     }
 
     /// Moves the subscriptions of a session that is gone to the new one; those that cannot be moved are lost.

@@ -1,6 +1,6 @@
 //! The loop of a working connection: whatever is ready first is done first, and nothing blocks but a full flow.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::StreamExt as _;
 use opcua::types::StatusCode;
@@ -14,9 +14,8 @@ use crate::assign::Command;
 use crate::channel::{Answer, CallError};
 use crate::gaps::{Gap, GapReason};
 use crate::heartbeat;
-use crate::metadata;
 use crate::metrics::Discarded;
-use crate::node_table::{ItemState, NO_NODE, NodeIndex};
+use crate::node_table::{ItemState, NodeIndex};
 use crate::session::{KeepAlive, Session};
 use crate::subscribe::Subscription;
 use crate::subscribe::sequence::Arrival;
@@ -24,8 +23,6 @@ use crate::value::{answers, status};
 
 /// Subscriptions that nobody knows are deleted once each; a server that makes up ids gets no more than this many calls.
 const ABANDONED_MAX: usize = 1000;
-
-const HEARTBEAT_WARNING_PERIOD: Duration = Duration::from_secs(60);
 
 /// Something that ends serving.
 enum Stop {
@@ -78,7 +75,7 @@ impl Link {
                     let unwanted = self.created(done);
                     self.delete_unwanted(session, unwanted);
                 }
-                Some(ranged) = self.ranging.next() => self.ranged(ranged),
+                Some(ranged) = self.ranges.asking.next() => self.ranged(ranged),
                 Some(polled) = self.polling.next() => self.polled(session, polled).await?,
                 ticks = self.poller.tick(), if self.items.any_polled() => self.poll_ticked(ticks),
                 () = sink.has_room(), if to_publish > 0 => {
@@ -138,33 +135,6 @@ impl Link {
             if Some(*node) == clock {
                 self.share_heartbeat(session, index).await;
             }
-        }
-    }
-
-    /// A heartbeat of its own, until the user's selection turns out to contain its node.
-    pub(super) fn add_heartbeat(&mut self) {
-        let way = if self.context.config.subscribe {
-            Way::Monitor
-        } else {
-            Way::Poll
-        };
-        let index = self.items.add(NO_NODE, way);
-        self.converter
-            .set_heartbeat(index, metadata::of_heartbeat(&heartbeat::node()));
-        self.enqueue(index);
-    }
-
-    /// The user's own item of the server's clock serves both purposes.
-    async fn share_heartbeat(&mut self, session: &Session, index: super::items::ItemIndex) {
-        self.converter
-            .set_heartbeat(index, metadata::of_heartbeat(&heartbeat::node()));
-        let own = self
-            .items
-            .iter()
-            .find(|(_, item)| item.node == NO_NODE)
-            .map(|(index, _)| index);
-        if let Some(own) = own {
-            self.delete_items(session, &[own]).await;
         }
     }
 
@@ -286,9 +256,8 @@ impl Link {
         if self.is_primary() {
             self.context.metrics.show_items(&self.context.table);
             let counts = self.context.table.read().counts();
-            if self.paths_final && counts.pending + counts.monitored + counts.polled == 0 {
-                self.context.health.nothing_to_serve();
-            }
+            let (served, pending) = (counts.monitored + counts.polled > 0, counts.pending > 0);
+            self.context.health.counted(served, pending || !self.paths_final);
         }
         self.replace_broken(session).await?;
         if !self.subscriptions.is_empty() && !self.publisher.is_up_to_date() {
@@ -310,50 +279,9 @@ impl Link {
             let why = format!("a subscription was silent for {seconds} s, longer than two of its keep-alives");
             return Err(CallError::Closed(why.into()).into());
         }
-        self.watch_heartbeat(now)
-    }
-
-    fn watch_heartbeat(&mut self, now: Instant) -> Result<(), Stop> {
-        let Some(period) = self.heartbeat_period().filter(|_| self.paths_final) else {
-            // Silence counts from when there is something to hear.
-            self.last_heartbeat = now;
-            return Ok(());
-        };
-        let since = |then: Instant| now.saturating_duration_since(then);
-        let silence_max = heartbeat::silence_max(period);
-        let seconds = silence_max.as_secs();
-        match heartbeat::judge(since(self.last_heartbeat), since(self.last_data), silence_max) {
-            heartbeat::Verdict::Alive => {}
-            heartbeat::Verdict::Dead => {
-                let why = format!("neither a heartbeat nor data for {seconds} s");
-                return Err(CallError::Closed(why.into()).into());
-            }
-            heartbeat::Verdict::DataOnly
-                if self
-                    .heartbeat_warned
-                    .is_some_and(|at| since(at) < HEARTBEAT_WARNING_PERIOD) => {}
-            heartbeat::Verdict::DataOnly => {
-                self.heartbeat_warned = Some(now);
-                tracing::warn!(
-                    component = self.context.component.title(),
-                    "no heartbeat for {seconds} s though data arrives; the server does not update its CurrentTime"
-                );
-            }
-        }
+        self.retry_heartbeat(now);
+        self.retry_room(now);
+        self.watch_heartbeat(now)?;
         Ok(())
-    }
-
-    /// How often the server's clock is to be heard of; `None` if it is not, or not yet, or the server refuses it.
-    fn heartbeat_period(&self) -> Option<Duration> {
-        let item = self.items.get(self.converter.heartbeat_item()?)?;
-        let config = &self.context.config;
-        match item.way {
-            Way::Poll => Some(config.poll_rate),
-            Way::Monitor if item.stage == Stage::Created => {
-                let subscription = self.subscriptions.get(usize::from(item.subscription))?;
-                Some(subscription.interval.max(self.heartbeat_sampling))
-            }
-            Way::Monitor | Way::Nowhere => None,
-        }
     }
 }

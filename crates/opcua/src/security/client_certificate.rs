@@ -26,6 +26,7 @@ use x509_cert::serial_number::SerialNumber;
 use x509_cert::spki::{ObjectIdentifier, SubjectPublicKeyInfoOwned};
 use x509_cert::time::{Time, Validity};
 
+use super::kept_file::{Readers, keep};
 use super::key_pair::{KeyPair, to_pem};
 use super::x509::Parsed;
 
@@ -129,9 +130,8 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
             folder.display()
         )
     };
-    std::fs::create_dir_all(folder).map_err(unwritable)?;
-    write_private(&key_file, key_pem.as_bytes()).map_err(unwritable)?;
-    std::fs::write(&certificate_file, &pair.der).map_err(unwritable)?;
+    keep(&key_file, key_pem.as_bytes(), Readers::Owner).map_err(unwritable)?;
+    keep(&certificate_file, &pair.der, Readers::All).map_err(unwritable)?;
     tracing::info!(
         certificate = super::sha256_hex(&pair.der),
         application_uri,
@@ -139,18 +139,6 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
         certificate_file.display()
     );
     Ok(OwnCertificate { pair, application_uri })
-}
-
-/// Readable and writable by the owner from the first moment on.
-fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write as _;
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 /// A new pair with its application URI and its key as PEM.

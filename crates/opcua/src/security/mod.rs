@@ -6,6 +6,7 @@ mod choice;
 mod client_certificate;
 mod fingerprint;
 mod identity;
+mod kept_file;
 mod key_pair;
 mod pins;
 mod trust;

@@ -30,6 +30,18 @@ impl Trust {
         self.folder.as_ref()?.certificate_of(host)
     }
 
+    /// The certificate that a server showed before, where that is what it is trusted for.
+    pub fn remembered_certificate_of(&self, url: &str) -> Option<Vec<u8>> {
+        match self.is_by_first_use() {
+            true => self.pins.certificate_of(url),
+            false => None,
+        }
+    }
+
+    fn is_by_first_use(&self) -> bool {
+        self.fingerprint.is_none() && self.folder.is_none()
+    }
+
     /// `chain` is what the endpoint announces: its certificate, perhaps with issuers. The error is one sentence.
     pub fn check(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<(), String> {
         let certificates = x509::certificates(chain);
@@ -51,7 +63,7 @@ impl Trust {
                 now,
             })?;
         }
-        match self.fingerprint.is_none() && self.folder.is_none() {
+        match self.is_by_first_use() {
             true => self.pins.check(url, leaf),
             false => Ok(()),
         }

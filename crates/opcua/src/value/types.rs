@@ -5,10 +5,13 @@
 //! and decode the same bytes again.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use opcua::types::{Identifier, NodeId};
 use parking_lot::Mutex;
 use thalweg_record::Text;
+
+use crate::backoff::Backoff;
 
 pub(crate) const BOOLEAN: u8 = 1;
 pub(crate) const SBYTE: u8 = 2;
@@ -38,6 +41,10 @@ pub(crate) const DIAGNOSTIC_INFO: u8 = 25;
 
 /// Structures that are remembered; more of them stay bytes.
 const STRUCTURES_MAX: usize = 10_000;
+
+/// How long a structure stays bytes that the server could not describe at the moment: at first, and at most.
+const PAUSE_FIRST: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// How a structure is laid out.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +92,15 @@ pub(crate) struct TypeBook {
     encodings: HashMap<NodeId, NodeId>,
     /// Encodings for which the server has no description.
     without: HashSet<NodeId>,
+    /// Encodings whose description did not come, each to be asked for again.
+    postponed: HashMap<NodeId, Postponed>,
     missing: Mutex<Vec<NodeId>>,
+}
+
+#[derive(Debug)]
+struct Postponed {
+    until: Instant,
+    pauses: Backoff,
 }
 
 impl TypeBook {
@@ -104,13 +119,21 @@ impl TypeBook {
         {
             return Some(structure);
         }
-        if !self.without.contains(encoding) && self.structures.len() + self.without.len() < STRUCTURES_MAX {
+        let known = self.structures.len() + self.without.len() + self.postponed.len();
+        let is_to_be_asked = !self.without.contains(encoding) && self.is_due(encoding, Instant::now);
+        if is_to_be_asked && known < STRUCTURES_MAX {
             let mut missing = self.missing.lock();
             if !missing.contains(encoding) {
                 missing.push(encoding.clone());
             }
         }
         None
+    }
+
+    fn is_due(&self, encoding: &NodeId, now: impl Fn() -> Instant) -> bool {
+        self.postponed
+            .get(encoding)
+            .is_none_or(|postponed| postponed.until <= now())
     }
 
     pub fn structure(&self, data_type: &NodeId) -> Option<&Structure> {
@@ -128,12 +151,33 @@ impl TypeBook {
 
     pub fn learn_encoding(&mut self, encoding: NodeId, data_type: NodeId) {
         self.without.remove(&encoding);
+        self.postponed.remove(&encoding);
         self.encodings.insert(encoding, data_type);
     }
 
     /// The server cannot describe what is encoded so.
     pub fn give_up(&mut self, encoding: NodeId) {
+        self.postponed.remove(&encoding);
         self.without.insert(encoding);
+    }
+
+    /// The server could not describe it now: it stays bytes for a pause, which doubles each time. Returns the pause.
+    pub fn postpone(&mut self, encoding: NodeId) -> Duration {
+        let now = Instant::now();
+        let postponed = self.postponed.entry(encoding).or_insert_with(|| Postponed {
+            until: now,
+            pauses: Backoff::up_to(PAUSE_FIRST, PAUSE_MAX),
+        });
+        let pause = postponed.pauses.next();
+        postponed.until = now + pause;
+        pause
+    }
+
+    /// As if the time had passed.
+    #[cfg(test)]
+    pub fn end_pauses(&mut self) {
+        let now = Instant::now();
+        self.postponed.values_mut().for_each(|postponed| postponed.until = now);
     }
 }
 
@@ -229,6 +273,28 @@ mod tests {
             assert!(!is_numeric(&NodeId::new(0, id)), "{id}");
         }
         assert!(!is_numeric(&NodeId::new(2, 11u32)) && !is_numeric(&NodeId::new(0, "11")));
+    }
+
+    #[test]
+    fn what_is_postponed_is_missing_again_after_ever_longer_pauses() {
+        let mut book = TypeBook::default();
+        let encoding = NodeId::new(3, 99u32);
+        let is_missing = |book: &TypeBook| {
+            assert!(book.structure_of_encoding(&encoding).is_none());
+            !book.take_missing().is_empty()
+        };
+        assert!(is_missing(&book));
+        let mut longest = Duration::ZERO;
+        for _ in 0..20 {
+            let pause = book.postpone(encoding.clone());
+            assert!(!is_missing(&book) && pause <= PAUSE_MAX);
+            let (asked, later) = (Instant::now(), Instant::now() + pause);
+            assert!(!book.is_due(&encoding, || asked) && book.is_due(&encoding, || later));
+            longest = longest.max(pause);
+        }
+        assert!(longest > PAUSE_MAX / 2);
+        book.give_up(encoding.clone());
+        assert!(!is_missing(&book));
     }
 
     #[test]

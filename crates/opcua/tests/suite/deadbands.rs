@@ -1,7 +1,10 @@
 //! Deadbands by rule, percent and profile, applied by the server or here. Every change of the simulator adds 1, so the
 //! steps between values show the band.
 
+use opcua::types::StatusCode;
+
 use crate::harness::{Collector, Options, Plant, collect, is_unbroken, open};
+use crate::proxy::{self, Proxy, Verdict};
 
 const ANALOG: &str = "subscribeEnabled: true, nodeIDs: [\"ns=3;s=TypesAnalog\"], browse: {maxDepth: 0}";
 
@@ -88,6 +91,24 @@ async fn a_percent_deadband_without_a_range_suppresses_only_repeats() {
         .await;
     assert!(is_unbroken(&collector.values_of("ns=3;s=FastUInt1")));
     assert_eq!(collector.metric("items_failed"), 0.0);
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// The first question for the range comes at a bad moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_range_that_cannot_be_read_for_the_moment_is_asked_for_again() {
+    let plant = plant().await;
+    let proxy = Proxy::start(&plant.endpoint()).await;
+    let mut refused = false;
+    proxy.judge(move |request| match request.kind {
+        proxy::TRANSLATE if !std::mem::replace(&mut refused, true) => Verdict::Refuse(StatusCode::BadServerTooBusy),
+        _ => Verdict::Pass,
+    });
+    let fields = format!("{ANALOG}, deadband: {{type: percent, value: 10}}, profile: siemens-s7-1200");
+    let collector = collect(&proxy.endpoint(), &fields).await;
+    until_steps(&collector, "ns=3;s=TypesAnalog", 11.0).await;
+    assert_eq!(proxy.seen(proxy::TRANSLATE).len(), 2);
     collector.stop().await;
     plant.stop().await;
 }

@@ -254,6 +254,39 @@ async fn few_subscriptions_take_more_items_each() {
     plant.stop().await;
 }
 
+/// After its restart the server has room for fewer subscriptions: those that are left take the items of the others, or the
+/// tags are polled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_room_for_fewer_subscriptions_than_before_serves_all_tags() {
+    for (items_max, monitored, polled) in [(0, 60.0, 0.0), (20, 40.0, 20.0)] {
+        let plant = Plant::start(Options {
+            fast_nodes: 60,
+            max_items_per_subscription: items_max,
+            ..open()
+        })
+        .await;
+        let fields = "subscribeEnabled: true, itemsPerSubscription: 20, pollRate: 100";
+        let collector = collect(&plant.endpoint(), fields).await;
+        collector.until_served(60).await;
+        subscriptions(&collector, "3").await;
+        let plant = plant.restart(|options| options.max_subscriptions = 2).await;
+        collector
+            .until("a connection again", |c| c.metric("reconnects_total") >= 1.0)
+            .await;
+        let served = |c: &crate::harness::Collector| (c.metric("items_monitored"), c.metric("items_polled"));
+        collector
+            .until("all tags served", |c| served(c) == (monitored, polled))
+            .await;
+        collector.forget();
+        collector.until("values", |c| c.latest().len() == 60).await;
+        subscriptions(&collector, "2").await;
+        assert_eq!(plant.monitored_items().await as f64, monitored);
+        assert_eq!(collector.metric("reconnects_total"), 1.0);
+        collector.stop().await;
+        plant.stop().await;
+    }
+}
+
 /// Messages of ten thousand values each, from one subscription.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_items_in_one_subscription_lose_nothing() {

@@ -1,11 +1,12 @@
 //! Calls that are cut off, refused, late or answered wrongly: whatever is lost on the way is done again, nothing twice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use opcua::types::{
-    BrowseRequest, BrowseResponse, ByteString, CallResponse, DeleteMonitoredItemsRequest, StatusCode, Variant,
+    BrowseRequest, BrowseResponse, ByteString, CallResponse, CreateMonitoredItemsRequest, DeleteMonitoredItemsRequest,
+    StatusCode, VariableId, Variant,
 };
 
 use crate::harness::{Collector, Options, Plant, collect, collect_retrying, is_unbroken, meta, open};
@@ -448,4 +449,151 @@ async fn a_subscription_that_falls_silent_is_made_anew() {
     assert!(collector.labelled("gaps_total", "reason=\"recreated\"") >= 1.0);
     collector.stop().await;
     plant.stop().await;
+}
+
+/// The server starts again and refuses every item that it took before. Only the retries of the items help.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_that_serves_nothing_any_more_is_not_connected_until_it_does_again() {
+    for fields in [SUBSCRIBE, "pollRate: 50"] {
+        let (plant, proxy) = behind_a_proxy(open()).await;
+        let collector = collect_retrying(&proxy.endpoint(), fields).await;
+        collector.until_served(10).await;
+        assert_eq!(collector.metric("connected"), 1.0);
+        let refuses = Arc::new(AtomicBool::new(true));
+        let still = refuses.clone();
+        proxy.judge(move |request| {
+            let concerned = request.kind == proxy::CREATE_ITEMS
+                || (request.kind == proxy::READ && request.names("FastUInt") && fields != SUBSCRIBE);
+            match concerned && still.load(Ordering::SeqCst) {
+                true => Verdict::Refuse(StatusCode::BadResponseTooLarge),
+                false => Verdict::Pass,
+            }
+        });
+        let plant = plant.restart(|_| {}).await;
+        collector
+            .until("the sentence", |c| {
+                c.not_ready().as_deref() == Some("no valid nodes selected") && c.metric("reconnects_total") == 1.0
+            })
+            .await;
+        assert_eq!(
+            (collector.metric("connected"), collector.metric("items_failed")),
+            (0.0, 10.0)
+        );
+        refuses.store(false, Ordering::SeqCst);
+        collector.until_served(10).await;
+        assert_eq!(collector.metric("connected"), 1.0);
+        values_of_all(&collector, 10).await;
+        collector.stop().await;
+        plant.stop().await;
+    }
+}
+
+/// Refuses the heartbeat's item, alone or with others, for as long as the flag is up.
+fn refuse_the_clock(proxy: &Proxy) -> Arc<AtomicBool> {
+    let refuses = Arc::new(AtomicBool::new(true));
+    let still = refuses.clone();
+    proxy.judge(move |request| {
+        let names_it = || {
+            let asked: CreateMonitoredItemsRequest = request.decoded();
+            let mut nodes = asked
+                .items_to_create
+                .iter()
+                .flatten()
+                .map(|item| &item.item_to_monitor.node_id);
+            nodes.any(|node| *node == VariableId::Server_ServerStatus_CurrentTime)
+        };
+        match request.kind == proxy::CREATE_ITEMS && still.load(Ordering::SeqCst) && names_it() {
+            true => Verdict::Refuse(StatusCode::BadUserAccessDenied),
+            false => Verdict::Pass,
+        }
+    });
+    refuses
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_that_is_refused_is_asked_for_again() {
+    let (plant, proxy) = behind_a_proxy(open()).await;
+    let refuses = refuse_the_clock(&proxy);
+    let fields = "subscribeEnabled: true, useHeartbeat: true";
+    let collector = collect_retrying(&proxy.endpoint(), fields).await;
+    collector.until_served(10).await;
+    assert_eq!(plant.monitored_items().await, 10);
+    refuses.store(false, Ordering::SeqCst);
+    until_items(&plant, 11).await;
+    collector
+        .until("a heartbeat", |c| {
+            c.messages()
+                .iter()
+                .any(|message| meta(message, "opcua_tag_group") == "heartbeat")
+        })
+        .await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// Long before its retry: the next connection may be given what this one was not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_that_is_refused_is_asked_for_by_the_next_connection() {
+    for is_new_session in [false, true] {
+        let (mut plant, proxy) = behind_a_proxy(Options {
+            cuttable: true,
+            ..open()
+        })
+        .await;
+        let refuses = refuse_the_clock(&proxy);
+        let fields = "subscribeEnabled: true, useHeartbeat: true";
+        let collector = collect(&proxy.endpoint(), fields).await;
+        collector.until_served(10).await;
+        refuses.store(false, Ordering::SeqCst);
+        match is_new_session {
+            true => plant = plant.restart(|_| {}).await,
+            false => proxy.cut(),
+        }
+        until_items(&plant, 11).await;
+        values_of_all(&collector, 11).await;
+        collector.stop().await;
+        plant.stop().await;
+    }
+}
+
+/// As long as a server holds the subscriptions of a connection that broke, there may be no room for new ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tags_that_are_polled_for_want_of_room_are_monitored_when_there_is_room() {
+    for allowed in [0, 2] {
+        let (plant, proxy) = behind_a_proxy(Options {
+            fast_nodes: 60,
+            max_items_per_subscription: 20,
+            ..open()
+        })
+        .await;
+        let fields = "subscribeEnabled: true, itemsPerSubscription: 20, pollRate: 100";
+        let collector = collect_retrying(&proxy.endpoint(), fields).await;
+        collector.until_served(60).await;
+        let has_room = Arc::new(AtomicBool::new(false));
+        let (now, mut made) = (has_room.clone(), 0);
+        proxy.judge(move |request| {
+            if request.kind != proxy::CREATE_SUBSCRIPTION || now.load(Ordering::SeqCst) {
+                return Verdict::Pass;
+            }
+            made += 1;
+            match made > allowed {
+                true => Verdict::Refuse(StatusCode::BadTooManySubscriptions),
+                false => Verdict::Pass,
+            }
+        });
+        let plant = plant.restart(|_| {}).await;
+        let served = |c: &Collector| (c.metric("items_monitored"), c.metric("items_polled"));
+        let monitored = 20.0 * f64::from(allowed);
+        collector
+            .until("tags polled", |c| served(c) == (monitored, 60.0 - monitored))
+            .await;
+        values_of_all(&collector, 60).await;
+        has_room.store(true, Ordering::SeqCst);
+        collector.until("all monitored", |c| served(c) == (60.0, 0.0)).await;
+        values_of_all(&collector, 60).await;
+        until_items(&plant, 60).await;
+        assert_eq!(collector.metric("reconnects_total"), 1.0);
+        collector.stop().await;
+        plant.stop().await;
+    }
 }

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 
 /// Numbers of requests, as their encodings have them.
 pub const ACTIVATE_SESSION: u32 = 467;
+pub const TRANSLATE: u32 = 554;
 pub const READ: u32 = 631;
 pub const BROWSE: u32 = 527;
 pub const CALL: u32 = 712;

@@ -1,6 +1,9 @@
 //! Which tags are found, how they are called and served, and what HTTP and the console show of them.
 
+use opcua::types::ReadRequest;
+
 use crate::harness::{Options, Plant, collect, meta, open};
+use crate::proxy::{self, Proxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_tag_is_found_within_the_servers_limits() {
@@ -26,6 +29,28 @@ async fn every_tag_is_found_within_the_servers_limits() {
         collector.until("a value of each", |c| c.latest().len() == 1050).await;
         collector.stop().await;
     }
+    plant.stop().await;
+}
+
+/// Chunks are counted in what servers count, also where one node is asked for several attributes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_read_has_more_operations_than_the_profile_allows() {
+    let plant = Plant::start(Options {
+        fast_nodes: 400,
+        ..open()
+    })
+    .await;
+    let proxy = Proxy::start(&plant.endpoint()).await;
+    let collector = collect(&proxy.endpoint(), "profile: ignition, pollRate: 100").await;
+    collector.until_served(400).await;
+    let reads = proxy.seen(proxy::READ);
+    let sizes = reads.iter().map(|read| {
+        read.decoded::<ReadRequest>()
+            .nodes_to_read
+            .map_or(0, |nodes| nodes.len())
+    });
+    assert_eq!(sizes.max(), Some(100));
+    collector.stop().await;
     plant.stop().await;
 }
 

@@ -87,3 +87,23 @@ async fn a_damaged_or_unwritable_folder_is_one_sentence() {
         .unwrap();
     assert!(error.contains("make the folder writable"), "{error}");
 }
+
+/// A power cut would leave whole files, or none: they are not written to under their names.
+#[cfg(unix)]
+#[tokio::test]
+async fn key_and_certificate_come_into_being_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("opcua-client.key.pem");
+    let certificate = folder.path().join("opcua-client.der");
+    // Without both there is no pair, so both are made.
+    std::fs::write(&key, b"torn").unwrap();
+    let other_name = folder.path().join("other");
+    std::fs::hard_link(&key, &other_name).unwrap();
+    ClientCertificates::new(None, folder.path())
+        .for_policy(SecurityPolicy::Basic256Sha256)
+        .await
+        .unwrap();
+    assert_eq!(std::fs::read(&other_name).unwrap(), b"torn");
+    let (certificate, key) = (std::fs::read(certificate).unwrap(), std::fs::read(key).unwrap());
+    assert!(KeyPair::from_parts(&certificate, &key).is_ok());
+}

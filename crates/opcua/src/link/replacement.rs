@@ -1,0 +1,86 @@
+//! Subscriptions that are lost or in doubt are made anew, each in the place of the old one. Where the server has no room
+//! for one of them any more, its place is given up, and its items look for another as at their first creation.
+
+use thalweg_record::Ticks;
+
+use super::Link;
+use super::creation::is_about_the_connection;
+use super::items::{Item, ItemIndex, Stage, Way};
+use crate::channel::CallError;
+use crate::gaps::{Gap, GapReason};
+use crate::session::Session;
+use crate::subscribe::{Subscription, SubscriptionSettings};
+
+impl Link {
+    /// Afterwards every subscription is usable; the items of those that were not wait to be created, and what they would
+    /// have reported since they were last heard of is a gap. An error is the loss of the connection.
+    pub(super) async fn replace_broken(&mut self, session: &Session) -> Result<(), CallError> {
+        let broken = || self.subscriptions.iter().filter(|old| !old.is_usable());
+        if broken().next().is_none() {
+            return Ok(());
+        }
+        // Also those that count as lost: one that the server still has would send values that nobody knows. Before others
+        // are made, since a server may use the same ids again.
+        let own: Vec<u32> = broken().filter(|old| !old.refused).map(|old| old.id).collect();
+        if !own.is_empty() {
+            Subscription::delete(session, own).await;
+        }
+        let settings = SubscriptionSettings::from(&*self.context.config);
+        // From the last, so that giving up a place moves none that is still to come.
+        for number in (0..self.subscriptions.len()).rev() {
+            if self.subscriptions.get(number).is_none_or(Subscription::is_usable) {
+                continue;
+            }
+            match Subscription::create(session, &settings).await {
+                Ok(new) => self.replace(number, new),
+                Err(error) if is_about_the_connection(&error) => return Err(error),
+                Err(_) => self.give_up(number),
+            }
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, number: usize, new: Subscription) {
+        self.publisher.subscription_replaced();
+        self.create_again(number);
+        if let Some(slot) = self.subscriptions.get_mut(number) {
+            *slot = Subscription {
+                items_max: slot.items_max,
+                full: slot.full,
+                ..new
+            };
+        }
+    }
+
+    /// The server gives no subscription for this place. Its items find out where else there is room, and warn if there is
+    /// none.
+    fn give_up(&mut self, number: usize) {
+        self.create_again(number);
+        self.subscriptions.remove(number);
+        let removed = number as u16;
+        self.creation.slot_removed(removed);
+        self.items.slot_removed(removed);
+    }
+
+    /// What was created in a subscription that is no more.
+    fn create_again(&mut self, number: usize) {
+        let Some(heard_at) = self.subscriptions.get(number).map(|old| old.heard_at) else {
+            return;
+        };
+        let was_created_in_it = |item: &Item| {
+            item.way == Way::Monitor && item.stage == Stage::Created && usize::from(item.subscription) == number
+        };
+        let created: Vec<ItemIndex> = self
+            .items
+            .iter()
+            .filter(|(_, item)| was_created_in_it(item))
+            .map(|(index, _)| index)
+            .collect();
+        let gap = Gap {
+            from: heard_at,
+            to: Ticks::now(),
+        };
+        self.gap(GapReason::Recreated, gap, was_created_in_it);
+        created.into_iter().for_each(|index| self.enqueue(index));
+    }
+}

@@ -1,0 +1,70 @@
+//! When something that the server refused is asked for again: as failed nodes are, after a while and then ever later.
+
+use std::time::{Duration, Instant};
+
+use crate::backoff::Backoff;
+use crate::failures::RETRY_MAX;
+
+pub(super) struct Retry {
+    pauses: Backoff,
+    at: Option<Instant>,
+}
+
+impl Retry {
+    /// `first` is the first pause.
+    pub fn after(first: Duration) -> Retry {
+        Retry {
+            pauses: Backoff::up_to(first, RETRY_MAX.max(first)),
+            at: None,
+        }
+    }
+
+    /// It was refused, perhaps as one of many of which the first counts.
+    pub fn refused(&mut self, now: Instant) {
+        if self.at.is_none() {
+            self.at = Some(now + self.pauses.next());
+        }
+    }
+
+    pub fn succeeded(&mut self) {
+        self.pauses.reset();
+    }
+
+    /// Whether its time has come; true once.
+    pub fn take_due(&mut self, now: Instant) -> bool {
+        self.at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Something has changed: if it was refused, its time has come.
+    pub fn soon(&mut self, now: Instant) {
+        self.at = self.at.map(|at| at.min(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_is_followed_by_one_retry_ever_later_until_it_succeeds() {
+        let first = Duration::from_secs(60);
+        let mut retry = Retry::after(first);
+        let mut now = Instant::now();
+        assert!(!retry.take_due(now + RETRY_MAX));
+        for nominal in [60, 120, 240] {
+            (0..3).for_each(|_| retry.refused(now));
+            let pause = Duration::from_secs(nominal);
+            assert!(!retry.take_due(now + pause / 2));
+            now += pause;
+            assert!(retry.take_due(now) && !retry.take_due(now + RETRY_MAX));
+        }
+        retry.succeeded();
+        retry.refused(now);
+        assert!(retry.take_due(now + first));
+        retry.soon(now);
+        assert!(!retry.take_due(now), "nothing was refused");
+        retry.refused(now);
+        retry.soon(now);
+        assert!(retry.take_due(now));
+    }
+}

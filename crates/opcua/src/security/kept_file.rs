@@ -1,0 +1,99 @@
+//! Small files in the data folder's `keys/` that a power cut must leave either as they were or whole as they should be.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use parking_lot::Mutex;
+
+/// Who may read a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readers {
+    /// From the first moment on.
+    Owner,
+    All,
+}
+
+/// One process holds the data folder, but several inputs may keep the same file at once.
+static WRITING: Mutex<()> = Mutex::new(());
+
+/// When it returns, the file is whole under its name, with all folders above it, whatever happens to the machine.
+pub(super) fn keep(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no name of a file"));
+    };
+    let _one_at_a_time = WRITING.lock();
+    create_folder(folder)?;
+    let mut partial = name.to_owned();
+    partial.push(".partial");
+    let partial = folder.join(partial);
+    // What a crash has left there may be readable by others.
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    if readers == Readers::Owner {
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    }
+    let mut file = options.open(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&partial, path)?;
+    sync_names(folder)
+}
+
+/// A folder with those above it; the name of each new one is on the disk.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
+    if let Some(above) = above {
+        create_folder(above)?;
+    }
+    match std::fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => return Err(error),
+        _ => {}
+    }
+    sync_names(above.unwrap_or(Path::new(".")))
+}
+
+fn sync_names(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link stands for what a cut-off write would leave: its target shows whether the file itself was written to.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_never_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a/b/key");
+        keep(&file, b"old", Readers::All).unwrap();
+        let other_name = folder.path().join("other");
+        std::fs::hard_link(&file, &other_name).unwrap();
+        // What an earlier attempt has left does no harm.
+        std::fs::write(folder.path().join("a/b/key.partial"), b"torn and longer").unwrap();
+        keep(&file, b"new", Readers::Owner).unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"new");
+        assert_eq!(std::fs::read(&other_name).unwrap(), b"old");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        let left = std::fs::read_dir(folder.path().join("a/b")).unwrap().count();
+        assert_eq!(left, 1, "nothing else is left");
+    }
+
+    #[test]
+    fn a_folder_that_is_none_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), b"x").unwrap();
+        assert!(keep(&folder.path().join("file/key"), b"x", Readers::All).is_err());
+        assert!(keep(Path::new("/"), b"x", Readers::All).is_err());
+    }
+}
