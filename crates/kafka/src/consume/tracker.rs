@@ -202,10 +202,12 @@ impl Tracker {
             .collect()
     }
 
-    /// What comes of a partition from now on begins where it was to be read again.
-    pub fn rewound(&mut self, partition: &Partition) {
-        if let Some(held) = self.held.get_mut(partition) {
-            held.next = held.rewind.take().or(held.next);
+    /// What comes of a partition from now on begins at this place. It may be meant to go back further by now: then it is not
+    /// there yet.
+    pub fn rewound(&mut self, partition: &Partition, at: i64) {
+        let held = self.held.get_mut(partition);
+        if let Some(held) = held.filter(|held| held.rewind == Some(at)) {
+            held.next = held.rewind.take();
         }
     }
 }
