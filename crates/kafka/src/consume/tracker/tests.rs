@@ -70,6 +70,33 @@ fn what_goes_back_further_while_it_is_sought_is_not_there_yet() {
 }
 
 #[test]
+fn where_a_group_begins_is_due_until_it_is_committed() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    tracker.begins_at(&partition(0), 7);
+    tracker.committing(&partition(0), 7);
+    assert_eq!(tracker.due(), []);
+    tracker.uncommitted(&partition(0));
+    assert_eq!(tracker.due(), [(partition(0), 7)]);
+    let batch = tracker.sent(&[span(0, 7, 9)]);
+    assert_eq!(tracker.due(), [(partition(0), 7)], "what was sent is not confirmed");
+    tracker.settled(batch, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 9)]);
+}
+
+#[test]
+fn a_partition_that_is_before_where_a_group_began_is_another_log_by_now() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    tracker.begins_at(&partition(0), 7);
+    tracker.committing(&partition(0), 7);
+    assert_eq!(tracker.jump(&partition(0), 0), Some(Jump::Back(7)));
+    let batch = tracker.sent(&[span(0, 0, 2)]);
+    tracker.settled(batch, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 2)]);
+}
+
+#[test]
 fn of_a_partition_that_was_taken_away_nothing_is_committed() {
     let mut tracker = Tracker::default();
     tracker.assigned(partition(0));
