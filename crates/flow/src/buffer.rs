@@ -114,7 +114,7 @@ impl BufferSink {
         self.shards.has_room().await;
     }
 
-    /// Waits until every batch that was read so far is settled.
+    /// Waits until every batch that was read so far is settled; processors hold nothing back meanwhile.
     pub async fn settled(&self) {
         self.open_batches.none(|| (self.hurry)()).await;
     }

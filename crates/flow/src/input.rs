@@ -7,6 +7,7 @@ use std::time::Instant;
 use parking_lot::RwLock;
 use thalweg_record::{Ack, Balance, Batch, Message, Outcome, SourceName};
 use thalweg_telemetry::{Detail, IntCounter, Timing};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::BoxFuture;
@@ -186,6 +187,24 @@ impl SinkMetrics {
 pub(crate) struct OpenBatches {
     count: std::sync::atomic::AtomicU64,
     changed: tokio::sync::Notify,
+    /// Those who wait until all are settled.
+    waiting: watch::Sender<usize>,
+}
+
+/// Counts one who waits, also when it waits no more before its time.
+struct Waiting<'b>(&'b watch::Sender<usize>);
+
+impl<'b> Waiting<'b> {
+    fn new(waiting: &'b watch::Sender<usize>) -> Waiting<'b> {
+        waiting.send_modify(|waiting| *waiting += 1);
+        Waiting(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|waiting| *waiting -= 1);
+    }
 }
 
 impl OpenBatches {
@@ -198,8 +217,10 @@ impl OpenBatches {
         self.changed.notify_waiters();
     }
 
-    /// Waits until every batch that entered so far is settled; `remind` is called before each wait.
+    /// Waits until every batch that entered so far is settled; `remind` is called before each wait. Workers hold nothing
+    /// back meanwhile: what one does would be waited for until its tick, which may be hours away, or for ever.
     pub async fn none(&self, remind: impl Fn()) {
+        let _waiting = Waiting::new(&self.waiting);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -210,6 +231,13 @@ impl OpenBatches {
             remind();
             changed.await;
         }
+    }
+
+    /// Ends when, or while, somebody waits until all are settled. A state and no signal: what a worker in front releases
+    /// reaches the next one after that has released its own.
+    pub async fn awaited(&self) {
+        // It cannot be closed, since the sender is here.
+        let _ = self.waiting.subscribe().wait_for(|waiting| *waiting > 0).await;
     }
 }
 
@@ -312,7 +340,7 @@ impl Sink {
         self.open_batches.count.load(Ordering::SeqCst)
     }
 
-    /// Waits until every batch that entered so far is settled.
+    /// Waits until every batch that entered so far is settled; processors hold nothing back meanwhile.
     pub async fn settled(&self) {
         self.open_batches.none(|| self.hurry()).await;
     }

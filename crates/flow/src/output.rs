@@ -9,6 +9,7 @@ use crate::BoxFuture;
 use crate::backoff::Backoff;
 use crate::batching::Batching;
 use crate::component::Component;
+use crate::context::StageContext;
 use crate::input::Connection;
 
 /// A destination of messages. Shared by all writes in flight.
@@ -63,6 +64,18 @@ pub struct OutputContext {
     pub connection: Connection,
     /// Cancelled when waiting any longer is pointless: the shutdown time is over.
     pub stop: CancellationToken,
+}
+
+/// For tests of outputs in other crates: nothing is connected, and nobody stops it.
+impl OutputContext {
+    pub fn for_tests(name: &str) -> OutputContext {
+        let component = StageContext::for_tests(name).component;
+        OutputContext {
+            connection: Connection::new(&component, "output"),
+            component,
+            stop: CancellationToken::new(),
+        }
+    }
 }
 
 /// Why an output could not be opened: one sentence with the place and the cure.

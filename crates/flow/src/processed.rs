@@ -80,6 +80,7 @@ impl Input for ProcessedInput {
             let worker = Worker {
                 chain: self.chain,
                 input: queue,
+                open_batches: context.sink.open_batches.clone(),
                 exit: Exit {
                     outlet: Outlet::Shards(context.sink.shards.clone()),
                     runtime: self.scope.runtime,

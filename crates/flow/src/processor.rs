@@ -27,6 +27,6 @@ pub trait Processor: Send {
     /// Time has come: release what is due.
     fn tick(&mut self, _now: Instant, _out: &mut Vec<Batch>) {}
 
-    /// The flow ends: release everything that is held back.
+    /// The flow ends, or somebody waits until all it has is settled: release everything that is held back. More may come.
     fn flush(&mut self, _out: &mut Vec<Batch>) {}
 }

@@ -1,6 +1,7 @@
 //! One worker thread: takes batches of its series, runs them through its own instances of the processors, passes the
 //! results on. It ends when its queue is closed and empty, after flushing what processors held back; or, when the flow
-//! gives up, after the batch at hand, with everything else counted as dropped.
+//! gives up, after the batch at hand, with everything else counted as dropped. While somebody waits for all batches to be
+//! settled, nothing is held back once the queue is empty.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chain::Chain;
 use crate::component::BuildError;
+use crate::input::OpenBatches;
 use crate::queue;
 use crate::shard::Shards;
 
 /// Where the results of a worker go.
+#[derive(Clone)]
 pub(crate) enum Outlet {
     /// To the output.
     Queue(queue::Sender<Batch>),
@@ -27,10 +30,13 @@ pub(crate) enum Outlet {
 pub(crate) struct Worker {
     pub chain: Chain,
     pub input: queue::Receiver<Batch>,
+    /// Those that the batches of `input` are a part of.
+    pub open_batches: Arc<OpenBatches>,
     pub exit: Exit,
 }
 
 /// Where results leave the thread.
+#[derive(Clone)]
 pub(crate) struct Exit {
     pub outlet: Outlet,
     pub runtime: Handle,
@@ -57,25 +63,34 @@ impl Worker {
     }
 
     fn run(mut self) {
-        while let Some(event) = self.next() {
-            let mut released = Vec::new();
+        // Whether processors may hold back what they were given since the last flush.
+        let mut holds_back = false;
+        while let Some(event) = self.next(holds_back) {
+            holds_back = true;
             match event {
                 Event::Batch(batch) => {
                     let exit = &self.exit;
                     self.chain.run(batch, &mut |result| exit.pass_on(result));
                 }
-                Event::Tick(now) => self.chain.tick(now, &mut released),
+                Event::Tick(now) => self.release(|chain, released| chain.tick(now, released)),
+                Event::Awaited => {
+                    self.release(Chain::flush);
+                    holds_back = false;
+                }
             }
-            released.into_iter().for_each(|result| self.exit.pass_on(result));
         }
         if !self.exit.give_up.is_cancelled() {
-            let mut released = Vec::new();
-            self.chain.flush(&mut released);
-            released.into_iter().for_each(|result| self.exit.pass_on(result));
+            self.release(Chain::flush);
         }
     }
 
-    fn next(&mut self) -> Option<Event> {
+    fn release(&mut self, what: impl FnOnce(&mut Chain, &mut Vec<Batch>)) {
+        let mut released = Vec::new();
+        what(&mut self.chain, &mut released);
+        released.into_iter().for_each(|result| self.exit.pass_on(result));
+    }
+
+    fn next(&mut self, holds_back: bool) -> Option<Event> {
         if self.exit.give_up.is_cancelled() {
             return None;
         }
@@ -85,12 +100,14 @@ impl Worker {
         {
             return Some(Event::Batch(batch));
         }
-        let (input, exit) = (&mut self.input, &self.exit);
+        let (input, open_batches, exit) = (&mut self.input, &self.open_batches, &self.exit);
         let receive = async {
             tokio::select! {
                 biased;
                 () = exit.give_up.cancelled() => None,
                 batch = input.receive() => batch.map(Event::Batch),
+                // Last, since what is queued is waited for too.
+                () = open_batches.awaited(), if holds_back => Some(Event::Awaited),
             }
         };
         let Some(due) = due else {
@@ -147,4 +164,6 @@ pub(crate) fn unless_it_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> 
 enum Event {
     Batch(Batch),
     Tick(Instant),
+    /// The queue is empty, and somebody waits for all batches to be settled.
+    Awaited,
 }

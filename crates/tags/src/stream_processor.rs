@@ -31,6 +31,10 @@ use self::metrics::Metrics;
 use self::values::Values;
 use crate::scripting::{ScriptMetrics, Scripts};
 
+/// Results that go on together, as far as a message has no more: each message may run every expression, and what they make of
+/// a batch is counted by no limit before the flow has it.
+const RESULTS_MAX: usize = 10_000;
+
 /// What the file says, with names as numbers: sources by their place in [`Values`], expressions in the order of the mapping.
 #[derive(Default)]
 struct Plan {
@@ -43,6 +47,14 @@ struct Plan {
 struct Trigger {
     sources: SmallVec<[usize; 1]>,
     expressions: Vec<usize>,
+}
+
+impl Plan {
+    /// Results of one message at most.
+    fn results_max(&self) -> usize {
+        let counts = self.topics.values().map(|trigger| trigger.expressions.len());
+        counts.max().unwrap_or_default()
+    }
 }
 
 struct Expression {
@@ -91,6 +103,7 @@ impl ProcessorSpec for Spec {
         Ok(Box::new(StreamProcessor {
             script_metrics: program.as_ref().map(|_| ScriptMetrics::new(&context)),
             engine: Engine::new(program, self.plan.expressions.len()),
+            messages_max: RESULTS_MAX / self.plan.results_max().max(1),
             plan: self.plan.clone(),
             values: self.values.clone(),
             metadata: ResultMetadata::default(),
@@ -107,6 +120,7 @@ impl ProcessorSpec for Spec {
 struct StreamProcessor {
     plan: Arc<Plan>,
     engine: Engine,
+    messages_max: usize,
     values: Arc<Mutex<Values>>,
     metadata: ResultMetadata,
     metrics: Metrics,
@@ -164,6 +178,10 @@ impl Processor for StreamProcessor {
         self.metrics.dropped.inc_by((made.foreign + made.silent) as u64);
         self.metrics.outputs.inc_by(made.results.len() as u64);
         self.settle(made, ack, out);
+    }
+
+    fn messages_max(&self) -> usize {
+        self.messages_max
     }
 }
 

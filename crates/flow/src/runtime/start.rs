@@ -92,13 +92,18 @@ impl Flow {
             messages: QUEUE_MESSAGES,
             bytes: spec.queue_bytes,
         });
-        let (shards, workers) = start_workers(&spec, built.chains, to_output, environment, &give_up, &handle)?;
+        let runtime = &environment.runtime;
+        let open_batches = Arc::new(OpenBatches::default());
+        let exit = Exit {
+            outlet: Outlet::Queue(to_output),
+            runtime: runtime.clone(),
+            give_up: give_up.clone(),
+        };
+        let (shards, workers) = start_workers(&spec, built.chains, exit, &open_batches, &handle)?;
         handle.register_metrics(flow, &environment.metrics);
 
-        let runtime = &environment.runtime;
         let (delivery, hurry) = start_delivery(built.output, from_workers, environment, &give_up, &handle);
 
-        let open_batches = Arc::new(OpenBatches::default());
         let place = Place {
             shards: shards.clone(),
             open_batches: open_batches.clone(),
@@ -254,9 +259,8 @@ fn start_delivery(
 fn start_workers(
     spec: &FlowSpec,
     chains: Vec<Chain>,
-    to_output: queue::Sender<Batch>,
-    environment: &FlowEnvironment,
-    give_up: &CancellationToken,
+    exit: Exit,
+    open_batches: &Arc<OpenBatches>,
     handle: &Arc<FlowHandle>,
 ) -> Result<(Arc<Shards>, Vec<JoinHandle<()>>), BuildError> {
     let per_worker = Limits {
@@ -271,14 +275,11 @@ fn start_workers(
         let worker = Worker {
             chain,
             input: queue,
-            exit: Exit {
-                outlet: Outlet::Queue(to_output.clone()),
-                runtime: environment.runtime.clone(),
-                give_up: give_up.clone(),
-            },
+            open_batches: open_batches.clone(),
+            exit: exit.clone(),
         };
         let ended = worker.spawn(format!("flow-{}-{number}", spec.name))?;
-        workers.push(environment.runtime.spawn(watch_worker(ended, handle.clone())));
+        workers.push(exit.runtime.spawn(watch_worker(ended, handle.clone())));
     }
     Ok((Arc::new(Shards::new(entrances)), workers))
 }

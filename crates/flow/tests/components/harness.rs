@@ -198,12 +198,14 @@ pub fn text(message: &Message) -> String {
     String::from_utf8(message.bytes().into_owned()).unwrap()
 }
 
-/// `given: {batches: [[a, {text: b, meta: {k: v}}], [c]], forever: true}`
+/// `given: {batches: [[a, {text: b, meta: {k: v}}], [c]], forever: true, settles: true}`
 #[derive(Clone)]
 struct Given {
     batches: Vec<Vec<Message>>,
     /// Stays when everything was sent.
     forever: bool,
+    /// Ends when everything that it sent is settled, as one that tells its server.
+    settles: bool,
     seen: Seen,
 }
 
@@ -212,11 +214,13 @@ impl Given {
         let mut fields = Fields::new(&node.body, context.diagnostics);
         let batches = fields.list("batches");
         let forever = fields.bool("forever", false);
+        let settles = fields.bool("settles", false);
         fields.finish();
         let batch = |batch: &Node| batch.as_seq().unwrap().iter().map(given_message).collect();
         Some(Arc::new(Given {
             batches: batches.iter().map(batch).collect(),
             forever,
+            settles,
             seen: seen.clone(),
         }))
     }
@@ -255,6 +259,9 @@ impl Input for Given {
             }
             if self.forever {
                 context.stop.cancelled().await;
+            }
+            if self.settles {
+                context.sink.settled().await;
             }
             Ok(())
         })
@@ -401,7 +408,7 @@ impl Output for Kept {
 }
 
 /// `trip: fails` fails on every message, `panics` panics, `blocks` blocks the thread for longer than any test, `holds`
-/// keeps everything until a tick some milliseconds later, `joins` makes one series of all: each message becomes its number.
+/// keeps everything until a tick some milliseconds later, `keeps` until it is flushed, `joins` makes one series of all: each message becomes its number.
 struct Trip {
     how: String,
     /// Messages that all instances have numbered.
@@ -456,12 +463,12 @@ impl Processor for Trip {
                 std::thread::sleep(PATIENCE * 2);
                 out.push(batch);
             }
-            "holds" => {
+            "holds" | "keeps" => {
                 match &mut self.held {
                     Some(held) => held.append(batch),
                     None => self.held = Some(batch),
                 }
-                self.due = Some(Instant::now() + Duration::from_millis(5));
+                self.due = (self.how == "holds").then(|| Instant::now() + Duration::from_millis(5));
             }
             "joins" => {
                 let Batch { mut messages, ack } = batch;

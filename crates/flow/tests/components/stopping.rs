@@ -154,3 +154,41 @@ dead_letter: {kept: {name: dead, fails: 5}}
     assert_eq!((report.counts.in_flight, report.unacknowledged), (0, 0), "{report:?}");
     assert_eq!(world.texts("dead").len() as u64, report.counts.entered);
 }
+
+/// The input ends when everything is settled, and the workers when the input has: what one holds back must not wait for that.
+#[test]
+fn an_input_that_waits_for_its_acknowledgements_gets_those_of_what_processors_hold_back() {
+    let keeps = "[{trip: keeps}]";
+    // Of the second worker the first one's is held back when the second has released already.
+    for (at_input, in_pipeline) in [
+        ("[]", keeps),
+        (keeps, "[]"),
+        (keeps, keeps),
+        ("[]", "[{trip: keeps}, {trip: keeps}]"),
+    ] {
+        for forever in [true, false] {
+            let world = World::new();
+            let text = format!(
+                "
+input: {{given: {{batches: [[a], [b, c]], settles: true, forever: {forever}}}, processors: {at_input}}}
+pipeline: {{threads: 2, processors: {in_pipeline}}}
+output: {{kept: {{}}}}
+"
+            );
+            let report = match forever {
+                true => {
+                    let running = world.start(&text);
+                    until("all entered", || running.handle.counts().entered == 3);
+                    world.stop(running, Duration::from_secs(60))
+                }
+                false => world.run(&text),
+            };
+            assert_eq!(
+                (report.unacknowledged, report.counts.out),
+                (0, 3),
+                "{at_input} {in_pipeline}: {report:?}"
+            );
+            assert_eq!(world.texts("out"), ["a", "b", "c"], "{at_input} {in_pipeline}");
+        }
+    }
+}

@@ -160,7 +160,7 @@ impl<C: Convert> Reader<C> {
         for (partition, at) in rewinds {
             let Partition { topic, number } = &partition;
             match self.consumer.seek(topic, *number, Offset::Offset(at), SEEK) {
-                Ok(()) => self.shared.tracker.lock().rewound(&partition),
+                Ok(()) => self.shared.tracker.lock().rewound(&partition, at),
                 // As while it is assigned and not fetched yet: the next round tries again.
                 Err(error) => self.shared.link.component.warn_limited("seek", 1, || {
                     format!("{topic}, partition {number}, cannot be read again from offset {at} yet: {error}")

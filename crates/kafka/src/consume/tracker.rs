@@ -10,6 +10,7 @@
 //! | a partition | then |
 //! |---|---|
 //! | is assigned | it is empty: where it begins is where its first record is |
+//! | begins at its end | what is before that is not wanted, as if it were confirmed |
 //! | is revoked | it is forgotten with its spans: whatever is heard of them later commits nothing |
 //! | goes back behind what was read of it | it is another log by now, under the same name: as if it were assigned anew |
 
@@ -44,9 +45,9 @@ pub struct Tracker {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Behind what was read; `None` before the first record.
+    /// Behind what was read, or is not wanted; `None` before the first record.
     next: Option<i64>,
-    /// All below is confirmed; `None` while nothing is.
+    /// All below is confirmed, or not wanted; `None` while nothing is.
     floor: Option<i64>,
     committed: Option<i64>,
     open: VecDeque<Sent>,
@@ -76,6 +77,14 @@ struct Sent {
 impl Tracker {
     pub fn assigned(&mut self, partition: Partition) {
         self.held.insert(partition, Held::default());
+    }
+
+    /// The group has committed nothing of a partition, and wants nothing of it that is before this place.
+    pub fn begins_at(&mut self, partition: &Partition, at: i64) {
+        if let Some(held) = self.held.get_mut(partition) {
+            held.next = Some(at);
+            held.floor = Some(at);
+        }
     }
 
     pub fn revoked(&mut self, partition: &Partition) {
@@ -137,7 +146,7 @@ impl Tracker {
         self.held.values().any(|held| held.lost.is_some())
     }
 
-    /// Partitions with where they are read on, if anything was read of them.
+    /// Partitions with where they are read on, if that is known.
     pub fn places(&self) -> BTreeMap<Partition, Option<i64>> {
         let places = self.held.iter();
         places
@@ -202,10 +211,12 @@ impl Tracker {
             .collect()
     }
 
-    /// What comes of a partition from now on begins where it was to be read again.
-    pub fn rewound(&mut self, partition: &Partition) {
-        if let Some(held) = self.held.get_mut(partition) {
-            held.next = held.rewind.take().or(held.next);
+    /// What comes of a partition from now on begins at this place. It may be meant to go back further by now: then it is not
+    /// there yet.
+    pub fn rewound(&mut self, partition: &Partition, at: i64) {
+        let held = self.held.get_mut(partition);
+        if let Some(held) = held.filter(|held| held.rewind == Some(at)) {
+            held.next = held.rewind.take();
         }
     }
 }

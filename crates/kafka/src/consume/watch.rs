@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rdkafka::bindings;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -40,11 +41,12 @@ impl ConsumerContext for Watch {
             Rebalance::Assign(partitions) => {
                 // Rights that were missing are there.
                 *self.0.denied.lock() = None;
+                let mut tracker = self.0.tracker.lock();
+                of(partitions).for_each(|partition| tracker.assigned(partition));
+                drop(tracker);
                 if self.0.begins_at_end {
                     self.commit_beginnings(consumer, partitions);
                 }
-                let mut tracker = self.0.tracker.lock();
-                of(partitions).for_each(|partition| tracker.assigned(partition));
             }
             Rebalance::Revoke(partitions) => self.revoked(consumer, partitions),
             Rebalance::Error(_) => {}
@@ -86,10 +88,14 @@ impl ConsumerContext for Watch {
 impl Watch {
     /// Commits where partitions begin of which the group has committed nothing. They begin at their end, and after a restart
     /// they would do so again: what came in between would be nobody's. The request leaves before the one that asks for the place,
-    /// so the answer need not be waited for.
+    /// so the answer need not be waited for; a commit that fails is due again, as any other.
     fn commit_beginnings(&self, consumer: &BaseConsumer<Watch>, partitions: &TopicPartitionList) {
         match beginnings(consumer, partitions) {
-            Ok(ends) => self.0.commit(consumer, &mut self.0.tracker.lock(), ends),
+            Ok(ends) => {
+                let mut tracker = self.0.tracker.lock();
+                ends.iter().for_each(|(partition, end)| tracker.begins_at(partition, *end));
+                self.0.commit(consumer, &mut tracker, ends);
+            }
             Err(error) => self.0.link.component.warn_limited("beginnings", 1, || {
                 format!(
                     "where the group begins could not be found out and committed ({}); records that are not confirmed before \
@@ -132,7 +138,7 @@ impl Shared {
         });
     }
 
-    /// Sends a commit; [`Watch::commit_callback`] hears the answer.
+    /// Sends a commit; [`Watch::commit_callback`] hears the answer ([`send_commit`]).
     pub fn commit(&self, consumer: &BaseConsumer<Watch>, tracker: &mut super::Tracker, due: Vec<(Partition, i64)>) {
         if due.is_empty() {
             return;
@@ -144,7 +150,7 @@ impl Shared {
             tracker.committing(partition, *to);
         }
         self.commits.lock().push_back(Instant::now());
-        match consumer.commit(&offsets, CommitMode::Async) {
+        match send_commit(consumer, &offsets) {
             Ok(()) => {}
             Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NoOffset) => self.answered(),
             Err(error) => {
@@ -164,6 +170,26 @@ impl Shared {
         if let Some(since) = self.commits.lock().pop_front() {
             self.meters.commit_time.observe(since.elapsed());
         }
+    }
+}
+
+/// As the library's own commit, which asks for no answer since it takes events and no callbacks: neither a success nor a failure
+/// would be heard of. The answer to this one comes to the queue that is polled.
+fn send_commit(consumer: &BaseConsumer<Watch>, offsets: &TopicPartitionList) -> KafkaResult<()> {
+    let client = consumer.client().native_ptr();
+    // SAFETY: client and offsets outlive the call, which copies the offsets; the queue is counted, and let go once.
+    let code = unsafe {
+        let queue = bindings::rd_kafka_queue_get_consumer(client);
+        if queue.is_null() {
+            return Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::UnknownGroup));
+        }
+        let code = bindings::rd_kafka_commit_queue(client, offsets.ptr(), queue, None, std::ptr::null_mut());
+        bindings::rd_kafka_queue_destroy(queue);
+        code
+    };
+    match RDKafkaErrorCode::from(code) {
+        RDKafkaErrorCode::NoError => Ok(()),
+        error => Err(KafkaError::ConsumerCommit(error)),
     }
 }
 

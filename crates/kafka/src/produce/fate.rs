@@ -25,7 +25,8 @@ pub fn fate(error: &KafkaError) -> Fate {
         return Fate::Refused(DropReason::OutputRejected, why);
     };
     match code {
-        Code::MessageSizeTooLarge | Code::InvalidMessageSize => Fate::TooLarge(why),
+        // The second is of a request whose records are larger together than a segment of the topic's log.
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => Fate::TooLarge(why),
         Code::InvalidTopic
         | Code::InvalidArgument
         | Code::InvalidMessage
@@ -68,7 +69,9 @@ mod tests {
     #[test]
     fn what_no_broker_takes_is_refused() {
         let of = |code| fate(&KafkaError::MessageProduction(code));
-        assert!(matches!(of(Code::MessageSizeTooLarge), Fate::TooLarge(_)));
+        for code in [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge] {
+            assert!(matches!(of(code), Fate::TooLarge(_)), "{code}");
+        }
         for code in [Code::InvalidTopic, Code::InvalidRecord, Code::PolicyViolation] {
             assert!(
                 matches!(of(code), Fate::Refused(DropReason::OutputRejected, _)),

@@ -463,12 +463,14 @@ impl Lane {
         self.tell(&findings);
     }
 
-    /// Tries what waits for its topic.
+    /// Tries what waits for its topic: with what is sent again, if there is any, since that comes before anything newer.
     fn unpark(&mut self) {
-        if self.again.is_empty() {
-            for (_, mut write) in std::mem::take(&mut self.parked) {
-                write.wanted = std::mem::take(&mut write.astray);
+        for (place, mut write) in std::mem::take(&mut self.parked) {
+            write.wanted = std::mem::take(&mut write.astray);
+            if self.again.is_empty() {
                 self.launch(write);
+            } else {
+                self.again.insert(place, write);
             }
         }
     }
@@ -486,5 +488,88 @@ impl Lane {
 impl Write {
     fn refuse(&mut self, index: usize, reason: DropReason, why: String) {
         self.refused.push(Rejection::permanent(index, reason, why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::message::OwnedHeaders;
+    use rdkafka::mocking::MockCluster;
+    use thalweg_flow::OutputContext;
+
+    use super::*;
+
+    type Done = oneshot::Receiver<Result<(), WriteError>>;
+
+    /// A message is the topic that it goes to.
+    struct ByText;
+
+    impl Encode for ByText {
+        fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection> {
+            let topic = String::from_utf8(messages[index].bytes().into_owned()).unwrap();
+            Ok(Record {
+                topic: topic.into(),
+                key: None,
+                headers: OwnedHeaders::new(),
+                value: None,
+            })
+        }
+    }
+
+    async fn lane(addresses: String) -> (Lane, mpsc::UnboundedSender<Job>) {
+        let OutputContext {
+            component, connection, ..
+        } = OutputContext::for_tests("kafka");
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", &addresses);
+        super::super::settle(&mut settings);
+        let link = Arc::new(Link::new(component, connection, addresses));
+        let client = connect(&settings, &link).await.unwrap();
+        let (jobs, received) = mpsc::unbounded_channel();
+        let lane = Lane::new(client, settings, link, Arc::new(ByText), None, 1 << 20, received);
+        (lane, jobs)
+    }
+
+    /// A write of one record.
+    fn write(place: u64, topic: &str) -> (Write, Done) {
+        let (done, answer) = oneshot::channel();
+        let messages = Arc::new(vec![Message::raw(topic.to_owned())]);
+        let write = Write {
+            place,
+            job: Job { messages, done },
+            wanted: Vec::new(),
+            astray: Vec::new(),
+            refused: Vec::new(),
+            bytes: 0,
+            is_split: false,
+        };
+        (write, answer)
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_its_topic_is_sent_with_what_failed_and_so_before_anything_newer() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("missed", 1, 1).unwrap();
+        cluster.create_topic("failed", 1, 1).unwrap();
+        let (mut lane, _jobs) = lane(cluster.bootstrap_servers()).await;
+        lane.topics.failed(&"missed".into(), "it does not exist");
+        let (mut parked, parked_done) = write(1, "missed");
+        parked.astray.push(0);
+        lane.parked.insert(1, parked);
+        let (mut failed, failed_done) = write(2, "failed");
+        failed.wanted.push(0);
+        lane.again.insert(2, failed);
+        lane.found(Some(Findings {
+            broker: None,
+            stalled: None,
+            refused: vec![("missed".into(), None)],
+        }));
+        assert!(lane.parked.is_empty() && lane.on_their_way.is_empty());
+        let again: Vec<(u64, &[usize])> = lane.again.values().map(|write| (write.place, &*write.wanted)).collect();
+        assert_eq!(again, [(1, [0].as_slice()), (2, [0].as_slice())]);
+        lane.repeat().await;
+        assert!(lane.again.is_empty() && lane.parked.is_empty());
+        assert!(parked_done.await.unwrap().is_ok() && failed_done.await.unwrap().is_ok());
+        drop_aside(lane.client).await;
     }
 }

@@ -1,9 +1,12 @@
 //! Brokers that are not there, and records that they do not take.
 
 use std::process::Command;
+use std::time::Duration;
 
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::json;
 use thalweg_record::DropReason;
 
@@ -321,6 +324,40 @@ fn an_input_without_the_right_to_read_is_not_connected_until_it_has_it() {
     world.wait_for(1);
     until("it is over", || running.trouble().is_empty());
     world.stop(running);
+}
+
+/// Else a restart would begin at the end as it is then, and what came in between would be nobody's.
+#[test]
+fn where_a_group_begins_is_committed_again_when_that_failed() {
+    let (world, cluster) = (World::new(), MockCluster::new(1).unwrap());
+    cluster.create_topic("t", 1, 1).unwrap();
+    let addresses = cluster.bootstrap_servers();
+    World::new().send(
+        &["before".to_owned()],
+        &format!("output: {{kafka: {{addresses: [\"{addresses}\"], topic: t}}}}"),
+    );
+    let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_COMMIT_OFFSET_SIZE];
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &refused);
+    let running = world.start(&format!(
+        "input: {{kafka: {{addresses: [\"{addresses}\"], topics: [t], consumer_group: g, start_from_oldest: false, \
+         commit_period: 50ms}}}}\noutput: {{kept: {{}}}}"
+    ));
+    until("it is committed", || committed(&addresses, "g") == Offset::Offset(1));
+    world.stop(running);
+    assert!(world.kept.texts().is_empty());
+}
+
+/// What a group has committed of the first partition of `t`.
+fn committed(addresses: &str, group: &str) -> Offset {
+    let client = ClientConfig::new()
+        .set("bootstrap.servers", addresses)
+        .set("group.id", group)
+        .create::<BaseConsumer>()
+        .unwrap();
+    let mut partitions = TopicPartitionList::new();
+    partitions.add_partition("t", 0);
+    let known = client.committed_offsets(partitions, Duration::from_secs(10)).unwrap();
+    known.elements()[0].offset()
 }
 
 #[test]

@@ -381,11 +381,22 @@ impl Courier {
             .give_up_after
             .filter(|limit| since.is_some_and(|since| since.elapsed() >= *limit));
         if let Some(limit) = limit {
-            let error = format!("{}; given up after {} ms", failure.error, limit.as_millis());
-            return self.refuse(id, DropReason::OutputRejected, error);
+            return self.give_up(id, &failure.error, limit);
         }
         self.schedule.try_later(id, Instant::now());
         self.report.held_up(id, failure, self.pace.standstill);
+    }
+
+    /// Refuses what was not taken for so long, and what has waited as long behind it without an attempt: where no answer comes
+    /// each would take the whole time of a request, and the line would only grow.
+    fn give_up(&mut self, id: Id, why: &str, limit: Duration) {
+        let behind = self.lines.waiting_behind(id, limit);
+        let after = given_up_after(limit);
+        self.refuse(id, DropReason::OutputRejected, format!("{why}; {after}"));
+        for id in behind {
+            let error = format!("an earlier value of the node was not taken: {why}; {after}");
+            self.refuse(id, DropReason::OutputRejected, error);
+        }
     }
 
     /// Whether the message of an operation was refused meanwhile: then it goes out of the way.
@@ -442,10 +453,20 @@ impl Courier {
                 self.namespaces.missing.extend(missing);
                 self.namespaces.known = known;
             }
-            // Nothing is said of a message by a server that does not say.
-            _ => self.report.no_namespaces(),
+            // Nothing is said of a message by a server that does not say, until it has waited for too long.
+            _ => {
+                self.report.no_namespaces();
+                if let (Some(limit), true) = (self.config.give_up_after, self.live().is_some()) {
+                    let why = format!("the server's namespaces cannot be read; {}", given_up_after(limit));
+                    self.lines.give_up_homeless(limit, &why);
+                }
+            }
         }
     }
+}
+
+fn given_up_after(limit: Duration) -> String {
+    format!("given up after {} ms", limit.as_millis())
 }
 
 impl Call {

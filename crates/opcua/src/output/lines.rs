@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use opcua::types::NodeId;
 use thalweg_flow::{Rejection, WriteError, all_but};
@@ -52,6 +53,10 @@ impl Operation {
             Some(node) => NodeSpec::Indexed(node.clone()),
             None => self.named.clone(),
         }
+    }
+
+    fn has_waited(&self, at_least: Duration) -> bool {
+        self.since.elapsed() >= at_least
     }
 }
 
@@ -215,6 +220,17 @@ impl Lines {
         Some(self.operations.get(&id)?.since)
     }
 
+    /// What is in line behind an operation, if the flow called for it so long ago.
+    pub fn waiting_behind(&self, id: Id, at_least: Duration) -> Vec<Id> {
+        let line = self.operations.get(&id).map(Operation::line);
+        let waiting = line.and_then(|line| self.lines.get(&line)).into_iter().flatten();
+        let has_waited = |other: &Id| self.operations.get(other).is_some_and(|o| o.has_waited(at_least));
+        waiting
+            .copied()
+            .filter(|other| *other != id && has_waited(other))
+            .collect()
+    }
+
     /// What was begun is written.
     pub fn succeed(&mut self, id: Id) {
         let Some((write, message)) = self.place(id) else { return };
@@ -345,22 +361,37 @@ impl Lines {
     /// URIs that is known by now. Returns those URIs.
     pub fn refuse_homeless(&mut self, is_certain: impl Fn(Id, &str) -> bool) -> Vec<String> {
         let mut missing = Vec::new();
+        self.refuse_some_homeless(|id, operation| {
+            let (NodeSpec::ByUri { uri, .. }, Err(why)) = (&operation.named, operation.named.resolve(&[])) else {
+                return None;
+            };
+            is_certain(id, uri).then(|| {
+                missing.push(uri.clone());
+                why
+            })
+        });
+        missing
+    }
+
+    /// Refuses messages with nodes of namespaces that the server does not have, as far as is known, if the flow called for
+    /// them so long ago.
+    pub fn give_up_homeless(&mut self, at_least: Duration, why: &str) {
+        self.refuse_some_homeless(|_, operation| operation.has_waited(at_least).then(|| why.to_owned()));
+    }
+
+    /// `why`: `None` of those that stay.
+    fn refuse_some_homeless(&mut self, mut why: impl FnMut(Id, &Operation) -> Option<String>) {
         for id in self.homeless.clone() {
             let Some(operation) = self.operations.get(&id) else {
                 continue;
             };
-            let (NodeSpec::ByUri { uri, .. }, Err(why)) = (&operation.named, operation.named.resolve(&[])) else {
+            let Some(why) = why(id, operation) else {
                 continue;
             };
-            if !is_certain(id, uri) {
-                continue;
-            }
-            missing.push(uri.clone());
             let error = format!("cannot write {}: {why}", operation.named);
             // Nothing of such a message was begun.
             let _none = self.refuse(id, DropReason::OutputRejected, error);
         }
-        missing
     }
 
     fn place(&self, id: Id) -> Option<(u64, usize)> {

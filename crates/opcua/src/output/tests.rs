@@ -552,6 +552,50 @@ async fn a_node_that_takes_nothing_for_too_long_is_given_up() {
 }
 
 #[tokio::test]
+async fn what_has_waited_as_long_behind_it_is_given_up_without_an_attempt() {
+    let dead = std::iter::repeat_n(StatusCode::BadDeviceFailure, 100_000);
+    let options = Options {
+        more: "giveUpAfterMs: 20",
+        ..Options::default()
+    };
+    let setup = Setup::of_messages(refusing("Dead", dead), options).await;
+    let messages: Vec<String> = (1..=50).map(|value| to("Dead", value)).collect();
+    let messages: Vec<&str> = messages.iter().map(String::as_str).collect();
+    let refused = setup.write(&messages).await;
+    assert_eq!(refused.len(), 50);
+    for Rejection { index, error, .. } in refused {
+        let is_behind =
+            error.starts_with("an earlier value of the node was not taken: ns=2;s=Dead does not take the value 1: ");
+        assert_eq!(is_behind, index > 0, "{error}");
+        assert!(error.ends_with("; given up after 20 ms"), "{error}");
+    }
+    let written = setup.written().concat();
+    assert!(written.iter().all(|value| *value == 1), "{written:?}");
+    // What comes later has its time.
+    setup.plant.lock().refusals.clear();
+    assert!(setup.write(&[&to("Dead", 51)]).await.is_empty());
+    assert_eq!(setup.value("Dead"), Some(Variant::Int32(51)));
+}
+
+#[tokio::test]
+async fn a_node_of_a_namespace_that_cannot_be_looked_up_for_too_long_is_given_up() {
+    let options = Options {
+        more: "giveUpAfterMs: 20",
+        ..Options::default()
+    };
+    let setup = Setup::of_messages(Plant::default(), options).await;
+    let (index, reason, error) = setup
+        .refused(&[&to("A", 7), r#"{"node": "nsu=urn:plant;s=A", "v": 1}"#])
+        .await;
+    assert_eq!((index, reason), (1, DropReason::OutputRejected));
+    assert_eq!(
+        error,
+        "cannot write nsu=urn:plant;s=A: the server's namespaces cannot be read; given up after 20 ms"
+    );
+    assert_eq!(setup.value("A"), Some(Variant::Int32(7)));
+}
+
+#[tokio::test]
 async fn an_output_of_which_nothing_gets_through_says_why() {
     let dead = std::iter::repeat_n(StatusCode::BadNoCommunication, 100_000);
     let mut options = Options::default();

@@ -128,6 +128,18 @@ fn shown(messages: &[Message]) -> Vec<String> {
 }
 
 #[test]
+fn what_is_taken_at_once_becomes_a_bounded_number_of_results() {
+    let constants: Vec<String> = (0..100).map(|n| format!("c{n}: {n}")).collect();
+    for (mapping, each) in [("x: left", 1), (constants.join("\n").as_str(), 100)] {
+        let mut run = Run::new(mapping);
+        let count = run.instances[0].messages_max().min(2 * RESULTS_MAX);
+        let results = run.batch((1..=count as i64).map(|n| left(n, n)).collect());
+        assert_eq!(results.len(), count * each);
+        assert_eq!(results.len(), RESULTS_MAX, "of {mapping}");
+    }
+}
+
+#[test]
 fn what_is_missing_is_told_in_the_words_of_the_reference() {
     assert_eq!(
         mistakes("  - stream_processor: {}\n"),

@@ -46,10 +46,53 @@ fn what_is_given_back_is_read_again_with_all_behind_it() {
     assert!(!tracker.wants(&partition(0)), "what was on its way is older");
     tracker.settled(second, Outcome::Acked);
     assert_eq!(tracker.due(), [], "it is forgotten");
-    tracker.rewound(&partition(0));
+    tracker.rewound(&partition(0), 0);
     assert!(tracker.wants(&partition(0)) && tracker.rewinds().is_empty());
     let again = tracker.sent(&[span(0, 0, 2)]);
     tracker.settled(again, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 2)]);
+}
+
+#[test]
+fn what_goes_back_further_while_it_is_sought_is_not_there_yet() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    let first = tracker.sent(&[span(0, 20, 50)]);
+    let second = tracker.sent(&[span(0, 50, 60)]);
+    tracker.settled(second, Outcome::Nacked);
+    assert_eq!(tracker.rewinds(), [(partition(0), 50)]);
+    tracker.settled(first, Outcome::Nacked);
+    tracker.rewound(&partition(0), 50);
+    assert_eq!(tracker.rewinds(), [(partition(0), 20)]);
+    assert!(!tracker.wants(&partition(0)), "nobody has gone there");
+    tracker.rewound(&partition(0), 20);
+    assert!(tracker.wants(&partition(0)) && tracker.rewinds().is_empty());
+}
+
+#[test]
+fn where_a_group_begins_is_due_until_it_is_committed() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    tracker.begins_at(&partition(0), 7);
+    tracker.committing(&partition(0), 7);
+    assert_eq!(tracker.due(), []);
+    tracker.uncommitted(&partition(0));
+    assert_eq!(tracker.due(), [(partition(0), 7)]);
+    let batch = tracker.sent(&[span(0, 7, 9)]);
+    assert_eq!(tracker.due(), [(partition(0), 7)], "what was sent is not confirmed");
+    tracker.settled(batch, Outcome::Acked);
+    assert_eq!(tracker.due(), [(partition(0), 9)]);
+}
+
+#[test]
+fn a_partition_that_is_before_where_a_group_began_is_another_log_by_now() {
+    let mut tracker = Tracker::default();
+    tracker.assigned(partition(0));
+    tracker.begins_at(&partition(0), 7);
+    tracker.committing(&partition(0), 7);
+    assert_eq!(tracker.jump(&partition(0), 0), Some(Jump::Back(7)));
+    let batch = tracker.sent(&[span(0, 0, 2)]);
+    tracker.settled(batch, Outcome::Acked);
     assert_eq!(tracker.due(), [(partition(0), 2)]);
 }
 
@@ -74,7 +117,7 @@ fn records_that_were_read_and_not_sent_are_read_again() {
     tracker.assigned(partition(0));
     tracker.unsent(&[span(0, 4, 6)]);
     assert_eq!(tracker.rewinds(), [(partition(0), 4)]);
-    tracker.rewound(&partition(0));
+    tracker.rewound(&partition(0), 4);
     let batch = tracker.sent(&[span(0, 4, 6)]);
     tracker.unsent(&[span(0, 6, 7)]);
     assert_eq!(tracker.rewinds(), [(partition(0), 6)]);
@@ -126,7 +169,7 @@ fn what_was_read_can_be_read_on_from_its_end_once_more() {
     );
     tracker.read_on_again();
     assert_eq!(tracker.rewinds(), [(partition(0), 2)]);
-    tracker.rewound(&partition(0));
+    tracker.rewound(&partition(0), 2);
     tracker.settled(batch, Outcome::Acked);
     assert_eq!(tracker.due(), [(partition(0), 2)]);
 }
@@ -215,7 +258,7 @@ proptest! {
                     }
                 }
                 Step::Rewind => for (partition, at) in tracker.rewinds() {
-                    tracker.rewound(&partition);
+                    tracker.rewound(&partition, at);
                     let held = naive.get_mut(&partition.number).unwrap();
                     (held.next, held.waits) = (at, false);
                 },
@@ -229,7 +272,7 @@ proptest! {
         // All that is still open is confirmed, and all that waits is read to where it was.
         for (number, _) in open { tracker.settled(number, Outcome::Acked); }
         for (partition, at) in tracker.rewinds() {
-            tracker.rewound(&partition);
+            tracker.rewound(&partition, at);
             let batch = tracker.sent(&[Span { partition: partition.clone(), from: at, to: at + 1 }]);
             tracker.settled(batch, Outcome::Acked);
         }
