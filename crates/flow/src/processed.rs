@@ -55,6 +55,10 @@ impl InputSpec for ProcessedInputSpec {
             scope: context.scope.clone(),
         }))
     }
+
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        self.input.waits_for_answers()
+    }
 }
 
 struct ProcessedInput {

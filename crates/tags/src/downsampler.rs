@@ -49,6 +49,10 @@ impl ProcessorSpec for Spec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(Downsampler::new(self.config.clone(), context)))
     }
+
+    fn holds_back(&self) -> Option<&'static str> {
+        self.config.has_door().then_some("swinging_door")
+    }
 }
 
 struct Counters {

@@ -198,12 +198,14 @@ pub fn text(message: &Message) -> String {
     String::from_utf8(message.bytes().into_owned()).unwrap()
 }
 
-/// `given: {batches: [[a, {text: b, meta: {k: v}}], [c]], forever: true}`
+/// `given: {batches: [[a, {text: b, meta: {k: v}}], [c]], forever: true, waits: true}`
 #[derive(Clone)]
 struct Given {
     batches: Vec<Vec<Message>>,
     /// Stays when everything was sent.
     forever: bool,
+    /// Says that it waits for answers.
+    waits: bool,
     seen: Seen,
 }
 
@@ -212,11 +214,13 @@ impl Given {
         let mut fields = Fields::new(&node.body, context.diagnostics);
         let batches = fields.list("batches");
         let forever = fields.bool("forever", false);
+        let waits = fields.bool("waits", false);
         fields.finish();
         let batch = |batch: &Node| batch.as_seq().unwrap().iter().map(given_message).collect();
         Some(Arc::new(Given {
             batches: batches.iter().map(batch).collect(),
             forever,
+            waits,
             seen: seen.clone(),
         }))
     }
@@ -235,6 +239,10 @@ fn given_message(node: &Node) -> Message {
 impl InputSpec for Given {
     fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         Ok(Box::new(self.clone()))
+    }
+
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        self.waits.then_some("say waits: false")
     }
 }
 
@@ -438,6 +446,10 @@ impl ProcessorSpec for TripSpec {
 
     fn joins_series(&self) -> bool {
         self.how == "joins"
+    }
+
+    fn holds_back(&self) -> Option<&'static str> {
+        (self.how == "holds").then_some("trip")
     }
 }
 

@@ -58,6 +58,13 @@ impl Config {
             .find(fits)
             .map_or(self.default, |exception| exception.choice)
     }
+
+    /// Whether a series can get the swinging door without asking for it itself.
+    pub fn has_door(&self) -> bool {
+        let choices = self.overrides.iter().map(|exception| &exception.choice);
+        let mut choices = choices.chain([&self.default]);
+        choices.any(|choice| matches!(choice.settings, Settings::Door(_)))
+    }
 }
 
 /// Parameters as they stand in the file.

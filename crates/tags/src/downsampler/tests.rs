@@ -1,6 +1,7 @@
 //! Scenarios: YAML and samples in, what goes on and the accounts out.
 
-use thalweg_flow::StageContext;
+use thalweg_config::{LoadOptions, Source, load};
+use thalweg_flow::{BuildContext, FlowSpec, Input, InputSpec, ParseContext, Registry, StageContext};
 use thalweg_record::{Balance, Counts};
 
 use super::config::read;
@@ -259,5 +260,44 @@ fn mistakes_are_told_at_their_place() {
         });
         let errors = errors.map(|_| ()).unwrap_err();
         assert!(errors.iter().any(|text| text.contains(error)), "{yaml}: {errors:?}");
+    }
+}
+
+/// An input that hands out so many messages and then waits.
+struct Waiting;
+
+impl InputSpec for Waiting {
+    fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+        Err(BuildError::new("it is not to be run"))
+    }
+
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        Some("read it otherwise")
+    }
+}
+
+#[test]
+fn the_door_is_refused_where_an_input_waits_for_what_it_holds_back() {
+    for (fields, is_refused) in [
+        ("{default: {swinging_door: {threshold: 1}}}", true),
+        ("{overrides: [{pattern: a, swinging_door: {threshold: 1}}]}", true),
+        ("{default: {swinging_door: {threshold: 1}, deadband: {threshold: 1}}}", false),
+        ("{default: {deadband: {threshold: 1, max_time: 1h}}}", false),
+        ("{}", false),
+    ] {
+        let text = format!(
+            "input: {{waiting: {{}}}}\noutput: {{drop: {{}}}}\npipeline: {{processors: [{{downsampler: {fields}}}]}}\n"
+        );
+        let loaded = load(&Source::new("flow.yaml", text), &|_| None, &LoadOptions::default());
+        let mut registry = Registry::new();
+        crate::register(&mut registry, &Arc::default());
+        registry.input("waiting", |_, _| Some(Arc::new(Waiting)));
+        let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
+        let flow = FlowSpec::parse(&loaded.config.flows[0], &mut context);
+        let found = loaded.diagnostics.to_string();
+        assert_eq!(flow.is_none(), is_refused, "{fields}: {found}");
+        let refusal = "flow.yaml:3:26: swinging_door holds messages back until later ones come";
+        assert_eq!(found.starts_with(refusal), is_refused, "{fields}: {found}");
+        assert_eq!(found.contains("so nothing would flow; read it otherwise, or"), is_refused, "{fields}: {found}");
     }
 }
