@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::{Ack, Batch, DropReason, Failure, Message};
+use thalweg_record::{Ack, Batch, DropReason, Failure, Message, key};
 use thalweg_telemetry::{Detail, IntCounter};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -120,9 +120,9 @@ fn cure(reason: DropReason) -> &'static str {
 }
 
 /// Keys by which an operator recognises a message.
-const NAMES: [&str; 3] = ["umh_topic", "opcua_node_id", "mqtt_topic"];
+const NAMES: [&str; 3] = [key::UMH_TOPIC, key::OPCUA_NODE, key::MQTT_TOPIC];
 
-/// ` (umh_topic=…, opcua_node_id=…)`, nothing if the message has no name.
+/// ` (umh_topic=…, opcua_attr_nodeid=…)`, nothing if the message has no name.
 pub(crate) fn whose(message: &Message) -> String {
     let mut text = String::new();
     for name in NAMES {
@@ -245,10 +245,10 @@ mod tests {
     fn a_failed_message_is_called_by_its_names() {
         let mut message = Message::raw("x");
         assert_eq!(whose(&message), "");
-        message.meta.set("opcua_node_id", "ns=2;i=7");
+        message.meta.set("opcua_attr_nodeid", "ns=2;i=7");
         message.meta.set("umh_topic", "umh.v1.a._raw.t");
         message.meta.set("other", "o");
-        assert_eq!(whose(&message), " (umh_topic=umh.v1.a._raw.t, opcua_node_id=ns=2;i=7)");
+        assert_eq!(whose(&message), " (umh_topic=umh.v1.a._raw.t, opcua_attr_nodeid=ns=2;i=7)");
     }
 
     #[test]
