@@ -49,11 +49,41 @@ pub(super) struct Door {
     pub min_time: Duration,
 }
 
+/// Settings as a key of tables: the same for settings that are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SettingsKey {
+    name: &'static str,
+    threshold_bits: u64,
+    max_time: Duration,
+    min_time: Duration,
+}
+
 impl Settings {
+    pub fn key(&self) -> SettingsKey {
+        let min_time = match self {
+            Settings::Deadband(_) => Duration::ZERO,
+            Settings::Door(settings) => settings.min_time,
+        };
+        SettingsKey {
+            name: self.name(),
+            // The two zeros are equal.
+            threshold_bits: (self.threshold() + 0.0).to_bits(),
+            max_time: self.max_time(),
+            min_time,
+        }
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             Settings::Deadband(_) => "deadband",
             Settings::Door(_) => "swinging_door",
+        }
+    }
+
+    fn threshold(&self) -> f64 {
+        match self {
+            Settings::Deadband(settings) => settings.threshold,
+            Settings::Door(settings) => settings.threshold,
         }
     }
 
@@ -67,11 +97,7 @@ impl Settings {
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let threshold = match self {
-            Settings::Deadband(settings) => settings.threshold,
-            Settings::Door(settings) => settings.threshold,
-        };
-        write!(f, "{}(threshold={threshold:.3}", self.name())?;
+        write!(f, "{}(threshold={:.3}", self.name(), self.threshold())?;
         if !self.max_time().is_zero() {
             write!(f, ",max_time={}", Short(self.max_time()))?;
         }

@@ -237,6 +237,28 @@ fn messages_choose_for_themselves_and_other_settings_begin_anew() {
 }
 
 #[test]
+fn settings_without_end_take_no_memory_without_end_and_are_told_rightly() {
+    let mut run = Run::new("      allow_meta_overrides: true\n");
+    let limit = TEXTS_MAX as i64;
+    let mut told = |t: i64, threshold: i64| {
+        let mut message = number(t, (t * 1_000_000) as f64);
+        message.meta.set(DS_THRESHOLD, threshold.to_string());
+        let out = run.batch(vec![message]);
+        assert!(run.downsampler.texts.len() <= TEXTS_MAX);
+        assert_eq!(
+            out[0].meta.get(CONFIG).unwrap(),
+            format!("deadband(threshold={threshold}.000)")
+        );
+        run.downsampler.texts.len()
+    };
+    for n in 1..=2 * limit {
+        told(n, n);
+    }
+    let before = told(2 * limit + 1, 1);
+    assert_eq!(told(2 * limit + 2, 1), before, "what is in use is known");
+}
+
+#[test]
 fn mistakes_are_told_at_their_place() {
     for (yaml, error) in [
         (
