@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{
-    Ack, Batch, ByMap, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, Value, json, key,
+    Ack, Batch, ByMap, DropReason, FilterReason, Message, MetaMap, Metadata, Number, Payload, Text, Value, json, key,
 };
 use thalweg_telemetry::IntCounter;
 
@@ -229,7 +229,7 @@ impl Downsampler {
         }
         let value = match &sample.value {
             Value::Bool(_) | Value::Text(_) => None,
-            number => match number.as_f64().filter(|v| v.is_finite()) {
+            other => match Number::of(other).filter(|number| number.as_f64().is_finite()) {
                 Some(v) => Some(v),
                 None => {
                     self.counters.errored.inc();

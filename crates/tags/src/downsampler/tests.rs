@@ -237,6 +237,14 @@ fn messages_choose_for_themselves_and_other_settings_begin_anew() {
 }
 
 #[test]
+fn a_counter_beyond_the_digits_of_doubles_goes_on_with_every_step() {
+    let mut run = Run::new("      default: {deadband: {threshold: 0}}\n");
+    let counter = |t: i64, n: u64| sample(TOPIC, t, Value::U64(u64::MAX - 9 + n));
+    let out = run.batch(vec![counter(0, 0), counter(1, 1), counter(2, 1), counter(3, 2)]);
+    assert_eq!(times(&out), [0, 1, 3]);
+}
+
+#[test]
 fn settings_without_end_take_no_memory_without_end_and_are_told_rightly() {
     let mut run = Run::new("      allow_meta_overrides: true\n");
     let limit = TEXTS_MAX as i64;
