@@ -178,9 +178,9 @@ fn the_same_time_again_is_filtered_and_late_points_follow_the_policy() {
         assert_eq!(times(&out), expected, "{policy}");
         assert_eq!(run.counts().filtered(FilterReason::DuplicateTimestamp), 1);
     }
-    let mut nested = Run::new("      default: {swinging_door: {threshold: 1}, late_policy: {late_policy: drop}}\n");
-    nested.batch(vec![number(1000, 1.0), number(2000, 1.0), number(1500, 9.0)]);
-    assert_eq!(times(&nested.flush()), [2000], "the point that is held back stays");
+    let mut door = Run::new("      default: {swinging_door: {threshold: 1}, late_policy: drop}\n");
+    door.batch(vec![number(1000, 1.0), number(2000, 1.0), number(1500, 9.0)]);
+    assert_eq!(times(&door.flush()), [2000], "the point that is held back stays");
 }
 
 #[test]
@@ -264,6 +264,40 @@ fn settings_without_end_take_no_memory_without_end_and_are_told_rightly() {
     }
     let before = told(2 * limit + 1, 1);
     assert_eq!(told(2 * limit + 2, 1), before, "what is in use is known");
+}
+
+#[test]
+fn a_nested_late_policy_is_read_as_a_flat_one_and_told_of() {
+    let place = "pipeline.processors[0].downsampler.default.late_policy";
+    for (fields, late, expected) in [
+        ("late_policy: drop", LatePolicy::Drop, vec![]),
+        (
+            "late_policy: {late_policy: drop}",
+            LatePolicy::Drop,
+            vec![format!(
+                "flow.yaml:5:31: warning: {place}.late_policy is read as if it stood without the mapping around it; write \
+                 late_policy: drop"
+            )],
+        ),
+        (
+            "late_policy: {policy: drop}",
+            LatePolicy::Passthrough,
+            vec![
+                format!("flow.yaml:5:30: missing required field \"late_policy\" in {place}"),
+                format!("flow.yaml:5:31: unknown field \"policy\" in {place}; valid names: late_policy"),
+            ],
+        ),
+    ] {
+        let mut found = None;
+        let yaml = format!("  - downsampler:\n      default: {{{fields}}}\n");
+        let told = with_config(&yaml, |node, context| {
+            let config = read(node, context);
+            found = Some(config.default.late);
+            Some(config)
+        });
+        assert_eq!(told.err().unwrap_or_default(), expected, "{fields}");
+        assert_eq!(found, Some(late), "{fields}");
+    }
 }
 
 #[test]
