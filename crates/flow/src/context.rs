@@ -56,6 +56,12 @@ impl StageContext {
     /// it. Blocks while the dead letter is full, because losing the message is not an alternative; only when the
     /// shutdown time is over, the message is given up (counted as dropped with reason `shutdown`).
     pub fn fail(&self, ack: &mut Ack, message: Message, reason: DropReason, error: &str) {
+        self.fail_with_cure(ack, message, reason, error, cure(reason));
+    }
+
+    /// As [`StageContext::fail`], of a stage that knows better what an operator can do about it. `cure` goes on after the
+    /// error, in the log alone.
+    pub fn fail_with_cure(&self, ack: &mut Ack, message: Message, reason: DropReason, error: &str, cure: &str) {
         self.errors.inc();
         if let Failures::Refuse(refused) = &self.scope.failures {
             refused
@@ -64,7 +70,7 @@ impl StageContext {
             return ack.dropped(reason, 1);
         }
         self.component.warn_limited(reason.as_str(), 1, || {
-            format!("message removed ({reason}): {error}{}{}", cure(reason), whose(&message))
+            removed(&message, reason, error, cure)
         });
         match &self.scope.failures {
             Failures::DeadLetters(dead_letters) => {
@@ -107,14 +113,15 @@ impl StageContext {
     }
 }
 
-/// What an operator can do about messages that fail for a reason, where the error itself cannot know it.
+fn removed(message: &Message, reason: DropReason, error: &str, cure: &str) -> String {
+    format!("message removed ({reason}): {error}{cure}{}", whose(message))
+}
+
+/// What an operator can do about messages that fail for a reason, where neither the error nor the stage knows it.
 fn cure(reason: DropReason) -> &'static str {
     match reason {
         DropReason::ScriptTimeout => "; if the script needs longer, raise scriptTimeout (or scripting.timeout for all)",
-        DropReason::InvalidValue => {
-            "; give the message a value that the table can hold, or let the script return null for it \
-             (for NaN and infinity: if (!Number.isFinite(msg.payload)) return null)"
-        }
+        DropReason::InvalidValue => "; let the script that makes the value return null for the message instead",
         _ => "",
     }
 }
@@ -249,6 +256,21 @@ mod tests {
         message.meta.set("umh_topic", "umh.v1.a._raw.t");
         message.meta.set("other", "o");
         assert_eq!(whose(&message), " (umh_topic=umh.v1.a._raw.t, opcua_attr_nodeid=ns=2;i=7)");
+    }
+
+    #[test]
+    fn what_an_operator_can_do_is_said_by_the_stage_that_refuses() {
+        let message = Message::raw("x");
+        let said = |cure: &str| removed(&message, DropReason::InvalidValue, "the value NaN has no JSON form", cure);
+        assert_eq!(
+            said(cure(DropReason::InvalidValue)),
+            "message removed (invalid_value): the value NaN has no JSON form; let the script that makes the value return null \
+             for the message instead"
+        );
+        assert_eq!(
+            said("; set it anew"),
+            "message removed (invalid_value): the value NaN has no JSON form; set it anew"
+        );
     }
 
     #[test]

@@ -62,6 +62,10 @@ struct TagProcessor {
 /// Room for this many messages is kept from batch to batch.
 const ROOM_MAX: usize = 1 << 14;
 
+/// What helps a payload that cannot become the value of a sample, with the script or without one.
+const VALUE_CURE: &str = "; let a script change msg.payload or msg.meta.datatype, or return null for the message (for NaN and \
+                          infinity: if (!Number.isFinite(msg.payload)) return null)";
+
 /// A message that a stage or the final check failed on.
 struct Failed {
     message: Message,
@@ -95,8 +99,14 @@ impl Processor for TagProcessor {
         }
         for failed in self.failed.drain(..) {
             self.counters.errored.inc();
-            self.context
-                .fail(&mut ack, failed.message, failed.reason, &failed.error);
+            let Failed { message, reason, error } = failed;
+            match reason {
+                DropReason::InvalidValue => {
+                    let context = &self.context;
+                    context.fail_with_cure(&mut ack, message, reason, &error, VALUE_CURE);
+                }
+                _ => self.context.fail(&mut ack, message, reason, &error),
+            }
         }
         self.counters.processed.inc_by(results.len() as u64);
         if results.is_empty() {
