@@ -117,7 +117,7 @@ impl NodeRed {
     /// Adds what a message becomes, unless that cannot be written as JSON; then the message fails as it came.
     fn add(&self, message: Message, reply: Reply, results: &mut Vec<Message>, ack: &mut Ack) {
         let payload = match reply.payload {
-            PayloadReply::Same => None,
+            PayloadReply::Same | PayloadReply::Again => None,
             PayloadReply::Missing => Some(Payload::Raw(Bytes::new())),
             PayloadReply::New(value) => match json_value(value) {
                 Some(value) => Some(Payload::Value(value)),

@@ -87,7 +87,8 @@ struct Item {
     origin: Option<Metadata>,
     /// The bytes it came with, as long as no script replaced what they say.
     raw: Option<Payload>,
-    replaced: bool,
+    /// A script set the payload, be it to what it was.
+    is_set: bool,
 }
 
 impl Processor for TagProcessor {
@@ -293,7 +294,7 @@ impl Item {
             message,
             origin: None,
             raw,
-            replaced: false,
+            is_set: false,
         }
     }
 
@@ -307,7 +308,7 @@ impl Item {
             message: self.message.clone(),
             origin: self.origin.clone(),
             raw: self.raw.clone(),
-            replaced: self.replaced,
+            is_set: self.is_set,
         }
     }
 
@@ -331,10 +332,14 @@ impl Item {
             }
             reply.meta.apply(&mut self.message.meta);
         }
-        if let PayloadReply::New(value) = reply.payload {
-            self.message.payload = Payload::Value(value);
-            self.raw = None;
-            self.replaced = true;
+        match reply.payload {
+            PayloadReply::Same | PayloadReply::Missing => {}
+            PayloadReply::Again => self.is_set = true,
+            PayloadReply::New(value) => {
+                self.message.payload = Payload::Value(value);
+                self.raw = None;
+                self.is_set = true;
+            }
         }
     }
 
@@ -347,7 +352,7 @@ impl Item {
     }
 
     fn provenance(&self, scripted: bool) -> Provenance {
-        match (self.replaced, scripted) {
+        match (self.is_set, scripted) {
             (true, _) => Provenance::Script,
             (false, true) => Provenance::Input,
             (false, false) => Provenance::Untouched,
