@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::{Ack, Batch, DropReason, Failure, Message, key};
+use thalweg_record::{Ack, Balance, Batch, DropReason, Failure, Message, key};
 use thalweg_telemetry::{Detail, IntCounter};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,8 @@ pub struct StageContext {
 /// What the components of a flow share.
 #[derive(Clone)]
 pub(crate) struct Scope {
+    /// The account of the messages that pass.
+    pub balance: Arc<Balance>,
     pub failures: Failures,
     pub runtime: Handle,
     /// Cancelled when waiting any longer is pointless: the shutdown time is over.
@@ -52,6 +54,14 @@ impl StageContext {
         let _known = self.details.set(details);
     }
 
+    /// Answers for messages that the stage makes though none came, as when an interval ends. They count as expanded, and nobody
+    /// waits for what becomes of them.
+    pub fn made(&self, n: usize) -> Ack {
+        let mut ack = Ack::enter(&self.scope.balance, 0, |_outcome| {});
+        ack.expanded(n);
+        ack
+    }
+
     /// One message leaves the flow because this stage failed on it. `ack` must answer for it; one message is taken from
     /// it. Blocks while the dead letter is full, because losing the message is not an alternative; only when the
     /// shutdown time is over, the message is given up (counted as dropped with reason `shutdown`).
@@ -69,9 +79,8 @@ impl StageContext {
                 .push((reason, format!("{}: {error}", self.component.title())));
             return ack.dropped(reason, 1);
         }
-        self.component.warn_limited(reason.as_str(), 1, || {
-            removed(&message, reason, error, cure)
-        });
+        self.component
+            .warn_limited(reason.as_str(), 1, || removed(&message, reason, error, cure));
         match &self.scope.failures {
             Failures::DeadLetters(dead_letters) => {
                 let letter = dead_letters.letter(ack.split(1), message, reason, error, &self.component);
@@ -225,6 +234,7 @@ impl StageContext {
         let component = Component::new(name, id, Arc::default());
         let errors = component.counter("processor_error", "Messages that the stage failed on.");
         let scope = Scope {
+            balance: Arc::default(),
             failures: Failures::Drop,
             runtime: runtime.handle().clone(),
             give_up: CancellationToken::new(),
@@ -255,13 +265,23 @@ mod tests {
         message.meta.set("opcua_attr_nodeid", "ns=2;i=7");
         message.meta.set("umh_topic", "umh.v1.a._raw.t");
         message.meta.set("other", "o");
-        assert_eq!(whose(&message), " (umh_topic=umh.v1.a._raw.t, opcua_attr_nodeid=ns=2;i=7)");
+        assert_eq!(
+            whose(&message),
+            " (umh_topic=umh.v1.a._raw.t, opcua_attr_nodeid=ns=2;i=7)"
+        );
     }
 
     #[test]
     fn what_an_operator_can_do_is_said_by_the_stage_that_refuses() {
         let message = Message::raw("x");
-        let said = |cure: &str| removed(&message, DropReason::InvalidValue, "the value NaN has no JSON form", cure);
+        let said = |cure: &str| {
+            removed(
+                &message,
+                DropReason::InvalidValue,
+                "the value NaN has no JSON form",
+                cure,
+            )
+        };
         assert_eq!(
             said(cure(DropReason::InvalidValue)),
             "message removed (invalid_value): the value NaN has no JSON form; let the script that makes the value return null \
@@ -271,6 +291,17 @@ mod tests {
             said("; set it anew"),
             "message removed (invalid_value): the value NaN has no JSON form; set it anew"
         );
+    }
+
+    #[test]
+    fn what_a_stage_makes_of_nothing_is_in_the_account() {
+        let context = StageContext::for_tests("browser");
+        let counts = || context.scope.balance.snapshot();
+        let (ack, lost) = (context.made(2), context.made(1));
+        assert!(counts().adds_up() && counts().in_flight == 3 && counts().expanded == 3);
+        ack.delivered();
+        drop(lost);
+        assert!(counts().adds_up() && counts().out == 2 && counts().dropped(DropReason::Shutdown) == 1);
     }
 
     #[test]

@@ -121,7 +121,10 @@ mod tests {
         }
         // From one end to the other is further than any 64-bit number.
         assert!(number(Value::U64(u64::MAX)).is_beyond(1e19, number(Value::I64(i64::MIN))));
-        assert!(number(Value::U64(7)).equals(number(Value::I8(7))), "whatever their types");
+        assert!(
+            number(Value::U64(7)).equals(number(Value::I8(7))),
+            "whatever their types"
+        );
     }
 
     #[test]

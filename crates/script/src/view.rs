@@ -143,11 +143,28 @@ mod tests {
     #[test]
     fn a_value_has_two_texts_where_they_differ() {
         for number in [
-            0.0, -0.0, 0.5, 1e5, 999_999.0, 1e6, -1e6, 1_234_567.0, 1_234_567.5, 1e-5, EXACT_MAX, 1e16, 1e300, f64::NAN,
+            0.0,
+            -0.0,
+            0.5,
+            1e5,
+            999_999.0,
+            1e6,
+            -1e6,
+            1_234_567.0,
+            1_234_567.5,
+            1e-5,
+            EXACT_MAX,
+            1e16,
+            1e300,
+            f64::NAN,
         ] {
             let differ = g_form(number) != number_text(number);
             assert_eq!(has_two_texts(&Value::F64(number)), differ, "{number}");
-            assert_eq!(has_two_texts(&vec![Value::Null, Value::F64(number)].into()), differ, "{number}");
+            assert_eq!(
+                has_two_texts(&vec![Value::Null, Value::F64(number)].into()),
+                differ,
+                "{number}"
+            );
         }
         assert!(has_two_texts(&Value::I64(2_500_000)) && !has_two_texts(&Value::I64(i64::MAX)));
         assert!(!has_two_texts(&Value::text("2500000")) && !has_two_texts(&Value::Bool(true)));

@@ -345,7 +345,10 @@ fn the_door_is_refused_where_an_input_waits_for_what_it_holds_back() {
     for (fields, is_refused) in [
         ("{default: {swinging_door: {threshold: 1}}}", true),
         ("{overrides: [{pattern: a, swinging_door: {threshold: 1}}]}", true),
-        ("{default: {swinging_door: {threshold: 1}, deadband: {threshold: 1}}}", false),
+        (
+            "{default: {swinging_door: {threshold: 1}, deadband: {threshold: 1}}}",
+            false,
+        ),
         ("{default: {deadband: {threshold: 1, max_time: 1h}}}", false),
         ("{}", false),
     ] {
@@ -362,6 +365,10 @@ fn the_door_is_refused_where_an_input_waits_for_what_it_holds_back() {
         assert_eq!(flow.is_none(), is_refused, "{fields}: {found}");
         let refusal = "flow.yaml:3:26: swinging_door holds messages back until later ones come";
         assert_eq!(found.starts_with(refusal), is_refused, "{fields}: {found}");
-        assert_eq!(found.contains("so nothing would flow; read it otherwise, or"), is_refused, "{fields}: {found}");
+        assert_eq!(
+            found.contains("so nothing would flow; read it otherwise, or"),
+            is_refused,
+            "{fields}: {found}"
+        );
     }
 }

@@ -402,7 +402,10 @@ fn values_are_typed() {
     let out = run(&mut bounding, messages.into());
     let values: Vec<String> = out.results.iter().map(text).collect();
     let expected = ["2500000", "3000000", "3000000", "3000000"];
-    assert_eq!(values, expected.map(|n| format!("{{\"value\":\"{n}\",\"timestamp_ms\":5}}")));
+    assert_eq!(
+        values,
+        expected.map(|n| format!("{{\"value\":\"{n}\",\"timestamp_ms\":5}}"))
+    );
     let out = run(
         &mut processor,
         vec![{
