@@ -112,7 +112,7 @@ fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
     };
     let pipeline = "output: {kept: {}}\npipeline: {processors: [{mapping: root = this}, {trip: holds}]}";
     for (text, expected) in [
-        (format!("input: {{given: {{waits: true}}}}\n{pipeline}"), at("3:49")),
+        (format!("input: {{given: {{waits: true}}}}\n{pipeline}"), at("3:50")),
         (format!("input: {{given: {{waits: false}}}}\n{pipeline}"), String::new()),
         (
             "input: {given: {waits: true}}\noutput: {kept: {}}\npipeline: {processors: [{trip: joins}]}".to_owned(),
@@ -121,11 +121,11 @@ fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
         // Wherever either of them stands.
         (
             format!("input: {{broker: {{inputs: [{{given: {{}}}}, {{given: {{waits: true}}}}]}}}}\n{pipeline}"),
-            at("3:49"),
+            at("3:50"),
         ),
         (
             format!("input: {{resource: r}}\n{pipeline}\ninput_resources: [{{label: r, given: {{waits: true}}}}]"),
-            at("3:49"),
+            at("3:50"),
         ),
         (
             "input: {given: {waits: true}}\noutput: {kept: {}, processors: [{switch: [{processors: [{trip: holds}]}]}]}"
