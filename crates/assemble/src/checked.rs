@@ -255,6 +255,25 @@ mod tests {
     }
 
     #[test]
+    fn a_door_is_refused_behind_a_work_group_and_not_behind_a_stream() {
+        for (input, is_refused) in [
+            ("{name: q}", true),
+            ("{name: q, mode: work}", true),
+            ("{name: q, mode: stream}", false),
+        ] {
+            let text = format!(
+                "input: {{queue: {input}}}\noutput: {{drop: {{}}}}\n\
+                 pipeline: {{processors: [{{downsampler: {{default: {{swinging_door: {{threshold: 1}}}}}}}}]}}\n"
+            );
+            let checked = Checked::text(&Source::new("f.yaml", text), &|_| None, &LoadOptions::default());
+            let found = checked.diagnostics.to_string();
+            let refusal = "f.yaml:3:26: swinging_door holds messages back until later ones come";
+            assert_eq!(found.starts_with(refusal), is_refused, "{input}: {found}");
+            assert_eq!(checked.diagnostics.has_errors(), is_refused, "{input}: {found}");
+        }
+    }
+
+    #[test]
     fn the_log_keeps_clear_of_data_on_the_standard_output() {
         let nested = "output: {broker: {outputs: [{drop: {}}, {resource: a}]}}\n\
                       output_resources: [{label: a, resource: b}, {label: b, stdout: {}}]";

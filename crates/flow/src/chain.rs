@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg_config::{ComponentKind, ComponentNode, Node};
+use thalweg_config::{ComponentKind, ComponentNode, Diagnostics, Node};
 use thalweg_record::Batch;
 use thalweg_telemetry::{IntCounter, Metrics, Timing};
 
@@ -13,7 +13,7 @@ use crate::component::{BuildError, Component};
 use crate::context::{Scope, StageContext};
 use crate::named::Named;
 use crate::parse::ParseContext;
-use crate::registry::ProcessorSpec;
+use crate::registry::{InputSpec, ProcessorSpec};
 use crate::runtime::{Details, NodeCounters};
 
 /// The metrics of one processor, shared by its instances on all threads.
@@ -96,6 +96,37 @@ impl ChainSpec {
     /// See [`ProcessorSpec::joins_series`].
     pub fn joins_series(&self) -> bool {
         self.0.iter().any(|named| named.spec.joins_series())
+    }
+
+    /// See [`ProcessorSpec::holds_back`].
+    pub fn holds_back(&self) -> Option<&'static str> {
+        self.0.iter().find_map(|named| named.spec.holds_back())
+    }
+
+    /// Refuses processors that would starve: those that hold back what `input` waits for. `nodes` are what the chain was read
+    /// from. `None` if there is one.
+    pub fn unless_starved<'n>(
+        self,
+        nodes: impl IntoIterator<Item = &'n ComponentNode>,
+        input: &dyn InputSpec,
+        diagnostics: &Diagnostics,
+    ) -> Option<ChainSpec> {
+        let Some(cure) = input.waits_for_answers() else {
+            return Some(self);
+        };
+        let mut is_starved = false;
+        for (node, named) in nodes.into_iter().zip(&self.0) {
+            let Some(part) = named.spec.holds_back() else { continue };
+            is_starved = true;
+            diagnostics.error_at(
+                node.name_pos,
+                format!(
+                    "{part} holds messages back until later ones come, and the input hands out none of these before the earlier \
+                     ones are acknowledged, so nothing would flow; {cure}, or let this stand in the pipeline of a flow with buffer: {{queue: {{}}}}"
+                ),
+            );
+        }
+        (!is_starved).then_some(self)
     }
 
     /// One instance of each processor. Instances for several threads share their component and so their log limit.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_record::{Ack, Batch, DropReason, Failure, Message};
+use thalweg_record::{Ack, Balance, Batch, DropReason, Failure, Message, key};
 use thalweg_telemetry::{Detail, IntCounter};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,8 @@ pub struct StageContext {
 /// What the components of a flow share.
 #[derive(Clone)]
 pub(crate) struct Scope {
+    /// The account of the messages that pass.
+    pub balance: Arc<Balance>,
     pub failures: Failures,
     pub runtime: Handle,
     /// Cancelled when waiting any longer is pointless: the shutdown time is over.
@@ -52,10 +54,24 @@ impl StageContext {
         let _known = self.details.set(details);
     }
 
+    /// Answers for messages that the stage makes though none came, as when an interval ends. They count as expanded, and nobody
+    /// waits for what becomes of them.
+    pub fn made(&self, n: usize) -> Ack {
+        let mut ack = Ack::enter(&self.scope.balance, 0, |_outcome| {});
+        ack.expanded(n);
+        ack
+    }
+
     /// One message leaves the flow because this stage failed on it. `ack` must answer for it; one message is taken from
     /// it. Blocks while the dead letter is full, because losing the message is not an alternative; only when the
     /// shutdown time is over, the message is given up (counted as dropped with reason `shutdown`).
     pub fn fail(&self, ack: &mut Ack, message: Message, reason: DropReason, error: &str) {
+        self.fail_with_cure(ack, message, reason, error, cure(reason));
+    }
+
+    /// As [`StageContext::fail`], of a stage that knows better what an operator can do about it. `cure` goes on after the
+    /// error, in the log alone.
+    pub fn fail_with_cure(&self, ack: &mut Ack, message: Message, reason: DropReason, error: &str, cure: &str) {
         self.errors.inc();
         if let Failures::Refuse(refused) = &self.scope.failures {
             refused
@@ -63,9 +79,8 @@ impl StageContext {
                 .push((reason, format!("{}: {error}", self.component.title())));
             return ack.dropped(reason, 1);
         }
-        self.component.warn_limited(reason.as_str(), 1, || {
-            format!("message removed ({reason}): {error}{}{}", cure(reason), whose(&message))
-        });
+        self.component
+            .warn_limited(reason.as_str(), 1, || removed(&message, reason, error, cure));
         match &self.scope.failures {
             Failures::DeadLetters(dead_letters) => {
                 let letter = dead_letters.letter(ack.split(1), message, reason, error, &self.component);
@@ -107,22 +122,23 @@ impl StageContext {
     }
 }
 
-/// What an operator can do about messages that fail for a reason, where the error itself cannot know it.
+fn removed(message: &Message, reason: DropReason, error: &str, cure: &str) -> String {
+    format!("message removed ({reason}): {error}{cure}{}", whose(message))
+}
+
+/// What an operator can do about messages that fail for a reason, where neither the error nor the stage knows it.
 fn cure(reason: DropReason) -> &'static str {
     match reason {
         DropReason::ScriptTimeout => "; if the script needs longer, raise scriptTimeout (or scripting.timeout for all)",
-        DropReason::InvalidValue => {
-            "; give the message a value that the table can hold, or let the script return null for it \
-             (for NaN and infinity: if (!Number.isFinite(msg.payload)) return null)"
-        }
+        DropReason::InvalidValue => "; let the script that makes the value return null for the message instead",
         _ => "",
     }
 }
 
 /// Keys by which an operator recognises a message.
-const NAMES: [&str; 3] = ["umh_topic", "opcua_node_id", "mqtt_topic"];
+const NAMES: [&str; 3] = [key::UMH_TOPIC, key::OPCUA_NODE, key::MQTT_TOPIC];
 
-/// ` (umh_topic=…, opcua_node_id=…)`, nothing if the message has no name.
+/// ` (umh_topic=…, opcua_attr_nodeid=…)`, nothing if the message has no name.
 pub(crate) fn whose(message: &Message) -> String {
     let mut text = String::new();
     for name in NAMES {
@@ -218,6 +234,7 @@ impl StageContext {
         let component = Component::new(name, id, Arc::default());
         let errors = component.counter("processor_error", "Messages that the stage failed on.");
         let scope = Scope {
+            balance: Arc::default(),
             failures: Failures::Drop,
             runtime: runtime.handle().clone(),
             give_up: CancellationToken::new(),
@@ -245,10 +262,46 @@ mod tests {
     fn a_failed_message_is_called_by_its_names() {
         let mut message = Message::raw("x");
         assert_eq!(whose(&message), "");
-        message.meta.set("opcua_node_id", "ns=2;i=7");
+        message.meta.set("opcua_attr_nodeid", "ns=2;i=7");
         message.meta.set("umh_topic", "umh.v1.a._raw.t");
         message.meta.set("other", "o");
-        assert_eq!(whose(&message), " (umh_topic=umh.v1.a._raw.t, opcua_node_id=ns=2;i=7)");
+        assert_eq!(
+            whose(&message),
+            " (umh_topic=umh.v1.a._raw.t, opcua_attr_nodeid=ns=2;i=7)"
+        );
+    }
+
+    #[test]
+    fn what_an_operator_can_do_is_said_by_the_stage_that_refuses() {
+        let message = Message::raw("x");
+        let said = |cure: &str| {
+            removed(
+                &message,
+                DropReason::InvalidValue,
+                "the value NaN has no JSON form",
+                cure,
+            )
+        };
+        assert_eq!(
+            said(cure(DropReason::InvalidValue)),
+            "message removed (invalid_value): the value NaN has no JSON form; let the script that makes the value return null \
+             for the message instead"
+        );
+        assert_eq!(
+            said("; set it anew"),
+            "message removed (invalid_value): the value NaN has no JSON form; set it anew"
+        );
+    }
+
+    #[test]
+    fn what_a_stage_makes_of_nothing_is_in_the_account() {
+        let context = StageContext::for_tests("browser");
+        let counts = || context.scope.balance.snapshot();
+        let (ack, lost) = (context.made(2), context.made(1));
+        assert!(counts().adds_up() && counts().in_flight == 3 && counts().expanded == 3);
+        ack.delivered();
+        drop(lost);
+        assert!(counts().adds_up() && counts().out == 2 && counts().dropped(DropReason::Shutdown) == 1);
     }
 
     #[test]

@@ -30,11 +30,17 @@ impl<'a> ParseContext<'a> {
         }
     }
 
-    /// Reads an input with the processors that stand at it.
+    /// Reads an input with the processors that stand at it, which run between it and everything else.
     pub fn input(&mut self, node: &ComponentNode) -> Option<Arc<dyn InputSpec>> {
+        let (chain, input) = self.input_and_chain(node)?;
+        let chain = chain.unless_starved(&node.processors, input.as_ref(), self.diagnostics)?;
+        Some(ProcessedInputSpec::unless_empty(chain, input))
+    }
+
+    fn input_and_chain(&mut self, node: &ComponentNode) -> Option<(ChainSpec, Arc<dyn InputSpec>)> {
         let chain = ChainSpec::read(&node.processors, self);
         let input = self.bare_input(node);
-        Some(ProcessedInputSpec::unless_empty(chain?, input?))
+        Some((chain?, input?))
     }
 
     /// Reads an input without the processors that stand at it: its caller runs them.
@@ -61,10 +67,11 @@ impl<'a> ParseContext<'a> {
         self.nested(node, |context| registry.parse_output(node, context))
     }
 
-    /// Reads a component that nothing uses yet, for its mistakes.
+    /// Reads a component that nothing uses yet, for its mistakes. Whether the processors at an input starve there depends on
+    /// the flow that uses it.
     pub fn check(&mut self, node: &ComponentNode) {
         match node.kind {
-            ComponentKind::Input => drop(self.input(node)),
+            ComponentKind::Input => drop(self.input_and_chain(node)),
             ComponentKind::Processor => drop(self.processor(node)),
             ComponentKind::Output => drop(self.output(node)),
             kind => self.diagnostics.error_at(

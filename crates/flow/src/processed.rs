@@ -55,6 +55,10 @@ impl InputSpec for ProcessedInputSpec {
             scope: context.scope.clone(),
         }))
     }
+
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        self.input.waits_for_answers()
+    }
 }
 
 struct ProcessedInput {
@@ -127,8 +131,9 @@ impl ProcessedOutputSpec {
 
 impl OutputSpec for ProcessedOutputSpec {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
-        let refused = Arc::default();
+        let (refused, balance) = (Arc::default(), Arc::default());
         let scope = Scope {
+            balance: Arc::clone(&balance),
             failures: Failures::Refuse(Arc::clone(&refused)),
             nodes: context.scope.nodes.hidden(),
             ..context.scope.clone()
@@ -138,7 +143,7 @@ impl OutputSpec for ProcessedOutputSpec {
         let processing = Processing {
             chain: self.chain.build(flow, metrics, &scope)?,
             refused,
-            balance: Arc::default(),
+            balance,
             output: output.clone(),
         };
         let (jobs, queue) = mpsc::channel();

@@ -15,6 +15,13 @@ use crate::{Input, Output, Processor};
 /// A checked input configuration: building it does no more than open what it needs.
 pub trait InputSpec: Send + Sync {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError>;
+
+    /// Of an input that hands messages out only while few enough of those before them are unacknowledged: how it is
+    /// configured to go on without. Behind it nothing may hold messages back ([`ProcessorSpec::holds_back`]): the one that
+    /// releases them would never come.
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// A checked processor configuration. Built once per worker thread; instances that share state (a cache) get it from
@@ -26,6 +33,12 @@ pub trait ProcessorSpec: Send + Sync {
     /// workers that share the state would still overtake each other on the way to the output.
     fn joins_series(&self) -> bool {
         false
+    }
+
+    /// Which part of it keeps messages unacknowledged until later ones come; `None`: it answers for each without. What
+    /// only waits for a short time, as for the end of an interval, is not meant.
+    fn holds_back(&self) -> Option<&'static str> {
+        None
     }
 }
 

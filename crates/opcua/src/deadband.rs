@@ -4,7 +4,7 @@
 //! the deadband from the value that passed last.
 
 use opcua::types::{DataChangeFilter, DataChangeTrigger, ExtensionObject};
-use thalweg_record::Value;
+use thalweg_record::{Number, Value};
 
 /// What the configuration asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,53 +64,6 @@ pub(crate) struct ClientDeadband {
     /// In the unit of the value.
     threshold: f64,
     last: Option<(Number, u32)>,
-}
-
-/// A number in its own kind: a 64-bit integer above 2^53 changes by steps that a double cannot tell apart.
-#[derive(Clone, Copy, Debug)]
-enum Number {
-    Signed(i64),
-    Unsigned(u64),
-    Float(f64),
-}
-
-impl Number {
-    fn of(value: &Value) -> Option<Number> {
-        if let Value::U64(number) = value {
-            return Some(Number::Unsigned(*number));
-        }
-        match value.as_i64() {
-            Some(number) => Some(Number::Signed(number)),
-            None => value.as_f64().map(Number::Float),
-        }
-    }
-
-    fn integer(self) -> Option<i128> {
-        match self {
-            Number::Signed(number) => Some(number.into()),
-            Number::Unsigned(number) => Some(number.into()),
-            Number::Float(_) => None,
-        }
-    }
-
-    fn float(self) -> f64 {
-        match self {
-            Number::Signed(number) => number as f64,
-            Number::Unsigned(number) => number as f64,
-            Number::Float(number) => number,
-        }
-    }
-
-    /// Whether the distance to another number is greater than a threshold.
-    fn is_beyond(self, threshold: f64, other: Number) -> bool {
-        if let (Some(a), Some(b)) = (self.integer(), other.integer()) {
-            // A whole distance exceeds the threshold exactly if it exceeds its whole part.
-            return (a - b).unsigned_abs() > threshold.floor() as u128;
-        }
-        let (a, b) = (self.float(), other.float());
-        // NaN compares as unequal to everything, itself included: a change to or from it counts, a repeat does not.
-        (a - b).abs() > threshold || a.is_nan() != b.is_nan()
-    }
 }
 
 impl ClientDeadband {

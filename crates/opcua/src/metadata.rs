@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use opcua::types::NodeId;
-use thalweg_record::{MetaMap, Text, Value};
+use thalweg_record::{MetaMap, Text, Value, key};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::TagGroupMode;
@@ -116,7 +116,7 @@ impl Tag<'_> {
             ("opcua_attr_datatype", &data_type),
             ("opcua_attr_description", self.description),
             ("opcua_attr_nodeclass", "NodeClassVariable"),
-            ("opcua_attr_nodeid", &id),
+            (key::OPCUA_NODE, &id),
             ("opcua_tag_group", self.group),
             ("opcua_tag_name", self.name),
             ("opcua_tag_path", path),

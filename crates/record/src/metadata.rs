@@ -22,6 +22,8 @@ pub mod key {
     pub const GAP_FROM: &str = "opcua_gap_from";
     pub const GAP_TO: &str = "opcua_gap_to";
     pub const UMH_TOPIC: &str = "umh_topic";
+    pub const OPCUA_NODE: &str = "opcua_attr_nodeid";
+    pub const MQTT_TOPIC: &str = "mqtt_topic";
     /// What a message has for itself, and not of its tag.
     pub const STAMPS: [&str; 6] = [SOURCE_TIMESTAMP, SERVER_TIMESTAMP, STATUS_CODE, GAP, GAP_FROM, GAP_TO];
 }

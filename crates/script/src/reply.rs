@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use thalweg_record::{Message, MetaMap, Metadata, Text, Value};
 
+use crate::view::has_two_texts;
+
 /// What a script returned.
 #[derive(Clone, Debug)]
 pub enum Returned {
@@ -47,6 +49,8 @@ pub struct Reply {
 pub enum PayloadReply {
     /// The payload that the script got, every digit of it.
     Same,
+    /// As well, but the script set it: what it is as a text is that of a script's value. Said only where this differs.
+    Again,
     /// The returned object has no payload.
     Missing,
     New(Value),
@@ -61,6 +65,17 @@ pub enum MetaReply {
     Over(Arc<MetaMap>),
     /// Exactly these keys. Without `meta` in the returned object: none.
     Replaced(Vec<(Text, Text)>),
+}
+
+impl PayloadReply {
+    /// Of a payload that is as it was, which the script left alone or set. Which text it has must not depend on what else the
+    /// script might have set.
+    pub(crate) fn kept(value: &Value, is_set: bool) -> PayloadReply {
+        match is_set && has_two_texts(value) {
+            true => PayloadReply::Again,
+            false => PayloadReply::Same,
+        }
+    }
 }
 
 impl MetaReply {

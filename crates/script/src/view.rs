@@ -25,6 +25,9 @@ pub fn payload_value(payload: &Payload) -> Cow<'_, Value> {
     }
 }
 
+/// Of a text that is converted at once.
+const SMALL_BYTES_MAX: usize = 128;
+
 /// Whole numbers up to this have all their digits in single precision.
 const F32_EXACT_MAX: f32 = 16_777_216.0;
 
@@ -75,6 +78,31 @@ pub fn number_text(number: f64) -> String {
     }
 }
 
+/// Whether a payload is so small that scripts get it converted, whether they look at it or not.
+pub(crate) fn is_small(value: &Value) -> bool {
+    match value {
+        Value::Array(_) | Value::Object(_) => false,
+        Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => text.len() <= SMALL_BYTES_MAX,
+        Value::Bytes(bytes) => bytes.len() <= SMALL_BYTES_MAX,
+        _ => true,
+    }
+}
+
+/// From here on an integer of the input is shown with an exponent, `2.5e+06`, and one of a script as `2500000`.
+const TWO_TEXTS_MIN: u64 = 1_000_000;
+
+/// Whether the text of a value depends on who made it, the input or a script.
+pub(crate) fn has_two_texts(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.iter().any(has_two_texts),
+        Value::Object(object) => object.iter().any(|(_, member)| has_two_texts(member)),
+        Value::Guid(_) | Value::Structured(_) => plain_form(value).as_ref().is_some_and(has_two_texts),
+        other => number_seen(other)
+            .and_then(exact_integer)
+            .is_some_and(|number| number.unsigned_abs() >= TWO_TEXTS_MIN),
+    }
+}
+
 /// A number in a line of the console.
 pub(crate) fn console_number(number: f64) -> String {
     if number.is_infinite() {
@@ -106,4 +134,39 @@ pub(crate) fn quote(text: &str, out: &mut String) {
         }
     }
     out.push('\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_has_two_texts_where_they_differ() {
+        for number in [
+            0.0,
+            -0.0,
+            0.5,
+            1e5,
+            999_999.0,
+            1e6,
+            -1e6,
+            1_234_567.0,
+            1_234_567.5,
+            1e-5,
+            EXACT_MAX,
+            1e16,
+            1e300,
+            f64::NAN,
+        ] {
+            let differ = g_form(number) != number_text(number);
+            assert_eq!(has_two_texts(&Value::F64(number)), differ, "{number}");
+            assert_eq!(
+                has_two_texts(&vec![Value::Null, Value::F64(number)].into()),
+                differ,
+                "{number}"
+            );
+        }
+        assert!(has_two_texts(&Value::I64(2_500_000)) && !has_two_texts(&Value::I64(i64::MAX)));
+        assert!(!has_two_texts(&Value::text("2500000")) && !has_two_texts(&Value::Bool(true)));
+    }
 }

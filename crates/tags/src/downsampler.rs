@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{
-    Ack, Batch, ByMap, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, Value, json, key,
+    Ack, Batch, ByMap, DropReason, FilterReason, Message, MetaMap, Metadata, Number, Payload, Text, Value, json, key,
 };
 use thalweg_telemetry::IntCounter;
 
-use self::algorithm::{Point, Settings, State, Verdict};
+use self::algorithm::{Point, Settings, SettingsKey, State, Verdict};
 use self::config::{Choice, Config, LatePolicy, is_crossed};
 
 pub(crate) use self::config::parse;
@@ -40,6 +40,8 @@ const DS_KEYS: [&str; 5] = [DS_ALGORITHM, DS_THRESHOLD, DS_MIN_TIME, DS_MAX_TIME
 const IDLE: Duration = Duration::from_secs(4 * 3600);
 /// Series that are known; of more the points pass as they are.
 const SERIES_MAX: usize = 2_000_000;
+/// Settings whose texts are kept. Messages that make up settings without end get theirs all the same, made for each.
+const TEXTS_MAX: usize = 1024;
 
 pub(crate) struct Spec {
     config: Arc<Config>,
@@ -48,6 +50,10 @@ pub(crate) struct Spec {
 impl ProcessorSpec for Spec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
         Ok(Box::new(Downsampler::new(self.config.clone(), context)))
+    }
+
+    fn holds_back(&self) -> Option<&'static str> {
+        self.config.has_door().then_some("swinging_door")
     }
 }
 
@@ -67,10 +73,10 @@ struct Downsampler {
     series: HashMap<Text, Series>,
     /// When to look at a series that holds a point back.
     due: BinaryHeap<Reverse<(Instant, Text)>>,
-    /// Metadata that says by what a point was chosen, by the map without it and the number of the settings.
-    marked: ByMap<Arc<MetaMap>, usize>,
-    /// Texts of settings in use, so that they are shared.
-    texts: Vec<(Settings, Text)>,
+    /// Metadata that says by what a point was chosen, by the map without it and the settings.
+    marked: ByMap<Arc<MetaMap>, SettingsKey>,
+    /// Texts of settings in use, so that they are shared. When there are too many it starts over.
+    texts: HashMap<SettingsKey, Text>,
     counters: Counters,
     context: StageContext,
 }
@@ -203,7 +209,7 @@ impl Downsampler {
             series: HashMap::new(),
             due: BinaryHeap::new(),
             marked: ByMap::default(),
-            texts: Vec::new(),
+            texts: HashMap::new(),
             counters,
             context,
         }
@@ -223,7 +229,7 @@ impl Downsampler {
         }
         let value = match &sample.value {
             Value::Bool(_) | Value::Text(_) => None,
-            number => match number.as_f64().filter(|v| v.is_finite()) {
+            other => match Number::of(other).filter(|number| number.as_f64().is_finite()) {
                 Some(v) => Some(v),
                 None => {
                     self.counters.errored.inc();
@@ -425,33 +431,37 @@ impl Downsampler {
 
     /// Says by what a point was chosen. Messages of a tag share that, as they share the rest.
     fn mark(&mut self, meta: &mut Metadata, settings: Settings) {
-        let number = match self.texts.iter().position(|(known, _)| *known == settings) {
-            Some(number) => number,
-            None => {
-                self.texts.push((settings, settings.to_string().into()));
-                self.texts.len() - 1
-            }
-        };
-        let Some((_, text)) = self.texts.get(number) else {
-            return;
-        };
+        let key = settings.key();
         if meta.is_changed() {
             meta.set(DOWNSAMPLED_BY, settings.name());
-            return meta.set(CONFIG, text.clone());
+            return meta.set(CONFIG, self.text(settings));
         }
         let map = meta.shared_map();
-        if let Some(marked) = self.marked.get(map, number) {
+        if let Some(marked) = self.marked.get(map, key) {
             *meta = meta.with_shared(marked.clone());
             return;
         }
         let own = [
             (Text::new_static(DOWNSAMPLED_BY), Text::new_static(settings.name())),
-            (Text::new_static(CONFIG), text.clone()),
+            (Text::new_static(CONFIG), self.text(settings)),
         ];
         let entries = map.iter().map(|(name, text)| (name.clone(), text.clone())).chain(own);
         let marked = Arc::new(MetaMap::new(entries, map.series()));
-        self.marked.insert(map, number, marked.clone(), marked.memory_bytes());
+        self.marked.insert(map, key, marked.clone(), marked.memory_bytes());
         *meta = meta.with_shared(marked);
+    }
+
+    fn text(&mut self, settings: Settings) -> Text {
+        let key = settings.key();
+        if let Some(known) = self.texts.get(&key) {
+            return known.clone();
+        }
+        if self.texts.len() >= TEXTS_MAX {
+            self.texts.clear();
+        }
+        let text = Text::from(settings.to_string());
+        self.texts.insert(key, text.clone());
+        text
     }
 }
 

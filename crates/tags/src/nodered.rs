@@ -5,15 +5,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
-use thalweg_record::{Batch, FilterReason, Message, Payload};
+use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload};
 use thalweg_script::{
     Failure, FailureKind, Form, NOT_A_MESSAGE, NOT_ALL_MESSAGES, PayloadReply, Program, Reply, Returned, Script,
 };
 use thalweg_telemetry::IntCounter;
 
+use crate::datatype::json_value;
 use crate::scripting::{ScriptMetrics, Scripts, Source, check, reason};
 
 const STAGE: &str = "nodered_js";
+const NOT_FINITE: &str = "the payload is NaN or infinite, which has no JSON form";
 const BAD_RETURN: &str = "function must return a message object or null";
 
 struct Spec {
@@ -80,14 +82,16 @@ impl Processor for NodeRed {
         for message in messages {
             match self.program.run(0, &message, &message.meta) {
                 Ok(Returned::Nothing) => filtered += 1,
-                Ok(Returned::One(reply)) => results.push(apply(message, reply)),
+                Ok(Returned::One(reply)) => self.add(message, reply, &mut results, &mut ack),
                 Ok(Returned::Over(map)) => {
                     let meta = message.meta.with_shared(map);
                     results.push(Message { meta, ..message });
                 }
                 Ok(Returned::Many(replies)) => {
                     ack.expanded(replies.len().saturating_sub(1));
-                    results.extend(replies.into_iter().map(|reply| apply(message.clone(), reply)));
+                    for reply in replies {
+                        self.add(message.clone(), reply, &mut results, &mut ack);
+                    }
                 }
                 Err(failure) => {
                     self.errored.inc();
@@ -109,22 +113,35 @@ impl Processor for NodeRed {
     }
 }
 
+impl NodeRed {
+    /// Adds what a message becomes, unless that cannot be written as JSON; then the message fails as it came.
+    fn add(&self, message: Message, reply: Reply, results: &mut Vec<Message>, ack: &mut Ack) {
+        let payload = match reply.payload {
+            PayloadReply::Same | PayloadReply::Again => None,
+            PayloadReply::Missing => Some(Payload::Raw(Bytes::new())),
+            PayloadReply::New(value) => match json_value(value) {
+                Some(value) => Some(Payload::Value(value)),
+                None => {
+                    self.errored.inc();
+                    return self.context.fail(ack, message, DropReason::InvalidValue, NOT_FINITE);
+                }
+            },
+        };
+        let mut result = message;
+        if let Some(payload) = payload {
+            result.payload = payload;
+        }
+        reply.meta.apply(&mut result.meta);
+        results.push(result);
+    }
+}
+
 fn failure_text(failure: &Failure) -> String {
     let text = match failure.text.as_str() {
         NOT_A_MESSAGE | NOT_ALL_MESSAGES if failure.kind == FailureKind::BadReturn => BAD_RETURN,
         text => text,
     };
     format!("JavaScript error in {STAGE}: {text}")
-}
-
-fn apply(mut message: Message, reply: Reply) -> Message {
-    match reply.payload {
-        PayloadReply::Same => {}
-        PayloadReply::Missing => message.payload = Payload::Raw(Bytes::new()),
-        PayloadReply::New(value) => message.payload = Payload::Value(value),
-    }
-    reply.meta.apply(&mut message.meta);
-    message
 }
 
 #[cfg(test)]

@@ -62,6 +62,10 @@ struct TagProcessor {
 /// Room for this many messages is kept from batch to batch.
 const ROOM_MAX: usize = 1 << 14;
 
+/// What helps a payload that cannot become the value of a sample, with the script or without one.
+const VALUE_CURE: &str = "; let a script change msg.payload or msg.meta.datatype, or return null for the message (for NaN and \
+                          infinity: if (!Number.isFinite(msg.payload)) return null)";
+
 /// A message that a stage or the final check failed on.
 struct Failed {
     message: Message,
@@ -83,7 +87,8 @@ struct Item {
     origin: Option<Metadata>,
     /// The bytes it came with, as long as no script replaced what they say.
     raw: Option<Payload>,
-    replaced: bool,
+    /// A script set the payload, be it to what it was.
+    is_set: bool,
 }
 
 impl Processor for TagProcessor {
@@ -95,8 +100,14 @@ impl Processor for TagProcessor {
         }
         for failed in self.failed.drain(..) {
             self.counters.errored.inc();
-            self.context
-                .fail(&mut ack, failed.message, failed.reason, &failed.error);
+            let Failed { message, reason, error } = failed;
+            match reason {
+                DropReason::InvalidValue => {
+                    let context = &self.context;
+                    context.fail_with_cure(&mut ack, message, reason, &error, VALUE_CURE);
+                }
+                _ => self.context.fail(&mut ack, message, reason, &error),
+            }
         }
         self.counters.processed.inc_by(results.len() as u64);
         if results.is_empty() {
@@ -283,7 +294,7 @@ impl Item {
             message,
             origin: None,
             raw,
-            replaced: false,
+            is_set: false,
         }
     }
 
@@ -297,7 +308,7 @@ impl Item {
             message: self.message.clone(),
             origin: self.origin.clone(),
             raw: self.raw.clone(),
-            replaced: self.replaced,
+            is_set: self.is_set,
         }
     }
 
@@ -321,10 +332,14 @@ impl Item {
             }
             reply.meta.apply(&mut self.message.meta);
         }
-        if let PayloadReply::New(value) = reply.payload {
-            self.message.payload = Payload::Value(value);
-            self.raw = None;
-            self.replaced = true;
+        match reply.payload {
+            PayloadReply::Same | PayloadReply::Missing => {}
+            PayloadReply::Again => self.is_set = true,
+            PayloadReply::New(value) => {
+                self.message.payload = Payload::Value(value);
+                self.raw = None;
+                self.is_set = true;
+            }
         }
     }
 
@@ -337,7 +352,7 @@ impl Item {
     }
 
     fn provenance(&self, scripted: bool) -> Provenance {
-        match (self.replaced, scripted) {
+        match (self.is_set, scripted) {
             (true, _) => Provenance::Script,
             (false, true) => Provenance::Input,
             (false, false) => Provenance::Untouched,

@@ -4,8 +4,9 @@
 //! carries the answers of the others, which are filtered. So a source hears that an event is done when the bundle with it was
 //! delivered. An event that a newer one of its topic replaces before that is filtered at once: that is what it was for.
 //!
-//! All instances gather into one place, because whoever reads a bundle takes its topics for all there are. An interval begins
-//! with its first message, and the instance that sees its end first makes the bundle. A flow runs such a chain by one worker
+//! All instances gather into one place, because whoever reads a bundle takes its topics for all there are. The first interval begins
+//! with the first message, each further one with the bundle before it; one without messages has a bundle that tells the topics
+//! alone, for whoever begins to read. The instance that sees its end first makes the bundle. A flow runs such a chain by one worker
 //! ([`ProcessorSpec::joins_series`]): what a bundle says of a topic holds until the next one, so none may overtake another.
 
 mod bundle;
@@ -220,7 +221,7 @@ impl Processor for TopicBrowser {
             let mut gathered = self.shared.gathered.lock();
             // Another thread may have been first.
             match gathered.due().is_some_and(|due| due <= now) {
-                true => gathered.take(),
+                true => gathered.take(now),
                 false => return,
             }
         };
@@ -228,7 +229,13 @@ impl Processor for TopicBrowser {
     }
 
     fn flush(&mut self, out: &mut Vec<Batch>) {
-        let taken = self.shared.gathered.lock().take();
+        let taken = {
+            let mut gathered = self.shared.gathered.lock();
+            match gathered.events() {
+                0 => return,
+                _ => gathered.take(Instant::now()),
+            }
+        };
         out.extend(self.bundle(taken));
     }
 }
@@ -252,7 +259,7 @@ impl TopicBrowser {
         let mut gathered = self.shared.gathered.lock();
         for event in events {
             if !gathered.has_room_for(&event) {
-                taken.push(gathered.take());
+                taken.push(gathered.take(now));
             }
             let held = Held::new(event, ack.split(1));
             overwritten.extend(gathered.add(held, now).map(|held| held.ack));
@@ -263,13 +270,15 @@ impl TopicBrowser {
         (taken, overwritten)
     }
 
-    /// The message that stands for all that was held; none if nothing was, since it would say nothing new and nobody would
-    /// answer for it.
+    /// The message that stands for all that was held, or for the topics alone; none if there are none.
     fn bundle(&self, taken: Taken) -> Option<Batch> {
         let Taken { topics, held } = taken;
+        if topics.is_empty() {
+            return None;
+        }
         let (events, acks): (Vec<_>, Vec<_>) = held.into_iter().map(|held| (held.event, held.ack)).unzip();
         let mut acks = acks.into_iter();
-        let mut ack = acks.next()?;
+        let mut ack = acks.next().unwrap_or_else(|| self.context.made(1));
         ack.merge_all(acks);
         ack.filtered(FilterReason::Bundled, ack.count() - 1);
         self.shared.counters.emitted.inc_by(events.len() as u64);

@@ -101,6 +101,12 @@ impl InputSpec for Spec {
             consumer,
         }))
     }
+
+    /// A work group has so many messages out at once, and of each key `lane_window`. A stream reads on.
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        let is_work = self.options.mode == GroupMode::Work;
+        is_work.then_some("read the queue as a stream (mode: stream)")
+    }
 }
 
 struct QueueInput {

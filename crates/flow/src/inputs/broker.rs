@@ -44,6 +44,10 @@ impl InputSpec for Spec {
             self.0.iter().map(build).collect::<Result<_, BuildError>>()?,
         )))
     }
+
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        self.0.iter().find_map(|child| child.spec.waits_for_answers())
+    }
 }
 
 struct Source {

@@ -27,6 +27,10 @@ impl ProcessorSpec for CatchSpec {
     fn joins_series(&self) -> bool {
         self.0.joins_series()
     }
+
+    fn holds_back(&self) -> Option<&'static str> {
+        self.0.holds_back()
+    }
 }
 
 struct Catch(Chain);
@@ -125,6 +129,10 @@ impl ProcessorSpec for TrySpec {
 
     fn joins_series(&self) -> bool {
         self.0.iter().any(ChainSpec::joins_series)
+    }
+
+    fn holds_back(&self) -> Option<&'static str> {
+        self.0.iter().find_map(ChainSpec::holds_back)
     }
 }
 

@@ -86,6 +86,10 @@ impl ProcessorSpec for Spec {
     fn joins_series(&self) -> bool {
         self.0.iter().any(|case| case.chain.joins_series())
     }
+
+    fn holds_back(&self) -> Option<&'static str> {
+        self.0.iter().find_map(|case| case.chain.holds_back())
+    }
 }
 
 struct Case {

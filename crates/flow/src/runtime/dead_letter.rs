@@ -56,6 +56,7 @@ impl DeadLetterOutput {
             source: "dead_letter".into(),
             data_dir: environment.data_dir.clone(),
             scope: Scope {
+                balance: Arc::default(),
                 failures: Failures::Drop,
                 runtime: environment.runtime.clone(),
                 give_up: give_up.clone(),

@@ -51,7 +51,7 @@ impl FlowSpec {
         let before = inputs.iter().flatten().rev().flat_map(|node| &node.processors);
         let after = outputs.iter().flatten().flat_map(|node| &node.processors);
         let wanted: Vec<&ComponentNode> = before.chain(&flow.pipeline.processors).chain(after).collect();
-        let processors = ChainSpec::read(wanted, context);
+        let processors = ChainSpec::read(wanted.iter().copied(), context);
         let output = outputs.as_deref().and_then(|way| {
             let spec = context.bare_output(way.last()?)?;
             Some(found(way, spec))
@@ -68,7 +68,11 @@ impl FlowSpec {
             BufferConfig::Memory { limit, .. } => usize::try_from(*limit).unwrap_or(usize::MAX),
             BufferConfig::None | BufferConfig::Queue(_) => WAITING_BYTES,
         };
-        let processors = processors?;
+        let (input, mut processors) = (input?, processors?);
+        // A buffer acknowledges what it has stored, whatever is held back behind it.
+        if buffer.is_none() {
+            processors = processors.unless_starved(wanted, input.spec.as_ref(), context.diagnostics)?;
+        }
         let threads = if processors.is_empty() || processors.joins_series() {
             1
         } else {
@@ -78,7 +82,7 @@ impl FlowSpec {
         Some(FlowSpec {
             name: flow.name.clone(),
             labelled,
-            input: input?,
+            input,
             buffer: match buffer {
                 Some(buffer) => Some(buffer?),
                 None => None,

@@ -69,6 +69,7 @@ struct Built {
     buffer: Option<BuiltBuffer>,
     output: Driven,
     nodes: Vec<NodeCounters>,
+    balance: Arc<Balance>,
 }
 
 impl Flow {
@@ -79,7 +80,7 @@ impl Flow {
         let built = build(&spec, flow, environment, &give_up)?;
         let handle = Arc::new(FlowHandle {
             name: spec.name.clone(),
-            balance: Arc::new(Balance::default()),
+            balance: built.balance,
             nodes: built.nodes,
             dead_letter: environment.dead_letters.as_ref().map(|letters| letters.nodes.clone()),
             latency: built.sink_metrics.flow_latency.clone(),
@@ -167,8 +168,9 @@ fn build(
     give_up: &CancellationToken,
 ) -> Result<Built, BuildError> {
     let metrics = &environment.metrics;
-    let nodes = Nodes::default();
+    let (nodes, balance) = (Nodes::default(), Arc::new(Balance::default()));
     let scope = Scope {
+        balance: balance.clone(),
         failures: environment
             .dead_letters
             .clone()
@@ -226,6 +228,7 @@ fn build(
         chains,
         output,
         nodes: nodes.take(),
+        balance,
     })
 }
 

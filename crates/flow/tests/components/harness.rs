@@ -198,7 +198,7 @@ pub fn text(message: &Message) -> String {
     String::from_utf8(message.bytes().into_owned()).unwrap()
 }
 
-/// `given: {batches: [[a, {text: b, meta: {k: v}}], [c]], forever: true, settles: true}`
+/// `given: {batches: [[a, {text: b, meta: {k: v}}], [c]], forever: true, settles: true, waits: true}`
 #[derive(Clone)]
 struct Given {
     batches: Vec<Vec<Message>>,
@@ -206,6 +206,8 @@ struct Given {
     forever: bool,
     /// Ends when everything that it sent is settled, as one that tells its server.
     settles: bool,
+    /// Says that it waits for answers.
+    waits: bool,
     seen: Seen,
 }
 
@@ -215,12 +217,14 @@ impl Given {
         let batches = fields.list("batches");
         let forever = fields.bool("forever", false);
         let settles = fields.bool("settles", false);
+        let waits = fields.bool("waits", false);
         fields.finish();
         let batch = |batch: &Node| batch.as_seq().unwrap().iter().map(given_message).collect();
         Some(Arc::new(Given {
             batches: batches.iter().map(batch).collect(),
             forever,
             settles,
+            waits,
             seen: seen.clone(),
         }))
     }
@@ -239,6 +243,10 @@ fn given_message(node: &Node) -> Message {
 impl InputSpec for Given {
     fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         Ok(Box::new(self.clone()))
+    }
+
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        self.waits.then_some("say waits: false")
     }
 }
 
@@ -445,6 +453,10 @@ impl ProcessorSpec for TripSpec {
 
     fn joins_series(&self) -> bool {
         self.how == "joins"
+    }
+
+    fn holds_back(&self) -> Option<&'static str> {
+        (self.how == "holds").then_some("trip")
     }
 }
 

@@ -1,5 +1,9 @@
 //! Mistakes in a configuration: each is reported at its place, and none is taken for something else.
 
+use std::sync::Arc;
+
+use thalweg_flow::{Buffer, BufferSpec, BuildContext, BuildError};
+
 use crate::harness::World;
 
 #[test]
@@ -84,4 +88,72 @@ fn resources_that_name_each_other_in_a_circle_are_found() {
         messages.contains("do resources name each other in a circle?"),
         "{messages}"
     );
+}
+
+/// Stands in a flow that is only checked.
+struct AnyBuffer;
+
+impl BufferSpec for AnyBuffer {
+    fn build(&self, _: &BuildContext, _: usize) -> Result<Buffer, BuildError> {
+        Err(BuildError::new("it is not to be run"))
+    }
+}
+
+#[test]
+fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
+    let mut world = World::new();
+    world.registry.buffer(|_, _, _| Some(Arc::new(AnyBuffer)));
+    let at = |place: &str| {
+        format!(
+            "t.yaml:{place}: trip holds messages back until later ones come, and the input hands out none of these before \
+             the earlier ones are acknowledged, so nothing would flow; say waits: false, or let this stand in the pipeline \
+             of a flow with buffer: {{queue: {{}}}}\n"
+        )
+    };
+    let pipeline = "output: {kept: {}}\npipeline: {processors: [{mapping: root = this}, {trip: holds}]}";
+    for (text, expected) in [
+        (format!("input: {{given: {{waits: true}}}}\n{pipeline}"), at("3:50")),
+        (format!("input: {{given: {{waits: false}}}}\n{pipeline}"), String::new()),
+        (
+            "input: {given: {waits: true}}\noutput: {kept: {}}\npipeline: {processors: [{trip: joins}]}".to_owned(),
+            String::new(),
+        ),
+        // Wherever either of them stands.
+        (
+            format!("input: {{broker: {{inputs: [{{given: {{}}}}, {{given: {{waits: true}}}}]}}}}\n{pipeline}"),
+            at("3:50"),
+        ),
+        (
+            format!("input: {{resource: r}}\n{pipeline}\ninput_resources: [{{label: r, given: {{waits: true}}}}]"),
+            at("3:50"),
+        ),
+        (
+            "input: {given: {waits: true}}\noutput: {kept: {}, processors: [{switch: [{processors: [{trip: holds}]}]}]}"
+                .to_owned(),
+            at("2:34"),
+        ),
+        (
+            "input: {given: {waits: true}, processors: [{try: [{catch: [{trip: holds}]}]}]}\noutput: {kept: {}}".to_owned(),
+            at("1:45"),
+        ),
+        // What stands in a broker runs in front of the buffer, all else behind it.
+        (
+            format!("input: {{given: {{waits: true}}}}\n{pipeline}\nbuffer: {{queue: {{}}}}"),
+            String::new(),
+        ),
+        (
+            "input: {resource: r}\noutput: {kept: {}}\nbuffer: {queue: {}}\n\
+             input_resources: [{label: r, given: {waits: true}, processors: [{trip: holds}]}]"
+                .to_owned(),
+            String::new(),
+        ),
+        (
+            "input: {broker: {inputs: [{given: {waits: true}, processors: [{trip: holds}]}]}}\noutput: {kept: {}}\n\
+             buffer: {queue: {}}"
+                .to_owned(),
+            at("1:64"),
+        ),
+    ] {
+        assert_eq!(world.check(&format!("{text}\n")), expected, "for {text}");
+    }
 }

@@ -19,8 +19,6 @@ const UNIT: &str = "unit";
 const OPCUA_PATH: &str = "opcua_tag_path";
 const OPCUA_GROUP: &str = "opcua_tag_group";
 const OPCUA_NAME: &str = "opcua_tag_name";
-const OPCUA_NODE: &str = "opcua_attr_nodeid";
-const MQTT_TOPIC: &str = "mqtt_topic";
 
 /// Bytes of metadata of a row that weigh nothing beside what the row takes anyway.
 const LIGHT_BYTES: usize = 1024;
@@ -233,7 +231,7 @@ fn is_plain(name: &str) -> bool {
     );
     let tells_tag = matches!(
         name,
-        key::UMH_TOPIC | OPCUA_PATH | OPCUA_GROUP | OPCUA_NAME | OPCUA_NODE | MQTT_TOPIC
+        key::UMH_TOPIC | OPCUA_PATH | OPCUA_GROUP | OPCUA_NAME | key::OPCUA_NODE | key::MQTT_TOPIC
     );
     !has_column && !tells_tag
 }
@@ -300,9 +298,9 @@ pub(super) fn tag_of(meta: &Metadata) -> (Option<Cow<'_, str>>, Option<&'static 
         (None, Some(name), None) => return (Some(name), Some(OPCUA_NAME)),
         (None, None, None) => {}
     }
-    for key in [OPCUA_NODE, MQTT_TOPIC] {
-        if let Some(text) = get(key) {
-            return (Some(text), Some(key));
+    for name in [key::OPCUA_NODE, key::MQTT_TOPIC] {
+        if let Some(text) = get(name) {
+            return (Some(text), Some(name));
         }
     }
     (None, None)

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Value, key};
 
 use super::number;
-use crate::view::{number_seen, payload_value, plain_form, text_form};
+use crate::view::{has_two_texts, is_small, number_seen, payload_value, plain_form, text_form};
 use crate::{ComputedKey, Environment};
 
 /// Why a call cannot go on here.
@@ -136,6 +136,8 @@ pub(super) struct Heap<'m> {
     pub changes: SmallVec<[(Text, Option<Js>); 8]>,
     /// The payload as it was read, if it was.
     pub read: Option<Cow<'m, Value>>,
+    /// The script set `msg.payload`, be it to what it was.
+    pub is_payload_set: bool,
     /// The call has seen or done what may be another for the next message with the same shared metadata.
     pub depends: bool,
     /// What came of the metadata, if that is known without a run.
@@ -168,6 +170,7 @@ impl<'m> Heap<'m> {
             computed: environment.computed,
             changes: SmallVec::new(),
             read: None,
+            is_payload_set: false,
             depends: false,
             known: None,
             bytes_left: BYTES_MAX.min(environment.limits.memory / 4),
@@ -397,6 +400,7 @@ impl<'m> Heap<'m> {
         if place == Ref::MSG && name == PAYLOAD {
             // Whether that is a change depends on what the payload was.
             self.depends = true;
+            self.is_payload_set = true;
         }
         self.spend(size_of::<(Text, Js)>())?;
         match self.object(place)? {
@@ -478,19 +482,13 @@ impl<'m> Heap<'m> {
 
     /// Whether QuickJS has the payload of this message as an ordinary member from the start.
     fn is_plain_message(&self) -> bool {
-        match &self.message.payload {
-            Payload::Value(Value::Text(text) | Value::Xml(text) | Value::NodeId(text)) => text.len() <= 128,
-            Payload::Value(Value::Bytes(bytes)) => bytes.len() <= 128,
-            Payload::Value(Value::Array(_) | Value::Object(_)) => false,
-            Payload::Value(_) => true,
-            _ => false,
-        }
+        matches!(&self.message.payload, Payload::Value(value) if is_small(value) && !has_two_texts(value))
     }
 
     /// What stood in the place of a payload that the script set without a look at it.
     pub fn typed_payload(&self) -> Option<Cow<'m, Value>> {
         match &self.message.payload {
-            Payload::Value(value) if self.is_plain_message() => Some(Cow::Borrowed(value)),
+            Payload::Value(value) if is_small(value) => Some(Cow::Borrowed(value)),
             _ => None,
         }
     }

@@ -130,8 +130,9 @@ impl Reader<'_, '_> {
         };
         let (value, same) = value_of(self.heap, &payload, original.as_deref())?;
         self.heap.read = original;
+        let is_set = place != Ref::MSG || self.heap.is_payload_set;
         Ok(match same {
-            true => PayloadReply::Same,
+            true => PayloadReply::kept(&value, is_set),
             false => PayloadReply::New(value),
         })
     }

@@ -256,6 +256,10 @@ const WHOLLY: &[&str] = &[
     "delete msg.meta.unit; msg.meta.level = ''; return msg",
     "return {payload: 5, meta: {a: 1, b: [1, 'x'], c: {k: true, j: null}, d: 1e21, e: ''}}",
     "return {payload: 5}",
+    // The status of one of the messages, which has another text if a script set it.
+    "return {payload: 2147483648}",
+    "msg.payload = msg.payload; return msg",
+    "const {payload} = msg; return {payload, meta: msg.meta}",
     "return {meta: msg.meta}",
     "return {payload: null, meta: {...msg.meta, extra: 'yes'}}",
     "msg.meta = {a: 1}; return msg",

@@ -4,10 +4,11 @@ use thalweg_record::{Message, Payload, Text, Value};
 
 use super::from_js::{Budget, Unfit, from_js};
 use super::lazy;
-use super::machine::{Machine, is_small};
+use super::machine::Machine;
 use super::shared::Hit;
 use super::text::meta_text;
 use super::value::{Thrown, Val};
+use crate::view::is_small;
 use crate::{MetaReply, PayloadReply, Reply, Returned};
 
 /// Why a result could not be read.
@@ -106,15 +107,18 @@ impl Reader<'_> {
         let original: Option<&Value> = match (&read, &self.message.payload) {
             (Some(lazy::PayloadRead::As(value)), _) => Some(value),
             (None, Payload::Value(value)) => Some(value),
-            // It was lazy only because the call is watched.
-            (Some(lazy::PayloadRead::Replaced), Payload::Value(value)) if is_small(value) => {
+            // It is lazy only because the call is watched, or to know whether it was set.
+            (Some(_), Payload::Value(value)) if is_small(value) => {
                 shared.depends.set(true);
                 Some(value)
             }
             _ => None,
         };
         match from_js(&payload, original, &mut self.budget) {
-            Ok(converted) if converted.same => Ok(PayloadReply::Same),
+            Ok(converted) if converted.same => {
+                let is_set = !is_msg || lazy::sets_payload(shared, self.msg);
+                Ok(PayloadReply::kept(&converted.value, is_set))
+            }
             Ok(converted) => Ok(PayloadReply::New(converted.value)),
             Err(unfit) => Err(self.unread(unfit, "payload")),
         }

@@ -194,6 +194,13 @@ pub(super) fn read_payload(shared: &Shared, object: &Val) -> Option<PayloadRead>
     }
 }
 
+/// Whether a script set the payload of `msg`, be it to what it was. Not known of a `msg` that is not lazy: `false`.
+pub(super) fn sets_payload(shared: &Shared, object: &Val) -> bool {
+    let payload = shared.atoms.get().payload;
+    // SAFETY: the state is alive while its object is; nothing runs during the borrow.
+    lazy_state(shared, object).is_some_and(|state| unsafe { (*state).touched.contains(&payload) })
+}
+
 /// Makes all virtual properties of a lazy object ordinary ones. Does nothing to other values.
 pub(super) fn materialise(shared: &Shared, object: &Val) -> JsResult<()> {
     let Some(state) = lazy_state(shared, object) else {

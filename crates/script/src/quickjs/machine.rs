@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::ptr;
 
 use rquickjs::qjs;
-use thalweg_record::{Message, Metadata, Payload, Value};
+use thalweg_record::{Message, Metadata, Payload};
 
 use super::memory::Memory;
 use super::shared::{Atoms, Shared, interrupt};
@@ -16,6 +16,7 @@ use super::value::{Ctx, JsResult, Thrown, Val, tag};
 use super::{globals, lazy, to_js};
 use crate::Environment;
 use crate::scan::Realm;
+use crate::view::{has_two_texts, is_small};
 
 const PRELUDE: &str = include_str!("prelude.js");
 
@@ -149,7 +150,8 @@ impl Machine {
         let atoms = self.shared.atoms.get();
         let meta = lazy::meta(ctx, &self.shared, &message.meta, origin)?;
         let msg = match &message.payload {
-            Payload::Value(value) if !is_traced && is_small(value) => {
+            // Of an ordinary member nobody knows whether it was set.
+            Payload::Value(value) if !is_traced && is_small(value) && !has_two_texts(value) => {
                 let msg = ctx.object()?;
                 msg.define(atoms.payload, to_js::to_js(ctx, value)?)?;
                 msg
@@ -223,16 +225,6 @@ fn global_names(ctx: Ctx) -> JsResult<Vec<qjs::JSAtom>> {
     let mut atoms: Vec<_> = names.atoms().collect();
     atoms.sort_unstable();
     Ok(atoms)
-}
-
-/// Whether a payload is converted at once.
-pub(super) fn is_small(value: &Value) -> bool {
-    match value {
-        Value::Array(_) | Value::Object(_) => false,
-        Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => text.len() <= 128,
-        Value::Bytes(bytes) => bytes.len() <= 128,
-        _ => true,
-    }
 }
 
 /// A Set or Map as an array.

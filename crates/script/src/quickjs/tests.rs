@@ -133,6 +133,7 @@ pub(super) fn outcome(code: &str, message: &Message) -> (String, Vec<(String, St
 pub(super) fn applied(reply: Reply, message: &Message) -> (String, Vec<(String, String)>) {
     let payload = match reply.payload {
         PayloadReply::Same => format!("same {}", String::from_utf8_lossy(&message.bytes())),
+        PayloadReply::Again => format!("again {}", String::from_utf8_lossy(&message.bytes())),
         PayloadReply::Missing => "missing".to_owned(),
         PayloadReply::New(value) => thalweg_record::json::to_string(&value),
     };

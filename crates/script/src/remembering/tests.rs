@@ -83,6 +83,7 @@ fn effect(returned: Returned, message: &Message) -> Vec<(String, Vec<(String, St
     let of = |payload: PayloadReply, meta: Metadata| {
         let payload = match payload {
             PayloadReply::Same => format!("same {}", String::from_utf8_lossy(&message.bytes())),
+            PayloadReply::Again => format!("again {}", String::from_utf8_lossy(&message.bytes())),
             PayloadReply::Missing => "missing".to_owned(),
             PayloadReply::New(value) => thalweg_record::json::to_string(&value),
         };

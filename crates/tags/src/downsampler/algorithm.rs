@@ -5,11 +5,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use thalweg_record::Number;
+
 /// A point of a series.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     pub t: i64,
-    pub v: f64,
+    pub v: Number,
 }
 
 /// What is to be done with a point, and with the one before that is held back.
@@ -49,11 +51,41 @@ pub(super) struct Door {
     pub min_time: Duration,
 }
 
+/// Settings as a key of tables: the same for settings that are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SettingsKey {
+    name: &'static str,
+    threshold_bits: u64,
+    max_time: Duration,
+    min_time: Duration,
+}
+
 impl Settings {
+    pub fn key(&self) -> SettingsKey {
+        let min_time = match self {
+            Settings::Deadband(_) => Duration::ZERO,
+            Settings::Door(settings) => settings.min_time,
+        };
+        SettingsKey {
+            name: self.name(),
+            // The two zeros are equal.
+            threshold_bits: (self.threshold() + 0.0).to_bits(),
+            max_time: self.max_time(),
+            min_time,
+        }
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             Settings::Deadband(_) => "deadband",
             Settings::Door(_) => "swinging_door",
+        }
+    }
+
+    fn threshold(&self) -> f64 {
+        match self {
+            Settings::Deadband(settings) => settings.threshold,
+            Settings::Door(settings) => settings.threshold,
         }
     }
 
@@ -67,11 +99,7 @@ impl Settings {
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let threshold = match self {
-            Settings::Deadband(settings) => settings.threshold,
-            Settings::Door(settings) => settings.threshold,
-        };
-        write!(f, "{}(threshold={threshold:.3}", self.name())?;
+        write!(f, "{}(threshold={:.3}", self.name(), self.threshold())?;
         if !self.max_time().is_zero() {
             write!(f, ",max_time={}", Short(self.max_time()))?;
         }
@@ -164,8 +192,8 @@ impl State {
             return self.emit(point);
         };
         let differs = match settings.threshold == 0.0 {
-            true => point.v != base.v,
-            false => (point.v - base.v).abs() >= settings.threshold,
+            true => !point.v.equals(base.v),
+            false => point.v.is_as_far_as(settings.threshold, base.v),
         };
         match differs || self.is_overdue(point.t, settings.max_time) {
             true => self.emit(point),
@@ -203,10 +231,8 @@ impl State {
         let dx = seconds(point.t, base.t);
         if dx > 0.0 {
             let (low, high) = self.slopes;
-            self.slopes = (
-                low.max((point.v - base.v - threshold) / dx),
-                high.min((point.v - base.v + threshold) / dx),
-            );
+            let rise = point.v.minus(base.v);
+            self.slopes = (low.max((rise - threshold) / dx), high.min((rise + threshold) / dx));
         }
     }
 
@@ -215,13 +241,22 @@ impl State {
         if dx == 0.0 {
             return true;
         }
-        let slope = (point.v - base.v) / dx;
+        let slope = point.v.minus(base.v) / dx;
         let (low, high) = self.slopes;
         if !(low..=high).contains(&slope) || low > high {
             return true;
         }
         let away = seconds(held.t, base.t);
-        away > 0.0 && (held.v - (base.v + slope * away)).abs() >= threshold
+        away > 0.0 && off_line(base.v, slope * away, held.v).abs() >= threshold
+    }
+}
+
+/// How far a value lies from a line that has risen by so much since `base`. Of doubles in the words of the rule, since at the
+/// threshold itself their rounding decides; integers may have more digits than that leaves.
+fn off_line(base: Number, rise: f64, v: Number) -> f64 {
+    match v.are_integers(base) {
+        true => v.minus(base) - rise,
+        false => v.as_f64() - (base.as_f64() + rise),
     }
 }
 
@@ -240,7 +275,8 @@ mod tests {
 
     fn run(settings: Settings, points: &[(i64, f64)]) -> Vec<Verdict> {
         let mut state = State::new(settings);
-        points.iter().map(|&(t, v)| state.point(Point { t, v })).collect()
+        let point = |&(t, v): &(i64, f64)| Point { t, v: v.into() };
+        points.iter().map(|at| state.point(point(at))).collect()
     }
 
     /// The points that go on, with the one that is held back at the end.
@@ -330,6 +366,27 @@ mod tests {
     }
 
     #[test]
+    fn integers_are_told_apart_where_doubles_are_not() {
+        const FAR: i64 = 1 << 60;
+        let verdicts = |settings, values: &[i64]| -> Vec<Verdict> {
+            let mut state = State::new(settings);
+            let points = values.iter().zip(0..).map(|(n, t)| Point {
+                t: 1000 * t,
+                v: (FAR + n).into(),
+            });
+            points.map(|point| state.point(point)).collect()
+        };
+        use Verdict::{Emit, EmitHeldAndHold, Filter, Hold};
+        assert_eq!(verdicts(deadband(0.0, 0), &[0, 1, 1, 2]), [Emit, Emit, Filter, Emit]);
+        assert_eq!(verdicts(deadband(2.5, 0), &[0, 2, 3, 0]), [Emit, Filter, Emit, Emit]);
+        // Steps of one, up and down again.
+        assert_eq!(
+            verdicts(door(0.5, 0, 0), &[0, 1, 2, 3, 2]),
+            [Emit, Hold, Hold, Hold, EmitHeldAndHold]
+        );
+    }
+
+    #[test]
     fn settings_are_told_in_short() {
         assert_eq!(deadband(0.5, 3000).to_string(), "deadband(threshold=0.500,max_time=3s)");
         assert_eq!(deadband(0.0, 0).to_string(), "deadband(threshold=0.000)");
@@ -409,7 +466,7 @@ mod tests {
             let mut state = State::new(deadband(threshold, 0));
             let mut last = f64::NAN;
             for (t, v) in values.into_iter().enumerate() {
-                match state.point(Point { t: t as i64, v }) {
+                match state.point(Point { t: t as i64, v: v.into() }) {
                     Verdict::Emit => last = v,
                     Verdict::Filter => prop_assert!((v - last).abs() < threshold || v == last),
                     other => prop_assert!(false, "{:?}", other),

@@ -58,6 +58,13 @@ impl Config {
             .find(fits)
             .map_or(self.default, |exception| exception.choice)
     }
+
+    /// Whether a series can get the swinging door without asking for it itself.
+    pub fn has_door(&self) -> bool {
+        let choices = self.overrides.iter().map(|exception| &exception.choice);
+        let mut choices = choices.chain([&self.default]);
+        choices.any(|choice| matches!(choice.settings, Settings::Door(_)))
+    }
 }
 
 /// Parameters as they stand in the file.
@@ -159,13 +166,19 @@ fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
         return None;
     }
     let node: Option<Node> = section.mapping().get("late_policy").cloned();
-    let name = match node.filter(|node| node.as_map().is_some()) {
-        Some(_) => section
-            .fields("late_policy")
-            .one_of("late_policy", NAMES, "passthrough"),
-        None => section.one_of("late_policy", NAMES, "passthrough"),
-    };
-    LatePolicy::named(name)
+    if node.is_none_or(|node| node.as_map().is_none()) {
+        return LatePolicy::named(section.one_of("late_policy", NAMES, "passthrough"));
+    }
+    let mut nested = section.fields("late_policy");
+    let name = nested.required_one_of("late_policy", NAMES);
+    if let Some(name) = name {
+        nested.legacy(
+            "late_policy",
+            &format!("is read as if it stood without the mapping around it; write late_policy: {name}"),
+        );
+    }
+    nested.finish();
+    name.and_then(LatePolicy::named)
 }
 
 const NAMES: &[&str] = &["passthrough", "drop"];

@@ -1,6 +1,7 @@
 //! Scenarios: YAML and samples in, what goes on and the accounts out.
 
-use thalweg_flow::StageContext;
+use thalweg_config::{LoadOptions, Source, load};
+use thalweg_flow::{BuildContext, FlowSpec, Input, InputSpec, ParseContext, Registry, StageContext};
 use thalweg_record::{Balance, Counts};
 
 use super::config::read;
@@ -177,9 +178,9 @@ fn the_same_time_again_is_filtered_and_late_points_follow_the_policy() {
         assert_eq!(times(&out), expected, "{policy}");
         assert_eq!(run.counts().filtered(FilterReason::DuplicateTimestamp), 1);
     }
-    let mut nested = Run::new("      default: {swinging_door: {threshold: 1}, late_policy: {late_policy: drop}}\n");
-    nested.batch(vec![number(1000, 1.0), number(2000, 1.0), number(1500, 9.0)]);
-    assert_eq!(times(&nested.flush()), [2000], "the point that is held back stays");
+    let mut door = Run::new("      default: {swinging_door: {threshold: 1}, late_policy: drop}\n");
+    door.batch(vec![number(1000, 1.0), number(2000, 1.0), number(1500, 9.0)]);
+    assert_eq!(times(&door.flush()), [2000], "the point that is held back stays");
 }
 
 #[test]
@@ -236,6 +237,70 @@ fn messages_choose_for_themselves_and_other_settings_begin_anew() {
 }
 
 #[test]
+fn a_counter_beyond_the_digits_of_doubles_goes_on_with_every_step() {
+    let mut run = Run::new("      default: {deadband: {threshold: 0}}\n");
+    let counter = |t: i64, n: u64| sample(TOPIC, t, Value::U64(u64::MAX - 9 + n));
+    let out = run.batch(vec![counter(0, 0), counter(1, 1), counter(2, 1), counter(3, 2)]);
+    assert_eq!(times(&out), [0, 1, 3]);
+}
+
+#[test]
+fn settings_without_end_take_no_memory_without_end_and_are_told_rightly() {
+    let mut run = Run::new("      allow_meta_overrides: true\n");
+    let limit = TEXTS_MAX as i64;
+    let mut told = |t: i64, threshold: i64| {
+        let mut message = number(t, (t * 1_000_000) as f64);
+        message.meta.set(DS_THRESHOLD, threshold.to_string());
+        let out = run.batch(vec![message]);
+        assert!(run.downsampler.texts.len() <= TEXTS_MAX);
+        assert_eq!(
+            out[0].meta.get(CONFIG).unwrap(),
+            format!("deadband(threshold={threshold}.000)")
+        );
+        run.downsampler.texts.len()
+    };
+    for n in 1..=2 * limit {
+        told(n, n);
+    }
+    let before = told(2 * limit + 1, 1);
+    assert_eq!(told(2 * limit + 2, 1), before, "what is in use is known");
+}
+
+#[test]
+fn a_nested_late_policy_is_read_as_a_flat_one_and_told_of() {
+    let place = "pipeline.processors[0].downsampler.default.late_policy";
+    for (fields, late, expected) in [
+        ("late_policy: drop", LatePolicy::Drop, vec![]),
+        (
+            "late_policy: {late_policy: drop}",
+            LatePolicy::Drop,
+            vec![format!(
+                "flow.yaml:5:31: warning: {place}.late_policy is read as if it stood without the mapping around it; write \
+                 late_policy: drop"
+            )],
+        ),
+        (
+            "late_policy: {policy: drop}",
+            LatePolicy::Passthrough,
+            vec![
+                format!("flow.yaml:5:30: missing required field \"late_policy\" in {place}"),
+                format!("flow.yaml:5:31: unknown field \"policy\" in {place}; valid names: late_policy"),
+            ],
+        ),
+    ] {
+        let mut found = None;
+        let yaml = format!("  - downsampler:\n      default: {{{fields}}}\n");
+        let told = with_config(&yaml, |node, context| {
+            let config = read(node, context);
+            found = Some(config.default.late);
+            Some(config)
+        });
+        assert_eq!(told.err().unwrap_or_default(), expected, "{fields}");
+        assert_eq!(found, Some(late), "{fields}");
+    }
+}
+
+#[test]
 fn mistakes_are_told_at_their_place() {
     for (yaml, error) in [
         (
@@ -259,5 +324,51 @@ fn mistakes_are_told_at_their_place() {
         });
         let errors = errors.map(|_| ()).unwrap_err();
         assert!(errors.iter().any(|text| text.contains(error)), "{yaml}: {errors:?}");
+    }
+}
+
+/// An input that hands out so many messages and then waits.
+struct Waiting;
+
+impl InputSpec for Waiting {
+    fn build(&self, _: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
+        Err(BuildError::new("it is not to be run"))
+    }
+
+    fn waits_for_answers(&self) -> Option<&'static str> {
+        Some("read it otherwise")
+    }
+}
+
+#[test]
+fn the_door_is_refused_where_an_input_waits_for_what_it_holds_back() {
+    for (fields, is_refused) in [
+        ("{default: {swinging_door: {threshold: 1}}}", true),
+        ("{overrides: [{pattern: a, swinging_door: {threshold: 1}}]}", true),
+        (
+            "{default: {swinging_door: {threshold: 1}, deadband: {threshold: 1}}}",
+            false,
+        ),
+        ("{default: {deadband: {threshold: 1, max_time: 1h}}}", false),
+        ("{}", false),
+    ] {
+        let text = format!(
+            "input: {{waiting: {{}}}}\noutput: {{drop: {{}}}}\npipeline: {{processors: [{{downsampler: {fields}}}]}}\n"
+        );
+        let loaded = load(&Source::new("flow.yaml", text), &|_| None, &LoadOptions::default());
+        let mut registry = Registry::new();
+        crate::register(&mut registry, &Arc::default());
+        registry.input("waiting", |_, _| Some(Arc::new(Waiting)));
+        let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
+        let flow = FlowSpec::parse(&loaded.config.flows[0], &mut context);
+        let found = loaded.diagnostics.to_string();
+        assert_eq!(flow.is_none(), is_refused, "{fields}: {found}");
+        let refusal = "flow.yaml:3:26: swinging_door holds messages back until later ones come";
+        assert_eq!(found.starts_with(refusal), is_refused, "{fields}: {found}");
+        assert_eq!(
+            found.contains("so nothing would flow; read it otherwise, or"),
+            is_refused,
+            "{fields}: {found}"
+        );
     }
 }

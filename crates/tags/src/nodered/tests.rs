@@ -1,7 +1,7 @@
 use super::*;
 use crate::tag_processor::tests::with_config;
 use std::sync::Arc;
-use thalweg_record::{Ack, Balance, DropReason, Value};
+use thalweg_record::{Ack, Balance, DropReason, Value, json};
 
 fn run(code: &str, messages: Vec<Message>) -> (Vec<Message>, Arc<Balance>) {
     let yaml = format!("  - nodered_js:\n      code: |\n        {code}\n");
@@ -108,4 +108,22 @@ fn typed_payloads_stay_typed() {
     message.payload = Payload::Value(Value::U64(u64::MAX));
     let (messages, _) = run("return msg", vec![message]);
     assert_eq!(messages[0].payload, Payload::Value(Value::U64(u64::MAX)));
+}
+
+#[test]
+fn what_leaves_a_script_is_json_or_is_refused() {
+    let code = "if (msg.payload === 1) msg.payload = {avg: 0 / 0, all: [1, 1 / 0, {min: -1 / 0}]};
+        if (msg.payload === 2) return [{payload: NaN}, {payload: [NaN]}];
+        if (msg.payload === 3) msg.payload = 1 / 0;
+        return msg";
+    let (messages, balance) = run(code, ["1", "2", "3", "4"].map(raw).into());
+    for message in &messages {
+        json::parse(&message.bytes()).unwrap();
+    }
+    assert_eq!(
+        messages.iter().map(shown).collect::<Vec<_>>(),
+        [r#"{"avg":null,"all":[1,null,{"min":null}]} a=1"#, "[null] ", "4 a=1"]
+    );
+    let counts = balance.snapshot();
+    assert_eq!((counts.dropped(DropReason::InvalidValue), counts.out), (2, 3));
 }

@@ -98,7 +98,7 @@ impl Engine {
             Returned::One(reply) => match reply.payload {
                 PayloadReply::New(value) => value,
                 // All sources that it names, by their names: `{left, right}`.
-                PayloadReply::Same => payload,
+                PayloadReply::Same | PayloadReply::Again => payload,
                 PayloadReply::Missing => Value::Null,
             },
             Returned::Nothing | Returned::Many(_) | Returned::Over(_) => Value::Null,

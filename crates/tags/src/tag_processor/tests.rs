@@ -396,6 +396,16 @@ fn values_are_typed() {
     let mut replacing = defaults("msg.payload = msg.payload + 1; return msg");
     let out = run(&mut replacing, vec![placed("2500000", "string")]);
     assert_eq!(text(&out.results[0]), "{\"value\":\"2500001\",\"timestamp_ms\":5}");
+    // Who sets the payload makes its numbers, also where they are what they were.
+    let mut bounding = defaults("msg.payload = Math.min(msg.payload, 3000000); return msg");
+    let messages = ["2500000", "4000000", "3000000", "18446744073709551615"].map(|payload| placed(payload, "string"));
+    let out = run(&mut bounding, messages.into());
+    let values: Vec<String> = out.results.iter().map(text).collect();
+    let expected = ["2500000", "3000000", "3000000", "3000000"];
+    assert_eq!(
+        values,
+        expected.map(|n| format!("{{\"value\":\"{n}\",\"timestamp_ms\":5}}"))
+    );
     let out = run(
         &mut processor,
         vec![{

@@ -79,7 +79,7 @@ impl Gathered {
         }
     }
 
-    /// When a bundle is wanted; none while nothing waits.
+    /// When a bundle is wanted; none while no topic is known.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -138,8 +138,8 @@ impl Gathered {
         replaced
     }
 
-    /// Takes what waits, and all topics with it. The next interval begins with the next event.
-    pub fn take(&mut self) -> Taken {
+    /// Takes what waits, and all topics with it. The next interval begins now.
+    pub fn take(&mut self, now: Instant) -> Taken {
         let mut taken = Taken::default();
         for id in self.by_use.values() {
             let Some(known) = self.topics.get_mut(id) else {
@@ -150,8 +150,8 @@ impl Gathered {
         }
         self.events = 0;
         self.events_bytes = 0;
-        self.due = None;
         self.forget();
+        self.due = (!self.topics.is_empty()).then(|| now + self.limits.interval);
         taken
     }
 

@@ -325,8 +325,31 @@ fn threads_gather_into_one_bundle_and_the_first_one_makes_it() {
     let (topics, events) = decoded(&delivered(out));
     assert_eq!((names(&topics), events.len()), (vec!["a", "b", "c"], 3));
     assert_eq!(run.outcomes.lock().len(), 3);
-    assert_eq!(run.browsers[0].next_tick(), None, "nothing new, so no bundle");
-    assert!(run.flush_on(1).is_empty());
+    assert_eq!(run.browsers[0].next_tick(), Some(due + Duration::from_secs(10)));
+    assert!(run.flush_on(1).is_empty(), "the end of a flow has nothing new to tell");
+}
+
+#[test]
+fn an_interval_without_messages_tells_all_topics_too() {
+    let mut run = Run::new("{emit_interval: 10s}");
+    assert_eq!(run.browsers[0].next_tick(), None, "no topic is known");
+    run.batch(vec![sample("a", 1.0, 1), sample("b", 1.0, 1)]);
+    let mut due = run.browsers[0].next_tick().unwrap();
+    for events in [2, 0, 0] {
+        let mut out = Vec::new();
+        run.browsers[0].tick(due, &mut out);
+        let (topics, found) = decoded(&delivered(run.checked(out)));
+        assert_eq!((names(&topics), found.len()), (vec!["a", "b"], events));
+        due += Duration::from_secs(10);
+        assert_eq!(run.browsers[0].next_tick(), Some(due));
+    }
+    let counts = run.counts();
+    assert_eq!(
+        (counts.out, counts.in_flight),
+        (1, 0),
+        "bundles of nothing are no message of the source"
+    );
+    assert_eq!(run.counters().emitted.get(), 2);
 }
 
 #[test]
@@ -408,7 +431,7 @@ fn topics_are_forgotten_when_their_metadata_takes_too_much() {
     let shared = run.browsers[0].shared.clone();
     for n in 0..100 {
         run.batch(vec![heavy(&format!("t{n}"), &header)]);
-        let taken = shared.gathered.lock().take();
+        let taken = shared.gathered.lock().take(Instant::now());
         taken.held.into_iter().for_each(|held| held.ack.delivered());
     }
     // Each has the text, and once more for the bundle.

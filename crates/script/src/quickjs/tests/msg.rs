@@ -47,6 +47,35 @@ fn json_text(text: &str) -> String {
 }
 
 #[test]
+fn a_payload_that_is_set_to_what_it_was_is_known_by_that_where_its_text_depends_on_it() {
+    let set = [
+        "msg.payload = msg.payload; return msg",
+        "msg.payload = 2500000; return msg",
+        "msg.payload += 1; msg.payload--; return msg",
+        "const {payload} = msg; return {payload, meta: msg.meta}",
+        "return {...msg}",
+        "return [Object.assign(msg, {payload: msg.payload})]",
+    ];
+    let left = [
+        "return msg",
+        "if (msg.payload > 1) msg.meta.high = 'yes'; return msg",
+        "const before = msg.payload; return msg",
+    ];
+    let reply = |code: &str, value: i64| match Bench::body(code).run(&sample(Value::I64(value))).unwrap() {
+        Returned::One(reply) => reply.payload,
+        Returned::Many(mut replies) => replies.remove(0).payload,
+        other => panic!("expected messages, got {other:?}"),
+    };
+    for code in set {
+        assert_eq!(reply(code, 2_500_000), PayloadReply::Again, "{code}");
+    }
+    for code in left {
+        assert_eq!(reply(code, 2_500_000), PayloadReply::Same, "{code}");
+    }
+    assert_eq!(reply("msg.payload = msg.payload; return msg", 25), PayloadReply::Same);
+}
+
+#[test]
 fn an_untouched_payload_keeps_every_digit() {
     let big = || sample(Value::U64(18_446_744_073_709_551_615));
     assert_eq!(payload("return msg", &big()), "same 18446744073709551615");
