@@ -89,7 +89,7 @@ struct Series {
     /// The last value that is no number.
     last: Option<Value>,
     held: Option<Held>,
-    /// When its last point came.
+    /// When its newest point came; repeats of it and late ones do not keep it waiting.
     arrived: Instant,
     is_in_due: bool,
 }
@@ -168,6 +168,7 @@ impl Processor for Downsampler {
     fn flush(&mut self, out: &mut Vec<Batch>) {
         for series in self.series.values_mut() {
             series.state.release();
+            series.is_in_due = false;
             out.extend(series.held.take().map(batch_of));
         }
         self.due.clear();
@@ -245,7 +246,6 @@ impl Downsampler {
         let Some(series) = self.series.get_mut(&topic) else {
             return output.messages.push(message);
         };
-        series.arrived = now;
         if series.newest == Some(sample.time_ms) {
             self.counters.filtered.inc();
             return output.ack.filtered(FilterReason::DuplicateTimestamp, 1);
@@ -377,7 +377,7 @@ impl Downsampler {
                 LatePolicy::Drop => output.ack.dropped(DropReason::Late, 1),
             };
         }
-        series.newest = Some(point.t);
+        (series.newest, series.arrived) = (Some(point.t), now);
         self.counters.processed.inc();
         let settings = *series.state.settings();
         let reason = match settings {

@@ -130,6 +130,30 @@ fn a_series_that_is_idle_gives_back_what_is_held() {
 }
 
 #[test]
+fn repeats_and_late_points_do_not_keep_a_point_back() {
+    let mut run = Run::new("      default: {swinging_door: {threshold: 0.1, max_time: 50ms}, late_policy: drop}\n");
+    run.batch(vec![number(0, 0.0), number(1000, 1.0)]);
+    let due = run.downsampler.next_tick().unwrap();
+    while Instant::now() < due {
+        run.batch(vec![number(1000, 1.0), number(500, 0.5)]);
+    }
+    let mut out = Vec::new();
+    run.downsampler.tick(Instant::now(), &mut out);
+    assert_eq!(times(&run.taken(out)), [1000]);
+}
+
+#[test]
+fn a_point_behind_a_flush_is_given_back_when_its_series_is_idle() {
+    let mut run = Run::new("      default: {swinging_door: {threshold: 0.1, max_time: 5s}}\n");
+    run.batch(vec![number(0, 0.0), number(1000, 1.0)]);
+    assert_eq!(times(&run.flush()), [1000]);
+    run.batch(vec![number(2000, 2.0), number(3000, 3.0)]);
+    let (due, mut out) = (run.downsampler.next_tick().unwrap(), Vec::new());
+    run.downsampler.tick(due, &mut out);
+    assert_eq!(times(&run.taken(out)), [3000]);
+}
+
+#[test]
 fn what_is_no_sample_passes_and_what_has_no_value_too() {
     let mut run = Run::new("      default: {deadband: {threshold: 5}}\n");
     let raw = |text: &str| {
