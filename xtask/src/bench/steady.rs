@@ -169,10 +169,10 @@ impl Run {
     fn at_full_rate(&self) -> Result<Row> {
         println!("measuring {FULL_RATE}: 1,000,000 values/s, through a script on metadata, on one core");
         let (plant, collector) = plant::full_rate(&self.binary)?;
-        let out = |collector: &UnderTest| Ok(collector.total("thalweg_flow_out_total")? as u64);
-        let (of_plant, before) = (plant.fast()?, out(&collector)?);
-        let steady = self.watch(&collector, || out(&collector).unwrap_or_default())?;
-        let (arrived, after) = (out(&collector)?, plant.fast()?);
+        let out = || collector.total("thalweg_flow_out_total").map(|out| out as u64);
+        let (of_plant, before) = (plant.fast()?, out()?);
+        let steady = self.watch(&collector, || out().unwrap_or_default())?;
+        let (arrived, after) = (out()?, plant.fast()?);
         let gaps = collector.total("thalweg_opcua_gaps_total")?;
         let published = after.published - of_plant.published;
         let (arrived, lost) = (arrived - before, after.lost - of_plant.lost);
