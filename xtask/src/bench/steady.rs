@@ -71,7 +71,7 @@ pub fn run(minutes: u64, only: Option<&str>) -> Result<Vec<Row>> {
         folder,
         length: Duration::from_secs(60 * minutes),
     };
-    let runs: [(&str, fn(&Run) -> Result<Row>); 3] = [
+    let runs: [(&str, LongRun); 3] = [
         (PIPE, Run::through_a_pipe),
         (LAKE, Run::through_the_lake),
         (FULL_RATE, Run::at_full_rate),
@@ -85,6 +85,8 @@ pub fn run(minutes: u64, only: Option<&str>) -> Result<Vec<Row>> {
 const PIPE: &str = "exactly_once_100k";
 const LAKE: &str = "exactly_once_50k_lake";
 const FULL_RATE: &str = "full_rate_one_core";
+
+type LongRun = fn(&Run) -> Result<Row>;
 
 struct Run {
     binary: PathBuf,

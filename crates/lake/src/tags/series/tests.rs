@@ -42,8 +42,9 @@ fn find(table: &mut SeriesTable, meta: &Metadata) -> Found {
     table.find(&source(), meta).0
 }
 
-/// The series of messages that come again.
+/// The series of messages that come again, of which the input holds the map.
 fn found(table: &mut SeriesTable, meta: Metadata) -> (Arc<Series>, Option<i64>) {
+    let _of_input = meta.shared_map().clone();
     for _ in 0..5 {
         let (found, time) = table.find(&source(), &meta);
         if matches!(found, Found::Known(_)) {
