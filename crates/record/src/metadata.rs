@@ -148,10 +148,11 @@ pub(crate) struct Parts<'a> {
 pub struct Marks(Arc<Changes>);
 
 impl Marks {
-    /// `status`: the text of a status other than Good. `gap`: between which times values may be missing before this one.
+    /// `status`: the text of a status other than Good; an empty one is none. `gap`: between which times values may be missing before
+    /// this one.
     pub fn new(status: Option<Text>, gap: Option<(Ticks, Ticks)>) -> Marks {
         Marks(Arc::new(Changes {
-            status,
+            status: status.filter(|text| !text.is_empty()),
             gap,
             list: Vec::new(),
         }))
@@ -606,6 +607,14 @@ mod tests {
         }
         changed.clear();
         assert!(!changed.is_marked() && changed.iter().next().is_none());
+    }
+
+    #[test]
+    fn an_empty_text_of_a_status_is_none() {
+        let marks = Marks::new(Some(Text::default()), None);
+        let meta = Metadata::marked(stamped().shared, Stamps::NONE, marks);
+        assert!(!meta.is_marked());
+        assert_eq!(meta.get(key::STATUS_CODE).unwrap(), STATUS_GOOD);
     }
 
     #[test]
