@@ -306,12 +306,15 @@ pub(super) fn dictionary(
     // Others of the file may use what these rows do not.
     let mut is_used = vec![false; texts.len()];
     let mut present = 0;
-    for row in order {
-        let id = ids[*row as usize];
+    let mut mark = |id: u32| {
         if id != NULL {
             is_used[id as usize] = true;
             present += 1;
         }
+    };
+    match order.len() == ids.len() {
+        true => ids.iter().for_each(|id| mark(*id)),
+        false => order.iter().for_each(|row| mark(ids[*row as usize])),
     }
     let used = (0..texts.len() as u32).filter(|id| is_used[*id as usize]);
     let mut used: Vec<(u128, u32)> = used.map(|id| (head(texts[id as usize]), id)).collect();

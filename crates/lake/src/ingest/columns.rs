@@ -162,6 +162,19 @@ fn texts<'a>(parts: &[Part<'a>]) -> Column<'a> {
         }
         return Column::Plain(all);
     }
+    let mut columns = parts.iter().filter_map(|(_, values)| column(values));
+    let last = columns.next_back();
+    // Mostly the later ones took over the texts of the earlier ones, and keys are good for all.
+    if let Some(last) = last.filter(|last| columns.all(|column| column.line() == last.line())) {
+        let mut ids = Vec::with_capacity(rows);
+        for (rows, values) in parts {
+            let (end, keys) = (ids.len() + rows, column(values).map_or(&[][..], TextColumn::keys));
+            ids.extend_from_slice(keys.get(..*rows).unwrap_or(keys));
+            ids.resize(end, NULL);
+        }
+        let texts = (0..last.texts().len()).map(|at| last.texts().get(at)).collect();
+        return Column::Dictionary { texts, ids };
+    }
     let distinct = parts
         .iter()
         .filter_map(|(_, values)| column(values).map(|column| column.texts().len()));
@@ -198,4 +211,52 @@ fn nested<'a>(parts: &[Part<'a>], kind: &DataType) -> Result<Column<'a>, ArrowEr
     let arrays: Vec<ArrayRef> = parts.iter().flat_map(array).collect();
     let arrays: Vec<&dyn arrow::array::Array> = arrays.iter().map(AsRef::as_ref).collect();
     Ok(Column::Nested(concat(&arrays)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of each part: a column, and how many rows the part has.
+    fn of_rows(parts: &[(usize, Option<&TextColumn>)]) -> (usize, Vec<Option<String>>) {
+        let parts: Vec<Part<'_>> = parts
+            .iter()
+            .map(|(rows, column)| (*rows, column.map(Values::Texts)))
+            .collect();
+        let text = |text: &[u8]| String::from_utf8(text.to_vec()).unwrap();
+        match texts(&parts) {
+            Column::Dictionary { texts, ids } => {
+                let row = |id: &u32| texts.get(*id as usize).map(|of_row| text(of_row));
+                (texts.len(), ids.iter().map(row).collect())
+            }
+            Column::Plain(rows) => (0, rows.into_iter().map(|row| row.map(text)).collect()),
+            _ => panic!("texts are a dictionary or plain"),
+        }
+    }
+
+    #[test]
+    fn columns_that_took_over_texts_are_one_dictionary_and_so_are_others() {
+        let mut first = TextColumn::new(Kind::Dictionary);
+        let known = first.intern(b"known");
+        first.push_key(1, known);
+        let mut second = TextColumn::new(Kind::Dictionary);
+        second.take_over(&first);
+        second.push(0, b"new");
+        second.push_key(1, known);
+        let mut other = TextColumn::new(Kind::Dictionary);
+        other.push(0, b"new");
+        other.push(1, b"other");
+        let row = |text: &str| Some(text.to_owned());
+        let of_line = [(3, Some(&first)), (1, None), (2, Some(&second))];
+        let expected = vec![None, row("known"), None, None, row("new"), row("known")];
+        assert_eq!(of_rows(&of_line), (2, expected.clone()));
+        let with_other = [&of_line[..], &[(2, Some(&other))]].concat();
+        let expected = [expected, vec![row("new"), row("other")]].concat();
+        assert_eq!(of_rows(&with_other), (3, expected.clone()));
+        let mut plain = TextColumn::new(Kind::Plain);
+        plain.push(0, b"new");
+        let with_plain = [&with_other[..], &[(1, Some(&plain))]].concat();
+        assert_eq!(of_rows(&with_plain), (0, [expected, vec![row("new")]].concat()));
+        assert_eq!(of_rows(&[(1, None)]), (0, vec![None]));
+    }
 }

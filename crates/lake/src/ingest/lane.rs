@@ -366,6 +366,9 @@ impl Lane {
             Woken::ForOther => {}
             Woken::Idle => {
                 self.decoder.forget();
+                if let Some(mut growing) = self.table.lane(self.partition) {
+                    growing.forget_model();
+                }
                 self.table.remembers(self.partition, self.decoder.remembered_bytes());
             }
         }

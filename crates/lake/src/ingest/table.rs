@@ -39,6 +39,8 @@ pub(super) struct Growing {
     /// Those that do not change any more.
     chunks: Vec<Arc<Chunk>>,
     chunk: Option<Chunk>,
+    /// What was closed last, if the next one begins with its texts.
+    model: Option<Arc<Chunk>>,
     /// Attributes of the chunk whose names were looked at.
     looked_at: usize,
     /// Some name is to have a column and has none yet.
@@ -58,9 +60,15 @@ impl Growing {
     pub fn begin_again(&mut self) {
         self.chunks.clear();
         self.chunk = None;
+        self.model = None;
         self.looked_at = 0;
         self.next = self.first;
         self.closed = self.first;
+    }
+
+    /// Nothing comes for now, so nothing is kept for what comes.
+    pub fn forget_model(&mut self) {
+        self.model = None;
     }
 
     fn buffered(&self) -> (u64, Space) {
@@ -73,7 +81,9 @@ impl Growing {
 
     fn close_chunk(&mut self) {
         if let Some(chunk) = self.chunk.take_if(|chunk| chunk.rows() > 0) {
-            self.chunks.push(Arc::new(chunk));
+            let chunk = Arc::new(chunk);
+            self.model = chunk.is_model().then(|| chunk.clone());
+            self.chunks.push(chunk);
             self.looked_at = 0;
         }
         self.closed = self.next;
@@ -204,6 +214,7 @@ impl Table {
             Mutex::new(Growing {
                 chunks: Vec::new(),
                 chunk: None,
+                model: None,
                 looked_at: 0,
                 has_new_names: false,
                 shown: None,
@@ -248,7 +259,11 @@ impl Table {
         }
         growing.chunk.get_or_insert_with(|| {
             let spare = self.state.lock().spares.pop();
-            spare.unwrap_or_else(|| Chunk::new(self.spec))
+            let mut chunk = spare.unwrap_or_else(|| Chunk::new(self.spec));
+            if let Some(model) = growing.model.take() {
+                chunk.take_over(&model);
+            }
+            chunk
         })
     }
 

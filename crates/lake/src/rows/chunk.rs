@@ -18,18 +18,19 @@ const TIME_NANOS: &str = "time_unix_nano";
 const TIME: &str = "time";
 const ARRIVAL: &str = "arrival_unix_nano";
 
-/// Rows, and bytes that they have for themselves, at which a chunk is full, if these are as many as all of them share: of each tag a
-/// chunk has the metadata once, and with a row or two of it that would be most of its memory and of the work.
+/// Rows, and bytes that they have for themselves, at which a chunk is full, if these are a multiple of what all of them share: of each
+/// tag a chunk has the metadata once, and with a row or two of it that would be most of its memory and of the work.
 const ROWS: usize = 65_536;
 const OWN_BYTES: usize = 16 << 20;
+const OWN_FOR_SHARED: usize = 2;
 /// At which it is, whatever its rows share.
 const BYTES_MAX: usize = 128 << 20;
 
 /// Rows that grow. Whoever adds them says which columns each has; all others are null.
 pub struct Chunk {
     spec: &'static TableSpec,
-    /// No other rows have the same.
-    id: u64,
+    /// Rows that have the same took over texts and names from each other, the later ones all from the earlier ones.
+    line: u64,
     schema: TableSchema,
     rows: usize,
     /// By the place of their column in the table.
@@ -49,7 +50,7 @@ impl Chunk {
         });
         Chunk {
             spec,
-            id: next_id(),
+            line: next_line(),
             rows: 0,
             data: data.collect(),
             time: schema
@@ -72,9 +73,10 @@ impl Chunk {
         self.rows
     }
 
-    /// Whoever remembers where texts are in the columns asks whether these are still the rows that it knows.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
+    /// Whoever remembers where texts are in the columns asks whether these are the rows that it knows, or rows behind them that took
+    /// over their texts.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
     }
 
     /// The number of a row that begins.
@@ -170,12 +172,31 @@ impl Chunk {
     pub fn is_full(&self) -> bool {
         let space = self.space();
         let is_large = self.rows >= ROWS || space.own() >= OWN_BYTES;
-        (is_large && space.own() >= space.shared) || space.used >= BYTES_MAX
+        (is_large && space.own() >= OWN_FOR_SHARED * space.shared) || space.used >= BYTES_MAX
+    }
+
+    /// Whether the rows behind these had better begin with the same texts: somebody knows keys of them, most of them are used, and
+    /// there is room for rows besides.
+    pub(crate) fn is_model(&self) -> bool {
+        let shared = self.space().shared;
+        let are_stale = |data: &Data| matches!(data, Data::Texts(column) if column.is_stale());
+        shared > 0 && shared <= BYTES_MAX / 2 && !self.slots.are_stale() && !self.data.iter().any(are_stale)
+    }
+
+    /// Begins with the texts of rows that have ended, so that nobody needs to look for them again. It is empty.
+    pub(crate) fn take_over(&mut self, ended: &Chunk) {
+        self.line = ended.line;
+        for (data, ended) in self.data.iter_mut().zip(&ended.data) {
+            if let (Data::Texts(column), Data::Texts(ended)) = (data, ended) {
+                column.take_over(ended);
+            }
+        }
+        self.slots.take_over(&ended.slots);
     }
 
     /// Empties it and keeps its room for rows that are like those that it had.
     pub fn clear(&mut self) {
-        self.id = next_id();
+        self.line = next_line();
         self.rows = 0;
         self.data.iter_mut().for_each(Data::clear);
         self.slots.clear();
@@ -183,7 +204,7 @@ impl Chunk {
     }
 }
 
-fn next_id() -> u64 {
+fn next_line() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -122,6 +122,30 @@ impl Slots {
         }
     }
 
+    /// Whether rows behind these should not have the same columns and texts.
+    pub(super) fn are_stale(&self) -> bool {
+        // Names that came once would stay for ever.
+        self.slots.len() > SLOTS_MAX / 2 || self.slots.iter().any(|slot| slot.column.is_stale())
+    }
+
+    /// Begins with the names of others, at their places, and with the texts that somebody knows.
+    pub(super) fn take_over(&mut self, ended: &Slots) {
+        self.index.clone_from(&ended.index);
+        let mut emptied = std::mem::take(&mut self.slots).into_iter();
+        self.slots = Vec::with_capacity(ended.slots.len());
+        for slot in &ended.slots {
+            // Their room is good for whatever name.
+            let column = emptied.next().map(|slot| slot.column);
+            let mut column = column.unwrap_or_else(|| TextColumn::new(Kind::Dictionary));
+            column.take_over(&slot.column);
+            self.slots.push(Slot {
+                source: slot.source,
+                name: slot.name.clone(),
+                column,
+            });
+        }
+    }
+
     /// Empties the columns and keeps them.
     pub fn clear(&mut self) {
         // Names that came once would stay for ever.

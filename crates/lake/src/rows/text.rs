@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::space::{PLACE, Space};
 
 use hashbrown::HashTable;
@@ -19,6 +21,8 @@ pub const NULL: u32 = u32::MAX;
 const TRIED_ROWS: usize = 4096;
 /// Bytes of its texts at which it is, whatever they are.
 const TEXT_BYTES_MAX: usize = 16 << 20;
+/// Texts of which it does not matter whether rows have them.
+const FEW_TEXTS: usize = 1024;
 
 /// Texts one behind the other.
 #[derive(Debug, Default)]
@@ -78,6 +82,7 @@ pub struct TextColumn {
     /// Texts whose keys somebody knows, and gives to many rows.
     interned: usize,
     interned_bytes: usize,
+    line: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +103,7 @@ impl TextColumn {
             index: HashTable::new(),
             interned: 0,
             interned_bytes: 0,
+            line: next_line(),
         }
     }
 
@@ -109,6 +115,11 @@ impl TextColumn {
     /// Of a dictionary, where each text is once. In a plain column each row has its own, but for those that were given a key.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Columns of one line have taken over their texts from each other: as far as two of them have texts, these are the same.
+    pub fn line(&self) -> u64 {
+        self.line
     }
 
     /// One for each row up to the last that has a text.
@@ -246,6 +257,44 @@ impl TextColumn {
         self.texts.clear();
         self.index.clear();
         (self.interned, self.interned_bytes) = (0, 0);
+        self.line = next_line();
+    }
+
+    /// Whether somebody knows keys of it, so that the rows behind its own had better have the same keys.
+    fn is_known(&self) -> bool {
+        self.interned > 0
+    }
+
+    /// Whether rows behind its own should not have its texts: too many of them are of rows that are gone.
+    pub(super) fn is_stale(&self) -> bool {
+        if !self.is_known() {
+            return false;
+        }
+        if self.kind == Kind::Plain || self.texts.len() < FEW_TEXTS {
+            return self.kind == Kind::Plain;
+        }
+        let mut is_used = vec![false; self.texts.len()];
+        for key in &self.keys {
+            if let Some(is_used) = is_used.get_mut(*key as usize) {
+                *is_used = true;
+            }
+        }
+        let used = is_used.iter().filter(|is_used| **is_used).count();
+        used < self.texts.len() / 2
+    }
+
+    /// Begins with the texts of a column that has ended, if somebody knows keys of it: they are good here, too. It is empty.
+    pub(crate) fn take_over(&mut self, ended: &TextColumn) {
+        if !ended.is_known() {
+            return;
+        }
+        self.kind = ended.kind;
+        self.texts.bytes.clone_from(&ended.texts.bytes);
+        self.texts.ends.clone_from(&ended.texts.ends);
+        self.index.clone_from(&ended.index);
+        // Whoever brought them, they are here before the rows.
+        (self.interned, self.interned_bytes) = (self.texts.len(), self.texts.bytes.len());
+        self.line = ended.line;
     }
 
     pub fn space(&self) -> Space {
@@ -259,6 +308,11 @@ impl TextColumn {
             ..of_all
         }
     }
+}
+
+fn next_line() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Up to 16 bytes in hexadecimal digits.
@@ -380,5 +434,49 @@ mod tests {
         assert!(few.space().own() >= ROWS * 4);
         few.clear(Kind::Dictionary);
         assert_eq!((few.interned, few.space().shared), (0, 0));
+    }
+
+    #[test]
+    fn a_column_begins_with_the_texts_of_one_that_has_ended_if_somebody_knows_their_keys() {
+        let mut ended = TextColumn::new(Kind::Dictionary);
+        ended.push(0, b"of a row");
+        let known = ended.intern(b"known");
+        ended.push_key(1, known);
+        let mut next = TextColumn::new(Kind::Dictionary);
+        next.take_over(&ended);
+        assert_eq!((next.line(), next.keys()), (ended.line(), &[][..]));
+        next.push_key(2, known);
+        next.push(3, b"of a row");
+        next.push(4, b"new");
+        let expected = [None, None, Some("known"), Some("of a row"), Some("new")].map(|text| text.map(str::to_owned));
+        assert_eq!(all(&next, 5), expected);
+        assert_eq!((next.texts().len(), ended.texts().len()), (3, 2));
+        next.clear(Kind::Dictionary);
+        assert_ne!(next.line(), ended.line());
+
+        let mut unknown = TextColumn::new(Kind::Dictionary);
+        unknown.push(0, b"of a row");
+        let line = next.line();
+        next.take_over(&unknown);
+        assert_eq!((next.line(), next.texts().len()), (line, 0));
+    }
+
+    #[test]
+    fn texts_of_which_rows_have_few_are_stale() {
+        let with = |texts: usize, rows: usize| {
+            let mut column = TextColumn::new(Kind::Dictionary);
+            let keys: Vec<u32> = (0..texts).map(|n| column.intern(n.to_string().as_bytes())).collect();
+            for row in 0..rows {
+                column.push_key(row, keys[row % keys.len()]);
+            }
+            column
+        };
+        assert!(!with(2 * FEW_TEXTS, FEW_TEXTS).is_stale());
+        assert!(with(2 * FEW_TEXTS, FEW_TEXTS - 1).is_stale());
+        assert!(!with(FEW_TEXTS - 1, 1).is_stale());
+        let mut given_up = with(1, 1);
+        given_up.give_up();
+        assert!(given_up.is_stale());
+        assert!(!TextColumn::new(Kind::Plain).is_stale());
     }
 }

@@ -104,8 +104,10 @@ enum Step {
         is_other_source: bool,
     },
     Room(usize),
-    /// Rows are others from now on.
-    Rows,
+    /// Rows are others from now on, which may begin with the texts of those before.
+    Rows {
+        take_over: bool,
+    },
 }
 
 fn text() -> impl Strategy<Value = String> {
@@ -126,7 +128,7 @@ fn step() -> impl Strategy<Value = Step> {
         changes,
         is_other_source,
     });
-    prop_oneof![30 => message, 1 => (0..40_000_usize).prop_map(Step::Room), 1 => Just(Step::Rows)]
+    prop_oneof![30 => message, 1 => (0..40_000_usize).prop_map(Step::Room), 2 => any::<bool>().prop_map(|take_over| Step::Rows { take_over })]
 }
 
 fn shared_map() -> impl Strategy<Value = Vec<(usize, String)>> {
@@ -160,10 +162,15 @@ proptest! {
                     series.set_room(room);
                     continue;
                 }
-                Step::Rows => {
+                Step::Rows { take_over } => {
                     check(&mut chunk, &expected)?;
                     expected.clear();
-                    chunk.clear();
+                    if take_over {
+                        let ended = std::mem::replace(&mut chunk, Chunk::new(&TAGS));
+                        chunk.take_over(&ended);
+                    } else {
+                        chunk.clear();
+                    }
                     continue;
                 }
                 Step::Message { map, stamps, changes, is_other_source } => (map, stamps, changes, is_other_source),

@@ -18,7 +18,7 @@ pub(super) struct Shape {
     /// Of the names.
     pub hash: u64,
     /// Of the rows that it is true of.
-    chunk: u64,
+    line: u64,
     /// The column of each name; `NULL` if there is none.
     columns: Box<[u32]>,
     has_all_columns: bool,
@@ -29,7 +29,7 @@ impl Shape {
         Shape {
             columns: vec![NULL; names.len()].into(),
             has_all_columns: false,
-            chunk: 0,
+            line: 0,
             names,
             hash,
         }
@@ -41,7 +41,7 @@ impl Shape {
     }
 
     fn look_up(&mut self, chunk: &mut Chunk) {
-        self.chunk = chunk.id();
+        self.line = chunk.line();
         for (name, column) in self.names.iter().zip(&mut self.columns) {
             *column = chunk.slots.place(Source::Attr, name).unwrap_or(NULL);
         }
@@ -53,7 +53,7 @@ impl Shape {
 #[derive(Debug, Default)]
 struct Placed {
     /// Of the rows that it is true of.
-    chunk: u64,
+    line: u64,
     source: u32,
     tag: u32,
     unit: u32,
@@ -158,8 +158,8 @@ impl Slot {
 
     #[inline]
     fn put_fixed(&mut self, row: usize, chunk: &mut Chunk, shape: &mut Shape) {
-        if self.placed.chunk != chunk.id() {
-            if shape.chunk != chunk.id() {
+        if self.placed.line != chunk.line() {
+            if shape.line != chunk.line() {
                 shape.look_up(chunk);
             }
             self.place(chunk, shape);
@@ -183,7 +183,7 @@ impl Slot {
             Some(text) => chunk.texts(column).intern(text.as_bytes()),
             None => NULL,
         };
-        placed.chunk = chunk.id();
+        placed.line = chunk.line();
         placed.source = chunk.texts(table::SOURCE).intern(series.source.as_bytes());
         placed.tag = text(&series.tag, chunk, table::TAG);
         placed.unit = text(&series.unit, chunk, table::UNIT);
