@@ -82,6 +82,8 @@ pub struct TextColumn {
     /// Texts whose keys somebody knows, and gives to many rows.
     interned: usize,
     interned_bytes: usize,
+    /// Somebody knows keys of it, so that the rows behind its own had better have the same ones.
+    is_known: bool,
     line: u64,
 }
 
@@ -103,6 +105,7 @@ impl TextColumn {
             index: HashTable::new(),
             interned: 0,
             interned_bytes: 0,
+            is_known: false,
             line: next_line(),
         }
     }
@@ -175,6 +178,7 @@ impl TextColumn {
 
     /// The key of a text that rows will have. Keys are good until the column is emptied.
     pub(crate) fn intern(&mut self, text: &[u8]) -> u32 {
+        self.is_known = true;
         let before = self.texts.len();
         let key = self.key_of(text);
         if self.texts.len() > before {
@@ -257,17 +261,12 @@ impl TextColumn {
         self.texts.clear();
         self.index.clear();
         (self.interned, self.interned_bytes) = (0, 0);
-        self.line = next_line();
-    }
-
-    /// Whether somebody knows keys of it, so that the rows behind its own had better have the same keys.
-    fn is_known(&self) -> bool {
-        self.interned > 0
+        (self.is_known, self.line) = (false, next_line());
     }
 
     /// Whether rows behind its own should not have its texts: too many of them are of rows that are gone.
     pub(super) fn is_stale(&self) -> bool {
-        if !self.is_known() {
+        if !self.is_known {
             return false;
         }
         if self.kind == Kind::Plain || self.texts.len() < FEW_TEXTS {
@@ -285,7 +284,7 @@ impl TextColumn {
 
     /// Begins with the texts of a column that has ended, if somebody knows keys of it: they are good here, too. It is empty.
     pub(crate) fn take_over(&mut self, ended: &TextColumn) {
-        if !ended.is_known() {
+        if !ended.is_known {
             return;
         }
         self.kind = ended.kind;
@@ -294,7 +293,7 @@ impl TextColumn {
         self.index.clone_from(&ended.index);
         // Whoever brought them, they are here before the rows.
         (self.interned, self.interned_bytes) = (self.texts.len(), self.texts.bytes.len());
-        self.line = ended.line;
+        (self.is_known, self.line) = (true, ended.line);
     }
 
     pub fn space(&self) -> Space {
@@ -459,6 +458,18 @@ mod tests {
         let line = next.line();
         next.take_over(&unknown);
         assert_eq!((next.line(), next.texts().len()), (line, 0));
+    }
+
+    #[test]
+    fn the_key_of_a_text_that_a_row_brought_before_is_known_all_the_same() {
+        let mut ended = TextColumn::new(Kind::Dictionary);
+        ended.push(0, b"a");
+        ended.push(1, b"b");
+        let known = ended.intern(b"b");
+        let mut next = TextColumn::new(Kind::Dictionary);
+        next.take_over(&ended);
+        next.push_key(0, known);
+        assert_eq!(next.text_of(0), Some(&b"b"[..]));
     }
 
     #[test]
