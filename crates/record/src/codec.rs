@@ -18,6 +18,7 @@
 mod cache;
 mod decode;
 mod encode;
+mod known;
 mod lists;
 mod value;
 mod wire;

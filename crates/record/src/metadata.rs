@@ -8,6 +8,8 @@
 //! when a server falls behind, every value comes with them, and that must not be what costs most then.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use crate::{Text, Ticks};
@@ -32,12 +34,26 @@ pub mod key {
 const STATUS_GOOD: &str = "The operation succeeded. StatusGood (0x0)";
 
 /// Metadata that many messages share: sorted by key, keys unique, no empty values.
-#[derive(Debug, Default)]
+///
+/// What every message of the tag asks for is counted once, and lies with the counts of an `Arc` in one line of the cache: of 50,000
+/// tags, whoever looks at more waits for the memory most of the time.
+#[derive(Debug)]
 pub struct MetaMap {
     entries: Box<[(Text, Text)]>,
-    series: Option<u64>,
-    /// Counted once, since every message of the tag asks for it.
-    bytes: u32,
+    number: u64,
+    /// Zero without one.
+    series: u64,
+    memory_bytes: u32,
+    text_bytes: u32,
+    longest_text: u32,
+    longest_key: u16,
+    has_series: bool,
+}
+
+impl Default for MetaMap {
+    fn default() -> MetaMap {
+        MetaMap::of_sorted(Box::default(), None)
+    }
 }
 
 impl MetaMap {
@@ -75,23 +91,52 @@ impl MetaMap {
     }
 
     pub fn series(&self) -> Option<u64> {
-        self.series
+        self.has_series.then_some(self.series)
+    }
+
+    /// Its own: no other map has it, not even after this one is gone.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The length of all keys and texts.
+    pub fn text_bytes(&self) -> usize {
+        self.text_bytes as usize
+    }
+
+    /// Whether no key and no text is longer. `false` also for keys and texts that are too long to be counted.
+    #[inline]
+    pub fn is_within(&self, key_bytes_max: usize, text_bytes_max: usize) -> bool {
+        let (key, text) = (self.longest_key, self.longest_text);
+        key < u16::MAX && text < u32::MAX && usize::from(key) <= key_bytes_max && text as usize <= text_bytes_max
     }
 
     /// Sorted by key, without repeated keys and empty texts: what [`MetaMap::entries`] gave.
     pub(crate) fn of_sorted(entries: Box<[(Text, Text)]>, series: Option<u64>) -> MetaMap {
-        let texts = |(key, value): &(Text, Text)| text_bytes(key) + text_bytes(value);
-        let bytes = size_of_val(&*entries) + entries.iter().map(texts).sum::<usize>();
+        let (mut memory, mut texts) = (size_of_val(&*entries), 0);
+        let (mut longest_key, mut longest_text) = (0, 0);
+        for (key, text) in &entries {
+            memory += heap_bytes(key) + heap_bytes(text);
+            texts += key.len() + text.len();
+            longest_key = longest_key.max(key.len());
+            longest_text = longest_text.max(text.len());
+        }
+        let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         MetaMap {
             entries,
-            series,
-            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            number: next_number(),
+            series: series.unwrap_or_default(),
+            memory_bytes: narrow(memory),
+            text_bytes: narrow(texts),
+            longest_text: narrow(longest_text),
+            longest_key: u16::try_from(longest_key).unwrap_or(u16::MAX),
+            has_series: series.is_some(),
         }
     }
 
     /// Approximate memory of its texts; those that other maps have, too, count in full.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes as usize
+        self.memory_bytes as usize
     }
 
     pub(crate) fn entries(&self) -> &[(Text, Text)] {
@@ -104,8 +149,27 @@ impl MetaMap {
     }
 }
 
+/// A number that no map had before. Threads have blocks of them, so that they do not wait for each other at each map; it would take
+/// centuries to use them up.
+fn next_number() -> u64 {
+    const BLOCK: u64 = 1 << 12;
+    static BLOCKS: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static LAST: Cell<u64> = const { Cell::new(0) };
+    }
+    LAST.with(|last| {
+        let number = match last.get() % BLOCK {
+            // The block is used up, or this is the first one. Its first number is left out, as zero stands for no map.
+            0 => BLOCKS.fetch_add(1, Ordering::Relaxed) * BLOCK + 1,
+            _ => last.get() + 1,
+        };
+        last.set(number);
+        number
+    })
+}
+
 /// Memory of a text beyond its place; short ones have none.
-fn text_bytes(text: &Text) -> usize {
+fn heap_bytes(text: &Text) -> usize {
     match text.is_heap_allocated() {
         true => text.len() + 2 * size_of::<usize>(),
         false => 0,
@@ -615,6 +679,40 @@ mod tests {
         let meta = Metadata::marked(stamped().shared, Stamps::NONE, marks);
         assert!(!meta.is_marked());
         assert_eq!(meta.get(key::STATUS_CODE).unwrap(), STATUS_GOOD);
+    }
+
+    #[test]
+    fn no_two_maps_have_one_number() {
+        let numbers = || {
+            let maps = (0..10_000).map(|_| MetaMap::default().number());
+            maps.collect::<Vec<_>>()
+        };
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(numbers)).collect();
+        let mut all = numbers();
+        all.extend(threads.into_iter().flat_map(|thread| thread.join().unwrap()));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!((all.len(), all.contains(&0)), (50_000, false));
+    }
+
+    #[test]
+    fn what_is_asked_of_a_map_lies_in_one_line_of_the_cache() {
+        assert!(2 * size_of::<usize>() + size_of::<MetaMap>() <= 64);
+    }
+
+    #[test]
+    fn a_map_knows_its_lengths() {
+        let map = |key: usize, text: usize| {
+            let entries = [
+                ("k".into(), "text".into()),
+                ("x".repeat(key).into(), "y".repeat(text).into()),
+            ];
+            MetaMap::new(entries, None)
+        };
+        assert_eq!(map(30, 7).text_bytes(), 42);
+        assert!(map(30, 7).is_within(30, 7) && !map(30, 7).is_within(29, 7) && !map(30, 7).is_within(30, 6));
+        assert!(map(65_534, 7).is_within(1 << 20, 7) && !map(65_535, 7).is_within(1 << 20, 7));
+        assert!(MetaMap::default().is_within(0, 0) && MetaMap::default().text_bytes() == 0);
     }
 
     #[test]

@@ -7,9 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hashbrown::HashMap;
 use thalweg_record::codec::Encoder;
-use thalweg_record::{DropReason, Message, MetaMap, Payload};
+use thalweg_record::{DropReason, Message, Payload};
 
 use super::limits::{Refusal, RowLimits};
 use super::sample::Cells;
@@ -82,17 +81,6 @@ pub struct Packer {
     /// Of the messages since the last entry.
     own_maps_bytes: usize,
     limits: RowLimits,
-    /// The shared maps of the messages that are packed now, by address.
-    maps: HashMap<usize, Shared>,
-}
-
-/// What is known of a map.
-#[derive(Clone, Copy)]
-struct Shared {
-    entries: usize,
-    bytes: usize,
-    /// Its names and texts are within their limits.
-    is_within: bool,
 }
 
 impl Packer {
@@ -106,8 +94,6 @@ impl Packer {
     /// Entries of messages that came from an input, as far as they do not name their own. `arrival` is in nanoseconds.
     pub fn pack(&mut self, source: &Arc<str>, messages: &[Message], arrival: i64) -> Packed {
         let mut packed = Packed::default();
-        // The maps may be gone by the next call, and others have their addresses.
-        self.maps.clear();
         self.own_maps_bytes = 0;
         for (index, message) in messages.iter().enumerate() {
             let before = self.own_maps_bytes;
@@ -161,33 +147,21 @@ impl Packer {
         }
         // As it becomes part of a row.
         let meta = message.meta.settled();
-        let shared = self.shared(meta.shared_map());
+        let shared = meta.shared_map();
+        // Nobody else has it, so it is memory of the message.
+        if Arc::strong_count(shared) == 1 {
+            self.own_maps_bytes += bytes_of(shared);
+        }
         let limits = &self.limits;
-        let is_within = shared.is_within
-            && shared.entries + meta.changes().len() <= limits.attributes_max
+        let is_within = shared.is_within(limits.attribute_name_bytes_max, limits.attribute_value_bytes_max)
+            && shared.len() + meta.changes().len() <= limits.attributes_max
             && meta
                 .changes()
                 .all(|(name, text)| limits.allow(name, text.map_or("", |text| text)));
         if !is_within {
             limits.check(&meta)?;
         }
-        Ok(value_bytes + shared.bytes + meta.heap_bytes())
-    }
-
-    #[inline]
-    fn shared(&mut self, map: &Arc<MetaMap>) -> Shared {
-        let (limits, own_maps_bytes) = (&self.limits, &mut self.own_maps_bytes);
-        *self.maps.entry(Arc::as_ptr(map).addr()).or_insert_with(|| {
-            // Nobody else has it, so it is memory of the message.
-            if Arc::strong_count(map) == 1 {
-                *own_maps_bytes += bytes_of(map);
-            }
-            Shared {
-                entries: map.len(),
-                bytes: map.iter().map(|(name, text)| name.len() + text.len()).sum(),
-                is_within: map.iter().all(|(name, text)| limits.allow(name, text)),
-            }
-        })
+        Ok(value_bytes + shared.text_bytes() + meta.heap_bytes())
     }
 
     #[cold]

@@ -65,8 +65,7 @@ impl Attributes {
 }
 
 pub(super) fn bytes_of(map: &MetaMap) -> usize {
-    let entries = map.iter().map(|(name, text)| bytes_of_entry(name, text));
-    size_of::<MetaMap>() + entries.sum::<usize>()
+    size_of::<MetaMap>() + map.len() * 2 * size_of::<Text>() + map.text_bytes()
 }
 
 fn bytes_of_entry(name: &Text, text: &Text) -> usize {

@@ -1,8 +1,10 @@
 //! Messages into parcels.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
+
+use super::known::{Found, KnownMaps, Place};
 use super::lists::{Copied, put_list};
 use super::value::{WHOLE, is_shallow, put_value};
 use super::wire::{put_bytes, put_signed, put_varint};
@@ -15,9 +17,11 @@ use crate::{Message, MetaMap, Payload, Stamps};
 pub struct Encoder {
     body: Vec<u8>,
     count: usize,
-    /// Those that were defined. They are kept, so that no other map gets the address of one of them meanwhile.
-    maps: Vec<Arc<MetaMap>>,
-    by_address: HashMap<usize, usize>,
+    /// Maps that were defined, by the numbers that tell them apart for ever: their numbers in the parcel.
+    maps: HashMap<u64, usize>,
+    /// The last of them, whose texts the next ones refer to.
+    last: Option<Last>,
+    known: KnownMaps,
     /// The last changes of a message.
     changes: Option<Arc<Changes>>,
     sources: Vec<&'static Arc<str>>,
@@ -26,7 +30,21 @@ pub struct Encoder {
     copied: Copied,
 }
 
+struct Last {
+    map: Arc<MetaMap>,
+    /// It may come again.
+    comes_again: bool,
+}
+
 impl Encoder {
+    #[cfg(test)]
+    pub(super) fn within(copied_bytes_max: usize) -> Encoder {
+        Encoder {
+            copied: Copied::within(copied_bytes_max),
+            ..Encoder::default()
+        }
+    }
+
     /// How many messages the parcel has.
     pub fn count(&self) -> usize {
         self.count
@@ -44,6 +62,8 @@ impl Encoder {
         {
             return Err(TooDeep);
         }
+        // A map that only this message has does not come again.
+        let comes_again = Arc::strong_count(message.meta.shared_map()) > 1;
         let settled = message.meta.settled();
         let meta = settled.parts();
         let has_stamps = meta.stamps != Stamps::NONE;
@@ -56,7 +76,7 @@ impl Encoder {
                 | bit(has_stamps, flags::STAMPS)
                 | bit(message.source.get().is_some(), flags::SOURCE),
         );
-        self.put_map(meta.shared);
+        self.put_map(meta.shared, comes_again);
         if has_stamps {
             self.put_stamps(meta.stamps);
         }
@@ -77,27 +97,63 @@ impl Encoder {
         Ok(())
     }
 
-    fn put_map(&mut self, map: &Arc<MetaMap>) {
+    #[inline]
+    fn put_map(&mut self, map: &Arc<MetaMap>, comes_again: bool) {
         if map.is_empty() && map.series().is_none() {
             return put_varint(&mut self.body, 0);
         }
-        let last = self.maps.last().is_some_and(|last| Arc::ptr_eq(last, map));
-        if last {
+        if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.map, map)) {
             return put_varint(&mut self.body, self.maps.len() as u64);
         }
-        let number = self.maps.len() + 1;
-        let number = *self.by_address.entry(Arc::as_ptr(map).addr()).or_insert(number);
+        let defined = self.maps.len();
+        let number = *self.maps.entry(map.number()).or_insert(defined + 1);
         put_varint(&mut self.body, number as u64);
-        if number <= self.maps.len() {
+        if number <= defined {
             return;
         }
+        let after_one_that_does = self.last.as_ref().is_none_or(|last| last.comes_again);
+        match comes_again && after_one_that_does {
+            true => self.recall_or_define(map),
+            false => self.define(map),
+        }
+        self.last = Some(Last {
+            map: map.clone(),
+            comes_again,
+        });
+    }
+
+    /// Writes the same bytes as [`Encoder::define`].
+    fn recall_or_define(&mut self, map: &MetaMap) {
+        let place = Place {
+            before: self.last.as_ref().map_or(0, |last| last.map.number()),
+            map: map.number(),
+        };
+        let is_seen = match self.known.find(place) {
+            // With room for all of it there is room for each of its parts, so it would be written like this.
+            Found::Known(bytes, copied) if self.copied.add(copied) => return self.body.extend_from_slice(bytes),
+            Found::Known(..) => return self.define(map),
+            Found::Seen => true,
+            Found::New => {
+                self.known.note(place);
+                false
+            }
+        };
+        let (start, before) = (self.body.len(), self.copied.bytes());
+        self.define(map);
+        // What would be written otherwise with more room is worth nothing to other parcels.
+        if is_seen && self.copied.is_complete() {
+            let bytes = self.body.get(start..).unwrap_or_default();
+            self.known.keep(bytes, self.copied.bytes() - before);
+        }
+    }
+
+    fn define(&mut self, map: &MetaMap) {
         self.body.push(u8::from(map.series().is_some()));
         if let Some(series) = map.series() {
             self.body.extend_from_slice(&series.to_le_bytes());
         }
-        let earlier = self.maps.last().map_or(&[][..], |map| map.entries());
+        let earlier = self.last.as_ref().map_or(&[][..], |last| last.map.entries());
         put_list(&mut self.body, map.entries(), earlier, &mut self.copied);
-        self.maps.push(map.clone());
     }
 
     fn put_stamps(&mut self, stamps: Stamps) {
@@ -151,15 +207,83 @@ impl Encoder {
         self.clear();
     }
 
-    /// Forgets what was added since the last parcel.
+    /// Forgets what was added since the last parcel, but not how maps are defined.
     pub fn clear(&mut self) {
         self.body.clear();
         self.count = 0;
         self.maps.clear();
-        self.by_address.clear();
+        self.last = None;
         self.changes = None;
         self.sources.clear();
         (self.source_time, self.sample_time) = (0, 0);
-        self.copied = Copied::default();
+        self.copied.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Metadata;
+
+    fn map(n: usize) -> Arc<MetaMap> {
+        let entries = [
+            ("name".into(), format!("tag {n} of a line").into()),
+            ("unit".into(), "C".into()),
+        ];
+        Arc::new(MetaMap::new(entries, Some(n as u64)))
+    }
+
+    fn message(map: &Arc<MetaMap>) -> Message {
+        Message::new(Payload::Raw("1".into()), Metadata::shared(map.clone()))
+    }
+
+    /// Whether the bytes are known of each map behind the one before it.
+    fn known(encoder: &mut Encoder, maps: &[Arc<MetaMap>]) -> Vec<bool> {
+        let places = maps.windows(2).map(|maps| Place {
+            before: maps[0].number(),
+            map: maps[1].number(),
+        });
+        let is_known = |place| matches!(encoder.known.find(place), Found::Known(..));
+        places.map(is_known).collect()
+    }
+
+    fn write(encoder: &mut Encoder, maps: &[Arc<MetaMap>]) {
+        maps.iter().for_each(|map| encoder.push(&message(map)).unwrap());
+        encoder.finish();
+    }
+
+    #[test]
+    fn maps_that_came_twice_are_known_and_not_held() {
+        let maps: Vec<_> = (0..100).map(map).collect();
+        let mut encoder = Encoder::default();
+        write(&mut encoder, &maps);
+        assert_eq!(known(&mut encoder, &maps), [false; 99]);
+        write(&mut encoder, &maps);
+        assert_eq!(known(&mut encoder, &maps), [true; 99]);
+        assert!(maps.iter().all(|map| Arc::strong_count(map) == 1));
+    }
+
+    #[test]
+    fn maps_that_only_one_message_has_are_not_even_noted() {
+        let mut encoder = Encoder::default();
+        let (alone, shared) = (|n| message(&map(n)), map(0));
+        for n in 1..100 {
+            encoder.push(&alone(n)).unwrap();
+            encoder.push(&alone(n)).unwrap();
+            encoder.push(&message(&shared)).unwrap();
+            encoder.finish();
+        }
+        assert!(encoder.known.is_empty());
+    }
+
+    #[test]
+    fn what_was_written_without_room_to_copy_is_not_kept() {
+        let maps: Vec<_> = (0..100).map(map).collect();
+        let mut encoder = Encoder::within(200);
+        (0..3).for_each(|_| write(&mut encoder, &maps));
+        let known = known(&mut encoder, &maps);
+        let some = known.iter().take_while(|known| **known).count();
+        assert!((2..20).contains(&some), "{known:?}");
+        assert!(known.iter().skip(some).all(|known| !known), "{known:?}");
     }
 }

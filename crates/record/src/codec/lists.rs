@@ -4,6 +4,8 @@
 //! last such one as the bits from 3 on say; bit 1 that its text is the same too; bit 2 that it has none. A text that
 //! follows a known key begins with the number of bytes that it shares with the earlier text.
 
+use std::cmp::Ordering;
+
 use super::wire::{Take, put_bytes, put_varint};
 use super::{COPIED_BYTES_MAX, CodecError};
 use crate::Text;
@@ -40,18 +42,52 @@ impl Entry for (Text, Option<Text>) {
 }
 
 /// Bytes that texts have taken over from earlier ones, in one parcel.
-#[derive(Default)]
-pub(super) struct Copied(usize);
+pub(super) struct Copied {
+    bytes: usize,
+    bytes_max: usize,
+    /// Whether some were too many.
+    refused: bool,
+}
+
+impl Default for Copied {
+    fn default() -> Copied {
+        Copied::within(COPIED_BYTES_MAX)
+    }
+}
 
 impl Copied {
-    /// Counts them; `false`, and nothing is counted, if that is too many.
-    fn add(&mut self, bytes: usize) -> bool {
-        let sum = self.0 + bytes;
-        let allowed = sum <= COPIED_BYTES_MAX;
-        if allowed {
-            self.0 = sum;
+    pub fn within(bytes_max: usize) -> Copied {
+        Copied {
+            bytes: 0,
+            bytes_max,
+            refused: false,
         }
+    }
+
+    /// Begins the next parcel.
+    pub fn clear(&mut self) {
+        *self = Copied::within(self.bytes_max);
+    }
+
+    /// Counts them; `false`, and nothing is counted, if that is too many.
+    #[inline]
+    pub fn add(&mut self, bytes: usize) -> bool {
+        let sum = self.bytes + bytes;
+        let allowed = sum <= self.bytes_max;
+        if allowed {
+            self.bytes = sum;
+        }
+        self.refused |= !allowed;
         allowed
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether all that was asked for in this parcel was within the limit, so that the limit has changed nothing.
+    pub fn is_complete(&self) -> bool {
+        !self.refused
     }
 }
 
@@ -65,10 +101,14 @@ pub(super) fn put_list<E: Entry>(out: &mut Vec<u8>, list: &[E], earlier: &[E], c
     let (mut looked, mut next) = (0, 0);
     for entry in list {
         let none = if entry.text().is_none() { NONE } else { 0 };
-        while earlier.get(looked).is_some_and(|known| known.key() < entry.key()) {
-            looked += 1;
-        }
-        let known = earlier.get(looked).filter(|known| known.key() == entry.key());
+        let known = loop {
+            let Some(known) = earlier.get(looked) else { break None };
+            match order(known.key(), entry.key()) {
+                Ordering::Less => looked += 1,
+                Ordering::Equal => break Some(known),
+                Ordering::Greater => break None,
+            }
+        };
         let Some(known) = known.filter(|known| copied.add(known.key().len())) else {
             put_varint(out, none);
             put_bytes(out, entry.key().as_bytes());
@@ -79,7 +119,8 @@ pub(super) fn put_list<E: Entry>(out: &mut Vec<u8>, list: &[E], earlier: &[E], c
         };
         let skip = ((looked - next) as u64) << SKIP_SHIFT | KNOWN;
         next = looked + 1;
-        if none == 0 && known.text() == entry.text() && copied.add(text_len(entry)) {
+        let is_same = known.text().zip(entry.text()).is_some_and(|(a, b)| is_equal(a, b));
+        if is_same && copied.add(text_len(entry)) {
             put_varint(out, skip | SAME);
             continue;
         }
@@ -93,8 +134,27 @@ pub(super) fn put_list<E: Entry>(out: &mut Vec<u8>, list: &[E], earlier: &[E], c
     }
 }
 
+/// Most are equal, and many of them the same memory, which needs no look at their bytes.
+#[inline]
+fn is_equal(a: &Text, b: &Text) -> bool {
+    std::ptr::eq(a.as_str(), b.as_str()) || a == b
+}
+
+#[inline]
+fn order(a: &Text, b: &Text) -> Ordering {
+    match is_equal(a, b) {
+        true => Ordering::Equal,
+        false => a.cmp(b),
+    }
+}
+
 fn shared_bytes(a: &str, b: &str) -> usize {
-    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
+    const WORD: usize = size_of::<u64>();
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let words = a.chunks_exact(WORD).zip(b.chunks_exact(WORD));
+    let whole = WORD * words.take_while(|(a, b)| a == b).count();
+    let rest = |bytes| <[u8]>::get(bytes, whole..).unwrap_or_default().iter();
+    whole + rest(a).zip(rest(b)).take_while(|(a, b)| a == b).count()
 }
 
 /// Where a text of a list that was read is.

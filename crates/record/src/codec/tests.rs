@@ -360,10 +360,6 @@ fn texts_that_refer_to_each_other_cost_no_more_than_is_allowed() {
 
 #[test]
 fn what_is_nested_too_deep_is_refused_and_leaves_the_parcel_as_it_was() {
-    let nested = |depth: usize| {
-        let value = (0..depth).fold(Value::Null, |inner, _| Value::from(vec![inner]));
-        Message::new(Payload::Value(value), Metadata::default())
-    };
     let mut encoder = Encoder::default();
     encoder.push(&nested(super::DEPTH_MAX)).unwrap();
     assert_eq!(encoder.push(&nested(super::DEPTH_MAX + 1)), Err(TooDeep));
@@ -402,4 +398,104 @@ fn the_first_version_is_read_for_ever() {
         &Decoder::new(0).decode(&Bytes::from_static(written)).unwrap(),
         &messages,
     );
+}
+
+/// What happens to an encoder.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A message of a map, with changes or without.
+    Push(usize, Vec<(Text, Text)>, Option<Marks>),
+    /// A message whose map nobody else has.
+    PushAlone(Vec<(Text, Text)>),
+    TooDeep(usize),
+    /// A map is gone, and another one is there.
+    Renew(usize, Vec<(Text, Text)>),
+    /// The same messages in the same order once more.
+    Repeat,
+    Finish,
+    Clear,
+}
+
+const MAPS: usize = 5;
+
+fn step() -> impl Strategy<Value = Step> {
+    let changes = || prop_oneof![3 => Just(Vec::new()), 1 => pairs()];
+    prop_oneof![
+        20 => (0..MAPS, changes(), marks()).prop_map(|(map, changes, marks)| Step::Push(map, changes, marks)),
+        2 => pairs().prop_map(Step::PushAlone),
+        1 => (0..MAPS).prop_map(Step::TooDeep),
+        1 => (0..MAPS, pairs()).prop_map(|(map, entries)| Step::Renew(map, entries)),
+        3 => Just(Step::Repeat),
+        6 => Just(Step::Finish),
+        1 => Just(Step::Clear),
+    ]
+}
+
+fn nested(depth: usize) -> Message {
+    let value = (0..depth).fold(Value::Null, |inner, _| Value::from(vec![inner]));
+    Message::new(Payload::Value(value), Metadata::default())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// With room for what texts copy, and with so little that it runs out in the middle of a map.
+    #[test]
+    fn an_encoder_that_knows_maps_writes_what_a_new_one_writes(
+        maps in prop::collection::vec(map(), MAPS..=MAPS),
+        steps in prop::collection::vec(step(), 0..150),
+        copied_bytes_max in prop_oneof![0..300_usize, Just(1 << 20)],
+    ) {
+        let mut maps = maps;
+        let (mut old, mut new) = (Encoder::within(copied_bytes_max), Encoder::within(copied_bytes_max));
+        let mut pushed: Vec<Message> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Push(map, changes, marks) => {
+                    let meta = match marks {
+                        Some(marks) => Metadata::marked(maps[map].clone(), Stamps::NONE, marks),
+                        None => Metadata::shared(maps[map].clone()),
+                    };
+                    let mut message = Message::new(Payload::Value(Value::Null), meta);
+                    changes.into_iter().for_each(|(key, text)| message.meta.set(key, text));
+                    prop_assert_eq!(old.push(&message), new.push(&message));
+                    pushed.push(message);
+                }
+                Step::PushAlone(entries) => {
+                    let meta = Metadata::shared(Arc::new(MetaMap::new(entries, None)));
+                    let message = Message::new(Payload::Value(Value::Null), meta);
+                    prop_assert_eq!(old.push(&message), new.push(&message));
+                }
+                Step::TooDeep(map) => {
+                    let mut message = nested(super::DEPTH_MAX + 1);
+                    message.meta = Metadata::shared(maps[map].clone());
+                    prop_assert_eq!(old.push(&message), Err(TooDeep));
+                }
+                Step::Renew(map, entries) => {
+                    pushed.clear();
+                    maps[map] = Arc::new(MetaMap::default());
+                    maps[map] = Arc::new(MetaMap::new(entries, None));
+                }
+                Step::Repeat => {
+                    prop_assert!(old.finish() == new.finish());
+                    new = Encoder::within(copied_bytes_max);
+                    for message in &pushed {
+                        prop_assert_eq!(old.push(message), new.push(message));
+                    }
+                }
+                Step::Finish => {
+                    prop_assert_eq!((old.count(), old.bytes()), (new.count(), new.bytes()));
+                    let parcel = old.finish();
+                    prop_assert!(parcel == new.finish());
+                    Decoder::new(1 << 20).decode(&parcel.into()).unwrap();
+                    new = Encoder::within(copied_bytes_max);
+                }
+                Step::Clear => {
+                    old.clear();
+                    new = Encoder::within(copied_bytes_max);
+                }
+            }
+        }
+        prop_assert!(old.finish() == new.finish());
+    }
 }
