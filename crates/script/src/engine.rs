@@ -2,10 +2,12 @@
 //!
 //! Both know every script of a processor. Native code runs what it can; what it cannot, and each call that it leaves, QuickJS runs.
 
-use thalweg_record::{Message, Metadata};
+use std::sync::Arc;
+
+use thalweg_record::{Message, MetaMap, Metadata, Value};
 
 use crate::native::{Native, Outcome, Outside};
-use crate::{CompileError, Environment, Failure, Program, QuickJs, Returned, Script, Stats};
+use crate::{CompileError, Environment, Failure, PayloadReply, Program, QuickJs, Returned, Script, Stats};
 
 /// `scripting.engine`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,6 +159,11 @@ impl Engine {
         }
     }
 
+    /// What a script that falls into two halves has made of a map, if that is known; [`Program::payload`] runs the other half.
+    pub(crate) fn half(&self, script: usize, map: &Arc<MetaMap>) -> Option<Arc<MetaMap>> {
+        self.native.get(script)?.as_ref().ok()?.half(map)
+    }
+
     /// Looks whether native code has given the same.
     fn verify<R: std::fmt::Debug, E: PartialEq>(
         &mut self,
@@ -205,6 +212,11 @@ impl Program for Engine {
                 expected
             }
         }
+    }
+
+    fn payload(&mut self, script: usize, value: &Value) -> Option<PayloadReply> {
+        self.try_native(script, |native| native.payload(value))
+            .map(|(reply, _)| reply)
     }
 
     fn stats(&self) -> Stats {

@@ -5,6 +5,7 @@
 //! surrogate pair, a member of a prototype, an endless loop, too much memory: all are QuickJS's, with its words and its limits. That
 //! is possible because until its end a call has changed nothing that anybody else can see.
 
+mod arithmetic;
 mod coerce;
 mod compile;
 mod date;
@@ -18,16 +19,19 @@ mod regex;
 mod result;
 mod split;
 
-use thalweg_record::{Message, Metadata};
+use std::sync::Arc;
+
+use thalweg_record::{Message, MetaMap, Metadata, Payload, Value};
 
 pub use self::compile::Outside;
 use self::compile::{Code, compile};
 pub(crate) use self::compile::{SOURCE_MAX, with_parser_stack};
 use self::eval::Call;
-use self::heap::{Heap, Js, Ref, Room, Run, Stop};
+use self::heap::{Heap, Js, Ref, Room, Run, Stop, bail};
 use self::made::MadeMaps;
-use self::result::{Written, returned};
-use crate::{Environment, Returned};
+use self::result::{Written, number_payload, payload, returned};
+use crate::view::number_seen;
+use crate::{Environment, PayloadReply, Returned};
 
 /// One script, compiled, with the room of its calls.
 pub(crate) struct Native {
@@ -86,9 +90,29 @@ impl Native {
     /// Runs a body. What it shows to others is shown if `is_real`.
     pub fn run(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> Outcome<Returned> {
         if self.code.split.is_some() && !message.meta.is_changed() {
-            return self.run_halves(message, origin);
+            let known = self.made.of(message.meta.shared_map());
+            return self.run_halves(message, origin, known.is_some(), |heap, written, made, environment| {
+                heap.known = known;
+                returned(heap, &Js::Object(Ref::MSG), written, made, environment)
+            });
         }
         self.call(message, origin, is_real, returned)
+    }
+
+    /// What came of a map in the first half of a script that falls into two, if that was run.
+    pub fn half(&self, map: &Arc<MetaMap>) -> Option<Arc<MetaMap>> {
+        self.code.split.as_ref().and_then(|_| self.made.of(map))
+    }
+
+    /// Runs the second half of such a script, which sees nothing but the payload.
+    pub fn payload(&mut self, value: &Value) -> Outcome<PayloadReply> {
+        let arithmetic = self.code.split.as_ref().and_then(|split| split.arithmetic.as_ref());
+        if let (Some(arithmetic), Some(number)) = (arithmetic, number_seen(value)) {
+            self.runs += 1;
+            return Outcome::Done(number_payload(value, number, arithmetic.of(number)), true);
+        }
+        let message = Message::new(Payload::Value(value.clone()), Metadata::default());
+        self.run_halves(&message, &message.meta, true, |heap, _, _, _| payload(heap, Ref::MSG))
     }
 
     /// Evaluates a condition.
@@ -96,37 +120,34 @@ impl Native {
         self.call(message, origin, is_real, |_, result, _, _, _| Ok(result.truth()))
     }
 
-    /// Runs a script that falls into two halves. It has no effects.
-    fn run_halves(&mut self, message: &Message, origin: &Metadata) -> Outcome<Returned> {
+    /// Runs a script that falls into two halves, the first one unless it is known what comes of it. It has no effects.
+    fn run_halves<R>(
+        &mut self,
+        message: &Message,
+        origin: &Metadata,
+        is_first_known: bool,
+        read: impl FnOnce(&mut Heap<'_>, &mut Written, &mut MadeMaps, &Environment) -> Run<R>,
+    ) -> Outcome<R> {
         self.runs += 1;
-        let known = self.made.of(message);
-        let is_known = known.is_some();
         let heap = Heap::new(&mut self.room, message, origin, &self.environment);
         let mut call = Call::new(&self.code, &self.environment, heap, std::mem::take(&mut self.slots));
         let result = match &self.code.split {
-            Some(split) => call.run_halves(split, is_known),
-            None => Ok(true),
+            Some(split) => call.run_halves(split, is_first_known),
+            None => bail("a script without halves"),
         };
         let (mut heap, _, slots) = call.end();
         self.slots = slots;
-        heap.known = known;
         let result = result.and_then(|depends| {
             let made = if depends {
                 &mut MadeMaps::default()
             } else {
                 &mut self.made
             };
-            returned(
-                &mut heap,
-                &Js::Object(Ref::MSG),
-                &mut self.written,
-                made,
-                &self.environment,
-            )
+            read(&mut heap, &mut self.written, made, &self.environment)
         });
         heap.end(&mut self.room);
         match result {
-            Ok(returned) => Outcome::Done(returned, true),
+            Ok(result) => Outcome::Done(result, true),
             Err(stop) => self.left(stop),
         }
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use thalweg_record::{Message, MetaMap, Metadata};
+use thalweg_record::{Message, MetaMap, Metadata, Value};
 
-use crate::Returned;
+use crate::{PayloadReply, Returned};
 
 /// What kind of code a script is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +89,8 @@ pub enum Remembered {
     Nothing,
     /// They go on with this metadata in the place of theirs.
     Over(Arc<MetaMap>),
+    /// They go on with this metadata, and with what [`Program::payload`] makes of their payload.
+    Half(Arc<MetaMap>),
     /// Of a condition.
     Truth(bool),
 }
@@ -103,6 +105,12 @@ pub trait Program: Send {
     /// What is at hand for messages without changes of their own over a shared map.
     fn remembered(&self, _script: usize, _map: &Arc<MetaMap>) -> Remembered {
         Remembered::Depends
+    }
+
+    /// What a script of which one half is remembered ([`Remembered::Half`]) makes of a payload; `None` if it has to run as a whole.
+    /// Nothing else comes of it.
+    fn payload(&mut self, _script: usize, _value: &Value) -> Option<PayloadReply> {
+        None
     }
 
     /// Evaluates a [`Form::Condition`]; what it does to `msg` is lost.

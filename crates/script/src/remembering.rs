@@ -5,12 +5,14 @@
 //! the map that came of it, or nothing. What a call sees decides what it sees next, so a call that would see the same would go the
 //! same way; the script need not be understood for that. Results are maps again, so the stage behind remembers by them.
 //!
+//! Of a script that falls into two halves, one of metadata and one of the payload, the first is remembered alone.
+//!
 //! Whether the script may be watched at all, or knows the time and chance, is a look at its words ([`crate::scan`]). A
 //! script that never turns out to be repeatable is not watched any more.
 
 use std::sync::Arc;
 
-use thalweg_record::{Bounds, ByMap, Message, MetaMap, Metadata, Text, key};
+use thalweg_record::{Bounds, ByMap, Message, MetaMap, Metadata, Text, Value, key};
 
 use crate::{Engine, Failure, MetaReply, PayloadReply, Program, Remembered, Reply, Returned, Stats};
 
@@ -55,7 +57,8 @@ impl Remembering {
             return Remembered::Depends;
         }
         let known = self.remembered(script, message.meta.shared_map());
-        self.remembered += u64::from(!matches!(known, Remembered::Unknown | Remembered::Depends));
+        let is_whole = !matches!(known, Remembered::Unknown | Remembered::Depends | Remembered::Half(_));
+        self.remembered += u64::from(is_whole);
         known
     }
 
@@ -70,7 +73,7 @@ impl Remembering {
             return;
         }
         let bytes = match &outcome {
-            Remembered::Over(map) => map.memory_bytes(),
+            Remembered::Over(map) | Remembered::Half(map) => map.memory_bytes(),
             _ => 0,
         };
         known.maps.insert(message.meta.shared_map(), (), outcome, bytes);
@@ -82,14 +85,21 @@ impl Program for Remembering {
         match self.known(script, message) {
             Remembered::Nothing => return Ok(Returned::Nothing),
             Remembered::Over(map) => return Ok(Returned::Over(map)),
-            Remembered::Depends | Remembered::Truth(_) => return self.engine.run(script, message, origin),
+            Remembered::Depends | Remembered::Half(_) | Remembered::Truth(_) => {
+                return self.engine.run(script, message, origin);
+            }
             Remembered::Unknown => {}
         }
         let traced = self.engine.trace(script, message, origin);
+        let map = message.meta.shared_map();
         let outcome = match &traced {
-            Ok((returned, false)) => outcome_of(message.meta.shared_map(), returned),
+            Ok((returned, false)) => outcome_of(map, returned),
+            Ok((_, true)) => self
+                .engine
+                .half(script, map)
+                .map_or(Remembered::Depends, Remembered::Half),
             // A failure is told each time.
-            Ok((_, true)) | Err(_) => Remembered::Depends,
+            Err(_) => Remembered::Depends,
         };
         self.remember(script, message, outcome);
         Ok(traced?.0)
@@ -108,6 +118,10 @@ impl Program for Remembering {
         };
         self.remember(script, message, outcome);
         Ok(traced?.0)
+    }
+
+    fn payload(&mut self, script: usize, value: &Value) -> Option<PayloadReply> {
+        self.engine.payload(script, value)
     }
 
     fn remembered(&self, script: usize, map: &Arc<MetaMap>) -> Remembered {

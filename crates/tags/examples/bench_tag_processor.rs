@@ -114,6 +114,11 @@ fn main() {
          msg.meta.opcua_attr_datatype;\n          return msg;\n",
     );
     measure(
+        "(b'') more than arithmetic",
+        "        defaults: |\n          msg.meta.location_path = 'ent'; msg.meta.data_contract = '_raw'; msg.meta.tag_name = \
+         msg.meta.opcua_tag_name;\n          msg.payload = msg.payload > 500 ? 500 : msg.payload + 1;\n          return msg;\n",
+    );
+    measure(
         "(b') metadata that changes each time",
         "        defaults: |\n          msg.meta.location_path = 'ent'; msg.meta.data_contract = '_raw'; msg.meta.tag_name = \
          msg.meta.opcua_tag_name;\n          msg.meta.x = msg.payload * 2;\n          return msg;\n",

@@ -147,14 +147,18 @@ impl TagProcessor {
             let Some(whole) = self.at_hand.of(message, &self.steps, program, results) else {
                 break;
             };
+            let provenance = match whole.computes {
+                None => Provenance::Input,
+                Some(script) => match compute(script, message, program) {
+                    Some(provenance) => provenance,
+                    None => break,
+                },
+            };
             scripts += whole.scripts;
             let (meta, hints) = (message.meta.with_shared(whole.map.clone()), whole.hints);
             let scripted = &whole.scripted;
             let payload = &message.payload;
-            match self
-                .finisher
-                .sample(payload, &meta, hints, Provenance::Input, &self.context)
-            {
+            match self.finisher.sample(payload, &meta, hints, provenance, &self.context) {
                 Ok(sample) => {
                     message.payload = sample;
                     message.meta = meta;
@@ -278,6 +282,22 @@ impl TagProcessor {
         let message = item.into_failed();
         self.failed.push(Failed { message, reason, error });
     }
+}
+
+/// Computes the payload of a message by one half of a script. `None` if it takes more than that; the message is as it was then.
+fn compute(script: usize, message: &mut Message, program: &mut dyn Program) -> Option<Provenance> {
+    // Scripts see the parsed form of other payloads, which is made once for all stages.
+    let Payload::Value(value) = &message.payload else {
+        return None;
+    };
+    Some(match program.payload(script, value)? {
+        PayloadReply::Same | PayloadReply::Missing => Provenance::Input,
+        PayloadReply::Again => Provenance::Script,
+        PayloadReply::New(value) => {
+            message.payload = Payload::Value(value);
+            Provenance::Script
+        }
+    })
 }
 
 impl Item {

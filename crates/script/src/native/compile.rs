@@ -17,7 +17,7 @@ use thalweg_record::{Text, key};
 use super::heap::{self, Js};
 use super::ir::{Binary, Bound, Element, Expr, Function, Key, Logical, Pattern, Property, Slot, Target};
 use super::regex::Regex;
-use super::split::{Split, split};
+use super::split::{MSG, Split, split};
 
 /// Why a script is not run here: the construct, and where it stands. Line and column count from 1 within the script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -156,8 +156,6 @@ const NESTED_MAX: usize = 100;
 pub(crate) const SOURCE_MAX: usize = 64 << 10;
 /// The parser goes down as deep as the source does, at most to its last byte.
 const PARSER_STACK: usize = 256 << 20;
-/// `msg`: the first parameter of the script.
-const MSG: Slot = Slot { level: 0, index: 0 };
 
 impl Compiler<'_> {
     fn outside(&self, construct: impl Into<String>, span: Span) -> Outside {

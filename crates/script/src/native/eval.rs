@@ -12,6 +12,7 @@ mod texts;
 use smallvec::SmallVec;
 use thalweg_record::{Text, Value};
 
+use super::arithmetic;
 use super::coerce;
 use super::compile::Code;
 use super::heap::{Heap, Js, Object, Ref, Run, Stop, bail};
@@ -629,22 +630,8 @@ impl<'c, 'm> Call<'c, 'm> {
     fn binary(&mut self, operator: Binary, a: &Js, b: &Js) -> Run<Js> {
         use std::cmp::Ordering::{Equal, Greater, Less};
         let heap = &mut self.heap;
-        let mut numbers = || Ok((coerce::number(heap, a)?, coerce::number(heap, b)?));
         Ok(match operator {
             Binary::Add => return coerce::add(heap, a, b),
-            Binary::Subtract => numbers().map(|(a, b)| (a - b).into())?,
-            Binary::Multiply => numbers().map(|(a, b)| (a * b).into())?,
-            Binary::Divide => numbers().map(|(a, b)| (a / b).into())?,
-            Binary::Remainder => numbers().map(|(a, b)| (a % b).into())?,
-            Binary::Power => numbers().map(|(a, b)| globals::power(a, b).into())?,
-            Binary::ShiftLeft => numbers().map(|(a, b)| f64::from(number::to_i32(a) << shift(b)).into())?,
-            Binary::ShiftRight => numbers().map(|(a, b)| f64::from(number::to_i32(a) >> shift(b)).into())?,
-            Binary::ShiftRightZero => {
-                numbers().map(|(a, b)| f64::from((number::to_i32(a) as u32) >> shift(b)).into())?
-            }
-            Binary::BitAnd => numbers().map(|(a, b)| f64::from(number::to_i32(a) & number::to_i32(b)).into())?,
-            Binary::BitOr => numbers().map(|(a, b)| f64::from(number::to_i32(a) | number::to_i32(b)).into())?,
-            Binary::BitXor => numbers().map(|(a, b)| f64::from(number::to_i32(a) ^ number::to_i32(b)).into())?,
             Binary::Equal => coerce::loosely_equal(heap, a, b)?.into(),
             Binary::NotEqual => (!coerce::loosely_equal(heap, a, b)?).into(),
             Binary::StrictEqual => coerce::strictly_equal(a, b)?.into(),
@@ -654,6 +641,13 @@ impl<'c, 'm> Call<'c, 'm> {
             Binary::Greater => (coerce::compared(heap, a, b)? == Some(Greater)).into(),
             Binary::GreaterEqual => matches!(coerce::compared(heap, a, b)?, Some(Greater | Equal)).into(),
             Binary::In => self.has(a, b)?.into(),
+            of_numbers => {
+                let (a, b) = (coerce::number(heap, a)?, coerce::number(heap, b)?);
+                match arithmetic::operator(of_numbers) {
+                    Some(operator) => operator(a, b).into(),
+                    None => return bail("an unusual operator"),
+                }
+            }
         })
     }
 
@@ -763,8 +757,4 @@ impl<'c, 'm> Call<'c, 'm> {
 enum Place {
     Local(Slot),
     Member(Ref, Text),
-}
-
-fn shift(by: f64) -> u32 {
-    number::to_i32(by) as u32 & 31
 }

@@ -30,14 +30,9 @@ pub(super) struct MadeMaps {
 }
 
 impl MadeMaps {
-    /// What came of a message's map, of a script whose first half is run once for each.
-    pub fn of(&self, message: &Message) -> Option<Arc<MetaMap>> {
-        if message.meta.is_changed() {
-            return None;
-        }
-        self.maps
-            .get(message.meta.shared_map(), ())
-            .map(|made| made.after.clone())
+    /// What came of a map, of a script whose first half is run once for each.
+    pub fn of(&self, map: &Arc<MetaMap>) -> Option<Arc<MetaMap>> {
+        self.maps.get(map, ()).map(|made| made.after.clone())
     }
 
     /// The map of a message with those changes, if they are the ones that were made of it before.
@@ -67,14 +62,19 @@ impl MadeMaps {
             return;
         }
         let before = message.meta.shared_map();
-        let entries = before.iter().map(|(name, text)| (name.clone(), text.clone()));
-        // Of names that are there twice the last one counts, and empty texts vanish.
-        let after = MetaMap::new(entries.chain(texts.iter().cloned()), before.series());
+        let after = match texts {
+            [] => before.clone(),
+            texts => {
+                let entries = before.iter().map(|(name, text)| (name.clone(), text.clone()));
+                // Of names that are there twice the last one counts, and empty texts vanish.
+                Arc::new(MetaMap::new(entries.chain(texts.iter().cloned()), before.series()))
+            }
+        };
         // The texts of changes are those of the map that came of them.
         let bytes = size_of_val(changes) + after.memory_bytes();
         let made = Made {
             changes: changes.into(),
-            after: Arc::new(after),
+            after,
         };
         self.maps.insert(before, (), made, bytes);
     }

@@ -93,53 +93,14 @@ struct Reader<'r, 'm> {
 impl Reader<'_, '_> {
     fn reply(&mut self, place: Ref) -> Run<Reply> {
         Ok(Reply {
-            payload: self.payload(place)?,
+            payload: payload(self.heap, place)?,
             meta: self.meta(place)?,
-        })
-    }
-
-    /// A member of a message as it is, without reading the payload for it.
-    fn member(&mut self, place: Ref, name: &str) -> Run<Option<Js>> {
-        if place == Ref::META {
-            return match self.heap.has_own(place, name)? {
-                true => self.heap.get(place, name).map(Some),
-                false => Ok(None),
-            };
-        }
-        match self.heap.object(place)? {
-            Object::Plain(members) => {
-                let found = members.iter().find(|(n, _)| n == name);
-                Ok(found.map(|(_, value)| value.clone()))
-            }
-            _ => bail("what is no message"),
-        }
-    }
-
-    fn payload(&mut self, place: Ref) -> Run<PayloadReply> {
-        let payload = match self.member(place, PAYLOAD)? {
-            None => return Ok(PayloadReply::Missing),
-            Some(Js::Empty) => return Ok(PayloadReply::Same),
-            Some(payload) => payload,
-        };
-        // Whether it is another than the message's depends on that one.
-        self.heap.depends = true;
-        // A payload that was set without a look at the old one may still be the same.
-        let original = match self.heap.read.take() {
-            Some(read) => Some(read),
-            None => self.heap.typed_payload(),
-        };
-        let (value, same) = value_of(self.heap, &payload, original.as_deref())?;
-        self.heap.read = original;
-        let is_set = place != Ref::MSG || self.heap.is_payload_set;
-        Ok(match same {
-            true => PayloadReply::kept(&value, is_set),
-            false => PayloadReply::New(value),
         })
     }
 
     fn meta(&mut self, place: Ref) -> Run<MetaReply> {
         let none = MetaReply::Replaced(Vec::new());
-        let place = match self.member(place, META)? {
+        let place = match member(self.heap, place, META)? {
             Some(Js::Object(place)) if !self.heap.is_array(place) => place,
             _ => return Ok(none),
         };
@@ -197,6 +158,62 @@ impl Reader<'_, '_> {
     }
 }
 
+/// A member of a message as it is, without reading the payload for it.
+fn member(heap: &mut Heap<'_>, place: Ref, name: &str) -> Run<Option<Js>> {
+    if place == Ref::META {
+        return match heap.has_own(place, name)? {
+            true => heap.get(place, name).map(Some),
+            false => Ok(None),
+        };
+    }
+    match heap.object(place)? {
+        Object::Plain(members) => {
+            let found = members.iter().find(|(n, _)| n == name);
+            Ok(found.map(|(_, value)| value.clone()))
+        }
+        _ => bail("what is no message"),
+    }
+}
+
+/// What is said of the payload of a message that a script gave back.
+pub(super) fn payload(heap: &mut Heap<'_>, place: Ref) -> Run<PayloadReply> {
+    let payload = match member(heap, place, PAYLOAD)? {
+        None => return Ok(PayloadReply::Missing),
+        Some(Js::Empty) => return Ok(PayloadReply::Same),
+        Some(payload) => payload,
+    };
+    // Whether it is another than the message's depends on that one.
+    heap.depends = true;
+    // A payload that was set without a look at the old one may still be the same.
+    let original = match heap.read.take() {
+        Some(read) => Some(read),
+        None => heap.typed_payload(),
+    };
+    let (value, same) = value_of(heap, &payload, original.as_deref())?;
+    heap.read = original;
+    let is_set = place != Ref::MSG || heap.is_payload_set;
+    Ok(match same {
+        true => PayloadReply::kept(&value, is_set),
+        false => PayloadReply::New(value),
+    })
+}
+
+/// The same of a number that a script set where there was one; `seen` is what that one is to scripts.
+pub(super) fn number_payload(original: &Value, seen: f64, number: f64) -> PayloadReply {
+    match is_same_number(seen, number) {
+        true => PayloadReply::kept(original, true),
+        false => PayloadReply::New(number_value(number)),
+    }
+}
+
+fn is_same_number(a: f64, b: f64) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+fn number_value(number: f64) -> Value {
+    exact_integer(number).map_or(Value::F64(number), Value::I64)
+}
+
 /// The typed value of what a script made, and whether all of it is the original.
 pub(super) fn value_of(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>) -> Run<(Value, bool)> {
     convert(heap, js, original, 0)
@@ -214,13 +231,10 @@ fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize)
         Js::Empty => bail("a variable before its declaration"),
         Js::Undefined | Js::Null => Ok((Value::Null, matches!(original, Some(Value::Null)))),
         Js::Bool(truth) => Ok((Value::Bool(*truth), original == Some(&Value::Bool(*truth)))),
-        Js::Number(n) => {
-            let same = |was: f64| was.to_bits() == n.to_bits() || (was.is_nan() && n.is_nan());
-            match original.filter(|o| number_seen(o).is_some_and(same)) {
-                Some(original) => kept(original),
-                None => fresh(exact_integer(*n).map_or(Value::F64(*n), Value::I64)),
-            }
-        }
+        Js::Number(n) => match original.filter(|o| number_seen(o).is_some_and(|was| is_same_number(was, *n))) {
+            Some(original) => kept(original),
+            None => fresh(number_value(*n)),
+        },
         Js::Text(text) => {
             heap.spend(text.len())?;
             match original.filter(|o| text_form(o).is_some_and(|was| was == text.as_str())) {

@@ -1,8 +1,10 @@
 //! Scripts in two halves: one that makes metadata of metadata, and one that makes a payload of the payload.
 //!
 //! Most scripts that touch the value say where the tag belongs, and scale the value by constants. Neither half sees what the other
-//! does, so the first is run once for a tag, and of each further message only the second.
+//! does, so the first is run once for a tag, and of each further message only the second. A script that does nothing but set the payload
+//! has an empty first half.
 
+use super::arithmetic::Arithmetic;
 use super::heap::{META, PAYLOAD};
 use super::ir::{Argument, Block, Element, Expr, Function, Global, Pattern, Property, Slot, Stmt, Target};
 
@@ -13,9 +15,12 @@ pub(super) struct Split {
     pub metadata: Vec<usize>,
     /// They look at the payload alone, and set it.
     pub payload: Vec<usize>,
+    /// What these do to a number, if it is no more than arithmetic.
+    pub arithmetic: Option<Arithmetic>,
 }
 
-const MSG: Slot = Slot { level: 0, index: 0 };
+/// `msg`: the first parameter of the script.
+pub(super) const MSG: Slot = Slot { level: 0, index: 0 };
 
 /// The two halves of a script that ends in `return msg`, if it falls into them.
 pub(super) fn split(functions: &[Function]) -> Option<Split> {
@@ -26,15 +31,18 @@ pub(super) fn split(functions: &[Function]) -> Option<Split> {
     let mut split = Split {
         metadata: Vec::new(),
         payload: Vec::new(),
+        arithmetic: None,
     };
+    let mut assignments = Vec::new();
     for (number, statement) in others.iter().enumerate() {
-        if let Some(value) = payload_assignment(statement) {
+        if let Some((assignment, value)) = payload_assignment(statement) {
             let mut uses = Uses::new(functions);
             uses.expr(value);
             if uses.meta || uses.variables || uses.functions || uses.more {
                 return None;
             }
             split.payload.push(number);
+            assignments.push(assignment);
         } else {
             let mut uses = Uses::new(functions);
             uses.statement(statement);
@@ -44,15 +52,20 @@ pub(super) fn split(functions: &[Function]) -> Option<Split> {
             split.metadata.push(number);
         }
     }
-    (!split.payload.is_empty() && !split.metadata.is_empty()).then_some(split)
+    split.arithmetic = Arithmetic::of_assignments(assignments);
+    (!split.payload.is_empty()).then_some(split)
 }
 
-/// The value of `msg.payload = value` and `msg.payload *= value`.
-fn payload_assignment(statement: &Stmt) -> Option<&Expr> {
-    let Stmt::Expr(Expr::Assign(target, value) | Expr::AssignBinary(target, _, value)) = statement else {
+/// `msg.payload = value` and `msg.payload *= value`, with their value.
+fn payload_assignment(statement: &Stmt) -> Option<(&Expr, &Expr)> {
+    let Stmt::Expr(assignment) = statement else {
         return None;
     };
-    matches!(&**target, Target::Member(Expr::Local(MSG), name) if name == PAYLOAD).then_some(value)
+    let (Expr::Assign(target, value) | Expr::AssignBinary(target, _, value)) = assignment else {
+        return None;
+    };
+    let is_payload = matches!(&**target, Target::Member(Expr::Local(MSG), name) if name == PAYLOAD);
+    is_payload.then_some((assignment, value))
 }
 
 /// What a part of a script has to do with.

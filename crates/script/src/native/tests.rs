@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use thalweg_record::{Guid, MetaMap, Object, Payload, Stamps, Ticks, Value};
 
 use super::*;
-use crate::{Cache, ComputedKey, Console, ConsoleLevel, Environment, Failure, Form, Limits, Program, QuickJs, Script};
+use crate::{
+    Cache, ComputedKey, Console, ConsoleLevel, Environment, Failure, Form, Limits, MetaReply, Program, QuickJs, Reply,
+    Script,
+};
 
 const COMPUTED: &[ComputedKey] = &[ComputedKey {
     name: "_keys",
@@ -102,6 +105,7 @@ impl Both {
             .map(|lines| std::mem::take(&mut *lines.0.lock()));
         match native {
             Outcome::Done(native, _) => {
+                self.compare_halves(message, &native);
                 assert_eq!(Ok::<_, Failure>(native), quickjs, "{}\n{message:?}", self.code);
                 assert_eq!(native_lines, lines, "{}", self.code);
                 let entries = self.caches.each_ref().map(|cache| format!("{:?}", cache.sorted()));
@@ -115,6 +119,20 @@ impl Both {
                 Err(why)
             }
         }
+    }
+
+    /// The halves of a script, one of which is known of the tag by now, make what the whole makes.
+    fn compare_halves(&mut self, message: &Message, whole: &str) {
+        let half = self.native.half(message.meta.shared_map());
+        let (Some(map), Payload::Value(value)) = (half.filter(|_| !message.meta.is_changed()), &message.payload) else {
+            return;
+        };
+        let Outcome::Done(payload, _) = self.native.payload(value) else {
+            panic!("a half is left to QuickJS, and the whole is not: {}", self.code);
+        };
+        let meta = MetaReply::Over(map);
+        let halves = effects(&Returned::One(Reply { payload, meta }), message);
+        assert_eq!(halves, whole, "{}\n{message:?}", self.code);
     }
 }
 
@@ -674,6 +692,7 @@ fn scripts_of_two_halves_run_the_first_one_once_for_a_tag() {
             "msg.meta.at = msg.meta.opcua_source_timestamp; msg.payload = msg.payload + 1; return msg",
             true,
         ),
+        ("msg.payload = msg.payload + 1; return msg", true),
         ("msg.meta.a = msg.payload; msg.payload = 1; return msg", false),
         (
             "const k = 0.1; msg.payload = msg.payload * k; msg.meta.a = 1; return msg",
@@ -701,6 +720,27 @@ fn scripts_of_two_halves_run_the_first_one_once_for_a_tag() {
                 let message = Message::new(other.payload, message.meta.clone());
                 let _left = both.compare(&message);
             }
+        }
+    }
+}
+
+#[test]
+fn what_is_arithmetic_is_done_to_numbers_without_a_call() {
+    for (code, is_arithmetic) in [
+        ("msg.payload = msg.payload * 0.1 + 32; return msg", true),
+        ("msg.payload *= 2; msg.payload = -msg.payload; return msg", true),
+        ("msg.payload = Math.round(msg.payload * 10) / 10; return msg", true),
+        ("msg.payload = 5; return msg", true),
+        ("msg.payload = msg.payload + '1'; return msg", false),
+        ("msg.payload = msg.payload > 1; return msg", false),
+        ("msg.payload = Math.max(msg.payload, 1); return msg", false),
+        ("msg.payload = msg.payload.value * 2; return msg", false),
+    ] {
+        let mut both = Both::new(Form::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
+        let split = both.native.code.split.as_ref().unwrap();
+        assert_eq!(split.arithmetic.is_some(), is_arithmetic, "{code}");
+        for message in messages() {
+            let _left = both.compare(&message);
         }
     }
 }

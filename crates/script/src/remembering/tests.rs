@@ -134,12 +134,84 @@ fn compare(form: Form, code: &str, plain: &mut QuickJs, remembering: &mut Rememb
                 .map(|returned| effect(returned, message));
             let found = remembering.run(0, message, &message.meta);
             assert_eq!(found.map(|returned| effect(returned, message)), expected, "{code}");
+            if let Some(halves) = halves(remembering, message) {
+                assert_eq!(Ok(effect(halves, message)), expected, "{code}");
+            }
         }
         Form::Condition => {
             let expected = plain.test(0, message, &message.meta);
             assert_eq!(remembering.test(0, message, &message.meta), expected, "{code}");
         }
     }
+}
+
+/// What a message becomes by what is remembered of one half of a script, and by the other.
+fn halves(remembering: &mut Remembering, message: &Message) -> Option<Returned> {
+    let half = remembering.remembered(0, message.meta.shared_map());
+    let (Remembered::Half(map), Payload::Value(value)) = (half, &message.payload) else {
+        return None;
+    };
+    let payload = remembering.payload(0, value)?;
+    let meta = MetaReply::Over(map);
+    (!message.meta.is_changed()).then_some(Returned::One(Reply { payload, meta }))
+}
+
+/// Their metadata is of the map alone, and their payload of the payload.
+const IN_HALVES: &[&str] = &[
+    "msg.meta.tag_name = msg.meta.opcua_tag_name; msg.payload = msg.payload * 0.1 + 32; return msg",
+    "msg.payload = msg.payload + 1; return msg",
+    "msg.payload = String(msg.payload); msg.meta.unit = ''; msg.payload = msg.payload + '!'; return msg",
+    "msg.payload = msg.payload > 2 ? null : [msg.payload]; return msg",
+    "if (msg.meta.unit === 'Cel') { msg.meta.n = 1 } msg.payload = 2; return msg",
+];
+
+/// They look like the others, and are not.
+const NOT_IN_HALVES: &[&str] = &[
+    "msg.meta.n = msg.payload; msg.payload = 1; return msg",
+    "msg.payload = msg.payload * 2; msg.meta.n = msg.payload; return msg",
+    "msg.payload = msg.payload + msg.meta.unit; return msg",
+    "if (msg.payload > 1) { return null } msg.payload = 1; return msg",
+    "msg.payload = 1; if (msg.meta.unit) { throw new Error('unit') } return msg",
+    "msg.meta.at = msg.meta.opcua_source_timestamp; msg.payload = 1; return msg",
+    "msg.meta.opcua_gap = 'true'; msg.payload = 1; return msg",
+    "msg.meta.keys = msg.meta._keys; msg.payload = 1; return msg",
+    "msg.payload = cache.exists('n') ? 1 : 2; return msg",
+    "msg.payload = msg; return msg",
+];
+
+#[test]
+fn of_a_script_in_halves_the_metadata_is_at_hand_and_the_payload_is_computed() {
+    let is_half = |code: &str, mode: Mode| {
+        let (mut plain, mut remembering) = (engine(Form::Body, code), remembering(Form::Body, code, mode));
+        let map = map(2);
+        for n in 1..=4 {
+            let message = if n == 3 { marked(&map, n) } else { message(&map, n) };
+            compare(Form::Body, code, &mut plain, &mut remembering, &message);
+        }
+        halves(&mut remembering, &message(&map, 5)).is_some()
+    };
+    for code in IN_HALVES {
+        assert!(is_half(code, Mode::Auto), "{code}");
+        assert!(!is_half(code, Mode::QuickJs) && !is_half(code, Mode::Verify), "{code}");
+    }
+    for code in NOT_IN_HALVES {
+        assert!(!is_half(code, Mode::Auto), "{code}");
+    }
+}
+
+#[test]
+fn a_half_that_native_code_leaves_is_run_as_a_whole() {
+    let code = "msg.meta.n = 1; msg.payload = msg.payload.value * 2; return msg";
+    let (mut plain, mut remembering) = (engine(Form::Body, code), remembering(Form::Body, code, Mode::Auto));
+    let map = map(2);
+    let meta = message(&map, 1).meta;
+    let with_value: thalweg_record::Object = [("value".into(), Value::I64(3))].into_iter().collect();
+    for value in [Value::from(with_value), Value::Null] {
+        let message = Message::new(Payload::Value(value), meta.clone());
+        compare(Form::Body, code, &mut plain, &mut remembering, &message);
+    }
+    assert!(matches!(remembering.remembered(0, &map), Remembered::Half(_)));
+    assert_eq!(remembering.payload(0, &Value::Null), None);
 }
 
 const ON_THE_MAP: &[&str] = &[

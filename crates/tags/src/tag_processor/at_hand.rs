@@ -1,4 +1,5 @@
-//! Whole results that are at hand: of tags for which every script looks at nothing but the metadata that their messages share.
+//! Whole results that are at hand: of tags for which every script looks at nothing but the metadata that their messages share. One of
+//! them may compute the payload from the payload; that much of it is run for each message.
 //!
 //! What each script makes of such metadata is remembered one by one (see `Remembering` of the crate `script`). Here the chain of them
 //! is followed once for a tag, check of the fields and topic included, so that its next message costs one look-up and goes
@@ -23,6 +24,8 @@ pub(super) struct Whole {
     pub hints: Hints,
     /// Scripts that need not run.
     pub scripts: u64,
+    /// The script that computes the payload.
+    pub computes: Option<usize>,
 }
 
 #[derive(Default)]
@@ -61,11 +64,12 @@ impl AtHand {
         results: &mut Results,
     ) -> Option<()> {
         let whole = match follow(map, steps, program)? {
-            Some((scripted, scripts)) => results.of_map(&scripted).map(|(map, hints)| Whole {
-                scripted,
+            Some(followed) => results.of_map(&followed.map).map(|(map, hints)| Whole {
+                scripted: followed.map,
                 map,
                 hints,
-                scripts,
+                scripts: followed.scripts,
+                computes: followed.computes,
             }),
             None => None,
         };
@@ -83,34 +87,48 @@ impl AtHand {
     }
 }
 
-/// The map behind all steps with how many scripts that took; `Some(None)` if one of them depends on more, or filters.
-fn follow(map: &Arc<MetaMap>, steps: &[Step], program: &mut dyn Program) -> Option<Option<(Arc<MetaMap>, u64)>> {
-    let mut map = map.clone();
-    let mut scripts = 0;
+/// Where a map came to.
+struct Followed {
+    map: Arc<MetaMap>,
+    scripts: u64,
+    computes: Option<usize>,
+}
+
+/// The map behind all steps; `Some(None)` if one of them depends on more, or filters.
+fn follow(map: &Arc<MetaMap>, steps: &[Step], program: &mut dyn Program) -> Option<Option<Followed>> {
+    let mut followed = Followed {
+        map: map.clone(),
+        scripts: 0,
+        computes: None,
+    };
     for step in steps {
         let stage = match step {
             Step::Run(stage) => stage,
-            Step::When { condition, then, .. } => match program.remembered(*condition, &map) {
+            Step::When { condition, then, .. } => match program.remembered(*condition, &followed.map) {
                 Remembered::Unknown => return None,
                 Remembered::Truth(true) => {
-                    scripts += 1;
+                    followed.scripts += 1;
                     then
                 }
                 Remembered::Truth(false) => {
-                    scripts += 1;
+                    followed.scripts += 1;
                     continue;
                 }
                 _ => return Some(None),
             },
         };
-        match program.remembered(stage.script, &map) {
+        match program.remembered(stage.script, &followed.map) {
             Remembered::Unknown => return None,
             Remembered::Over(next) => {
-                scripts += 1;
-                map = next;
+                followed.scripts += 1;
+                followed.map = next;
+            }
+            Remembered::Half(next) if followed.computes.is_none() => {
+                followed.computes = Some(stage.script);
+                followed.map = next;
             }
             _ => return Some(None),
         }
     }
-    Some(Some((map, scripts)))
+    Some(Some(followed))
 }

@@ -566,8 +566,18 @@ fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
                 - if: msg.meta.opcua_tag_name.endsWith('4')\n          then: return null;\n        \
                 - if: msg.meta.opcua_tag_name.endsWith('5')\n          then: msg.meta.datatype = 'string'; return msg;\n        \
                 - if: msg.meta.opcua_tag_name.endsWith('6')\n          then: msg.meta.data_contract = 'raw'; return msg;\n        \
-                - if: msg.meta.opcua_tag_name.endsWith('7')\n          then: msg.meta.timestamp_ms = '77'; return msg;\n";
-    let maps: Vec<Arc<MetaMap>> = (0..8)
+                - if: msg.meta.opcua_tag_name.endsWith('7')\n          then: msg.meta.timestamp_ms = '77'; return msg;\n        \
+                - if: msg.meta.opcua_tag_name.endsWith('8')\n          then: msg.meta.datatype = 'string'; msg.payload *= 1e6; return msg;\n        \
+                - if: msg.meta.opcua_tag_name.endsWith('9')\n          then: msg.payload = [msg.payload.toFixed(1)][0]; return msg;\n";
+    // Two scripts that compute a payload are not at hand, one is.
+    let again = "      advancedProcessing: msg.payload = msg.payload + 1; return msg;\n";
+    same_at_hand(yaml, &[0, 2, 5, 7, 8, 9]);
+    same_at_hand(&format!("{yaml}{again}"), &[0, 2, 5, 7]);
+}
+
+/// Where results of all messages can be at hand, there are batches of `tags` alone.
+fn same_at_hand(yaml: &str, tags: &[u64]) {
+    let maps: Vec<Arc<MetaMap>> = (0..10)
         .map(|tag| {
             let name = ("opcua_tag_name".into(), format!("Tag{tag}").into());
             Arc::new(MetaMap::new([name], Some(tag)))
@@ -576,9 +586,10 @@ fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
     let batch = |seed: usize| -> Vec<Message> {
         let message = |i: usize| {
             let n = seed.wrapping_mul(31).wrapping_add(i.wrapping_mul(7));
-            let value = match n % 9 {
+            let value = match n % 11 {
                 0 => Value::F64(f64::NAN),
                 1 => Value::text("12.5"),
+                2 => Value::Bool(true),
                 _ => Value::I64(n as i64 % 11),
             };
             let stamps = Stamps {
@@ -586,7 +597,7 @@ fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
                 server_time: Ticks::MISSING,
                 status: 0,
             };
-            let map = maps[n % 8].clone();
+            let map = maps[n % 10].clone();
             let meta = match n.is_multiple_of(5) {
                 true => Metadata::marked(map, stamps, behind_a_gap(n as i64)),
                 false => Metadata::stamped(map, stamps),
@@ -598,8 +609,7 @@ fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
             message
         };
         // From the third on a batch has only tags whose results can be at hand.
-        let at_hand =
-            |message: &Message| seed < 3 || [0, 2, 5, 7].contains(&message.meta.shared_map().series().unwrap());
+        let at_hand = |message: &Message| seed < 3 || tags.contains(&message.meta.shared_map().series().unwrap());
         (0..40).map(message).filter(at_hand).collect()
     };
     let mut known = processor(yaml);
@@ -627,6 +637,41 @@ fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
         at_hand += done;
     }
     assert!(at_hand > 50, "{at_hand}");
+}
+
+#[test]
+fn a_payload_is_computed_and_all_else_is_at_hand() {
+    let code = "msg.meta.location_path = 'ent'; msg.meta.data_contract = '_raw';
+                msg.meta.tag_name = msg.meta.opcua_tag_name; msg.payload = msg.payload * 2; return msg;";
+    let mut processor = processor(&format!("{}      timestampSource: source\n", block("defaults", code)));
+    let meta = opcua(Value::Null).meta;
+    let of = |value: f64| Message::new(Payload::Value(Value::F64(value)), meta.clone());
+    let first = run(&mut processor, vec![of(1.25)]).results;
+    // What fails does so with what the script made.
+    let mut messages = vec![of(2.25), of(1e308), of(3.25)];
+    assert_eq!(processor.finish_at_hand(&mut messages), (3, 2));
+    for (message, value) in first.iter().chain(&messages).zip([2.5, 4.5, 6.5]) {
+        let expected = Payload::Sample {
+            value: Value::F64(value),
+            time_ms: 1000,
+        };
+        assert_eq!(message.payload, expected);
+    }
+    assert!(Arc::ptr_eq(
+        messages[0].meta.shared_map(),
+        messages[1].meta.shared_map()
+    ));
+    let failed = processor.failed.pop().unwrap();
+    assert_eq!(failed.reason, DropReason::InvalidValue);
+    assert_eq!(failed.message.payload, Payload::Value(Value::F64(f64::INFINITY)));
+    assert_eq!(failed.message.meta.get("location_path").as_deref(), Some("ent"));
+    assert!(!failed.message.meta.contains("umh_topic"));
+    // Bytes are parsed for all stages together.
+    let bytes = Message {
+        payload: Payload::Raw("5".into()),
+        ..of(0.0)
+    };
+    assert_eq!(processor.finish_at_hand(&mut [bytes]), (0, 0));
 }
 
 fn sorted(mut failed: Vec<(DropReason, String)>) -> Vec<String> {

@@ -3,25 +3,7 @@
 use super::Call;
 use crate::native::heap::{Js, Object, Run, bail, property_name};
 use crate::native::ir::Global;
-use crate::native::{coerce, date, json, number};
-
-/// `a ** b`.
-pub(super) fn power(a: f64, b: f64) -> f64 {
-    // The language has no answer where the C library says 1.
-    if !b.is_finite() && a.abs() == 1.0 {
-        return f64::NAN;
-    }
-    a.powf(b)
-}
-
-fn rounded(n: f64) -> f64 {
-    if n.fract() == 0.0 || !n.is_finite() {
-        return n;
-    }
-    let below = n.floor();
-    let near = if n - below >= 0.5 { below + 1.0 } else { below };
-    near.copysign(n)
-}
+use crate::native::{arithmetic, coerce, date, json, number};
 
 impl Call<'_, '_> {
     pub(super) fn global_call(&mut self, global: Global, arguments: &[Js]) -> Run<Js> {
@@ -131,15 +113,15 @@ impl Call<'_, '_> {
                 let a = coerce::number(&mut self.heap, first)?;
                 let b = coerce::number(&mut self.heap, second)?;
                 Js::Number(match global {
-                    G::MathPow => power(a, b),
+                    G::MathPow => arithmetic::power(a, b),
                     G::MathAtan2 => a.atan2(b),
                     _ => a.hypot(b),
                 })
             }
             function => {
                 let n = coerce::number(&mut self.heap, first)?;
-                match math(function, n) {
-                    Some(result) => Js::Number(result),
+                match arithmetic::function(function) {
+                    Some(function) => Js::Number(function(n)),
                     None => return bail("an unusual function"),
                 }
             }
@@ -184,30 +166,4 @@ impl Call<'_, '_> {
         }
         self.heap.add_array(pairs)
     }
-}
-
-fn math(function: Global, n: f64) -> Option<f64> {
-    use Global as G;
-    Some(match function {
-        G::MathAbs => n.abs(),
-        G::MathAcos => n.acos(),
-        G::MathAsin => n.asin(),
-        G::MathAtan => n.atan(),
-        G::MathCbrt => n.cbrt(),
-        G::MathCeil => n.ceil(),
-        G::MathCos => n.cos(),
-        G::MathExp => n.exp(),
-        G::MathFloor => n.floor(),
-        G::MathLog => n.ln(),
-        G::MathLog10 => n.log10(),
-        G::MathLog2 => n.log2(),
-        G::MathRound => rounded(n),
-        G::MathSign if n == 0.0 || n.is_nan() => n,
-        G::MathSign => n.signum(),
-        G::MathSin => n.sin(),
-        G::MathSqrt => n.sqrt(),
-        G::MathTan => n.tan(),
-        G::MathTrunc => n.trunc(),
-        _ => return None,
-    })
 }

@@ -5,9 +5,9 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use thalweg_record::Message;
+use thalweg_record::{Message, Value};
 
-use super::{Both, messages};
+use super::{Both, message, messages};
 use crate::Form;
 
 /// Grows a program. Where the bytes end, every choice is the first one, which ends the growth.
@@ -614,4 +614,61 @@ fn programs_that_grew_do_the_same_in_both() {
         "most calls were left to QuickJS: {left} of {}",
         done + left
     );
+}
+
+/// Arithmetic on the payload.
+fn arithmetic() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        2 => Just("msg.payload"),
+        1 => prop::sample::select(vec!["0", "1", "0.1", "32", "-2.5", "1e6", "1e-7", "1e300", "9007199254740993", "33"]),
+    ];
+    leaf.prop_map(str::to_owned).prop_recursive(4, 24, 2, |inner| {
+        prop_oneof![
+            (inner.clone(), prop::sample::select(NUMERIC), inner.clone())
+                .prop_map(|(a, by, b)| format!("({a} {by} {b})")),
+            inner.clone().prop_map(|a| format!("(-{a})")),
+            inner.clone().prop_map(|a| format!("(+{a})")),
+            (prop::sample::select(FROM_NUMBER), inner).prop_map(|(function, a)| format!("{function}({a})")),
+        ]
+    })
+}
+
+fn number() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        any::<f64>().prop_map(Value::F64),
+        any::<f32>().prop_map(Value::F32),
+        any::<i64>().prop_map(Value::I64),
+        any::<u64>().prop_map(Value::U64),
+        any::<i16>().prop_map(Value::I16),
+        (-2_000_000i32..2_000_000).prop_map(Value::I32),
+        prop::sample::select(vec![0.0, -0.0, 0.5, 1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY])
+            .prop_map(Value::F64),
+    ]
+}
+
+#[test]
+fn arithmetic_that_grew_does_the_same_in_both() {
+    let mut runner = TestRunner::new(Config {
+        cases: cases(1500),
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let strategy = (
+        arithmetic(),
+        prop::sample::select(NUMERIC),
+        arithmetic(),
+        prop::collection::vec(number(), 1..8),
+    );
+    let result = runner.run(&strategy, |(first, operator, second, numbers)| {
+        let code = format!("msg.meta.a = 1; msg.payload = {first}; msg.payload {operator}= {second}; return msg;");
+        let Ok(mut both) = Both::new(Form::Body, &code) else {
+            return Ok(());
+        };
+        for number in numbers {
+            let message = message(number);
+            prop_assert_eq!(both.compare(&message), Ok(()), "{}", code);
+        }
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
 }

@@ -1,0 +1,145 @@
+//! Arithmetic: the operators and functions that make a number of numbers, and computations that consist of nothing else.
+//!
+//! Most scripts that touch a value scale it. Where the value is a number, that is done without the values and objects of a call.
+
+use super::heap::{Js, PAYLOAD};
+use super::ir::{Binary, Element, Expr, Global};
+use super::number::to_i32;
+use super::split::MSG;
+
+/// A computation in steps, of which each makes a number of the one that the step before it has made.
+#[derive(Debug)]
+pub(super) struct Arithmetic {
+    steps: Vec<Term>,
+}
+
+#[derive(Debug)]
+enum Term {
+    /// What the step is given.
+    Given,
+    Constant(f64),
+    Of(fn(f64) -> f64, Box<Term>),
+    OfTwo(fn(f64, f64) -> f64, Box<Term>, Box<Term>),
+}
+
+impl Arithmetic {
+    /// Of assignments to `msg.payload`; `None` if one of them does more than arithmetic.
+    pub fn of_assignments<'e>(assignments: impl IntoIterator<Item = &'e Expr>) -> Option<Arithmetic> {
+        let steps: Option<Vec<Term>> = assignments.into_iter().map(step).collect();
+        steps.map(|steps| Arithmetic { steps })
+    }
+
+    pub fn of(&self, number: f64) -> f64 {
+        self.steps.iter().fold(number, |number, step| step.of(number))
+    }
+}
+
+fn step(assignment: &Expr) -> Option<Term> {
+    match assignment {
+        Expr::Assign(_, value) => term(value),
+        Expr::AssignBinary(_, binary, value) => Some(Term::OfTwo(
+            operator(*binary)?,
+            Box::new(Term::Given),
+            Box::new(term(value)?),
+        )),
+        _ => None,
+    }
+}
+
+fn term(expr: &Expr) -> Option<Term> {
+    let boxed = |expr| term(expr).map(Box::new);
+    Some(match expr {
+        Expr::Constant(Js::Number(number)) => Term::Constant(*number),
+        Expr::Member(holder, name) if name == PAYLOAD && matches!(**holder, Expr::Local(MSG)) => Term::Given,
+        Expr::ToNumber(inner) => term(inner)?,
+        Expr::Negate(inner) => Term::Of(|n| -n, boxed(inner)?),
+        Expr::Binary(binary, left, right) => Term::OfTwo(operator(*binary)?, boxed(left)?, boxed(right)?),
+        Expr::Global(global, arguments) => match arguments.as_slice() {
+            [Element::One(argument)] => Term::Of(function(*global)?, boxed(argument)?),
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+impl Term {
+    fn of(&self, given: f64) -> f64 {
+        match self {
+            Term::Given => given,
+            Term::Constant(number) => *number,
+            Term::Of(function, inner) => function(inner.of(given)),
+            Term::OfTwo(operator, left, right) => operator(left.of(given), right.of(given)),
+        }
+    }
+}
+
+/// What an operator makes of two numbers, if that is a number.
+pub(super) fn operator(operator: Binary) -> Option<fn(f64, f64) -> f64> {
+    Some(match operator {
+        Binary::Add => |a, b| a + b,
+        Binary::Subtract => |a, b| a - b,
+        Binary::Multiply => |a, b| a * b,
+        Binary::Divide => |a, b| a / b,
+        Binary::Remainder => |a, b| a % b,
+        Binary::Power => power,
+        Binary::ShiftLeft => |a, b| f64::from(to_i32(a) << shift(b)),
+        Binary::ShiftRight => |a, b| f64::from(to_i32(a) >> shift(b)),
+        Binary::ShiftRightZero => |a, b| f64::from((to_i32(a) as u32) >> shift(b)),
+        Binary::BitAnd => |a, b| f64::from(to_i32(a) & to_i32(b)),
+        Binary::BitOr => |a, b| f64::from(to_i32(a) | to_i32(b)),
+        Binary::BitXor => |a, b| f64::from(to_i32(a) ^ to_i32(b)),
+        _ => return None,
+    })
+}
+
+/// What a function of the language makes of one number, if that is a number.
+pub(super) fn function(global: Global) -> Option<fn(f64) -> f64> {
+    use Global as G;
+    Some(match global {
+        G::MathAbs => f64::abs,
+        G::MathAcos => f64::acos,
+        G::MathAsin => f64::asin,
+        G::MathAtan => f64::atan,
+        G::MathCbrt => f64::cbrt,
+        G::MathCeil => f64::ceil,
+        G::MathCos => f64::cos,
+        G::MathExp => f64::exp,
+        G::MathFloor => f64::floor,
+        G::MathLog => f64::ln,
+        G::MathLog10 => f64::log10,
+        G::MathLog2 => f64::log2,
+        G::MathRound => rounded,
+        G::MathSign => sign,
+        G::MathSin => f64::sin,
+        G::MathSqrt => f64::sqrt,
+        G::MathTan => f64::tan,
+        G::MathTrunc => f64::trunc,
+        _ => return None,
+    })
+}
+
+/// `a ** b`.
+pub(super) fn power(a: f64, b: f64) -> f64 {
+    // The language has no answer where the C library says 1.
+    if !b.is_finite() && a.abs() == 1.0 {
+        return f64::NAN;
+    }
+    a.powf(b)
+}
+
+fn shift(by: f64) -> u32 {
+    to_i32(by) as u32 & 31
+}
+
+fn rounded(n: f64) -> f64 {
+    if n.fract() == 0.0 || !n.is_finite() {
+        return n;
+    }
+    let below = n.floor();
+    let near = if n - below >= 0.5 { below + 1.0 } else { below };
+    near.copysign(n)
+}
+
+fn sign(n: f64) -> f64 {
+    if n == 0.0 || n.is_nan() { n } else { n.signum() }
+}
