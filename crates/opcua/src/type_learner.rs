@@ -3,14 +3,14 @@
 //! is given up and stays bytes.
 
 use opcua::types::{
-    AttributeId, BrowseDescription, BrowseDirection, BrowseRequest, Identifier, NodeId, ReferenceTypeId,
+    AttributeId, BrowseDescription, BrowseDirection, BrowseRequest, NodeId, ObjectId, ReferenceTypeId,
     TimestampsToReturn, ViewDescription,
 };
 use thalweg_flow::Component;
-use thalweg_record::{Structured, Text, Value};
+use thalweg_record::Text;
 
 use crate::channel::CallError;
-use crate::node_id::{self, NodeSpec};
+use crate::node_id;
 use crate::session::{Session, read_id};
 use crate::value::types::{self, Element, Field, Rank, Structure, StructureKind};
 use crate::value::{Content, DecodeError, Decoder, TypeBook, status};
@@ -20,8 +20,6 @@ const SUPERTYPES_MAX: usize = 20;
 
 /// Structures asked for because of one unknown encoding.
 const STRUCTURES_MAX: usize = 500;
-
-const STRUCTURE_DEFINITION: u32 = 122;
 
 /// Why a structure stays bytes.
 #[derive(Debug, thiserror::Error)]
@@ -259,20 +257,7 @@ impl Learner<'_> {
 }
 
 fn definition_in(content: &Content) -> Option<Definition> {
-    let Content::Value(Value::Structured(structured)) = content else {
-        return None;
-    };
-    let Structured::Extension { type_id, body } = &**structured else {
-        return None;
-    };
-    let encoding = NodeSpec::parse(type_id).ok()?.resolve(&[]).ok()?;
-    let wanted = NodeId {
-        namespace: 0,
-        identifier: Identifier::Numeric(STRUCTURE_DEFINITION),
-    };
-    if encoding != wanted {
-        return None;
-    }
+    let body = content.body_of(ObjectId::StructureDefinition_Encoding_DefaultBinary)?;
     let book = TypeBook::default();
     Definition::decode(&mut Decoder::new(body, &book)).ok().flatten()
 }

@@ -12,14 +12,12 @@ use opcua::types::{
     AttributeId, BrowsePath, BrowsePathResult, NodeId, ObjectId, QualifiedName, ReferenceTypeId, RelativePath,
     RelativePathElement, StatusCode, TimestampsToReturn, TranslateBrowsePathsToNodeIdsRequest,
 };
-use thalweg_record::{Structured, Value};
 
 use super::Link;
 use super::items::ItemIndex;
 use crate::channel::CallError;
 use crate::chunk::ChunkSize;
 use crate::deadband::Deadband;
-use crate::node_id::NodeSpec;
 use crate::session::{Session, read_id};
 use crate::value::{Content, DataValue, Decoder, TypeBook, status};
 
@@ -265,16 +263,7 @@ fn span(value: &DataValue) -> Span {
 
 /// A Range is two doubles.
 fn span_in(content: &Content) -> Option<f64> {
-    let Content::Value(Value::Structured(structured)) = content else {
-        return None;
-    };
-    let Structured::Extension { type_id, body } = &**structured else {
-        return None;
-    };
-    let encoding = NodeSpec::parse(type_id).ok()?.resolve(&[]).ok()?;
-    if encoding != ObjectId::Range_Encoding_DefaultBinary {
-        return None;
-    }
+    let body = content.body_of(ObjectId::Range_Encoding_DefaultBinary)?;
     let book = TypeBook::default();
     let mut decoder = Decoder::new(body, &book);
     let (low, high) = (decoder.f64().ok()?, decoder.f64().ok()?);

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use opcua::types::{ByteString, Guid as UaGuid, Identifier, NodeId, UAString};
+use opcua::types::{ByteString, Guid as UaGuid, Identifier, NodeId, ObjectId, UAString};
 use thalweg_record::{Guid, Object, Stamps, Structured, Text, Ticks, Value};
 
 use super::{ticks, types};
-use crate::node_id;
+use crate::node_id::{self, NodeSpec};
 use types::TypeBook;
 
 /// Elements of one array or matrix; a longer one is reported as too large.
@@ -42,6 +42,20 @@ pub(crate) enum Content {
     Value(Value),
     /// An array beyond the limit.
     TooLarge,
+}
+
+impl Content {
+    /// The body of a structure, if it is one of this encoding of the standard.
+    pub fn body_of(&self, encoding: ObjectId) -> Option<&[u8]> {
+        let Content::Value(Value::Structured(structured)) = self else {
+            return None;
+        };
+        let Structured::Extension { type_id, body } = &**structured else {
+            return None;
+        };
+        let of_body = NodeSpec::parse(type_id).ok()?.resolve(&[]).ok()?;
+        (of_body == encoding).then_some(body)
+    }
 }
 
 /// One value with what its source said about it.

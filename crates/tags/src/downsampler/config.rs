@@ -166,8 +166,16 @@ fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
         return None;
     }
     let node: Option<Node> = section.mapping().get("late_policy").cloned();
-    if node.is_none_or(|node| node.as_map().is_none()) {
+    if node.as_ref().is_none_or(|node| node.as_map().is_none()) {
         return LatePolicy::named(section.one_of("late_policy", NAMES, "passthrough"));
+    }
+    if node.as_ref().is_some_and(|node| node.get("late_policy").is_none()) {
+        section.error(
+            "late_policy",
+            "a late policy is a word: late_policy: passthrough, or drop",
+        );
+        section.node("late_policy");
+        return None;
     }
     let mut nested = section.fields("late_policy");
     let name = nested.required_one_of("late_policy", NAMES);
