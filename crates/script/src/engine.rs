@@ -215,8 +215,11 @@ impl Program for Engine {
     }
 
     fn payload(&mut self, script: usize, value: &Value) -> Option<PayloadReply> {
-        self.try_native(script, |native| native.payload(value))
-            .map(|(reply, _)| reply)
+        let Outcome::Done(reply, _) = self.native(script)?.payload(value) else {
+            return None;
+        };
+        self.native_calls += 1;
+        Some(reply)
     }
 
     fn stats(&self) -> Stats {

@@ -104,7 +104,8 @@ impl Native {
         self.code.split.as_ref().and_then(|_| self.made.of(map))
     }
 
-    /// Runs the second half of such a script, which sees nothing but the payload.
+    /// Runs the second half of such a script, which sees nothing but the payload. If it ends at QuickJS, that is no call yet: the script
+    /// has to run as a whole, which counts.
     pub fn payload(&mut self, value: &Value) -> Outcome<PayloadReply> {
         let arithmetic = self.code.split.as_ref().and_then(|split| split.arithmetic.as_ref());
         if let (Some(arithmetic), Some(number)) = (arithmetic, number_seen(value)) {
@@ -112,7 +113,12 @@ impl Native {
             return Outcome::Done(number_payload(value, number, arithmetic.of(number)), true);
         }
         let message = Message::new(Payload::Value(value.clone()), Metadata::default());
-        self.run_halves(&message, &message.meta, true, |heap, _, _, _| payload(heap, Ref::MSG))
+        let counts = (self.runs, self.bails);
+        let outcome = self.run_halves(&message, &message.meta, true, |heap, _, _, _| payload(heap, Ref::MSG));
+        if matches!(outcome, Outcome::Bail(_)) {
+            (self.runs, self.bails) = counts;
+        }
+        outcome
     }
 
     /// Evaluates a condition.

@@ -303,27 +303,20 @@ pub(super) fn dictionary(
     texts: &[&[u8]],
     ids: &[u32],
 ) -> Result<()> {
+    // In the order of the file, once: each row is somewhere else in memory.
+    let mut ids: Vec<u32> = order.iter().map(|row| ids[*row as usize]).collect();
     // Others of the file may use what these rows do not.
     let mut is_used = vec![false; texts.len()];
     let mut present = 0;
-    let mut mark = |id: u32| {
-        if id != NULL {
-            is_used[id as usize] = true;
-            present += 1;
-        }
-    };
-    match order.len() == ids.len() {
-        true => ids.iter().for_each(|id| mark(*id)),
-        false => order.iter().for_each(|row| mark(ids[*row as usize])),
+    for id in ids.iter().filter(|id| **id != NULL) {
+        is_used[*id as usize] = true;
+        present += 1;
     }
     let used = (0..texts.len() as u32).filter(|id| is_used[*id as usize]);
     let mut used: Vec<(u128, u32)> = used.map(|id| (head(texts[id as usize]), id)).collect();
     let bytes = used.iter().map(|(_, id)| texts[*id as usize].len()).sum();
     if is_poor(used.len(), bytes, present) {
-        let rows: Vec<Option<&[u8]>> = order
-            .iter()
-            .map(|row| texts.get(ids[*row as usize] as usize).copied())
-            .collect();
+        let rows: Vec<Option<&[u8]>> = ids.iter().map(|id| texts.get(*id as usize).copied()).collect();
         return put_texts(pages, &rows, 0, breaks);
     }
     // In their order, so that the least and the greatest of rows are those of numbers.
@@ -334,8 +327,10 @@ pub(super) fn dictionary(
         ranks[*id as usize] = rank;
         ranked.push(texts[*id as usize]);
     }
-    let rank_of = |row: u32| ranks.get(ids[row as usize] as usize).copied().unwrap_or(NULL);
-    put_ranks(pages, order, &ranked, rank_of)
+    for id in &mut ids {
+        *id = ranks.get(*id as usize).copied().unwrap_or(NULL);
+    }
+    put_ranks(pages, &ids, &ranked)
 }
 
 /// The first bytes of a text as a number: in most cases it tells which of two is less.
@@ -353,34 +348,32 @@ pub(super) fn is_poor(texts: usize, bytes: usize, rows: usize) -> bool {
     bytes > DICTIONARY_BYTES_MAX || (texts > rows / 2 && rows > PAGE_ROWS / 16)
 }
 
-/// Texts that ascend, all of them used, and the place of each row's among them.
-pub(super) fn put_ranks(
-    pages: &mut Pages<'_>,
-    order: &[u32],
-    texts: &[&[u8]],
-    rank_of: impl Fn(u32) -> u32,
-) -> Result<()> {
+/// Texts that ascend, all of them used, and for each row the place of its text among them.
+pub(super) fn put_ranks(pages: &mut Pages<'_>, ranks: &[u32], texts: &[&[u8]]) -> Result<()> {
     if texts.is_empty() {
-        return pages.nulls(order.len());
+        return pages.nulls(ranks.len());
     }
     pages.body().clear();
     texts.iter().for_each(|text| put_text(pages.body(), text));
     pages.dictionary(texts.len())?;
     let width = width_of(texts.len());
-    let (mut levels, mut gathered) = (Vec::new(), Vec::with_capacity(PAGE_ROWS));
-    for rows in order.chunks(PAGE_ROWS) {
-        gathered.clear();
-        gathered.extend(rows.iter().map(|row| rank_of(*row)));
+    let (mut levels, mut gathered): (Vec<u32>, Vec<u32>) = (Vec::new(), Vec::new());
+    for rows in ranks.chunks(PAGE_ROWS) {
         levels.clear();
-        if gathered.contains(&NULL) {
-            levels.extend(gathered.iter().map(|rank| u32::from(*rank != NULL)));
-            gathered.retain(|rank| *rank != NULL);
-        }
+        let present = match rows.contains(&NULL) {
+            false => rows,
+            true => {
+                levels.extend(rows.iter().map(|rank| u32::from(*rank != NULL)));
+                gathered.clear();
+                gathered.extend(rows.iter().filter(|rank| **rank != NULL));
+                &gathered
+            }
+        };
         begin(pages, rows.len(), &levels);
-        put_ids(pages.body(), &gathered, width);
+        put_ids(pages.body(), present, width);
         let text = |rank: u32| texts.get(rank as usize).copied().unwrap_or_default();
-        let bounds = ends(&gathered).map(|(least, greatest)| Bounds::of_texts(text(least), text(greatest)));
-        let nulls = rows.len() - gathered.len();
+        let bounds = ends(present).map(|(least, greatest)| Bounds::of_texts(text(least), text(greatest)));
+        let nulls = rows.len() - present.len();
         pages.page(rows.len(), nulls, Encoding::RLE_DICTIONARY, bounds)?;
     }
     Ok(())

@@ -171,9 +171,9 @@ fn by_key(pages: &mut Pages<'_>, segments: &[Segment], order: &[u32], breaks: &[
         let rows: Vec<Option<&[u8]>> = order.iter().map(text).collect();
         return put_texts(pages, &rows, 0, breaks);
     }
-    put_ranks(pages, order, &ranked, |row| {
-        keys.get(row as usize).copied().unwrap_or(NULL)
-    })
+    let rank_of = |row: &u32| keys.get(*row as usize).copied().unwrap_or(NULL);
+    let ranks: Vec<u32> = order.iter().map(rank_of).collect();
+    put_ranks(pages, &ranks, &ranked)
 }
 
 /// The texts that keys stand for, ascending. Each key becomes the place of its text there. Returns how many rows have one, too.

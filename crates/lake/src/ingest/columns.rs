@@ -239,8 +239,7 @@ mod tests {
         let mut first = TextColumn::new(Kind::Dictionary);
         let known = first.intern(b"known");
         first.push_key(1, known);
-        let mut second = TextColumn::new(Kind::Dictionary);
-        second.take_over(&first);
+        let mut second = first.heir().unwrap();
         second.push(0, b"new");
         second.push_key(1, known);
         let mut other = TextColumn::new(Kind::Dictionary);

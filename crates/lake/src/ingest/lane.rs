@@ -367,7 +367,8 @@ impl Lane {
             Woken::Idle => {
                 self.decoder.forget();
                 if let Some(mut growing) = self.table.lane(self.partition) {
-                    growing.forget_model();
+                    growing.forget_heir();
+                    self.table.publish(self.partition, &mut growing);
                 }
                 self.table.remembers(self.partition, self.decoder.remembered_bytes());
             }

@@ -39,9 +39,9 @@ pub(super) struct Growing {
     /// Those that do not change any more.
     chunks: Vec<Arc<Chunk>>,
     chunk: Option<Chunk>,
-    /// What was closed last, if the next one begins with its texts.
-    model: Option<Arc<Chunk>>,
-    /// Attributes of the chunk whose names were looked at.
+    /// Without rows. The next chunk begins with its texts, which are those of the last one.
+    heir: Option<Chunk>,
+    /// Attributes of the chunk, or of the one whose heir it is, whose names were looked at.
     looked_at: usize,
     /// Some name is to have a column and has none yet.
     has_new_names: bool,
@@ -60,19 +60,22 @@ impl Growing {
     pub fn begin_again(&mut self) {
         self.chunks.clear();
         self.chunk = None;
-        self.model = None;
+        self.heir = None;
         self.looked_at = 0;
         self.next = self.first;
         self.closed = self.first;
     }
 
     /// Nothing comes for now, so nothing is kept for what comes.
-    pub fn forget_model(&mut self) {
-        self.model = None;
+    pub fn forget_heir(&mut self) {
+        self.heir = None;
     }
 
     fn buffered(&self) -> (u64, Space) {
-        let chunks = || self.chunks.iter().map(AsRef::as_ref).chain(&self.chunk);
+        let chunks = || {
+            let closed = self.chunks.iter().map(AsRef::as_ref);
+            closed.chain(&self.chunk).chain(&self.heir)
+        };
         (
             chunks().map(|chunk| chunk.rows() as u64).sum(),
             chunks().map(Chunk::space).sum(),
@@ -81,10 +84,8 @@ impl Growing {
 
     fn close_chunk(&mut self) {
         if let Some(chunk) = self.chunk.take_if(|chunk| chunk.rows() > 0) {
-            let chunk = Arc::new(chunk);
-            self.model = chunk.is_model().then(|| chunk.clone());
-            self.chunks.push(chunk);
-            self.looked_at = 0;
+            self.heir = chunk.heir();
+            self.chunks.push(Arc::new(chunk));
         }
         self.closed = self.next;
     }
@@ -214,7 +215,7 @@ impl Table {
             Mutex::new(Growing {
                 chunks: Vec::new(),
                 chunk: None,
-                model: None,
+                heir: None,
                 looked_at: 0,
                 has_new_names: false,
                 shown: None,
@@ -258,10 +259,15 @@ impl Table {
             growing.close_chunk();
         }
         growing.chunk.get_or_insert_with(|| {
-            let spare = self.state.lock().spares.pop();
+            let mut state = self.state.lock();
+            let (spare, shared) = (state.spares.pop(), state.grown().space.shared);
+            drop(state);
             let mut chunk = spare.unwrap_or_else(|| Chunk::new(self.spec));
-            if let Some(model) = growing.model.take() {
-                chunk.take_over(&model);
+            // What texts take in all lanes leaves room for as much again, or rows would be committed as soon as they come.
+            let has_room = |heir: &Chunk| shared + heir.space().used <= self.flush_bytes;
+            match growing.heir.take().filter(has_room) {
+                Some(heir) => chunk.take_over(heir),
+                None => growing.looked_at = 0,
             }
             chunk
         })
@@ -619,5 +625,63 @@ impl Table {
             promoted_columns: committed.promoted_columns,
             backlog: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::tables::{TAGS, tags};
+
+    fn table(flush_bytes: usize) -> Table {
+        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        Table::new(&TAGS, &[0], flush_bytes, Duration::from_secs(60), metrics)
+    }
+
+    fn put(table: &Table, growing: &mut Growing, tag: &str) -> u64 {
+        let chunk = table.chunk(growing);
+        let row = chunk.begin_row();
+        let tags = chunk.texts(tags::TAG);
+        let key = tags.intern(tag.as_bytes());
+        tags.push_key(row, key);
+        chunk.line()
+    }
+
+    #[test]
+    fn a_chunk_begins_with_the_texts_of_the_one_before_it() {
+        let table = table(1 << 20);
+        let mut growing = table.lane(0).unwrap();
+        let line = put(&table, &mut growing, "a");
+        growing.close_chunk();
+        assert!(growing.buffered().1.shared > 0, "an heir takes memory");
+        assert_eq!(put(&table, &mut growing, "b"), line);
+        assert_eq!(table.chunk(&mut growing).texts(tags::TAG).texts().len(), 2);
+        let rows: Vec<usize> = growing.chunks.iter().map(|chunk| chunk.rows()).collect();
+        assert_eq!((rows, growing.heir.is_none()), (vec![1], true));
+
+        growing.close_chunk();
+        growing.forget_heir();
+        let next = put(&table, &mut growing, "a");
+        assert_ne!(next, line);
+        growing.close_chunk();
+        growing.begin_again();
+        assert_ne!(put(&table, &mut growing, "a"), next);
+    }
+
+    #[test]
+    fn texts_that_leave_no_room_for_rows_are_not_taken_over() {
+        let mut lines = [8, 1 << 20].map(|flush_bytes| {
+            let table = table(flush_bytes);
+            let mut growing = table.lane(0).unwrap();
+            let line = put(&table, &mut growing, "a text");
+            growing.close_chunk();
+            (line, put(&table, &mut growing, "a text"))
+        });
+        lines.reverse();
+        let [(of_much, next_of_much), (of_little, next_of_little)] = lines;
+        assert_eq!(of_much, next_of_much);
+        assert_ne!(of_little, next_of_little);
     }
 }

@@ -175,23 +175,35 @@ impl Chunk {
         (is_large && space.own() >= OWN_FOR_SHARED * space.shared) || space.used >= BYTES_MAX
     }
 
-    /// Whether the rows behind these had better begin with the same texts: somebody knows keys of them, most of them are used, and
-    /// there is room for rows besides.
-    pub(crate) fn is_model(&self) -> bool {
-        let shared = self.space().shared;
+    /// A chunk without rows that begins with the same texts, if the rows behind these had better: somebody knows keys of them, and rows
+    /// use most of them.
+    pub(crate) fn heir(&self) -> Option<Chunk> {
         let are_stale = |data: &Data| matches!(data, Data::Texts(column) if column.is_stale());
-        shared > 0 && shared <= BYTES_MAX / 2 && !self.slots.are_stale() && !self.data.iter().any(are_stale)
-    }
-
-    /// Begins with the texts of rows that have ended, so that nobody needs to look for them again. It is empty.
-    pub(crate) fn take_over(&mut self, ended: &Chunk) {
-        self.line = ended.line;
-        for (data, ended) in self.data.iter_mut().zip(&ended.data) {
-            if let (Data::Texts(column), Data::Texts(ended)) = (data, ended) {
-                column.take_over(ended);
+        if self.space().shared == 0 || self.slots.are_stale() || self.data.iter().any(are_stale) {
+            return None;
+        }
+        let mut heir = Chunk::new(self.spec);
+        heir.line = self.line;
+        for (data, ended) in heir.data.iter_mut().zip(&self.data) {
+            if let (Data::Texts(column), Data::Texts(ended)) = (data, ended)
+                && let Some(texts) = ended.heir()
+            {
+                *column = texts;
             }
         }
-        self.slots.take_over(&ended.slots);
+        heir.slots = self.slots.heirs();
+        Some(heir)
+    }
+
+    /// Begins with the texts of an heir, in its own room. It is empty.
+    pub(crate) fn take_over(&mut self, heir: Chunk) {
+        self.line = heir.line;
+        for (data, heir) in self.data.iter_mut().zip(heir.data) {
+            if let (Data::Texts(column), Data::Texts(heir)) = (data, heir) {
+                column.take_over(heir);
+            }
+        }
+        self.slots.take_over(heir.slots);
     }
 
     /// Empties it and keeps its room for rows that are like those that it had.

@@ -124,25 +124,33 @@ impl Slots {
 
     /// Whether rows behind these should not have the same columns and texts.
     pub(super) fn are_stale(&self) -> bool {
+        let idle = self.slots.iter().filter(|slot| slot.column.is_idle()).count();
         // Names that came once would stay for ever.
-        self.slots.len() > SLOTS_MAX / 2 || self.slots.iter().any(|slot| slot.column.is_stale())
+        self.slots.len() > SLOTS_MAX / 2
+            || idle > self.slots.len() / 2
+            || self.slots.iter().any(|slot| slot.column.is_stale())
     }
 
-    /// Begins with the names of others, at their places, and with the texts that somebody knows.
-    pub(super) fn take_over(&mut self, ended: &Slots) {
-        self.index.clone_from(&ended.index);
-        let mut emptied = std::mem::take(&mut self.slots).into_iter();
-        self.slots = Vec::with_capacity(ended.slots.len());
-        for slot in &ended.slots {
-            // Their room is good for whatever name.
-            let column = emptied.next().map(|slot| slot.column);
-            let mut column = column.unwrap_or_else(|| TextColumn::new(Kind::Dictionary));
-            column.take_over(&slot.column);
-            self.slots.push(Slot {
-                source: slot.source,
-                name: slot.name.clone(),
-                column,
-            });
+    /// The same names at the same places, and the texts whose keys somebody knows.
+    pub(super) fn heirs(&self) -> Slots {
+        let heir = |slot: &Slot| Slot {
+            source: slot.source,
+            name: slot.name.clone(),
+            column: slot.column.heir().unwrap_or_else(|| TextColumn::new(Kind::Dictionary)),
+        };
+        Slots {
+            slots: self.slots.iter().map(heir).collect(),
+            index: self.index.clone(),
+        }
+    }
+
+    /// Begins with the names and texts of others. It is empty.
+    pub(super) fn take_over(&mut self, heirs: Slots) {
+        let emptied = std::mem::replace(self, heirs);
+        // Their room is good for whatever name.
+        for (slot, emptied) in self.slots.iter_mut().zip(emptied.slots) {
+            let heir = std::mem::replace(&mut slot.column, emptied.column);
+            slot.column.take_over(heir);
         }
     }
 

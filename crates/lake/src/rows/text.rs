@@ -21,11 +21,12 @@ pub const NULL: u32 = u32::MAX;
 const TRIED_ROWS: usize = 4096;
 /// Bytes of its texts at which it is, whatever they are.
 const TEXT_BYTES_MAX: usize = 16 << 20;
-/// Texts of which it does not matter whether rows have them.
+/// Texts, and bytes of them, of which it does not matter whether rows have them.
 const FEW_TEXTS: usize = 1024;
+const FEW_BYTES: usize = 64 << 10;
 
 /// Texts one behind the other.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Texts {
     bytes: Vec<u8>,
     /// Where each ends.
@@ -269,31 +270,48 @@ impl TextColumn {
         if !self.is_known {
             return false;
         }
-        if self.kind == Kind::Plain || self.texts.len() < FEW_TEXTS {
+        let (texts, bytes) = (self.texts.len(), self.texts.bytes.len());
+        if self.kind == Kind::Plain || (texts < FEW_TEXTS && bytes < FEW_BYTES) {
             return self.kind == Kind::Plain;
         }
-        let mut is_used = vec![false; self.texts.len()];
+        let mut is_used = vec![false; texts];
         for key in &self.keys {
             if let Some(is_used) = is_used.get_mut(*key as usize) {
                 *is_used = true;
             }
         }
-        let used = is_used.iter().filter(|is_used| **is_used).count();
-        used < self.texts.len() / 2
+        let used = (0..texts).filter(|key| is_used.get(*key) == Some(&true));
+        let (used, used_bytes) = used.fold((0, 0), |(used, bytes), key| {
+            (used + 1, bytes + self.texts.range(key).len())
+        });
+        used < texts / 2 || used_bytes < bytes / 2
     }
 
-    /// Begins with the texts of a column that has ended, if somebody knows keys of it: they are good here, too. It is empty.
-    pub(crate) fn take_over(&mut self, ended: &TextColumn) {
-        if !ended.is_known {
-            return;
-        }
-        self.kind = ended.kind;
-        self.texts.bytes.clone_from(&ended.texts.bytes);
-        self.texts.ends.clone_from(&ended.texts.ends);
-        self.index.clone_from(&ended.index);
-        // Whoever brought them, they are here before the rows.
-        (self.interned, self.interned_bytes) = (self.texts.len(), self.texts.bytes.len());
-        (self.is_known, self.line) = (true, ended.line);
+    /// Somebody knows keys of it, and no row has one.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_known && self.keys.is_empty()
+    }
+
+    /// A column without rows that has the same texts, if somebody knows keys of them: they are good there, too.
+    pub(crate) fn heir(&self) -> Option<TextColumn> {
+        self.is_known.then(|| TextColumn {
+            kind: self.kind,
+            first: self.first,
+            keys: Vec::new(),
+            texts: self.texts.clone(),
+            index: self.index.clone(),
+            // Whoever brought them, they are there before the rows.
+            interned: self.texts.len(),
+            interned_bytes: self.texts.bytes.len(),
+            is_known: true,
+            line: self.line,
+        })
+    }
+
+    /// Begins with the texts of an heir. It is empty.
+    pub(super) fn take_over(&mut self, heir: TextColumn) {
+        let keys = std::mem::take(&mut self.keys);
+        *self = TextColumn { keys, ..heir };
     }
 
     pub fn space(&self) -> Space {
@@ -442,8 +460,11 @@ mod tests {
         let known = ended.intern(b"known");
         ended.push_key(1, known);
         let mut next = TextColumn::new(Kind::Dictionary);
-        next.take_over(&ended);
+        next.push(0, b"of another time");
+        next.clear(Kind::Dictionary);
+        next.take_over(ended.heir().unwrap());
         assert_eq!((next.line(), next.keys()), (ended.line(), &[][..]));
+        assert!(next.is_idle() && !ended.is_idle());
         next.push_key(2, known);
         next.push(3, b"of a row");
         next.push(4, b"new");
@@ -452,12 +473,8 @@ mod tests {
         assert_eq!((next.texts().len(), ended.texts().len()), (3, 2));
         next.clear(Kind::Dictionary);
         assert_ne!(next.line(), ended.line());
-
-        let mut unknown = TextColumn::new(Kind::Dictionary);
-        unknown.push(0, b"of a row");
-        let line = next.line();
-        next.take_over(&unknown);
-        assert_eq!((next.line(), next.texts().len()), (line, 0));
+        next.push(0, b"of a row");
+        assert!(next.heir().is_none());
     }
 
     #[test]
@@ -466,8 +483,7 @@ mod tests {
         ended.push(0, b"a");
         ended.push(1, b"b");
         let known = ended.intern(b"b");
-        let mut next = TextColumn::new(Kind::Dictionary);
-        next.take_over(&ended);
+        let mut next = ended.heir().unwrap();
         next.push_key(0, known);
         assert_eq!(next.text_of(0), Some(&b"b"[..]));
     }
@@ -485,6 +501,11 @@ mod tests {
         assert!(!with(2 * FEW_TEXTS, FEW_TEXTS).is_stale());
         assert!(with(2 * FEW_TEXTS, FEW_TEXTS - 1).is_stale());
         assert!(!with(FEW_TEXTS - 1, 1).is_stale());
+        let mut long = with(1, 1);
+        long.intern(&[b'x'; FEW_BYTES]);
+        assert!(long.is_stale());
+        long.push(1, &[b'x'; FEW_BYTES]);
+        assert!(!long.is_stale());
         let mut given_up = with(1, 1);
         given_up.give_up();
         assert!(given_up.is_stale());

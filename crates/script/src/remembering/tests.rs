@@ -211,7 +211,14 @@ fn a_half_that_native_code_leaves_is_run_as_a_whole() {
         compare(Form::Body, code, &mut plain, &mut remembering, &message);
     }
     assert!(matches!(remembering.remembered(0, &map), Remembered::Half(_)));
+    let before = remembering.stats();
     assert_eq!(remembering.payload(0, &Value::Null), None);
+    let after = remembering.stats();
+    assert_eq!(
+        (after.native_calls, after.bails),
+        (before.native_calls, before.bails),
+        "the whole call counts"
+    );
 }
 
 const ON_THE_MAP: &[&str] = &[

@@ -9,6 +9,7 @@ use thalweg_record::{Marks, MetaMap, Metadata, Stamps, Text, Ticks, key};
 use super::table::{Found, SeriesTable};
 use super::tag_id;
 use crate::rows::chunk::Chunk;
+use crate::rows::slots::Source;
 use crate::tables::{TAGS, tags as table};
 
 const BAD: u32 = 0x8000_0000;
@@ -107,6 +108,7 @@ enum Step {
     /// Rows are others from now on, which may begin with the texts of those before.
     Rows {
         take_over: bool,
+        is_spare: bool,
     },
 }
 
@@ -128,7 +130,8 @@ fn step() -> impl Strategy<Value = Step> {
         changes,
         is_other_source,
     });
-    prop_oneof![30 => message, 1 => (0..40_000_usize).prop_map(Step::Room), 2 => any::<bool>().prop_map(|take_over| Step::Rows { take_over })]
+    let rows = any::<(bool, bool)>().prop_map(|(take_over, is_spare)| Step::Rows { take_over, is_spare });
+    prop_oneof![30 => message, 1 => (0..40_000_usize).prop_map(Step::Room), 2 => rows]
 }
 
 fn shared_map() -> impl Strategy<Value = Vec<(usize, String)>> {
@@ -162,12 +165,23 @@ proptest! {
                     series.set_room(room);
                     continue;
                 }
-                Step::Rows { take_over } => {
+                Step::Rows { take_over, is_spare } => {
                     check(&mut chunk, &expected)?;
                     expected.clear();
                     if take_over {
                         let ended = std::mem::replace(&mut chunk, Chunk::new(&TAGS));
-                        chunk.take_over(&ended);
+                        if is_spare {
+                            // Of rows with other names.
+                            chunk.begin_row();
+                            let place = chunk.slots.place(Source::Attr, "other");
+                            let column = chunk.slots.column_mut(place.unwrap()).unwrap();
+                            column.push(0, b"other");
+                            chunk.texts(table::TAG).push(0, b"other");
+                            chunk.clear();
+                        }
+                        if let Some(heir) = ended.heir() {
+                            chunk.take_over(heir);
+                        }
                     } else {
                         chunk.clear();
                     }
