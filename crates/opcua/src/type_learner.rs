@@ -1,25 +1,47 @@
 //! Asks a server what its structures look like: from the id of an encoding to its data type, to its definition, to the
 //! definitions of its fields. What the server cannot tell now stays bytes until it is asked again; what it can never tell
 //! is given up and stays bytes.
+//!
+//! Values wait while the server is asked, and no publish request goes out, so one round of look-ups has a limited time.
+//! Answers are remembered from round to round: no question is asked twice, and every round comes further than the one before.
+
+mod definition;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use opcua::types::{
-    AttributeId, BrowseDescription, BrowseDirection, BrowseRequest, NodeId, ObjectId, ReferenceTypeId,
-    TimestampsToReturn, ViewDescription,
+    AttributeId, BrowseDescription, BrowseDirection, BrowseRequest, NodeId, ReferenceTypeId, TimestampsToReturn,
+    ViewDescription,
 };
 use thalweg_flow::Component;
-use thalweg_record::Text;
 
 use crate::channel::CallError;
 use crate::node_id;
 use crate::session::{Session, read_id};
 use crate::value::types::{self, Element, Field, Rank, Structure, StructureKind};
-use crate::value::{Content, DecodeError, Decoder, TypeBook, status};
+use crate::value::{TypeBook, status};
+
+use definition::Definition;
 
 /// Steps from a data type up to a built-in one.
 const SUPERTYPES_MAX: usize = 20;
 
 /// Structures asked for because of one unknown encoding.
 const STRUCTURES_MAX: usize = 500;
+
+/// Until when one round of look-ups begins further calls: far below the lifetime of a subscription, which is lost without
+/// publish requests.
+const ROUND_MAX: Duration = Duration::from_secs(2);
+
+/// After a round that its time ended: as long again, to work off what came meanwhile before the server's queues overflow.
+const REST: Duration = ROUND_MAX;
+
+/// Answers that are remembered: definitions, twice as many as one encoding may need, and references of each kind. Beyond
+/// that all of a kind are forgotten, which costs asking again.
+const DEFINITIONS_MAX: usize = 2 * STRUCTURES_MAX;
+const REFERENCES_MAX: usize = 20_000;
 
 /// Why a structure stays bytes.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +57,9 @@ enum Unlearned {
     NotNow(String),
     #[error("{0}")]
     Never(String),
+    /// The round is over; what was answered is remembered.
+    #[error("the server takes long to describe its structures")]
+    OutOfTime,
 }
 
 impl From<CallError> for Unlearned {
@@ -60,56 +85,120 @@ fn refused(what: &str, node: &NodeId, status: u32) -> Unlearned {
     }
 }
 
-/// Adds the structures behind these encodings to the book. What fails for the moment is asked for again after a pause.
-pub(crate) async fn learn(session: &Session, book: &mut TypeBook, encodings: Vec<NodeId>, component: &Component) {
-    for encoding in encodings {
-        let mut learner = Learner {
-            session,
-            book: &mut *book,
-            asked: 0,
-        };
-        let error = match learner.encoding(&encoding).await {
-            Ok(data_type) => {
-                book.learn_encoding(encoding, data_type);
-                continue;
-            }
-            Err(error) => error,
-        };
-        match &error {
-            // The next connection will ask again.
-            Unlearned::Closed(_) => return,
-            Unlearned::Never(why) => {
-                // Once for each: a book gives an encoding up only once.
-                tracing::warn!(
-                    component = component.title(),
-                    "structures encoded as {} stay bytes (base64), since the server does not describe them: {why}",
-                    node_id::text(&encoding)
-                );
-                book.give_up(encoding);
-            }
-            Unlearned::Unanswered(_) | Unlearned::NotNow(_) => {
-                let text = node_id::text(&encoding);
-                let pause = book.postpone(encoding);
-                component.warn_limited("structure", 1, || {
-                    let seconds = pause.as_secs();
-                    format!("structures encoded as {text} are bytes (base64) until the server describes them: {error}; it is asked again after {seconds} s")
-                });
-            }
+/// Asks one server, round after round.
+pub(crate) struct TypeLearner {
+    answers: Answers,
+    round_max: Duration,
+    rest: Duration,
+    rests_until: Option<Instant>,
+}
+
+/// What the server has answered and the book does not have yet.
+#[derive(Default)]
+struct Answers {
+    /// From encodings to data types.
+    encoded: HashMap<NodeId, NodeId>,
+    /// From data types to supertypes.
+    supertypes: HashMap<NodeId, NodeId>,
+    /// Of structures that are not in the book, since another one that belongs to them is still unknown.
+    definitions: HashMap<NodeId, Arc<Definition>>,
+}
+
+impl TypeLearner {
+    pub fn new() -> TypeLearner {
+        TypeLearner {
+            answers: Answers::default(),
+            round_max: ROUND_MAX,
+            rest: REST,
+            rests_until: None,
         }
-        // Values wait meanwhile. The others are asked for with the next values, which may find the server less busy.
-        if matches!(error, Unlearned::Unanswered(_)) {
-            return;
+    }
+
+    /// Whether values must not wait for the server now. What is missing then is asked for with the values after it.
+    pub fn is_resting(&self) -> bool {
+        self.rests_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Adds the structures behind these encodings to the book, as many as the time allows. What fails for the moment is
+    /// asked for again after a pause, and what there was no time for with the next values that need it.
+    pub async fn learn(
+        &mut self,
+        session: &Session,
+        book: &mut TypeBook,
+        encodings: Vec<NodeId>,
+        component: &Component,
+    ) {
+        let mut round = Round {
+            session,
+            book,
+            answers: &mut self.answers,
+            until: Instant::now() + self.round_max,
+            calls: 0,
+        };
+        for encoding in encodings {
+            let error = match round.encoding(&encoding).await {
+                Ok(data_type) => {
+                    round.book.learn_encoding(encoding, data_type);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match &error {
+                // The next connection will ask again.
+                Unlearned::Closed(_) => return,
+                Unlearned::OutOfTime => {
+                    self.rests_until = Some(Instant::now() + self.rest);
+                    component.warn_limited("structure", 1, || {
+                        let text = node_id::text(&encoding);
+                        format!("structures encoded as {text}, and perhaps others, are bytes (base64) for now: {error}; it is asked on with their next values")
+                    });
+                    return;
+                }
+                Unlearned::Never(why) => {
+                    // Once for each: a book gives an encoding up only once.
+                    tracing::warn!(
+                        component = component.title(),
+                        "structures encoded as {} stay bytes (base64), since the server does not describe them: {why}",
+                        node_id::text(&encoding)
+                    );
+                    round.book.give_up(encoding);
+                }
+                Unlearned::Unanswered(_) | Unlearned::NotNow(_) => {
+                    let text = node_id::text(&encoding);
+                    let pause = round.book.postpone(encoding);
+                    component.warn_limited("structure", 1, || {
+                        let seconds = pause.as_secs();
+                        format!("structures encoded as {text} are bytes (base64) until the server describes them: {error}; it is asked again after {seconds} s")
+                    });
+                }
+            }
+            // Values wait meanwhile. The others are asked for with the next values, which may find the server less busy.
+            if matches!(error, Unlearned::Unanswered(_)) {
+                return;
+            }
         }
     }
 }
 
-struct Learner<'a> {
+/// Look-ups for which values wait.
+struct Round<'a> {
     session: &'a Session,
     book: &'a mut TypeBook,
-    asked: usize,
+    answers: &'a mut Answers,
+    until: Instant,
+    calls: usize,
 }
 
-impl Learner<'_> {
+impl Round<'_> {
+    /// Before each call. The first one is always made, so that a slow server is asked everything in the end.
+    fn begin_call(&mut self) -> Result<(), Unlearned> {
+        if self.calls > 0 && Instant::now() >= self.until {
+            return Err(Unlearned::OutOfTime);
+        }
+        self.calls += 1;
+        Ok(())
+    }
+
     /// The data type of an encoding, whose structure is in the book afterwards.
     async fn encoding(&mut self, encoding: &NodeId) -> Result<NodeId, Unlearned> {
         let data_type = self.inverse(encoding, ReferenceTypeId::HasEncoding).await?;
@@ -118,24 +207,24 @@ impl Learner<'_> {
         Ok(data_type)
     }
 
-    /// Learns a structure and all that it contains.
+    /// Learns a structure and all that it contains. The book gets all or nothing: of a structure in it, nothing is missing.
     async fn structure(&mut self, data_type: NodeId) -> Result<(), Unlearned> {
         let mut to_learn = vec![data_type];
-        let mut learned = Vec::new();
+        let mut learned = HashMap::new();
         while let Some(data_type) = to_learn.pop() {
-            if self.book.structure(&data_type).is_some() || learned.iter().any(|(known, _)| *known == data_type) {
+            if self.book.structure(&data_type).is_some() || learned.contains_key(&data_type) {
                 continue;
             }
-            self.asked += 1;
-            if self.asked > STRUCTURES_MAX {
+            if learned.len() == STRUCTURES_MAX {
                 let why = format!("it consists of more than {STRUCTURES_MAX} structures");
                 return Err(Unlearned::Never(why));
             }
             let definition = self.definition(&data_type).await?;
-            let structure = self.resolve(&data_type, definition, &mut to_learn).await?;
-            learned.push((data_type, structure));
+            let structure = self.resolve(&data_type, &definition, &mut to_learn).await?;
+            learned.insert(data_type, structure);
         }
         for (data_type, structure) in learned {
+            self.answers.definitions.remove(&data_type);
             self.book.learn(data_type, structure);
         }
         Ok(())
@@ -145,11 +234,11 @@ impl Learner<'_> {
     async fn resolve(
         &mut self,
         data_type: &NodeId,
-        definition: Definition,
+        definition: &Definition,
         to_learn: &mut Vec<NodeId>,
     ) -> Result<Structure, Unlearned> {
         let mut fields = Vec::with_capacity(definition.fields.len());
-        for field in definition.fields {
+        for field in &definition.fields {
             let mut element = self.element(&field.data_type).await?;
             if definition.subtyped && field.optional {
                 // A field that may hold a subtype says which one it holds.
@@ -176,7 +265,7 @@ impl Learner<'_> {
             };
             let optional = field.optional && definition.kind == StructureKind::OptionalFields;
             fields.push(Field {
-                name: field.name,
+                name: field.name.clone(),
                 element,
                 rank,
                 optional,
@@ -211,7 +300,11 @@ impl Learner<'_> {
     }
 
     /// The first node that refers to this one in such a way.
-    async fn inverse(&self, node: &NodeId, reference: ReferenceTypeId) -> Result<Option<NodeId>, Unlearned> {
+    async fn inverse(&mut self, node: &NodeId, reference: ReferenceTypeId) -> Result<Option<NodeId>, Unlearned> {
+        if let Some(known) = self.answers.references(reference).get(node) {
+            return Ok(Some(known.clone()));
+        }
+        self.begin_call()?;
         let description = BrowseDescription {
             node_id: node.clone(),
             browse_direction: BrowseDirection::Inverse,
@@ -232,13 +325,20 @@ impl Learner<'_> {
         if result.status_code.is_bad() {
             return Err(refused("the references", node, result.status_code.bits()));
         }
-        let references = result.references.into_iter().flatten();
-        Ok(references
-            .map(|reference| reference.node_id.node_id)
-            .find(|id| !id.is_null()))
+        let mut ids = result.references.into_iter().flatten().map(|sent| sent.node_id.node_id);
+        let found = ids.find(|id| !id.is_null());
+        if let Some(found) = &found {
+            let known = self.answers.references(reference);
+            remember(known, REFERENCES_MAX, node.clone(), found.clone());
+        }
+        Ok(found)
     }
 
-    async fn definition(&self, data_type: &NodeId) -> Result<Definition, Unlearned> {
+    async fn definition(&mut self, data_type: &NodeId) -> Result<Arc<Definition>, Unlearned> {
+        if let Some(known) = self.answers.definitions.get(data_type) {
+            return Ok(known.clone());
+        }
+        self.begin_call()?;
         let wanted = vec![read_id(data_type.clone(), AttributeId::DataTypeDefinition)];
         let read = self
             .session
@@ -249,76 +349,31 @@ impl Learner<'_> {
         if status::is_bad(value.stamps.status) {
             return Err(refused("the DataTypeDefinition", data_type, value.stamps.status));
         }
-        definition_in(&value.content).ok_or_else(|| {
+        let definition = Definition::read(&value.content).map_err(|why| {
             let node = node_id::text(data_type);
-            Unlearned::Never(format!("the DataTypeDefinition of {node} is none of a structure"))
-        })
+            Unlearned::Never(format!("the DataTypeDefinition of {node} {why}"))
+        })?;
+        let definition = Arc::new(definition);
+        let known = &mut self.answers.definitions;
+        remember(known, DEFINITIONS_MAX, data_type.clone(), definition.clone());
+        Ok(definition)
     }
 }
 
-fn definition_in(content: &Content) -> Option<Definition> {
-    let body = content.body_of(ObjectId::StructureDefinition_Encoding_DefaultBinary)?;
-    let book = TypeBook::default();
-    Definition::decode(&mut Decoder::new(body, &book)).ok().flatten()
-}
-
-/// A StructureDefinition as the server sent it.
-struct Definition {
-    kind: StructureKind,
-    /// Fields marked optional may hold subtypes instead.
-    subtyped: bool,
-    fields: Vec<RawField>,
-}
-
-struct RawField {
-    name: Text,
-    data_type: NodeId,
-    rank: i32,
-    optional: bool,
-}
-
-impl Definition {
-    /// `None` for a kind of structure that later versions of the specification may add.
-    fn decode(decoder: &mut Decoder<'_>) -> Result<Option<Definition>, DecodeError> {
-        decoder.node_id()?;
-        decoder.node_id()?;
-        let (kind, subtyped) = match decoder.i32()? {
-            0 => (StructureKind::Plain, false),
-            1 => (StructureKind::OptionalFields, false),
-            2 => (StructureKind::Union, false),
-            3 => (StructureKind::Plain, true),
-            4 => (StructureKind::Union, true),
-            _ => return Ok(None),
-        };
-        let count = decoder.length(4)?.unwrap_or(0);
-        let fields: Result<Vec<RawField>, DecodeError> = (0..count).map(|_| RawField::decode(decoder)).collect();
-        Ok(Some(Definition {
-            kind,
-            subtyped,
-            fields: fields?,
-        }))
-    }
-}
-
-impl RawField {
-    fn decode(decoder: &mut Decoder<'_>) -> Result<RawField, DecodeError> {
-        let name = decoder.text()?.unwrap_or_default();
-        decoder.localized_text()?;
-        let data_type = decoder.node_id()?;
-        let rank = decoder.i32()?;
-        let dimensions = decoder.length(4)?.unwrap_or(0);
-        for _ in 0..dimensions {
-            decoder.u32()?;
+impl Answers {
+    fn references(&mut self, reference: ReferenceTypeId) -> &mut HashMap<NodeId, NodeId> {
+        match reference {
+            ReferenceTypeId::HasEncoding => &mut self.encoded,
+            _ => &mut self.supertypes,
         }
-        decoder.u32()?;
-        let optional = decoder.u8()? != 0;
-        Ok(RawField {
-            name,
-            data_type,
-            rank,
-            optional,
-        })
     }
+}
+
+fn remember<T>(known: &mut HashMap<NodeId, T>, max: usize, node: NodeId, answer: T) {
+    if known.len() >= max {
+        known.clear();
+    }
+    known.insert(node, answer);
 }
 
 #[cfg(test)]

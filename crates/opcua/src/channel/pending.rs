@@ -190,13 +190,11 @@ impl Pending {
         }
         waiting.bytes += chunk.len();
         waiting.share.grow(chunk.len() + CHUNK_OVERHEAD_BYTES);
-        waiting
-            .chunks
-            .push(match is_final || chunk.len() >= limits::CHUNK_BYTES_MIN / 2 {
-                true => chunk,
-                // A small piece must not keep the whole buffer that it was received in.
-                false => Bytes::copy_from_slice(&chunk),
-            });
+        waiting.chunks.push(match is_final {
+            true => chunk,
+            // As it is, it would keep the whole buffer that it was received in, of which only its own bytes are counted.
+            false => Bytes::copy_from_slice(&chunk),
+        });
         let too_large = waiting.bytes > limits::MESSAGE_BYTES_MAX || waiting.chunks.len() > limits::CHUNKS_MAX;
         let whole = if is_final || too_large {
             state.waiting.remove(&request_id)
@@ -334,6 +332,17 @@ mod tests {
         drop(answer);
         pending.chunk(200, part(), false).unwrap();
         assert!(!pending.state.lock().waiting.contains_key(&200));
+    }
+
+    #[test]
+    fn a_part_of_an_answer_does_not_keep_the_buffer_that_it_was_received_in() {
+        let pending = Pending::with_budget(4 * MIB);
+        let _answer = ask(&pending, 0);
+        for bytes in [1, 4096, 8192, 65_000] {
+            let received = part();
+            pending.chunk(0, received.slice(..bytes), false).unwrap();
+            assert!(received.is_unique(), "{bytes}");
+        }
     }
 
     #[test]

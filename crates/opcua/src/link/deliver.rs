@@ -136,10 +136,12 @@ impl Link {
         self.values.clear();
         let decoded = decode(&self.types, &mut self.values)?;
         let missing = self.types.take_missing();
-        if missing.is_empty() {
+        if missing.is_empty() || self.type_learner.is_resting() {
             return Ok(decoded);
         }
-        crate::type_learner::learn(session, &mut self.types, missing, &self.context.component).await;
+        self.type_learner
+            .learn(session, &mut self.types, missing, &self.context.component)
+            .await;
         self.values.clear();
         decode(&self.types, &mut self.values)
     }

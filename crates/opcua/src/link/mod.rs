@@ -51,6 +51,7 @@ use crate::poll::Poller;
 use crate::server_facts::ServerFacts;
 use crate::session::Session;
 use crate::subscribe::{Filters, Publisher, Subscription};
+use crate::type_learner::TypeLearner;
 use crate::value::TypeBook;
 use crate::value::answers::HandledValue;
 
@@ -96,6 +97,7 @@ pub(crate) struct Link {
     gaps: Gaps,
     converter: Converter,
     types: TypeBook,
+    type_learner: TypeLearner,
     paths_final: bool,
     /// Values that came before paths were final.
     held: held::Held,
@@ -159,6 +161,7 @@ impl Link {
             gaps: Gaps::default(),
             converter: Converter::new(context.table.clone(), config.tag_group_mode),
             types: TypeBook::standard(),
+            type_learner: TypeLearner::new(),
             paths_final: false,
             held: held::Held::default(),
             values: Vec::new(),
@@ -363,6 +366,7 @@ impl Link {
         }
         if changed {
             self.types = TypeBook::standard();
+            self.type_learner = TypeLearner::new();
             self.items.forget_metadata();
         }
         if changed && self.is_primary() {

@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use opcua::core::{RequestMessage, ResponseMessage};
@@ -35,8 +36,8 @@ async fn server(trouble: Arc<Mutex<Trouble>>) -> FakeServer {
         let trouble = *trouble.lock();
         match (request, trouble) {
             (RequestMessage::Browse(_) | RequestMessage::Read(_), Trouble::Call(status)) => Some(fault(status)),
-            (RequestMessage::Browse(_), Trouble::Browse(status)) => Some(browsed(status)),
-            (RequestMessage::Browse(_), _) => Some(browsed(StatusCode::Good)),
+            (RequestMessage::Browse(_), Trouble::Browse(status)) => Some(browsed(status, &data_type())),
+            (RequestMessage::Browse(_), _) => Some(browsed(StatusCode::Good, &data_type())),
             (RequestMessage::Read(_), Trouble::Read(status)) => Some(read(UaDataValue {
                 status: Some(status),
                 ..UaDataValue::null()
@@ -48,9 +49,9 @@ async fn server(trouble: Arc<Mutex<Trouble>>) -> FakeServer {
     .await
 }
 
-fn browsed(status: StatusCode) -> ResponseMessage {
+fn browsed(status: StatusCode, node: &NodeId) -> ResponseMessage {
     let reference = ReferenceDescription {
-        node_id: ExpandedNodeId::from(&data_type()),
+        node_id: ExpandedNodeId::from(node),
         ..ReferenceDescription::default()
     };
     let result = BrowseResult {
@@ -76,17 +77,85 @@ fn read(value: UaDataValue) -> ResponseMessage {
 }
 
 fn definition() -> ExtensionObject {
-    let field = StructureField {
-        name: "Speed".into(),
-        data_type: NodeId::new(0, 6u32),
+    definition_of(&[("Speed", NodeId::new(0, 6u32))])
+}
+
+fn definition_of(fields: &[(&str, NodeId)]) -> ExtensionObject {
+    let field = |(name, data_type): &(&str, NodeId)| StructureField {
+        name: (*name).into(),
+        data_type: data_type.clone(),
         value_rank: -1,
         ..StructureField::default()
     };
     ExtensionObject::from_message(StructureDefinition {
         structure_type: StructureType::Structure,
-        fields: Some(vec![field]),
+        fields: Some(fields.iter().map(field).collect()),
         ..StructureDefinition::default()
     })
+}
+
+fn motor() -> NodeId {
+    NodeId::new(3, 51u32)
+}
+
+fn motor_encoding() -> NodeId {
+    NodeId::new(3, 98u32)
+}
+
+fn state() -> NodeId {
+    NodeId::new(3, 60u32)
+}
+
+/// A server with a line of two motors and its own state; a motor has two states, which are an enumeration. Nodes in
+/// `busy` are described another time.
+async fn plant(busy: Arc<Mutex<Vec<NodeId>>>) -> FakeServer {
+    let referrers = HashMap::from([
+        (encoding(), data_type()),
+        (motor_encoding(), motor()),
+        (data_type(), NodeId::new(0, 22u32)),
+        (motor(), NodeId::new(0, 22u32)),
+        (state(), NodeId::new(0, 29u32)),
+    ]);
+    let definitions = HashMap::from([
+        (
+            data_type(),
+            definition_of(&[("State", state()), ("First", motor()), ("Second", motor())]),
+        ),
+        (motor(), definition_of(&[("Wanted", state()), ("Actual", state())])),
+    ]);
+    FakeServer::start(move |request| match request {
+        RequestMessage::Browse(browse) => {
+            let node = &browse.nodes_to_browse.as_ref()?.first()?.node_id;
+            Some(match busy.lock().contains(node) {
+                true => browsed(StatusCode::BadTimeout, node),
+                false => browsed(StatusCode::Good, referrers.get(node)?),
+            })
+        }
+        RequestMessage::Read(wanted) => {
+            let node = &wanted.nodes_to_read.as_ref()?.first()?.node_id;
+            Some(read(UaDataValue::value_only(Variant::from(
+                definitions.get(node)?.clone(),
+            ))))
+        }
+        _ => None,
+    })
+    .await
+}
+
+/// The calls of all look-ups: of the encoding, of the data types motor and state, and of two definitions.
+const CALLS: usize = 5;
+
+fn calls(server: &FakeServer) -> usize {
+    server.count("Browse") + server.count("Read")
+}
+
+/// One whose time is up after the first call.
+fn hasty(rest: Duration) -> TypeLearner {
+    TypeLearner {
+        round_max: Duration::ZERO,
+        rest,
+        ..TypeLearner::new()
+    }
 }
 
 /// Whether whoever meets such a structure now would have it asked for.
@@ -106,15 +175,15 @@ async fn a_structure_that_cannot_be_described_for_the_moment_is_asked_for_again(
         let trouble = Arc::new(Mutex::new(first));
         let server = server(trouble.clone()).await;
         let session = fake_server::session(&server.url).await;
-        let mut book = TypeBook::default();
+        let (mut book, mut learner) = (TypeBook::default(), TypeLearner::new());
         for _ in 0..3 {
             assert!(is_wanted(&book), "{first:?}");
-            learn(&session, &mut book, vec![encoding()], &component).await;
+            learner.learn(&session, &mut book, vec![encoding()], &component).await;
             assert!(!is_wanted(&book), "{first:?}: there is a pause");
             book.end_pauses();
         }
         *trouble.lock() = Trouble::Nothing;
-        learn(&session, &mut book, vec![encoding()], &component).await;
+        learner.learn(&session, &mut book, vec![encoding()], &component).await;
         let structure = book.structure_of_encoding(&encoding()).unwrap();
         assert_eq!(structure.fields[0].name.as_str(), "Speed");
     }
@@ -135,9 +204,9 @@ async fn a_structure_that_is_not_described_is_given_up_and_the_log_says_why() {
     ] {
         let server = server(Arc::new(Mutex::new(trouble))).await;
         let session = fake_server::session(&server.url).await;
-        let mut book = TypeBook::default();
+        let (mut book, mut learner) = (TypeBook::default(), TypeLearner::new());
         let (log, _guard) = Log::record();
-        learn(&session, &mut book, vec![encoding()], &component).await;
+        learner.learn(&session, &mut book, vec![encoding()], &component).await;
         book.end_pauses();
         assert!(!is_wanted(&book), "{trouble:?}");
         let text = log.text();
@@ -158,9 +227,102 @@ async fn a_server_that_refuses_one_look_up_is_not_asked_for_the_next_at_once() {
     let mut book = TypeBook::default();
     let other = NodeId::new(3, 98u32);
     let encodings = vec![encoding(), other.clone()];
-    learn(&session, &mut book, encodings, &fake_server::component()).await;
+    TypeLearner::new()
+        .learn(&session, &mut book, encodings, &fake_server::component())
+        .await;
     assert_eq!(server.count("Browse"), 1);
     assert!(!is_wanted(&book));
     assert!(book.structure_of_encoding(&other).is_none());
     assert_eq!(book.take_missing(), [other]);
+}
+
+#[tokio::test]
+async fn whatever_is_met_twice_is_asked_for_once() {
+    let server = plant(Arc::default()).await;
+    let session = fake_server::session(&server.url).await;
+    let (mut book, component) = (TypeBook::default(), fake_server::component());
+    TypeLearner::new()
+        .learn(&session, &mut book, vec![encoding()], &component)
+        .await;
+    let line = book.structure_of_encoding(&encoding()).unwrap();
+    assert_eq!(line.fields[0].element, Element::BuiltIn(types::INT32));
+    assert_eq!(line.fields[2].element, Element::Structure(motor()));
+    assert_eq!(book.structure(&motor()).unwrap().fields.len(), 2);
+    assert_eq!(calls(&server), CALLS);
+}
+
+/// Values wait during a round, and publish requests with them.
+#[tokio::test]
+async fn rounds_are_short_and_each_comes_further() {
+    let server = plant(Arc::default()).await;
+    let session = fake_server::session(&server.url).await;
+    let (mut book, mut learner) = (TypeBook::default(), hasty(Duration::ZERO));
+    for round in 1..CALLS {
+        let encodings = vec![encoding(), motor_encoding()];
+        let (log, _guard) = Log::record();
+        learner
+            .learn(&session, &mut book, encodings, &fake_server::component())
+            .await;
+        assert_eq!(calls(&server), round);
+        assert!(is_wanted(&book), "asked for again without a pause of its own");
+        let text = log.text();
+        assert!(text.contains("encoded as ns=3;i=99, and perhaps others"), "{text}");
+    }
+    learner
+        .learn(&session, &mut book, vec![encoding()], &fake_server::component())
+        .await;
+    assert!(book.structure_of_encoding(&encoding()).is_some());
+    assert_eq!(calls(&server), CALLS);
+}
+
+#[tokio::test]
+async fn values_do_not_wait_at_once_for_the_next_round() {
+    let server = plant(Arc::default()).await;
+    let session = fake_server::session(&server.url).await;
+    let component = fake_server::component();
+    for (mut learner, rests) in [(hasty(Duration::from_secs(3600)), true), (TypeLearner::new(), false)] {
+        assert!(!learner.is_resting());
+        let mut book = TypeBook::default();
+        learner.learn(&session, &mut book, vec![encoding()], &component).await;
+        assert_eq!(learner.is_resting(), rests);
+    }
+}
+
+#[tokio::test]
+async fn what_was_learned_before_a_failure_is_kept() {
+    let busy = Arc::new(Mutex::new(vec![state()]));
+    let server = plant(busy.clone()).await;
+    let session = fake_server::session(&server.url).await;
+    let component = fake_server::component();
+    let (mut book, mut learner) = (TypeBook::default(), TypeLearner::new());
+    learner.learn(&session, &mut book, vec![encoding()], &component).await;
+    assert!(!is_wanted(&book), "there is a pause");
+    assert_eq!(calls(&server), 3, "the encoding, the definition, and the state in vain");
+    busy.lock().clear();
+    book.end_pauses();
+    learner.learn(&session, &mut book, vec![encoding()], &component).await;
+    assert!(book.structure_of_encoding(&encoding()).is_some());
+    assert_eq!(calls(&server), 1 + CALLS);
+}
+
+#[tokio::test]
+async fn a_structure_of_very_many_fields_is_given_up() {
+    for (count, is_learned) in [(definition::FIELDS_MAX, true), (definition::FIELDS_MAX + 1, false)] {
+        let fields = vec![("Speed", NodeId::new(0, 6u32)); count];
+        let server = FakeServer::start(move |request| match request {
+            RequestMessage::Browse(_) => Some(browsed(StatusCode::Good, &data_type())),
+            RequestMessage::Read(_) => Some(read(UaDataValue::value_only(Variant::from(definition_of(&fields))))),
+            _ => None,
+        })
+        .await;
+        let session = fake_server::session(&server.url).await;
+        let (mut book, component) = (TypeBook::default(), fake_server::component());
+        let (log, _guard) = Log::record();
+        TypeLearner::new()
+            .learn(&session, &mut book, vec![encoding()], &component)
+            .await;
+        assert_eq!(book.structure_of_encoding(&encoding()).is_some(), is_learned);
+        let why = "the DataTypeDefinition of ns=3;i=50 has more than 1000 fields";
+        assert_eq!(log.text().contains(why), !is_learned, "{}", log.text());
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use thalweg_record::{Message, Metadata, Payload, Value};
-use thalweg_script::text_form;
+use thalweg_script::{number_seen, text_form};
 
 use super::event::{Content, Event, id_text};
 use crate::topic;
@@ -201,7 +201,8 @@ fn entry(event: &Event) -> Entry {
 }
 
 fn series(value: &Value, timestamp_ms: i64) -> Series {
-    let number = value.as_f64();
+    // A double whose digits are those of the payload, also where it was a single-precision number.
+    let number = number_seen(value);
     let truth = match value {
         Value::Bool(truth) => Some(*truth),
         _ => None,

@@ -226,6 +226,7 @@ fn scalars_are_series_and_other_objects_are_relational() {
         sample("t", false, -2),
         sample("t", "", 3),
         sample("t", 9_007_199_254_740_993_i64, 4),
+        sample("t", Value::F32(0.1), 4),
         raw(r#"{"timestamp_ms": 5, "value": "on"}"#),
         raw(order),
         raw(r#"{"value": [1], "timestamp_ms": 6}"#),
@@ -254,12 +255,15 @@ fn scalars_are_series_and_other_objects_are_relational() {
     );
     let payload = &events[3].raw.as_ref().unwrap().payload;
     assert_eq!(&payload[..], br#"{"value":9007199254740993,"timestamp_ms":4}"#);
-    assert_eq!(scalar(4).3.as_deref(), Some("on"));
-    for event in &events[5..] {
+    assert_eq!(scalar(4).1, Some(0.1), "the double that the payload's digits name");
+    let payload = &events[4].raw.as_ref().unwrap().payload;
+    assert_eq!(&payload[..], br#"{"value":0.1,"timestamp_ms":4}"#);
+    assert_eq!(scalar(5).3.as_deref(), Some("on"));
+    for event in &events[6..] {
         assert_eq!((event.format(), event.series.is_none()), (Format::Relational, true));
     }
     let json = order.as_bytes().into();
-    assert_eq!(events[5].relational, Some(Relational { json }));
+    assert_eq!(events[6].relational, Some(Relational { json }));
 }
 
 #[test]
