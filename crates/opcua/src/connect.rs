@@ -15,7 +15,7 @@ use crate::channel::{CallError, Channel, ChannelSecurity, OpenError};
 use crate::config::{ConnectionConfig, Identity, PolicyChoice};
 use crate::endpoint_url::EndpointUrl;
 use crate::security::{
-    ClientCertificates, Offer, Trust, advice, application_uri_of, as_given, choose, leaf_certificate,
+    ClientCertificates, Offer, Trust, advice, application_uri_of, as_given, choose, is_binary, leaf_certificate,
 };
 use crate::session::{Credentials, LoginError, REQUEST_TIMEOUT, Session};
 use crate::value::status;
@@ -79,17 +79,50 @@ impl Connector {
     /// A new session. `name` shows up in the server's list of sessions.
     pub async fn connect(&self, name: &str) -> Result<Session, ConnectError> {
         let offer = self.offer().await?;
-        let credentials = Arc::new(self.credentials(offer, name).await?);
-        let channel = self.channel(&credentials).await?;
+        let assumed = self.config.direct_connect && offer.policy != SecurityPolicy::None && !offer.shown;
+        let (channel, credentials) = match self.open(offer.clone(), name).await {
+            Err(failed) if assumed && !failed.unreachable => self.open_as_shown(&offer, failed, name).await?,
+            opened => opened?,
+        };
         Session::create(channel, credentials.clone())
             .await
             .map_err(|error| self.login_error(error, &credentials))
+    }
+
+    async fn open(&self, offer: Offer, name: &str) -> Result<(Channel, Arc<Credentials>), ConnectError> {
+        let credentials = Arc::new(self.credentials(offer, name).await?);
+        let channel = self.channel(&credentials).await?;
+        Ok((channel, credentials))
+    }
+
+    /// After a failure with a certificate that was only assumed to be the server's. If it is another server's, or the
+    /// server has a new one, no attempt with it can succeed and none says why; so the server is asked what it shows.
+    async fn open_as_shown(
+        &self,
+        assumed: &Offer,
+        failed: ConnectError,
+        name: &str,
+    ) -> Result<(Channel, Arc<Credentials>), ConnectError> {
+        let offers = discover(&self.config.endpoint).await.map_err(|error| ConnectError {
+            text: format!("{failed}; whether the certificate in trusted/ is this server's could not be asked: {error}"),
+            ..failed.clone()
+        })?;
+        let shown = self.direct_offer_of(&offers)?;
+        if leaf_certificate(&shown.certificate) == leaf_certificate(&assumed.certificate) {
+            return Err(failed);
+        }
+        self.open(shown, name).await
     }
 
     /// The previous session on a new channel, else a new session. True if it is the previous one, which is forgotten when
     /// there is no way back to it.
     pub async fn resume(&self, previous: &mut Option<Session>, name: &str) -> Result<(Session, bool), ConnectError> {
         if let Some(old) = previous.as_ref() {
+            // A server keeps a session for as long as it likes; trust in its certificate may have ended meanwhile.
+            if let Err(error) = self.check_again(&old.credentials().offer) {
+                *previous = None;
+                return Err(error);
+            }
             match self.channel(old.credentials()).await {
                 Ok(channel) => match old.reactivate(channel).await {
                     Ok(session) => return Ok((session, true)),
@@ -102,6 +135,16 @@ impl Connector {
             }
         }
         Ok((self.connect(name).await?, false))
+    }
+
+    fn check_again(&self, offer: &Offer) -> Result<(), ConnectError> {
+        if offer.policy == SecurityPolicy::None {
+            return Ok(());
+        }
+        let host = &self.config.endpoint.host;
+        self.trust
+            .check_again(&offer.certificate, &offer.url, host, &offer.application_uri)
+            .map_err(ConnectError::new)
     }
 
     /// A channel for a session that exists: secured exactly as its first one was.
@@ -178,12 +221,11 @@ impl Connector {
     /// A secured connection needs the server's certificate before it can say a word. If the trust folder has it, nobody
     /// is asked; else the server is, but for nothing else.
     async fn secured_direct_offer(&self) -> Result<Offer, ConnectError> {
-        let config = &self.config;
-        let trusted = self.trust.certificate_of(&config.endpoint.host);
+        let trusted = self.trust.certificate_of(&self.config.endpoint.host);
         if let Some(offer) = trusted.and_then(|certificate| self.direct_offer_to(certificate)) {
             return Ok(offer);
         }
-        let offers = discover(&config.endpoint).await.map_err(|error| {
+        let offers = discover(&self.config.endpoint).await.map_err(|error| {
             let mut failed = open_error(&error);
             failed.text = format!(
                 "the server's certificate, which directConnect needs, could not be asked for: {}; or put it into trusted/ of the trustFolder",
@@ -191,8 +233,13 @@ impl Connector {
             );
             failed
         })?;
+        self.direct_offer_of(&offers)
+    }
+
+    fn direct_offer_of(&self, offers: &[Offer]) -> Result<Offer, ConnectError> {
+        let config = &self.config;
         let url = config.endpoint.to_string();
-        as_given(&offers, url, &config.security, &config.identity).map_err(ConnectError::new)
+        as_given(offers, url, &config.security, &config.identity).map_err(ConnectError::new)
     }
 
     /// Once per component. `None` for offers that nobody asked for.
@@ -245,6 +292,7 @@ impl Connector {
             offer,
             security,
             server_certificate,
+            choice: self.config.security,
             identity: self.config.identity.clone(),
             application_uri,
             session_name: name.to_owned(),
@@ -356,7 +404,6 @@ async fn discover(url: &EndpointUrl) -> Result<Vec<Offer>, OpenError> {
 }
 
 async fn get_endpoints(url: &EndpointUrl) -> Result<Vec<EndpointDescription>, OpenError> {
-    const BINARY: &str = "http://opcfoundation.org/UA-Profile/Transport/uatcp-uasc-uabinary";
     let text = url.to_string();
     let channel = Channel::open(&text, &ChannelSecurity::none()).await?;
     let request = GetEndpointsRequest {
@@ -379,7 +426,7 @@ async fn get_endpoints(url: &EndpointUrl) -> Result<Vec<EndpointDescription>, Op
         return Err(CallError::Refused(status).into());
     }
     let mut endpoints = response.endpoints.unwrap_or_default();
-    endpoints.retain(|endpoint| matches!(endpoint.transport_profile_uri.as_ref(), "" | BINARY));
+    endpoints.retain(is_binary);
     Ok(endpoints)
 }
 

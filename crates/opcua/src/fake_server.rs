@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::channel::{Channel, ChannelSecurity};
-use crate::config::Identity;
+use crate::config::{Identity, SecurityChoice};
 use crate::security::Offer;
 use crate::session::{Credentials, Session};
 
@@ -216,6 +216,10 @@ pub(crate) async fn session(url: &str) -> Session {
         offer,
         security: ChannelSecurity::none(),
         server_certificate: None,
+        choice: SecurityChoice {
+            mode: None,
+            policy: None,
+        },
         identity: Identity::Anonymous,
         application_uri: "urn:thalweg:test".to_owned(),
         session_name: "test".to_owned(),

@@ -224,12 +224,61 @@ async fn a_server_that_counts_attempts_is_given_time() {
 
 /// A certificate of a server in a trust folder, as an operator puts it there.
 async fn trusted_certificate(folder: &Path) -> Vec<u8> {
-    let certificates = ClientCertificates::new(None, &folder.join("other"));
-    let other = certificates.for_policy(SecurityPolicy::Basic256Sha256).await.unwrap();
-    let der = other.pair.der.clone();
+    let der = certificate(&folder.join("other")).await;
     std::fs::create_dir_all(folder.join("trusted")).unwrap();
     std::fs::write(folder.join("trusted/server.der"), &der).unwrap();
     der
+}
+
+/// One that is made there.
+async fn certificate(keys: &Path) -> Vec<u8> {
+    let certificates = ClientCertificates::new(None, keys);
+    let own = certificates.for_policy(SecurityPolicy::Basic256Sha256).await.unwrap();
+    own.pair.der
+}
+
+/// The fake server closes a connection that is secured, as many do that cannot decrypt its first message.
+#[tokio::test]
+async fn a_direct_connection_that_fails_with_a_trusted_certificate_asks_for_the_real_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let trusted = trusted_certificate(folder.path()).await;
+    let real = certificate(&folder.path().join("real")).await;
+    let shown = std::sync::Arc::new(parking_lot::Mutex::new(real.clone()));
+    let to_show = shown.clone();
+    let server = FakeServer::start(move |request| match request {
+        RequestMessage::GetEndpoints(_) => {
+            let mut open = open_endpoint("opc.tcp://elsewhere:1/ua", "");
+            open.server_certificate = to_show.lock().clone().into();
+            endpoints(vec![open])
+        }
+        _ => None,
+    })
+    .await;
+    let fields = format!(
+        "directConnect: true\nsecurityPolicy: Basic256Sha256\ntrustFolder: {}",
+        folder.path().display()
+    );
+    let connector = connector(&server.url, &fields, &folder.path().join("keys"));
+    let error = connector.connect("test").await.err().unwrap();
+    let digest = crate::security::sha256_hex(&real);
+    assert!(
+        error.text.starts_with(&format!(
+            "server certificate {digest} is not trusted; move it from rejected/"
+        )),
+        "{error}"
+    );
+    let kept = folder.path().join("rejected").join(format!("{digest}.der"));
+    assert_eq!(std::fs::read(kept).unwrap(), real);
+    assert_eq!(server.count("GetEndpoints"), 1);
+    // If it is the real one, it is for another reason that the connection fails.
+    *shown.lock() = trusted;
+    let error = connector.connect("test").await.err().unwrap();
+    assert!(!error.text.contains("is not trusted"), "{error}");
+    assert_eq!(server.count("GetEndpoints"), 2);
+    // Who cannot be reached is not asked.
+    drop(server);
+    let error = connector.connect("test").await.err().unwrap();
+    assert!(error.unreachable && !error.text.contains("asked"), "{error}");
 }
 
 #[tokio::test]

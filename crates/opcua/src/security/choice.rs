@@ -26,6 +26,8 @@ pub(crate) struct Offer {
     pub certificate: Vec<u8>,
     pub tokens: Vec<UserTokenPolicy>,
     pub application_uri: String,
+    /// Whether the server showed the certificate, and not only a file has it.
+    pub shown: bool,
 }
 
 impl Offer {
@@ -40,6 +42,7 @@ impl Offer {
             certificate: Vec::new(),
             tokens: Vec::new(),
             application_uri: String::new(),
+            shown: false,
         }
     }
 
@@ -66,8 +69,15 @@ impl From<&EndpointDescription> for Offer {
             certificate: endpoint.server_certificate.as_ref().to_vec(),
             tokens: endpoint.user_identity_tokens.clone().unwrap_or_default(),
             application_uri: endpoint.server.application_uri.as_ref().to_owned(),
+            shown: true,
         }
     }
+}
+
+/// Whether an endpoint is spoken to over TCP; others, such as HTTPS, are none for Thalweg.
+pub(crate) fn is_binary(endpoint: &EndpointDescription) -> bool {
+    const BINARY: &str = "http://opcfoundation.org/UA-Profile/Transport/uatcp-uasc-uabinary";
+    matches!(endpoint.transport_profile_uri.as_ref(), "" | BINARY)
 }
 
 /// `Unknown` for what the library does not speak, without the complaint that its own look-up logs.
@@ -201,6 +211,18 @@ pub(super) fn strength(policy: SecurityPolicy) -> usize {
     }
 }
 
+/// The endpoint that `offers` would have led to, if it is stronger than the one in use, and both by name.
+pub(crate) fn stronger(
+    offers: &[Offer],
+    used: &Offer,
+    choice: &SecurityChoice,
+    identity: &Identity,
+) -> Option<(String, String)> {
+    let best = choose(offers, choice, identity).ok()?;
+    let name = |offer: &Offer| format!("{:?}/{}", offer.mode, policy_name(offer.policy));
+    (strength(best.policy) > strength(used.policy)).then(|| (name(best), name(used)))
+}
+
 /// The endpoint of a direct connection: mode and policy as the configuration has them, and what `offers` say of the rest.
 /// An endpoint that the server does not list is assumed to show the certificate that the others show.
 pub(crate) fn as_given(
@@ -222,6 +244,7 @@ pub(crate) fn as_given(
     Ok(Offer {
         certificate: shown.certificate.clone(),
         application_uri: shown.application_uri.clone(),
+        shown: true,
         ..Offer::assumed(url, mode, policy)
     })
 }

@@ -112,7 +112,7 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
         folder.join(format!("{name}.der")),
         folder.join(format!("{name}.key.pem")),
     );
-    if let (Ok(certificate), Ok(key)) = (std::fs::read(&certificate_file), std::fs::read(&key_file)) {
+    if let Some((certificate, key)) = kept(&certificate_file, &key_file)? {
         let damaged = |why: String| {
             format!(
                 "the kept certificate {} cannot be used: {why}; remove it and its key to have a new one made",
@@ -139,6 +139,32 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
         certificate_file.display()
     );
     Ok(OwnCertificate { pair, application_uri })
+}
+
+/// Certificate and key as they are kept; `None` to make new ones. Servers trust the kept certificate, so it is given up
+/// only where there is none: not for a file that cannot be read just now, and not for a key that somebody has to restore.
+/// A key alone is what a crash leaves, since it is kept first; no server knows of it.
+fn kept(certificate_file: &Path, key_file: &Path) -> Result<Option<(Vec<u8>, Vec<u8>)>, String> {
+    match (read_if_there(certificate_file)?, read_if_there(key_file)?) {
+        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+        (Some(_), None) => Err(format!(
+            "the key {} of the kept certificate {} is missing; restore it, or remove the certificate to have a new one made, which servers must trust again",
+            key_file.display(),
+            certificate_file.display()
+        )),
+        (None, _) => Ok(None),
+    }
+}
+
+fn read_if_there(file: &Path) -> Result<Option<Vec<u8>>, String> {
+    match std::fs::read(file) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!(
+            "the kept client certificate cannot be used, since {} cannot be read: {error}; make the file readable for Thalweg",
+            file.display()
+        )),
+    }
 }
 
 /// A new pair with its application URI and its key as PEM.

@@ -1,4 +1,5 @@
-//! Small files in the data folder's `keys/` that a power cut must leave either as they were or whole as they should be.
+//! Small files, in the data folder's `keys/` and in `rejected/`, that a power cut must leave either as they were or whole
+//! as they should be.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

@@ -13,7 +13,7 @@ mod trust;
 mod trust_folder;
 mod x509;
 
-pub(crate) use choice::{Offer, advice, as_given, choose};
+pub(crate) use choice::{Offer, advice, as_given, choose, is_binary, stronger};
 pub(crate) use client_certificate::ClientCertificates;
 pub(crate) use fingerprint::{Fingerprint, sha256_hex};
 pub(crate) use identity::login;

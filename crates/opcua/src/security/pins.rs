@@ -2,7 +2,7 @@
 //! accepted until the operator removes the memory.
 //!
 //! The memory is the certificate's SHA-256. The certificate itself is kept beside it, for connections to a server that
-//! does not show it before; it counts only while its SHA-256 is the one that is remembered.
+//! does not show it before; it counts only while its SHA-256 is the one that is remembered, or the memory is empty.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,12 @@ enum Memory {
     Emptied,
     Digest(String),
     Damaged,
+}
+
+/// What is to be done with a certificate that is not refused.
+enum Verdict {
+    Remembered,
+    Remember { why: String },
 }
 
 impl Pins {
@@ -57,37 +63,81 @@ impl Pins {
 
     /// The certificate that the server showed before.
     pub fn certificate_of(&self, url: &str) -> Option<Vec<u8>> {
-        let der = std::fs::read(self.certificate_file(url)).ok()?;
-        let memory = Memory::read(&self.digest_file(url)).ok()?;
-        (memory == Memory::Digest(sha256_hex(&der))).then_some(der)
+        let der = self.kept_certificate(url).ok()??;
+        match Memory::read(&self.digest_file(url)).ok()? {
+            Memory::Digest(digest) => (digest == sha256_hex(&der)).then_some(der),
+            Memory::Emptied => Some(der),
+            Memory::Nothing | Memory::Damaged => None,
+        }
     }
 
     /// Remembers the first certificate; refuses another. The error is one sentence with the cure.
     pub fn check(&self, url: &str, der: &[u8]) -> Result<(), String> {
         let got = sha256_hex(der);
-        let file = self.digest_file(url);
-        let shown = file.display();
-        let memory = Memory::read(&file);
-        match memory.map_err(|error| format!("the remembered certificate {shown} cannot be read: {error}"))? {
-            Memory::Digest(known) if known == got => {}
-            Memory::Digest(known) => {
-                return Err(format!(
-                    "the server at {url} shows another certificate than before: expected {known}, got {got}; if it was renewed on purpose, remove {shown} or set serverCertificateFingerprint"
-                ));
-            }
-            Memory::Damaged => {
-                return Err(format!(
-                    "the file {shown}, which remembers the certificate of the server at {url}, is damaged: it holds no SHA-256; if {got} is the server's certificate, remove the file to have it remembered again, or set serverCertificateFingerprint"
-                ));
-            }
-            Memory::Nothing => self.remember(url, &got, "it is the first one seen")?,
-            Memory::Emptied => {
-                let why = format!("{shown}, which remembered the one before, is empty, perhaps since a power cut");
-                self.remember(url, &got, &why)?;
-            }
+        if let Verdict::Remember { why } = self.verdict(url, &got)? {
+            self.remember(url, &got, &why)?;
         }
         self.keep_certificate(url, der);
         Ok(())
+    }
+
+    /// Accepts only what is remembered.
+    pub fn check_again(&self, url: &str, der: &[u8]) -> Result<(), String> {
+        match self.verdict(url, &sha256_hex(der))? {
+            Verdict::Remembered => Ok(()),
+            Verdict::Remember { .. } => Err(format!(
+                "the certificate of the server at {url} is not remembered any more, since {} was removed or emptied; the next connection is a new one, which checks what the server shows",
+                self.digest_file(url).display()
+            )),
+        }
+    }
+
+    fn verdict(&self, url: &str, got: &str) -> Result<Verdict, String> {
+        let file = self.digest_file(url);
+        let shown = file.display();
+        let unreadable = |file: &Path, error: io::Error| {
+            format!(
+                "the remembered certificate {} cannot be read: {error}; make the file readable",
+                file.display()
+            )
+        };
+        let another = |known: &str| {
+            format!(
+                "the server at {url} shows another certificate than before: expected {known}, got {got}; if it was renewed on purpose, remove {shown} or set serverCertificateFingerprint"
+            )
+        };
+        match Memory::read(&file).map_err(|error| unreadable(&file, error))? {
+            Memory::Digest(known) if known == got => Ok(Verdict::Remembered),
+            Memory::Digest(known) => Err(another(&known)),
+            Memory::Damaged => Err(format!(
+                "the file {shown}, which remembers the certificate of the server at {url}, is damaged: it holds no SHA-256; if {got} is the server's certificate, remove the file to have it remembered again, or set serverCertificateFingerprint"
+            )),
+            Memory::Nothing => Ok(Verdict::Remember {
+                why: "it is the first one seen".to_owned(),
+            }),
+            Memory::Emptied => {
+                let kept = self.certificate_file(url);
+                let digest = self.kept_certificate(url).map_err(|error| unreadable(&kept, error))?;
+                let why = match digest.map(|der| sha256_hex(&der)) {
+                    Some(known) if known != got => return Err(another(&known)),
+                    Some(_) => format!(
+                        "it is the one in {}; {shown}, which remembered it, is empty, perhaps since a power cut",
+                        kept.display()
+                    ),
+                    None => format!("{shown}, which remembered the one before, is empty, perhaps since a power cut"),
+                };
+                Ok(Verdict::Remember { why })
+            }
+        }
+    }
+
+    /// `None` also for a file that a power cut has emptied.
+    fn kept_certificate(&self, url: &str) -> io::Result<Option<Vec<u8>>> {
+        match std::fs::read(self.certificate_file(url)) {
+            Ok(der) => Ok(Some(der).filter(|der| !is_blank(der))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn remember(&self, url: &str, digest: &str, why: &str) -> Result<(), String> {
@@ -133,8 +183,7 @@ impl Memory {
 
     fn of(bytes: &[u8]) -> Memory {
         const DIGITS: usize = 64;
-        // A file that has got its length before its content reads as zeros.
-        if bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
+        if is_blank(bytes) {
             return Memory::Emptied;
         }
         let text = String::from_utf8_lossy(bytes).trim().to_owned();
@@ -143,6 +192,11 @@ impl Memory {
             false => Memory::Damaged,
         }
     }
+}
+
+/// A file that has got its length before its content reads as zeros.
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace())
 }
 
 #[cfg(test)]
@@ -177,6 +231,7 @@ mod tests {
             let pins = Pins::new(folder.path());
             pins.check(URL, b"first").unwrap();
             std::fs::write(pins.digest_file(URL), emptied).unwrap();
+            std::fs::write(pins.certificate_file(URL), emptied).unwrap();
             let (log, _guard) = Log::record();
             pins.check(URL, b"second").unwrap();
             assert!(
@@ -186,6 +241,40 @@ mod tests {
             );
             assert!(pins.check(URL, b"first").is_err());
         }
+    }
+
+    #[test]
+    fn the_certificate_beside_an_emptied_memory_is_the_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let pins = Pins::new(folder.path());
+        pins.check(URL, b"first").unwrap();
+        std::fs::write(pins.digest_file(URL), b"").unwrap();
+        let error = pins.check(URL, b"second").unwrap_err();
+        assert!(error.contains("another certificate than before"), "{error}");
+        assert!(error.contains(&sha256_hex(b"first")), "{error}");
+        assert_eq!(pins.certificate_of(URL).as_deref(), Some(&b"first"[..]));
+        pins.check(URL, b"first").unwrap();
+        let memory = std::fs::read_to_string(pins.digest_file(URL)).unwrap();
+        assert_eq!(memory.trim(), sha256_hex(b"first"), "it is written again");
+        // One that cannot be read may be another.
+        std::fs::write(pins.digest_file(URL), b"").unwrap();
+        std::fs::remove_file(pins.certificate_file(URL)).unwrap();
+        std::fs::create_dir(pins.certificate_file(URL)).unwrap();
+        let error = pins.check(URL, b"second").unwrap_err();
+        assert!(error.contains("cannot be read"), "{error}");
+    }
+
+    #[test]
+    fn what_was_accepted_before_takes_no_place_in_a_memory_that_was_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let pins = Pins::new(folder.path());
+        pins.check(URL, b"first").unwrap();
+        pins.check_again(URL, b"first").unwrap();
+        assert!(pins.check_again(URL, b"second").is_err());
+        std::fs::remove_file(pins.digest_file(URL)).unwrap();
+        let error = pins.check_again(URL, b"first").unwrap_err();
+        assert!(error.contains("is not remembered any more"), "{error}");
+        pins.check(URL, b"second").unwrap();
     }
 
     #[test]

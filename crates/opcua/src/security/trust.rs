@@ -44,6 +44,25 @@ impl Trust {
 
     /// `chain` is what the endpoint announces: its certificate, perhaps with issuers. The error is one sentence.
     pub fn check(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<(), String> {
+        let leaf = self.judge(chain, url, host, application_uri)?;
+        match self.is_by_first_use() {
+            true => self.pins.check(url, &leaf),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for what was accepted before, when an earlier session is to be gone on with. Remembers nothing: if the
+    /// operator has removed the memory for a new certificate, the old one must not get into its place.
+    pub fn check_again(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<(), String> {
+        let leaf = self.judge(chain, url, host, application_uri)?;
+        match self.is_by_first_use() {
+            true => self.pins.check_again(url, &leaf),
+            false => Ok(()),
+        }
+    }
+
+    /// By fingerprint and folder, as far as they are set; the server's own certificate.
+    fn judge(&self, chain: &[u8], url: &str, host: &str, application_uri: &str) -> Result<Vec<u8>, String> {
         let certificates = x509::certificates(chain);
         let leaf = certificates
             .first()
@@ -63,10 +82,7 @@ impl Trust {
                 now,
             })?;
         }
-        match self.is_by_first_use() {
-            true => self.pins.check(url, leaf),
-            false => Ok(()),
-        }
+        Ok(leaf.clone())
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use x509_cert::crl::CertificateList;
 
+use super::kept_file::{Readers, keep};
 use super::sha256_hex;
 use super::x509::{self, Parsed};
 
@@ -149,12 +150,19 @@ impl TrustFolder {
     fn reject(&self, der: &[u8]) -> Result<(), String> {
         let folder = self.path.join("rejected");
         let file = folder.join(format!("{}.der", sha256_hex(der)));
-        let full = || std::fs::read_dir(&folder).is_ok_and(|entries| entries.count() >= REJECTED_MAX);
-        if file.exists() || full() {
+        // Half a certificate, as versions that wrote in place leave it at a crash, is written again.
+        if std::fs::read(&file).is_ok_and(|kept| kept == der) {
             return Ok(());
         }
-        let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, der));
-        kept.map_err(|error| format!("the rejected certificate cannot be kept as {}: {error}", file.display()))
+        let full = || std::fs::read_dir(&folder).is_ok_and(|entries| entries.count() >= REJECTED_MAX);
+        if !file.exists() && full() {
+            return Err(format!(
+                "it could not be put there: {} is full ({REJECTED_MAX} files); empty it",
+                folder.display()
+            ));
+        }
+        keep(&file, der, Readers::All)
+            .map_err(|error| format!("the rejected certificate cannot be kept as {}: {error}", file.display()))
     }
 }
 

@@ -12,16 +12,20 @@ use parking_lot::Mutex;
 
 use super::{Inner, REQUEST_TIMEOUT, Session};
 use crate::channel::{CallError, Channel, ChannelSecurity, MESSAGE_BYTES_MAX};
-use crate::config::Identity;
-use crate::security::{Offer, leaf_certificate, login};
+use crate::config::{Identity, SecurityChoice};
+use crate::endpoint_url::EndpointUrl;
+use crate::security::{Offer, is_binary, leaf_certificate, login, stronger};
 use crate::value::status;
 
 /// Everything needed to log in, again and again.
+#[derive(Clone)]
 pub(crate) struct Credentials {
     pub offer: Offer,
     pub security: ChannelSecurity,
     /// The server's certificate also where the channel does not use it: passwords are encrypted for it.
     pub server_certificate: Option<X509>,
+    /// What the endpoint was chosen by.
+    pub choice: SecurityChoice,
     pub identity: Identity,
     /// From our certificate.
     pub application_uri: String,
@@ -58,7 +62,7 @@ impl Session {
         let response = channel.call(&NodeId::null(), request, REQUEST_TIMEOUT).await?;
         refused(response.response_header.service_result.bits())?;
         verify_server(&credentials, &response, &client_nonce)?;
-        let credentials = with_tokens(credentials, &response);
+        let credentials = as_announced(credentials, &response)?;
         let timeout = response.revised_session_timeout;
         let session = Session {
             inner: Arc::new(Inner {
@@ -179,32 +183,53 @@ fn verify_server(
     .map_err(|_| wrong("its signature does not fit its certificate"))
 }
 
-/// An endpoint that was opened without discovery learns its logins from the session.
-fn with_tokens(credentials: Arc<Credentials>, response: &CreateSessionResponse) -> Arc<Credentials> {
-    if !credentials.offer.tokens.is_empty() {
-        return credentials;
+/// What the session's answer says of the endpoint. On a secured channel nobody on the way can have altered it, other than
+/// what discovery said: it decides how to log in, and whether the choice among the endpoints was a free one. Without
+/// security it says no more than discovery, but an endpoint that was opened without discovery learns its logins from it.
+fn as_announced(
+    credentials: Arc<Credentials>,
+    response: &CreateSessionResponse,
+) -> Result<Arc<Credentials>, LoginError> {
+    let offer = &credentials.offer;
+    let secured = !credentials.security.is_none();
+    if !secured && !offer.tokens.is_empty() {
+        return Ok(credentials);
     }
-    let announced = response.server_endpoints.iter().flatten().map(Offer::from);
-    let same = |offer: &Offer| offer.mode == credentials.offer.mode && offer.policy == credentials.offer.policy;
-    let Some(found) = announced.into_iter().find(same) else {
-        return credentials;
+    let announced = response.server_endpoints.iter().flatten();
+    let announced: Vec<Offer> = announced
+        .filter(|endpoint| is_binary(endpoint))
+        .map(Offer::from)
+        .collect();
+    if secured && let Some((best, used)) = stronger(&announced, offer, &credentials.choice, &credentials.identity) {
+        return Err(LoginError::Proof(format!(
+            "the server offers {best} as its signed answer says, but discovery led to the weaker {used}: somebody on the way may alter what discovery says; have the network checked, or set securityPolicy to the one to use"
+        )));
+    }
+    let Some(found) = same_endpoint(&announced, offer) else {
+        return Ok(credentials);
     };
     let server_certificate = credentials
         .server_certificate
         .clone()
         .or_else(|| X509::from_der(&leaf_certificate(&found.certificate)?).ok());
-    Arc::new(Credentials {
+    Ok(Arc::new(Credentials {
         offer: Offer {
-            tokens: found.tokens,
-            ..credentials.offer.clone()
+            tokens: found.tokens.clone(),
+            ..offer.clone()
         },
-        security: credentials.security.clone(),
         server_certificate,
-        identity: credentials.identity.clone(),
-        application_uri: credentials.application_uri.clone(),
-        session_name: credentials.session_name.clone(),
-        session_timeout: credentials.session_timeout,
-    })
+        ..Credentials::clone(&credentials)
+    }))
+}
+
+/// The endpoint in use among those that list their logins; of several with its mode and policy the one with its path.
+fn same_endpoint<'a>(announced: &'a [Offer], used: &Offer) -> Option<&'a Offer> {
+    let same = || {
+        let listed = announced.iter().filter(|offer| !offer.tokens.is_empty());
+        listed.filter(|offer| offer.mode == used.mode && offer.policy == used.policy)
+    };
+    let path = |offer: &Offer| EndpointUrl::parse(&offer.url).map(|url| url.path).ok();
+    same().find(|offer| path(offer) == path(used)).or_else(|| same().next())
 }
 
 fn client_signature(credentials: &Credentials, nonce: &ByteString) -> Result<SignatureData, LoginError> {
@@ -218,4 +243,102 @@ fn client_signature(credentials: &Credentials, nonce: &ByteString) -> Result<Sig
     };
     create_signature_data(key, credentials.security.policy, &server.as_byte_string(), nonce)
         .map_err(|error| LoginError::Proof(format!("the session cannot be signed: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use opcua::types::{EndpointDescription, MessageSecurityMode, UserTokenPolicy, UserTokenType};
+
+    use super::*;
+    use crate::config::PolicyChoice;
+
+    const USED: SecurityPolicy = SecurityPolicy::Basic256Sha256;
+
+    fn endpoint(path: &str, policy: SecurityPolicy, token: &str) -> EndpointDescription {
+        EndpointDescription {
+            endpoint_url: format!("opc.tcp://inside:4840{path}").into(),
+            security_mode: MessageSecurityMode::Sign,
+            security_policy_uri: policy.to_uri().into(),
+            user_identity_tokens: Some(vec![UserTokenPolicy {
+                policy_id: token.into(),
+                token_type: UserTokenType::Anonymous,
+                ..UserTokenPolicy::default()
+            }]),
+            ..EndpointDescription::default()
+        }
+    }
+
+    /// The logins that count after discovery has said "discovered" and the session what is given.
+    fn tokens(
+        announced: Vec<EndpointDescription>,
+        policy: Option<SecurityPolicy>,
+        secured: bool,
+    ) -> Result<String, String> {
+        let mut discovered = Offer::from(&endpoint("/ua", USED, "discovered"));
+        discovered.url = "opc.tcp://plc:4840/ua".to_owned();
+        let mut security = ChannelSecurity::none();
+        if secured {
+            (security.mode, security.policy) = (MessageSecurityMode::Sign, USED);
+        }
+        let credentials = Credentials {
+            offer: discovered,
+            security,
+            server_certificate: None,
+            choice: SecurityChoice {
+                mode: Some(MessageSecurityMode::Sign),
+                policy: policy.map(PolicyChoice),
+            },
+            identity: Identity::Anonymous,
+            application_uri: String::new(),
+            session_name: String::new(),
+            session_timeout: Duration::from_secs(10),
+        };
+        let response = CreateSessionResponse {
+            server_endpoints: Some(announced),
+            ..CreateSessionResponse::default()
+        };
+        let confirmed = as_announced(Arc::new(credentials), &response).map_err(|error| error.to_string())?;
+        let ids = confirmed.offer.tokens.iter().map(|token| token.policy_id.to_string());
+        Ok(ids.collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn on_a_secured_channel_the_signed_list_says_how_to_log_in() {
+        let of = |announced: &[EndpointDescription]| tokens(announced.to_vec(), Some(USED), true).unwrap();
+        let (here, elsewhere) = (endpoint("/ua", USED, "signed"), endpoint("/other", USED, "other"));
+        let another_policy = endpoint("/ua", SecurityPolicy::Basic256, "weak");
+        assert_eq!(of(&[another_policy.clone(), elsewhere.clone(), here.clone()]), "signed");
+        // A server may write its path otherwise than discovery had it.
+        assert_eq!(of(&[another_policy.clone(), elsewhere]), "other");
+        // A list that does not have the endpoint, or not its logins, says nothing of them.
+        let mut silent = here.clone();
+        silent.user_identity_tokens = None;
+        for says_nothing in [vec![], vec![another_policy], vec![silent]] {
+            assert_eq!(of(&says_nothing), "discovered");
+        }
+        // Without security it is no better than discovery.
+        assert_eq!(tokens(vec![here], Some(USED), false).as_deref(), Ok("discovered"));
+    }
+
+    #[test]
+    fn a_stronger_endpoint_that_discovery_did_not_show_is_refused() {
+        let strong = SecurityPolicy::Aes256Sha256RsaPss;
+        let announced = vec![endpoint("/ua", USED, "signed"), endpoint("/ua", strong, "strong")];
+        let error = tokens(announced.clone(), None, true).unwrap_err();
+        assert!(
+            error.contains("the server offers Sign/Aes256Sha256RsaPss") && error.contains("set securityPolicy"),
+            "{error}"
+        );
+        // The operator has chosen; nobody on the way could.
+        assert_eq!(tokens(announced.clone(), Some(USED), true).as_deref(), Ok("signed"));
+        // Not over HTTPS.
+        let mut https = announced;
+        https[1].transport_profile_uri = "http://opcfoundation.org/UA-Profile/Transport/https-uabinary".into();
+        assert_eq!(tokens(https, None, true).as_deref(), Ok("signed"));
+        let weak = vec![
+            endpoint("/ua", SecurityPolicy::Basic256, "weak"),
+            endpoint("/ua", USED, "signed"),
+        ];
+        assert_eq!(tokens(weak, None, true).as_deref(), Ok("signed"));
+    }
 }

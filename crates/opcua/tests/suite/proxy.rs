@@ -1,5 +1,6 @@
 //! Stands between a collector and a plant without security, and does to single messages what real networks and servers
 //! do: loses, refuses, delays and changes them. Sequence numbers are made good, so that both ends notice nothing else.
+//! Of a secured connection it can only pass on and keep what it sees.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -17,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 /// Numbers of requests, as their encodings have them.
+pub const GET_ENDPOINTS: u32 = 428;
 pub const ACTIVATE_SESSION: u32 = 467;
 pub const TRANSLATE: u32 = 554;
 pub const READ: u32 = 631;
@@ -80,6 +82,7 @@ struct Shared {
     judge: Mutex<Judge>,
     teller: Mutex<Teller>,
     seen: Mutex<Vec<Request>>,
+    secured: Mutex<Vec<u8>>,
     release: Notify,
     cut: Notify,
 }
@@ -98,6 +101,7 @@ impl Proxy {
             judge: Mutex::new(Box::new(|_| Verdict::Pass)),
             teller: Mutex::new(Box::new(|_, _| Fate::Pass)),
             seen: Mutex::default(),
+            secured: Mutex::default(),
             release: Notify::new(),
             cut: Notify::new(),
         });
@@ -128,6 +132,12 @@ impl Proxy {
     pub fn seen(&self, kind: u32) -> Vec<Request> {
         let seen = self.shared.seen.lock();
         seen.iter().filter(|request| request.kind == kind).cloned().collect()
+    }
+
+    /// Whether a text went to the server readable though on a secured connection.
+    pub fn overheard(&self, text: &str) -> bool {
+        let secured = self.shared.secured.lock();
+        secured.windows(text.len()).any(|window| window == text.as_bytes())
     }
 
     pub fn requests(&self) -> usize {
@@ -165,6 +175,12 @@ impl Chunk {
 
     fn is_message(&self) -> bool {
         self.0.starts_with(b"MSG") && self.0.len() > BODY + 4
+    }
+
+    /// Whether a secured connection begins with it.
+    fn secures(&self) -> bool {
+        let policy = || self.0.get(16..16 + number(&self.0, 12) as usize);
+        self.0.starts_with(b"OPN") && policy().is_some_and(|uri| !uri.ends_with(b"#None"))
     }
 
     fn is_final(&self) -> bool {
@@ -207,11 +223,16 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 struct Sender {
     stream: OwnedWriteHalf,
     sequence: Option<u32>,
+    /// What it sends is none of its making, down to the sequence number.
+    secured: bool,
 }
 
 impl Sender {
     async fn send(&mut self, mut chunk: Chunk) -> std::io::Result<()> {
-        if let Some(at) = chunk.sequence_at() {
+        self.secured |= chunk.secures();
+        if !self.secured
+            && let Some(at) = chunk.sequence_at()
+        {
             let next = self.sequence.map_or(number(&chunk.0, at), |last| last + 1);
             self.sequence = Some(next);
             chunk.0[at..at + 4].copy_from_slice(&next.to_le_bytes());
@@ -230,7 +251,11 @@ async fn serve(shared: Arc<Shared>, client: TcpStream) {
     let _nodelay = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let sender = |stream| Sender { stream, sequence: None };
+    let sender = |stream| Sender {
+        stream,
+        sequence: None,
+        secured: false,
+    };
     let to_client: ToClient = Arc::new(tokio::sync::Mutex::new(sender(to_client)));
     let outstanding = Outstanding::default();
     tokio::select! {
@@ -252,7 +277,10 @@ async fn requests(
     loop {
         let chunk = Chunk::read(&mut from).await?;
         let begins = !std::mem::replace(&mut continued, !chunk.is_final());
-        if !chunk.is_message() || !begins {
+        if to.secured {
+            shared.secured.lock().extend(&chunk.0);
+        }
+        if !chunk.is_message() || !begins || to.secured {
             to.send(chunk).await?;
             continue;
         }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use opcua::types::{EndpointDescription, GetEndpointsResponse, UserTokenType};
+
 use crate::harness::{Options, Plant, collect, collect_in, open, secured};
+use crate::proxy::{Fate, GET_ENDPOINTS, Proxy, decode, encode};
 
 const SUBSCRIBE: &str = "subscribeEnabled: true";
 
@@ -284,6 +287,141 @@ async fn secured_sessions_survive_cuts() {
 async fn a_direct_connection_asks_nobody() {
     let plant = Plant::start(open()).await;
     let collector = collect(&plant.endpoint(), &format!("{SUBSCRIBE}, directConnect: true")).await;
+    collector.until_served(10).await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// What the first refusal has put into `rejected/` is moved to `trusted/`.
+fn trust_what_was_rejected(folder: &std::path::Path) -> std::path::PathBuf {
+    let rejected = std::fs::read_dir(folder.join("rejected")).unwrap();
+    let file = rejected.map(|entry| entry.unwrap().path()).next().unwrap();
+    let trusted = folder.join("trusted").join("plant.der");
+    std::fs::create_dir_all(folder.join("trusted")).unwrap();
+    std::fs::rename(file, &trusted).unwrap();
+    trusted
+}
+
+const NOT_TRUSTED: &str = "is not trusted; move it";
+
+/// The server would let the session go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_ends_with_the_trust_in_its_server() {
+    let plant = Plant::start(Options {
+        cuttable: true,
+        ..secured()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let fields = format!(
+        "{SUBSCRIBE}, securityMode: SignAndEncrypt, trustFolder: \"{}\"",
+        folder.path().display()
+    );
+    let why = refusal(&plant.endpoint(), &fields).await;
+    assert!(why.contains(NOT_TRUSTED), "{why}");
+    let trusted = trust_what_was_rejected(folder.path());
+    let collector = collect(&plant.endpoint(), &fields).await;
+    collector.until_served(10).await;
+    let away = folder.path().join("away.der");
+    std::fs::rename(&trusted, &away).unwrap();
+    plant.cut();
+    collector
+        .until("a refusal", |c| {
+            c.not_ready().is_some_and(|why| why.contains(NOT_TRUSTED))
+        })
+        .await;
+    std::fs::rename(&away, &trusted).unwrap();
+    collector.until("trust again", |c| c.not_ready().is_none()).await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// The certificate in `trusted/` is another server's, and the only one there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_direct_connection_with_the_wrong_certificate_hears_of_the_right_one() {
+    let plant = Plant::start(secured()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (wrong, _) = user_certificate();
+    std::fs::create_dir_all(folder.path().join("trusted")).unwrap();
+    std::fs::write(folder.path().join("trusted/wrong.der"), wrong).unwrap();
+    let fields = format!(
+        "{SUBSCRIBE}, directConnect: true, securityPolicy: Basic256Sha256, trustFolder: \"{}\"",
+        folder.path().display()
+    );
+    let collector = collect(&plant.endpoint(), &fields).await;
+    collector
+        .until("a refusal", |c| {
+            c.not_ready().is_some_and(|why| why.contains(NOT_TRUSTED))
+        })
+        .await;
+    trust_what_was_rejected(folder.path());
+    collector.until_served(10).await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+/// Discovery is not protected: whoever is on the way answers it as he likes.
+fn falsify(proxy: &Proxy, change: impl Fn(&mut Vec<EndpointDescription>) + Send + 'static) {
+    proxy.tell(move |request, body| {
+        if request.kind != GET_ENDPOINTS {
+            return Fate::Pass;
+        }
+        let mut response: GetEndpointsResponse = decode(body);
+        change(response.endpoints.get_or_insert_default());
+        Fate::Change(encode(&response))
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_on_the_way_makes_the_password_readable() {
+    let (name, password) = ("operator", "not-for-everybody");
+    let plant = Plant::start(Options {
+        user: Some((name.to_owned(), password.to_owned())),
+        ..secured()
+    })
+    .await;
+    let proxy = Proxy::start(&plant.endpoint()).await;
+    falsify(&proxy, |endpoints| {
+        let tokens = endpoints
+            .iter_mut()
+            .flat_map(|endpoint| endpoint.user_identity_tokens.iter_mut().flatten());
+        for token in tokens.filter(|token| token.token_type == UserTokenType::UserName) {
+            token.security_policy_uri = "http://opcfoundation.org/UA/SecurityPolicy#None".into();
+        }
+    });
+    let fields = format!(
+        "{SUBSCRIBE}, securityMode: Sign, securityPolicy: Basic256Sha256, username: {name}, password: {password}"
+    );
+    let collector = collect(&proxy.endpoint(), &fields).await;
+    collector
+        .until("an attempt", |c| {
+            c.not_ready().is_none() || c.metrics.total("input_connection_failed") >= 1.0
+        })
+        .await;
+    // Who the user is can be read in a channel that is only signed.
+    assert!(proxy.overheard(name));
+    assert!(!proxy.overheard(password));
+    collector.until_served(10).await;
+    collector.stop().await;
+    plant.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_on_the_way_chooses_a_weaker_policy() {
+    let plant = Plant::start(secured()).await;
+    let proxy = Proxy::start(&plant.endpoint()).await;
+    falsify(&proxy, |endpoints| {
+        endpoints.retain(|endpoint| endpoint.security_policy_uri.as_ref().ends_with("#Basic256"));
+    });
+    let fields = format!("{SUBSCRIBE}, securityMode: SignAndEncrypt");
+    let why = refusal(&proxy.endpoint(), &fields).await;
+    assert!(
+        why.contains("the server offers SignAndEncrypt/Aes256Sha256RsaPss as its signed answer says")
+            && why.contains("the weaker SignAndEncrypt/Basic256:"),
+        "{why}"
+    );
+    // Who names the policy has chosen it.
+    let collector = collect(&proxy.endpoint(), &format!("{fields}, securityPolicy: Basic256")).await;
     collector.until_served(10).await;
     collector.stop().await;
     plant.stop().await;

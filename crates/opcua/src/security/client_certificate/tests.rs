@@ -79,13 +79,58 @@ async fn a_damaged_or_unwritable_folder_is_one_sentence() {
         error.contains("cannot be used") && error.contains("remove it"),
         "{error}"
     );
-    let file = folder.path().join("opcua-client.der");
-    let error = load(&file)
+    // In the place of what is written first.
+    let keys = folder.path().join("keys");
+    std::fs::create_dir_all(keys.join("opcua-client.key.pem.partial")).unwrap();
+    let error = load(&keys)
         .for_policy(SecurityPolicy::Basic256Sha256)
         .await
         .err()
         .unwrap();
     assert!(error.contains("make the folder writable"), "{error}");
+}
+
+/// Servers trust the certificate that is kept; a new one would lock Thalweg out of all of them.
+#[tokio::test]
+async fn a_kept_pair_that_cannot_be_read_is_not_replaced() {
+    for broken in ["opcua-client.der", "opcua-client.key.pem"] {
+        let folder = tempfile::tempdir().unwrap();
+        let load = || async {
+            let certificates = ClientCertificates::new(None, folder.path());
+            let loaded = certificates.for_policy(SecurityPolicy::Basic256Sha256).await;
+            loaded.map(|own| own.pair.der)
+        };
+        let first = load().await.unwrap();
+        let (file, away) = (folder.path().join(broken), folder.path().join("away"));
+        std::fs::rename(&file, &away).unwrap();
+        // A folder cannot be read as a file, not even by root.
+        std::fs::create_dir(&file).unwrap();
+        let error = load().await.unwrap_err();
+        assert!(
+            error.contains(&file.display().to_string()) && error.contains("make the file readable"),
+            "{error}"
+        );
+        std::fs::remove_dir(&file).unwrap();
+        std::fs::rename(&away, &file).unwrap();
+        assert_eq!(load().await.unwrap(), first);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_whose_key_is_missing_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = || async {
+        let certificates = ClientCertificates::new(None, folder.path());
+        let loaded = certificates.for_policy(SecurityPolicy::Basic256Sha256).await;
+        loaded.map(|own| own.pair.der)
+    };
+    let first = load().await.unwrap();
+    let (key, away) = (folder.path().join("opcua-client.key.pem"), folder.path().join("away"));
+    std::fs::rename(&key, &away).unwrap();
+    let error = load().await.unwrap_err();
+    assert!(error.contains("is missing; restore it"), "{error}");
+    std::fs::rename(&away, &key).unwrap();
+    assert_eq!(load().await.unwrap(), first);
 }
 
 /// A power cut would leave whole files, or none: they are not written to under their names.
@@ -95,7 +140,7 @@ async fn key_and_certificate_come_into_being_whole() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("opcua-client.key.pem");
     let certificate = folder.path().join("opcua-client.der");
-    // Without both there is no pair, so both are made.
+    // What a crash between the two leaves; both are made.
     std::fs::write(&key, b"torn").unwrap();
     let other_name = folder.path().join("other");
     std::fs::hard_link(&key, &other_name).unwrap();

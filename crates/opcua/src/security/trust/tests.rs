@@ -366,6 +366,56 @@ fn whatever_is_refused_is_kept_for_the_operator() {
 }
 
 #[test]
+fn half_of_a_refused_certificate_does_not_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let server = certificate("server", 0, None, false, 3600, URI);
+    let name = format!("{}.der", sha256_hex(&server.der));
+    put(folder.path(), "rejected", &name, &server.der[..100]);
+    check(&trust, &server.der).unwrap_err();
+    let kept = folder.path().join("rejected").join(name);
+    assert_eq!(std::fs::read(&kept).unwrap(), server.der);
+}
+
+/// A link stands for what a cut-off write would leave: its target shows whether the file itself was written to.
+#[cfg(unix)]
+#[test]
+fn a_refused_certificate_comes_into_being_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    let server = certificate("server", 0, None, false, 3600, URI);
+    let kept = folder
+        .path()
+        .join("rejected")
+        .join(format!("{}.der", sha256_hex(&server.der)));
+    let target = folder.path().join("target");
+    std::fs::create_dir_all(folder.path().join("rejected")).unwrap();
+    std::os::unix::fs::symlink(&target, &kept).unwrap();
+    check(&trust, &server.der).unwrap_err();
+    assert!(!target.exists());
+    assert_eq!(std::fs::read(&kept).unwrap(), server.der);
+}
+
+#[test]
+fn a_full_folder_of_refused_certificates_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let trust = Trust::new(None, Some(folder.path()), folder.path());
+    for number in 0..1000 {
+        put(folder.path(), "rejected", &format!("{number}.der"), b"");
+    }
+    let server = certificate("server", 0, None, false, 3600, URI);
+    let error = check(&trust, &server.der).unwrap_err();
+    assert!(error.contains("is not trusted"), "{error}");
+    assert!(error.contains("rejected is full (1000 files); empty it"), "{error}");
+    std::fs::remove_file(folder.path().join("rejected/7.der")).unwrap();
+    let error = check(&trust, &server.der).unwrap_err();
+    assert!(!error.contains("full"), "{error}");
+    // It is there already, though the folder is full again.
+    let error = check(&trust, &server.der).unwrap_err();
+    assert!(!error.contains("full"), "{error}");
+}
+
+#[test]
 fn a_server_that_calls_itself_nothing_is_not_the_one_of_its_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let trust = Trust::new(None, Some(folder.path()), folder.path());
