@@ -141,10 +141,13 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
     Ok(OwnCertificate { pair, application_uri })
 }
 
+/// The bytes of a certificate and of its key.
+type Pair = (Vec<u8>, Vec<u8>);
+
 /// Certificate and key as they are kept; `None` to make new ones. Servers trust the kept certificate, so it is given up
 /// only where there is none: not for a file that cannot be read just now, and not for a key that somebody has to restore.
 /// A key alone is what a crash leaves, since it is kept first; no server knows of it.
-fn kept(certificate_file: &Path, key_file: &Path) -> Result<Option<(Vec<u8>, Vec<u8>)>, String> {
+fn kept(certificate_file: &Path, key_file: &Path) -> Result<Option<Pair>, String> {
     match (read_if_there(certificate_file)?, read_if_there(key_file)?) {
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
         (Some(_), None) => Err(format!(
