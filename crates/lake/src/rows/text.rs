@@ -492,7 +492,9 @@ mod tests {
     fn texts_of_which_rows_have_few_are_stale() {
         let with = |texts: usize, rows: usize| {
             let mut column = TextColumn::new(Kind::Dictionary);
-            let keys: Vec<u32> = (0..texts).map(|n| column.intern(n.to_string().as_bytes())).collect();
+            let keys: Vec<u32> = (0..texts)
+                .map(|n| column.intern(format!("{n:04}").as_bytes()))
+                .collect();
             for row in 0..rows {
                 column.push_key(row, keys[row % keys.len()]);
             }
