@@ -1,12 +1,14 @@
 //! A producer as an output. Many writes may be on their way; the order of each key is that of the writes all the same, because the
 //! client sends a partition's records in the order in which it got them, and what has to be sent again is sent again before
-//! anything newer ([`lane`]).
+//! anything newer, with what overtook it behind it ([`lane`]).
 
 mod deliveries;
 mod fate;
 mod inquiry;
 mod lane;
+mod order;
 mod topics;
+mod write;
 
 use std::sync::Arc;
 
@@ -20,7 +22,8 @@ use thalweg_record::{Message, Text};
 use tokio::sync::{mpsc, oneshot};
 
 use deliveries::Deliveries;
-use lane::{Job, Lane};
+use lane::Lane;
+use write::Job;
 
 use crate::link::Link;
 

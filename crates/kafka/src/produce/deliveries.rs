@@ -10,6 +10,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use tokio::sync::Notify;
 
+use super::fate::{Fate, fate};
 use crate::link::Link;
 
 pub struct Deliveries(pub Arc<Link>);
@@ -20,13 +21,24 @@ pub struct Place {
     pub index: usize,
 }
 
+/// The writes on their way of which some record failed for now. It counts from the first such record on: until the others have an
+/// answer too, much that is newer could be sent.
+pub type Failing = Arc<AtomicUsize>;
+
 /// The records of a write that are on their way.
-#[derive(Default)]
 pub struct Pending {
     /// One more than records, while they are being sent.
     left: AtomicUsize,
-    failed: Mutex<Vec<(usize, KafkaError)>>,
+    failed: Mutex<Failed>,
     done: Notify,
+    failing: Failing,
+}
+
+#[derive(Default)]
+struct Failed {
+    records: Vec<(usize, KafkaError)>,
+    /// It is among the failing ones.
+    is_counted: bool,
 }
 
 impl ClientContext for Deliveries {
@@ -52,10 +64,12 @@ impl ProducerContext for Deliveries {
 
 impl Pending {
     /// Records are being sent, until [`Pending::ended`] is called once more than there are records.
-    pub fn new() -> Arc<Pending> {
+    pub fn new(failing: Failing) -> Arc<Pending> {
         Arc::new(Pending {
             left: AtomicUsize::new(1),
-            ..Pending::default()
+            failed: Mutex::default(),
+            done: Notify::new(),
+            failing,
         })
     }
 
@@ -64,7 +78,12 @@ impl Pending {
     }
 
     pub fn failed(&self, index: usize, error: KafkaError) {
-        self.failed.lock().push((index, error));
+        let mut failed = self.failed.lock();
+        if !failed.is_counted && !matches!(fate(&error), Fate::Refused(..)) {
+            failed.is_counted = true;
+            self.failing.fetch_add(1, Ordering::AcqRel);
+        }
+        failed.records.push((index, error));
     }
 
     pub fn ended(&self) {
@@ -78,6 +97,10 @@ impl Pending {
         while self.left.load(Ordering::Acquire) > 0 {
             self.done.notified().await;
         }
-        std::mem::take(&mut *self.failed.lock())
+        let failed = std::mem::take(&mut *self.failed.lock());
+        if failed.is_counted {
+            self.failing.fetch_sub(1, Ordering::AcqRel);
+        }
+        failed.records
     }
 }

@@ -3,34 +3,43 @@
 //! | state | new writes | what happens |
 //! |---|---|---|
 //! | flowing | are sent as they come | any number is on its way, and a client keeps the order of each partition |
-//! | draining: some record failed for now | wait | the writes on their way are waited for; what fails of them joins |
-//! | repeating: nothing is on its way | wait | after a pause, what failed is sent again in the order of its writes; then flowing |
+//! | draining: some record failed for now, or a topic is there again | wait | the writes on their way are waited for; what fails of them joins |
+//! | repeating: nothing is on its way | wait | what waited for a topic is sent; after a pause, what failed is sent again in the order of its writes; then flowing |
 //!
-//! A record that is refused for good ends in any state. One whose topic is refused waits beside all of this ([`topics`]), unless there
-//! is one topic only. To give failures back to the flow, which repeats writes too, was rejected: it repeats each write by itself, so
-//! that two of them would change places.
+//! A client hands many requests to a broker, and when one fails for good the next may be taken. So a record that the broker has
+//! although an older one of its topic and key failed is sent again behind that one: it is there twice, and the last of its key
+//! is the newest. For this a write that the broker has is held, and not confirmed, until the older ones with its topics are done
+//! ([`order`](super::order)); a crash in between then sends both again. Held writes count as being in flight, which bounds them.
+//!
+//! A record that is refused for good ends in any state. One whose topic is refused waits beside all of this
+//! ([`topics`](super::topics)), unless there is one topic only. To give failures back to the flow, which repeats writes too, was
+//! rejected: it repeats each write by itself, so that two of them would change places.
 //!
 //! A broker refuses requests, and a client puts records of several writes into one. So a request that is too large says
 //! nothing of its records: each is sent again with nothing else on its way, and only then it is refused by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Headers as _;
 use rdkafka::producer::{BaseRecord, Producer as _};
-use thalweg_flow::{BoxFuture, Rejection, WriteError, all_but};
+use thalweg_flow::{BoxFuture, all_but};
 use thalweg_record::{DropReason, Message, Text};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::deliveries::{Pending, Place};
+use super::deliveries::{Failing, Pending, Place};
 use super::fate::{Fate, fate};
 use super::inquiry::{Findings, Inquiry, Stalled};
+use super::order::Order;
 use super::topics::{Gate, Topics};
+use super::write::{Job, Late, Write};
 use super::{Client, Encode, Record, connect, drop_aside};
 use crate::link::{Link, died_of};
 
@@ -42,27 +51,6 @@ const ASK: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(10);
 /// To name its topics, so many of its messages are looked at.
 const STALLED_MESSAGES: usize = 100;
-
-/// A write that was called.
-pub struct Job {
-    pub messages: Arc<Vec<Message>>,
-    pub done: oneshot::Sender<Result<(), WriteError>>,
-}
-
-struct Write {
-    /// In the order.
-    place: u64,
-    job: Job,
-    /// What is to be sent, by index, in order.
-    wanted: Vec<usize>,
-    /// What waits for its topic.
-    astray: Vec<usize>,
-    refused: Vec<Rejection>,
-    /// That the client took.
-    bytes: usize,
-    /// Some request with its records was too large: each is sent with nothing else on its way.
-    is_split: bool,
-}
 
 /// A write on its way, for those who wonder where it is.
 struct Begun {
@@ -84,12 +72,24 @@ pub struct Lane {
     /// Of what is on its way.
     bytes: usize,
     jobs: mpsc::UnboundedReceiver<Job>,
+    /// The newest write, until it may be sent.
+    next: Option<Write>,
     on_their_way: FuturesUnordered<BoxFuture<'static, (Write, Failed)>>,
     begun: BTreeMap<u64, Begun>,
+    failing: Failing,
+    order: Order,
     /// Writes with records that are to be sent again.
     again: BTreeMap<u64, Write>,
+    /// Writes of which no record is to be sent now, behind older ones that are not done.
+    held: BTreeMap<u64, Write>,
     /// Writes of which all that is left waits for a topic.
     parked: BTreeMap<u64, Write>,
+    /// Of the records of parked writes.
+    late: Late,
+    /// The newest write when a topic was closed: what is newer has no records of it that were sent.
+    closed_at: u64,
+    /// Topics that are there again, and open when nothing is on its way.
+    opening: Vec<Text>,
     /// One at most.
     inquiries: FuturesUnordered<BoxFuture<'static, Option<Findings>>>,
     place: u64,
@@ -117,10 +117,17 @@ impl Lane {
             bytes_max,
             bytes: 0,
             jobs,
+            next: None,
             on_their_way: FuturesUnordered::new(),
             begun: BTreeMap::new(),
+            failing: Failing::default(),
+            order: Order::default(),
             again: BTreeMap::new(),
+            held: BTreeMap::new(),
             parked: BTreeMap::new(),
+            late: Late::new(),
+            closed_at: 0,
+            opening: Vec::new(),
             inquiries: FuturesUnordered::new(),
             place: 0,
             pause: PAUSE,
@@ -133,13 +140,16 @@ impl Lane {
         let mut ticks = tokio::time::interval(ASK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let has_room = self.bytes == 0 || self.bytes < self.bytes_max;
-            let is_flowing = self.again.is_empty() && has_room;
+            let is_flowing = self.is_flowing();
+            if is_flowing && let Some(write) = self.next.take() {
+                self.launch(write);
+                continue;
+            }
             // The ticks are always waited for, so that one branch is whatever the others wait for.
             tokio::select! {
                 Some((write, failed)) = self.on_their_way.next() => self.ended(write, failed),
                 Some(findings) = self.inquiries.next() => self.found(findings),
-                job = self.jobs.recv(), if is_flowing => match job {
+                job = self.jobs.recv(), if is_flowing && self.next.is_none() => match job {
                     Some(job) => self.begin(job).await,
                     None => break,
                 },
@@ -148,6 +158,7 @@ impl Lane {
                     false => self.look(),
                 },
             }
+            self.open_topics();
             while self.on_their_way.is_empty() && !self.again.is_empty() && !self.jobs.is_closed() {
                 self.repeat().await;
             }
@@ -155,18 +166,17 @@ impl Lane {
         drop_aside(self.client).await;
     }
 
+    /// Whether something new may be sent. The client's thread may end this at any time.
+    fn is_flowing(&self) -> bool {
+        let has_room = self.bytes == 0 || self.bytes < self.bytes_max;
+        let is_failing = self.failing.load(Ordering::Acquire) > 0;
+        self.again.is_empty() && self.opening.is_empty() && !is_failing && has_room
+    }
+
     async fn begin(&mut self, job: Job) {
         self.encode.prepare(&job.messages).await;
         self.place += 1;
-        self.launch(Write {
-            place: self.place,
-            wanted: (0..job.messages.len()).collect(),
-            job,
-            astray: Vec::new(),
-            refused: Vec::new(),
-            bytes: 0,
-            is_split: false,
-        });
+        self.next = Some(Write::new(self.place, job));
     }
 
     /// Sends what is wanted of a write, together with whatever else is sent.
@@ -189,7 +199,7 @@ impl Lane {
 
     /// Gives records to the client, which sends them in this order.
     fn send(&mut self, write: &mut Write, indexes: &[usize]) -> Arc<Pending> {
-        let pending = Pending::new();
+        let pending = Pending::new(self.failing.clone());
         let mut stopped: Option<KafkaError> = None;
         for &index in indexes {
             // What is behind a record that has to wait waits, too.
@@ -204,12 +214,17 @@ impl Lane {
                     continue;
                 }
             };
+            if !write.topics.contains(&record.topic) {
+                write.topics.insert(record.topic.clone());
+            }
             match self.topics.gate(&record.topic) {
                 Gate::Open => stopped = self.hand_over(record, index, write, &pending),
-                Gate::Closed(error) => pending.failed(index, error),
-                Gate::Over(why) => write.refuse(index, DropReason::OutputRejected, why),
+                // No broker has refused it.
+                Gate::Closed => write.astray.push(index),
+                Gate::Over(why) => write.give_up(index, why),
             }
         }
+        self.order.enter(write.place, &write.topics);
         pending.ended();
         pending
     }
@@ -227,10 +242,10 @@ impl Lane {
             write: pending.clone(),
             index,
         });
+        let bytes = bytes(&record);
         let mut out = BaseRecord::with_opaque_to(&record.topic, place).headers(record.headers);
         out.payload = record.value.as_deref();
         out.key = record.key.as_ref().map(|key| key.as_bytes());
-        let bytes = out.payload.map_or(0, <[u8]>::len) + out.key.map_or(0, <[u8]>::len);
         let Err((error, _)) = self.client.send(out) else {
             write.bytes += bytes;
             return None;
@@ -240,7 +255,7 @@ impl Lane {
             // It is larger than this client is allowed to send, by itself.
             Fate::TooLarge(why) => write.refuse(index, DropReason::TooLarge, why),
             Fate::Topic(why) if self.topics.is_many() => {
-                self.topics.failed(&record.topic, &why);
+                self.close(&record.topic, &why);
                 pending.failed(index, error);
             }
             Fate::Refused(..) => pending.failed(index, error),
@@ -293,16 +308,49 @@ impl Lane {
     /// What is left of a write waits where it has to.
     fn keep(&mut self, mut write: Write) {
         if !write.wanted.is_empty() {
-            write.wanted.append(&mut write.astray);
-            write.wanted.sort_unstable();
+            write.want_astray();
             self.again.insert(write.place, write);
-        } else if !write.astray.is_empty() {
+        } else {
+            let place = write.place;
+            self.held.insert(place, write);
+            self.release(place);
+        }
+    }
+
+    /// Lets a held write go if it is behind nothing, and then those that were behind it.
+    fn release(&mut self, place: u64) {
+        let mut next = vec![place];
+        while let Some(place) = next.pop() {
+            let held = self.held.get(&place);
+            if held.is_some_and(|write| self.order.is_first(place, &write.topics))
+                && let Some(write) = self.held.remove(&place)
+            {
+                next.extend(self.order.leave(place, &write.topics));
+                self.finish(write);
+            }
+        }
+    }
+
+    /// Nothing older has to be sent again before it, except for what waits for a topic.
+    fn finish(&mut self, mut write: Write) {
+        let may_overtake = !self.late.is_empty() && write.place <= self.closed_at;
+        if may_overtake || !write.astray.is_empty() {
+            let overtakers = write.overtakers(&*self.encode, &mut self.late);
+            write.astray.extend(overtakers);
+            write.astray.sort_unstable();
+        }
+        if write.astray.is_empty() {
+            let _ = write.job.done.send(all_but(write.refused));
+        } else {
             // Next time it is not alone.
             write.is_split = false;
             self.parked.insert(write.place, write);
-        } else {
-            let _ = write.job.done.send(all_but(write.refused));
         }
+    }
+
+    fn close(&mut self, topic: &Text, why: &str) {
+        self.topics.failed(topic, why);
+        self.closed_at = self.place;
     }
 
     /// The topic of a record is refused.
@@ -311,10 +359,10 @@ impl Lane {
             Ok(record) => record,
             Err(rejection) => return write.refused.push(rejection),
         };
-        self.topics.failed(&record.topic, why);
+        self.close(&record.topic, why);
         match self.topics.gate(&record.topic) {
-            Gate::Over(why) => write.refuse(index, DropReason::OutputRejected, why),
-            Gate::Open | Gate::Closed(_) => write.astray.push(index),
+            Gate::Over(why) => write.give_up(index, why),
+            Gate::Open | Gate::Closed => write.astray.push(index),
         }
         let topic = &record.topic;
         self.link.component.warn_limited("topic", 1, || {
@@ -322,7 +370,7 @@ impl Lane {
         });
     }
 
-    /// Sends what failed again, in order, and before anything newer.
+    /// Sends what failed again, in order, with what overtook it, and before anything newer.
     async fn repeat(&mut self) {
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -335,6 +383,7 @@ impl Lane {
                 }
             }
         }
+        self.join_overtakers();
         let mut rest = std::mem::take(&mut self.again).into_iter();
         while let Some((_, mut write)) = rest.next() {
             let wanted = write.wanted.clone();
@@ -348,6 +397,23 @@ impl Lane {
             self.ended(write, failed);
             if !self.again.is_empty() {
                 self.again.extend(rest.by_ref());
+            }
+        }
+    }
+
+    /// What overtook something that is to be sent again is sent again, too.
+    fn join_overtakers(&mut self) {
+        let mut writes = std::mem::take(&mut self.again);
+        writes.append(&mut self.held);
+        let mut late = Late::new();
+        for (place, mut write) in writes {
+            let overtakers = write.overtakers(&*self.encode, &mut late);
+            if write.wanted.is_empty() && overtakers.is_empty() {
+                self.held.insert(place, write);
+            } else {
+                write.wanted.extend(overtakers);
+                write.want_astray();
+                self.again.insert(place, write);
             }
         }
     }
@@ -449,10 +515,17 @@ impl Lane {
     fn found(&mut self, findings: Option<Findings>) {
         let Some(mut findings) = findings else { return };
         for (topic, why) in findings.refused.drain(..) {
-            self.topics.heard(&topic, why);
+            match why {
+                Some(why) => self.topics.heard(&topic, Some(why)),
+                None => self.opening.push(topic),
+            }
         }
-        // In their order, and before anything newer: topics open here and nowhere else.
-        self.unpark();
+        if self.opening.is_empty() {
+            // Some may be over.
+            self.unpark();
+        } else {
+            self.open_topics();
+        }
         if findings
             .stalled
             .as_ref()
@@ -463,13 +536,35 @@ impl Lane {
         self.tell(&findings);
     }
 
+    /// Opens topics that are there again, which happens here and nowhere else, and when nothing is on its way: a record that found
+    /// the topic closed and waits for others of its write would be sent behind newer ones.
+    fn open_topics(&mut self) {
+        if self.opening.is_empty() || !self.on_their_way.is_empty() {
+            return;
+        }
+        for topic in self.opening.drain(..) {
+            self.topics.heard(&topic, None);
+        }
+        // What is held is behind something that is sent again, and so are its records that wait for a topic.
+        let held = self.held.extract_if(.., |_, write| !write.astray.is_empty());
+        self.again.extend(held.map(|(place, mut write)| {
+            write.want_astray();
+            (place, write)
+        }));
+        self.unpark();
+    }
+
     /// Tries what waits for its topic: with what is sent again, if there is any, since that comes before anything newer.
     fn unpark(&mut self) {
+        self.late.clear();
         for (place, mut write) in std::mem::take(&mut self.parked) {
-            write.wanted = std::mem::take(&mut write.astray);
+            write.want_astray();
             if self.again.is_empty() {
+                // What has only its other topics does not wait for it.
+                write.topics.clear();
                 self.launch(write);
             } else {
+                self.order.enter(place, &write.topics);
                 self.again.insert(place, write);
             }
         }
@@ -485,91 +580,13 @@ impl Lane {
     }
 }
 
-impl Write {
-    fn refuse(&mut self, index: usize, reason: DropReason, why: String) {
-        self.refused.push(Rejection::permanent(index, reason, why));
-    }
+/// What the client copies of a record.
+fn bytes(record: &Record) -> usize {
+    let headers = record.headers.iter();
+    let headers = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
+    let value = record.value.as_ref().map_or(0, |value| value.len());
+    value + record.key.as_ref().map_or(0, |key| key.as_bytes().len()) + headers.sum::<usize>()
 }
 
 #[cfg(test)]
-mod tests {
-    use rdkafka::message::OwnedHeaders;
-    use rdkafka::mocking::MockCluster;
-    use thalweg_flow::OutputContext;
-
-    use super::*;
-
-    type Done = oneshot::Receiver<Result<(), WriteError>>;
-
-    /// A message is the topic that it goes to.
-    struct ByText;
-
-    impl Encode for ByText {
-        fn record(&self, messages: &[Message], index: usize) -> Result<Record, Rejection> {
-            let topic = String::from_utf8(messages[index].bytes().into_owned()).unwrap();
-            Ok(Record {
-                topic: topic.into(),
-                key: None,
-                headers: OwnedHeaders::new(),
-                value: None,
-            })
-        }
-    }
-
-    async fn lane(addresses: String) -> (Lane, mpsc::UnboundedSender<Job>) {
-        let OutputContext {
-            component, connection, ..
-        } = OutputContext::for_tests("kafka");
-        let mut settings = ClientConfig::new();
-        settings.set("bootstrap.servers", &addresses);
-        super::super::settle(&mut settings);
-        let link = Arc::new(Link::new(component, connection, addresses));
-        let client = connect(&settings, &link).await.unwrap();
-        let (jobs, received) = mpsc::unbounded_channel();
-        let lane = Lane::new(client, settings, link, Arc::new(ByText), None, 1 << 20, received);
-        (lane, jobs)
-    }
-
-    /// A write of one record.
-    fn write(place: u64, topic: &str) -> (Write, Done) {
-        let (done, answer) = oneshot::channel();
-        let messages = Arc::new(vec![Message::raw(topic.to_owned())]);
-        let write = Write {
-            place,
-            job: Job { messages, done },
-            wanted: Vec::new(),
-            astray: Vec::new(),
-            refused: Vec::new(),
-            bytes: 0,
-            is_split: false,
-        };
-        (write, answer)
-    }
-
-    #[tokio::test]
-    async fn what_waits_for_its_topic_is_sent_with_what_failed_and_so_before_anything_newer() {
-        let cluster = MockCluster::new(1).unwrap();
-        cluster.create_topic("missed", 1, 1).unwrap();
-        cluster.create_topic("failed", 1, 1).unwrap();
-        let (mut lane, _jobs) = lane(cluster.bootstrap_servers()).await;
-        lane.topics.failed(&"missed".into(), "it does not exist");
-        let (mut parked, parked_done) = write(1, "missed");
-        parked.astray.push(0);
-        lane.parked.insert(1, parked);
-        let (mut failed, failed_done) = write(2, "failed");
-        failed.wanted.push(0);
-        lane.again.insert(2, failed);
-        lane.found(Some(Findings {
-            broker: None,
-            stalled: None,
-            refused: vec![("missed".into(), None)],
-        }));
-        assert!(lane.parked.is_empty() && lane.on_their_way.is_empty());
-        let again: Vec<(u64, &[usize])> = lane.again.values().map(|write| (write.place, &*write.wanted)).collect();
-        assert_eq!(again, [(1, [0].as_slice()), (2, [0].as_slice())]);
-        lane.repeat().await;
-        assert!(lane.again.is_empty() && lane.parked.is_empty());
-        assert!(parked_done.await.unwrap().is_ok() && failed_done.await.unwrap().is_ok());
-        drop_aside(lane.client).await;
-    }
-}
+mod tests;

@@ -12,7 +12,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use thalweg_record::Text;
 
 /// So often a broker has to refuse a topic; with one question per second, and what the client itself waits for a new topic,
@@ -24,7 +23,8 @@ const ASK_WHEN_OVER: Duration = Duration::from_secs(10);
 const ASKED_MAX: usize = 8;
 /// An open topic that is not refused for so long is as any other.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
-/// More wrong topics than this are not remembered: each is found out again.
+/// More wrong topics than this are remembered only while records wait for them, which bounds them, too: were a closed one forgotten,
+/// newer records would be sent before those that wait.
 const REMEMBERED_MAX: usize = 1000;
 
 pub struct Topics {
@@ -44,7 +44,7 @@ struct Refused {
 #[derive(Debug)]
 pub enum Gate {
     Open,
-    Closed(KafkaError),
+    Closed,
     Over(String),
 }
 
@@ -67,7 +67,7 @@ impl Topics {
         }
         match self.refused.get(topic) {
             Some(refused) if refused.opened.is_none() => match refused.answers < ANSWERS_MAX {
-                true => Gate::Closed(KafkaError::MessageProduction(RDKafkaErrorCode::UnknownTopic)),
+                true => Gate::Closed,
                 false => Gate::Over(format!(
                     "the topic {topic} cannot be written to ({}); make it or let brokers make topics, and give this client the \
                      right to write to it",
@@ -81,7 +81,7 @@ impl Topics {
     /// A record of a topic was refused.
     pub fn failed(&mut self, topic: &Text, why: &str) {
         if self.refused.len() >= REMEMBERED_MAX && !self.refused.contains_key(topic) {
-            self.refused.pop_first();
+            self.forget_one();
         }
         let refused = self.refused.entry(topic.clone()).or_insert_with(|| Refused {
             answers: 0,
@@ -93,6 +93,15 @@ impl Topics {
         if refused.opened.take().is_some() {
             refused.answers += 1;
             refused.why = why.to_owned();
+        }
+    }
+
+    /// Each is found out again.
+    fn forget_one(&mut self) {
+        let is_free = |refused: &Refused| refused.opened.is_some() || refused.answers >= ANSWERS_MAX;
+        let free = self.refused.iter().find(|(_, refused)| is_free(refused));
+        if let Some(topic) = free.map(|(topic, _)| topic.clone()) {
+            self.refused.remove(&topic);
         }
     }
 
@@ -143,7 +152,7 @@ mod tests {
         assert!(matches!(topics.gate(&topic), Gate::Open));
         topics.failed(&topic, WHY);
         for _ in 1..ANSWERS_MAX {
-            assert!(matches!(topics.gate(&topic), Gate::Closed(_)));
+            assert!(matches!(topics.gate(&topic), Gate::Closed));
             // What waits is no answer.
             topics.failed(&topic, "it waits");
             topics.heard(&topic, Some(WHY.to_owned()));
@@ -176,13 +185,19 @@ mod tests {
         topics.heard(&topic, None);
         assert!(topics.due(Instant::now() + FORGET_AFTER).is_empty());
         topics.failed(&topic, WHY);
-        assert!(matches!(topics.gate(&topic), Gate::Closed(_)), "it began anew");
+        assert!(matches!(topics.gate(&topic), Gate::Closed), "it began anew");
     }
 
     #[test]
-    fn wrong_topics_are_remembered_up_to_a_limit() {
-        let mut topics = Topics::new(true);
-        (0..2 * REMEMBERED_MAX).for_each(|n| topics.failed(&n.to_string().into(), WHY));
+    fn wrong_topics_are_remembered_up_to_a_limit_unless_records_wait_for_them() {
+        let (mut topics, waited_for) = (Topics::new(true), Text::from("0"));
+        topics.failed(&waited_for, WHY);
+        for n in 1..2 * REMEMBERED_MAX {
+            let topic = n.to_string().into();
+            topics.failed(&topic, WHY);
+            (0..ANSWERS_MAX).for_each(|_| topics.heard(&topic, Some(WHY.to_owned())));
+        }
         assert_eq!(topics.refused.len(), REMEMBERED_MAX);
+        assert!(matches!(topics.gate(&waited_for), Gate::Closed));
     }
 }

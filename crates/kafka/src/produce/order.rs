@@ -1,0 +1,78 @@
+//! Which writes are behind which: a write that the broker has is not done before every older one that shares a topic with it is.
+//! Until then the older one may have to be sent again, and with it what overtook it.
+//!
+//! By topic, and not by key: a key per record would cost more than it saves. Not for all writes together: one topic whose
+//! leader is away would hold up all others.
+
+use std::collections::{BTreeSet, HashMap};
+
+use thalweg_record::Text;
+
+#[derive(Default)]
+pub struct Order {
+    /// The places of the writes that are not done.
+    topics: HashMap<Text, BTreeSet<u64>>,
+}
+
+impl Order {
+    /// A write has records of these topics. It may have been told before.
+    pub fn enter(&mut self, place: u64, topics: &BTreeSet<Text>) {
+        for topic in topics {
+            if let Some(places) = self.topics.get_mut(topic) {
+                places.insert(place);
+            } else {
+                self.topics.insert(topic.clone(), BTreeSet::from([place]));
+            }
+        }
+    }
+
+    /// Whether it is behind nothing.
+    pub fn is_first(&self, place: u64, topics: &BTreeSet<Text>) -> bool {
+        let first_of = |topic: &Text| self.topics.get(topic).and_then(BTreeSet::first).copied();
+        topics.iter().filter_map(first_of).all(|first| first >= place)
+    }
+
+    /// A write is done; returns those which may be behind nothing now.
+    pub fn leave(&mut self, place: u64, topics: &BTreeSet<Text>) -> Vec<u64> {
+        let mut next = Vec::new();
+        for topic in topics {
+            let Some(places) = self.topics.get_mut(topic) else {
+                continue;
+            };
+            places.remove(&place);
+            match places.first() {
+                Some(first) => next.push(*first),
+                None => {
+                    self.topics.remove(topic);
+                }
+            }
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_behind_each_older_one_that_shares_a_topic() {
+        let topics = |names: &[&'static str]| names.iter().map(|name| Text::new_static(name)).collect();
+        let (both, one, other): (BTreeSet<Text>, _, _) = (topics(&["t", "u"]), topics(&["t"]), topics(&["u"]));
+        let mut order = Order::default();
+        order.enter(1, &one);
+        order.enter(2, &other);
+        order.enter(3, &both);
+        order.enter(3, &both);
+        assert!(
+            order.is_first(1, &one) && order.is_first(2, &other),
+            "they share nothing"
+        );
+        assert_eq!(order.leave(2, &other), [3]);
+        assert!(!order.is_first(3, &both));
+        assert_eq!(order.leave(1, &one), [3]);
+        assert!(order.is_first(3, &both));
+        assert!(order.leave(3, &both).is_empty());
+        assert!(order.topics.is_empty(), "topics that nothing is sent to cost nothing");
+    }
+}
