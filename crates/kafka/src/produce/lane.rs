@@ -585,7 +585,7 @@ fn bytes(record: &Record) -> usize {
     let headers = record.headers.iter();
     let headers = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
     let value = record.value.as_ref().map_or(0, |value| value.len());
-    value + record.key.as_ref().map_or(0, |key| key.as_bytes().len()) + headers.sum::<usize>()
+    value + record.key.as_ref().map_or(0, |key| key.len()) + headers.sum::<usize>()
 }
 
 #[cfg(test)]
