@@ -32,6 +32,8 @@ pub struct Pending {
     failed: Mutex<Failed>,
     done: Notify,
     failing: Failing,
+    /// A topic that is refused holds up no other.
+    is_of_many_topics: bool,
 }
 
 #[derive(Default)]
@@ -64,12 +66,13 @@ impl ProducerContext for Deliveries {
 
 impl Pending {
     /// Records are being sent, until [`Pending::ended`] is called once more than there are records.
-    pub fn new(failing: Failing) -> Arc<Pending> {
+    pub fn new(failing: Failing, is_of_many_topics: bool) -> Arc<Pending> {
         Arc::new(Pending {
             left: AtomicUsize::new(1),
             failed: Mutex::default(),
             done: Notify::new(),
             failing,
+            is_of_many_topics,
         })
     }
 
@@ -79,7 +82,12 @@ impl Pending {
 
     pub fn failed(&self, index: usize, error: KafkaError) {
         let mut failed = self.failed.lock();
-        if !failed.is_counted && !matches!(fate(&error), Fate::Refused(..)) {
+        let holds_up = match fate(&error) {
+            Fate::Refused(..) => false,
+            Fate::Topic(_) => !self.is_of_many_topics,
+            Fate::Again(_) | Fate::Together(..) | Fate::ClientLost(_) => true,
+        };
+        if holds_up && !failed.is_counted {
             failed.is_counted = true;
             self.failing.fetch_add(1, Ordering::AcqRel);
         }

@@ -9,8 +9,8 @@ use crate::link::reason;
 pub enum Fate {
     /// Sending it again may help.
     Again(String),
-    /// The records that it was sent with were too large together, or it is too large itself.
-    TooLarge(String),
+    /// A request was refused, for it or for a record that it was sent with; with no other one it is told which.
+    Together(DropReason, String),
     Refused(DropReason, String),
     /// Its topic is not there, or must not be written to: records of other topics have nothing to do with it.
     Topic(String),
@@ -26,14 +26,16 @@ pub fn fate(error: &KafkaError) -> Fate {
     };
     match code {
         // The second is of a request whose records are larger together than a segment of the topic's log.
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => Fate::TooLarge(why),
-        Code::InvalidTopic
-        | Code::InvalidArgument
-        | Code::InvalidMessage
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            Fate::Together(DropReason::TooLarge, why)
+        }
+        // Older brokers do not say which record it is.
+        Code::InvalidMessage
         | Code::InvalidRecord
         | Code::InvalidTimestamp
         | Code::PolicyViolation
-        | Code::UnsupportedForMessageFormat => Fate::Refused(DropReason::OutputRejected, why),
+        | Code::UnsupportedForMessageFormat => Fate::Together(DropReason::OutputRejected, why),
+        Code::InvalidTopic | Code::InvalidArgument => Fate::Refused(DropReason::OutputRejected, why),
         Code::Fatal | Code::OutOfOrderSequenceNumber | Code::InvalidProducerEpoch | Code::ProducerFenced => {
             Fate::ClientLost(why)
         }
@@ -70,14 +72,18 @@ mod tests {
     fn what_no_broker_takes_is_refused() {
         let of = |code| fate(&KafkaError::MessageProduction(code));
         for code in [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge] {
-            assert!(matches!(of(code), Fate::TooLarge(_)), "{code}");
+            assert!(matches!(of(code), Fate::Together(DropReason::TooLarge, _)), "{code}");
         }
-        for code in [Code::InvalidTopic, Code::InvalidRecord, Code::PolicyViolation] {
+        for code in [Code::InvalidRecord, Code::InvalidTimestamp, Code::PolicyViolation] {
             assert!(
-                matches!(of(code), Fate::Refused(DropReason::OutputRejected, _)),
+                matches!(of(code), Fate::Together(DropReason::OutputRejected, _)),
                 "{code}"
             );
         }
+        assert!(matches!(
+            of(Code::InvalidTopic),
+            Fate::Refused(DropReason::OutputRejected, _)
+        ));
         assert!(matches!(of(Code::Fatal), Fate::ClientLost(_)));
     }
 }

@@ -15,8 +15,8 @@
 //! ([`topics`](super::topics)), unless there is one topic only. To give failures back to the flow, which repeats writes too, was
 //! rejected: it repeats each write by itself, so that two of them would change places.
 //!
-//! A broker refuses requests, and a client puts records of several writes into one. So a request that is too large says
-//! nothing of its records: each is sent again with nothing else on its way, and only then it is refused by itself.
+//! A broker refuses requests, and a client puts records of several writes into one. So a request that is too large, or has an
+//! invalid record, says nothing of the others: each is sent again with nothing else on its way, and only then it is refused by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use futures::stream::FuturesUnordered;
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Headers as _;
-use rdkafka::producer::{BaseRecord, Producer as _};
+use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig};
 use thalweg_flow::{BoxFuture, all_but};
-use thalweg_record::{DropReason, Message, Text};
+use thalweg_record::{Message, Text};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
@@ -168,9 +168,13 @@ impl Lane {
 
     /// Whether something new may be sent. The client's thread may end this at any time.
     fn is_flowing(&self) -> bool {
-        let has_room = self.bytes == 0 || self.bytes < self.bytes_max;
+        let has_room = self.has_room();
         let is_failing = self.failing.load(Ordering::Acquire) > 0;
         self.again.is_empty() && self.opening.is_empty() && !is_failing && has_room
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes == 0 || self.bytes < self.bytes_max
     }
 
     async fn begin(&mut self, job: Job) {
@@ -199,7 +203,7 @@ impl Lane {
 
     /// Gives records to the client, which sends them in this order.
     fn send(&mut self, write: &mut Write, indexes: &[usize]) -> Arc<Pending> {
-        let pending = Pending::new(self.failing.clone());
+        let pending = Pending::new(self.failing.clone(), self.topics.is_many());
         let mut stopped: Option<KafkaError> = None;
         for &index in indexes {
             // What is behind a record that has to wait waits, too.
@@ -247,13 +251,13 @@ impl Lane {
         out.payload = record.value.as_deref();
         out.key = record.key.as_ref().map(|key| key.as_bytes());
         let Err((error, _)) = self.client.send(out) else {
-            write.bytes += bytes;
+            write.sent(index, bytes);
             return None;
         };
         pending.ended();
         match fate(&error) {
             // It is larger than this client is allowed to send, by itself.
-            Fate::TooLarge(why) => write.refuse(index, DropReason::TooLarge, why),
+            Fate::Together(reason, why) => write.refuse(index, reason, why),
             Fate::Topic(why) if self.topics.is_many() => {
                 self.close(&record.topic, &why);
                 pending.failed(index, error);
@@ -279,8 +283,8 @@ impl Lane {
         for (index, error) in failed {
             match fate(&error) {
                 Fate::Refused(reason, why) => write.refuse(index, reason, why),
-                Fate::TooLarge(why) if was_alone => write.refuse(index, DropReason::TooLarge, why),
-                Fate::TooLarge(_) => {
+                Fate::Together(reason, why) if was_alone => write.refuse(index, reason, why),
+                Fate::Together(..) => {
                     write.is_split = true;
                     write.wanted.push(index);
                 }
@@ -439,7 +443,7 @@ impl Lane {
         match fate(error) {
             Fate::Again(_) | Fate::ClientLost(_) => true,
             Fate::Topic(_) => !self.topics.is_many(),
-            Fate::TooLarge(_) | Fate::Refused(..) => false,
+            Fate::Together(..) | Fate::Refused(..) => false,
         }
     }
 
@@ -455,6 +459,7 @@ impl Lane {
                 let gone = KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue);
                 return indexes.iter().map(|index| (*index, gone.clone())).collect();
             }
+            self.purge_if_dead();
             let stalled = Some(self.stalled(write.place, since, &write.job.messages));
             let inquiry = Inquiry {
                 is_there: true,
@@ -469,24 +474,42 @@ impl Lane {
 
     /// Asks a broker, if there is doubt that one is there, a write that is not confirmed, or a topic that is refused.
     fn look(&mut self) {
+        self.purge_if_dead();
+        let now = Instant::now();
+        let stalled = self.oldest_stalled(now);
+        if stalled.is_some() {
+            // It would keep the topics from opening, and these all that is new.
+            self.opening.clear();
+        }
         if !self.inquiries.is_empty() {
             return;
         }
-        let now = Instant::now();
-        let mut begun = self.begun.iter();
-        let oldest = begun.find(|(_, begun)| now.saturating_duration_since(begun.since) >= STALLED);
-        let stalled = oldest.map(|(place, begun)| self.stalled(*place, begun.since, &begun.messages));
         let inquiry = Inquiry {
             is_there: self.link.is_doubtful() || stalled.is_some(),
             stalled,
             refused: self.topics.due(now),
         };
         if inquiry.is_needless() {
-            // Their topic may have been forgotten for others.
-            return self.unpark();
+            return self.unpark_if_changed();
         }
         let asked = self.inquire(inquiry);
         self.inquiries.push(asked);
+    }
+
+    /// A client that died sends nothing any more. What it had on its way comes back into its queue, and stays there without a word.
+    fn purge_if_dead(&self) {
+        if self.client.client().fatal_error().is_some() {
+            let client = self.client.clone();
+            drop(tokio::task::spawn_blocking(move || {
+                client.purge(PurgeConfig::default().queue());
+            }));
+        }
+    }
+
+    fn oldest_stalled(&self, now: Instant) -> Option<Stalled> {
+        let mut begun = self.begun.iter();
+        let (place, oldest) = begun.find(|(_, begun)| now.saturating_duration_since(begun.since) >= STALLED)?;
+        Some(self.stalled(*place, oldest.since, &oldest.messages))
     }
 
     fn stalled(&self, place: u64, since: Instant, messages: &[Message]) -> Stalled {
@@ -514,15 +537,17 @@ impl Lane {
 
     fn found(&mut self, findings: Option<Findings>) {
         let Some(mut findings) = findings else { return };
+        // What waits for an answer for long would keep topics from opening, and these all that is new: they are asked for again.
+        let may_open = self.oldest_stalled(Instant::now()).is_none();
         for (topic, why) in findings.refused.drain(..) {
             match why {
                 Some(why) => self.topics.heard(&topic, Some(why)),
-                None => self.opening.push(topic),
+                None if may_open => self.opening.push(topic),
+                None => {}
             }
         }
         if self.opening.is_empty() {
-            // Some may be over.
-            self.unpark();
+            self.unpark_if_changed();
         } else {
             self.open_topics();
         }
@@ -554,12 +579,20 @@ impl Lane {
         self.unpark();
     }
 
+    /// Some topics may be over, or forgotten for others: what waits for them is refused, or tried again.
+    fn unpark_if_changed(&mut self) {
+        if self.topics.take_changed() {
+            self.unpark();
+        }
+    }
+
     /// Tries what waits for its topic: with what is sent again, if there is any, since that comes before anything newer.
     fn unpark(&mut self) {
         self.late.clear();
         for (place, mut write) in std::mem::take(&mut self.parked) {
             write.want_astray();
-            if self.again.is_empty() {
+            // What there is no room for, and then all that is behind it, is sent when nothing else is on its way.
+            if self.again.is_empty() && self.has_room() {
                 // What has only its other topics does not wait for it.
                 write.topics.clear();
                 self.launch(write);

@@ -47,6 +47,8 @@ impl Order {
                 }
             }
         }
+        next.sort_unstable();
+        next.dedup();
         next
     }
 }

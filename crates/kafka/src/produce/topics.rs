@@ -31,6 +31,8 @@ pub struct Topics {
     /// One topic does not hold up another.
     is_many: bool,
     refused: BTreeMap<Text, Refused>,
+    /// Some topic is over since it was asked, or forgotten.
+    is_changed: bool,
 }
 
 struct Refused {
@@ -53,6 +55,7 @@ impl Topics {
         Topics {
             is_many,
             refused: BTreeMap::new(),
+            is_changed: false,
         }
     }
 
@@ -93,6 +96,7 @@ impl Topics {
         if refused.opened.take().is_some() {
             refused.answers += 1;
             refused.why = why.to_owned();
+            self.is_changed |= refused.answers >= ANSWERS_MAX;
         }
     }
 
@@ -102,6 +106,7 @@ impl Topics {
         let free = self.refused.iter().find(|(_, refused)| is_free(refused));
         if let Some(topic) = free.map(|(topic, _)| topic.clone()) {
             self.refused.remove(&topic);
+            self.is_changed = true;
         }
     }
 
@@ -114,9 +119,15 @@ impl Topics {
             Some(why) => {
                 refused.answers = refused.answers.saturating_add(1);
                 refused.why = why;
+                self.is_changed |= refused.answers >= ANSWERS_MAX;
             }
             None => refused.opened = Some(Instant::now()),
         }
+    }
+
+    /// Whether what waits for a topic may have to wait no more, though it is not there.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
     }
 
     /// Topics for which a broker is to be asked now.
@@ -124,19 +135,23 @@ impl Topics {
         let since = |at: Instant| now.saturating_duration_since(at);
         self.refused
             .retain(|_, refused| refused.opened.is_none_or(|opened| since(opened) < FORGET_AFTER));
-        let closed = self.refused.iter_mut().filter(|(_, refused)| {
+        let is_due = |refused: &Refused| {
             let pause = if refused.answers < ANSWERS_MAX {
                 ASK
             } else {
                 ASK_WHEN_OVER
             };
             refused.opened.is_none() && refused.asked.is_none_or(|asked| since(asked) >= pause)
-        });
-        let due = closed.take(ASKED_MAX).map(|(topic, refused)| {
+        };
+        let due = self.refused.iter_mut().filter(|(_, refused)| is_due(refused));
+        let mut due: Vec<(&Text, &mut Refused)> = due.collect();
+        // Those for which records wait come first, and of them the one that was not asked for the longest.
+        due.sort_by_key(|(_, refused)| (refused.answers >= ANSWERS_MAX, refused.asked));
+        let asked = due.into_iter().take(ASKED_MAX).map(|(topic, refused)| {
             refused.asked = Some(now);
             topic.clone()
         });
-        due.collect()
+        asked.collect()
     }
 }
 
@@ -186,6 +201,24 @@ mod tests {
         assert!(topics.due(Instant::now() + FORGET_AFTER).is_empty());
         topics.failed(&topic, WHY);
         assert!(matches!(topics.gate(&topic), Gate::Closed), "it began anew");
+    }
+
+    #[test]
+    fn topics_that_are_over_do_not_keep_others_from_being_asked_for() {
+        let (mut topics, waited_for) = (Topics::new(true), Text::from("z"));
+        for n in 0..10 * ASKED_MAX {
+            let topic = Text::from(n.to_string());
+            topics.failed(&topic, WHY);
+            (0..ANSWERS_MAX).for_each(|_| topics.heard(&topic, Some(WHY.to_owned())));
+        }
+        assert!(topics.take_changed() && !topics.take_changed());
+        topics.failed(&waited_for, WHY);
+        assert!(!topics.take_changed(), "it may come");
+        let now = Instant::now();
+        let first = topics.due(now);
+        assert_eq!((first.len(), &first[0]), (ASKED_MAX, &waited_for));
+        let second = topics.due(now);
+        assert!(second.len() == ASKED_MAX && second.iter().all(|topic| !first.contains(topic)));
     }
 
     #[test]

@@ -57,6 +57,13 @@ impl Write {
         self.refused.push(Rejection::permanent(index, reason, why));
     }
 
+    /// The client took a record.
+    pub fn sent(&mut self, index: usize, bytes: usize) {
+        self.bytes += bytes;
+        // What the broker has of it lies before older ones by now.
+        self.repeated.remove(&index);
+    }
+
     /// No record of its topic is sent any more, so that what the broker has of it stays in order.
     pub fn give_up(&mut self, index: usize, why: String) {
         if !self.repeated.contains(&index) {

@@ -12,8 +12,9 @@ use super::pages::{Pages, put_levels};
 use super::{Break, PAGE_BYTES, PAGE_ROWS};
 use crate::rows::text::NULL;
 
-/// Bytes of a dictionary beyond which texts are written as they are.
-const DICTIONARY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a dictionary beyond which texts are written as they are: whoever reads a page has all of it in memory. The names of a
+/// hundred thousand tags have room.
+const DICTIONARY_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a page that may end before it is full.
 const BROKEN_BYTES_MIN: usize = if cfg!(test) { 256 } else { 128 << 10 };
 /// Numbers of a dictionary.
@@ -313,13 +314,17 @@ pub(super) fn dictionary(
         present += 1;
     }
     let used = (0..texts.len() as u32).filter(|id| is_used[*id as usize]);
-    let mut used: Vec<(u128, u32)> = used.map(|id| (head(texts[id as usize]), id)).collect();
+    let mut used: Vec<(u128, u32)> = used.map(|id| (0, id)).collect();
     let bytes = used.iter().map(|(_, id)| texts[*id as usize].len()).sum();
     if is_poor(used.len(), bytes, present) {
         let rows: Vec<Option<&[u8]>> = ids.iter().map(|id| texts.get(*id as usize).copied()).collect();
         return put_texts(pages, &rows, 0, breaks);
     }
     // In their order, so that the least and the greatest of rows are those of numbers.
+    let skipped = shared(used.iter().map(|(_, id)| texts[*id as usize]));
+    for (of_text, id) in &mut used {
+        *of_text = head(&texts[*id as usize][skipped..]);
+    }
     used.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| texts[a.1 as usize].cmp(texts[b.1 as usize])));
     let mut ranks = vec![NULL; texts.len()];
     let mut ranked = Vec::with_capacity(used.len());
@@ -333,7 +338,17 @@ pub(super) fn dictionary(
     put_ranks(pages, &ids, &ranked)
 }
 
-/// The first bytes of a text as a number: in most cases it tells which of two is less.
+/// How many bytes all texts begin with alike: the names of tags and nodes, and paths, mostly are of one place.
+pub(super) fn shared<'t>(mut texts: impl Iterator<Item = &'t [u8]>) -> usize {
+    let Some(first) = texts.next() else { return 0 };
+    let still_alike = |known: usize, text: &[u8]| match text.starts_with(&first[..known]) {
+        true => known,
+        false => first.iter().zip(text).take_while(|(a, b)| a == b).count(),
+    };
+    texts.fold(first.len(), still_alike)
+}
+
+/// The first bytes of a text as a number: behind what all have in common it tells in most cases which of two is less.
 pub(super) fn head(text: &[u8]) -> u128 {
     if let Some(head) = text.first_chunk() {
         return u128::from_be_bytes(*head);

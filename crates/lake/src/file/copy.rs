@@ -12,7 +12,7 @@ use parquet::basic::Type;
 use parquet::errors::Result;
 
 use super::Break;
-use super::column::{self, Number, Present, head, is_poor, put_ranks, put_texts};
+use super::column::{self, Number, Present, head, is_poor, put_ranks, put_texts, shared};
 use super::pages::Pages;
 use super::source::{Dictionary, Form, OwnTexts, Presence, SourceColumn};
 use crate::rows::text::NULL;
@@ -191,10 +191,14 @@ fn ranked<'t>(all: &'t [Of], parts: &[Range<usize>], keys: &mut [u32]) -> (Vec<&
             }
         }
         let used = (0_u32..).zip(&of_key).filter(|(_, place)| **place == USED);
-        entries.extend(used.map(|(key, _)| (head(of.text(key)), number, key)));
+        entries.extend(used.map(|(key, _)| (0, number, key)));
         ranks.push(of_key);
     }
     let text = |of: u32, key: u32| all.get(of as usize).map_or(&[][..], |of| of.text(key));
+    let skipped = shared(entries.iter().map(|(_, of, key)| text(*of, *key)));
+    for (of_text, of, key) in &mut entries {
+        *of_text = head(text(*of, *key).get(skipped..).unwrap_or_default());
+    }
     // Dictionaries are sorted already, and a stable sort merges what is.
     entries.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| text(a.1, a.2).cmp(text(b.1, b.2))));
     let mut texts: Vec<&[u8]> = Vec::new();

@@ -204,7 +204,7 @@ async fn nothing_new_is_sent_from_the_first_record_that_fails_until_all_of_its_w
     let cluster = cluster(&["t"]);
     let (lane, _jobs) = lane(&cluster).await;
     let fails = |code| {
-        let pending = Pending::new(lane.failing.clone());
+        let pending = Pending::new(lane.failing.clone(), true);
         pending.begun();
         pending.failed(0, KafkaError::MessageProduction(code));
         pending
@@ -216,8 +216,10 @@ async fn nothing_new_is_sent_from_the_first_record_that_fails_until_all_of_its_w
     pending.ended();
     assert_eq!(pending.finished().await.len(), 2);
     assert!(lane.is_flowing());
-    fails(RDKafkaErrorCode::InvalidRecord);
+    fails(RDKafkaErrorCode::InvalidTopic);
     assert!(lane.is_flowing(), "what is refused for good is not sent again");
+    fails(RDKafkaErrorCode::UnknownTopic);
+    assert!(lane.is_flowing(), "a topic that is missing holds up no other");
     drop_aside(lane.client).await;
 }
 
@@ -283,4 +285,64 @@ async fn all_that_the_client_copies_counts_as_being_on_its_way() {
     drained(&mut lane).await;
     assert_eq!(lane.bytes, 0);
     drop_aside(lane.client).await;
+}
+
+#[tokio::test]
+async fn what_waited_for_a_topic_is_sent_as_far_as_there_is_room() {
+    let cluster = cluster(&["t"]);
+    let (mut lane, _jobs) = lane(&cluster).await;
+    lane.bytes_max = 2;
+    let _first = closed_by(&mut lane, 1, "t k 1");
+    let mut second_done = closed_by(&mut lane, 2, "t k 2");
+    lane.found(Some(there("t")));
+    assert_eq!((lane.on_their_way.len(), lane.again.len()), (1, 1));
+    drained(&mut lane).await;
+    lane.repeat().await;
+    assert_eq!(values(&cluster, "t", 2), ["1", "2"]);
+    assert!(second_done.try_recv().unwrap().is_ok());
+    drop_aside(lane.client).await;
+}
+
+#[tokio::test]
+async fn a_topic_does_not_open_while_something_waits_for_an_answer_for_long() {
+    let cluster = cluster(&["t"]);
+    let (mut lane, _jobs) = lane(&cluster).await;
+    let _done = closed_by(&mut lane, 1, "t k 1");
+    let stalled = Begun {
+        since: Instant::now() - STALLED,
+        messages: Arc::default(),
+        bytes: 0,
+    };
+    lane.begun.insert(2, stalled);
+    lane.found(Some(there("t")));
+    assert!(
+        lane.is_flowing(),
+        "that it opens when nothing is on its way would hold up all others"
+    );
+    assert!(matches!(lane.topics.gate(&"t".into()), Gate::Closed));
+    lane.begun.clear();
+    lane.found(Some(there("t")));
+    assert!(matches!(lane.topics.gate(&"t".into()), Gate::Open));
+    drop_aside(lane.client).await;
+}
+
+#[test]
+fn what_was_sent_again_and_is_given_up_is_told() {
+    let overtaking = || {
+        let (mut write, _) = write(1, &["t k newer"]);
+        write.wanted.clear();
+        let mut late = Late::from([("t".into(), Some("k".into()))]);
+        assert_eq!(write.overtakers(&ByText, &mut late), [0]);
+        write
+    };
+    let mut in_order = overtaking();
+    in_order.give_up(0, "it is gone".to_owned());
+    assert!(
+        in_order.refused.is_empty(),
+        "the broker has it, and nothing older behind it"
+    );
+    let mut overtaken = overtaking();
+    overtaken.sent(0, 1);
+    overtaken.give_up(0, "it is gone".to_owned());
+    assert_eq!(overtaken.refused.len(), 1);
 }
