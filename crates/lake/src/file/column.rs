@@ -1,5 +1,7 @@
 //! One column of the rows of a file, gathered in their order into pages.
 
+use std::cmp::Ordering;
+
 use arrow::buffer::BooleanBuffer;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -314,7 +316,7 @@ pub(super) fn dictionary(
         present += 1;
     }
     let used = (0..texts.len() as u32).filter(|id| is_used[*id as usize]);
-    let mut used: Vec<(u128, u32)> = used.map(|id| (0, id)).collect();
+    let mut used: Vec<(Head, u32)> = used.map(|id| (Head::default(), id)).collect();
     let bytes = used.iter().map(|(_, id)| texts[*id as usize].len()).sum();
     if is_poor(used.len(), bytes, present) {
         let rows: Vec<Option<&[u8]>> = ids.iter().map(|id| texts.get(*id as usize).copied()).collect();
@@ -323,9 +325,9 @@ pub(super) fn dictionary(
     // In their order, so that the least and the greatest of rows are those of numbers.
     let skipped = shared(used.iter().map(|(_, id)| texts[*id as usize]));
     for (of_text, id) in &mut used {
-        *of_text = head(&texts[*id as usize][skipped..]);
+        *of_text = Head::of(&texts[*id as usize][skipped..]);
     }
-    used.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| texts[a.1 as usize].cmp(texts[b.1 as usize])));
+    used.sort_unstable_by(|a, b| a.0.compare(b.0, || texts[a.1 as usize].cmp(texts[b.1 as usize])));
     let mut ranks = vec![NULL; texts.len()];
     let mut ranked = Vec::with_capacity(used.len());
     for (rank, (_, id)) in (0..).zip(&used) {
@@ -348,14 +350,36 @@ pub(super) fn shared<'t>(mut texts: impl Iterator<Item = &'t [u8]>) -> usize {
     texts.fold(first.len(), still_alike)
 }
 
-/// The first bytes of a text as a number: behind what all have in common it tells in most cases which of two is less.
-pub(super) fn head(text: &[u8]) -> u128 {
-    if let Some(head) = text.first_chunk() {
-        return u128::from_be_bytes(*head);
+/// The first bytes of a text as a number, with its length where that is all of it: behind what all texts have in common it tells in
+/// most cases which of two is less, or that they are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Head(u128);
+
+impl Head {
+    const BYTES: usize = size_of::<u128>() - 1;
+    /// Instead of a length, and more than each.
+    const LONGER: u8 = u8::MAX;
+
+    pub fn of(text: &[u8]) -> Head {
+        if let Some(first) = text.first_chunk() {
+            return Head(u128::from_be_bytes(*first) | u128::from(Head::LONGER));
+        }
+        let mut head = [0; Head::BYTES + 1];
+        head[..text.len()].copy_from_slice(text);
+        head[Head::BYTES] = text.len() as u8;
+        Head(u128::from_be_bytes(head))
     }
-    let mut head = [0; 16];
-    head[..text.len()].copy_from_slice(text);
-    u128::from_be_bytes(head)
+
+    /// Texts with the same are the same.
+    pub fn is_whole(self) -> bool {
+        self.0 as u8 != Head::LONGER
+    }
+
+    /// As the texts compare.
+    pub fn compare(self, other: Head, texts: impl FnOnce() -> Ordering) -> Ordering {
+        let by_text = || if self.is_whole() { Ordering::Equal } else { texts() };
+        self.cmp(&other).then_with(by_text)
+    }
 }
 
 /// Whether texts are better written as they are: so many, of so many bytes, in so many rows.
@@ -436,7 +460,7 @@ pub(super) fn put_texts(
         let (mut least, mut greatest) = (Extreme::default(), Extreme::default());
         for text in page.iter().flatten() {
             put_text(pages.body(), text);
-            let head = head(text);
+            let head = Head::of(text);
             if least.text.is_none_or(|known| (head, *text) < (least.head, known)) {
                 least = Extreme { head, text: Some(text) };
             }
@@ -454,11 +478,38 @@ pub(super) fn put_texts(
 /// The least or the greatest of some texts.
 #[derive(Default)]
 struct Extreme<'t> {
-    head: u128,
+    head: Head,
     text: Option<&'t [u8]>,
 }
 
 fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(&(text.len() as u32).to_le_bytes());
     out.extend_from_slice(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn heads_compare_as_their_texts(texts in proptest::collection::vec("[ab\\x00]{0,18}", 2..20)) {
+            let skipped = shared(texts.iter().map(String::as_bytes));
+            prop_assert!(texts.iter().all(|text| text.as_bytes().starts_with(&texts[0].as_bytes()[..skipped])));
+            for (a, b) in texts.iter().flat_map(|a| texts.iter().map(move |b| (a.as_bytes(), b.as_bytes()))) {
+                let [head, other] = [a, b].map(|text| Head::of(&text[skipped..]));
+                prop_assert_eq!(head.compare(other, || a.cmp(b)), a.cmp(b));
+                prop_assert_eq!(head == other && head.is_whole(), a == b && a.len() - skipped <= Head::BYTES);
+            }
+        }
+    }
+
+    #[test]
+    fn what_all_texts_begin_with_is_found() {
+        let of = |texts: &[&str]| shared(texts.iter().map(|text| text.as_bytes()));
+        assert_eq!((of(&[]), of(&["ab"]), of(&["", "ab"])), (0, 2, 0));
+        assert_eq!(of(&["line.one", "line.two", "line"]), 4);
+    }
 }

@@ -12,7 +12,7 @@ use parquet::basic::Type;
 use parquet::errors::Result;
 
 use super::Break;
-use super::column::{self, Number, Present, head, is_poor, put_ranks, put_texts, shared};
+use super::column::{self, Head, Number, Present, is_poor, put_ranks, put_texts, shared};
 use super::pages::Pages;
 use super::source::{Dictionary, Form, OwnTexts, Presence, SourceColumn};
 use crate::rows::text::NULL;
@@ -191,20 +191,20 @@ fn ranked<'t>(all: &'t [Of], parts: &[Range<usize>], keys: &mut [u32]) -> (Vec<&
             }
         }
         let used = (0_u32..).zip(&of_key).filter(|(_, place)| **place == USED);
-        entries.extend(used.map(|(key, _)| (0, number, key)));
+        entries.extend(used.map(|(key, _)| (Head::default(), number, key)));
         ranks.push(of_key);
     }
     let text = |of: u32, key: u32| all.get(of as usize).map_or(&[][..], |of| of.text(key));
     let skipped = shared(entries.iter().map(|(_, of, key)| text(*of, *key)));
     for (of_text, of, key) in &mut entries {
-        *of_text = head(text(*of, *key).get(skipped..).unwrap_or_default());
+        *of_text = Head::of(text(*of, *key).get(skipped..).unwrap_or_default());
     }
     // Dictionaries are sorted already, and a stable sort merges what is.
-    entries.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| text(a.1, a.2).cmp(text(b.1, b.2))));
+    entries.sort_by(|a, b| a.0.compare(b.0, || text(a.1, a.2).cmp(text(b.1, b.2))));
     let mut texts: Vec<&[u8]> = Vec::new();
     let mut last = None;
     for (head, of, key) in entries {
-        let same = |(last_head, last): (u128, &[u8])| last_head == head && last == text(of, key);
+        let same = |(last_head, last): (Head, &[u8])| last_head == head && (head.is_whole() || last == text(of, key));
         if !last.is_some_and(same) {
             texts.push(text(of, key));
             last = texts.last().map(|text| (head, *text));

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BinaryBuilder, Float64Builder, Int64Builder, ListBuilder, RecordBatch, RecordBatchOptions,
-    TimestampMicrosecondArray, new_null_array,
+    Array, ArrayRef, AsArray as _, BinaryBuilder, DictionaryArray, Float64Builder, Int32Array, Int64Builder,
+    ListBuilder, RecordBatch, RecordBatchOptions, StringArray, TimestampMicrosecondArray, new_null_array,
 };
 use arrow::compute::{cast, interleave};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Int32Type, Schema, SchemaRef};
 use bytes::Bytes;
+use hashbrown::HashMap;
 
 use super::Resolution;
 use super::points::Window;
@@ -270,6 +271,13 @@ fn identity(
     let Some(first) = found.iter().flatten().next() else {
         return Ok(None);
     };
+    let texts = found.iter().map(|array| match array {
+        Some(array) => Texts::of(array).map(Some),
+        None => Some(None),
+    });
+    if let Some(texts) = texts.collect::<Option<Vec<_>>>() {
+        return Ok(Some(Arc::new(of_series(&texts, rows)?)));
+    }
     // Files may name what maps are made of otherwise.
     let kind = match first.data_type() {
         DataType::Map(..) => kind.clone(),
@@ -283,4 +291,40 @@ fn identity(
     let arrays: Vec<ArrayRef> = found.iter().zip(pieces).map(of_piece).collect::<Result<_, _>>()?;
     let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
     Ok(Some(interleave(&arrays, rows)?))
+}
+
+/// A dictionary, and which text of it each row has.
+struct Texts<'a> {
+    keys: &'a DictionaryArray<Int32Type>,
+    texts: &'a StringArray,
+}
+
+impl Texts<'_> {
+    fn of(array: &ArrayRef) -> Option<Texts<'_>> {
+        let keys = array.as_dictionary_opt::<Int32Type>()?;
+        let texts = keys.values().as_string_opt::<i32>()?;
+        Some(Texts { keys, texts })
+    }
+}
+
+/// The texts of rows as one dictionary. All windows of a series have its texts of one row, so each is looked up once, and what the
+/// dictionaries have besides is not touched.
+fn of_series(pieces: &[Option<Texts<'_>>], rows: &[(usize, usize)]) -> Result<DictionaryArray<Int32Type>, MergeError> {
+    let (mut known, mut texts): (HashMap<&str, i32>, Vec<&str>) = (HashMap::new(), Vec::new());
+    let mut keys = Vec::with_capacity(rows.len());
+    for same in rows.chunk_by(|row, next| row == next) {
+        let place = same
+            .first()
+            .and_then(|(piece, row)| Some((pieces.get(*piece)?.as_ref()?, *row)));
+        let text = place.and_then(|(piece, row)| Some(piece.texts.value(piece.keys.key(row)?)));
+        let key = text.map(|text| {
+            *known.entry(text).or_insert_with(|| {
+                texts.push(text);
+                texts.len() as i32 - 1
+            })
+        });
+        keys.resize(keys.len() + same.len(), key);
+    }
+    let texts = Arc::new(StringArray::from_iter_values(texts));
+    Ok(DictionaryArray::try_new(Int32Array::from(keys), texts)?)
 }
