@@ -34,6 +34,7 @@ mod log_tools;
 mod opcua;
 mod opcua_chaos;
 mod opcua_output;
+mod opcua_scale;
 mod otlp;
 mod otlp_answers;
 mod otlp_collector;
