@@ -1,12 +1,13 @@
 //! What stages make of metadata that the messages of a tag share, kept by the address of the shared map.
 //!
-//! The map is held beside what was made of it, so its address stays its own and no other map can be mistaken for it. That also
-//! keeps maps alive which nobody else needs any more, so there is a bound in bytes beside the one in entries. Whoever reaches either
-//! starts over: what is in use comes back with the next message of each tag, and a look-up stays one probe that writes nothing,
-//! which it could not be if the order of last use were kept.
+//! The map is held weakly beside what was made of it: its address stays its own, so that no other map can be mistaken for it, and it
+//! can go when nobody else needs it. Then nobody can ask for it again either, and what was made of it goes at the next sweep: a
+//! source whose messages have a map each fills no table. There is a bound in bytes beside the one in entries, for maps that live.
+//! Whoever reaches either starts over: what is in use comes back with the next message of each tag, and a look-up stays one probe
+//! that writes nothing, which it could not be if the order of last use were kept.
 
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 
@@ -30,20 +31,40 @@ impl Default for Bounds {
     }
 }
 
+/// Entries from which on it is worth to look for those that nobody can ask for any more.
+const SWEPT_FROM: usize = 1024;
+
 /// Values by shared map, and by what tells several values of one map apart.
 #[derive(Debug)]
 pub struct ByMap<V, K = ()> {
     entries: HashMap<(usize, K), Entry<V>>,
     bytes: usize,
     bounds: Bounds,
+    /// So many entries bring the next sweep.
+    swept_at: usize,
 }
 
 #[derive(Debug)]
 struct Entry<V> {
     /// Held, so that its address stays its own.
-    _map: Arc<MetaMap>,
+    map: Weak<MetaMap>,
     value: V,
     bytes: usize,
+}
+
+/// What was made of a map and may be that map: an entry that held its own map would keep it for ever.
+#[derive(Clone, Debug)]
+pub struct MadeOf(Option<Arc<MetaMap>>);
+
+impl MadeOf {
+    pub fn new(map: &Arc<MetaMap>, made: Arc<MetaMap>) -> MadeOf {
+        MadeOf((!Arc::ptr_eq(map, &made)).then_some(made))
+    }
+
+    /// `map`: what it was made of.
+    pub fn get<'a>(&'a self, map: &'a Arc<MetaMap>) -> &'a Arc<MetaMap> {
+        self.0.as_ref().unwrap_or(map)
+    }
 }
 
 impl<V, K> Default for ByMap<V, K> {
@@ -58,6 +79,7 @@ impl<V, K> ByMap<V, K> {
             entries: HashMap::new(),
             bytes: 0,
             bounds,
+            swept_at: SWEPT_FROM,
         }
     }
 
@@ -72,6 +94,19 @@ impl<V, K> ByMap<V, K> {
     pub fn clear(&mut self) {
         self.entries.clear();
         self.bytes = 0;
+        self.swept_at = SWEPT_FROM;
+    }
+
+    /// Forgets what was made of maps that are no more. As often as entries double, so that it costs each of them little.
+    fn sweep(&mut self) {
+        let mut bytes = self.bytes;
+        self.entries.retain(|_, entry| {
+            let is_alive = entry.map.strong_count() > 0;
+            bytes -= if is_alive { 0 } else { entry.bytes };
+            is_alive
+        });
+        self.bytes = bytes;
+        self.swept_at = SWEPT_FROM.max(2 * self.entries.len());
     }
 }
 
@@ -90,7 +125,7 @@ impl<V, K: Copy + Eq + Hash> ByMap<V, K> {
         }
         self.bytes += bytes;
         let entry = Entry {
-            _map: map.clone(),
+            map: Arc::downgrade(map),
             value,
             bytes,
         };
@@ -126,7 +161,13 @@ impl<V, K: Copy + Eq + Hash> ByMap<V, K> {
         if entries_max == 0 || bytes > bytes_max {
             return false;
         }
-        if self.entries.len() >= entries_max || self.bytes + bytes > bytes_max {
+        let is_full = self.entries.len() >= entries_max || self.bytes + bytes > bytes_max;
+        if is_full || self.entries.len() >= self.swept_at {
+            self.sweep();
+        }
+        // A sweep that makes little room would soon be needed again, and again.
+        let is_used = self.entries.len() > entries_max / 4 * 3 || self.bytes > bytes_max / 4 * 3;
+        if is_full && (is_used || self.bytes + bytes > bytes_max) {
             self.clear();
         }
         true
@@ -186,15 +227,28 @@ mod tests {
         model.values().map(|(_, bytes)| bytes).sum()
     }
 
-    fn put(model: &mut Model, place: (usize, usize, u8), value: Vec<usize>, bytes: usize, bounds: Bounds) {
+    /// `generations`: of the maps that live.
+    fn put(
+        model: &mut Model,
+        generations: &[usize],
+        place: (usize, usize, u8),
+        bytes: usize,
+        all: usize,
+        bounds: Bounds,
+    ) {
         model.remove(&place);
-        if bytes > bounds.bytes_max || bounds.entries_max == 0 {
+        let Bounds { entries_max, bytes_max } = bounds;
+        if all > bytes_max || entries_max == 0 {
             return;
         }
-        if model.len() >= bounds.entries_max || taken(model) + bytes > bounds.bytes_max {
-            model.clear();
+        if model.len() >= entries_max || taken(model) + all > bytes_max {
+            model.retain(|(generation, map, _), _| generations[*map] == *generation);
+            let bytes = taken(model);
+            if model.len() > entries_max / 4 * 3 || bytes > bytes_max / 4 * 3 || bytes + all > bytes_max {
+                model.clear();
+            }
         }
-        model.insert(place, (value, bytes));
+        model.insert(place, (vec![bytes], all));
     }
 
     proptest! {
@@ -213,7 +267,7 @@ mod tests {
                     Step::Insert(map, part, bytes) => {
                         known.insert(&maps[map], part, vec![bytes], bytes);
                         let all = bytes + ByMap::<Vec<usize>, u8>::bytes_beside(&maps[map]);
-                        put(&mut model, (generations[map], map, part), vec![bytes], all, bounds);
+                        put(&mut model, &generations, (generations[map], map, part), bytes, all, bounds);
                     }
                     Step::Extend(map, part, bytes) => {
                         if let Some(value) = known.extend(&maps[map], part, bytes) {
@@ -228,7 +282,7 @@ mod tests {
                             }
                             None => {
                                 let all = bytes + ByMap::<Vec<usize>, u8>::bytes_beside(&maps[map]);
-                                put(&mut model, place, vec![bytes], all, bounds);
+                                put(&mut model, &generations, place, bytes, all, bounds);
                             }
                         }
                     }
@@ -257,6 +311,25 @@ mod tests {
     }
 
     #[test]
+    fn maps_that_are_no_more_take_no_place() {
+        let mut known: ByMap<usize> = ByMap::default();
+        let map = |n: u64| Arc::new(MetaMap::new([("k".into(), "x".repeat(1000).into())], Some(n)));
+        let living: Vec<_> = (0..10).map(map).collect();
+        for (n, map) in living.iter().enumerate() {
+            known.insert(map, (), n, 0);
+        }
+        for n in 0..100_000 {
+            let map = map(n);
+            assert_eq!(known.get(&map, ()), None, "its address is one of a map that is no more");
+            known.insert(&map, (), 11, 0);
+            assert!(known.len() <= SWEPT_FROM);
+        }
+        for (n, map) in living.iter().enumerate() {
+            assert_eq!(known.get(map, ()), Some(&n));
+        }
+    }
+
+    #[test]
     fn large_maps_are_not_kept_alive_by_their_number_alone() {
         let mut known: ByMap<u8> = ByMap::within(Bounds {
             entries_max: 1000,
@@ -268,7 +341,7 @@ mod tests {
             known.insert(map, (), 0, 0);
             assert_eq!(known.get(map, ()), Some(&0));
         }
-        let held = maps.iter().filter(|map| Arc::strong_count(map) > 1).count();
+        let held = maps.iter().filter(|map| Arc::weak_count(map) > 0).count();
         assert!((1..=10).contains(&held), "{held}");
     }
 }

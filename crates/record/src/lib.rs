@@ -22,7 +22,7 @@ mod value;
 pub use ack::{Ack, Outcome};
 pub use balance::{Balance, Counts, DropReason, FilterReason};
 pub use batch::Batch;
-pub use by_map::{Bounds, ByMap};
+pub use by_map::{Bounds, ByMap, MadeOf};
 pub use exact::Number;
 pub use message::{Failure, Message, Payload};
 pub use metadata::{Marks, MetaMap, Metadata, Stamps, key};

@@ -87,6 +87,14 @@ impl Message {
 }
 
 impl Payload {
+    /// For whoever keeps a message for long: raw bytes are often a small part of a batch or of a block of the log, all of which they
+    /// keep in memory. Copies them.
+    pub fn detach(&mut self) {
+        if let Payload::Raw(bytes) = self {
+            *bytes = Bytes::copy_from_slice(bytes);
+        }
+    }
+
     /// The text form of a typed payload; raw bytes are appended as far as they are UTF-8 (else with U+FFFD).
     pub fn write_text(&self, out: &mut String) {
         use std::fmt::Write as _;
@@ -105,6 +113,16 @@ impl Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_for_long_does_not_keep_what_it_came_in() {
+        let batch = Bytes::from(vec![b'7'; 1 << 20]);
+        let mut payload = Payload::Raw(batch.slice(5..7));
+        assert!(!batch.is_unique());
+        payload.detach();
+        assert!(batch.is_unique());
+        assert!(matches!(payload, Payload::Raw(bytes) if bytes == "77"));
+    }
 
     #[test]
     fn a_message_is_small() {

@@ -194,4 +194,25 @@ proptest! {
             prop_assert!(!settled.is_marked());
         }
     }
+
+    #[test]
+    fn setting_all_at_once_is_setting_each(
+        is_marked: bool,
+        before in prop::collection::vec((0u8..120, "[xy]?"), 0..20),
+        entries in prop::collection::vec((0u8..120, "[xy]?"), 0..150),
+    ) {
+        let key = |n: u8| STAMPS.get(usize::from(n)).map_or_else(|| format!("{n:02x}"), |(key, _)| (*key).to_owned());
+        let mut expected = if is_marked { marked() } else { stamped() };
+        for (n, value) in before {
+            expected.set(key(n), value);
+        }
+        let mut meta = expected.clone();
+        let entries: Vec<(Text, Text)> = entries.into_iter().map(|(n, value)| (key(n).into(), value.into())).collect();
+        for (key, value) in entries.clone() {
+            expected.set(key, value);
+        }
+        meta.set_all(entries);
+        prop_assert!(meta.iter().eq(expected.iter()));
+        prop_assert!(meta.changes().eq(expected.changes()));
+    }
 }
