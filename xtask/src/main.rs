@@ -23,8 +23,10 @@ usage: cargo xtask <task>
   test [FILTER]       everything: check, installs and starts what the tests need, all tests; prints how many passed
                       with FILTER: only the Rust tests whose name contains it
   tools               installs what the tests need (Python and Node packages, chromium, openssl, postgresql) and nothing else
-  bench NAME [--quick] [--json FILE]
-                      NAME: collect, tags, queue, events
+  bench NAME [--quick] [--json FILE] [--only WORD]
+                      NAME: collect, tags, queue, events, events-scale, lake
+                      collect --steady [--minutes N]: long runs, every value looked at
+                      lake --input FILE, --cooked [--rows N]: of your own requests; of a table of many rows
 ";
 
 fn main() -> ExitCode {

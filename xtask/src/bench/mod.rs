@@ -139,7 +139,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     if let Some(file) = json {
         report::write_json(name, &rows, &folder, file)?;
     }
-    Ok(())
+    steady::judge(&rows)
 }
 
 fn staged(name: &str, rows: Vec<Row>, stages: &[Stage], folder: &Path) -> Vec<Row> {

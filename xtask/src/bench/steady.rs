@@ -1,7 +1,9 @@
-//! `bench collect --steady [--minutes N] [--only WORD]`: three long runs, not for continuous integration. 100,000 tags change once
-//! per second and every value is read at the other end of a pipe; then 50,000 of them go through a script into the lake, which is
-//! asked for them; then 100,000 change ten times per second, and one core takes them. The simulator numbers the values of each tag,
-//! so one that is lost, comes twice or comes too early is seen, and what it has published is counted at its side, too.
+//! `bench collect --steady [--minutes N] [--only WORD]`: long runs, not for continuous integration. 100,000 tags change once per
+//! second and every value is read at the other end of a pipe; then 50,000 of them go through a script into the lake, which is asked
+//! for them; then 50,000 of which half change every ten seconds, as plants are commonly measured; then 100,000 change ten times per
+//! second, and one core takes them. The simulator numbers the values of each tag, so one that is lost, comes twice or comes too early
+//! is seen, and what it has published is counted at its side, too. A row that does not keep what is promised of it says so, and the
+//! command fails.
 
 use std::io::{PipeReader, Read as _};
 use std::path::PathBuf;
@@ -51,14 +53,23 @@ output:
   lake: {table: tags}
 "#;
 
-/// Of each tag: how many of its values came, and whether they are one behind the other.
+/// Of each tag: how many of its values came, whether they are one behind the other, and whether each has the second at which the
+/// simulator, which changes all of them a second apart to the nanosecond, has made it.
 const TAGS: &str = "
     select count(*) as tags, sum(n) as rows,
-      sum(case when n <> hi - lo + 1 or total <> (lo + hi) * n / 2
+      sum(case when n <> hi - lo + 1 or total <> (lo + hi) * n / 2 or earliest <> latest
         or squares <> n * (n - 1) * (2 * n - 1) / 6 + lo * n * (n - 1) + lo * lo * n then 1 else 0 end) as wrong
     from (select tag_id, count(*) as n, min(value_int) as lo, max(value_int) as hi,
-            sum(value_int) as total, sum(value_int * value_int) as squares
+            sum(value_int) as total, sum(value_int * value_int) as squares,
+            min(value_int - source_time_unix_nano / 1000000000) as earliest,
+            max(value_int - source_time_unix_nano / 1000000000) as latest
           from tags group by tag_id)";
+
+/// Of a core, of the runs at 1 Hz.
+const CORES_PROMISED: f64 = 0.25;
+/// By so much the median of resident bytes of the second half may be above that of the first one, from the first minute on.
+const GROWTH_PROMISED: f64 = 1.2;
+const FULL_RATE_PROMISED: f64 = 1e6;
 
 pub fn run(minutes: u64, only: Option<&str>) -> Result<Vec<Row>> {
     let folder = environment::bench_folder();
@@ -71,9 +82,10 @@ pub fn run(minutes: u64, only: Option<&str>) -> Result<Vec<Row>> {
         folder,
         length: Duration::from_secs(60 * minutes),
     };
-    let runs: [(&str, LongRun); 3] = [
+    let runs: [(&str, LongRun); 4] = [
         (PIPE, Run::through_a_pipe),
         (LAKE, Run::through_the_lake),
+        (MIX, Run::half_of_it_slow),
         (FULL_RATE, Run::at_full_rate),
     ];
     let wanted = runs
@@ -84,6 +96,7 @@ pub fn run(minutes: u64, only: Option<&str>) -> Result<Vec<Row>> {
 
 const PIPE: &str = "exactly_once_100k";
 const LAKE: &str = "exactly_once_50k_lake";
+const MIX: &str = "half_slow_50k";
 const FULL_RATE: &str = "full_rate_one_core";
 
 type LongRun = fn(&Run) -> Result<Row>;
@@ -129,7 +142,7 @@ impl Run {
         );
         ensure!(seen.tags == TAGS_OF_PIPE, "{} tags of {TAGS_OF_PIPE} came", seen.tags);
         ensure!(seen.missing + seen.behind == 0, "values are missing or came twice");
-        steady.row(PIPE)
+        steady.row(PIPE, Steady::is_light)
     }
 
     fn through_the_lake(&self) -> Result<Row> {
@@ -156,7 +169,7 @@ impl Run {
             std::thread::sleep(Duration::from_secs(1));
         };
         println!(
-            "{arrived} values published and acknowledged; the table has {} tags, {} rows, {} tags with values missing or twice",
+            "{arrived} values published and acknowledged; the table has {} tags, {} rows, {} tags with values missing, twice or with another's time",
             seen.0, seen.1, seen.2
         );
         ensure!(
@@ -164,7 +177,28 @@ impl Run {
             "of {TAGS_OF_LAKE} tags {rows} values were acknowledged"
         );
         collector.stop()?;
-        steady.row(LAKE)
+        steady.row(LAKE, Steady::is_light)
+    }
+
+    /// The load that plants are commonly measured with: half of the tags change every second, half every ten; a script that looks at
+    /// metadata, and nothing behind it.
+    fn half_of_it_slow(&self) -> Result<Row> {
+        println!("measuring {MIX}: {TAGS_OF_LAKE} tags, half at 1 Hz and half at 0.1 Hz, through a script on metadata");
+        let half = (TAGS_OF_LAKE / 2).to_string();
+        let plant = Plant::start(&self.binary, &["--slow-nodes", &half, "--fast-nodes", &half])?;
+        let yaml = format!(
+            "{}{}\noutput:\n  drop: {{}}\n",
+            input(&plant),
+            super::collect::static_script()
+        );
+        let mut collector = UnderTest::start(&self.binary, &yaml)?;
+        collector.wait_until("thalweg_opcua_items_monitored", TAGS_OF_LAKE as f64)?;
+        let out = || collector.total("thalweg_flow_out_total").map(|out| out as u64);
+        let steady = self.watch(&collector, || out().unwrap_or_default())?;
+        let arrived = equal(&plant, out)?;
+        println!("{arrived} values published and acknowledged");
+        collector.stop()?;
+        steady.row(MIX, Steady::is_light)
     }
 
     /// There is no moment at which nothing is on its way. So it is looked at whether more and more is.
@@ -172,13 +206,18 @@ impl Run {
         println!("measuring {FULL_RATE}: 1,000,000 values/s, through a script on metadata, on one core");
         let (plant, collector) = plant::full_rate(&self.binary)?;
         let out = || collector.total("thalweg_flow_out_total").map(|out| out as u64);
-        let (of_plant, before) = (plant.fast()?, out()?);
+        let (of_plant, before) = (plant.changes()?, out()?);
         let steady = self.watch(&collector, || out().unwrap_or_default())?;
-        let (arrived, after) = (out()?, plant.fast()?);
+        let (arrived, after) = (out()?, plant.changes()?);
         let gaps = collector.total("thalweg_opcua_gaps_total")?;
         let published = after.published - of_plant.published;
         let (arrived, lost) = (arrived - before, after.lost - of_plant.lost);
-        let row = steady.row(FULL_RATE)?;
+        let row = steady.row(FULL_RATE, |steady| {
+            let rate = steady.rate();
+            // What is on its way at the two looks is not a lower rate.
+            let is_less = rate < FULL_RATE_PROMISED * 0.99;
+            is_less.then(|| format!("{rate:.0} values/s, promised are {FULL_RATE_PROMISED}"))
+        })?;
         println!(
             "{published} values published and {arrived} acknowledged meanwhile; {lost} lost by the server, {gaps} gaps, {} changes late",
             after.late - of_plant.late
@@ -199,7 +238,7 @@ impl Run {
             "s", "values", "values/s", "cores", "resident MB"
         );
         let (start, first) = (Instant::now(), Look::at(collector, values())?);
-        let (mut before, mut settled) = (first, None);
+        let (mut before, mut resident) = (first, Vec::new());
         while start.elapsed() < self.length {
             std::thread::sleep(TOLD_EVERY.min(self.length.saturating_sub(start.elapsed())));
             let now = Look::at(collector, values())?;
@@ -212,14 +251,14 @@ impl Run {
                 (now.costs.cpu_seconds - before.costs.cpu_seconds) / seconds,
                 now.resident / 1e6
             );
-            if settled.is_none() && start.elapsed() >= SETTLED_AFTER {
-                settled = Some(now.resident);
+            if start.elapsed() >= SETTLED_AFTER {
+                resident.push(now.resident);
             }
             before = now;
         }
         Ok(Steady {
             first,
-            settled: settled.unwrap_or(first.resident),
+            resident,
             last: before,
         })
     }
@@ -229,7 +268,7 @@ impl Run {
 fn equal(plant: &Plant, arrived: impl Fn() -> Result<u64>) -> Result<u64> {
     let start = Instant::now();
     loop {
-        let (of_plant, arrived) = (plant.fast()?, arrived()?);
+        let (of_plant, arrived) = (plant.changes()?, arrived()?);
         ensure!(of_plant.lost == 0, "the server lost {} values", of_plant.lost);
         if of_plant.pending == 0 && of_plant.published == arrived {
             return Ok(arrived);
@@ -264,42 +303,103 @@ impl Look {
 
 struct Steady {
     first: Look,
-    /// Resident bytes when caches were full.
-    settled: f64,
+    /// Bytes, every ten seconds, when caches were full.
+    resident: Vec<f64>,
     last: Look,
 }
 
 impl Steady {
-    fn row(&self, name: &str) -> Result<Row> {
+    fn seconds(&self) -> f64 {
+        self.last.at.duration_since(self.first.at).as_secs_f64()
+    }
+
+    fn rate(&self) -> f64 {
+        (self.last.values - self.first.values) as f64 / self.seconds()
+    }
+
+    fn cores(&self) -> f64 {
+        (self.last.costs.cpu_seconds - self.first.costs.cpu_seconds) / self.seconds()
+    }
+
+    /// What is promised and not kept, of CPU time.
+    fn is_light(&self) -> Option<String> {
+        let cores = self.cores();
+        (cores > CORES_PROMISED).then(|| format!("{cores:.3} cores, promised are {CORES_PROMISED}"))
+    }
+
+    /// What is promised and not kept, of memory.
+    fn is_flat(&self) -> Option<String> {
+        let (first, second) = self.halves()?;
+        let is_more = second > first * GROWTH_PROMISED;
+        is_more.then(|| format!("{:.0} MB resident, and then {:.0}", first / 1e6, second / 1e6))
+    }
+
+    /// The medians of resident bytes of both halves. `None` of a run that is too short.
+    fn halves(&self) -> Option<(f64, f64)> {
+        let (first, second) = self.resident.split_at(self.resident.len() / 2);
+        Some((median(first)?, median(second)?))
+    }
+
+    /// `broken`: what of that row's own promise is not kept.
+    fn row(&self, name: &str, broken: impl Fn(&Steady) -> Option<String>) -> Result<Row> {
         let (first, last) = (&self.first, &self.last);
-        let (seconds, values) = (last.at.duration_since(first.at), (last.values - first.values) as f64);
+        let values = (last.values - first.values) as f64;
         let cpu_seconds = last.costs.cpu_seconds - first.costs.cpu_seconds;
-        let cores = cpu_seconds / seconds.as_secs_f64();
+        let (earlier, later) = self.halves().unwrap_or((first.resident, last.resident));
+        let most = self.resident.iter().copied().fold(last.resident, f64::max);
         println!(
-            "{name}: {cores:.3} cores, {:.2} us per value; {:.1} MB resident after a minute, {:.1} at the end\n",
+            "{name}: {:.3} cores, {:.2} us per value; resident MB: {:.0} and then {:.0} (medians of both halves), at most {:.0}",
+            self.cores(),
             cpu_seconds * 1e6 / values,
-            self.settled / 1e6,
-            last.resident / 1e6
+            earlier / 1e6,
+            later / 1e6,
+            most / 1e6
         );
-        let more = [
-            ("cores", cores),
-            ("resident_settled", self.settled),
-            ("resident_end", last.resident),
-        ];
+        let broken: Vec<String> = [broken(self), self.is_flat()].into_iter().flatten().collect();
+        match broken.is_empty() {
+            true => println!("{name} keeps what is promised\n"),
+            false => println!("{name} does not keep what is promised: {}\n", broken.join("; ")),
+        }
+        let mut more: serde_json::Map<String, serde_json::Value> = [
+            ("cores", self.cores()),
+            ("resident_first_half", earlier),
+            ("resident_second_half", later),
+            ("resident_most", most),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .collect();
+        if !broken.is_empty() {
+            more.insert(BROKEN.to_owned(), broken.join("; ").into());
+        }
         Ok(Row {
             name: name.to_owned(),
-            ops_per_second: values / seconds.as_secs_f64(),
-            wall_ns_per_op: seconds.as_nanos() as f64 / values,
+            ops_per_second: self.rate(),
+            wall_ns_per_op: self.seconds() * 1e9 / values,
             cpu_ns_per_op: cpu_seconds * 1e9 / values,
             bytes_per_op: (last.costs.bytes - first.costs.bytes) / values,
             allocs_per_op: (last.costs.allocations - first.costs.allocations) / values,
-            more: more
-                .into_iter()
-                .map(|(name, value)| (name.to_owned(), value.into()))
-                .collect(),
+            more,
             ..Row::default()
         })
     }
+}
+
+/// In a row that does not keep what is promised of it.
+const BROKEN: &str = "broken";
+
+/// Fails if a row does not keep what is promised of it.
+pub fn judge(rows: &[Row]) -> Result<()> {
+    let broken = rows.iter().filter(|row| row.more.contains_key(BROKEN));
+    let names: Vec<&str> = broken.map(|row| row.name.as_str()).collect();
+    ensure!(names.is_empty(), "not as promised: {}", names.join(", "));
+    Ok(())
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }
 
 /// What came out of the pipe.
@@ -405,6 +505,36 @@ impl Checker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn steady(cpu_seconds: f64, resident: &[f64]) -> Steady {
+        let look = |second: u64, values, cpu_seconds| Look {
+            at: Instant::now() + Duration::from_secs(second),
+            values,
+            costs: Costs {
+                cpu_seconds,
+                bytes: 0.0,
+                allocations: 0.0,
+            },
+            resident: 1.0,
+        };
+        Steady {
+            first: look(0, 0, 0.0),
+            resident: resident.to_vec(),
+            last: look(100, 1000, cpu_seconds),
+        }
+    }
+
+    #[test]
+    fn what_is_promised_and_not_kept_is_told() -> Result<()> {
+        let row = |steady: Steady| steady.row("row", Steady::is_light);
+        let good = row(steady(24.0, &[5.0, 9.0, 5.0, 5.0, 5.0, 9.0]))?;
+        judge(std::slice::from_ref(&good))?;
+        let heavy = row(steady(26.0, &[5.0; 6]))?;
+        assert!(judge(&[good, heavy]).is_err());
+        let leaking = row(steady(24.0, &[5.0, 6.0, 7.0, 8.0, 9.0, 10.0]))?;
+        assert!(judge(&[leaking]).is_err());
+        Ok(())
+    }
 
     fn seen(parts: &[&str]) -> Result<Seen> {
         let mut checker = Checker::default();

@@ -393,9 +393,9 @@ pub struct Plant {
     _folder: TempDir,
 }
 
-/// What the simulator says of its fast nodes.
-#[derive(Clone, Copy, Debug)]
-pub struct Fast {
+/// What the simulator says of nodes that change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes {
     /// Values put into notifications.
     pub published: u64,
     /// In queues.
@@ -445,17 +445,31 @@ impl Plant {
         Ok(())
     }
 
-    pub fn fast(&self) -> Result<Fast> {
+    pub fn fast(&self) -> Result<Changes> {
+        self.of_groups(&["fast"])
+    }
+
+    /// Of fast and slow nodes.
+    pub fn changes(&self) -> Result<Changes> {
+        self.of_groups(&["fast", "slow"])
+    }
+
+    fn of_groups(&self, names: &[&str]) -> Result<Changes> {
         let text = ureq::get(&self.stats).call()?.body_mut().read_to_string()?;
         let stats: serde_json::Value = serde_json::from_str(&text)?;
-        let fast = &stats["groups"]["fast"];
-        let number = |name: &str| fast[name].as_u64().with_context(|| format!("no {name} in {text}"));
-        Ok(Fast {
-            published: number("published")?,
-            pending: number("pending")?,
-            lost: number("lost_overflow")? + number("discarded")?,
-            late: number("late_changes")?,
-        })
+        let mut all = Changes::default();
+        for name in names {
+            let group = &stats["groups"][name];
+            let number = |field: &str| {
+                let number = group[field].as_u64();
+                number.with_context(|| format!("no {field} of {name} in {text}"))
+            };
+            all.published += number("published")?;
+            all.pending += number("pending")?;
+            all.lost += number("lost_overflow")? + number("discarded")?;
+            all.late += number("late_changes")?;
+        }
+        Ok(all)
     }
 }
 
