@@ -186,6 +186,17 @@ fn idle(settings: &Settings) -> Duration {
     }
 }
 
+impl Choice {
+    /// Of `ds_min_time` or `ds_max_time`. Only the door has a shortest time.
+    fn set_time(&mut self, name: &str, time: Duration, is_door: bool) {
+        match (name, is_door) {
+            (DS_MIN_TIME, _) => self.door.min_time = time,
+            (_, true) => self.door.max_time = time,
+            (_, false) => self.deadband.max_time = time,
+        }
+    }
+}
+
 impl Downsampler {
     fn new(config: Arc<Config>, context: StageContext) -> Downsampler {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
@@ -288,23 +299,28 @@ impl Downsampler {
                 _ => reject(DS_THRESHOLD, &text),
             }
         }
-        for name in [DS_MIN_TIME, DS_MAX_TIME] {
-            let Some(text) = meta.get(name) else { continue };
-            let Ok(time) = thalweg_config::parse_duration(&text) else {
-                reject(name, &text);
-                continue;
-            };
-            let mut door = choice.door;
-            match (name, is_door) {
-                (DS_MIN_TIME, _) => door.min_time = time,
-                (_, true) => door.max_time = time,
-                (_, false) => choice.deadband.max_time = time,
-            }
-            match is_crossed(&door) {
-                true => reject(name, &text),
-                false => {
-                    choice.door = door;
-                    is_applied = true;
+        let times = [DS_MIN_TIME, DS_MAX_TIME].map(|name| {
+            let text = meta.get(name)?;
+            let time = thalweg_config::parse_duration(&text);
+            time.map_err(|_| reject(name, &text))
+                .ok()
+                .map(|time| (name, text, time))
+        });
+        // The two may be right together where one is not alone.
+        let mut together = choice;
+        for (name, _, time) in times.iter().flatten() {
+            together.set_time(name, *time, is_door);
+        }
+        if !is_crossed(&together.door) {
+            is_applied |= times.iter().any(Option::is_some);
+            choice = together;
+        } else {
+            for (name, text, time) in times.iter().flatten() {
+                let mut with = choice;
+                with.set_time(name, *time, is_door);
+                match is_crossed(&with.door) {
+                    true => reject(name, text),
+                    false => (choice, is_applied) = (with, true),
                 }
             }
         }
@@ -404,6 +420,7 @@ impl Downsampler {
         }
         let ack = output.ack.split(1);
         if let Some(series) = self.series.get_mut(&topic) {
+            message.payload.detach();
             series.held = Some(Held { message, ack });
             if !series.is_in_due {
                 series.is_in_due = true;

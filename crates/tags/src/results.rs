@@ -222,16 +222,22 @@ impl Results {
             return;
         };
         let mut differing: Vec<Text> = Vec::new();
+        // Both are sorted by key.
+        let changes: Vec<(&Text, Option<&Text>)> = meta.changes().collect();
         for variant in variants {
-            let value_in_variant = |key: &str| variant.changes.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_ref());
-            let own = meta
-                .changes()
-                .filter(|(key, value)| value_in_variant(key) != Some(*value));
-            let gone = variant
-                .changes
+            let value_in_variant = |key: &Text| {
+                let at = variant.changes.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
+                variant.changes.get(at).map(|(_, value)| value.as_ref())
+            };
+            let own = changes
                 .iter()
-                .filter(|(key, _)| !meta.changes().any(|(k, _)| k == key));
-            differing.extend(own.map(|(key, _)| key.clone()).chain(gone.map(|(key, _)| key.clone())));
+                .filter(|(key, value)| value_in_variant(key) != Some(*value));
+            let is_gone = |key: &Text| changes.binary_search_by(|(k, _)| (*k).cmp(key)).is_err();
+            let gone = variant.changes.iter().filter(|(key, _)| is_gone(key));
+            differing.extend(
+                own.map(|(key, _)| (*key).clone())
+                    .chain(gone.map(|(key, _)| key.clone())),
+            );
         }
         self.changing.extend(differing);
         // Results made before hold values of keys that now belong to messages.

@@ -169,7 +169,8 @@ impl TagProcessor {
                 }
                 Err((reason, error)) => {
                     let mut message = message.clone();
-                    message.meta = message.meta.with_shared(scripted.clone());
+                    let scripted = scripted.get(message.meta.shared_map()).clone();
+                    message.meta = message.meta.with_shared(scripted);
                     self.failed.push(Failed { message, reason, error });
                 }
             }

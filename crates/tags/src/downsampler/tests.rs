@@ -261,6 +261,26 @@ fn messages_choose_for_themselves_and_other_settings_begin_anew() {
 }
 
 #[test]
+fn times_that_are_right_together_are_taken_together() {
+    let yaml = "      default: {swinging_door: {threshold: 0.1, min_time: 1s, max_time: 5s}}\n";
+    let chosen = |entries: &[(&str, &str)]| {
+        let run = Run::new(yaml);
+        let mut meta = Metadata::default();
+        for (key, value) in entries {
+            meta.set(*key, *value);
+        }
+        let choice = run.downsampler.choice(TOPIC, &meta);
+        let rejected = run.downsampler.counters.overrides_rejected.get();
+        (choice.door.min_time.as_secs(), choice.door.max_time.as_secs(), rejected)
+    };
+    assert_eq!(chosen(&[(DS_MIN_TIME, "10s"), (DS_MAX_TIME, "60s")]), (10, 60, 0));
+    assert_eq!(chosen(&[(DS_MIN_TIME, "10s")]), (1, 5, 1));
+    // 4 s are right with the file's 5 s, and then 3 s are not.
+    assert_eq!(chosen(&[(DS_MIN_TIME, "4s"), (DS_MAX_TIME, "3s")]), (4, 5, 1));
+    assert_eq!(chosen(&[(DS_MIN_TIME, "x"), (DS_MAX_TIME, "500ms")]), (1, 5, 2));
+}
+
+#[test]
 fn a_counter_beyond_the_digits_of_doubles_goes_on_with_every_step() {
     let mut run = Run::new("      default: {deadband: {threshold: 0}}\n");
     let counter = |t: i64, n: u64| sample(TOPIC, t, Value::U64(u64::MAX - 9 + n));

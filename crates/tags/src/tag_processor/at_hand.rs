@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use thalweg_record::{ByMap, Message, MetaMap};
+use thalweg_record::{ByMap, MadeOf, Message, MetaMap};
 use thalweg_script::{Program, Remembered};
 
 use super::Step;
@@ -19,7 +19,7 @@ const TRIES_MAX: usize = 64;
 /// What the messages of a tag leave with.
 pub(super) struct Whole {
     /// Behind the scripts, for those whose value fails.
-    pub scripted: Arc<MetaMap>,
+    pub scripted: MadeOf,
     pub map: Arc<MetaMap>,
     pub hints: Hints,
     /// Scripts that need not run.
@@ -58,14 +58,14 @@ impl AtHand {
     /// Follows the scripts through what is remembered of them. `None` if one of them has not met the map yet.
     fn learn(
         &mut self,
-        map: &Arc<MetaMap>,
+        map_of_tag: &Arc<MetaMap>,
         steps: &[Step],
         program: &mut dyn Program,
         results: &mut Results,
     ) -> Option<()> {
-        let whole = match follow(map, steps, program)? {
+        let whole = match follow(map_of_tag, steps, program)? {
             Some(followed) => results.of_map(&followed.map).map(|(map, hints)| Whole {
-                scripted: followed.map,
+                scripted: MadeOf::new(map_of_tag, followed.map),
                 map,
                 hints,
                 scripts: followed.scripts,
@@ -79,10 +79,10 @@ impl AtHand {
             self.maps = ByMap::default();
             return None;
         }
-        let bytes = whole
-            .as_ref()
-            .map_or(0, |whole| whole.scripted.memory_bytes() + whole.map.memory_bytes());
-        self.maps.insert(map, (), whole, bytes);
+        let bytes = whole.as_ref().map_or(0, |whole| {
+            whole.scripted.get(map_of_tag).memory_bytes() + whole.map.memory_bytes()
+        });
+        self.maps.insert(map_of_tag, (), whole, bytes);
         Some(())
     }
 }

@@ -180,6 +180,14 @@ mod tests {
     use super::super::event::Content;
     use super::*;
 
+    #[test]
+    fn a_topic_does_not_keep_what_its_newest_message_came_in() {
+        let batch = bytes::Bytes::from(vec![b'1'; 1000]);
+        let message = Message::new(Payload::Raw(batch.slice(..1)), Default::default());
+        let event = Event::new(message, "topic".into(), 0, Content::Relational, 0);
+        assert!(batch.is_unique() && matches!(&event.message.payload, Payload::Raw(bytes) if bytes == "1"));
+    }
+
     proptest! {
         #[test]
         fn a_part_is_what_it_is_of_all_in_order(

@@ -31,7 +31,8 @@ pub(super) struct Event {
 impl Event {
     /// Its memory counts the metadata that the topic's messages share in full, since this one may be the last that holds it, and once
     /// more for the entry of bundles, which is made of the same texts and counted before it is there.
-    pub fn new(message: Message, topic: Text, id: u64, content: Content, arrived_ms: i64) -> Event {
+    pub fn new(mut message: Message, topic: Text, id: u64, content: Content, arrived_ms: i64) -> Event {
+        message.payload.detach();
         let produced_at_ms = message.meta.get(KAFKA_TIMESTAMP_MS).and_then(|text| text.parse().ok());
         let meta = &message.meta;
         let shared = meta.shared_map().memory_bytes();
