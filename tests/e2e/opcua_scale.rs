@@ -1,5 +1,5 @@
-//! Plants of every size, up to a million tags below one node: all of them are found, monitored, and their values told once, in
-//! bounded memory.
+//! Plants of every size, up to a million tags, below one node or many levels deep: all of them are found, monitored, and their values
+//! told once, in bounded memory.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,29 @@ const RESIDENT_BYTES: f64 = 200e6;
 /// On top, for each tag: its nodes, its metadata, its first value while paths are not final.
 const RESIDENT_BYTES_PER_TAG: f64 = 600.0;
 
-fn all_tags_flow(tags: u32) {
-    let count = tags.to_string();
-    let plant = [
-        "--port",
-        "0",
-        "--secure",
-        "false",
-        "--slow-nodes",
-        "0",
-        "--fast-nodes",
-        "0",
-    ];
-    let server = Server::start(Kind::Simulator, &[&plant[..], &["--wide", &count]].concat()).unwrap();
+/// That many children of one node.
+fn all_children_flow(tags: u32) -> Progress {
+    all_tags_flow(tags, &["--fast-nodes", "0", "--wide", &tags.to_string()])
+}
+
+/// How many tags the metrics told as found, one look after the other.
+struct Progress {
+    found: Vec<f64>,
+    tags: u32,
+}
+
+impl Progress {
+    fn was_seen(&self) {
+        assert!(self.found.is_sorted(), "{:?}", self.found);
+        let on_the_way = |found: &f64| 0.0 < *found && *found < f64::from(self.tags);
+        assert!(self.found.iter().any(on_the_way), "{:?}", self.found);
+    }
+}
+
+/// `plant`: options of the simulator that make so many tags.
+fn all_tags_flow(tags: u32, plant: &[&str]) -> Progress {
+    let common = ["--port", "0", "--secure", "false", "--slow-nodes", "0"];
+    let server = Server::start(Kind::Simulator, &[&common[..], plant].concat()).unwrap();
     let begun = Instant::now();
     let mut thalweg = Thalweg::start(&format!(
         "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n\
@@ -44,7 +54,9 @@ fn all_tags_flow(tags: u32) {
         );
         Ok(())
     };
+    let mut found = Vec::new();
     eventually_within(PATIENCE, || {
+        found.push(thalweg.metric("thalweg_opcua_browse_variables", "")?);
         is("thalweg_opcua_browse_done", 1.0)?;
         is("thalweg_opcua_items_monitored", f64::from(tags))?;
         is("thalweg_flow_out_total", f64::from(tags))
@@ -64,20 +76,29 @@ fn all_tags_flow(tags: u32) {
         (tags.into(), tags.into()),
         "{balance:?}"
     );
+    Progress { found, tags }
 }
 
 #[test]
 fn plants_around_every_power_of_ten_are_whole() {
     for power in (0..6).map(|exponent| 10_u32.pow(exponent)) {
         for tags in [power - 1, power, power + 1].into_iter().filter(|tags| *tags > 0) {
-            all_tags_flow(tags);
+            all_children_flow(tags);
         }
     }
 }
 
 #[test]
 fn three_hundred_thousand_children_of_one_node_and_a_million() {
-    for tags in [300_000, 999_999, 1_000_000] {
-        all_tags_flow(tags);
+    all_children_flow(300_000);
+    for tags in [999_999, 1_000_000] {
+        all_children_flow(tags).was_seen();
     }
+}
+
+#[test]
+fn a_million_tags_at_the_end_of_many_levels() {
+    // All of them change once, at the start.
+    let plant = ["--fast-nodes", "1000000", "--fast-rate", "86400", "--depth", "12"];
+    all_tags_flow(1_000_000, &plant).was_seen();
 }
