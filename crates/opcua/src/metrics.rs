@@ -243,7 +243,7 @@ impl Metrics {
             ),
             settled_age: component.timing(
                 &name("settled_age_ns"),
-                "From a batch's newest source timestamp to its acknowledgement by the output.",
+                "From each value's source timestamp to its acknowledgement by the output, at most an eighth too long.",
             ),
             gaps,
             gap_milliseconds: Mutex::new(0),

@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 use thalweg_flow::Parts;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Stamps, Ticks, Value};
 
+use super::ages::{Aged, Ages};
 use super::items::{ItemIndex, Items};
 use super::marks::KnownMarks;
 use crate::config::TagGroupMode;
@@ -35,6 +36,8 @@ pub(super) struct Converted {
     pub gaps: Vec<Gap>,
     pub heartbeat: bool,
     pub newest: Option<Ticks>,
+    /// When the values of messages were measured, of those that say it.
+    pub ages: Vec<Aged>,
 }
 
 impl Converted {
@@ -49,6 +52,7 @@ pub(super) struct Converter {
     mode: TagGroupMode,
     heartbeat: Option<Heartbeat>,
     marks: KnownMarks,
+    ages: Ages,
 }
 
 /// The server's clock as a sign of life.
@@ -64,6 +68,7 @@ impl Converter {
             mode,
             heartbeat: None,
             marks: KnownMarks::default(),
+            ages: Ages::default(),
         }
     }
 
@@ -98,7 +103,9 @@ impl Converter {
             gaps: Vec::new(),
             heartbeat: false,
             newest: None,
+            ages: Vec::new(),
         };
+        self.ages.begin(Ticks::now());
         let table = self.table.clone();
         let table = table.read();
         let keep_all = items.len() <= METADATA_KEPT_MAX;
@@ -109,6 +116,7 @@ impl Converter {
                 None => converted.unknown += 1,
             }
         }
+        converted.ages = self.ages.take();
         converted
     }
 
@@ -152,6 +160,7 @@ impl Converter {
         }
         if !stamps.source_time.is_missing() {
             item.last_time = stamps.source_time;
+            self.ages.add(stamps.source_time);
             converted.newest = Some(
                 converted
                     .newest
@@ -267,6 +276,27 @@ mod tests {
         let mut values = [0, 1, 2, 3, 4, u32::MAX].map(|handle| value(handle, 1, 0)).to_vec();
         let converted = converter.convert(&mut values, &mut items, &mut gaps, Parts::new(1, 4));
         assert_eq!((converted.messages.len(), converted.unknown), (2, 4));
+    }
+
+    /// Three changes of each of two tags in one batch, a value without a time, and one that is none.
+    #[test]
+    fn values_of_a_batch_are_counted_by_their_own_times() {
+        let (mut converter, mut items, mut gaps) = setup(2);
+        let now = Ticks::now().0;
+        let seconds = |n: i64| now - n * 10_000_000;
+        let mut values: Vec<HandledValue> = [1, 2]
+            .into_iter()
+            .flat_map(|handle| [30, 20, 10].map(|age| value(handle, seconds(age), 0)))
+            .collect();
+        values.push(value(1, Ticks::MISSING.0, 0));
+        let mut none = value(2, seconds(5), 0x8000_0000);
+        none.1.content = Content::Nothing;
+        values.push(none);
+        let converted = converter.convert(&mut values, &mut items, &mut gaps, Parts::new(1, 8));
+        assert_eq!((converted.messages.len(), converted.without_value), (7, 1));
+        let ages: Vec<(Ticks, u64)> = converted.ages.iter().map(|aged| (aged.oldest, aged.values)).collect();
+        assert_eq!(ages, [30, 20, 10].map(|age| (Ticks(seconds(age)), 2)));
+        assert_eq!(converted.newest, Some(Ticks(seconds(10))));
     }
 
     #[test]

@@ -64,16 +64,17 @@ impl Link {
             self.last_heartbeat = std::time::Instant::now();
         }
         if let Some(newest) = converted.newest {
-            metrics.value_age.observe(age(newest));
+            metrics.value_age.observe(age(newest, Ticks::now()));
         }
         let entered = converted.entered();
         if entered == 0 {
             return Ok(());
         }
-        let (metrics, newest) = (self.context.metrics.clone(), converted.newest);
+        let (metrics, ages) = (self.context.metrics.clone(), converted.ages);
         let mut ack = self.context.sink.enter(entered, move |_| {
-            if let Some(newest) = newest {
-                metrics.settled_age.observe_many(age(newest), entered as u64);
+            let now = Ticks::now();
+            for aged in ages {
+                metrics.settled_age.observe_many(age(aged.oldest, now), aged.values);
             }
         });
         if converted.without_value > 0 {
@@ -318,8 +319,8 @@ impl Link {
 }
 
 /// How long ago it was; nothing where the server's clock is ahead of ours.
-fn age(time: Ticks) -> Duration {
-    let ticks = Ticks::now().0.saturating_sub(time.0).max(0).unsigned_abs();
+fn age(time: Ticks, now: Ticks) -> Duration {
+    let ticks = now.0.saturating_sub(time.0).max(0).unsigned_abs();
     Duration::from_nanos(ticks.saturating_mul(100))
 }
 

@@ -10,6 +10,7 @@
 //!
 //! Items and client handles survive every change of state; only the server's side of them is made again.
 
+mod ages;
 mod convert;
 mod creation;
 mod deliver;
