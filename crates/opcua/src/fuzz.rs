@@ -114,44 +114,4 @@ fn generated(data: &[u8]) -> (TypeBook, &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_generated_structure_is_used_by_the_values_behind_it() {
-        // One plain structure of one scalar Int32; a value of it.
-        let description = [1, 0, 1, 6, 0];
-        let value = [1, 22, 1, 1, 0, 0, 1, 4, 0, 0, 0, 7, 0, 0, 0];
-        let data = [&description[..], &value].concat();
-        let (book, rest) = generated(&data);
-        assert_eq!(rest, value);
-        let value = Decoder::new(rest, &book).data_value().unwrap();
-        let Content::Value(value @ thalweg_record::Value::Object(_)) = value.content else {
-            panic!("{value:?}");
-        };
-        assert_eq!(json::to_string(&value), r#"{"field":7}"#);
-        values(&data);
-    }
-
-    #[test]
-    fn an_answer_gets_past_its_type() {
-        // A header of zeros with null strings, no values, no diagnostics.
-        let header = [&[0; 16][..], &[0], &[0xff; 4], &[0, 0, 0]].concat();
-        let answer = [&header[..], &0i32.to_le_bytes(), &[0xff; 4]].concat();
-        let read = answers::read(&body::<opcua::types::ReadRequest>(&answer), &TypeBook::standard());
-        assert!(read.unwrap().is_empty());
-        for service in 0..3 {
-            answers(&[&[service], &answer[..]].concat());
-        }
-    }
-
-    #[test]
-    fn frames_end_in_a_reason() {
-        for security in 0..4 {
-            for flags in 0..=u8::MAX {
-                frames(&[security, flags, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3]);
-            }
-        }
-        frames(&[]);
-    }
-}
+mod tests;

@@ -32,6 +32,8 @@ mod input;
 mod link;
 mod metadata;
 mod metrics;
+#[cfg(test)]
+mod mutation;
 mod node_id;
 mod node_table;
 mod output;

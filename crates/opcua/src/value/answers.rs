@@ -2,7 +2,7 @@
 
 use opcua::types::{Identifier, NodeId, PublishRequest, ReadRequest, RepublishRequest};
 
-use super::decode::{DataValue, DecodeError, Decoder};
+use super::decode::{DataValue, DecodeError, Decoder, ExtensionBody};
 use super::types::TypeBook;
 use crate::channel::{Body, CallError};
 
@@ -116,8 +116,10 @@ fn response_header(decoder: &mut Decoder<'_>) -> Result<u32, DecodeError> {
 /// The type and the body of an extension object.
 fn extension<'a>(decoder: &mut Decoder<'a>) -> Result<(NodeId, &'a [u8]), DecodeError> {
     let id = decoder.node_id()?;
-    let body = if decoder.u8()? == 0 { None } else { decoder.bytes()? };
-    Ok((id, body.unwrap_or_default()))
+    Ok(match decoder.extension_body()? {
+        ExtensionBody::None => (id, &[]),
+        ExtensionBody::Binary(body) | ExtensionBody::Xml(body) => (id, body),
+    })
 }
 
 fn notifications<'a>(decoder: &mut Decoder<'a>, values: &mut Vec<HandledValue>) -> Result<Notifications, DecodeError> {

@@ -32,6 +32,12 @@ const ALLOCATION_COST: usize = 4;
 #[error("a value cannot be decoded: {0}")]
 pub(crate) struct DecodeError(pub &'static str);
 
+/// Type numbers that are kept for later.
+const RESERVED_FIRST: u8 = 26;
+const RESERVED_LAST: u8 = 31;
+
+const UNKNOWN_TYPE: DecodeError = DecodeError("a variant has an unknown type");
+
 type Result<T> = std::result::Result<T, DecodeError>;
 
 /// What a data value holds.
@@ -255,6 +261,9 @@ impl<'a> Decoder<'a> {
     }
 
     fn elements(&mut self, kind: u8) -> Result<Elements<'a>> {
+        if kind > RESERVED_LAST {
+            return Err(UNKNOWN_TYPE);
+        }
         if kind == types::BYTE {
             return Ok(match self.bytes()? {
                 Some(bytes) if bytes.len() > ELEMENTS_MAX => {
@@ -330,11 +339,11 @@ impl<'a> Decoder<'a> {
             },
             types::VARIANT => self.deeper(Decoder::variant)?,
             types::DIAGNOSTIC_INFO => self.deeper(Decoder::diagnostic_info)?,
-            // The type numbers above 25 are reserved; the specification has them read as ByteString.
-            _ if kind == types::BYTE_STRING || kind > types::DIAGNOSTIC_INFO => {
+            // The specification has the reserved numbers behind the last type read as ByteString.
+            types::BYTE_STRING | RESERVED_FIRST..=RESERVED_LAST => {
                 Value::Bytes(self.bytes()?.unwrap_or_default().into())
             }
-            _ => return Err(DecodeError("a variant has an unknown type")),
+            _ => return Err(UNKNOWN_TYPE),
         })
     }
 
@@ -366,7 +375,7 @@ impl<'a> Decoder<'a> {
 
     pub fn node_id(&mut self) -> Result<NodeId> {
         let encoding = self.u8()?;
-        self.node_id_after(encoding & 0x3F)
+        self.node_id_after(encoding)
     }
 
     fn node_id_after(&mut self, encoding: u8) -> Result<NodeId> {
@@ -415,16 +424,12 @@ impl<'a> Decoder<'a> {
     /// noted there, so that the reader can learn it and decode again.
     fn extension_object(&mut self) -> Result<Value> {
         let type_id = self.node_id()?;
-        let body = match self.u8()? {
-            0 => None,
-            _ => Some(self.bytes()?.unwrap_or_default()),
-        };
-        let Some(body) = body else {
-            return Ok(if type_id.is_null() {
-                Value::Null
-            } else {
-                extension(&type_id, &[])
-            });
+        let body = match self.extension_body()? {
+            ExtensionBody::None if type_id.is_null() => return Ok(Value::Null),
+            ExtensionBody::None => return Ok(extension(&type_id, &[])),
+            // The descriptions are of the binary form.
+            ExtensionBody::Xml(body) => return Ok(extension(&type_id, body)),
+            ExtensionBody::Binary(body) => body,
         };
         let Some(structure) = self.types.structure_of_encoding(&type_id) else {
             return Ok(extension(&type_id, body));
@@ -439,6 +444,16 @@ impl<'a> Decoder<'a> {
             }
             _ => Ok(extension(&type_id, body)),
         }
+    }
+
+    /// What comes behind the type of an extension object.
+    pub fn extension_body(&mut self) -> Result<ExtensionBody<'a>> {
+        Ok(match self.u8()? {
+            0 => ExtensionBody::None,
+            1 => ExtensionBody::Binary(self.bytes()?.unwrap_or_default()),
+            2 => ExtensionBody::Xml(self.bytes()?.unwrap_or_default()),
+            _ => return Err(DecodeError("an extension object has an unknown encoding")),
+        })
     }
 
     fn structure(&mut self, structure: &types::Structure) -> Result<Value> {
@@ -574,6 +589,13 @@ fn cost(kind: u8) -> usize {
     }
 }
 
+/// The body of an extension object by its encoding.
+pub(crate) enum ExtensionBody<'a> {
+    None,
+    Binary(&'a [u8]),
+    Xml(&'a [u8]),
+}
+
 enum Elements<'a> {
     Null,
     Bytes(&'a [u8]),
@@ -627,5 +649,7 @@ fn nested_bytes(bytes: &[u8], dimensions: &[usize]) -> Value {
 
 #[cfg(test)]
 mod budget_tests;
+#[cfg(test)]
+mod differential;
 #[cfg(test)]
 mod tests;

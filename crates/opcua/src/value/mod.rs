@@ -2,6 +2,8 @@
 
 pub(crate) mod answers;
 pub(crate) mod decode;
+#[cfg(test)]
+pub(crate) mod generated;
 mod standard_types;
 pub(crate) mod status;
 pub(crate) mod ticks;
